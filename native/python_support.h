@@ -105,59 +105,32 @@ private:
     PyObject* object_;
 };
 
-// A view of bytes-like input or of a string's UTF-8, valid while it lives.
-//
-// Python keeps the UTF-8 form of a string for good once it is asked for it, at the price of a second
-// copy. A long string is given that form only when it comes twice in a row; the first time it is
-// encoded into a bytes object of our own, which is faster and goes away again.
+// A view of bytes-like input or of a string's UTF-8, valid while it lives. Python keeps the UTF-8 form
+// of a string once it is asked for it, so a text that is encoded again is not transcoded again.
 class Text {
 public:
     explicit Text(PyObject* object) {
-        if (!PyUnicode_Check(object)) {
-            if (PyObject_GetBuffer(object, &view_, PyBUF_SIMPLE) != 0) throw PythonError();
-            held_ = true;
-            span_ = {static_cast<const Byte*>(view_.buf), static_cast<size_t>(view_.len)};
+        if (PyUnicode_Check(object)) {
+            Py_ssize_t size;
+            const char* data = PyUnicode_AsUTF8AndSize(object, &size);
+            if (!data) throw PythonError();
+            span_ = {reinterpret_cast<const Byte*>(data), static_cast<size_t>(size)};
             return;
         }
-        Py_ssize_t size;
-        const char* data;
-        if (is_worth_a_copy(object)) {
-            bytes_ = checked(PyUnicode_AsUTF8String(object));
-            char* writable;
-            if (PyBytes_AsStringAndSize(bytes_, &writable, &size) != 0) throw PythonError();
-            data = writable;
-        } else {
-            data = PyUnicode_AsUTF8AndSize(object, &size);
-            if (!data) throw PythonError();
-        }
-        span_ = {reinterpret_cast<const Byte*>(data), static_cast<size_t>(size)};
+        if (PyObject_GetBuffer(object, &view_, PyBUF_SIMPLE) != 0) throw PythonError();
+        held_ = true;
+        span_ = {static_cast<const Byte*>(view_.buf), static_cast<size_t>(view_.len)};
     }
     ~Text() {
         if (held_) PyBuffer_Release(&view_);
-        Py_XDECREF(bytes_);
     }
     Text(const Text&) = delete;
     Text& operator=(const Text&) = delete;
     Span span() const { return span_; }
 
 private:
-    static constexpr Py_ssize_t kLong = 1 << 18;
-
-    static bool is_worth_a_copy(PyObject* text) {
-        static PyObject* last = nullptr;  // only ever compared
-        if (PyUnicode_GetLength(text) < kLong) return false;
-        PyObject* ascii = PyObject_CallMethod(text, "isascii", nullptr);
-        const bool is_ascii = checked(ascii) == Py_True;
-        Py_DECREF(ascii);
-        if (is_ascii) return false;  // its UTF-8 form is the string itself
-        const bool again = last == text;
-        last = text;
-        return !again;
-    }
-
     Py_buffer view_;
     bool held_ = false;
-    PyObject* bytes_ = nullptr;
     Span span_;
 };
 

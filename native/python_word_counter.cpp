@@ -101,27 +101,6 @@ PyObject* counter_find_last_cut(WordCounterObject* self, PyObject* data) {
     });
 }
 
-PyObject* counter_spill(WordCounterObject* self, PyObject* prefix) {
-    return guarded([&] {
-        const char* name = PyUnicode_AsUTF8AndSize(prefix, nullptr);
-        if (!name) throw PythonError();
-        const std::string path = name;
-        const InUse in_use(self->is_in_use);
-        const Owned paths(PyList_New(0));
-        for (size_t i = 0; i < self->tables->size(); i++) {
-            const std::string run = path + "." + std::to_string(i);
-            {
-                const GilReleased released;
-                (*self->tables)[i].spill(run);
-            }
-            const Owned text(PyUnicode_FromStringAndSize(run.data(), static_cast<Py_ssize_t>(run.size())));
-            if (PyList_Append(paths.get(), text.get()) != 0) throw PythonError();
-        }
-        Py_INCREF(paths.get());
-        return paths.get();
-    });
-}
-
 PyObject* counter_items(WordCounterObject* self, PyObject*) {
     return guarded([&] {
         const InUse in_use(self->is_in_use);
@@ -137,21 +116,11 @@ PyObject* counter_items(WordCounterObject* self, PyObject*) {
     });
 }
 
-// (num_merges, spilled runs, bytes of memory that may be taken or 0 for any, bytes held besides)
-// -> (Buffer of uint32 pairs, bytes of text, symbols left, words).
-// The counter is empty afterwards.
-PyObject* counter_train(WordCounterObject* self, PyObject* args) {
-    Py_ssize_t num_merges;
-    PyObject* run_list;
-    unsigned long long max_memory, held = 0;
-    if (!PyArg_ParseTuple(args, "nOK|K", &num_merges, &run_list, &max_memory, &held)) return nullptr;
+// num_merges -> (Buffer of uint32 pairs, bytes of text, symbols left, words). The counter is empty afterwards.
+PyObject* counter_train(WordCounterObject* self, PyObject* number) {
     return guarded([&] {
-        std::vector<std::string> runs;
-        each_item(run_list, [&](PyObject* item) {
-            const char* path = PyUnicode_AsUTF8AndSize(item, nullptr);
-            if (!path) throw PythonError();
-            runs.emplace_back(path);
-        });
+        const size_t num_merges = PyLong_AsSize_t(number);
+        if (PyErr_Occurred()) throw PythonError();
         const auto check_signals = [] {
             const PyGILState_STATE state = PyGILState_Ensure();
             const bool ok = PyErr_CheckSignals() == 0;
@@ -162,22 +131,8 @@ PyObject* counter_train(WordCounterObject* self, PyObject* args) {
         const InUse in_use(self->is_in_use);
         {
             const GilReleased released;
-            std::vector<WordCounts>& tables = *self->tables;
-            WordSource words;
-            words.forget = [&] {
-                for (WordCounts& table : tables) table.clear();
-            };
-            if (runs.empty()) {
-                join(tables);
-                words.visit = [&](const VisitWord& visit) { tables[0].for_each(visit); };
-            } else {
-                words.forget();
-                runs = merge_runs(runs);
-                words.visit = [&](const VisitWord& visit) { visit_runs(runs, visit); };
-            }
-            MemoryLimit limit;
-            if (max_memory) limit = {max_memory, held};
-            training = train(words, static_cast<size_t>(std::max<Py_ssize_t>(num_merges, 0)), limit, check_signals);
+            join(*self->tables);
+            training = train(self->tables->front(), num_merges, check_signals);
         }
         const Owned merges(to_buffer(training.merges));
         return checked(Py_BuildValue("OKKn", merges.get(), static_cast<unsigned long long>(training.num_bytes),
@@ -199,10 +154,9 @@ PyMethodDef counter_methods[] = {
      "(data, from) -> where data may be cut without changing its pre-tokens"},
     {"find_last_cut", reinterpret_cast<PyCFunction>(counter_find_last_cut), METH_O,
      "text so far -> the last position found where it may be cut, 0 for none yet"},
-    {"spill", reinterpret_cast<PyCFunction>(counter_spill), METH_O, "prefix -> paths of sorted runs"},
     {"items", reinterpret_cast<PyCFunction>(counter_items), METH_NOARGS, "dict of words and counts"},
-    {"train", reinterpret_cast<PyCFunction>(counter_train), METH_VARARGS,
-     "(num_merges, runs, max_memory, held) -> (Buffer of uint32 pairs, bytes of text, symbols left, words)"},
+    {"train", reinterpret_cast<PyCFunction>(counter_train), METH_O,
+     "num_merges -> (Buffer of uint32 pairs, bytes of text, symbols left, words)"},
     {nullptr, nullptr, 0, nullptr},
 };
 PyGetSetDef counter_getters[] = {

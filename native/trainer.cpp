@@ -71,11 +71,7 @@ public:
     uint64_t size() const { return size_; }
     Position& operator[](uint64_t i) { return reinterpret_cast<Position*>(block_.data())[i]; }
     void resize(uint64_t size) {
-        if (size < size_) {
-            block_.resize(size * sizeof(Position));
-        } else {
-            block_.reserve(size * sizeof(Position));
-        }
+        block_.reserve(size * sizeof(Position));
         size_ = size;
     }
 
@@ -89,15 +85,14 @@ struct Totals {
     uint64_t num_words = 0;
     uint64_t num_bytes = 0;   // of the text
     uint64_t size = 1;        // of the words that have a pair, with their marks
-    uint64_t num_positions = 0;  // of pairs
     std::map<uint64_t, uint64_t, std::greater<>> size_by_count;
 };
 
-Totals add_up(const WordSource& words) {
+Totals add_up(const WordCounts& words) {
     Totals totals;
     uint64_t last_count = 0;
     uint64_t* size_of_count = nullptr;
-    words.visit([&](const Byte*, size_t size, uint64_t count) {
+    words.for_each([&](const Byte*, size_t size, uint64_t count) {
         totals.num_words++;
         totals.num_bytes += count * size;
         if (size < 2) return;
@@ -107,7 +102,6 @@ Totals add_up(const WordSource& words) {
         }
         *size_of_count += size + 1;
         totals.size += size + 1;
-        totals.num_positions += size - 1;
     });
     return totals;
 }
@@ -121,7 +115,6 @@ public:
             counts_.push_back(count);
         }
     }
-    size_t memory_bytes() const { return 16 * begins_.capacity() + 4 * run_at_.capacity(); }
     void finish(uint64_t size) {
         if (begins_.empty()) return;  // no word has a pair, so nobody will ask
         begins_.push_back(UINT64_MAX);
@@ -148,9 +141,8 @@ private:
 template <class Symbol, class Position>
 class Trainer {
 public:
-    Trainer(const WordSource& words, const Totals& totals, size_t num_merges, const MemoryLimit& limit)
-        : num_merges_(num_merges), limit_(limit), num_words_(totals.num_words), num_symbols_(totals.num_bytes) {
-        claim(totals.size * sizeof(Symbol) + totals.size / 4 + totals.num_positions * sizeof(Position));
+    Trainer(WordCounts& words, const Totals& totals, size_t num_merges)
+        : num_merges_(num_merges), num_words_(totals.num_words), num_symbols_(totals.num_bytes) {
         lay_out(words, totals);
     }
 
@@ -213,7 +205,7 @@ private:
         Position position;
     };
 
-    void lay_out(const WordSource& words, const Totals& totals) {
+    void lay_out(WordCounts& words, const Totals& totals) {
         symbols_.assign(totals.size, kMark);
         std::unordered_map<uint64_t, uint64_t> next_of_count;
         uint64_t begin = 1;
@@ -225,7 +217,7 @@ private:
         weights_.finish(symbols_.size());
         uint64_t last_count = 0;
         uint64_t* next = nullptr;
-        words.visit([&](const Byte* word, size_t size, uint64_t count) {
+        words.for_each([&](const Byte* word, size_t size, uint64_t count) {
             if (size < 2) return;
             if (count != last_count) {
                 next = &next_of_count[count];
@@ -234,60 +226,7 @@ private:
             for (size_t k = 0; k < size; k++) symbols_[*next + k] = word[k];
             *next += size + 1;
         });
-        words.forget();
-    }
-
-    // What the parts that grow with the text hold. A pair stands in three tables that double.
-    uint64_t memory_bytes() const {
-        constexpr uint64_t kPairBytes = 160;
-        return symbols_.capacity() * sizeof(Symbol) + weights_.memory_bytes() + arena_.size() * sizeof(Position) +
-               found_.capacity() * sizeof(Found) + pairs_.size() * kPairBytes;
-    }
-
-    bool has_room(uint64_t more) const { return memory_bytes() + more <= limit_.most; }
-
-    void claim(uint64_t more) const {
-        if (!has_room(more)) refuse(more);
-    }
-
-    // A merge finds two new pairs at each position.
-    void make_room_to_find(uint32_t num_positions) {
-        const uint64_t most = 2 * uint64_t{num_positions};
-        if (most <= found_.capacity()) return;
-        found_ = {};
-        if (!has_room(most * sizeof(Found))) drop_positions();
-        claim(most * sizeof(Found));
-        found_.reserve(most);
-    }
-
-    [[noreturn]] void refuse(uint64_t more) const {
-        // What is still to come can only be guessed: pairs above all, the more the earlier it is.
-        const uint64_t needed = (memory_bytes() + more) * (pairs_.empty() ? 3 : 2) + limit_.besides;
-        throw InputError("merging the " + std::to_string(num_words_) +
-                         " distinct pre-tokens of this text takes about " +
-                         std::to_string(needed / 1000000 + 1) + " MB in all, more than the " +
-                         std::to_string((limit_.most + limit_.besides) / 1000000) +
-                         " MB allowed; raise --max-memory, or train on less text");
-    }
-
-    // Drops the positions of merged pairs, and those that another merge has taken; false where that
-    // helps little.
-    bool drop_positions() {
-        const uint64_t before = arena_.size();
-        uint64_t end = 0;
-        for (Pair& pair : pairs_) {
-            const uint32_t left_size = sizes_[pair.left];
-            uint32_t kept = 0;
-            for (uint32_t i = 0; i < pair.num_positions && pair.count; i++) {
-                const Position at = arena_[pair.first + i];
-                if (symbols_[at] == pair.left && symbols_[at + left_size] == pair.right) arena_[end + kept++] = at;
-            }
-            pair.first = end;
-            pair.num_positions = kept;
-            end += kept;
-        }
-        arena_.resize(end);
-        return end < before - before / 16;
+        words.clear();
     }
 
     void index_byte_pairs() {
@@ -313,7 +252,6 @@ private:
             next[key] = total;
             total += positions[key];
         }
-        claim(total * sizeof(Position));
         arena_.resize(total);
         each_pair([&](size_t i, size_t key) { arena_[next[key]++] = static_cast<Position>(i); });
         for (size_t i = 0; i < pairs_.size(); i++) heap_.push(rank(static_cast<uint32_t>(i)));
@@ -346,7 +284,6 @@ private:
     }
 
     void merge(uint32_t number) {
-        make_room_to_find(pairs_[number].num_positions);
         const Pair pair = pairs_[number];
         const uint32_t made = static_cast<uint32_t>(tokens_.size());
         const uint32_t left_size = sizes_[pair.left], size = left_size + sizes_[pair.right];
@@ -388,11 +325,6 @@ private:
 
     // Takes from the old pairs what they lost and files the new ones.
     void record(const Pair& merged, uint32_t made) {
-        const uint64_t more = found_.size() * sizeof(Position);
-        if (!has_room(more)) {
-            if (!drop_positions()) refuse(more);
-            claim(more);
-        }
         uint64_t end = arena_.size();
         for (Group& group : groups_) {
             (group.other_is_left ? left_group_ : right_group_)[group.other] = kNone;
@@ -422,7 +354,6 @@ private:
     }
 
     size_t num_merges_;
-    MemoryLimit limit_;
     std::vector<Symbol> symbols_;
     Weights weights_;
     uint64_t num_words_;
@@ -440,17 +371,14 @@ private:
 
 }  // namespace
 
-Training train(const WordSource& words, size_t num_merges, const MemoryLimit& limit,
-               const std::function<void()>& look_up) {
+Training train(WordCounts& words, size_t num_merges, const std::function<void()>& look_up) {
     const Totals totals = add_up(words);
     // A merge takes away one symbol at least: however many are asked for, there are no more.
     num_merges = std::min<uint64_t>(num_merges, totals.size);
     const bool narrow = num_merges + 256 < 65534;
-    if (totals.size < UINT32_MAX) {
-        if (narrow) return Trainer<uint16_t, uint32_t>(words, totals, num_merges, limit).run(look_up);
-        return Trainer<uint32_t, uint32_t>(words, totals, num_merges, limit).run(look_up);
-    }
-    return Trainer<uint32_t, uint64_t>(words, totals, num_merges, limit).run(look_up);
+    if (totals.size >= UINT32_MAX) return Trainer<uint32_t, uint64_t>(words, totals, num_merges).run(look_up);
+    if (narrow) return Trainer<uint16_t, uint32_t>(words, totals, num_merges).run(look_up);
+    return Trainer<uint32_t, uint32_t>(words, totals, num_merges).run(look_up);
 }
 
 }  // namespace groundup

@@ -16,20 +16,8 @@ struct Training {
     uint64_t num_symbols = 0;  // of the whole text after the last merge
 };
 
-// Bytes that merging may take, and what the process holds besides, for the error's sake.
-struct MemoryLimit {
-    uint64_t most = UINT64_MAX;
-    uint64_t besides = 0;
-};
-
-struct WordSource {
-    std::function<void(const VisitWord&)> visit;  // gives the same words each time
-    std::function<void()> forget;                 // called when they are not needed any more
-};
-
-// Stops early when no pair is left; an InputError says so before more memory is taken than allowed.
-// `look_up` is called now and then, and may throw to end the work.
-Training train(const WordSource& words, size_t num_merges, const MemoryLimit& limit,
-               const std::function<void()>& look_up);
+// Stops early when no pair is left. The words are forgotten once they are laid out. `look_up` is
+// called now and then, and may throw to end the work.
+Training train(WordCounts& words, size_t num_merges, const std::function<void()>& look_up);
 
 }  // namespace groundup

@@ -90,8 +90,8 @@ public:
             const size_t word_space = (size + 3) / 4;
             const size_t needed = 2 + word_space + (count * sizeof(Id) + 3) / 4;
             if (arena_used_ + needed > kArenaWords) {
-                std::memset(lines_.data(), 0, mask_ + sizeof(Entry));
-                arena_used_ = num_entries_ = 0;
+                arena_used_ = 0;
+                put_all_anew(mask_, false);
             }
             uint32_t* record = arena() + arena_used_;
             record[0] = static_cast<uint32_t>(size);
@@ -141,13 +141,19 @@ private:
     void grow() {
         const uint64_t old_mask = mask_;
         mask_ = 2 * mask_ + sizeof(Entry);
+        put_all_anew(old_mask, true);
+    }
+
+    // Words in the arena are left out when it begins anew.
+    void put_all_anew(uint64_t old_mask, bool with_arena) {
         num_entries_ = 0;
         Entry moved[kProbedEntries];
         for (uint64_t i = 0; i <= old_mask; i += sizeof(moved)) {
             std::memcpy(static_cast<void*>(moved), lines_.data() + i, sizeof(moved));
             std::memset(lines_.data() + i, 0, sizeof(moved));
             for (const Entry& entry : moved) {
-                if (!entry.is_free()) put(hash_of(key_of(entry)), entry);
+                if (entry.is_free() || (!with_arena && entry.num_ids() == kElsewhere)) continue;
+                put(hash_of(key_of(entry)), entry);
             }
         }
     }

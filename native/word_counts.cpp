@@ -1,10 +1,7 @@
 #include "word_counts.h"
 
 #include <algorithm>
-#include <atomic>
-#include <cstdio>
-#include <memory>
-#include <queue>
+#include <string>
 #include <utility>
 
 #include "parallel.h"
@@ -46,7 +43,7 @@ void WordCounts::add_key(const WordKey& key, uint64_t hash, const Byte* word, si
         if (entry.count) continue;
         if (size > longest_)
             throw InputError("a pre-token of " + std::to_string(size) + " bytes is longer than the " +
-                             std::to_string(longest_) + " that the memory allowed is enough for");
+                             std::to_string(longest_) + " that are allowed");
         // The entry comes behind all that may run out of memory.
         const uint64_t offset = arena_.size();
         if (size > kInlineWord) {
@@ -137,149 +134,6 @@ void WordCounts::add_all(const WordCounts& other) {
         // An inline word stands in its 32-byte entry, so 16 bytes can be read there.
         add(word, size, count, size <= kInlineWord ? word + 16 : word + size);
     });
-}
-
-namespace {
-
-// A position in a run file.
-class RunReader {
-public:
-    explicit RunReader(const std::string& path) : path_(path), file_(std::fopen(path.c_str(), "rb"), &std::fclose) {
-        if (!file_) throw InputError("cannot read the spilled run " + path);
-        std::fseek(file_.get(), 0, SEEK_END);
-        file_bytes_ = std::ftell(file_.get());
-        std::rewind(file_.get());
-        advance();
-    }
-
-    void advance() {
-        uint32_t size;
-        const size_t read = std::fread(&size, 1, 4, file_.get());
-        if (read == 0 && !std::ferror(file_.get())) {
-            done = true;
-            return;
-        }
-        if (read != 4) throw InputError("the spilled run " + path_ + " is cut short");
-        // A damaged size must not decide over memory.
-        if (static_cast<long>(size) > file_bytes_) throw InputError("the spilled run " + path_ + " is damaged");
-        word.resize(size);
-        if (std::fread(&count, 8, 1, file_.get()) != 1 || std::fread(word.data(), 1, size, file_.get()) != size)
-            throw InputError("the spilled run " + path_ + " is cut short");
-    }
-
-    std::string word;
-    uint64_t count = 0;
-    bool done = false;
-
-private:
-    std::string path_;
-    std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
-    long file_bytes_ = 0;
-};
-
-}  // namespace
-
-namespace {
-
-// Writes words to a run file.
-class RunWriter {
-public:
-    explicit RunWriter(const std::string& path) : path_(path), file_(std::fopen(path.c_str(), "wb")) {
-        if (!file_) throw InputError("cannot write the run " + path);
-    }
-    ~RunWriter() {
-        if (file_) std::fclose(file_);
-    }
-    RunWriter(const RunWriter&) = delete;
-    RunWriter& operator=(const RunWriter&) = delete;
-
-    void add(const Byte* word, size_t size, uint64_t count) {
-        const uint32_t stored = static_cast<uint32_t>(size);
-        ok_ = ok_ && std::fwrite(&stored, 4, 1, file_) == 1 &&
-              std::fwrite(&count, 8, 1, file_) == 1 && std::fwrite(word, 1, size, file_) == size;
-    }
-    void close() {
-        ok_ = std::fclose(file_) == 0 && ok_;
-        file_ = nullptr;
-        if (!ok_) throw InputError("cannot write the run " + path_ + ": is the disk full?");
-    }
-
-private:
-    std::string path_;
-    std::FILE* file_;
-    bool ok_ = true;
-};
-
-}  // namespace
-
-void visit_runs(const std::vector<std::string>& paths, const VisitWord& visit) {
-    std::vector<std::unique_ptr<RunReader>> runs;
-    for (const std::string& path : paths) {
-        runs.push_back(std::make_unique<RunReader>(path));
-        if (runs.back()->done) runs.pop_back();
-    }
-    const auto later = [&](size_t a, size_t b) { return runs[a]->word > runs[b]->word; };
-    std::priority_queue<size_t, std::vector<size_t>, decltype(later)> queue(later);
-    for (size_t i = 0; i < runs.size(); i++) queue.push(i);
-    std::string word;
-    uint64_t count = 0;
-    const auto flush = [&] {
-        if (count) visit(reinterpret_cast<const Byte*>(word.data()), word.size(), count);
-    };
-    while (!queue.empty()) {
-        const size_t i = queue.top();
-        queue.pop();
-        if (count && runs[i]->word == word) {
-            count += runs[i]->count;
-        } else {
-            flush();
-            word = runs[i]->word;
-            count = runs[i]->count;
-        }
-        runs[i]->advance();
-        if (!runs[i]->done) queue.push(i);
-    }
-    flush();
-}
-
-void WordCounts::spill(const std::string& path) {
-    struct Item {
-        const Byte* word;
-        size_t size;
-        uint64_t count;
-    };
-    std::vector<Item> items;
-    items.reserve(used_);
-    for_each([&](const Byte* word, size_t size, uint64_t count) { items.push_back({word, size, count}); });
-    std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
-        const int order = std::memcmp(a.word, b.word, std::min(a.size, b.size));
-        return order ? order < 0 : a.size < b.size;
-    });
-    RunWriter writer(path);
-    for (const Item& item : items) writer.add(item.word, item.size, item.count);
-    writer.close();
-    clear();
-}
-
-std::vector<std::string> merge_runs(std::vector<std::string> paths) {
-    constexpr size_t kOpenAtOnce = 64;
-    for (size_t round = 0; paths.size() > kOpenAtOnce; round++) {
-        std::vector<std::string> merged;
-        for (size_t i = 0; i < paths.size(); i += kOpenAtOnce) {
-            const auto first = paths.begin() + static_cast<std::ptrdiff_t>(i);
-            const std::vector<std::string> group(first, paths.begin() + static_cast<std::ptrdiff_t>(
-                                                            std::min(i + kOpenAtOnce, paths.size())));
-            merged.push_back(group[0] + ".merged" + std::to_string(round));
-            RunWriter writer(merged.back());
-            visit_runs(group, [&](const Byte* word, size_t size, uint64_t count) {
-                writer.add(word, size, count);
-            });
-            writer.close();
-            for (const std::string& path : group) std::remove(path.c_str());
-        }
-        paths = std::move(merged);
-    }
-    return paths;
 }
 
 void count_words(Span text, ScanFunction scan, const SpecialTokens& special_tokens,

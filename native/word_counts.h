@@ -1,9 +1,7 @@
 // Counts pre-tokens. What the trainer works on is never the text, only its distinct words.
 #pragma once
 
-#include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "memory.h"
@@ -12,8 +10,6 @@
 #include "word_key.h"
 
 namespace groundup {
-
-using VisitWord = std::function<void(const Byte* word, size_t size, uint64_t count)>;
 
 // A hash table of words; not shared between threads.
 class WordCounts {
@@ -38,9 +34,6 @@ public:
             visit(word, size_of(entry), entry.count);
         }
     }
-
-    // Writes the words in byte order, for merge_runs, and forgets them.
-    void spill(const std::string& path);
 
 private:
     struct Entry {
@@ -71,11 +64,5 @@ void count_words(Span text, ScanFunction scan, const SpecialTokens& special_toke
 
 // Puts the words of all tables into the first.
 void join(std::vector<WordCounts>& tables);
-
-// Spilled runs as fewer of them, so that all can be open at once; those that were merged are removed.
-std::vector<std::string> merge_runs(std::vector<std::string> paths);
-
-// The words of runs together, in byte order, each once.
-void visit_runs(const std::vector<std::string>& paths, const VisitWord& visit);
 
 }  // namespace groundup

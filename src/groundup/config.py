@@ -27,12 +27,8 @@ Seed = Annotated[int, pydantic.Field(ge=0, lt=2**64)]
 MAX_STEPS = 10**9
 """The most steps that any setting may count."""
 
-# A stranger's file may be small and yet mean any number of values, as YAML's aliases repeat things.
 _MAX_FILE_BYTES = 1 << 20
 _MAX_DEPTH = 50
-_MAX_NODES = 100_000
-_MAX_DIGITS = 1_000
-_NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _MAX_SHOWN = 60
 _EXPONENT = re.compile(r"[0-9]+(\.[0-9]+)?[eE]\+?[0-9]{1,2}")
 _MAX_FINDINGS = 8
@@ -120,11 +116,10 @@ def load_settings(
     origins: dict[KeyPath, str] = {}
     values: dict[str, Any] = {}
     if path is not None:
-        node = _compose(path)
-        values = _construct(node, path)
+        values, lines = _read(path)
         # Where a key that is missing should stand.
         origins[()] = str(path)
-        origins.update((key, f"{path} line {line}") for key, line in _key_lines(node))
+        origins.update((key, f"{path} line {line}") for key, line in lines.items())
     for name, value in flatten(overrides or {}):
         key = tuple(name.split("."))
         _set(settings_type, values, key, value)
@@ -140,7 +135,7 @@ def load_settings(
 
 def load_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a YAML file that holds one mapping; an empty file is an empty mapping."""
-    return _construct(_compose(path), path)
+    return _read(path)[0]
 
 
 def save_yaml(path: str | os.PathLike[str], settings: Settings) -> None:
@@ -155,16 +150,12 @@ def as_yaml(values: Mapping[str, Any]) -> str:
 
 
 def parse_weights(words: Iterable[str], flag: str) -> dict[str, float]:
-    """NAME=WEIGHT, each once, as a mapping.
-
-    words: as they are typed.
-    flag: where, for errors.
-    """
+    """NAME=WEIGHT, each once, as a mapping; errors call where the words were typed `flag`."""
     found: dict[str, float] = {}
     for word in words:
-        name, is_there, text = word.rpartition("=")
+        name, _, text = word.rpartition("=")
         try:
-            weight = float(text) if is_there and name else math.nan
+            weight = float(text) if name else math.nan
         except ValueError:
             weight = math.nan
         if not 0 <= weight < math.inf:
@@ -206,7 +197,10 @@ def describe_validation_error(
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes strings whose line ends PyYAML would otherwise change on the way back."""
+    """Quotes strings whose line ends PyYAML would otherwise change on the way back; no aliases."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -321,88 +315,55 @@ def _settings_in(annotation: Any) -> type[pydantic.BaseModel] | None:
     return None
 
 
-def _compose(path: str | os.PathLike[str]) -> yaml.MappingNode | None:
+class _Loader(yaml.SafeLoader):
+    """Plain YAML of bounded depth. Aliases, by which a small file could stand for any number of
+    values, are refused."""
+
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        mark = self.peek_event().start_mark
+        if self.check_event(yaml.AliasEvent) or self.depth == _MAX_DEPTH:
+            problem = "aliases (*name)" if self.depth < _MAX_DEPTH else "so many levels of nesting"
+            raise yaml.composer.ComposerError(None, None, f"{problem} are not for settings", mark)
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[KeyPath, int]]:
+    """The mapping that a YAML file holds, and the line of each key."""
     try:
         with open(path, "rb") as file:
             data = file.read(_MAX_FILE_BYTES + 1)
-        text = data.decode("utf-8")
-    except FileNotFoundError as error:
-        raise ConfigError(f"the settings file {path} does not exist: check the path") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}): save it so") from error
+        if len(data) > _MAX_FILE_BYTES:
+            raise ValueError(f"it has more than {_MAX_FILE_BYTES:,} bytes")
+        loader = _Loader(data.decode("utf-8"))
+        node = loader.get_single_node()
+        if node is None:
+            return {}, {}
+        if not isinstance(node, yaml.MappingNode):
+            raise ValueError(f"it must hold `name: value` lines, but holds a {node.id}")
+        lines: dict[KeyPath, int] = {}
+        for key, line in _key_lines(node):
+            if key in lines:
+                raise ValueError(
+                    f"it sets {'.'.join(key)} twice, on lines {lines[key]} and {line}: keep one"
+                )
+            lines[key] = line
+        return loader.construct_document(node), lines
     except OSError as error:
         raise ConfigError(f"the settings file {path} cannot be read: {error.strerror}") from error
-    if len(data) > _MAX_FILE_BYTES:
-        raise ConfigError(
-            f"{path} has more than {_MAX_FILE_BYTES:,} bytes, too many for a settings file: check "
-            f"the path"
-        )
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        if node is not None:
-            _check_size(node, path)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or str(error)
-        raise ConfigError(f"{path}{line} is not valid YAML: {problem}; fix it") from error
-    except RecursionError:
-        raise ConfigError(
-            f"{path} is nested more than {_MAX_DEPTH} levels deep: settings are not"
-        ) from None
-    except ValueError as error:
-        raise ConfigError(f"{path} is not valid YAML: {error}; fix it") from error
-    if node is not None and not isinstance(node, yaml.MappingNode):
-        raise ConfigError(f"{path} must hold `name: value` lines, but holds a {node.id}")
-    return node
-
-
-def _check_size(root: yaml.Node, path: str | os.PathLike[str]) -> None:
-    """Refuse a tree that is too deep or too large once every alias in it is followed."""
-    num_nodes, waiting = 0, [(root, 1)]
-    while waiting:
-        node, depth = waiting.pop()
-        num_nodes += 1
-        if depth > _MAX_DEPTH:
-            raise RecursionError
-        if num_nodes > _MAX_NODES:
-            raise ConfigError(
-                f"{path} comes to more than {_MAX_NODES:,} values once its aliases (*name) are "
-                f"followed: write fewer"
-            )
-        if node.tag in _NUMBER_TAGS and len(node.value) > _MAX_DIGITS:
-            raise ConfigError(
-                f"{path} line {node.start_mark.line + 1} holds a number of {len(node.value):,} "
-                f"digits; no setting has more than {_MAX_DIGITS}"
-            )
-        if isinstance(node, yaml.CollectionNode):
-            for part in node.value:
-                inner = part if isinstance(part, tuple) else (part,)
-                waiting += [(one, depth + 1) for one in inner]
-
-
-def _construct(node: yaml.MappingNode | None, path: str | os.PathLike[str]) -> dict[str, Any]:
-    if node is None:
-        return {}
-    seen: dict[KeyPath, int] = {}
-    for key, line in _key_lines(node):
-        if key in seen:
-            raise ConfigError(
-                f"{path} sets {'.'.join(key)} twice, on lines {seen[key]} and {line}: keep one"
-            )
-        seen[key] = line
-    loader = yaml.SafeLoader("")
-    try:
-        values: dict[str, Any] = loader.construct_document(node)
-        return values
-    except yaml.constructor.ConstructorError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ConfigError(f"{path} line {line} is not plain YAML: {error.problem}") from error
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # What PyYAML trips over: a date that is not one, `!!bool maybe`, a number beyond floats.
-        raise ConfigError(f"{path} holds a value that is not plain YAML: {error}") from error
-    finally:
-        loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        line = f" line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ConfigError(f"{path}{line} is not plain YAML: {error.problem}") from error
+    except (
+        *(yaml.YAMLError, ArithmeticError, AttributeError),
+        *(LookupError, TypeError, ValueError),
+    ) as error:
+        # PyYAML itself trips over a date that is not one, `!!bool maybe`, a number beyond floats.
+        raise ConfigError(f"{path} is not a settings file: {error}") from error
 
 
 def _key_lines(node: yaml.Node | None, prefix: KeyPath = ()) -> Iterator[tuple[KeyPath, int]]:

@@ -101,7 +101,6 @@ class WordCounting:
         self._special_tokens = special_tokens
         self._memory = memory
         self._folder = folder
-        self._runs: list[str] = []
         self.num_bytes = 0
         self.counter = make_counter(pattern, special_tokens, threads, memory.longest_word)
         self._empty_bytes = self.counter.memory_bytes
@@ -118,7 +117,6 @@ class WordCounting:
             self._count(rest[:cut])
             begin += cut
             self.num_bytes += cut
-            self._spill_if_large()
             if progress:
                 progress(self.num_bytes, None)
 
@@ -130,18 +128,12 @@ class WordCounting:
         """
         self.counter.add_words(list(words), list(words.values()))
         self.num_bytes += num_bytes
-        self._spill_if_large()
 
     @property
     def is_large(self) -> bool:
         """Whether the tables have outgrown their part of the memory."""
         # Tables that are all but empty stay, or every small block would become a run.
         return self._used_bytes > max(self._memory.table_bytes, _SMALLEST_RUN_BYTES)
-
-    def finish(self) -> list[str]:
-        if self._runs and self._folder is not None:
-            self._spill(self._folder)
-        return self._runs
 
     def _count(self, text: memoryview) -> None:
         if self._pattern.native:
@@ -156,21 +148,9 @@ class WordCounting:
                 words.update(self._pattern.split(piece))
         self.counter.add_words([word.encode() for word in words], list(words.values()))
 
-    def _spill_if_large(self) -> None:
-        if self._memory.is_bounded and self._folder is not None and self.is_large:
-            self._spill(self._folder)
-
     @property
     def _used_bytes(self) -> int:
         return self.counter.memory_bytes - self._empty_bytes
-
-    def _spill(self, folder: Path) -> None:
-        try:
-            self._runs += self.counter.spill(str(folder / f"run{len(self._runs)}"))
-        except ValueError as error:
-            raise TokenizerError(
-                f"{error} Free some space, point TMPDIR to a larger disk, or raise --max-memory"
-            ) from None
 
 
 @dataclass(frozen=True)

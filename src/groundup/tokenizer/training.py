@@ -184,13 +184,10 @@ def _train(
         started = time.perf_counter()
         counting = WordCounting(pattern, texts, threads, memory, Path(folder))
         count(counting)
-        runs = counting.finish()
         phases.append(("counting", time.perf_counter() - started, peak_memory_bytes()))
         started = time.perf_counter()
         try:
-            packed, num_bytes, num_symbols, num_words = counting.counter.train(
-                num_merges, runs, memory.num_bytes, memory.held_bytes
-            )
+            packed, num_bytes, num_symbols, num_words = counting.counter.train(num_merges)
         except ValueError as error:
             raise TokenizerError(str(error)) from None
     tokens = [bytes([byte]) for byte in range(256)]
