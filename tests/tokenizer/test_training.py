@@ -63,7 +63,7 @@ def train_reference(
 def train_on_words(words: dict[bytes, int], num_merges: int) -> tuple[Merges, int, int, int]:
     counter = WordCounter("gpt2", [], 1)
     counter.add_words(list(words), list(words.values()))
-    packed, num_bytes, num_symbols, num_words = counter.train(num_merges, [], 0)
+    packed, num_bytes, num_symbols, num_words = counter.train(num_merges)
     tokens = [bytes([byte]) for byte in range(256)]
     merges = []
     for left, right in as_array(packed, np.uint32).reshape(-1, 2).tolist():
