@@ -240,6 +240,21 @@ def test_a_folder_holds_file_and_card_and_a_file_has_its_card_beside_it(
     assert sorted(one.name for one in file.parent.iterdir()) == ["one.gguf", "one.md"]
 
 
+def test_a_file_that_cannot_be_put_in_place_leaves_no_card(
+    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, file = make_run(), tmp_path / "one.gguf"
+
+    def replace(source: Any, target: Any) -> None:
+        raise OSError("no room")
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="no room"):
+        patched.setattr("os.replace", replace)
+        export_gguf(run, file)
+    assert not list(tmp_path.glob("one*"))
+    assert export_gguf(run, file) == ["one.gguf", "one.md"]
+
+
 def test_without_the_package_the_extra_is_named(
     make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

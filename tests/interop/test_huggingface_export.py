@@ -124,7 +124,7 @@ def test_the_chosen_checkpoint_is_exported(make_run: MakeRun, tmp_path: Path) ->
         ({"norm": "none"}, ["norm is none"]),
         ({"positions": "none"}, ["positions is none"]),
         ({"feed_forward": "relu2"}, ["feed_forward is relu2"]),
-        ({"head_gates": True}, ["head_gates is on"]),
+        ({"head_gates": True}, ["head_gates is True"]),
         ({"extra_values": "projection"}, ["extra_values is projection"]),
         ({"feed_forward": "gelu", "norm": "post"}, ["feed_forward is gelu", "norm is post"]),
     ],

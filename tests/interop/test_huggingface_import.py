@@ -147,24 +147,6 @@ def test_texts_end_where_the_checkpoint_says(
     assert LanguageModel.load(run, device="cpu").generate(prompt, temperature=0) == ""
 
 
-def test_an_imported_run_can_be_trained_on(
-    make_checkpoint: MakeCheckpoint, tmp_path: Path, runs: Path, take: Take
-) -> None:
-    from groundup.config import load_settings
-    from groundup.data.prepare import prepare
-    from groundup.runs.config import RunConfig
-    from groundup.training import train
-
-    run = take(make_checkpoint())
-    text = tmp_path / "text.txt"
-    text.write_text("Ada had a red kite. " * 200, "utf-8")
-    prepare([text], Tokenizer.load(run / "tokenizer.json"), tmp_path / "shards")
-    changes = {"data.shards": str(tmp_path / "shards"), "num_steps": 2, "batch_size": 2}
-    changes |= {"device": "cpu", "optimizer.learning_rate": 1e-3, "schedule.warmup_steps": 1}
-    train(load_settings(RunConfig, run / "config.yaml", changes), resume=True, allow_changes=True)
-    assert CheckpointFolder(run / "checkpoints").steps() == [0, 2]
-
-
 def test_the_run_says_where_it_came_from(make_checkpoint: MakeCheckpoint, take: Take) -> None:
     folder = make_checkpoint()
     environment = RunFolder(take(folder)).read_environment()

@@ -75,15 +75,15 @@ DAMAGES: list[tuple[Damage, str]] = [
         (index({"model.norm.weight": name}), "not a file beside it")
         for name in ("../model.safetensors", "/etc/passwd", "", "..", 7)
     ),
-    (index({"model.norm.weight": "model.safetensors"}), "safetensors holds lm_head.weight"),
+    (index({"model.norm.weight": "model.safetensors"}), "lm_head.weight"),
     (index({"a": "gone.safetensors"}), "gone.safetensors does not exist"),
     (index([]), "no weight_map"),
     (
         change_json("tokenizer.json", normalizer={"type": "Prepend", "prepend": "▁"}),
-        "normalizer Prepend",
+        "normalizer",
     ),
     (rename("tokenizer.json", "tokenizer.model"), "SentencePiece"),
-    (rename("tokenizer.json", "other.json"), r"neither a tokenizer\.json nor"),
+    (rename("tokenizer.json", "other.json"), r"tokenizer\.json"),
     *(
         (write("config.json", content), r"config\.json")
         for content in (b"", b"{", b"[]", b"\xff", b"[" * 100_000)

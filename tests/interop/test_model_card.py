@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 import yaml
 
-from groundup.data.prepare import prepare
-from groundup.data.shards import content_id, read_index
 from groundup.files import hash_file
 from groundup.interop import export_gguf, export_huggingface, import_huggingface
 from groundup.tokenizer import Tokenizer
@@ -80,49 +78,6 @@ def test_lineage_names_everything_by_content(make_run: MakeRun, tokenizer: Token
     assert told["tokenizer"] == tokenizer.definition.content_id()
     assert told["model.safetensors"] == hash_file(run.parent.parent / "out" / "model.safetensors")
     assert (told["trained by groundup"], told["commit"]) == ("0.1.0", "abc")
-
-
-def test_data_sources_are_told_while_the_shards_are_the_same(
-    make_run: MakeRun, tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    run, shards = make_run(), tmp_path / "shards"
-    (tmp_path / "stories.txt").write_text("Ada had a red kite. " * 20, "utf-8")
-    prepare([tmp_path / "stories.txt"], tokenizer, shards)
-    settings = yaml.safe_load((run / "config.yaml").read_text("utf-8"))
-    settings["data"]["shards"] = str(shards)
-    (run / "config.yaml").write_text(yaml.safe_dump(settings), "utf-8")
-    content = content_id(read_index(shards))
-    data = {"content": content, "num_ids": {"train": 123}}
-    (run / "environment.json").write_text(json.dumps({"data": data}), "utf-8")
-    card = export(run)
-    told = rows(card)
-    assert told["shards"] == content and told["ids for train"] == "123"
-    assert told["stories.txt"].startswith("1 document, 400 bytes")
-    assert str(tmp_path) not in card
-    data["content"] = "sha256:other"
-    (run / "environment.json").write_text(json.dumps({"data": data}), "utf-8")
-    assert "stories.txt" not in rows(export(run))
-
-
-def test_every_folder_of_a_mix_is_told(
-    make_run: MakeRun, tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    run, contents = make_run(), {}
-    for name in ("stories", "sums"):
-        (tmp_path / f"{name}.txt").write_text(f"These are {name}. " * 20, "utf-8")
-        prepare([tmp_path / f"{name}.txt"], tokenizer, tmp_path / name)
-        contents[name] = content_id(read_index(tmp_path / name))
-    settings = yaml.safe_load((run / "config.yaml").read_text("utf-8"))
-    settings["data"]["shards"] = str(tmp_path / "stories")
-    (run / "config.yaml").write_text(yaml.safe_dump(settings), "utf-8")
-    mix = {str(tmp_path / "sums"): contents["sums"]}
-    data = {"content": contents["stories"], "num_ids": {"train": 123}, "mix": mix}
-    (run / "environment.json").write_text(json.dumps({"data": data}), "utf-8")
-    card = export(run)
-    told = rows(card)
-    assert told["shards"] == contents["stories"]
-    assert told["shards mixed in, sums"] == contents["sums"]
-    assert {"stories.txt", "sums.txt"} <= set(told) and str(tmp_path) not in card
 
 
 def test_settings_are_told_without_places(make_run: MakeRun, tmp_path: Path) -> None:

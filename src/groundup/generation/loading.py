@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pydantic
 import torch
@@ -75,11 +76,14 @@ def save_run(
     tokenizer: Tokenizer,
     step: int,
     special_ids: SpecialIds,
+    environment: Mapping[str, Any] | None = None,
 ) -> None:
     """Make a run folder, at once and whole, that holds one checkpoint of this model.
 
     It can be generated with, evaluated, served, exported and trained from, not resumed: there is no
     optimizer in it.
+
+    environment: more to record in environment.json.
     """
     destination = Path(path)
     if destination.exists():
@@ -101,8 +105,8 @@ def save_run(
             {"state": {}, "param_groups": []},
             {"settings": config.model_dump(mode="json")},
         )
-        environment = {"groundup": __version__, SPECIAL_IDS_KEY: special_ids.to_json()}
-        folder.begin(config, tokenizer, environment)
+        known = {"groundup": __version__, SPECIAL_IDS_KEY: special_ids.to_json()}
+        folder.begin(config, tokenizer, {**known, **(environment or {})})
 
 
 def _read_model_config(folder: RunFolder) -> ModelConfig:

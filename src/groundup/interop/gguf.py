@@ -16,20 +16,20 @@ import torch
 from torch import Tensor
 
 from groundup.errors import ConfigError, MissingExtraError
-from groundup.files import atomic_path, hash_file, write_text_atomic
+from groundup.files import atomic_path, hash_file
 from groundup.generation.chat import find_turn_end
-from groundup.interop.gguf_vocabulary import Vocabulary, express_vocabulary
-from groundup.interop.llama import QWEN3, architecture_of
-from groundup.interop.model_card import write_card
-from groundup.interop.run_export import (
+from groundup.generation.loading import CheckpointName
+from groundup.interop.architectures import QWEN3, check_exportable, express
+from groundup.interop.export_folder import (
     CARD_NAME,
-    CheckpointName,
     DtypeName,
     Source,
     check_file_is_free,
     export_folder,
     open_source,
 )
+from groundup.interop.gguf_vocabulary import Vocabulary, express_vocabulary
+from groundup.interop.model_card import write_card
 from groundup.interop.weights import GGUF_NAMES, cast_weights, to_foreign_weights
 
 if TYPE_CHECKING:
@@ -48,23 +48,24 @@ def export_gguf(
 ) -> list[str]:
     """Write a GGUF file and its card; gives the names of the files.
 
-    run_folder: the run to export.
     out: the file if it ends in .gguf, with the card beside it as .md, else a folder for both.
-    checkpoint: newest, best, or the number of a step.
     dtype: of the matrices; vectors stay in float32, as llama.cpp wants them.
     force: replace an earlier export.
     """
-    _require_gguf()
+    try:
+        import gguf  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("writing GGUF files", "gguf") from None
     source = open_source(run_folder, checkpoint)
     out = Path(out)
     if out.suffix == SUFFIX:
         card_file = out.with_suffix(".md")
         for file in (out, card_file):
             check_file_is_free(file, force=force)
-        # The card first: whoever sees the file finds the card beside it.
-        with atomic_path(out) as temporary:
+        # Where the file cannot be put in place, no card is left either.
+        with atomic_path(card_file) as card, atomic_path(out) as temporary:
             _write_file(temporary, source, dtype)
-            _write_card(card_file, source, dtype, out.name, temporary)
+            _write_card(card, source, dtype, out.name, temporary)
         return [out.name, card_file.name]
     with export_folder(out, force=force) as folder:
         file = folder / f"{source.name}{SUFFIX}"
@@ -74,24 +75,17 @@ def export_gguf(
         return sorted(one.name for one in folder.iterdir())
 
 
-def _require_gguf() -> None:
-    try:
-        import gguf  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("writing GGUF files", "gguf") from None
-
-
 def _write_card(card: Path, source: Source, dtype: DtypeName, name: str, file: Path) -> None:
     text = write_card(
         source, library="llama.cpp", tag="gguf", dtype=dtype, content_ids={name: hash_file(file)}
     )
-    write_text_atomic(card, text)
+    card.write_text(text, encoding="utf-8")
 
 
 def _write_file(path: Path, source: Source, dtype: DtypeName) -> None:
     from gguf import GGUFWriter
 
-    architecture = architecture_of(source.config)
+    architecture = check_exportable(source.config)
     vocabulary = express_vocabulary(source.tokenizer, source.config.vocab_size)
     if source.special_ids.end is None:
         raise ConfigError(
@@ -117,7 +111,6 @@ def _write_file(path: Path, source: Source, dtype: DtypeName) -> None:
 def _add_settings(writer: GGUFWriter, source: Source, dtype: DtypeName) -> None:
     import gguf
 
-    config = source.config
     file_types = {
         "float32": gguf.LlamaFileType.ALL_F32,
         "float16": gguf.LlamaFileType.MOSTLY_F16,
@@ -127,18 +120,10 @@ def _add_settings(writer: GGUFWriter, source: Source, dtype: DtypeName) -> None:
     writer.add_name(source.name)
     writer.add_file_type(file_types[dtype])
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-    writer.add_vocab_size(config.vocab_size)
-    writer.add_context_length(config.context_length)
-    writer.add_embedding_length(config.d_model)
-    writer.add_block_count(config.num_layers)
-    writer.add_feed_forward_length(config.feed_forward_dim)
-    writer.add_head_count(config.num_heads)
-    writer.add_head_count_kv(config.key_value_heads)
-    writer.add_key_length(config.d_head)
-    writer.add_value_length(config.d_head)
-    writer.add_rope_dimension_count(config.d_head)
-    writer.add_rope_freq_base(config.rope_theta)
-    writer.add_layer_norm_rms_eps(config.norm_eps)
+    for name, value in express(source.config, "gguf").items():
+        getattr(writer, f"add_{name}")(value)
+    for add in (writer.add_key_length, writer.add_value_length, writer.add_rope_dimension_count):
+        add(source.config.d_head)
 
 
 def _add_vocabulary(writer: GGUFWriter, source: Source, vocabulary: Vocabulary) -> None:

@@ -1,48 +1,37 @@
 """A Hugging Face checkpoint of the Llama family as a run folder of ours.
 
-The run has one checkpoint, at step 0, with an optimizer that has not moved: `generate`, `serve`
-and `export` take it, and `train --resume` continues it on data of its tokenizer.
+The run has one checkpoint, at step 0, without an optimizer: `generate`, `serve`, `export` and
+`train --from` take it.
 """
 
 from __future__ import annotations
 
-import datetime
 import logging
 import os
-import platform
 import re
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from groundup import __version__
-from groundup.checkpoint import (
-    CheckpointFolder,
-    capture_random_state,
-    load_weights,
-    restore_random_state,
-)
-from groundup.config import load_settings
+from groundup.checkpoint import CheckpointFolder, load_weights
+from groundup.checkpoint.weights import read_shapes
 from groundup.errors import CheckpointError, ConfigError, TokenizerError
-from groundup.files import atomic_folder, hash_file
+from groundup.files import hash_file, parse_json
+from groundup.generation.loading import save_run
 from groundup.generation.special_ids import IMPORTED_KEY, SpecialIds
-from groundup.interop.huggingface_export import CONFIG_NAME
-from groundup.interop.llama import Architecture, read_config_json
-from groundup.interop.safetensors_files import read_json_object, read_weight_shapes
+from groundup.interop.architectures import read_config_json
+from groundup.interop.huggingface_export import CONFIG_NAME, INDEX_NAME, SINGLE_NAME
 from groundup.interop.weights import (
     HUGGINGFACE_NAMES,
     check_foreign_shapes,
     from_foreign_weights,
 )
 from groundup.model import ModelConfig, TransformerLM
-from groundup.optim.build import build_optimizer
-from groundup.runs.config import NAME_PATTERN, RunConfig
+from groundup.runs.config import NAME_PATTERN
 from groundup.runs.folder import RunFolder
-from groundup.runtime import set_seed
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.chat_template import ChatTemplate
-from groundup.training.state import TrainingState
 
 # Old checkpoints carry the frequencies of the rotation, which follow from its settings.
 _DERIVED = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
@@ -51,14 +40,8 @@ _THEIR_TABLE = "model.embed_tokens.weight"
 
 # What is read besides the weights, where it is there.
 _SMALL_FILES = (
-    CONFIG_NAME,
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-    "vocab.json",
-    "merges.txt",
-    "vocab.bpe",
+    *(CONFIG_NAME, "generation_config.json", "tokenizer.json", "tokenizer_config.json"),
+    *("chat_template.jinja", "vocab.json", "merges.txt", "vocab.bpe"),
 )
 
 _log = logging.getLogger(__name__)
@@ -75,29 +58,38 @@ def import_huggingface(
 
     Everything is checked before the run folder appears, which is at once and whole.
 
-    folder: with config.json, the weights in safetensors and the tokenizer.
-    runs_folder: where the run folder is made.
     context_length: of the new run; that of the checkpoint by default.
     """
     folder = Path(folder)
-    destination = _new_run_folder(name, Path(runs_folder))
-    value = read_json_object(folder / CONFIG_NAME)
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise ConfigError(
+            f"the name {name!r:.80} is not a valid run name: use letters, digits and . _ + = - "
+            f"after a first letter or digit"
+        )
+    destination = Path(runs_folder) / name
+    if destination.exists():
+        raise ConfigError(f"{destination} exists: choose another --name for the imported run")
+    value = _read_json(folder / CONFIG_NAME)
     config, architecture = read_config_json(value, folder / CONFIG_NAME, context_length)
     tokenizer = _read_tokenizer(folder, config)
     weights, files = _read_weights(folder, config)
-    run_config = load_settings(
-        RunConfig,
-        overrides={
-            "name": name,
-            "runs_folder": str(runs_folder),
-            "model": config.model_dump(),
-            "data.tokenizer": str(destination / "tokenizer.json"),
-        },
+    # For special ids generation_config.json overrules config.json, as in transformers.
+    path = folder / "generation_config.json"
+    special_ids = SpecialIds.from_json(
+        {**value, **(_read_json(path) if path.is_file() else {})}, tokenizer
     )
-    environment = _describe_environment(folder, value, architecture, files, tokenizer)
-    with atomic_folder(destination) as temporary:
-        _save_checkpoint(temporary, run_config, weights)
-        RunFolder(temporary).begin(run_config, tokenizer, environment)
+    dtype = value.get("dtype", value.get("torch_dtype"))
+    imported = {
+        "format": "huggingface",
+        "folder": folder.resolve().name,
+        "architecture": architecture.class_name,
+        "dtype": dtype if isinstance(dtype, str) else None,
+        "special_ids": special_ids.to_json(),
+        "files": _hash_files(folder, files),
+    }
+    model = TransformerLM.from_config(config, device="meta")
+    model.load_state_dict(weights, assign=True)
+    save_run(destination, model, tokenizer, 0, special_ids, {IMPORTED_KEY: imported})
     return destination
 
 
@@ -108,18 +100,6 @@ def is_import_of(folder: Path, run: RunFolder) -> bool:
         return False
     _, files = read_weight_shapes(folder)
     return imported.get("files") == _hash_files(folder, files)
-
-
-def _new_run_folder(name: str, runs_folder: Path) -> Path:
-    if not re.fullmatch(NAME_PATTERN, name):
-        raise ConfigError(
-            f"the name {name!r:.80} is not a valid run name: use letters, digits and . _ + = - "
-            f"after a first letter or digit"
-        )
-    destination = runs_folder / name
-    if destination.exists():
-        raise ConfigError(f"{destination} exists: choose another --name for the imported run")
-    return destination
 
 
 def _read_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
@@ -140,6 +120,12 @@ def _read_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
             ChatTemplate(tokenizer.chat_template)
         except TokenizerError as error:
             _log.warning("%s before you chat with this model", error)
+    if (text := _find_prefix(folder)) is not None:
+        _log.warning(
+            "the checkpoint's tokenizer puts %s before every text, and groundup does not: begin "
+            "prompts with it",
+            text,
+        )
     return tokenizer
 
 
@@ -165,38 +151,65 @@ def _read_weights(folder: Path, config: ModelConfig) -> tuple[dict[str, torch.Te
     return from_foreign_weights(tensors, config, HUGGINGFACE_NAMES), files
 
 
-def _describe_environment(
-    folder: Path,
-    value: dict[str, Any],
-    architecture: Architecture,
-    files: list[Path],
-    tokenizer: Tokenizer,
-) -> dict[str, Any]:
-    # For special ids generation_config.json overrules config.json, as in transformers.
-    path = folder / "generation_config.json"
-    told = {**value, **(read_json_object(path) if path.is_file() else {})}
-    special_ids = SpecialIds.from_json(told, tokenizer)
-    if (text := _find_prefix(folder)) is not None:
-        _log.warning(
-            "the checkpoint's tokenizer puts %s before every text, and groundup does not: begin "
-            "prompts with it",
-            text,
+def read_weight_shapes(folder: Path) -> tuple[dict[str, tuple[int, ...]], list[Path]]:
+    """The shapes of all tensors of a folder, from their headers alone, and the files they are in;
+    pickled weights are refused."""
+    if (folder / INDEX_NAME).is_file():
+        return _read_shard_shapes(folder)
+    single = folder / SINGLE_NAME
+    if single.is_file():
+        return read_shapes(single), [single]
+    pickled = sorted(file.name for pattern in ("*.bin", "*.pt*") for file in folder.glob(pattern))
+    if pickled:
+        raise CheckpointError(
+            f"{folder} has its weights as {pickled[0]}, a pickle, and loading one can run code: "
+            f"take the safetensors form of the checkpoint, or save it so in transformers, which "
+            f"save_pretrained does"
         )
-    dtype = value.get("dtype", value.get("torch_dtype"))
-    return {
-        "groundup": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "started": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-        IMPORTED_KEY: {
-            "format": "huggingface",
-            "folder": folder.resolve().name,
-            "architecture": architecture.class_name,
-            "dtype": dtype if isinstance(dtype, str) else None,
-            "special_ids": special_ids.to_json(),
-            "files": _hash_files(folder, files),
-        },
-    }
+    raise CheckpointError(
+        f"{folder} has no weights: neither {SINGLE_NAME} nor {INDEX_NAME} is there; check the path"
+    )
+
+
+def _read_shard_shapes(folder: Path) -> tuple[dict[str, tuple[int, ...]], list[Path]]:
+    path = folder / INDEX_NAME
+    file_of = _read_json(path).get("weight_map")
+    if not isinstance(file_of, dict) or not file_of:
+        raise CheckpointError(f"{path} has no weight_map: fetch the checkpoint again as a whole")
+    for name, file in file_of.items():
+        # The index is a stranger's: it names files of its own folder and no others.
+        if not isinstance(file, str) or Path(file).name != file or file in ("", ".", ".."):
+            raise CheckpointError(
+                f"{path} says that {name} is in {file!r:.60}, which is not a file beside it"
+            )
+    shapes: dict[str, tuple[int, ...]] = {}
+    files = [folder / name for name in sorted(set(file_of.values()))]
+    for file in files:
+        shard = read_shapes(file)
+        promised = {name for name, home in file_of.items() if home == file.name}
+        if shard.keys() != promised:
+            name = sorted(shard.keys() ^ promised)[0]
+            raise CheckpointError(
+                f"{file} and {path.name} disagree about {name}: the files are of different "
+                f"checkpoints; fetch it again as a whole"
+            )
+        shapes.update(shard)
+    return shapes, files
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """A small JSON file of a checkpoint; a CheckpointError says what is wrong with it."""
+    try:
+        value = parse_json(path.read_bytes())
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} cannot be read ({error.strerror}): name a Hugging Face checkpoint's folder"
+        ) from None
+    except ValueError as error:
+        raise CheckpointError(f"{path} is damaged or cut short: {error}") from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} holds no JSON object: fetch the checkpoint again")
+    return value
 
 
 def _hash_files(folder: Path, weights: list[Path]) -> dict[str, str]:
@@ -208,7 +221,7 @@ def _hash_files(folder: Path, weights: list[Path]) -> dict[str, str]:
 def _find_prefix(folder: Path) -> str | None:
     """The special token that the tokenizer's post-processor begins every text with."""
     path = folder / "tokenizer.json"
-    processor = read_json_object(path).get("post_processor") if path.is_file() else None
+    processor = _read_json(path).get("post_processor") if path.is_file() else None
     if not isinstance(processor, dict):
         return None
     parts = processor.get("processors")
@@ -218,23 +231,3 @@ def _find_prefix(folder: Path) -> str | None:
         if isinstance(first, dict) and isinstance(first.get("SpecialToken"), dict):
             return str(first["SpecialToken"].get("id"))
     return None
-
-
-def _save_checkpoint(folder: Path, config: RunConfig, weights: dict[str, torch.Tensor]) -> None:
-    # An optimizer that has not moved has no tensors, so it need not see the weights.
-    model = TransformerLM.from_config(config.model, device="meta")
-    optimizer = build_optimizer(model, config.optimizer)
-    counters = TrainingState(model, optimizer, config.tokens_per_step).counters()
-    counters["random"] = _first_random_state(config.seed)
-    checkpoints = CheckpointFolder(RunFolder(folder).checkpoints)
-    checkpoints.save(0, weights, optimizer.state_dict(), counters)
-
-
-def _first_random_state(seed: int) -> dict[str, Any]:
-    """The random state that a run with this seed begins with; that of the process stays."""
-    before = capture_random_state()
-    try:
-        set_seed(seed)
-        return capture_random_state()
-    finally:
-        restore_random_state(before)

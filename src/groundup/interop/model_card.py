@@ -5,41 +5,27 @@ Absolute paths, host names and command lines of the run stay in the run folder.
 
 from __future__ import annotations
 
-import contextlib
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import yaml
 
 from groundup import __version__
-from groundup.data.shards import ShardIndex, content_id, read_index
-from groundup.errors import DataError
 from groundup.files import hash_file
 from groundup.generation.special_ids import IMPORTED_KEY
-from groundup.interop.run_export import CARD_TAG, DtypeName, Source
+from groundup.interop.export_folder import CARD_TAG, DtypeName, Source
 from groundup.nn.losses import perplexity
 from groundup.planner.parameters import count_parameters
 from groundup.runs.metrics import Metrics
 from groundup.runs.metrics_file import read_metrics
-from groundup.runtime import count_of
 
 Library = Literal["transformers", "llama.cpp"]
 
-_MAX_SOURCES_SHOWN = 50
 # The settings that decided what the model became; paths on somebody's disk are not among them.
 _SHOWN_SETTINGS = (
-    "num_steps",
-    "batch_size",
-    "seed",
-    "precision",
-    "clip_norm",
-    "z_loss",
-    "multi_token_weight",
-    "model",
-    "optimizer",
-    "schedule",
+    *("num_steps", "batch_size", "seed", "precision", "clip_norm", "z_loss"),
+    *("multi_token_weight", "model", "optimizer", "schedule"),
 )
 
 Rows = Iterable[tuple[str, str]]
@@ -63,8 +49,6 @@ def write_card(
         f"## Settings\n\n```yaml\n{_yaml(_shown_settings(source))}```",
         f"## Lineage\n\n{_table(_lineage(source, content_ids))}",
     ]
-    if sources := _data_sources(source):
-        parts.append(f"Text that the shards were made from:\n\n{_table(sources)}")
     return "\n\n".join(parts) + "\n"
 
 
@@ -77,20 +61,20 @@ def _summary(source: Source, dtype: DtypeName) -> str:
         use = "It continues text; it was not taught to follow instructions and may"
     else:
         use = "It was tuned on conversations and answers by its chat template; it may"
+    num_parameters = sum(count_parameters(config).values())
+    data, masked = source.settings.get("data"), ""
+    if isinstance(data, dict) and data.get("mask_documents") is True:
+        masked = " It saw each document by itself: give it one document a prompt."
     return (
-        f"A Transformer language model, {origin}: {_num_parameters(source):,} parameters in "
-        f"{dtype}, {config.num_layers} blocks of width {config.d_model}, a vocabulary of "
+        f"A Transformer language model, {origin}: {num_parameters:,} parameters in {dtype}, "
+        f"{config.num_layers} blocks of width {config.d_model}, a vocabulary of "
         f"{config.vocab_size:,} tokens and a context of {config.context_length:,}. {use} "
-        f"generate anything its data suggests."
+        f"generate anything its data suggests.{masked}"
     )
 
 
-def _num_parameters(source: Source) -> int:
-    return sum(count_parameters(source.config).values())
-
-
 def _results(source: Source) -> Rows:
-    yield "parameters", f"{_num_parameters(source):,}"
+    yield "parameters", f"{sum(count_parameters(source.config).values()):,}"
     yield "step", f"{source.step:,}"
     metrics = read_metrics(source.folder.metrics_file)
     steps = metrics.column("step")
@@ -153,8 +137,6 @@ def _lineage(source: Source, content_ids: Mapping[str, str]) -> Rows:
     data = environment.get("data")
     if isinstance(data, dict):
         yield "shards", str(data.get("content"))
-        for folder, content in dict(data.get("mix") or {}).items():
-            yield f"shards mixed in, {Path(folder).name}", str(content)
         for split, count in dict(data.get("num_ids") or {}).items():
             yield f"ids for {split}", f"{count:,}"
     imported = environment.get(IMPORTED_KEY)
@@ -163,45 +145,12 @@ def _lineage(source: Source, content_ids: Mapping[str, str]) -> Rows:
         for name, found in dict(imported.get("files") or {}).items():
             yield f"imported {name}", str(found)
     verb = "imported" if isinstance(imported, dict) else "trained"
-    for key, name in (
-        ("groundup", f"{verb} by groundup"),
-        ("git_commit", "commit"),
-        ("torch", "torch"),
-        ("device", "device"),
-        ("started", "started"),
-    ):
+    names = {"groundup": f"{verb} by groundup", "git_commit": "commit"}
+    for key in ("groundup", "git_commit", "torch", "device", "started"):
         if environment.get(key):
-            yield name, str(environment[key])
+            yield names.get(key, key), str(environment[key])
     yield "exported by groundup", __version__
-    for name, found in content_ids.items():
-        yield name, found
-
-
-def _data_sources(source: Source) -> list[tuple[str, str]]:
-    """The files behind the shards, where the shards that the run names are still at hand."""
-    sources = [one for index in _find_indexes(source) for one in index.sources]
-    shown = [
-        (
-            Path(one.path).name,
-            f"{count_of(one.num_documents, 'document')}, {one.num_bytes:,} bytes, {one.hash}",
-        )
-        for one in sources[:_MAX_SOURCES_SHOWN]
-    ]
-    rest = len(sources) - len(shown)
-    return [*shown, ("and more", count_of(rest, "file"))] if rest else shown
-
-
-def _find_indexes(source: Source) -> Iterator[ShardIndex]:
-    data, settings = source.environment.get("data"), source.settings.get("data")
-    if not isinstance(data, dict) or not isinstance(settings, dict):
-        return
-    contents = {str(settings.get("shards")): data.get("content"), **dict(data.get("mix") or {})}
-    for folder, content in contents.items():
-        with contextlib.suppress(DataError, OSError):
-            index = read_index(Path(folder))
-            # The folder may hold other shards by now.
-            if content_id(index) == content:
-                yield index
+    yield from content_ids.items()
 
 
 def _table(rows: Rows) -> str:

@@ -7,7 +7,6 @@ halves. No value changes. Files are left to others.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from einops import rearrange
@@ -15,73 +14,53 @@ from torch import Tensor
 
 from groundup.checkpoint import shape_differences
 from groundup.errors import CheckpointError, ConfigError
-from groundup.interop.llama import has_one_table
+from groundup.interop.architectures import has_one_table
 from groundup.model import ModelConfig
 from groundup.model.transformer import weight_shapes
 
+# Names of others for the parts of a block: Hugging Face's and GGUF's.
+_BLOCK_NAMES = {
+    "attention_norm": ("input_layernorm", "attn_norm"),
+    "attention.query": ("self_attn.q_proj", "attn_q"),
+    "attention.key": ("self_attn.k_proj", "attn_k"),
+    "attention.value": ("self_attn.v_proj", "attn_v"),
+    "attention.output": ("self_attn.o_proj", "attn_output"),
+    "attention.query_norm": ("self_attn.q_norm", "attn_q_norm"),
+    "attention.key_norm": ("self_attn.k_norm", "attn_k_norm"),
+    "feed_forward_norm": ("post_attention_layernorm", "ffn_norm"),
+    "feed_forward.gate": ("mlp.gate_proj", "ffn_gate"),
+    "feed_forward.up": ("mlp.up_proj", "ffn_up"),
+    "feed_forward.down": ("mlp.down_proj", "ffn_down"),
+}
 
-@dataclass(frozen=True)
+
 class WeightNames:
     """What another project calls our tensors."""
 
-    outer: dict[str, str]
-    block_prefix: str
-    """With the index of the block in place of {}."""
-    block: dict[str, str]
+    def __init__(self, embedding: str, norm: str, head: str, block_prefix: str, which: int) -> None:
+        """`block_prefix` has {} for the number of the block; `which` of `_BLOCK_NAMES`."""
+        self._outer = {"token_embedding": embedding, "final_norm": norm, "lm_head": head}
+        self._block_prefix, self._which = block_prefix, which
 
     def of(self, config: ModelConfig) -> dict[str, str]:
         """Their names by ours, of every tensor that a file holds: tied embeddings stand once."""
-        names = {f"{ours}.weight": f"{theirs}.weight" for ours, theirs in self.outer.items()}
+        names = {f"{ours}.weight": f"{theirs}.weight" for ours, theirs in self._outer.items()}
         if has_one_table(config):
             del names["lm_head.weight"]
         for number in range(config.num_layers):
-            prefix = self.block_prefix.format(number)
-            for ours, theirs in self.block.items():
-                if config.qk_norm or ours not in _NORMS_OF_HEADS:
-                    names[f"blocks.{number}.{ours}.weight"] = f"{prefix}{theirs}.weight"
+            prefix = self._block_prefix.format(number)
+            for ours, theirs in _BLOCK_NAMES.items():
+                if config.qk_norm or ours not in ("attention.query_norm", "attention.key_norm"):
+                    names[f"blocks.{number}.{ours}.weight"] = (
+                        f"{prefix}{theirs[self._which]}.weight"
+                    )
         return names
 
 
-_NORMS_OF_HEADS = ("attention.query_norm", "attention.key_norm")
-
 HUGGINGFACE_NAMES = WeightNames(
-    outer={
-        "token_embedding": "model.embed_tokens",
-        "final_norm": "model.norm",
-        "lm_head": "lm_head",
-    },
-    block_prefix="model.layers.{}.",
-    block={
-        "attention_norm": "input_layernorm",
-        "attention.query": "self_attn.q_proj",
-        "attention.key": "self_attn.k_proj",
-        "attention.value": "self_attn.v_proj",
-        "attention.output": "self_attn.o_proj",
-        "attention.query_norm": "self_attn.q_norm",
-        "attention.key_norm": "self_attn.k_norm",
-        "feed_forward_norm": "post_attention_layernorm",
-        "feed_forward.gate": "mlp.gate_proj",
-        "feed_forward.up": "mlp.up_proj",
-        "feed_forward.down": "mlp.down_proj",
-    },
+    "model.embed_tokens", "model.norm", "lm_head", "model.layers.{}.", which=0
 )
-GGUF_NAMES = WeightNames(
-    outer={"token_embedding": "token_embd", "final_norm": "output_norm", "lm_head": "output"},
-    block_prefix="blk.{}.",
-    block={
-        "attention_norm": "attn_norm",
-        "attention.query": "attn_q",
-        "attention.key": "attn_k",
-        "attention.value": "attn_v",
-        "attention.output": "attn_output",
-        "attention.query_norm": "attn_q_norm",
-        "attention.key_norm": "attn_k_norm",
-        "feed_forward_norm": "ffn_norm",
-        "feed_forward.gate": "ffn_gate",
-        "feed_forward.up": "ffn_up",
-        "feed_forward.down": "ffn_down",
-    },
-)
+GGUF_NAMES = WeightNames("token_embd", "output_norm", "output", "blk.{}.", which=1)
 
 
 def to_foreign_weights(
@@ -111,7 +90,15 @@ def cast_weights(
     for name, weight in weights.items():
         cast[name] = weight.to(torch.float32 if keep_vectors and weight.ndim == 1 else dtype)
         if not bool(cast[name].isfinite().all()):
-            _refuse_values(name, weight, cast[name].dtype)
+            if not bool(weight.isfinite().all()):
+                raise CheckpointError(
+                    f"{name} has values that are not finite: its training diverged; export an "
+                    f"earlier checkpoint with --checkpoint"
+                )
+            raise ConfigError(
+                f"{name} has values up to {float(weight.abs().max()):.6g}, which "
+                f"{str(dtype).removeprefix('torch.')} cannot hold: use bfloat16 or float32"
+            )
     return cast
 
 
@@ -178,15 +165,3 @@ def _num_rotated_heads(ours: str, config: ModelConfig) -> int | None:
         "key_norm": 1,
     }
     return counts.get(part)
-
-
-def _refuse_values(name: str, weight: Tensor, dtype: torch.dtype) -> None:
-    if not bool(weight.isfinite().all()):
-        raise CheckpointError(
-            f"{name} has values that are not finite: its training diverged; export an earlier "
-            f"checkpoint with --checkpoint"
-        )
-    raise ConfigError(
-        f"{name} has values up to {float(weight.abs().max()):.6g}, which "
-        f"{str(dtype).removeprefix('torch.')} cannot hold: use bfloat16 or float32"
-    )

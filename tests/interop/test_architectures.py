@@ -9,8 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groundup.errors import CheckpointError
-from groundup.interop.llama import read_config_json, to_config_json
+from groundup.errors import CheckpointError, ConfigError
+from groundup.interop.architectures import (
+    RULES,
+    check_exportable,
+    read_config_json,
+    to_config_json,
+)
 from groundup.model import ModelConfig
 
 transformers = pytest.importorskip("transformers")
@@ -143,3 +148,16 @@ KEYS = st.sampled_from(
 def test_whatever_a_file_says_is_settings_or_a_refusal(changes: dict[str, Any]) -> None:
     with contextlib.suppress(CheckpointError):
         read_config_json({**LLAMA, **changes}, CONFIG_FILE)
+
+
+def test_every_setting_has_a_rule() -> None:
+    assert RULES.keys() == ModelConfig.model_fields.keys()
+
+
+def test_a_setting_without_a_rule_passes_at_its_default_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(RULES, "dropout")  # type: ignore[arg-type]
+    check_exportable(ModelConfig())
+    with pytest.raises(ConfigError, match=r"dropout is 0\.5"):
+        check_exportable(ModelConfig(dropout=0.5))

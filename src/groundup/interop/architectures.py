@@ -1,4 +1,4 @@
-"""The settings of our models as Hugging Face's config.json says them, both ways.
+"""The settings of our models as config.json and GGUF files express them, and config.json as ours.
 
 Llama is our block with defaults; with query/key norm it is Qwen3. What one side cannot compute is
 refused by name. The weights are in `weights`.
@@ -6,10 +6,10 @@ refused by name. The weights are in `weights`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import pydantic
 
@@ -42,30 +42,71 @@ _DEFAULT_EPS = 1e-6
 _DEFAULT_THETA = 10_000.0
 
 
-def architecture_of(config: ModelConfig) -> Architecture:
+class Rule(NamedTuple):
+    """How the formats express a setting of ours, and which of its values they can."""
+
+    huggingface: str | None = None
+    """The key in config.json."""
+    gguf: str | None = None
+    """The method of GGUFWriter, without its `add_`."""
+    only: tuple[object, ...] = ()
+    """The values that can be expressed; empty for any."""
+    reason: str = ""
+    value: str | None = None
+    """The property of ModelConfig that is written in place of the field."""
+
+
+RULES: Mapping[str, Rule] = {
+    "vocab_size": Rule("vocab_size", "vocab_size"),
+    "context_length": Rule("max_position_embeddings", "context_length"),
+    "d_model": Rule("hidden_size", "embedding_length"),
+    "d_ff": Rule("intermediate_size", "feed_forward_length", value="feed_forward_dim"),
+    "num_layers": Rule("num_hidden_layers", "block_count"),
+    "num_heads": Rule("num_attention_heads", "head_count"),
+    "num_kv_heads": Rule("num_key_value_heads", "head_count_kv", value="key_value_heads"),
+    "norm_eps": Rule("rms_norm_eps", "layer_norm_rms_eps"),
+    "rope_theta": Rule("rope_theta", "rope_freq_base"),
+    # Input and output are one table for others too, or two; a factor is part of the first.
+    "tie_embeddings": Rule(),
+    "embedding_scale": Rule(),
+    # With it the model is a Qwen3.
+    "qk_norm": Rule(),
+    "norm": Rule(only=("pre",), reason="Llama normalizes before each part"),
+    "positions": Rule(only=("rope",), reason="Llama always rotates"),
+    "feed_forward": Rule(only=("swiglu",), reason="Llama has swiglu alone"),
+    "head_gates": Rule(only=(False,), reason="Llama's heads have none"),
+    "extra_values": Rule(only=("none",), reason="Llama's attention has no other values"),
+    # These change how the weights came about, not what they mean.
+    "initialization": Rule(),
+    "zero_outputs": Rule(),
+    "dropout": Rule(),
+}
+"""By field of `ModelConfig`. A field without one passes at its default alone."""
+
+
+def express(config: ModelConfig, target: Literal["huggingface", "gguf"]) -> dict[str, Any]:
+    """The settings that have a name of their own in a format."""
+    return {
+        key: getattr(config, rule.value or name)
+        for name, rule in RULES.items()
+        if (key := getattr(rule, target)) is not None
+    }
+
+
+def check_exportable(config: ModelConfig) -> Architecture:
     """The architecture that computes the same; a ConfigError names the settings none has."""
-    complaints = list(_inexpressible(config))
+    complaints = [] if config.num_layers else ["num_layers is 0, and Llama has at least one block"]
+    for name, field in ModelConfig.model_fields.items():
+        value = getattr(config, name)
+        rule = RULES.get(name, Rule(only=(field.default,), reason="no other model has it"))
+        if rule.only and value not in rule.only:
+            complaints.append(f"{name} is {value}, and {rule.reason}")
     if complaints:
         raise ConfigError(
             f"this model cannot be exported as {LLAMA.class_name}: {'; '.join(complaints)}. Only "
             f"groundup itself can run it; train with the default of these settings to export"
         )
     return QWEN3 if config.qk_norm else LLAMA
-
-
-def _inexpressible(config: ModelConfig) -> Iterator[str]:
-    if config.norm != "pre":
-        yield f"norm is {config.norm}, and Llama normalizes before each part"
-    if config.positions != "rope":
-        yield f"positions is {config.positions}, and Llama always rotates"
-    if config.feed_forward != "swiglu":
-        yield f"feed_forward is {config.feed_forward}, and Llama has swiglu alone"
-    if config.head_gates:
-        yield "head_gates is on, and Llama's heads have none"
-    if config.extra_values != "none":
-        yield f"extra_values is {config.extra_values}, and Llama's attention has no other values"
-    if config.num_layers < 1:
-        yield "num_layers is 0, and Llama has at least one block"
 
 
 def has_one_table(config: ModelConfig) -> bool:
@@ -75,22 +116,14 @@ def has_one_table(config: ModelConfig) -> bool:
 
 def to_config_json(config: ModelConfig, dtype_name: str) -> dict[str, Any]:
     """What config.json says of the model; ids of special tokens come from the tokenizer."""
-    architecture = architecture_of(config)
-    value: dict[str, Any] = {
+    architecture = check_exportable(config)
+    value = {
         "architectures": [architecture.class_name],
         "model_type": architecture.model_type,
-        "vocab_size": config.vocab_size,
-        "max_position_embeddings": config.context_length,
-        "hidden_size": config.d_model,
-        "intermediate_size": config.feed_forward_dim,
-        "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.key_value_heads,
+        **express(config, "huggingface"),
         "head_dim": config.d_head,
         "hidden_act": "silu",
-        "rms_norm_eps": config.norm_eps,
-        # Releases of transformers before 5 read the first, later ones the second.
-        "rope_theta": config.rope_theta,
+        # Releases of transformers before 5 read rope_theta, later ones this.
         "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
         "tie_word_embeddings": has_one_table(config),
         "attention_bias": False,
@@ -99,9 +132,7 @@ def to_config_json(config: ModelConfig, dtype_name: str) -> dict[str, Any]:
         "torch_dtype": dtype_name,
         "dtype": dtype_name,
     }
-    if architecture is LLAMA:
-        value["mlp_bias"] = False
-    return value
+    return value | ({"mlp_bias": False} if architecture is LLAMA else {})
 
 
 def read_config_json(

@@ -83,8 +83,8 @@ def export_folder(folder: str | os.PathLike[str], *, force: bool) -> Iterator[Pa
     A folder that is not empty needs `force`, which replaces an earlier export and nothing else.
     """
     destination = Path(os.path.realpath(folder))
-    if destination.exists():
-        _check_replaceable(destination, Path(folder), force=force)
+    if destination.exists() and (complaint := _why_not(destination, force=force)):
+        raise ConfigError(f"{folder} {complaint}")
     with atomic_folder(destination) as temporary:
         yield temporary
 
@@ -97,26 +97,20 @@ def check_file_is_free(file: Path, *, force: bool) -> None:
         raise ConfigError(f"{file} exists: choose another name, or replace it with --force")
 
 
-def _check_replaceable(destination: Path, shown: Path, *, force: bool) -> None:
+def _why_not(destination: Path, *, force: bool) -> str | None:
+    """What keeps an export from replacing what is there."""
     if not destination.is_dir():
-        raise ConfigError(f"{shown} is a file, and an export is a folder: choose another name")
+        return "is a file, and an export is a folder: choose another name"
     if Path.cwd().is_relative_to(destination):
-        raise ConfigError(
-            f"{shown} holds the folder you are in, and an export replaces its folder as a whole: "
-            f"name a new one"
-        )
+        return "holds the folder you are in, and an export replaces it as a whole: name a new one"
     entries = sorted(destination.iterdir())
-    if not entries:
-        return
-    foreign = [one.name for one in entries if one.is_dir() or not any(map(one.match, _OUR_NAMES))]
-    if foreign:
-        raise ConfigError(
-            f"{shown} holds {foreign[0]}, which is not part of an export: choose another folder"
-        )
+    for one in entries:
+        if one.is_dir() or not any(map(one.match, _OUR_NAMES)):
+            return f"holds {one.name}, which is not part of an export: choose another folder"
     card = destination / CARD_NAME
-    if not card.exists() or f"- {CARD_TAG}\n" not in card.read_text("utf-8", "replace"):
-        raise ConfigError(f"{shown} is not empty, and no export of ours: choose another folder")
-    if not force:
-        raise ConfigError(
-            f"{shown} is not empty: choose another folder, or replace the export in it with --force"
-        )
+    is_ours = card.exists() and f"- {CARD_TAG}\n" in card.read_text("utf-8", "replace")
+    if entries and not is_ours:
+        return "is not empty, and no export of ours: choose another folder"
+    if entries and not force:
+        return "is not empty: choose another folder, or replace the export in it with --force"
+    return None
