@@ -1,5 +1,6 @@
 """Adapters change what a layer computes and nothing of how it is used, saved or merged."""
 
+import pytest
 import torch
 
 from groundup.model import TransformerLM
@@ -12,7 +13,7 @@ from groundup.nn.adapters import (
 )
 
 
-def make_model(*, is_tied: bool = False) -> TransformerLM:
+def make_model(is_tied: bool) -> TransformerLM:
     torch.manual_seed(0)
     return TransformerLM(30, 16, 16, 2, 2, 32, tie_embeddings=is_tied)
 
@@ -22,66 +23,42 @@ def adapt(model: TransformerLM) -> None:
     add_adapters(model.blocks, 3, (model.token_embedding, model.lm_head), [28, 29])
 
 
-def learn(model: TransformerLM) -> None:
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_only_adapters_and_chosen_rows_learn_and_they_merge_and_load_exactly(is_tied: bool) -> None:
+    model, plain, other = (make_model(is_tied) for _ in range(3))
+    before = make_model(is_tied).state_dict()
+    for one in (model, other):
+        adapt(one)
     ids = torch.randint(30, (4, 12))
+    assert torch.equal(model(ids), plain(ids))
     optimizer = torch.optim.SGD([one for one in model.parameters() if one.requires_grad], 0.5)
     for _ in range(3):
         optimizer.zero_grad()
         model.loss(ids[:, :-1], ids[:, 1:]).backward()
         optimizer.step()
+    assert not torch.allclose(model(ids), plain(ids), atol=1e-3)
 
-
-def test_adapters_begin_as_nothing_and_merge_into_the_same_logits() -> None:
-    for is_tied in (False, True):
-        model, plain = make_model(is_tied=is_tied), make_model(is_tied=is_tied)
-        adapt(model)
-        ids = torch.randint(30, (2, 10))
-        assert torch.equal(model(ids), plain(ids))
-        learn(model)
-        assert not torch.allclose(model(ids), plain(ids), atol=1e-3)
-        plain.load_state_dict(merge_adapters(adapted_state(model)))
-        torch.testing.assert_close(plain(ids), model(ids))
-
-
-def test_only_adapters_and_chosen_rows_learn() -> None:
-    model, before = make_model(), make_model().state_dict()
-    adapt(model)
-    learn(model)
     state = adapted_state(model)
     for name, value in without_adapters(state).items():
         assert torch.equal(value, before[name]), name
+    names = {name.partition(".adapter.")[0] for name in state if ".adapter." in name}
+    attention = [f"attention.{part}" for part in ("query", "key", "value", "output")]
+    inner = [*attention, *(f"feed_forward.{part}" for part in ("gate", "up", "down"))]
+    blocks = {f"blocks.{layer}.{part}" for layer in (0, 1) for part in inner}
+    assert names == {"token_embedding", "lm_head", *blocks}
+
     merged = merge_adapters(state)
     assert torch.equal(merged["lm_head.weight"][:28], before["lm_head.weight"][:28])
     assert not torch.equal(merged["lm_head.weight"][28:], before["lm_head.weight"][28:])
-    names = {name.partition(".adapter.")[0] for name in state if ".adapter." in name}
-    layers = [f"blocks.{i}.{name}" for i in (0, 1) for name in ("attention", "feed_forward")]
-    assert names == {
-        *(
-            f"{layer}.{part}"
-            for layer in layers[::2]
-            for part in ("query", "key", "value", "output")
-        ),
-        *(f"{layer}.{part}" for layer in layers[1::2] for part in ("gate", "up", "down")),
-        "token_embedding",
-        "lm_head",
-    }
-
-
-def test_a_state_goes_back_into_an_adapted_model_exactly() -> None:
-    for is_tied in (False, True):
-        model, other = make_model(is_tied=is_tied), make_model(is_tied=is_tied)
-        adapt(model)
-        learn(model)
-        adapt(other)
-        other.load_state_dict(with_torch_names(adapted_state(model)))
-        for name, value in adapted_state(model).items():
-            assert torch.equal(value, adapted_state(other)[name])
-        assert (other.lm_head.weight is other.token_embedding.weight) is False
-        assert torch.equal(other.lm_head.weight, model.lm_head.weight)
+    plain.load_state_dict(merged)
+    torch.testing.assert_close(plain(ids), model(ids))
+    other.load_state_dict(with_torch_names(state))
+    for name, value in adapted_state(other).items():
+        assert torch.equal(value, state[name])
 
 
 def test_a_state_without_adapters_is_left_as_it_is() -> None:
-    state = make_model().state_dict()
+    state = make_model(False).state_dict()
     for change in (merge_adapters, with_torch_names, without_adapters):
         changed = change(state)
         assert changed.keys() == state.keys()

@@ -76,21 +76,3 @@ def test_leading_dimensions_are_sequences_apart_and_positions_reach_the_attentio
         torch.testing.assert_close(layer(x[index]), out[index])
     torch.testing.assert_close(layer(x, torch.arange(7)), out)
     assert not torch.allclose(layer(x, torch.arange(7).flip(0)), out)
-
-
-def test_names_are_those_of_the_architecture() -> None:
-    attention = {f"attention.{name}.weight" for name in ("query", "key", "value", "output")}
-    norms = {"attention_norm.weight", "feed_forward_norm.weight"}
-    gated = {f"feed_forward.{name}.weight" for name in ("gate", "up", "down")}
-    plain = gated - {"feed_forward.gate.weight"}
-    assert set(block("pre", "swiglu").state_dict()) == attention | norms | gated
-    assert set(block("post", "gelu").state_dict()) == attention | norms | plain
-    assert set(block("none", "relu2").state_dict()) == attention | plain
-
-
-def test_sizes_are_given_in_the_order_of_the_contract() -> None:
-    layer = TransformerBlock(12, 3, 20, 16, 100.0)
-    assert layer.norm == "pre"
-    assert layer.feed_forward.down.weight.shape == (12, 20)
-    assert layer.attention.rope is not None
-    assert layer.attention.rope.max_seq_len == 16

@@ -163,12 +163,7 @@ def test_starts_out_of_order_or_behind_their_own_token_are_refused(starts: list[
         cpu.PackedAttention.apply(packed, None, None, None, 0.0, 1, torch.tensor([starts]))
 
 
-@pytest.mark.parametrize("d_head", [32, 64, 80, 128])
-def test_packed_attention_is_the_formula_at_usual_sizes(d_head: int) -> None:
-    _attention_twins(2, 300, 2, d_head, rotates=True, normalizes=True)
-
-
-def test_attention_gives_the_same_bits_on_any_number_of_threads() -> None:
+def test_the_bits_do_not_depend_on_the_number_of_threads() -> None:
     packed, d_out = _random(3, 77, 3 * 5 * 16), _random(3, 77, 5 * 16)
     gains = _random(2, 16) + 1
     found = []
@@ -178,20 +173,12 @@ def test_attention_gives_the_same_bits_on_any_number_of_threads() -> None:
             torch.set_num_threads(num_threads)
             leaves = [packed.clone().requires_grad_(), gains.clone().requires_grad_()]
             out = cpu.PackedAttention.apply(leaves[0], None, None, leaves[1], 1e-5, 5)
-            found.append([out, *torch.autograd.grad(out, leaves, d_out)])
+            norm = cpu.rms_norm(leaves[0], None, torch.ones(240), 1e-5)[1]
+            found.append([out, norm, *torch.autograd.grad(out, leaves, d_out)])
     finally:
         torch.set_num_threads(before)
     for other in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
-
-
-def test_attention_to_scores_far_apart_is_finite() -> None:
-    packed = _random(1, 40, 3 * 2 * 16, scale=1e3).requires_grad_()
-    out = cpu.PackedAttention.apply(packed, None, None, None, 0.0, 2)
-    out.sum().backward()
-    assert out.isfinite().all()
-    assert packed.grad is not None
-    assert packed.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -203,28 +190,6 @@ def test_attention_passes_on_what_is_not_finite(part: int, bad: float) -> None:
     assert out[0].isfinite().all()
     assert out[1, :16].isfinite().all()
     assert not out[1, 20].isfinite().all()
-
-
-@given(row_counts, widths)
-def test_a_later_target_has_the_gradients_of_the_formula(rows: int, vocab: int) -> None:
-    targets = torch.arange(rows) % vocab
-    later = (targets * 7 + 2) % vocab - (torch.arange(rows) % 3 == 0) * vocab
-    is_there = (later >= 0).float()
-    hidden, weight = _random(rows, 9, scale=4.0), _random(vocab, 9)
-    for one in (hidden, weight):
-        one.requires_grad_()
-    ours = linear_cross_entropy(
-        hidden, weight, targets, later=(later.clamp(min=-1), torch.tensor(0.3)), reduction="sum"
-    )
-    losses = torch.nn.functional.cross_entropy(hidden @ weight.T, targets, reduction="none")
-    after = torch.nn.functional.cross_entropy(
-        hidden @ weight.T, later.clamp(min=0), reduction="none"
-    )
-    torch.testing.assert_close(ours, losses.sum())
-    expected = torch.autograd.grad((losses + 0.3 * is_there * after).sum(), (hidden, weight))
-    found = torch.autograd.grad(ours, (hidden, weight))
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
 
 @given(row_counts, widths, st.sampled_from([0.0, 1e-2]))
@@ -259,23 +224,3 @@ def test_an_array_of_another_size_is_refused_and_let_go() -> None:
     # Neither is held any more: a bytearray that somebody looks at cannot grow.
     packed.append(0)
     out.append(0)
-
-
-def test_large_logits_do_not_overflow() -> None:
-    hidden, weight = torch.tensor([[1000.0], [-1000.0]]), torch.tensor([[1.0], [-1.0], [0.0]])
-    loss = linear_cross_entropy(hidden.requires_grad_(), weight, torch.tensor([0, 0]))
-    assert float(loss.detach()) == pytest.approx(1000.0)
-
-
-def test_sums_do_not_depend_on_the_number_of_threads() -> None:
-    x, gain = _random(1000, 48).requires_grad_(), _random(48).requires_grad_()
-    before = torch.get_num_threads()
-    found = []
-    try:
-        for num_threads in (1, 2, 3, 7):
-            torch.set_num_threads(num_threads)
-            out = cpu.rms_norm(x, None, gain, 1e-5)[1]
-            found.append(torch.autograd.grad(out, gain, out.detach())[0])
-    finally:
-        torch.set_num_threads(before)
-    assert all(torch.equal(found[0], other) for other in found)

@@ -37,11 +37,6 @@ def test_rows_are_rounded_to_three_bits_whatever_their_size(size: float) -> None
     torch.testing.assert_close(values.float() * scale, x, rtol=1 / 16, atol=size * 1e-3)
 
 
-def test_a_row_of_zeros_stays_zero() -> None:
-    values, scale = float8.rounded_rows(torch.zeros(2, 16))
-    assert not (values.float() * scale).any()
-
-
 def test_what_is_too_large_is_cut_off() -> None:
     values, scale = float8.rounded(torch.tensor([1.0, -1e9, 1e9]), 8.0)
     assert (values.float() * scale).tolist() == [1.0, -56.0, 56.0]
@@ -110,15 +105,6 @@ def test_evaluation_is_not_rounded() -> None:
         plain = layer(x)
         layer.float8_inputs = "normalized"
         torch.testing.assert_close(layer(x), plain, rtol=0, atol=0)
-
-
-@on_hopper
-def test_sizes_that_do_not_fit_stay_in_bfloat16() -> None:
-    layer = Linear(64, 40, device="cuda", dtype=torch.bfloat16)
-    x = torch.randn(32, 64, device="cuda", dtype=torch.bfloat16)
-    plain = layer(x)
-    layer.float8_inputs = "any"
-    torch.testing.assert_close(layer(x), plain, rtol=0, atol=0)
 
 
 @on_hopper

@@ -36,17 +36,18 @@ def close(a: Tensor, b: Tensor) -> bool:
 
 @torch.no_grad()
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.usefixtures("form")
 def test_cached_logits_are_the_uncached_ones(settings: dict[str, Any]) -> None:
     model = new_model(**settings)
     ids = torch.randint(40, (3, 12))
     whole = model(ids)
     cache = new_cache(model, 3)
-    # A prompt at once, then two tokens, then one by one.
-    bounds = [0, 5, 7, 8, 9, 10, 11, 12]
-    for begin, stop in itertools.pairwise(bounds):
+    # A prompt at once, then two tokens, then one by one; only the first positions are looked at.
+    for begin, stop in itertools.pairwise([0, 5, 7, 8, 9, 10, 11, 12]):
         positions = torch.arange(begin, stop).expand(3, -1)
-        logits = model(ids[:, begin:stop], positions, cache)
+        logits = model(ids[:, begin:stop], positions, cache.up_to(stop))
         assert close(logits, whole[:, begin:stop])
+        assert not cache.keys[..., stop:, :].any()
 
 
 @torch.no_grad()
@@ -55,6 +56,8 @@ def test_rows_of_different_lengths_share_a_batch(settings: dict[str, Any]) -> No
     model = new_model(**settings)
     texts = [torch.randint(40, (length,)) for length in (9, 2, 5)]
     cache = new_cache(model, 3)
+    # Other, longer texts were in the rows before.
+    model(torch.randint(40, (3, 12)), torch.arange(12).expand(3, -1), cache)
     for row, text in enumerate(texts):
         view = cache.rows(row, row + 1)
         model(text[None, :-1], torch.arange(len(text) - 1)[None], view)
@@ -63,29 +66,6 @@ def test_rows_of_different_lengths_share_a_batch(settings: dict[str, Any]) -> No
     together = model(last, positions, cache)
     for row, text in enumerate(texts):
         assert close(together[row, 0], model(text[None])[0, -1])
-
-
-@torch.no_grad()
-def test_what_lies_beyond_a_position_is_not_seen() -> None:
-    model = new_model()
-    ids = torch.randint(40, (1, 6))
-    cache = new_cache(model, 1)
-    # Another, longer text was in the row before.
-    model(torch.randint(40, (1, 12)), torch.arange(12)[None], cache)
-    model(ids[:, :5], torch.arange(5)[None], cache)
-    assert close(model(ids[:, 5:], torch.tensor([[5]]), cache)[0, 0], model(ids)[0, -1])
-
-
-@torch.no_grad()
-def test_a_view_of_the_first_positions_gives_the_same() -> None:
-    model = new_model()
-    ids = torch.randint(40, (2, 4))
-    positions = torch.arange(4).expand(2, -1)
-    cache = new_cache(model, 2)
-    narrow = model(ids, positions, cache.up_to(4))
-    assert close(narrow, model(ids, positions, new_cache(model, 2)))
-    assert cache.up_to(4).max_seq_len == 4 and cache.max_seq_len == 12
-    assert cache.keys[:, :, :, :4].any() and not cache.keys[:, :, :, 4:].any()
 
 
 @torch.no_grad()
@@ -99,13 +79,3 @@ def test_copied_rows_keep_their_text() -> None:
     logits = model(text[-1:].expand(2, 1), torch.full((2, 1), 6), cache.rows(0, 2))
     for row in range(2):
         assert close(logits[row, 0], model(text[None])[0, -1])
-
-
-def test_a_cache_is_allocated_once() -> None:
-    cache = KVCache(2, 3, 4, 5, 6, dtype=torch.float64)
-    assert cache.keys.shape == cache.values.shape == (2, 3, 4, 5, 6)
-    assert cache.keys.dtype == torch.float64 and not cache.keys.any()
-    assert cache.num_rows == 3 and cache.max_seq_len == 5
-    view = cache.rows(1, 3).up_to(2)
-    view.layer(1).keys.fill_(1.0)
-    assert cache.keys[1, 1:, :, :2].all() and cache.keys.sum() == 2 * 4 * 2 * 6

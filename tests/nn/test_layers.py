@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from groundup.nn import Embedding, FeedForward, Linear, RMSNorm, SwiGLU, TransformerBlock
+from groundup.nn import Embedding, FeedForward, Linear, RMSNorm, SwiGLU
 from groundup.nn.initialization import truncated_normal_
 from groundup.nn.linear import packed_linear
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
-LEADING = [(), (3,), (2, 1, 4)]
+LEADING = [(), (2, 1, 4)]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -47,30 +47,16 @@ def test_embedding_picks_rows_and_adds_up_their_gradients(
     assert torch.equal(layer(ids.int()), layer(ids))
 
 
-def test_embedding_refuses_ids_beyond_the_table() -> None:
-    with pytest.raises(IndexError):
-        Embedding(5, 3)(torch.tensor([5]))
-
-
-@pytest.mark.parametrize(
-    ("layer", "shapes"),
-    [
-        (Linear(3, 4, torch.device("cpu"), torch.float64), {"weight": (4, 3)}),
-        (Embedding(3, 4, torch.device("cpu"), torch.float64), {"weight": (3, 4)}),
-        (RMSNorm(3, 1e-5, torch.device("cpu"), torch.float64), {"weight": (3,)}),
-        (
-            SwiGLU(4, 6, torch.device("cpu"), torch.float64),
-            {"gate.weight": (6, 4), "up.weight": (6, 4), "down.weight": (4, 6)},
-        ),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_arguments_and_names_are_those_of_the_contract(
-    layer: torch.nn.Module, shapes: dict[str, tuple[int, ...]]
-) -> None:
-    assert {name: tuple(value.shape) for name, value in layer.state_dict().items()} == shapes
-    for parameter in layer.parameters():
-        assert parameter.dtype == torch.float64 and parameter.is_leaf and parameter.requires_grad
+def test_arguments_and_names_are_those_of_the_contract() -> None:
+    made = torch.device("cpu"), torch.float64
+    for layer, shapes in (
+        (Linear(3, 4, *made), {"weight": (4, 3)}),
+        (Embedding(3, 4, *made), {"weight": (3, 4)}),
+        (RMSNorm(3, 1e-5, *made), {"weight": (3,)}),
+        (SwiGLU(4, 6, *made), {"gate.weight": (6, 4), "up.weight": (6, 4), "down.weight": (4, 6)}),
+    ):
+        assert {name: tuple(value.shape) for name, value in layer.state_dict().items()} == shapes
+        assert all(one.dtype == torch.float64 and one.requires_grad for one in layer.parameters())
 
 
 def norm_with_gains(d_model: int, dtype: torch.dtype, eps: float = 1e-5) -> RMSNorm:
@@ -114,23 +100,6 @@ def test_squares_beyond_half_precision_do_not_overflow() -> None:
     torch.testing.assert_close(out, torch.ones_like(out))
     out.sum().backward()
     assert x.grad is not None and x.grad.isfinite().all()
-
-
-@pytest.mark.usefixtures("form")
-def test_zeros_stay_zeros_and_have_a_gradient() -> None:
-    layer = RMSNorm(4)
-    x = torch.zeros(3, 4, requires_grad=True)
-    out = layer(x)
-    assert not out.any()
-    out.sum().backward()
-    torch.testing.assert_close(x.grad, torch.full_like(x, layer.eps**-0.5))
-
-
-def test_gains_begin_at_one_and_go_back_to_it() -> None:
-    layer = norm_with_gains(5, torch.float64)
-    layer.reset_parameters()
-    assert torch.equal(layer.weight, torch.ones(5, dtype=torch.float64))
-    assert torch.equal(RMSNorm(5, dtype=torch.float64).weight, layer.weight)
 
 
 def gated_twin(layer: SwiGLU, x: Tensor) -> Tensor:
@@ -199,14 +168,3 @@ def test_weights_begin_as_the_contract_says(dtype: torch.dtype) -> None:
     assert_truncated_normal(weight, 0.02)
     assert_truncated_normal(Linear(300, 500, dtype=dtype).weight, math.sqrt(2 / 800))
     assert_truncated_normal(Embedding(400, 500, dtype=dtype).weight, 1.0)
-
-
-def test_the_same_seed_gives_the_same_weights() -> None:
-    def weights(seed: int) -> dict[str, Tensor]:
-        torch.manual_seed(seed)
-        return TransformerBlock(16, 4, 24, max_seq_len=8, theta=1e4).state_dict()
-
-    first, again, other = weights(3), weights(3), weights(4)
-    assert all(torch.equal(first[name], again[name]) for name in first)
-    matrices = [name for name in first if "norm" not in name]
-    assert not any(torch.equal(first[name], other[name]) for name in matrices)
