@@ -10,7 +10,6 @@ import groundup.nn
 import groundup.optim
 from groundup.errors import ConfigError
 from groundup.optim import (
-    SGD,
     AdamW,
     Muon,
     OptimizerConfig,
@@ -73,17 +72,6 @@ def test_frozen_parameters_stay_out(tiny_model: Any) -> None:
     model.requires_grad_(False)
     with pytest.raises(ConfigError, match="TinyModel has no parameters that learn"):
         decay_groups(model, weight_decay=0.1)
-
-
-@pytest.mark.parametrize(("name", "kind"), [("adamw", AdamW), ("sgd", SGD), ("muon", Muon)])
-def test_the_name_picks_the_optimizer_over_all_parameters(
-    name: Any, kind: type, tiny_model: Any
-) -> None:
-    model = tiny_model()
-    optimizer = build_optimizer(model, OptimizerConfig(name=name))
-    assert type(optimizer) is kind
-    held = [one for group in optimizer.param_groups for one in group["params"]]
-    assert sorted(map(id, held)) == sorted(map(id, model.parameters()))
 
 
 def test_settings_reach_the_optimizer(tiny_model: Any) -> None:

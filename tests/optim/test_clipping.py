@@ -66,14 +66,6 @@ def test_without_gradients_the_norm_is_zero() -> None:
     assert gradient_norm(iter([])).item() == 0.0
 
 
-def test_one_tensor_and_a_generator_are_parameters_too() -> None:
-    parameter = torch.zeros(2)
-    parameter.grad = torch.tensor([3.0, 4.0])
-    assert gradient_norm(parameter).item() == 5.0
-    assert clip_gradients((one for one in [parameter]), 1.0).item() == 5.0
-    assert gradient_norm(parameter).item() == pytest.approx(1.0, rel=1e-5)
-
-
 @pytest.mark.parametrize("max_norm", [0.0, -1.0, float("nan")])
 def test_a_bound_that_is_none_is_named(max_norm: float) -> None:
     with pytest.raises(ConfigError, match=f"max_norm.*{max_norm}"):

@@ -138,20 +138,6 @@ def test_a_step_is_as_large_as_one_of_adamw(shape: tuple[int, int]) -> None:
     assert parameter.square().mean().sqrt().item() / 0.5 == pytest.approx(0.2, rel=0.1)
 
 
-def test_batching_does_not_change_a_matrix() -> None:
-    torch.manual_seed(0)
-    shapes = [(4, 6), (6, 4), (4, 6), (5, 5), (1, 7)]
-    together = [torch.randn(shape, requires_grad=True) for shape in shapes]
-    alone = [one.detach().clone().requires_grad_() for one in together]
-    for one, other in zip(together, alone, strict=True):
-        one.grad = torch.randn_like(one)
-        other.grad = one.grad.clone()
-        Muon([other]).step()
-    Muon(together).step()
-    for one, other in zip(together, alone, strict=True):
-        torch.testing.assert_close(one, other)
-
-
 @pytest.mark.usefixtures("form")
 def test_its_adamw_groups_move_as_adamw() -> None:
     torch.manual_seed(0)
