@@ -34,12 +34,12 @@ from groundup.config import load_settings
 from groundup.data.shards import Shards
 from groundup.model.config import ModelConfig
 from groundup.planner import count_parameters
-from groundup.runs.config import RunConfig, with_num_steps
-from groundup.tokenizer import Tokenizer
-from groundup.training.evaluation import Evaluate
-from groundup.training.execution import resolve_device
+from groundup.runs.config import RunConfig, in_fractions
+from groundup.runs.folder import RunFolder
+from groundup.training.data import RunData, build_evaluator, open_data
+from groundup.training.evaluation import Evaluator
 from groundup.training.loop import train
-from groundup.training.run_data import RunData, build_evaluator, open_data
+from groundup.training.resolve import resolve_device
 from measure import OURS, Json
 from train_peers import GptLM, fused_adamw, gpt_form, take_step
 
@@ -139,7 +139,8 @@ def _with(
     config: RunConfig, num_steps: int, name: str, *, evaluations: int, logs: int
 ) -> RunConfig:
     """The run with another length, evaluated and logged so often, saved at its end alone."""
-    config = with_num_steps(config, num_steps)
+    values = {**config.model_dump(), **in_fractions(config), "num_steps": num_steps}
+    config = load_settings(RunConfig, None, values)
     evaluation = {"every_steps": max(1, num_steps // evaluations)}
     logging = {"every_steps": max(1, num_steps // logs)}
     return config.model_copy(
@@ -177,7 +178,7 @@ def _run_peer(entry: Json, config: RunConfig) -> Json:
     torch.manual_seed(entry["seed"])
     torch.set_float32_matmul_precision("high")
     device = torch.device(config.device)
-    data = open_data(config, Tokenizer.load(config.data.tokenizer))
+    data = open_data(config, RunFolder("."), {})
     evaluator = build_evaluator(config, data)
     assert evaluator is not None
     model = _Peer(config.model).to(device)
@@ -242,7 +243,7 @@ def _wait_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _evaluate(evaluator: Evaluate, model: _Peer) -> Any:
+def _evaluate(evaluator: Evaluator, model: _Peer) -> Any:
     kind = model.device.type
     half = functools.partial(torch.autocast, kind, torch.bfloat16, enabled=kind == "cuda")
     return evaluator(model, half)  # type: ignore[arg-type]

@@ -29,9 +29,13 @@ from groundup.optim.config import OptimizerConfig, ScheduleConfig
 from groundup.planner import peak_flops_per_second, training_flops_per_token
 from groundup.runs.config import RunConfig
 from groundup.runtime import num_cores, set_seed
-from groundup.training.execution import resolve, switches
-from groundup.training.setup import build_state
-from groundup.training.step import QueuedStep, choose_step
+from groundup.training.build import build_state
+from groundup.training.clock import Tick
+from groundup.training.execution import switches
+from groundup.training.machine import Machine
+from groundup.training.resolve import resolve
+from groundup.training.step import QueuedStep
+from groundup.training.step import Step as TrainingStep
 from machine import PeakMemory, timed, timed_again, timed_on_cuda
 from measure import OURS, Benchmark, Json, Measure, Task, Verdict, main
 from shapes import S1, S2, S3, SMALL, shape
@@ -198,7 +202,7 @@ def _random_batches(config: ModelConfig, batch_size: int, device: str) -> Draw:
 @contextlib.contextmanager
 def _our_step(model: ModelConfig, job: Json) -> Iterator[Step]:
     """What the loop of `groundup train` does between two batches, by its own defaults."""
-    config = resolve(
+    run = resolve(
         RunConfig(
             device=job["device"],
             precision="float8" if job["tool"] == _FLOAT8 else "auto",
@@ -208,14 +212,16 @@ def _our_step(model: ModelConfig, job: Json) -> Iterator[Step]:
             model=model,
             optimizer=OptimizerConfig(learning_rate=_LEARNING_RATE),
             schedule=ScheduleConfig(name="constant"),
-        )
+        ),
+        Machine.detect(job["device"]),
     )
+    config = run.config
     queued: list[QueuedStep] = []
 
     def step(inputs: Tensor, targets: Tensor) -> Callable[[], Figures]:
         batch = Batch(state.step, inputs, targets, config.micro_batch)
         state.step += 1
-        launched = take_step(batch)
+        launched = take_step(batch, Tick(state.step, state.step - 1, 1, 10**6, False, 0))
         # The figures of a step are read when the next one is queued; without a queue, at once.
         queued.append(launched)
         if len(queued) > 1 or job["device"] != "cuda":
@@ -223,8 +229,8 @@ def _our_step(model: ModelConfig, job: Json) -> Iterator[Step]:
         return lambda: (launched.read().loss, launched.read().gradient_norm)
 
     with switches(config):
-        state = build_state(config)
-        take_step = choose_step(config, state.model, state.optimizer)
+        state = build_state(run)
+        take_step = TrainingStep(config, state.model, state.optimizer, state.reduction)
         yield step
 
 

@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from urllib.request import urlopen
@@ -24,7 +23,6 @@ from groundup.cli.flags import known_flags
 from groundup.cli.main import main
 from groundup.cli.verbs import GROUPS, VERBS
 from groundup.config import load_settings
-from groundup.data.batches.loader import Batch
 from groundup.data.shards import open_shards
 from groundup.files import locked
 from groundup.generation import LanguageModel
@@ -32,7 +30,8 @@ from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.serving.settings import ServerSettings
 from groundup.tokenizer import Tokenizer
-from groundup.training.budget import Rehearsal
+from groundup.training import probe
+from groundup.training.callbacks import AfterStep
 
 SHORT = ["--num-steps", "2", "--max-tokens", "4"]
 # With this seed a document of so few falls to validation.
@@ -181,14 +180,12 @@ def test_an_interrupted_training_goes_on(
     whole = LanguageModel.load(RUN).model.state_dict()
     shutil.rmtree(RUN)
 
-    def interrupt(model: object, tokenizer: object, prompt: str) -> str:
-        # The first sample is timed before the run begins.
-        if RunFolder(RUN).has_run():
+    def interrupt(step: int, progress: float) -> None:
+        if step == 1:
             os.kill(os.getpid(), signal.SIGINT)
-        return prompt
 
     with monkeypatch.context() as context:
-        context.setattr("groundup.cli.train.sample_writer", lambda config: interrupt)
+        context.setattr("groundup.cli.train.sampler", lambda config: AfterStep(interrupt))
         assert main(["quickstart", *SMALL]) == 130
     page, log = capsys.readouterr()
     # Of two commands, that of the step and the whole: the log speaks of the one, this of the other.
@@ -201,23 +198,16 @@ def test_an_interrupted_training_goes_on(
         assert torch.equal(value, whole[name]), name
 
 
-def test_a_run_whose_probe_was_slow_gets_more_steps_and_keeps_them(
+def test_a_plan_of_few_steps_does_not_end_a_run_before_its_time(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def take_slowly(self: Rehearsal, batches: Iterable[Batch]) -> float:
-        return 8.0 * len(list(batches))
-
-    monkeypatch.setattr(Rehearsal, "take", take_slowly)
-    # Minutes enough for a machine that others keep busy: they are never used up.
-    limits = [*SMALL, "--num-steps", "100", "--minutes", "2"]
-    page = run(capsys, *limits)
-    assert re.search(r"minutes, at most \d+ steps", page)
-    # Fewer than 15 would fit if steps were as slow as they seemed.
-    assert re.search(r"\d+ steps instead of \d+: a step takes", page)
-    num_steps = LanguageModel.load(RUN).step
-    assert num_steps is not None and num_steps > 15
-    assert RunFolder(RUN).read_config().num_steps == num_steps
-    assert run(capsys, *limits).count("done before") == 3
+    # The machine is busy during the probe: the plan is for a step in 8 seconds.
+    monkeypatch.setattr(probe, "time_steps", lambda config, machine: (8.0, 0))
+    words = [word for word in SMALL if word not in ("--num-steps", "1", "2", "3")]
+    run(capsys, *words, "--minutes", "0.5")
+    config, outcome = RunFolder(RUN).read_config(), RunFolder(RUN).read_outcome()
+    assert config.minutes is not None and outcome is not None
+    assert outcome.state == "finished" and outcome.step is not None and outcome.step > 30
 
 
 @pytest.mark.usefixtures("page")

@@ -14,7 +14,8 @@ from groundup.model.config import ModelConfig
 from groundup.planner import count_parameters, step_memory
 from groundup.planner.flops import update_flops
 from groundup.runs.config import RunConfig
-from groundup.training.execution import planned_memory, resolve_device
+from groundup.training.machine import Machine
+from groundup.training.resolve import planned_memory, resolve_device
 
 
 def test_gpt2_xl_has_its_known_costs_and_flags_change_them(shell: Any) -> None:
@@ -234,7 +235,9 @@ def test_a_settings_file_is_planned_with_the_memory_that_training_counts_on(
 ) -> None:
     file = tmp_path / "run.yaml"
     file.write_text(yaml.safe_dump({"device": "cpu", "precision": "float32"} | changes), "utf-8")
-    expected = planned_memory(resolve_device(load_settings(RunConfig, file)))
+    expected = planned_memory(
+        resolve_device(load_settings(RunConfig, file)), Machine.detect().memory_bytes
+    )
     found = shell.json("plan", "--config", str(file))["memory"]
     for part in ("weights", "gradients", "optimizer_state", "weight_copies"):
         assert found[part] == getattr(expected, part)

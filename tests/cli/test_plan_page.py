@@ -15,8 +15,9 @@ from groundup.planner import describe_cpu, step_flops, step_memory
 from groundup.planner.quantities import show_bytes, show_count
 from groundup.runs.config import RunConfig
 from groundup.runtime import num_cores
-from groundup.training import budget
-from groundup.training.execution import resolve
+from groundup.training import probe
+from groundup.training.machine import Machine
+from groundup.training.resolve import resolve
 
 
 def test_the_tables_show_results_fractions_and_the_derivation(shell: Any) -> None:
@@ -107,7 +108,7 @@ def test_many_gpus_are_shown_strategy_by_strategy(shell: Any) -> None:
 def test_a_probe_is_shown_beside_what_was_predicted(
     shell: Any, monkeypatch: pytest.MonkeyPatch, num_sequences: int, told: str
 ) -> None:
-    monkeypatch.setattr(budget, "time_steps", lambda config, num_warm_up: (0.5, 600_000_000))
+    monkeypatch.setattr(probe, "time_steps", lambda config, machine: (0.5, 600_000_000))
     size, words = str(num_sequences), ["--preset", "tinystories", "--probe", "--batch-size"]
     words += [size, "--micro-batch-size", size]
     config = PRESETS["tinystories"]
@@ -139,7 +140,9 @@ def test_a_plan_takes_the_micro_batches_that_train_takes(
 ) -> None:
     words = ("--config", str(wide_batch), "--precision", "float32")
     planned = shell.json("plan", *words)["memory"]
-    in_training = resolve(load_settings(RunConfig, wide_batch)).sequences_in_memory
+    in_training = resolve(
+        load_settings(RunConfig, wide_batch), Machine.detect()
+    ).config.sequences_in_memory
     assert planned["micro_batch"] == in_training
     # A probe that saw more memory than was planned makes them smaller, so that they fit.
     probe = plan_of_steps(shell, monkeypatch, (*words, "--probe"), 0)["probe"]
@@ -171,5 +174,5 @@ def plan_of_steps(
     peak_bytes: int,
 ) -> dict[str, Any]:
     """The plan after a probe whose steps took a second and this memory."""
-    monkeypatch.setattr(budget, "time_steps", lambda config, num_warm_up: (1.0, peak_bytes))
+    monkeypatch.setattr(probe, "time_steps", lambda config, machine: (1.0, peak_bytes))
     return shell.json("plan", *words)

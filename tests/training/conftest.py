@@ -19,6 +19,12 @@ from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.reference import train_bpe_reference
 from groundup.training import train
+from groundup.training.build import build_state
+from groundup.training.clock import Tick
+from groundup.training.machine import Machine
+from groundup.training.resolve import resolve, resolve_device
+from groundup.training.state import TrainingState
+from groundup.training.step import Step, StepResult
 
 END = "<|endoftext|>"
 NAMES = "Ada Ben Cleo Dan Eve Finn".split()
@@ -89,6 +95,29 @@ def make_config(corpus_folder: Path, tmp_path: Path) -> MakeConfig:
         return build_config(corpus_folder, tmp_path / "runs", name, changes or {})
 
     return make
+
+
+def build_run_state(config: RunConfig, **options: Any) -> TrainingState:
+    return build_state(resolve(config, Machine.detect(config.device)), **options)
+
+
+@pytest.fixture(scope="session")
+def build() -> Callable[..., TrainingState]:
+    """Model and optimizer of a run with these settings."""
+    return build_run_state
+
+
+@pytest.fixture(scope="session")
+def take_step() -> Callable[..., StepResult]:
+    """`take_step(config, state, batch)`: one step at the full learning rate."""
+
+    def take(config: RunConfig, state: TrainingState, batch: Any) -> StepResult:
+        schedule = config.schedule.model_copy(update={"name": "constant", "warmup_steps": 0})
+        config = resolve_device(config.model_copy(update={"schedule": schedule}))
+        step = Step(config, state.model, state.optimizer, state.reduction)
+        return step(batch, Tick(1, 0, 1, 12, False, 0)).read()
+
+    return take
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from groundup.training.budget import Rehearsal, TimeBudget
 
 from groundup.checkpoint import CheckpointFolder
 from groundup.data.batches.loader import Batch
@@ -19,7 +20,7 @@ from groundup.optim.build import set_learning_rates
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.training import step as step_module
-from groundup.training.budget import Rehearsal, TimeBudget
+from groundup.training.clock import Clock
 from groundup.training.loop import train
 from groundup.training.verify import compare_runs
 
@@ -63,7 +64,7 @@ def test_resume_is_bitwise_exact_in_deterministic_mode(
     }
     whole, parted = make_config("whole", changes), make_config("parted", changes)
     train(whole)
-    train(parted, stop_after=7)
+    train(parted, clock=Clock(stop_after=7))
     train(parted, resume=True)
     assert compare_runs(whole.run_folder, parted.run_folder).differences == []
 
@@ -185,7 +186,7 @@ def test_divided_weights_of_one_rank_learn_and_resume_as_whole_ones_do(
     for name, value in {**names, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
         monkeypatch.setenv(name, str(value))
     divided = make_config("divided", {**changes, "distributed.strategy": "fsdp"})
-    train(divided, stop_after=7)
+    train(divided, clock=Clock(stop_after=7))
     train(divided, resume=True)
     saved = CheckpointFolder(divided.run_folder / "checkpoints").newest()
     assert saved.is_sharded and saved.step == divided.num_steps

@@ -17,12 +17,11 @@ from groundup.files import append_json_line
 from groundup.model import TransformerLM
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
-from groundup.tokenizer import Tokenizer
-from groundup.training import loop, metrics, step
+from groundup.training import loop, metrics
+from groundup.training.clock import Clock
+from groundup.training.data import build_loader, open_data
 from groundup.training.loop import train
-from groundup.training.run_data import build_loader, open_data
-from groundup.training.setup import build_state
-from groundup.training.step import train_step
+from groundup.training.step import Step
 from groundup.training.verify import compare_runs
 
 MakeConfig = Callable[..., RunConfig]
@@ -44,13 +43,13 @@ class InfiniteGradient(torch.autograd.Function):
 @pytest.fixture
 def poison(monkeypatch: pytest.MonkeyPatch) -> Iterator[Poison]:
     """`poison({5}, "loss")` spoils the losses, or "gradient" the gradients, of those batches."""
-    real_step, real_loss = step.train_step, TransformerLM.loss
+    real_step, real_loss = Step.__call__, TransformerLM.loss
     spoiled: dict[int, str] = {}
     now: list[int] = []
 
-    def poisoned_step(model: Any, optimizer: Any, batch: Batch, *rest: Any, **options: Any) -> Any:
+    def poisoned_step(step: Step, batch: Batch, tick: Any) -> Any:
         now[:] = [batch.step]
-        return real_step(model, optimizer, batch, *rest, **options)
+        return real_step(step, batch, tick)
 
     def loss(model: Any, *arguments: Any, **options: Any) -> Tensor:
         value = real_loss(model, *arguments, **options)
@@ -59,7 +58,7 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> Iterator[Poison]:
             return InfiniteGradient.apply(value)
         return value * torch.nan if how == "loss" else value
 
-    monkeypatch.setattr(step, "train_step", poisoned_step)
+    monkeypatch.setattr(Step, "__call__", poisoned_step)
     monkeypatch.setattr(TransformerLM, "loss", loss)
 
     def spoil(steps: set[int], how: str = "loss") -> None:
@@ -71,30 +70,33 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> Iterator[Poison]:
 
 def starts_of(config: RunConfig, step: int) -> list[int]:
     """Where the windows of a step begin, counted from 0 as batches are."""
-    data = open_data(config, Tokenizer.load(config.data.tokenizer))
+    data = open_data(config, RunFolder("nowhere"), {})
     return [int(start) for start in build_loader(config, data.train).starts(step)]
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon", "sgd"])
-def test_a_step_that_is_not_finite_changes_nothing(make_config: MakeConfig, optimizer: str) -> None:
-    state = build_state(make_config("run", {"optimizer.name": optimizer}))
+def test_a_step_that_is_not_finite_changes_nothing(
+    make_config: MakeConfig, build: Any, take_step: Any, optimizer: str
+) -> None:
+    config = make_config("run", {"optimizer.name": optimizer})
+    state = build(config)
     ids = torch.arange(34).reshape(2, 17)
     batch = Batch(0, ids[:, :-1], ids[:, 1:])
-    train_step(state.model, state.optimizer, batch, clip_norm=1.0)
+    take_step(config, state, batch)
     weights = {name: value.clone() for name, value in state.model.state_dict().items()}
     moments = [
         {name: value.clone() for name, value in one.items() if isinstance(value, Tensor)}
         for one in state.optimizer.state_dict()["state"].values()
     ]
     hook = state.model.token_embedding.weight.register_hook(lambda gradient: gradient * torch.nan)
-    result = train_step(state.model, state.optimizer, batch, clip_norm=1.0).read()
+    result = take_step(config, state, batch)
     hook.remove()
     assert result.is_skipped and result.reason == "the gradient norm is nan"
     for name, value in state.model.state_dict().items():
         assert torch.equal(value, weights[name])
     for before, after in zip(moments, state.optimizer.state_dict()["state"].values(), strict=True):
         assert all(torch.equal(value, after[name]) for name, value in before.items())
-    assert not train_step(state.model, state.optimizer, batch).read().is_skipped
+    assert not take_step(config, state, batch).is_skipped
 
 
 @pytest.mark.parametrize("how", ["loss", "gradient"])
@@ -126,7 +128,7 @@ def test_a_run_with_skipped_steps_resumes_exactly(
     changes = {"model.dropout": dropout}
     whole, parted = make_config("whole", changes), make_config("parted", changes)
     train(whole)
-    train(parted, stop_after=stop)
+    train(parted, clock=Clock(stop_after=stop))
     train(parted, resume=True)
     assert compare_runs(whole.run_folder, parted.run_folder).differences == []
 
@@ -180,7 +182,7 @@ def test_reading_results_a_step_late_changes_nothing(
     prompt, late = make_config("prompt", changes), make_config("late", changes)
     outcomes = []
     for config in (prompt, late):
-        monkeypatch.setattr(loop, "_works_through_a_queue", lambda config: config.name == "late")
+        monkeypatch.setattr(loop, "_has_queue", lambda config: config.name == "late")
         try:
             outcomes.append(str(train(config).loss))
         except GroundupError as error:
@@ -279,27 +281,27 @@ def test_metrics_that_cannot_be_written_wait_in_memory_and_come_before_a_checkpo
     ],
     ids=["gpu", "cpu", "python"],
 )
-@pytest.mark.parametrize(
-    ("size", "advice"),
-    [(5, "--micro-batch-size 1,"), (1, "smaller model or a --model.context-length below 16")],
-)
-def test_too_little_memory_gives_numbers_and_advice(
-    make_config: MakeConfig,
-    monkeypatch: pytest.MonkeyPatch,
-    error: Exception,
-    size: int,
-    advice: str,
+def test_too_little_memory_halves_the_micro_batch_until_it_is_one_sequence(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def fail(*arguments: Any, **options: Any) -> None:
-        raise error
+    real_loss, most, sizes = TransformerLM.loss, [2], list[int]()
 
-    monkeypatch.setattr(TransformerLM, "loss", fail)
-    changes = {"batch_size": 15, "micro_batch_size": size, "data.verify": False}
-    with pytest.raises(GroundupError) as caught:
-        train(config := make_config("run", changes))
-    message = str(caught.value)
-    outcome = RunFolder(config.run_folder).read_outcome()
-    assert outcome is not None
-    assert (outcome.state, outcome.reason) == ("failed", f"GroundupError: {message}")
-    assert f"out of memory on cpu with micro-batches of {size} sequences of 16 tokens" in message
-    assert advice in message and "GiB at most in use" in message
+    def loss(model: Any, ids: Tensor, *rest: Any) -> Tensor:
+        if torch.is_grad_enabled():
+            sizes.append(len(ids))
+            if len(sizes) > 8 and len(ids) > most[0]:
+                raise error
+        return real_loss(model, ids, *rest)
+
+    monkeypatch.setattr(TransformerLM, "loss", loss)
+    changes = {"batch_size": 8, "micro_batch_size": 8, "num_steps": 24}
+    config = make_config("run", {**changes, "checkpoints.every_steps": 4})
+    assert train(config).steps == 24
+    # From the checkpoint of step 8, in quarters.
+    assert sizes[:10] == [8] * 9 + [4] and sizes[10:] == [2] * 4 * 16
+    assert RunFolder(config.run_folder).read_config().micro_batch_size == 2
+    most[0] = 0
+    with pytest.raises(GroundupError, match=r"out of memory on cpu.*context-length below"):
+        train(config.model_copy(update={"name": "none"}))
+    outcome = RunFolder(config.runs_folder / "none").read_outcome()
+    assert outcome is not None and outcome.state == "failed"

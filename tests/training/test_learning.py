@@ -10,14 +10,17 @@ import torch
 from groundup.checkpoint import CheckpointFolder, restore_model
 from groundup.data.batches.loader import Batch
 from groundup.runs.config import RunConfig
-from groundup.tokenizer import Tokenizer
-from groundup.training.evaluation import evaluate
+from groundup.runs.folder import RunFolder
+from groundup.training.data import open_data
+from groundup.training.evaluation import Evaluation, Evaluator
 from groundup.training.loop import train
-from groundup.training.run_data import open_data
-from groundup.training.setup import build_state
-from groundup.training.step import train_step
 
 MakeConfig = Callable[..., RunConfig]
+
+
+def evaluate(model: Any, split: Any, tokenizer: Any, **options: Any) -> Evaluation:
+    options = {"num_windows": None, **options}
+    return Evaluator(split, tokenizer, model.config.context_length, **options)(model)
 
 
 def test_training_lowers_both_losses(make_config: MakeConfig, records_of: Any) -> None:
@@ -30,14 +33,14 @@ def test_training_lowers_both_losses(make_config: MakeConfig, records_of: Any) -
     assert summary.loss == losses[-1]
 
 
-def test_one_batch_is_learned_by_heart(make_config: MakeConfig) -> None:
+def test_one_batch_is_memorized(make_config: MakeConfig, build: Any, take_step: Any) -> None:
     config = make_config("run", {"optimizer.weight_decay": 0.0, "model.d_model": 32})
-    state = build_state(config)
+    state = build(config)
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(300, (4, 17), generator=generator)
     batch = Batch(0, ids[:, :-1].contiguous(), ids[:, 1:].contiguous())
     for _ in range(150):
-        result = train_step(state.model, state.optimizer, batch, clip_norm=1.0).read()
+        result = take_step(config, state, batch)
     assert result.loss < 0.02
 
 
@@ -70,7 +73,6 @@ def test_the_first_loss_is_near_that_of_guessing(make_config: MakeConfig) -> Non
         {"schedule.name": "constant"},
         {"optimizer.name": "sgd"},
         {"optimizer.name": "muon"},
-        {"data.order": "random"},
     ],
     ids=lambda changes: "_".join(f"{key}_{value}" for key, value in changes.items()),
 )
@@ -87,13 +89,18 @@ def test_every_setting_trains(
 
 @pytest.mark.parametrize(("micro_batch_size", "clip_norm"), [(1, None), (2, 0.05)])
 def test_accumulation_equals_the_large_batch(
-    make_config: MakeConfig, micro_batch_size: int, clip_norm: float | None
+    make_config: MakeConfig,
+    build: Any,
+    take_step: Any,
+    micro_batch_size: int,
+    clip_norm: float | None,
 ) -> None:
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(300, (4, 17), generator=generator)
 
     def step(size: int | None) -> tuple[Any, dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        state = build_state(make_config("run", {"optimizer.name": "sgd"}))
+        config = make_config("run", {"optimizer.name": "sgd", "clip_norm": clip_norm})
+        state = build(config)
         gradients: dict[str, torch.Tensor] = {}
         state.optimizer.register_step_pre_hook(
             lambda *_: gradients.update(
@@ -103,7 +110,7 @@ def test_accumulation_equals_the_large_batch(
             )
         )
         batch = Batch(0, ids[:, :-1], ids[:, 1:], size)
-        result = train_step(state.model, state.optimizer, batch, clip_norm=clip_norm).read()
+        result = take_step(config, state, batch)
         return result, gradients, state.model.state_dict()
 
     whole, whole_gradients, whole_weights = step(None)
@@ -117,13 +124,14 @@ def test_accumulation_equals_the_large_batch(
         torch.testing.assert_close(parted_weights[name], weight, rtol=1e-4, atol=1e-6)
 
 
-def test_clipping_bounds_the_update(make_config: MakeConfig) -> None:
+def test_clipping_bounds_the_update(make_config: MakeConfig, build: Any, take_step: Any) -> None:
     ids = torch.arange(34).reshape(2, 17)
     batch = Batch(0, ids[:, :-1], ids[:, 1:])
-    changes = {"optimizer.name": "sgd", "optimizer.learning_rate": 1.0}
-    state = build_state(make_config("run", changes))
+    changes = {"optimizer.name": "sgd", "optimizer.learning_rate": 1.0, "clip_norm": 0.01}
+    config = make_config("run", changes)
+    state = build(config)
     before = {name: weight.clone() for name, weight in state.model.state_dict().items()}
-    result = train_step(state.model, state.optimizer, batch, clip_norm=0.01).read()
+    result = take_step(config, state, batch)
     after = state.model.state_dict()
     moved = math.sqrt(sum(float((after[name] - before[name]).square().sum()) for name in before))
     assert result.gradient_norm > 0.01
@@ -131,13 +139,13 @@ def test_clipping_bounds_the_update(make_config: MakeConfig) -> None:
 
 
 @pytest.fixture
-def open_parts(make_config: MakeConfig) -> Callable[..., tuple[Any, Any, Any]]:
+def open_parts(make_config: MakeConfig, build: Any) -> Callable[..., tuple[Any, Any, Any]]:
     """Model, validation split and tokenizer of a run with the settings given."""
 
     def open_(changes: dict[str, Any] | None = None) -> tuple[Any, Any, Any]:
         config = make_config("run", changes)
-        data = open_data(config, Tokenizer.load(config.data.tokenizer))
-        return build_state(config).model, data.validation, data.tokenizer
+        data = open_data(config, RunFolder("nowhere"), {})
+        return build(config).model, data.validation, data.tokenizer
 
     return open_
 
@@ -190,9 +198,11 @@ def test_a_run_evaluates_the_whole_split_on_request(
     assert summary.bits_per_byte == pytest.approx(found.bits_per_byte, rel=1e-7)
 
 
-def test_a_seed_decides_the_weights_and_the_optimizer_covers_them(make_config: MakeConfig) -> None:
-    one, same = build_state(make_config()), build_state(make_config())
-    other = build_state(make_config("run", {"seed": 1}))
+def test_a_seed_decides_the_weights_and_the_optimizer_covers_them(
+    make_config: MakeConfig, build: Any
+) -> None:
+    one, same = build(make_config()), build(make_config())
+    other = build(make_config("run", {"seed": 1}))
     assert torch.equal(one.model.output_weight, same.model.output_weight)
     assert not torch.equal(one.model.output_weight, other.model.output_weight)
     groups = one.optimizer.param_groups

@@ -12,7 +12,8 @@ from groundup.runs.config import DataConfig, RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 from groundup.training import train
-from groundup.training.run_data import build_loader, open_data
+from groundup.training.clock import Clock
+from groundup.training.data import build_loader, open_data
 from groundup.training.verify import compare_runs
 
 END = "<|endoftext|>"
@@ -43,7 +44,7 @@ def test_a_run_of_a_mix_resumes_bitwise_exact(
     train(whole)
     for stop in (1, 6):
         parted = make_config(f"parted-{stop}", changes)
-        train(parted, stop_after=stop)
+        train(parted, clock=Clock(stop_after=stop))
         assert train(parted, resume=True).is_finished
         comparison = compare_runs(whole.run_folder, parted.run_folder)
         assert comparison.differences == [] and comparison.num_records > 0
@@ -55,10 +56,9 @@ def test_batches_come_from_all_folders_by_weight(
     make_config: MakeConfig, corpus_folder: Path, other: Path
 ) -> None:
     config = make_config("run", mixed(corpus_folder, other))
-    tokenizer = Tokenizer.load(config.data.tokenizer)
-    data = open_data(config, tokenizer)
+    data = open_data(config, RunFolder("nowhere"), {})
     loader = build_loader(config, data.train)
-    first = open_data(make_config("alone"), tokenizer).train.num_ids
+    first = open_data(make_config("alone"), RunFolder("nowhere"), {}).train.num_ids
     starts = [start for step in range(2500) for start in loader.starts(step).tolist()]
     assert sum(start < first for start in starts) == 7500
     # Ranks take parts of the same step.
@@ -80,7 +80,7 @@ def test_other_data_in_the_mix_are_noticed(
     make_config: MakeConfig, corpus_folder: Path, other: Path, tmp_path: Path
 ) -> None:
     config = make_config("run", mixed(corpus_folder, other))
-    train(config, stop_after=2)
+    train(config, clock=Clock(stop_after=2))
     with pytest.raises(ConfigError, match=r"data\.mix"):
         train(make_config("run"), resume=True)
     stranger = Tokenizer({i: bytes([i]) for i in range(256)}, [], [END])

@@ -12,10 +12,8 @@ import pytest
 from groundup.errors import MissingExtraError
 from groundup.planner.flops import training_flops_per_token
 from groundup.runs.config import RunConfig
-from groundup.training import metrics
 from groundup.training.loop import train
 from groundup.training.metrics import Meter, MetricsWriter, show_record, show_speed
-from groundup.training.setup import build_state
 
 MakeConfig = Callable[..., RunConfig]
 
@@ -52,33 +50,40 @@ def test_the_console_line_of_a_skipped_step_says_why() -> None:
     assert "step 7/9  skipped: the loss is nan" in show_record(record, 9)
 
 
-def test_the_rate_and_the_steps_to_come_give_the_time_left(
-    make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_the_time_left_is_that_of_the_progress_to_come(
+    make_config: MakeConfig,
+    build: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     config = make_config()
-    state = build_state(config)
-    writer = MetricsWriter(config, tmp_path / "metrics.jsonl", Meter(config))
+    state = build(config)
+    clock = [100.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    writer = MetricsWriter(config, tmp_path / "metrics.jsonl", Meter(config, None, state))
     state.step = 4
     with caplog.at_level(logging.INFO, "groundup"):
-        writer.write(state, {"loss": 3.0, "tokens_per_second": 6.4})
-        writer.write(state, {"validation_loss": 3.0})
-    # Eight steps of 64 tokens are left; without a rate nobody knows.
+        writer.write(state, {"loss": 3.0, "tokens_per_second": 6.4}, 0.25)
+        clock[0] += 20
+        writer.write(state, {"validation_loss": 3.0}, 0.5)
     assert caplog.messages == [
-        "step  4/12  loss 3.0000  6 tokens/s  80.0 s left",
-        "step  4/12  validation loss 3.0000",
+        "step  4/12  loss 3.0000  6 tokens/s",
+        "step  4/12  validation loss 3.0000  40.0 s left",
     ]
 
 
 def test_the_meter_counts_training_alone(
-    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+    make_config: MakeConfig, build: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [100.0]
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
-    monkeypatch.setattr(metrics, "find_peak", lambda config: 1e9)
     config = make_config()
-    meter = Meter(config, wall_seconds=50.0, tokens=1000)
+    state = build(config)
+    state.wall_seconds, state.tokens = 50.0, 1000
+    meter = Meter(config, 1e9, state)
     clock[0] += 2
-    with meter.pause("evaluation"):
+    with meter.pause():
         clock[0] += 7
     values = meter.read(3000)
     assert values["tokens_per_second"] == 1000.0

@@ -15,6 +15,7 @@ from groundup.errors import ConfigError
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
+from groundup.training.clock import Clock
 from groundup.training.loop import train
 from groundup.training.verify import compare_runs
 
@@ -42,7 +43,7 @@ def test_the_first_loss_is_the_last_of_the_other_run_and_the_lineage_is_kept(
     finished.run_folder.rename(moved)
     try:
         parted = make_config("parted", {"start_from": str(moved), "num_steps": 4})
-        train(parted, stop_after=2)
+        train(parted, clock=Clock(stop_after=2))
         moved.rename(finished.run_folder)
         train(parted, resume=True)
     finally:
@@ -58,7 +59,7 @@ def test_a_run_without_a_checkpoint_begins_again_with_the_same_weights(
     make_config: MakeConfig,
 ) -> None:
     source = make_config("source", {"num_steps": 4, "model.dropout": 0.1})
-    train(source, stop_after=2)
+    train(source, clock=Clock(stop_after=2))
     # Dropout decides nothing about weights.
     changes = {"start_from": str(source.run_folder), "checkpoints.every_steps": 0, "num_steps": 2}
     config = make_config("next", changes)
@@ -143,7 +144,7 @@ def test_another_tokenizer_is_refused(
 def test_a_resume_without_validation_data_repeats_no_old_loss(
     make_config: MakeConfig, corpus_folder: Path, tmp_path: Path
 ) -> None:
-    assert train(make_config("run", {}), stop_after=6).validation_loss is not None
+    assert train(make_config("run", {}), clock=Clock(stop_after=6)).validation_loss is not None
     tokenizer = Tokenizer.load(corpus_folder / "tokenizer.json")
     prepare([corpus_folder / "stories.txt"], tokenizer, tmp_path / "shards", validation_fraction=0)
     config = make_config("run", {"data.shards": str(tmp_path / "shards")})

@@ -17,6 +17,7 @@ from groundup.runs.config import RunConfig
 from groundup.text_files import read_document_batches
 from groundup.tokenizer import Tokenizer
 from groundup.training import train
+from groundup.training.clock import Clock
 from groundup.training.likelihood import evaluate_documents
 from groundup.training.tasks import Accuracy, TaskEvaluator
 from groundup.training.verify import compare_runs
@@ -218,7 +219,7 @@ def test_tasks_are_measured_while_a_run_trains_and_resumes_exactly(
         assert record["loss"] == other["loss"]
     assert measured[12]["validation_loss"] == records_of(plain)[-1]["validation_loss"]
     stopped = make_config("stopped", tasks)
-    train(stopped, stop_after=7)
+    train(stopped, clock=Clock(stop_after=7))
     train(stopped, resume=True)
     assert compare_runs(whole.run_folder, stopped.run_folder).differences == []
 

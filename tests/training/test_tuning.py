@@ -16,16 +16,15 @@ from groundup.data.chats.packing import PackedRows
 from groundup.errors import ConfigError
 from groundup.generation import LanguageModel
 from groundup.model import TransformerLM
-from groundup.planner.quantities import show_bytes
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
-from groundup.training.execution import planned_memory, resolve
+from groundup.training.clock import Clock
+from groundup.training.data import build_loader, open_data
 from groundup.training.loop import train
-from groundup.training.run_data import build_loader, open_data
-from groundup.training.setup import build_state, plan_lines
+from groundup.training.machine import Machine
+from groundup.training.resolve import planned_memory, resolve
 from groundup.training.step import count_targets, summed_loss
-from groundup.training.tuning import choose_epochs, with_template
 
 MakeConfig = Callable[..., RunConfig]
 
@@ -106,7 +105,7 @@ def test_batches_are_a_function_of_seed_and_step_and_an_epoch_has_every_row(
     make_tuning: MakeConfig,
 ) -> None:
     config = make_tuning("run", {"batch_size": 1})
-    data = open_data(config, with_template(Tokenizer.load(config.data.tokenizer)))
+    data = open_data(config, RunFolder("nowhere"), {})
     assert isinstance(data.train, PackedRows)
     loader = build_loader(config, data.train)
     num_rows = data.train.num_rows
@@ -143,7 +142,7 @@ def test_a_tuned_run_is_a_run(
 
 def test_evaluation_reads_held_out_conversations_alone(make_tuning: MakeConfig) -> None:
     config = make_tuning("run")
-    data = open_data(config, with_template(Tokenizer.load(config.data.tokenizer)))
+    data = open_data(config, RunFolder("nowhere"), {})
     assert isinstance(data.train, PackedRows) and isinstance(data.validation, PackedRows)
     assert (data.train.num_conversations, data.validation.num_conversations) == (36, 4)
     members = [set(np.concatenate(one._members).tolist()) for one in (data.train, data.validation)]
@@ -151,28 +150,28 @@ def test_evaluation_reads_held_out_conversations_alone(make_tuning: MakeConfig) 
 
 
 def test_the_plan_of_adapters_counts_what_learns_and_no_frozen_weight(
-    make_tuning: MakeConfig,
+    make_tuning: MakeConfig, build: Any
 ) -> None:
-    config = resolve(make_tuning("lora", {"tuning.lora_rank": 2}))
-    state, memory = build_state(config), planned_memory(config)
+    machine = Machine("cpu", "any", 16 << 30)
+    config = resolve(make_tuning("lora", {"tuning.lora_rank": 2}), machine).config
+    state, memory = build(config), planned_memory(config, machine.memory_bytes)
     learned = sum(4 * one.numel() for one in state.model.parameters() if one.requires_grad)
     everything = sum(4 * one.numel() for one in state.model.parameters())
     assert 0 < learned < everything / 4
     planned = (memory.weights, memory.gradients, memory.optimizer_state)
     assert planned == (everything, learned, 2 * learned)
-    (first, *_) = plan_lines(config, 1_000)
-    assert f" and {learned // 4:,} in adapters" in first
-    assert f"{show_bytes(sum(planned))} of memory" in first
-    whole = planned_memory(resolve(make_tuning("whole")))
+    whole = planned_memory(resolve(make_tuning("whole"), machine).config, machine.memory_bytes)
     assert whole.gradients == whole.weights and whole.bytes_at(1) > memory.bytes_at(1)
 
 
-def test_adapters_alone_learn_and_everything_sees_them_merged(make_tuning: MakeConfig) -> None:
+def test_adapters_alone_learn_and_everything_sees_them_merged(
+    make_tuning: MakeConfig, build: Any
+) -> None:
     config = make_tuning("lora", {"tuning.lora_rank": 2})
     train(config)
     checkpoint = CheckpointFolder(RunFolder(config.run_folder).checkpoints).newest()
     adapted, merged = checkpoint.adapted_state(), checkpoint.model_state()
-    before = build_state(make_tuning("other", {"seed": 0})).model.state_dict().keys()
+    before = build(make_tuning("other", {"seed": 0})).model.state_dict().keys()
     assert merged.keys() == before
     query = "blocks.0.attention.query"
     assert adapted[f"{query}.adapter.down"].shape == (2, 16)
@@ -209,7 +208,7 @@ def test_a_stopped_tuning_run_resumes_exactly(
     changes = {"num_steps": 6, "micro_batch_size": 2, **changes}
     whole, parted = make_tuning("whole", changes), make_tuning("parted", changes)
     train(whole)
-    train(parted, stop_after=2)
+    train(parted, clock=Clock(stop_after=2))
     train(parted, resume=True)
     assert compare_runs(whole.run_folder, parted.run_folder).differences == []
 
@@ -220,25 +219,10 @@ def test_a_resume_with_other_conversations_is_refused(
     copy = tmp_path / "copy.jsonl"
     copy.write_text(chats.read_text())
     config = make_tuning("run", {"tuning.chats": [str(copy)]})
-    train(config, stop_after=2)
+    train(config, clock=Clock(stop_after=2))
     copy.write_text(chats.read_text().replace("kite", "boat"))
     with pytest.raises(ConfigError, match="trained on other data"):
         train(config, resume=True)
-
-
-def test_epochs_decide_the_steps_and_few_conversations_make_small_batches(
-    make_tuning: MakeConfig,
-) -> None:
-    config = make_tuning("run", {"num_steps": 100, "batch_size": 8, "evaluation.every_steps": 25})
-    data = open_data(config, with_template(Tokenizer.load(config.data.tokenizer)))
-    assert isinstance(data.train, PackedRows)
-    few = choose_epochs(config, data, num_epochs=3)
-    assert few.batch_size == 1 and few.num_steps == 3 * data.train.num_rows
-    assert few.evaluation.every_steps == round(few.num_steps / 4)
-    fixed = choose_epochs(config, data, num_epochs=3, chosen=("batch_size", "num_steps"))
-    assert fixed == config
-    many = choose_epochs(config, data, num_epochs=1000)
-    assert many.batch_size == 8 and many.num_steps == round(1000 * data.train.num_rows / 8)
 
 
 def test_new_tokens_begin_as_the_mean_of_the_others(

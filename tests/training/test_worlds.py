@@ -181,7 +181,7 @@ def test_a_step_whose_evaluation_lost_a_rank_has_its_record(
         raise LostRankError("rank 1 is gone")
 
     with monkeypatch.context() as patched, pytest.raises(LostRankError):
-        patched.setattr("groundup.training.loop._Training._evaluate", lose)
+        patched.setattr("groundup.training.loop._Loop._evaluate", lose)
         train(config)
     assert train(config, resume=True).is_finished
     records = list(read_json_lines(RunFolder(config.run_folder).metrics_file))

@@ -26,6 +26,8 @@ from groundup.config import load_settings
 from groundup.errors import GroundupError
 from groundup.runs.config import RunConfig
 from groundup.training import train
+from groundup.training.callbacks import AfterStep
+from groundup.training.clock import Clock
 
 
 def run_job(job: dict[str, Any]) -> list[str | None]:
@@ -35,7 +37,7 @@ def run_job(job: dict[str, Any]) -> list[str | None]:
 def train_part(job: dict[str, Any], rank: int) -> str | None:
     config = load_settings(RunConfig, job["settings"], job.get("of_rank", {}).get(str(rank)))
 
-    def kill_in_time(step: int, num_steps: int | None) -> None:
+    def kill_in_time(step: int, progress: float) -> None:
         if step == job.get("kill_at") and rank == job.get("killed_rank", 0):
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -44,8 +46,8 @@ def train_part(job: dict[str, Any], rank: int) -> str | None:
             config,
             resume=job.get("resume", False),
             allow_changes=job.get("allow_changes", False),
-            stop_after=job.get("stop_after"),
-            progress=kill_in_time,
+            callbacks=[AfterStep(kill_in_time)],
+            clock=Clock(stop_after=job.get("stop_after")),
         )
     except GroundupError as error:
         return str(error)

@@ -60,7 +60,7 @@ def run(arguments: Arguments) -> int:
     from groundup.experiments.ablation import ablation_spec, run_ablation
     from groundup.experiments.report.studies import ablation_study
     from groundup.runs.config import RunConfig
-    from groundup.training.vocabulary import with_vocabulary
+    from groundup.training.resolve import with_vocabulary
 
     base = with_vocabulary(load_settings(RunConfig, arguments.config))
     spec = ablation_spec(

@@ -64,7 +64,8 @@ def run(arguments: Arguments) -> None:
     from groundup.generation import LanguageModel
     from groundup.runs.config import RunConfig
     from groundup.runs.folder import RunFolder
-    from groundup.training.execution import resolve_device, switches
+    from groundup.training.execution import switches
+    from groundup.training.resolve import resolve_device
 
     is_split = not arguments.files and not arguments.tasks
     if not is_split and (arguments.shards or arguments.whole or arguments.split != "validation"):
@@ -146,7 +147,7 @@ class _Measuring:
 
     def __init__(self, config: "RunConfig", language_model: "LanguageModel") -> None:
         """config: of the run, with the device and the precision to compute in, resolved."""
-        from groundup.training.execution import sequences_to_evaluate
+        from groundup.training.resolve import sequences_to_evaluate
 
         self._config = config
         self._language_model = language_model
@@ -155,7 +156,6 @@ class _Measuring:
     def split(self, folder: Path, split: str, *, whole: bool) -> dict[str, Any]:
         """On a split of shards: all of it, or the windows of the run's own evaluations."""
         from groundup.data.shards import open_shards
-        from groundup.training.evaluation import evaluate
 
         tokenizer = self._language_model.tokenizer
         shards = open_shards(folder, split, tokenizer)
@@ -164,30 +164,32 @@ class _Measuring:
                 f"the {split} split in {folder} has too few tokens to evaluate ({len(shards)}); "
                 f"rerun groundup data prepare with --validation-fraction 0.1 --overwrite"
             )
-        evaluation = evaluate(
-            self._language_model.model,
-            shards,
-            tokenizer,
-            num_windows=None if whole else self._config.evaluation.num_windows,
-            batch_size=self._num_sequences,
-            autocast=self._autocast,
-        )
-        return {"split": split, **_describe(evaluation)}
+        return {"split": split, **self._evaluate(shards, self._config, whole=whole)}
 
     def answers(self, config: "RunConfig", split: str, *, whole: bool) -> dict[str, Any]:
         """On the answers of a tuned run's conversations."""
-        from groundup.training.tuning import evaluate_answers
+        from groundup.training.tuning import read_conversation_rows
 
-        evaluation = evaluate_answers(
-            config,
-            self._language_model.model,
+        tokenizer = self._language_model.tokenizer
+        _, train, validation = read_conversation_rows(config, tokenizer)
+        rows = {"train": train, "validation": validation}.get(split)
+        if rows is None:
+            raise DataError(
+                f"the conversations of the run have no {split} split: choose --split train"
+            )
+        return {"split": split, **self._evaluate(rows, config, whole=whole)}
+
+    def _evaluate(self, rows: Any, config: "RunConfig", *, whole: bool) -> dict[str, Any]:
+        from groundup.training.evaluation import Evaluator
+
+        evaluate = Evaluator(
+            rows,
             self._language_model.tokenizer,
-            split=split,
-            num_rows=None if whole else config.evaluation.num_windows,
-            batch_size=self._num_sequences,
-            autocast=self._autocast,
+            config.model.context_length,
+            None if whole else config.evaluation.num_windows,
+            self._num_sequences,
         )
-        return {"split": split, **_describe(evaluation)}
+        return _describe(evaluate(self._language_model.model, self._autocast))
 
     def text(self, arguments: Arguments) -> dict[str, Any]:
         """On the documents of files."""

@@ -155,18 +155,18 @@ def _prepare(project: Project, plan: dict[str, Any], text: str) -> None:
 
 def _train(project: Project, plan: dict[str, Any]) -> int:
     """Train, resume, or find that it is done; the exit status if a signal stopped it."""
-    from groundup.checkpoint import CheckpointFolder
     from groundup.runs.folder import RunFolder
 
     run = RunFolder(project.runs_folder / plan["name"])
     words: list[Any] = ["train", "--config", project.folder.config]
-    words += ["--num-steps", plan["num_steps"], "--minutes", f"{minutes_left(project):.2f}"]
+    words += ["--minutes", f"{minutes_left(project):.2f}"]
+    if project.arguments.num_steps is not None:
+        words += ["--num-steps", project.arguments.num_steps]
     is_done = False
     if run.has_run():
-        # It knows how many steps fit into its time.
         words = ["train", "--config", run.config_file, "--resume"]
-        steps = CheckpointFolder(run.checkpoints).steps()
-        is_done = bool(steps) and steps[-1] >= run.read_config().num_steps
+        outcome = run.read_outcome()
+        is_done = outcome is not None and outcome.state == "finished"
     title = "4  A model: it guesses the next token, and learns from every miss"
     status = take_step(title, words, is_kept=is_done, started=time.monotonic())
     if status:

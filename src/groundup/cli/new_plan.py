@@ -113,7 +113,6 @@ def write_plan(project: Project, sources: Sequence[Source]) -> None:
             "named_after": project.named_after,
             "vocab_size": vocab_size,
             "prompts": prompts,
-            "num_steps": recipe.config.num_steps,
             "validation_fraction": _validation_fraction(survey.num_bytes),
         },
     )
@@ -127,9 +126,10 @@ def _choose(project: Project, survey: "Survey") -> tuple["Recipe", str]:
     from groundup.planner.quantities import show_flops
     from groundup.runs.config import RunConfig
     from groundup.runtime import memory_bytes
-    from groundup.training.budget import probe_this_machine
-    from groundup.training.execution import device_name, find_peak, resolve_device
+    from groundup.training.machine import device_name, find_peak
+    from groundup.training.probe import probe_this_machine
     from groundup.training.recipe import GUESSED_UTILIZATION, choose_recipe
+    from groundup.training.resolve import resolve_device
 
     arguments = project.arguments
     device = resolve_device(load_settings(RunConfig, overrides={"device": arguments.device}))

@@ -31,7 +31,7 @@ from groundup.runtime import memory_bytes, num_cores
 
 if TYPE_CHECKING:
     from groundup.planner.distributed import DistributedPlan
-    from groundup.training.budget import Probe
+    from groundup.training.probe import Probe
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def defaults(argv: Sequence[str]) -> Arguments:
         return Arguments(model=preset(name))
     if file is None:
         return Arguments()
-    from groundup.training.vocabulary import with_vocabulary
+    from groundup.training.resolve import with_vocabulary
 
     run = with_vocabulary(load_settings(RunConfig, file))
     device = "cpu" if run.device == "cpu" else Arguments.device
@@ -234,7 +234,7 @@ def _assumptions(arguments: Arguments, plan: Plan) -> list[str]:
 
 
 def _probe(arguments: Arguments) -> "Probe":
-    from groundup.training.budget import probe_this_machine
+    from groundup.training.probe import probe_this_machine
 
     config = RunConfig(
         batch_size=arguments.batch_size,

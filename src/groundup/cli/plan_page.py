@@ -24,7 +24,7 @@ from groundup.runtime import format_duration, memory_bytes, num_cores
 
 if TYPE_CHECKING:
     from groundup.planner.distributed import DistributedPlan
-    from groundup.training.budget import Probe
+    from groundup.training.probe import Probe
 
 
 def print_plan(plan: Plan, assumptions: Sequence[str] = ()) -> None:

@@ -60,7 +60,7 @@ def run(arguments: Arguments) -> int:
     from groundup.config import load_settings
     from groundup.experiments.scaling import run_scaling, scaling_spec
     from groundup.runs.config import RunConfig
-    from groundup.training.vocabulary import with_vocabulary
+    from groundup.training.resolve import with_vocabulary
 
     spec = scaling_spec(
         with_vocabulary(load_settings(RunConfig, arguments.config)),

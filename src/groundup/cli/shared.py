@@ -155,7 +155,7 @@ def load_model(
     from groundup.generation import LanguageModel
     from groundup.runs.config import RunConfig
     from groundup.runtime import keep_freed_memory
-    from groundup.training.execution import resolve_device
+    from groundup.training.resolve import resolve_device
 
     asked = {"device": device, "precision": precision}
     resolved = resolve_device(load_settings(RunConfig, overrides=asked))

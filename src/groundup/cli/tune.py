@@ -1,10 +1,9 @@
 """`groundup tune`: teach a trained model to answer, from conversations; a run like every other."""
 
-import functools
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
@@ -27,24 +26,6 @@ _FLAG_SETTINGS = (
     "seed",
     "device",
 )
-
-# Measured on a small model; the wider a model, the less of it is used, as others found.
-_LEARNING_RATE, _WIDTH, _WIDTH_POWER = 3e-3, 128, 1.5
-# Adapters want more than all weights do.
-_ADAPTER_FACTOR = 5
-
-# The settings of every such run, counted for 100 steps and scaled to as many as there are.
-_DEFAULTS: dict[str, Any] = {
-    "num_steps": 100,
-    "optimizer.weight_decay": 0.0,
-    "schedule.name": "linear",
-    "schedule.warmup_steps": 5,
-    "schedule.min_learning_rate_ratio": 0.0,
-    "evaluation.every_steps": 25,
-    "checkpoints.every_steps": 25,
-    "checkpoints.keep_last": 1,
-    "logging.every_steps": 5,
-}
 
 
 @dataclass(frozen=True)
@@ -112,24 +93,17 @@ def run(arguments: Arguments) -> int:
     """Tune and print the results; a signal that stopped the run decides the exit status."""
     from groundup.cli.shared import find_run
     from groundup.cli.train import train_run
-    from groundup.training.tuning import choose_epochs
 
     if not arguments.chats:
         raise ConfigError("groundup tune needs CHATS, a file of conversations: see its --help")
     if not 0 < arguments.epochs < math.inf:
         raise ConfigError(f"--epochs must be more than 0, got {arguments.epochs:g}")
-    source = find_run(arguments.run)
     try:
-        config, chosen = _settings(arguments, source)
+        config = _settings(arguments, find_run(arguments.run))
     except ConfigError as error:
         raise ConfigError(_with_flags(str(error))) from error
-    choose = functools.partial(choose_epochs, num_epochs=arguments.epochs, chosen=chosen)
     status = train_run(
-        config,
-        "tuning",
-        resume=arguments.resume,
-        allow_changes=arguments.allow_changes,
-        choose_length=choose,
+        config, "tuning", resume=arguments.resume, allow_changes=arguments.allow_changes
     )
     if status == 0 and is_first_rank():
         print(f'talk to it: groundup generate {config.run_folder} --chat --prompt "Hello!"')
@@ -137,43 +111,22 @@ def run(arguments: Arguments) -> int:
     return status
 
 
-def _settings(arguments: Arguments, source: Path) -> "tuple[RunConfig, tuple[str, ...]]":
-    """The new run, and the settings in it that flags or the file decide."""
+def _settings(arguments: Arguments, source: Path) -> "RunConfig":
+    """The settings of the new run, beside the other."""
     from groundup.config import flatten, load_settings, load_yaml
-    from groundup.runs.config import RunConfig, scaled_steps
+    from groundup.runs.config import RunConfig
     from groundup.runs.folder import RunFolder
+    from groundup.training.tuning import tuning_config
 
-    given = _given(arguments)
-    name = arguments.name or f"{source.name}-chat"
-    folder = source.parent / name
+    given = {name: getattr(arguments, name.rpartition(".")[2]) for name in _FLAG_SETTINGS}
+    given = {name: value for name, value in given.items() if value is not None}
+    folder = source.parent / (arguments.name or f"{source.name}-chat")
+    given |= {"name": folder.name, "runs_folder": folder.parent}
     if arguments.resume:
         run = RunFolder(folder)
-        file = run.config_file if run.has_run() else None
-        return load_settings(RunConfig, file, {**_place(folder), **given}), ()
+        return load_settings(RunConfig, run.config_file if run.has_run() else None, given)
     in_file = dict(flatten(load_yaml(arguments.config))) if arguments.config else {}
-    chosen = {**in_file, **given}
-    model = _model_of(source, arguments.template)
-    is_adapted = chosen.get("tuning.lora_rank") is not None
-    values = {
-        **_DEFAULTS,
-        "optimizer.learning_rate": _learning_rate(model["model.d_model"], is_adapted=is_adapted),
-        **model,
-        **chosen,
-        **_place(folder),
-        "start_from": source,
-    }
-    config = load_settings(RunConfig, None, values)
-    if "num_steps" in chosen:
-        base = load_settings(RunConfig, None, {**values, "num_steps": _DEFAULTS["num_steps"]})
-        steps = scaled_steps(base, config.num_steps, tuple(chosen))
-        config = load_settings(RunConfig, None, {**values, **steps})
-    return config, tuple(chosen)
-
-
-def _given(arguments: Arguments) -> dict[str, Any]:
-    """The settings that flags decide, by dotted name."""
-    values = {name: getattr(arguments, name.rpartition(".")[2]) for name in _FLAG_SETTINGS}
-    return {name: value for name, value in values.items() if value is not None}
+    return tuning_config(RunFolder(source), {**in_file, **given}, arguments.epochs)
 
 
 def _with_flags(message: str) -> str:
@@ -182,28 +135,3 @@ def _with_flags(message: str) -> str:
         flag = "--" + name.rpartition(".")[2].replace("_", "-")
         message = message.replace(f"{name} is ", f"{flag} is ")
     return message
-
-
-def _learning_rate(d_model: int, *, is_adapted: bool) -> float:
-    """In two digits."""
-    rate = _LEARNING_RATE * min(1.0, _WIDTH / d_model) ** _WIDTH_POWER
-    return float(f"{rate * (_ADAPTER_FACTOR if is_adapted else 1):.1e}")
-
-
-def _place(folder: Path) -> dict[str, Any]:
-    return {"name": folder.name, "runs_folder": folder.parent}
-
-
-def _model_of(source: Path, template: Path | None) -> dict[str, Any]:
-    """The model of a run, with a vocabulary that has room for the tokens of the template."""
-    from groundup.cli.train import settings_from
-    from groundup.runs.folder import RunFolder
-    from groundup.tokenizer import Tokenizer
-    from groundup.training.tuning import with_template
-
-    values = settings_from(source)
-    tokenizer = with_template(Tokenizer.load(RunFolder(source).tokenizer_file), template)
-    if tokenizer.vocab_size > values["model.vocab_size"]:
-        # Matmuls on GPUs want rows of 16 bytes.
-        values["model.vocab_size"] = -(-tokenizer.vocab_size // 8) * 8
-    return values

@@ -218,7 +218,7 @@ class Runner:
             variant=trial.variant,
             reason=ending[1],
             step=int(metrics.last("step") or 0),
-            num_steps=num_steps,
+            num_steps=num_steps or 0,
             tokens=int(metrics.last("tokens") or 0),
             loss=metrics.last("loss"),
             loss_at_end=metrics.at_end("loss"),

@@ -27,7 +27,7 @@ from groundup.files import write_json_atomic
 from groundup.model.config import ModelConfig
 from groundup.planner.flops import training_flops_per_token
 from groundup.planner.parameters import count_parameters
-from groundup.runs.config import RunConfig, scaled_steps
+from groundup.runs.config import RunConfig, in_fractions
 
 _FEWEST_STEPS = 10
 
@@ -165,7 +165,7 @@ def variant(base: RunConfig, budget: float, width: int) -> dict[str, Any]:
             f"{budget:.3g} FLOPs are {num_steps} steps at width {width}: give a greater budget, "
             f"smaller widths or a smaller batch_size"
         )
-    return {**settings, **scaled_steps(base, num_steps)}
+    return {**settings, "num_steps": num_steps, **in_fractions(base)}
 
 
 def run_scaling(

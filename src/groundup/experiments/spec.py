@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from groundup.config import Seed, Settings, flatten, load_settings
 from groundup.errors import ConfigError, GroundupError, did_you_mean
 from groundup.runs.config import NAME_PATTERN, RunConfig
-from groundup.training.vocabulary import with_vocabulary
+from groundup.training.resolve import with_vocabulary
 
 # The sweep itself names its runs, says where they lie, and repeats them with its seeds.
 _RESERVED = {

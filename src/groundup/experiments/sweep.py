@@ -29,7 +29,7 @@ from groundup.experiments.slots import Slot, make_cluster_slots, make_slots, num
 from groundup.experiments.spec import SweepConfig, base_config
 from groundup.experiments.sweep_folder import SweepFolder
 from groundup.experiments.trials import Point, Trial, TrialRecord, make_trial
-from groundup.training.execution import resolve_device
+from groundup.training.resolve import resolve_device
 
 _SHARDS, _TOKENIZER = "data.shards", "data.tokenizer"
 # Of the tokens of a sweep, before it is said that whole steps do not come to them.

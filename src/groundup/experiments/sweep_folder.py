@@ -19,7 +19,7 @@ from groundup.experiments.spec import SweepConfig, base_config
 from groundup.experiments.trials import Point, Status, Trial, TrialRecord
 from groundup.files import append_json_line, locked, read_json_lines, remove_stale_temporaries
 from groundup.runs.folder import RunFolder
-from groundup.training.changes import differences
+from groundup.training.environment import differences
 
 TrialState = Status | Literal["begun", "to run"]
 

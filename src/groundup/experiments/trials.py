@@ -10,7 +10,7 @@ from typing import Any, Literal
 from groundup.errors import ConfigError, DataError
 from groundup.experiments.spec import SweepConfig, base_config, build_config
 from groundup.model.config import ModelConfig
-from groundup.runs.config import COUNTED_IN_STEPS, NAME_PATTERN, RunConfig, scaled_steps
+from groundup.runs.config import COUNTED_IN_STEPS, NAME_PATTERN, RunConfig, in_fractions
 from groundup.runs.folder import RunFolder
 
 LEARNING_RATE = "optimizer.learning_rate"
@@ -41,7 +41,7 @@ class Trial:
     """What the trial sets, by dotted name; the rest is the base's."""
     variant: str | None = None
 
-    def find_num_steps(self) -> int:
+    def find_num_steps(self) -> int | None:
         """As its run folder has it, once there is one: a time budget is resolved there."""
         folder = RunFolder(self.config.run_folder)
         try:
@@ -110,7 +110,7 @@ def make_trial(spec: SweepConfig, point: Point, seed: int, runs_folder: Path) ->
     layers = dict(settings)
     if spec.tokens is not None:
         num_steps = max(1, round(spec.tokens / config.tokens_per_step))
-        layers |= scaled_steps(base_config(spec), num_steps, chosen=settings)
+        layers |= {"num_steps": num_steps, **in_fractions(base_config(spec), settings)}
     if spec.keep_checkpoints != "all":
         layers |= {"checkpoints.keep_last": 1, "checkpoints.keep_best": False}
     name = f"{base_name}+seed={seed}" if base_name else f"seed={seed}"

@@ -90,11 +90,11 @@ def find_divergence(metrics: Metrics, rules: PruneConfig) -> Verdict | None:
     )
 
 
-def validation_curve(metrics: Metrics, num_steps: int) -> Curve:
+def validation_curve(metrics: Metrics, num_steps: int | None) -> Curve:
     """The best validation loss up to each evaluation, by fraction of the run."""
     curve: Curve = []
     losses, best = metrics.column("validation_loss"), math.inf
     for index in metrics.indices("validation_loss"):
         best = min(best, losses[index])
-        curve.append((metrics.step_of(index) / num_steps, best))
+        curve.append((metrics.step_of(index) / (num_steps or 1), best))
     return curve

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from groundup.optim.config import OptimizerConfig, ScheduleConfig
     from groundup.optim.muon import Muon
     from groundup.optim.parameter_groups import decay_groups, muon_groups
-    from groundup.optim.schedules import cosine_schedule, learning_rate_at
+    from groundup.optim.schedules import cosine_schedule, learning_rate_factor
     from groundup.optim.sgd import SGD
 
 __all__ = [
@@ -31,7 +31,7 @@ __all__ = [
     "cross_entropy",
     "decay_groups",
     "gradient_norm",
-    "learning_rate_at",
+    "learning_rate_factor",
     "muon_groups",
     "set_learning_rates",
 ]
@@ -46,7 +46,7 @@ __getattr__, __dir__ = lazy_exports(
         "groundup.nn.losses": "cross_entropy",
         "muon": "Muon",
         "parameter_groups": "decay_groups muon_groups",
-        "schedules": "cosine_schedule learning_rate_at",
+        "schedules": "cosine_schedule learning_rate_factor",
         "sgd": "SGD",
     },
 )

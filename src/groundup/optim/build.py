@@ -8,15 +8,14 @@ from torch.optim import Optimizer as AnyOptimizer
 from groundup.errors import ConfigError
 from groundup.optim.adamw import AdamW
 from groundup.optim.base import Optimizer
-from groundup.optim.config import OptimizerConfig, ScheduleConfig
+from groundup.optim.config import OptimizerConfig
 from groundup.optim.muon import Muon
 from groundup.optim.parameter_groups import decay_groups, muon_groups
-from groundup.optim.schedules import learning_rate_at
 from groundup.optim.sgd import SGD
 
 
 def build_optimizer(
-    model: nn.Module, config: OptimizerConfig, num_steps: int | None = None
+    model: nn.Module, config: OptimizerConfig, num_steps: float | None = None
 ) -> Optimizer:
     """The optimizer over all parameters of the model that learn, in the groups they belong to.
 
@@ -28,16 +27,18 @@ def build_optimizer(
     return optimizer
 
 
-def average_decay(config: OptimizerConfig, num_steps: int | None) -> float | None:
-    """What the averages of the weights keep at a step of a run of this length; None without them.
+def average_decay(
+    config: OptimizerConfig, length: float | None, delta: float = 1.0
+) -> float | None:
+    """What the averages of the weights keep at a step; None without them.
 
-    config, num_steps: as above.
+    length: of the run, in the unit of `delta`, how far the step goes.
     """
     if config.average_over is None:
         return None
-    if num_steps is None:
+    if length is None:
         raise ConfigError("average_over is a fraction of the run: give its num_steps")
-    return 1 - 1 / max(1.0, config.average_over * num_steps)
+    return 1 - delta / max(delta, config.average_over * length)
 
 
 def _build(model: nn.Module, config: OptimizerConfig) -> Optimizer:
@@ -63,26 +64,18 @@ def _build(model: nn.Module, config: OptimizerConfig) -> Optimizer:
     )
 
 
-def set_learning_rates(
-    optimizer: AnyOptimizer,
-    config: OptimizerConfig,
-    schedule: ScheduleConfig,
-    step: int,
-    num_steps: int,
-) -> float:
-    """Give every group its learning rate for the step; returns the one of `config.learning_rate`.
+def set_learning_rates(optimizer: AnyOptimizer, config: OptimizerConfig, factor: float) -> float:
+    """Give every group its maximum learning rate times `factor`; returns `learning_rate` times it.
 
-    optimizer: whose groups change.   schedule: what a step gets of the maximum of `config`.
-    step: counted from 0, of `num_steps`.
+    Under Muon what AdamW moves has a maximum of its own, and follows the same schedule.
     """
-    fraction = learning_rate_at(step, schedule, 1.0, num_steps)
     for group in optimizer.param_groups:
-        maximum = _maximum(config, group.get("kind"))
+        rate = _maximum(config, group.get("kind")) * factor
         if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(maximum * fraction)
+            group["lr"].fill_(rate)
         else:
-            group["lr"] = maximum * fraction
-    return config.learning_rate * fraction
+            group["lr"] = rate
+    return config.learning_rate * factor
 
 
 def _maximum(config: OptimizerConfig, kind: str | None) -> float:

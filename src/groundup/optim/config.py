@@ -63,12 +63,18 @@ class ScheduleConfig(Settings):
     """After the warm-up: decay along half a cosine, decay linearly, stay constant, or stay constant
     and then decay linearly (wsd)."""
 
-    warmup_steps: int = Field(0, ge=0, le=MAX_STEPS)
-    """Linear warm-up steps."""
+    warmup_steps: int | None = Field(None, ge=0, le=MAX_STEPS)
+    """Linear warm-up steps; go before warmup_fraction if given."""
+
+    warmup_fraction: float = Field(0.0, ge=0, le=1)
+    """The fraction of the run that the warm-up takes."""
 
     min_learning_rate_ratio: float = Field(0.1, ge=0, le=1)
     """Where the decay ends, as a fraction of the maximum learning rate."""
 
     decay_steps: int | None = Field(None, ge=1, le=MAX_STEPS)
-    """Steps of the decay. If not given, cosine and linear decay from the warm-up to the end of the
-    run, and wsd over its last fifth."""
+    """Steps of the decay; go before decay_fraction if given."""
+
+    decay_fraction: float | None = Field(None, gt=0, le=1)
+    """The fraction of the run that the decay takes. If not given, cosine and linear decay from the
+    warm-up to the end of the run, and wsd over its last fifth."""

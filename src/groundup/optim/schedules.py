@@ -1,4 +1,4 @@
-"""Learning rates over time, as functions of the step. No torch here."""
+"""Learning rates over time, as functions of the step or of the progress of a run. No torch here."""
 
 import math
 from collections.abc import Callable
@@ -31,50 +31,65 @@ def cosine_schedule(
             f"warmup_steps must be between 0 and cosine_steps, got {warmup_steps} and "
             f"{cosine_steps}"
         )
-    bounds = max_learning_rate, min_learning_rate
-    _check(step, *bounds)
+    if step < 0:
+        raise ConfigError(f"step must be at least 0, got {step}")
+    if not 0 <= min_learning_rate <= max_learning_rate < math.inf:
+        raise ConfigError(
+            f"learning rates must be finite, at least 0 and the maximum not below the minimum, "
+            f"got {max_learning_rate} and {min_learning_rate}"
+        )
     if step < warmup_steps:
         return max_learning_rate * (step / warmup_steps)
-    return _decayed(step, *bounds, warmup_steps, cosine_steps, _cosine)
+    return _decayed(step, max_learning_rate, min_learning_rate, warmup_steps, cosine_steps, _cosine)
 
 
-def learning_rate_at(
-    step: int, schedule: ScheduleConfig, max_learning_rate: float, num_steps: int
+def learning_rate_factor(
+    schedule: ScheduleConfig, position: float, delta: float, length: float
 ) -> float:
-    """The learning rate of a step in a run.
+    """What a step has of the maximum learning rate, from 0 to 1.
 
-    The warm-up is read one step ahead, so that the first step has a learning rate above 0 and the
-    last of the warm-up the full one. Stages that a short run has no room for are cut off.
+    The warm-up is read at the end of the step, so that the first step has a learning rate above 0
+    and the last of the warm-up the full one. Stages that a short run has no room for are cut off.
 
-    step: counted from 0.   schedule: its form.   max_learning_rate: the one after the warm-up.
-    num_steps: the length of the run, at least 1.
+    position, delta, length: where the step begins, how far it goes and where the run ends: `step`,
+        1 and `num_steps`, counted from 0; or fractions of the time, with a length of 1.
     """
-    if num_steps < 1:
-        raise ConfigError(f"num_steps must be at least 1, got {num_steps}")
-    bounds = max_learning_rate, max_learning_rate * schedule.min_learning_rate_ratio
-    _check(step, *bounds)
-    warmup = schedule.warmup_steps
-    if step < warmup:
-        return max_learning_rate * ((step + 1) / warmup)
+    warmup = _extent(schedule.warmup_steps, schedule.warmup_fraction, length)
+    if position < warmup:
+        return min(1.0, (position + delta) / warmup)
     if schedule.name == "constant":
-        return max_learning_rate
+        return 1.0
+    decay_fraction = schedule.decay_fraction
     if schedule.name == "wsd":
-        decay_steps = schedule.decay_steps or round(_WSD_DECAY_FRACTION * num_steps)
-        start, end = max(warmup, num_steps - decay_steps), max(warmup, num_steps)
+        decay = _extent(schedule.decay_steps, decay_fraction or _WSD_DECAY_FRACTION, length)
+        if schedule.decay_steps is None and decay_fraction is None and length > 1:
+            decay = round(decay)
+        start, end = max(warmup, length - decay), max(warmup, length)
+    elif schedule.decay_steps is None and decay_fraction is None:
+        start, end = warmup, max(warmup, length)
     else:
         start = warmup
-        end = warmup + (schedule.decay_steps or max(0, num_steps - warmup))
+        end = warmup + _extent(schedule.decay_steps, decay_fraction or 1.0, length)
     shape = _cosine if schedule.name == "cosine" else _line
-    return _decayed(step, *bounds, start, end, shape)
+    return _decayed(position, 1.0, schedule.min_learning_rate_ratio, start, end, shape)
+
+
+def _extent(steps: int | None, fraction: float, length: float) -> float:
+    return fraction * length if steps is None else steps
 
 
 def _decayed(
-    step: int, high: float, low: float, start: int, end: int, shape: Callable[[float], float]
+    position: float,
+    high: float,
+    low: float,
+    start: float,
+    end: float,
+    shape: Callable[[float], float],
 ) -> float:
     """From `high` at `start` to `low` at `end`, and never outside, which rounding would allow."""
-    if step <= start:
+    if position <= start:
         return high
-    fraction = shape((step - start) / (end - start)) if step < end else 0.0
+    fraction = shape((position - start) / (end - start)) if position < end else 0.0
     return min(high, max(low, low + fraction * (high - low)))
 
 
@@ -84,13 +99,3 @@ def _cosine(progress: float) -> float:
 
 def _line(progress: float) -> float:
     return 1.0 - progress
-
-
-def _check(step: int, max_learning_rate: float, min_learning_rate: float) -> None:
-    if step < 0:
-        raise ConfigError(f"step must be at least 0, got {step}")
-    if not 0 <= min_learning_rate <= max_learning_rate < math.inf:
-        raise ConfigError(
-            f"learning rates must be finite, at least 0 and the maximum not below the minimum, "
-            f"got {max_learning_rate} and {min_learning_rate}"
-        )

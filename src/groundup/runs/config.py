@@ -7,23 +7,26 @@ The sections that belong to a component are declared there (`ModelConfig`, `Opti
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
-from groundup.config import MAX_STEPS, Seed, Settings, flatten, load_settings, parse_weights
+from groundup.config import MAX_STEPS, Seed, Settings, parse_weights
 from groundup.model.config import ModelConfig
 from groundup.optim.config import OptimizerConfig, ScheduleConfig
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+=-]*$"
 _MAX_NAME_LENGTH = 200  # Of the 255 bytes that file systems allow.
 _MAX_SEQUENCES = 10**7
+DEFAULT_NUM_STEPS = 5_000
 _SHARDS = Path("shards")
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d{1,9})?", re.ASCII)
 
 
 class DataConfig(Settings):
     """What the run learns from."""
+
+    removed: ClassVar[Mapping[str, tuple[Any, ...]]] = {"order": ("epochs",)}
 
     shards: Path = _SHARDS
     """The folder that groundup data prepare wrote. With data.mix, the one whose validation split
@@ -35,10 +38,6 @@ class DataConfig(Settings):
 
     tokenizer: Path = Path("tokenizer.json")
     """The tokenizer the shards were encoded with; the run folder gets a copy."""
-
-    order: Literal["epochs", "random"] = "epochs"
-    """Every window once an epoch, in a new order each time; or windows sampled independently, of
-    which some come often and others never: 0.07 to 0.1 nats worse where text is read many times."""
 
     mask_documents: bool = False
     """Let tokens attend to their own document alone: a lower loss where documents are shorter than
@@ -88,12 +87,24 @@ class TuningConfig(Settings):
     tokens; all weights learn if not given."""
 
 
-class EvaluationConfig(Settings):
-    """How the run is measured on the validation split and on tasks; once more at the end."""
+class Interval(Settings):
+    """How often something happens: every so many steps, or after each fraction of the run."""
 
-    every_steps: int = Field(500, ge=0, le=MAX_STEPS)
-    """Steps from one evaluation to the next; 0 evaluates at the end alone. Checkpoints of which the
-    best is kept are measured as well."""
+    every_steps: int | None = Field(None, ge=0, le=MAX_STEPS)
+    """Steps from one to the next; 0 is at the end alone. Goes before every_fraction if given."""
+
+    every_fraction: float = Field(0.1, ge=0, le=1)
+    """The fraction of the run, of its steps or its minutes, from one to the next; 0 is at the end
+    alone."""
+
+    @property
+    def is_never(self) -> bool:
+        return not (self.every_fraction if self.every_steps is None else self.every_steps)
+
+
+class EvaluationConfig(Interval):
+    """How the run is measured on the validation split and on tasks; once more at the end.
+    Checkpoints of which the best is kept are measured as well."""
 
     num_windows: int | None = Field(256, ge=1, le=10**9)
     """How many windows of the split to use, the same ones each time; all of it if None."""
@@ -105,11 +116,8 @@ class EvaluationConfig(Settings):
     """Multiple-choice tasks to measure as well: agreement, who_did_what, or .jsonl files."""
 
 
-class CheckpointConfig(Settings):
+class CheckpointConfig(Interval):
     """What is kept of the run on disk; a checkpoint is also written at the end and on a signal."""
-
-    every_steps: int = Field(500, ge=0, le=MAX_STEPS)
-    """Steps from one checkpoint to the next; 0 writes one at the end alone."""
 
     keep_last: int = Field(3, ge=1, le=MAX_STEPS)
     """How many of the newest to keep."""
@@ -118,11 +126,11 @@ class CheckpointConfig(Settings):
     """Keep the one with the lowest validation loss as well."""
 
 
-class LoggingConfig(Settings):
-    """Where the metrics go besides metrics.jsonl."""
+class LoggingConfig(Interval):
+    """How often a line goes to metrics.jsonl and the console, and where the metrics go besides."""
 
-    every_steps: int = Field(10, ge=1, le=MAX_STEPS)
-    """Steps from one line of metrics.jsonl and of the console to the next."""
+    every_fraction: float = Field(0.002, ge=0, le=1)
+    """The fraction of the run from one line to the next."""
 
     tensorboard: bool = False
     """Write TensorBoard event files into the run folder."""
@@ -137,11 +145,11 @@ class LoggingConfig(Settings):
     """The project that wandb and trackio file the run under."""
 
 
-class SampleConfig(Settings):
+class SampleConfig(Interval):
     """Text that the model generates while it trains."""
 
-    every_steps: int = Field(0, ge=0, le=MAX_STEPS)
-    """Steps from one sample to the next; 0 generates none."""
+    every_fraction: float = Field(0.0, ge=0, le=1)
+    """The fraction of the run from one sample to the next; 0 generates none."""
 
     prompts: tuple[str, ...] = ("Once upon a time",)
     """The prompts to continue."""
@@ -200,8 +208,15 @@ class RunConfig(Settings):
     """Begin with the weights of the run in this folder instead of new ones. Its model settings and
     its tokenizer must be this run's; the context may differ, and the vocabulary may grow."""
 
-    num_steps: int = Field(5_000, ge=1, le=MAX_STEPS)
-    """Optimizer steps to take."""
+    num_steps: int | None = Field(None, ge=1, le=MAX_STEPS)
+    """Optimizer steps to take; 5,000 if neither this nor minutes nor epochs is given."""
+
+    minutes: float | None = Field(None, gt=0, le=10**7)
+    """Train for this long: the schedule follows the clock, and the run ends when the time is up, or
+    after num_steps if that comes first."""
+
+    epochs: float | None = Field(None, gt=0, le=10**6)
+    """Take as many steps as reading the data this often needs, unless num_steps is given."""
 
     batch_size: int = Field(32, ge=1, le=_MAX_SEQUENCES)
     """Sequences in one optimizer step."""
@@ -294,6 +309,14 @@ class RunConfig(Settings):
             raise ValueError("a run without a name has no folder yet")
         return self.runs_folder / self.name
 
+    @model_validator(mode="before")
+    @classmethod
+    def _give_length(cls, values: Any) -> Any:
+        lengths = ("num_steps", "minutes", "epochs")
+        if isinstance(values, Mapping) and all(values.get(name) is None for name in lengths):
+            return {**values, "num_steps": DEFAULT_NUM_STEPS}
+        return values
+
     @model_validator(mode="after")
     def _check_batch(self) -> "RunConfig":
         if self.batch_size % self.sequences_in_memory:
@@ -317,7 +340,7 @@ class RunConfig(Settings):
 
     @model_validator(mode="after")
     def _check_samples(self) -> "RunConfig":
-        if self.samples.every_steps and not self.samples.prompts:
+        if not self.samples.is_never and not self.samples.prompts:
             raise ValueError(
                 "samples.prompts is empty: give at least one prompt, or set "
                 "samples.every_steps to 0"
@@ -325,6 +348,7 @@ class RunConfig(Settings):
         return self
 
 
+# Each has a twin that is a fraction of the run: warmup_steps and warmup_fraction.
 COUNTED_IN_STEPS = (
     "schedule.warmup_steps",
     "schedule.decay_steps",
@@ -333,45 +357,22 @@ COUNTED_IN_STEPS = (
     "logging.every_steps",
     "samples.every_steps",
 )
-"""The settings that are counted in steps besides num_steps itself, by dotted name."""
 
 
-def scaled_steps(base: RunConfig, num_steps: int, chosen: Collection[str] = ()) -> dict[str, int]:
-    """num_steps, and what else is counted in steps so that it keeps its fraction of the run.
+def in_fractions(config: RunConfig, chosen: Collection[str] = ()) -> dict[str, Any]:
+    """The settings counted in steps of `config`, by dotted name, as fractions of its num_steps, so
+    that they suit a run of any length.
 
-    What is on stays on. Names in `chosen` are left out: they stay as they are.
-
-    base: the run as it is.
-    num_steps: how long it is to be.
-    chosen: dotted names of settings that a person set.
+    chosen: dotted names of settings that a person set, which stay as they are.
     """
-    values = {"num_steps": num_steps}
+    values: dict[str, Any] = {}
     for name in COUNTED_IN_STEPS:
         section, _, setting = name.partition(".")
-        value = getattr(getattr(base, section), setting)
-        if value and name not in chosen:
-            values[name] = max(1, round(value * num_steps / base.num_steps))
+        steps = getattr(getattr(config, section), setting)
+        if steps is not None and config.num_steps is not None and name not in chosen:
+            values[name] = None
+            values[name.replace("_steps", "_fraction")] = min(1.0, steps / config.num_steps)
     return values
-
-
-def with_num_steps(base: RunConfig, num_steps: int, chosen: Collection[str] = ()) -> RunConfig:
-    """The same run with another length, see `scaled_steps`.
-
-    base, num_steps, chosen: as there.
-    """
-    values = {**base.model_dump(), **scaled_steps(base, num_steps, chosen)}
-    return load_settings(RunConfig, None, values)
-
-
-def with_steps_of(config: RunConfig, run: RunConfig, chosen: Collection[str] = ()) -> RunConfig:
-    """The settings, with num_steps and what else is counted in steps as another run has it.
-
-    config, run: the settings, and the other run.
-    chosen: dotted names of settings that a person set, which stay; num_steps never does.
-    """
-    values, theirs = (dict(flatten(one.model_dump())) for one in (config, run))
-    taken = ["num_steps", *(name for name in COUNTED_IN_STEPS if name not in chosen)]
-    return load_settings(RunConfig, None, {**values, **{name: theirs[name] for name in taken}})
 
 
 def model_of(settings: Mapping[str, Any]) -> ModelConfig | None:

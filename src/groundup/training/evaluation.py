@@ -1,6 +1,6 @@
 """How well a model predicts text it has not learned from: loss, perplexity and bits per byte.
 
-The windows are fixed, so results compare over a run and between runs; no random state is touched.
+The text is fixed, so results compare over a run and between runs; no random state is touched.
 """
 
 import itertools
@@ -8,21 +8,24 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from groundup.data.batches.loader import Batch
 from groundup.data.batches.order import fixed_windows, whole_walk
 from groundup.data.batches.windows import IdArray, WindowReader
+from groundup.data.chats.packing import PackedRows
 from groundup.data.shards import Shards
 from groundup.distributed.process_group import ALONE, World
 from groundup.model import TransformerLM
 from groundup.nn.losses import perplexity
 from groundup.tokenizer import Tokenizer
+from groundup.training.step import summed_loss
 
-Windows = npt.NDArray[Any]
+Autocast = Callable[[], AbstractContextManager[Any]]
 
 
 @dataclass(frozen=True)
@@ -44,27 +47,14 @@ class Evaluation:
         return cls(loss, perplexity(loss), bits_per_byte, num_tokens)
 
 
-class Evaluate(Protocol):
-    """What measures a model on the same data each time it is asked."""
-
-    def __call__(
-        self, model: TransformerLM, autocast: Callable[[], AbstractContextManager[Any]] = ...
-    ) -> Evaluation:
-        """The forward passes run within `autocast()`."""
-        ...
-
-
 class Evaluator:
-    """Predicts the same windows of a split each time it is asked.
-
-    `num_windows` None takes the whole split, every token but the first exactly once; so is a
-    split that is shorter than one window. Several ranks share the windows of a `world`, with the
-    same result.
+    """Predicts the same windows of a split each time it is asked, or the answers of the same
+    conversations. Several ranks share the batches, with the same result.
     """
 
     def __init__(
         self,
-        shards: Shards | IdArray,
+        split: Shards | IdArray | PackedRows,
         tokenizer: Tokenizer,
         context_length: int,
         num_windows: int | None = 256,
@@ -72,80 +62,73 @@ class Evaluator:
         seed: int = 0,
         world: World = ALONE,
     ) -> None:
-        self._world = world
-        self._reader = WindowReader(shards, min(context_length, shards.num_ids - 1))
+        """num_windows: how many windows, chosen by `seed`, or the first so many rows of
+        conversations. None takes all of it, every token but the first exactly once; so is a split
+        that is shorter than one window.
+        """
+        self._split = split
         self._token_bytes = token_bytes(tokenizer)
+        self._context_length = context_length
+        self._num_windows = num_windows
         self._batch_size = batch_size
-        self._tail: Windows | None = None
-        if num_windows is None or shards.num_ids <= context_length:
-            walk = whole_walk(shards.num_ids, context_length)
-            self._starts = walk.starts
-            if walk.tail_length:
-                end = walk.tail_start + walk.tail_length + 1
-                self._tail = shards.read(walk.tail_start, end)[np.newaxis]
-        else:
-            self._starts = fixed_windows(shards.num_ids, context_length, num_windows, seed)
+        self._seed = seed
+        self._world = world
 
-    def __call__(
-        self,
-        model: TransformerLM,
-        autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
-    ) -> Evaluation:
-        device = model.device
+    def __call__(self, model: TransformerLM, autocast: Autocast = nullcontext) -> Evaluation:
         losses: list[torch.Tensor] = []
         num_tokens = num_bytes = 0
         with torch.no_grad(), autocast():
             batches = self._batches()
             while together := list(itertools.islice(batches, self._world.size)):
-                for windows in together:
-                    targets = windows[:, 1:]
+                for parts in together:
+                    targets = parts[1][parts[1] >= 0]
                     num_tokens += targets.size
                     num_bytes += int(self._token_bytes[targets].sum())
                 # Ranks may share the weights and have to compute at once, also for nothing.
-                windows = together[min(self._world.rank, len(together) - 1)]
-                ids = torch.from_numpy(windows.astype(np.int64)).to(device)
-                loss = model.loss(ids[:, :-1], ids[:, 1:], reduction="sum")
+                parts = together[min(self._world.rank, len(together) - 1)]
+                inputs, targets, *positions = torch.from_numpy(parts).to(model.device)
+                loss = summed_loss(model, Batch(0, inputs, targets, None, *positions))
                 if self._world.rank < len(together):
                     losses.append(loss)
         # One wait for the device, at the end.
         own = torch.stack(losses).cpu() if losses else torch.zeros(0)
-        parts = self._world.gather(own)
+        gathered = self._world.gather(own)
         in_order = [
-            part[index] for index in range(len(parts[0])) for part in parts if index < len(part)
+            part[index]
+            for index in range(len(gathered[0]))
+            for part in gathered
+            if index < len(part)
         ]
         nats = torch.stack(in_order).double().sum().item()
         return Evaluation.of(nats, num_tokens, num_bytes)
 
-    def _batches(self) -> Iterator[Windows]:
-        for first in range(0, len(self._starts), self._batch_size):
-            yield self._reader.read(self._starts[first : first + self._batch_size])
-        if self._tail is not None:
-            yield self._tail
+    def _batches(self) -> Iterator[npt.NDArray[np.int64]]:
+        """Inputs, targets and, of rows of several sequences, positions, one above the other."""
+        split, size = self._split, self._batch_size
+        if isinstance(split, PackedRows):
+            num_rows = min(self._num_windows or split.num_rows, split.num_rows)
+            for first in range(0, num_rows, size):
+                numbers = np.arange(first, min(first + size, num_rows))
+                parts = np.empty((3, len(numbers), split.context_length), np.int64)
+                split.fill(parts, numbers)
+                yield parts
+            return
+        length = min(self._context_length, split.num_ids - 1)
+        tail = 0, 0
+        if self._num_windows is None or split.num_ids <= self._context_length:
+            walk = whole_walk(split.num_ids, self._context_length)
+            starts, tail = walk.starts, (walk.tail_start, walk.tail_length)
+        else:
+            starts = fixed_windows(split.num_ids, length, self._num_windows, self._seed)
+        reader = WindowReader(split, length)
+        for first in range(0, len(starts), size):
+            yield _pair(reader.read(starts[first : first + size]))
+        if tail[1]:
+            yield _pair(split.read(tail[0], tail[0] + tail[1] + 1)[np.newaxis])
 
 
-def evaluate(
-    model: TransformerLM,
-    shards: Shards,
-    tokenizer: Tokenizer,
-    *,
-    num_windows: int | None = None,
-    batch_size: int = 32,
-    seed: int = 0,
-    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
-) -> Evaluation:
-    """loss = mean -ln p(token | those before it), on a split or on some windows of it.
-
-    model: what predicts.
-    shards: the split to predict.
-    tokenizer: says how many bytes each id stands for.
-    num_windows: how many windows to predict, chosen by `seed`; None takes the whole split.
-    batch_size: windows at once.
-    seed: of the choice of windows.
-    autocast: what the forward passes run within.
-    """
-    context_length = model.config.context_length
-    evaluator = Evaluator(shards, tokenizer, context_length, num_windows, batch_size, seed)
-    return evaluator(model, autocast)
+def _pair(windows: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    return np.stack([windows[:, :-1], windows[:, 1:]]).astype(np.int64)
 
 
 def token_bytes(tokenizer: Tokenizer) -> npt.NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""The training loop: batches in, steps, metrics, evaluations, samples and checkpoints out.
+"""The training loop: open, step, log, evaluate, sample, save, stop.
 
 What each of these does lives in a file of its own; here is when, and in which order. A step that
 is followed by nothing but a log line is finished while the device computes the next one.
@@ -9,61 +9,57 @@ import datetime
 import functools
 import gc
 import logging
-import signal
+import re
+import shutil
 import time
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
-from groundup.checkpoint import capture_random_state, restore_random_state
-from groundup.config import flatten, save_yaml
-from groundup.data.batches.windows import Ids
+from groundup.checkpoint import CheckpointFolder, capture_random_state, restore_random_state
 from groundup.distributed.process_group import (
     LostRankError,
-    World,
     find_world,
     lost_ranks_named,
     open_world,
 )
-from groundup.errors import ConfigError, GroundupError
-from groundup.model import TransformerLM
-from groundup.optim.build import average_decay
+from groundup.errors import GroundupError
+from groundup.nn.adapters import adapted_state
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runs.outcome import Outcome, State
-from groundup.runtime import Progress, count_of, format_duration
-from groundup.training.budget import TimeBudget, WriteSample, with_decided_length
-from groundup.training.execution import (
-    autocast,
-    resolve,
-    resolve_device,
-    switches,
-    with_micro_batch_of,
-)
-from groundup.training.failures import describe_divergence, memory_advice
-from groundup.training.metrics import TASK_PREFIX, Meter, MetricsWriter, learning_rate_of
-from groundup.training.own_parts import Loss, OwnParts
-from groundup.training.refit import Refit
-from groundup.training.run_data import RunData
-from groundup.training.saving import Saver
+from groundup.runtime import count_of, format_duration, peak_memory_bytes
+from groundup.training.callbacks import Callback
+from groundup.training.clock import Clock, Tick
+from groundup.training.data import open_data
+from groundup.training.environment import check_changes
+from groundup.training.evaluation import Evaluation
+from groundup.training.execution import autocast, switches
+from groundup.training.machine import Machine
+from groundup.training.metrics import TASK_PREFIX, Meter, MetricsWriter
+from groundup.training.overrides import Loss, Overrides, check_overrides
+from groundup.training.resolve import ResolvedRun, resolve
 from groundup.training.setup import OpenRun, open_run
 from groundup.training.signals import StopRequest
-from groundup.training.step import QueuedStep, choose_step
-from groundup.training.timetable import Timetable
+from groundup.training.state import Saver
+from groundup.training.step import QueuedStep, Step
+
+_NO_MEMORY = re.compile(r"out of memory|not enough memory|can't allocate memory", re.IGNORECASE)
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class TrainSummary:
-    """Where a run stands when `train` returns."""
+    """How a run stands when `train` returns."""
 
     run_folder: Path
     steps: int
-    num_steps: int
+    num_steps: int | None
+    is_finished: bool
     tokens: int
     num_skipped: int
     loss: float | None
@@ -74,10 +70,6 @@ class TrainSummary:
     stopped_by: str | None = None
     """The signal that ended it early, if one did."""
 
-    @property
-    def is_finished(self) -> bool:
-        return self.steps >= self.num_steps
-
     def describe(self) -> str:
         """One line that says how the run ended and how to continue it."""
         took = format_duration(self.wall_seconds)
@@ -85,197 +77,306 @@ class TrainSummary:
             return (
                 f"done: {count_of(self.steps, 'step')} in {took}; the run is in {self.run_folder}"
             )
+        whole = "" if self.num_steps is None else f" of {self.num_steps:,}"
         return (
-            f"stopped after step {self.steps:,} of {self.num_steps:,} and saved in "
-            f"{self.run_folder}; continue with the same command and --resume"
+            f"stopped after step {self.steps:,}{whole} and saved in {self.run_folder}; continue "
+            f"with the same command and --resume"
         )
 
 
 def train(
     config: RunConfig,
     *,
-    model: TransformerLM | None = None,
-    dataset: Ids | None = None,
-    validation: Ids | None = None,
-    loss: Loss | None = None,
     resume: bool = False,
     allow_changes: bool = False,
-    write_sample: WriteSample | None = None,
-    progress: Progress | None = None,
-    stop_after: int | None = None,
-    budget: TimeBudget | None = None,
-    choose_length: Callable[[RunConfig, RunData], RunConfig] | None = None,
-    measured: Collection[str] = (),
+    callbacks: Sequence[Callback] = (),
+    clock: Clock | None = None,
+    **overrides: Unpack[Overrides],
 ) -> TrainSummary:
     """Train a run from its first step, or with `resume` from its newest checkpoint, to its last.
 
-    Processes that torchrun started train it together, and must be given the same settings.
+    Processes that torchrun started train it together, by the settings of the first. A run without a
+    name gets one from the time. Out of memory, one process goes on with smaller micro-batches.
 
-    config: all settings; a run without a name gets one from the time.
-    model: learns instead of a new one of the settings; its layers may be swapped.
-    dataset, validation: ids to learn from and to validate with instead of the shards: an array, a
-        memory map, or what `open_shards` returns.
-    loss: given the model, inputs and targets, the mean loss to learn by. Validation losses are
-        cross-entropies all the same. A resume needs the same model, dataset and loss again.
     allow_changes: accept settings that differ from those the run began with, an error otherwise.
-    write_sample: given the model, the run's tokenizer and a prompt, returns a continuation.
-    progress: is told (steps done, all steps) after every step.
-    stop_after: ends the run at that step as a signal would: saved, to be resumed.
-    budget: num_steps becomes what fits into that time on this machine, measured before the first
-        step and again while it trains. A resume keeps what it has become.
-    choose_length: gives a new run its number of steps once its data are known.
-    measured: the settings, by dotted name, that each process has chosen by measuring its machine:
-        those of the first count.
+    clock: what `minutes` counts from, or where to stop; by default from this call to the end.
+    overrides: a model, data or a loss in place of what the settings say, see `Overrides`.
     """
-    given = dict(flatten(config.model_dump(mode="json")))
+    clock = clock or Clock()
     if config.name is None:
         now = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
         config = config.model_copy(update={"name": now})
-    own = OwnParts(model, dataset, validation, loss)
     with contextlib.ExitStack() as stack:
-        device, minutes = resolve_device(config).device, config.distributed.timeout_minutes
-        world = stack.enter_context(open_world(find_world(), device, minutes))
+        machine = Machine.detect(config.device)
+        minutes = config.distributed.timeout_minutes
+        world = stack.enter_context(open_world(find_world(), machine.device, minutes))
         with world.together():
-            # With the clock, or a measurement of the machine, ranks may come to other settings.
-            free = set().union(*world.gather(set(measured)))
-            same = {name: value for name, value in given.items() if name not in free}
-            world.check_same({**same, "--allow-changes": allow_changes})
             config, resume = world.from_first((config, resume))
+            check_overrides(config, overrides)
+            if "model" in overrides:
+                config = config.model_copy(update={"model": overrides["model"].config})
             folder = RunFolder(config.run_folder)
-            if resume and folder.has_run():
-                config = with_micro_batch_of(folder.read_config(), config, world)
-            config = world.from_first(resolve(own.check(config), world))
-        if budget is not None:
-            _check_budget(own, world)
+            previous = folder.read_config() if resume and folder.has_run() else None
+            run = world.from_first(resolve(config, machine, world, previous=previous))
+            if previous is not None:
+                settings = previous.model_dump(mode="json")
+                check_changes(settings, run.config, allow_changes=allow_changes)
         with world.together():
             if world.is_first:
                 stack.enter_context(folder.claim(resume=resume))
-        if budget is not None and resume:
-            config, budget = with_decided_length(config, folder, budget), None
         with world.together():
             record = stack.enter_context(folder.recording(world.rank))
             record.takes_errors = not resume
-        stack.enter_context(switches(config))
-        stack.enter_context(memory_advice(config))
-        refit = None
-        if budget is not None:
-            refit = Refit(folder.path, budget, write_sample)
-            choose_length = refit.choose
+        stack.enter_context(switches(run.config))
+        for callback in callbacks:
+            stack.callback(callback.close)
         with world.together():
-            run = open_run(
-                config,
-                folder,
-                resume=resume,
-                allow_changes=allow_changes,
-                choose_length=choose_length,
-                budget=budget,
-                own=own,
-                world=world,
-            )
-        record.takes_errors = True
-        for tracker in run.trackers:
-            stack.callback(tracker.close)
-        training = _Training(run, write_sample, progress, loss, refit)
-        record.outcome = training.outcome
-        return training.run(stop_after)
+            data = open_data(run.config, folder, overrides, resume=resume)
+            if run.config.epochs is not None and run.config.num_steps is None:
+                rows = data.epoch_rows(run.config.model.context_length)
+                run = resolve(config, machine, world, previous=previous, epoch_rows=rows)
+                run = world.from_first(run)
+        while True:
+            try:
+                with world.together():
+                    opened = open_run(
+                        run,
+                        data,
+                        folder,
+                        resume=resume,
+                        allow_changes=allow_changes,
+                        model=overrides.get("model"),
+                        world=world,
+                    )
+                record.takes_errors = True
+                with contextlib.ExitStack() as trackers:
+                    for tracker in opened.trackers:
+                        trackers.callback(tracker.close)
+                    loop = _Loop(opened, clock, callbacks, overrides.get("loss"))
+                    record.outcome = loop.outcome
+                    return loop.run()
+            except (RuntimeError, MemoryError) as error:
+                if not _is_out_of_memory(error):
+                    raise
+                run = _with_half_the_memory(run, world.size, error)
+            # The same settings but for the micro-batches, from what is saved.
+            resume, allow_changes = folder.has_run(), True
+            opened, loop = None, None  # type: ignore[assignment]
+            _free_memory(machine.device)
 
 
-class _Training:
+class _Loop:
     """The loop over one run."""
 
     def __init__(
-        self,
-        run: OpenRun,
-        write_sample: WriteSample | None,
-        progress: Progress | None,
-        loss: Loss | None,
-        refit: Refit | None,
+        self, run: OpenRun, clock: Clock, callbacks: Sequence[Callback], loss: Loss | None
     ) -> None:
+        config, state = run.config, run.state
         self._run = run
-        self._world = run.state.reduction.world
-        config = run.config
-        self._state = run.state
-        self._write_sample = write_sample
-        self._progress = progress
-        self._loss = loss
-        self._refit = refit
-        self._meter = Meter(config, run.state.wall_seconds, run.state.tokens, self._world.size)
-        self._metrics = MetricsWriter(config, run.folder.metrics_file, self._meter, run.trackers)
-        self._saver = Saver(run.checkpoints, self._metrics, {}, run.resumed_step)
+        self._config = config
+        self._world = state.reduction.world
+        self._state = state
+        self._clock = clock
+        self._callbacks = callbacks
+        self._samplers = [one for one in callbacks if type(one).sample is not Callback.sample]
+        self._meter = Meter(config, run.peak_flops_per_second, state, self._world.size)
+        listeners = [*run.trackers, *callbacks]
+        self._metrics = MetricsWriter(config, run.folder.metrics_file, self._meter, listeners)
+        settings = config.model_dump(mode="json")
+        self._saver = Saver(run.checkpoints, self._metrics.sync, settings, run.resumed_step)
         self._stop = StopRequest()
         self._ending: State = "failed"
-        self._use(config)
-
-    def _use(self, config: RunConfig) -> None:
-        """Train by these settings, of the run itself or with another length."""
-        run, state = self._run, self._state
-        self._config = self._metrics.config = config
-        self._saver.settings = config.model_dump(mode="json")
-        self._timetable = Timetable(
-            config,
-            can_evaluate=run.evaluator is not None or run.tasks is not None,
-            can_sample=self._write_sample is not None,
+        # What gathers weights cannot be recorded.
+        can_record = state.local is None
+        self._step = Step(
+            config, state.model, state.optimizer, state.reduction, loss, can_record=can_record
         )
-        state.optimizer.average_decay = average_decay(config.optimizer, config.num_steps)
-        if state.local is not None:
-            # What gathers the weights cannot be recorded.
-            config = config.model_copy(update={"cuda_graph": False})
-        self._step = choose_step(config, state.model, state.optimizer, self._loss, state.reduction)
 
-    def run(self, stop_after: int | None) -> TrainSummary:
-        """Take all steps up to the last, or `stop_after`, or a signal; save and sum up."""
-        loader = self._run.loader
+    def run(self) -> TrainSummary:
+        """Take all steps until the clock gives no more; save and sum up."""
+        loader, state, clock = self._run.loader, self._state, self._clock
         began = time.monotonic()
         with self._stop, self._saved_if_ranks_are_lost():
-            while self._take_steps(stop_after):
-                pass
+            clock.open(self._config, self._world, self._stop, state.clock, state.step)
+            if clock.is_measuring:
+                clock.reserve_seconds = self._measure_end()
+            with loader.batches(state.step, self._most_steps()) as batches:
+                queued: QueuedStep | None = None
+                for batch in batches:
+                    tick = clock.tick(batch.step + 1)
+                    if tick is None:
+                        break
+                    launched = self._step(batch, tick)
+                    if queued is not None:
+                        self._finish(queued)
+                    queued = launched
+                    if not self._may_wait(tick):
+                        self._finish(launched)
+                        queued = None
+                    if tick.is_last:
+                        break
+                if queued is not None:
+                    self._finish(queued)
             # The loader is to be ahead of the device always; a user can see whether it is.
-            fraction = loader.wait_seconds / max(time.monotonic() - began, 1e-9)
             _log.info(
                 "waited for batches: %.2f s, %.1f%% of the time",
                 loader.wait_seconds,
-                100 * fraction,
+                100 * loader.wait_seconds / max(time.monotonic() - began, 1e-9),
             )
             return self._end()
 
-    def _take_steps(self, stop_after: int | None) -> bool:
-        """Take all steps of the length that the run has; whether it got another one meanwhile."""
-        config, state = self._config, self._state
-        last_step = config.num_steps
-        if stop_after is not None:
-            last_step = min(last_step, stop_after)
-        num_steps = max(0, last_step - state.step)
-        with self._run.loader.batches(state.step, num_steps) as batches:
-            queued: QueuedStep | None = None
-            for batch in batches:
-                launched = self._step(batch)
-                if queued is not None:
-                    self._finish(queued)
-                queued = launched
-                is_look_due = self._is_look_due(launched.step)
-                if is_look_due or not self._may_wait(launched.step):
-                    self._finish(launched, is_look_due)
-                    queued = None
-                if self._is_stopped():
-                    break
-                if self._config is not config:
-                    return True
-            if queued is not None:
-                self._finish(queued)
-        return False
+    def outcome(self) -> Outcome:
+        """How the run ended, to be asked when it has."""
+        stop_signal = self._stop.signal if self._ending == "stopped" else None
+        return Outcome(
+            self._ending,
+            self._state.step,
+            None if stop_signal is None else stop_signal.name,
+            {"wall_seconds": round(self._meter.wall_seconds, 3), "tokens": self._state.tokens},
+        )
 
-    def _is_look_due(self, step: int) -> bool:
-        """Is it to be seen after this step whether the length still suits the time?"""
-        is_last = step >= self._config.num_steps
-        return self._refit is not None and not is_last and self._refit.is_due(step)
+    def _most_steps(self) -> int | None:
+        num_steps = self._config.num_steps
+        return None if num_steps is None else max(0, num_steps - self._state.step)
 
-    def _is_stopped(self) -> bool:
-        """Has a signal asked any rank to stop? All ranks stop after the same step."""
-        number = self._world.greatest(self._stop.signal or 0)
-        # A signal that came while the ranks asked each other counts after the next step.
-        if number:
-            self._stop.signal = signal.Signals(number)
-        return number != 0
+    def _may_wait(self, tick: Tick) -> bool:
+        """Whether the result of a step may be read after the next one is queued.
+
+        Not where something looks at the weights in between, nor while steps are being skipped:
+        the run must stop before a step too many.
+        """
+        needs_weights = (
+            self._is_evaluation_due(tick)
+            or self._is_sample_due(tick)
+            or tick.is_due(self._config.checkpoints)
+        )
+        return (
+            _has_queue(self._config)
+            # A skipped step must not have used up random numbers that a checkpoint needs.
+            and not self._config.model.dropout
+            and self._config.max_skipped_steps > 1
+            and self._state.num_skipped_in_row == 0
+            and not needs_weights
+        )
+
+    def _is_evaluation_due(self, tick: Tick) -> bool:
+        """A checkpoint that may be the best one has to be measured, whatever the intervals."""
+        if self._run.evaluator is None and self._run.tasks is None:
+            return False
+        evaluation, checkpoints = self._config.evaluation, self._config.checkpoints
+        is_measured = checkpoints.keep_best and not evaluation.is_never
+        return tick.is_due(evaluation) or (is_measured and tick.is_due(checkpoints))
+
+    def _is_sample_due(self, tick: Tick) -> bool:
+        samples = self._config.samples
+        return bool(self._samplers) and not samples.is_never and tick.is_due(samples)
+
+    def _finish(self, queued: QueuedStep) -> None:
+        """Everything that follows a step, in a fixed order: metrics, evaluation, sample, save."""
+        config, state, tick = self._config, self._state, queued.tick
+        result = queued.read()
+        state.count_step(result.loss, result.is_skipped)
+        if config.model.dropout and not result.is_skipped:
+            state.random_state = capture_random_state(state.model.device)
+        metrics: dict[str, Any] = {}
+        if result.is_skipped:
+            metrics |= {"skipped": True, "reason": result.reason, "batch_starts": self._starts()}
+        if result.is_skipped or tick.step == 1 or tick.is_due(config.logging):
+            metrics["loss"] = result.loss
+            metrics["learning_rate"] = queued.learning_rate
+            metrics["gradient_norm"] = result.gradient_norm
+            metrics |= self._meter.read(state.tokens)
+        validation_loss = None
+        try:
+            if self._is_evaluation_due(tick):
+                validation_loss = self._evaluate(metrics)
+            if self._is_sample_due(tick):
+                metrics["samples"] = self._sample()
+        finally:
+            # Also if a rank is lost on the way: the step is saved, and a resume begins behind it.
+            if metrics:
+                metrics |= self._clock.take_progress(state.step)
+            if metrics and self._world.is_first:
+                self._metrics.write(state, metrics, tick.progress)
+        if state.num_skipped_in_row >= config.max_skipped_steps:
+            self._give_up(result.reason)
+        if tick.is_due(config.checkpoints):
+            self._save(validation_loss)
+        for callback in self._callbacks:
+            callback.after_step(state.step, tick.progress)
+
+    def _evaluate(self, metrics: dict[str, Any]) -> float | None:
+        """Measure on validation text and on tasks, where there are such; gives the loss."""
+        evaluation, tasks = self._measure()
+        metrics |= tasks
+        if evaluation is None:
+            return None
+        self._state.note_validation(evaluation.loss, evaluation.bits_per_byte)
+        metrics["validation_loss"] = evaluation.loss
+        metrics["perplexity"] = evaluation.perplexity
+        metrics["bits_per_byte"] = evaluation.bits_per_byte
+        return evaluation.loss
+
+    def _measure(self) -> tuple[Evaluation | None, dict[str, float]]:
+        evaluator, tasks, model = self._run.evaluator, self._run.tasks, self._state.model
+        in_precision = functools.partial(autocast, self._config)
+        with self._meter.pause(), self._state.averaged():
+            evaluation = None if evaluator is None else evaluator(model, in_precision)
+            scores = [] if tasks is None else tasks(model, in_precision)
+        return evaluation, {f"{TASK_PREFIX}{score.name}": score.raw.value for score in scores}
+
+    def _sample(self) -> list[str]:
+        random_state = capture_random_state()
+        texts = []
+        with self._meter.pause(), self._state.averaged(), torch.no_grad():
+            model = self._state.whole_model()
+            for prompt in self._config.samples.prompts if self._world.is_first else ():
+                found = (one.sample(model, self._run.tokenizer, prompt) for one in self._samplers)
+                texts.append(next((text for text in found if text is not None), ""))
+        restore_random_state(random_state)
+        return texts
+
+    def _measure_end(self) -> float:
+        """How long a timed run takes for what follows its last step; that is tried before it."""
+        if self._config.compile != "off":
+            self._measure()
+        seconds = self._clock.time(self._measure)
+        if self._samplers and not self._config.samples.is_never:
+            seconds += self._clock.time(self._sample)
+        state, scratch = self._state, self._run.folder.path / ".timing"
+        if state.local is None and self._world.is_first:
+            save = functools.partial(
+                CheckpointFolder(scratch).save,
+                0,
+                adapted_state(state.model),
+                state.optimizer_state(),
+                state.counters(),
+            )
+            try:
+                # The optimizer has no state yet; later it has twice as much as the weights.
+                seconds += 3 * self._clock.time(save)
+            except OSError as error:
+                _log.warning("how long a checkpoint takes is not known: %s", error)
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+        return seconds
+
+    def _save(self, metric: float | None = None) -> None:
+        """Write a checkpoint, if this is a rank that does."""
+        state = self._state
+        if not self._world.is_first and state.local is None:
+            return
+        with self._meter.pause(), state.averaged():
+            state.wall_seconds = self._meter.wall_seconds
+            state.clock = self._clock.state(state.last_good_step)
+            with lost_ranks_named(self._world):
+                self._saver.save(state, metric)
+
+    def _save_at_last(self) -> None:
+        """Save, and end with an error if that cannot be."""
+        with self._world.together(), lost_ranks_named(self._world):
+            self._save()
+            self._saver.check()
 
     @contextlib.contextmanager
     def _saved_if_ranks_are_lost(self) -> Iterator[None]:
@@ -288,147 +389,37 @@ class _Training:
             yield
         except LostRankError:
             self._stop.outlast_termination()
-            state = self._state
-            is_whole = state.local is None and not state.optimizer.is_moving
-            if is_whole and not _works_through_a_queue(self._config):
+            if self._state.is_whole and not _has_queue(self._config):
                 self._save()
             raise
-
-    def outcome(self) -> Outcome:
-        """How the run ended, to be asked when it has."""
-        stop_signal = self._stop.signal if self._ending == "stopped" else None
-        return Outcome(
-            self._ending,
-            self._state.step,
-            None if stop_signal is None else stop_signal.name,
-            {"wall_seconds": round(self._meter.wall_seconds, 3), "tokens": self._state.tokens},
-        )
-
-    def _may_wait(self, step: int) -> bool:
-        """May the result of a step be read after the next one is queued?
-
-        Not where something looks at the weights in between, nor while steps are being skipped:
-        the run must stop before a step too many.
-        """
-        return (
-            _works_through_a_queue(self._config)
-            and self._config.max_skipped_steps > 1
-            and self._state.num_skipped_in_row == 0
-            and not self._timetable.needs_weights(step)
-        )
-
-    def _finish(self, queued: QueuedStep, is_look_due: bool = False) -> None:
-        """Everything that follows a step, in a fixed order: metrics, evaluation, sample, save."""
-        config, state, timetable = self._config, self._state, self._timetable
-        result = queued.read()
-        state.count_step(result.loss, result.is_skipped)
-        if config.model.dropout and not result.is_skipped and not _works_through_a_queue(config):
-            state.random_state = capture_random_state(state.model.device)
-        metrics: dict[str, Any] = {}
-        if result.is_skipped:
-            metrics |= {"skipped": True, "reason": result.reason, "batch_starts": self._starts()}
-        if result.is_skipped or timetable.is_log_due(state.step):
-            metrics["loss"] = result.loss
-            metrics["learning_rate"] = learning_rate_of(config, state.step)
-            metrics["gradient_norm"] = result.gradient_norm
-            metrics |= self._meter.read(state.tokens)
-        validation_loss = None
-        try:
-            if timetable.is_evaluation_due(state.step):
-                validation_loss = self._evaluate(metrics)
-            if timetable.is_sample_due(state.step):
-                self._sample(metrics)
-        finally:
-            # Also if a rank is lost on the way: the step is saved, and a resume begins behind it.
-            if metrics and self._world.is_first:
-                self._metrics.write(state, metrics)
-        if state.num_skipped_in_row >= config.max_skipped_steps:
-            self._give_up(result.reason)
-        is_saved = is_look_due and not result.is_skipped and self._look_again(validation_loss)
-        if timetable.is_save_due(state.step) and not is_saved:
-            self._save(validation_loss)
-        if self._progress is not None:
-            self._progress(state.step, self._config.num_steps)
-
-    def _look_again(self, validation_loss: float | None) -> bool:
-        """Give the run another length where its time asks for it; whether it did and saved that."""
-        assert self._refit is not None
-        before = self._config
-        config = self._refit.look(before, self._state.step, self._meter)
-        if config is None:
-            return False
-        # A recorded step has memory that only a collection gives back before the next is recorded.
-        del self._step
-        gc.collect()
-        self._use(config)
-        try:
-            # A resume goes on from a checkpoint of the settings that the folder has.
-            self._save(validation_loss)
-            self._saver.check()
-            save_yaml(self._run.folder.config_file, config)
-        except (GroundupError, OSError) as error:
-            _log.error("the run keeps its %s steps: %s", f"{before.num_steps:,}", error)
-            self._use(before)
-            return False
-        return True
-
-    def _evaluate(self, metrics: dict[str, Any]) -> float | None:
-        """Measure on validation text and on tasks, where there are such; gives the loss."""
-        evaluator, tasks, model = self._run.evaluator, self._run.tasks, self._state.model
-        in_precision = functools.partial(autocast, self._config)
-        with self._meter.pause("evaluation"), self._state.averaged():
-            evaluation = None if evaluator is None else evaluator(model, in_precision)
-            scores = [] if tasks is None else tasks(model, in_precision)
-        metrics |= {f"{TASK_PREFIX}{score.name}": score.raw.value for score in scores}
-        if evaluation is None:
-            return None
-        self._state.note_validation(evaluation.loss, evaluation.bits_per_byte)
-        metrics["validation_loss"] = evaluation.loss
-        metrics["perplexity"] = evaluation.perplexity
-        metrics["bits_per_byte"] = evaluation.bits_per_byte
-        return evaluation.loss
-
-    def _sample(self, metrics: dict[str, Any]) -> None:
-        assert self._write_sample is not None
-        random_state = capture_random_state()
-        with self._meter.pause("sample"), self._state.averaged(), torch.no_grad():
-            model = self._state.whole_model()
-            if self._world.is_first:
-                metrics["samples"] = [
-                    self._write_sample(model, self._run.tokenizer, prompt)
-                    for prompt in self._config.samples.prompts
-                ]
-        restore_random_state(random_state)
-
-    def _save(self, metric: float | None = None) -> None:
-        """Write a checkpoint, if this is a rank that does."""
-        if not self._world.is_first and self._state.local is None:
-            return
-        with self._meter.pause("checkpoint"), self._state.averaged():
-            self._state.wall_seconds = self._meter.wall_seconds
-            with lost_ranks_named(self._world):
-                self._saver.save(self._state, metric)
-
-    def _save_at_last(self) -> None:
-        """Save, and end with an error if that cannot be."""
-        with self._world.together(), lost_ranks_named(self._world):
-            self._save()
-            self._saver.check()
 
     def _give_up(self, reason: str) -> None:
         """Too many steps in a row were skipped: save the state before them and say what to do."""
         self._save_at_last()
         self._ending = "diverged"
-        raise GroundupError(describe_divergence(self._config, self._state, reason, self._starts()))
+        state, starts = self._state, self._starts()
+        shown = ", ".join(map(str, starts[:4])) + (", …" if len(starts) > 4 else "")
+        rate = self._config.optimizer.learning_rate
+        raise GroundupError(
+            f"{state.num_skipped_in_row} steps in a row had no finite loss and gradients (the "
+            f"last: {reason}; its windows begin at ids {shown}), so the run stopped; weights and "
+            f"optimizer are as they were after step {state.last_good_step}, its last good one, and "
+            f"are saved. Lower --optimizer.learning-rate from {rate:g}, clip gradients with "
+            f"--clip-norm 1, compute with --precision float32 or use --model.qk-norm in a new run; "
+            f"continue with --resume --allow-changes. metrics.jsonl names the windows of every "
+            f"skipped step: if they are always the same, look at the text there"
+        )
 
     def _end(self) -> TrainSummary:
         self._save_at_last()
         state = self._state
-        self._ending = "finished" if state.step >= self._config.num_steps else "stopped"
+        is_finished = self._clock.is_done(state.step)
+        self._ending = "finished" if is_finished else "stopped"
         summary = TrainSummary(
             run_folder=self._run.folder.path,
             steps=state.step,
             num_steps=self._config.num_steps,
+            is_finished=is_finished,
             tokens=state.tokens,
             num_skipped=state.num_skipped,
             loss=state.loss,
@@ -450,15 +441,45 @@ class _Training:
         return starts
 
 
-def _check_budget(own: OwnParts, world: World) -> None:
-    if not own.is_empty:
-        raise ConfigError("a time decides the length of a run by settings alone: give num_steps")
-    if world.size > 1:
-        raise ConfigError(
-            f"--minutes times the steps of one process and not of {world.size}: give --num-steps"
-        )
-
-
-def _works_through_a_queue(config: RunConfig) -> bool:
-    """Does the device compute while the host is busy with something else?"""
+def _has_queue(config: RunConfig) -> bool:
+    """Whether the device computes while the host is busy with something else."""
     return config.device.startswith("cuda")
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    is_known = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return is_known or _NO_MEMORY.search(str(error)) is not None
+
+
+def _with_half_the_memory(run: ResolvedRun, num_ranks: int, error: Exception) -> ResolvedRun:
+    """The run with smaller micro-batches; an error with numbers where there are none."""
+    config = run.config
+    size, length = config.sequences_in_memory, config.model.context_length
+    sizes = range(size // 2, 0, -1)
+    half = next((count for count in sizes if config.batch_size % count == 0), None)
+    if half is None or num_ranks > 1:
+        advice = f"a smaller model or a --model.context-length below {length}"
+        if half is not None:
+            advice = f"--micro-batch-size {half}, which gives the same batch in less memory"
+        raise GroundupError(
+            f"out of memory on {config.device} with micro-batches of {size} sequences of {length} "
+            f"tokens in {config.precision} ({_memory_in_use(config.device)}). Use {advice}, or "
+            f"close other programs; a run that has checkpoints continues with --resume"
+        ) from error
+    _log.warning("out of memory: micro-batches of %d sequences instead of %d", half, size)
+    return replace(run, config=config.model_copy(update={"micro_batch_size": half}))
+
+
+def _memory_in_use(device: str) -> str:
+    if device.startswith("cuda"):
+        free, total = torch.cuda.mem_get_info(device)
+        peak = torch.cuda.max_memory_allocated(device)
+        return f"{peak / 2**30:.1f} GiB at most, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
+    return f"{peak_memory_bytes() / 2**30:.1f} GiB at most in use"
+
+
+def _free_memory(device: str) -> None:
+    """Drop what only cycles hold, a recorded graph with its memory for one."""
+    gc.collect()
+    if device.startswith("cuda"):
+        torch.cuda.empty_cache()

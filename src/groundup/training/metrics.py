@@ -1,7 +1,7 @@
 """The metrics of a run while it trains: speed and MFU measured, and each record sent on.
 
 metrics.jsonl, which is the truth, gets one line a step that has something to say; then come
-trackers, log and console.
+callbacks, log and console.
 """
 
 import contextlib
@@ -15,13 +15,11 @@ from typing import Any
 import torch
 
 from groundup.files import append_json_line
-from groundup.optim.schedules import learning_rate_at
 from groundup.planner.flops import training_flops_per_token
 from groundup.runs.config import RunConfig
 from groundup.runtime import format_duration, peak_memory_bytes
-from groundup.training.execution import find_peak
+from groundup.training.callbacks import Callback
 from groundup.training.state import TrainingState
-from groundup.training.trackers import Tracker
 
 # Taken from the machine, so not the same when a run is repeated; all other metrics are.
 MEASURED = frozenset(
@@ -31,25 +29,34 @@ MEASURED = frozenset(
 TASK_PREFIX = "task/"
 """Before the name of a task: the metric that holds its accuracy."""
 
+_SHOWN = {
+    "loss": "loss {:.4f}",
+    "validation_loss": "validation loss {:.4f}",
+    "perplexity": "perplexity {:.2f}",
+    "bits_per_byte": "bits per byte {:.4f}",
+    "learning_rate": "learning rate {:.2e}",
+    "gradient_norm": "gradient norm {:.3f}",
+}
+
 _log = logging.getLogger(__name__)
 
 
 class MetricsWriter:
-    """Sends records to metrics.jsonl, trackers and log.
+    """Sends records to metrics.jsonl, callbacks and log.
 
     What a full disk refuses is kept and tried again.
     """
 
     def __init__(
-        self, config: RunConfig, path: Path, meter: "Meter", trackers: Sequence[Tracker] = ()
+        self, config: RunConfig, path: Path, meter: "Meter", callbacks: Sequence[Callback] = ()
     ) -> None:
-        self.config = config
+        self._config = config
         self._path = path
         self._meter = meter
-        self._trackers = trackers
+        self._callbacks = callbacks
         self._waiting: list[dict[str, Any]] = []
 
-    def write(self, state: TrainingState, metrics: dict[str, Any]) -> None:
+    def write(self, state: TrainingState, metrics: dict[str, Any], progress: float) -> None:
         """Complete the metrics of the latest step to a record and send it off."""
         record = base_record(state, self._meter.wall_seconds) | metrics
         is_first_failure = not self._waiting
@@ -63,10 +70,11 @@ class MetricsWriter:
                     self._path,
                     error.strerror,
                 )
-        for tracker in self._trackers:
-            tracker.write(record)
-        _log.info(show_record(record, self.config.num_steps, self._seconds_left(record)))
-        prompts = self.config.samples.prompts
+        for callback in self._callbacks:
+            callback.record(record)
+        left = self._meter.seconds_left(progress)
+        _log.info(show_record(record, self._config.num_steps, left))
+        prompts = self._config.samples.prompts
         for prompt, text in zip(prompts, record.get("samples", ()), strict=False):
             _log.info("sample: %s", " ".join(f"{prompt}{text}".split()))
 
@@ -86,11 +94,6 @@ class MetricsWriter:
             append_json_line(self._path, self._waiting[0])
             self._waiting.pop(0)
 
-    def _seconds_left(self, record: dict[str, Any]) -> float | None:
-        speed = record.get("tokens_per_second")
-        tokens_left = (self.config.num_steps - record["step"]) * self.config.tokens_per_step
-        return tokens_left / speed if speed else None
-
 
 class Meter:
     """Wall clock of a run over all its resumes, tokens a second while it trains, and MFU.
@@ -102,36 +105,32 @@ class Meter:
     def __init__(
         self,
         config: RunConfig,
-        wall_seconds: float = 0.0,
-        tokens: int = 0,
+        peak_flops_per_second: float | None,
+        state: TrainingState,
         num_ranks: int = 1,
     ) -> None:
         self._device = torch.device(config.device)
         self._flops_per_token = training_flops_per_token(config.model)
-        peak = find_peak(config)
-        self._peak_flops_per_second = None if peak is None else peak * num_ranks
+        self._peak = None if peak_flops_per_second is None else peak_flops_per_second * num_ranks
         self._num_ranks = num_ranks
-        self._wall_seconds_before = wall_seconds
+        self._wall_seconds_before = state.wall_seconds
         self._began = self._since = time.perf_counter()
-        self._tokens = tokens
+        self._tokens = state.tokens
         self._paused_seconds = 0.0
-        self.pauses: dict[str, list[float]] = {}
-        """How long each evaluation, sample and checkpoint took."""
+        self._first_reading: tuple[float, float] | None = None
 
     @property
     def wall_seconds(self) -> float:
         return self._wall_seconds_before + time.perf_counter() - self._began
 
     @contextlib.contextmanager
-    def pause(self, name: str) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """Time spent within is not training: an evaluation, a sample, a checkpoint."""
         began = time.perf_counter()
         try:
             yield
         finally:
-            seconds = time.perf_counter() - began
-            self._paused_seconds += seconds
-            self.pauses.setdefault(name, []).append(seconds)
+            self._paused_seconds += time.perf_counter() - began
 
     def read(self, tokens: int) -> dict[str, Any]:
         """Speed since the last reading, MFU and memory, as a record holds them."""
@@ -139,14 +138,21 @@ class Meter:
         seconds = max(now - self._since - self._paused_seconds, 1e-9)
         speed = (tokens - self._tokens) / seconds
         self._since, self._tokens, self._paused_seconds = now, tokens, 0.0
-        peak = self._peak_flops_per_second
         of_ranks = {"tokens_per_second_per_rank": round(speed / self._num_ranks, 1)}
+        mfu = None if self._peak is None else round(speed * self._flops_per_token / self._peak, 5)
         return {
             "tokens_per_second": round(speed, 1),
             **(of_ranks if self._num_ranks > 1 else {}),
-            "mfu": None if peak is None else round(speed * self._flops_per_token / peak, 5),
+            "mfu": mfu,
             "memory_bytes": self._memory_bytes(),
         }
+
+    def seconds_left(self, progress: float) -> float | None:
+        """By how long it took since this was first asked."""
+        now = time.perf_counter()
+        first_progress, began = self._first_reading = self._first_reading or (progress, now)
+        done = progress - first_progress
+        return (now - began) / done * (1 - progress) if done > 0 else None
 
     def _memory_bytes(self) -> int:
         """The most memory the run has had: of the GPU where it has one, else of the process."""
@@ -162,26 +168,15 @@ def base_record(state: TrainingState, wall_seconds: float) -> dict[str, Any]:
     return {"step": state.step, "wall_seconds": round(wall_seconds, 3), "tokens": state.tokens}
 
 
-def learning_rate_of(config: RunConfig, step: int) -> float:
-    """The learning rate of a step, counted from 1."""
-    rate = config.optimizer.learning_rate
-    return learning_rate_at(step - 1, config.schedule, rate, config.num_steps)
-
-
-def show_record(record: dict[str, Any], num_steps: int, seconds_left: float | None = None) -> str:
+def show_record(
+    record: dict[str, Any], num_steps: int | None, seconds_left: float | None = None
+) -> str:
     """One line: step, losses, learning rate, gradient norm, speed, MFU, time left."""
-    width = len(f"{num_steps:,}")
-    parts = [f"step {record['step']:>{width},}/{num_steps:,}"]
+    whole = "" if num_steps is None else f"{num_steps:,}"
+    parts = [f"step {record['step']:>{len(whole)},}" + (f"/{whole}" if whole else "")]
     if record.get("skipped"):
         parts.append(f"skipped: {record['reason']}")
-    for key, template in (
-        ("loss", "loss {:.4f}"),
-        ("validation_loss", "validation loss {:.4f}"),
-        ("perplexity", "perplexity {:.2f}"),
-        ("bits_per_byte", "bits per byte {:.4f}"),
-        ("learning_rate", "learning rate {:.2e}"),
-        ("gradient_norm", "gradient norm {:.3f}"),
-    ):
+    for key, template in _SHOWN.items():
         if record.get(key) is not None:
             parts.append(template.format(record[key]))
     for key, value in record.items():

@@ -114,11 +114,12 @@ def choose_recipe(
     epochs = num_steps * batch_size * context / tokens
     values = {
         "num_steps": num_steps,
+        "epochs": _MAX_EPOCHS,
         "batch_size": batch_size,
         "data.mask_documents": in_contexts < _MASKED_CONTEXTS and is_on_cpu,
         **{f"model.{name}": value for name, value in model.model_dump().items()},
         **_learning(d_model, epochs, num_steps, is_exportable=is_exportable),
-        **_rhythm(num_steps, budget / context),
+        **_rhythm(num_steps, tokens / context),
     }
     config = load_settings(RunConfig, None, values)
     num_parameters = sum(count_parameters(config.model).values())
@@ -201,18 +202,15 @@ def _learning(
 
 
 def _rhythm(num_steps: int, num_windows: float) -> dict[str, Any]:
-    """What is counted in steps, and how much is evaluated."""
-
-    def part(count: int) -> int:
-        return max(1, num_steps // count)
-
+    """How often things happen, and how much is evaluated."""
     return {
-        "schedule.warmup_steps": part(50),
-        "evaluation.every_steps": part(8 if num_steps >= _FEW_STEPS else 4),
-        "evaluation.num_windows": min(1_024, max(16, round(num_windows / 50))),
-        "checkpoints.every_steps": part(4),
+        "schedule.warmup_fraction": 1 / 50,
+        "evaluation.every_fraction": 1 / (8 if num_steps >= _FEW_STEPS else 4),
+        # Of the data alone: the same text is measured alike on any machine.
+        "evaluation.num_windows": min(1_024, max(16, round(num_windows / 150))),
+        "checkpoints.every_fraction": 1 / 4,
         "checkpoints.keep_last": 1,
-        "logging.every_steps": part(20),
-        "samples.every_steps": part(4),
+        "logging.every_fraction": 1 / 20,
+        "samples.every_fraction": 1 / 4,
         "samples.max_tokens": 48,
     }

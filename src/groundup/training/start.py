@@ -29,6 +29,16 @@ _MAY_DIFFER = {
 }
 
 
+def settings_from(run: RunFolder) -> dict[str, Any]:
+    """What a new run takes over from the one it begins with, by dotted name."""
+    model = run.read_config().model
+    values: dict[str, Any] = {"start_from": run.path, "data.tokenizer": run.tokenizer_file}
+    values |= {f"model.{name}": value for name, value in model.model_dump().items()}
+    # The rule for it depends on vocab_size, which may grow.
+    values["model.embedding_scale"] = model.input_scale
+    return values
+
+
 @dataclass(frozen=True)
 class Start:
     """The checkpoint that a run begins from, checked against the run's model and tokenizer."""

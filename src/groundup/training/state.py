@@ -5,19 +5,21 @@ the run, so a state decides all that follows.
 """
 
 import contextlib
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from groundup.checkpoint import (
     Checkpoint,
+    CheckpointFolder,
     capture_random_state,
     restore_model,
     restore_optimizer,
     restore_random_state,
 )
 from groundup.distributed.reduction import Accumulated, Reduction
-from groundup.errors import CheckpointError
+from groundup.errors import CheckpointError, GroundupError
 from groundup.model import TransformerLM
 from groundup.nn.adapters import adapted_state, merge_adapters, with_torch_names
 from groundup.optim.base import Optimizer
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from groundup.distributed.sharding import LocalParameters
 
 _METRICS = ("loss", "validation_loss", "bits_per_byte", "best_validation_loss")
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -40,6 +44,7 @@ class TrainingState:
     local: "LocalParameters | None" = None
     """Where ranks share the weights: this rank's rows of them."""
     step: int = 0
+    tokens: int = 0
     num_skipped: int = 0
     """Steps whose loss or gradients were not finite."""
     num_skipped_in_row: int = 0
@@ -50,17 +55,20 @@ class TrainingState:
     bits_per_byte: float | None = None
     best_validation_loss: float | None = None
     wall_seconds: float = 0.0
+    clock: dict[str, Any] = field(default_factory=dict)
+    """Where the time of a timed run stands."""
     random_state: dict[str, Any] | None = None
     """As it was after the last good step, where steps use it; the present one if not given."""
-
-    @property
-    def tokens(self) -> int:
-        return self.step * self.tokens_per_step
 
     @property
     def last_good_step(self) -> int:
         """The latest step that changed the weights: what a checkpoint is a state of."""
         return self.step - self.num_skipped_in_row
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the weights are those of one step, all of them here: no update is half done."""
+        return self.local is None and not self.optimizer.is_moving
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
@@ -75,8 +83,8 @@ class TrainingState:
             self.optimizer.exchange_averages()
 
     def count_step(self, loss: float, is_skipped: bool) -> None:
-        """Note the outcome of one more step."""
         self.step += 1
+        self.tokens += self.tokens_per_step
         if is_skipped:
             self.num_skipped += 1
             self.num_skipped_in_row += 1
@@ -85,7 +93,6 @@ class TrainingState:
             self.loss = loss
 
     def note_validation(self, loss: float, bits_per_byte: float | None) -> None:
-        """Note the outcome of an evaluation."""
         self.validation_loss, self.bits_per_byte = loss, bits_per_byte
         if self.best_validation_loss is None or loss < self.best_validation_loss:
             self.best_validation_loss = loss
@@ -110,24 +117,15 @@ class TrainingState:
             return self.optimizer.state_dict()
         return self.local.state_of(self.optimizer)
 
-    def _restore_model(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        """The weights become the checkpoint's; gives its state of the optimizer."""
-        if self.local is None:
-            restore_model(self.model, with_torch_names(checkpoint.adapted_state()))
-            return checkpoint.optimizer_state()
-        from groundup.checkpoint.sharded import load_into
-
-        place = self.local.place_for(self.optimizer)
-        group = self.reduction.world.host_group
-        return load_into(checkpoint, adapted_state(self.model), place, group)
-
     def counters(self) -> dict[str, Any]:
         """The JSON part of a checkpoint at `last_good_step`: skipped steps behind it are undone."""
+        clock = {"clock": self.clock} if self.clock else {}
         return {
-            "tokens": self.last_good_step * self.tokens_per_step,
+            "tokens": self.tokens - self.num_skipped_in_row * self.tokens_per_step,
             "num_skipped": self.num_skipped - self.num_skipped_in_row,
             **{name: getattr(self, name) for name in _METRICS},
             "wall_seconds": self.wall_seconds,
+            **clock,
             "random": self.random_state or capture_random_state(self.model.device),
         }
 
@@ -147,13 +145,112 @@ class TrainingState:
         self.step = checkpoint.step
         self.num_skipped_in_row = 0
         try:
+            self.tokens = int(counters["tokens"])
             self.num_skipped = int(counters["num_skipped"])
             for name in _METRICS:
                 setattr(self, name, counters[name])
             self.wall_seconds = float(counters["wall_seconds"])
+            self.clock = dict(counters.get("clock") or {})
             restore_random_state(counters["random"])
         except (LookupError, TypeError, ValueError, ArithmeticError) as error:
             raise CheckpointError(
                 f"{checkpoint.path} does not hold the state of a run ({error!r}): it cannot be "
                 f"resumed"
             ) from error
+
+    def _restore_model(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        """The weights become the checkpoint's; gives its state of the optimizer."""
+        if self.local is None:
+            restore_model(self.model, with_torch_names(checkpoint.adapted_state()))
+            return checkpoint.optimizer_state()
+        from groundup.checkpoint.sharded import load_into
+
+        place = self.local.place_for(self.optimizer)
+        group = self.reduction.world.host_group
+        return load_into(checkpoint, adapted_state(self.model), place, group)
+
+
+class Saver:
+    """Writes checkpoints behind the metrics that led to them.
+
+    One that cannot be written leaves the last good one as it was; the run continues, tries again at
+    the next one, and only fails if the last attempt of all did.
+    """
+
+    def __init__(
+        self,
+        checkpoints: CheckpointFolder,
+        sync_metrics: Callable[[], None],
+        settings: dict[str, Any],
+        saved_step: int | None = None,
+    ) -> None:
+        self._checkpoints = checkpoints
+        self._settings = settings
+        self._sync_metrics = sync_metrics
+        self._saved_step = saved_step
+        self._failure: OSError | None = None
+        # Of a checkpoint that is being written: its step, and the one that it follows.
+        self._begun: tuple[int, int | None] | None = None
+        # Kept for a save that is tried again.
+        self._metric: tuple[int, float] | None = None
+
+    def save(self, state: TrainingState, metric: float | None = None) -> None:
+        """Save the state after its last good step; a failure is logged and remembered."""
+        self._finish()
+        step = state.last_good_step
+        if metric is not None:
+            self._metric = step, metric
+        elif self._metric is not None and self._metric[0] == step:
+            metric = self._metric[1]
+        if step == self._saved_step:
+            return
+        try:
+            # A resume takes the records up to its checkpoint from the file, so they come first.
+            self._checkpoints.prepare(self._sync_metrics)
+            self._checkpoints.save(
+                step,
+                adapted_state(state.model),
+                state.optimizer_state(),
+                {**state.counters(), "settings": self._settings},
+                metric,
+            )
+            self._begun = step, self._saved_step
+            self._saved_step, self._failure = step, None
+        except OSError as error:
+            self._fail(step, error)
+
+    def check(self) -> None:
+        """Raise if the latest checkpoint could not be written."""
+        self._finish()
+        if self._failure is not None:
+            raise GroundupError(
+                f"the last checkpoint could not be written: {_reason(self._failure)}; "
+                f"{self._describe_kept()}. Free some space and continue with --resume"
+            ) from self._failure
+
+    def _finish(self) -> None:
+        """Wait for a checkpoint that is being written."""
+        try:
+            self._checkpoints.finish()
+        except OSError as error:
+            assert self._begun is not None
+            step, self._saved_step = self._begun
+            self._fail(step, error)
+
+    def _fail(self, step: int, error: OSError) -> None:
+        self._failure = error
+        _log.error(
+            "no checkpoint of step %d: %s; %s, and the next one is tried in its time",
+            step,
+            _reason(error),
+            self._describe_kept(),
+        )
+
+    def _describe_kept(self) -> str:
+        step = self._saved_step
+        return "there is no earlier one" if step is None else f"the one of step {step} is kept"
+
+
+def _reason(error: OSError) -> str:
+    reason = error.strerror or str(error) or type(error).__name__
+    return f"{error.filename}: {reason}" if error.filename else reason

@@ -30,8 +30,10 @@ from groundup.files import read_json_lines
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runtime import count_of, is_first_rank, num_cores
-from groundup.training.execution import resolve_device
+from groundup.training.callbacks import AfterStep
+from groundup.training.clock import Clock, ReplayClock
 from groundup.training.metrics import MEASURED
+from groundup.training.resolve import resolve_device
 
 _log = logging.getLogger(__name__)
 
@@ -107,7 +109,7 @@ def verify_resume(
         config = _prepared(config, worlds)
     legs = [*worlds, worlds[0]] if worlds else [1, 1]
     every_steps = num_steps // len(legs)
-    if every_steps < 2 or num_steps > config.num_steps:
+    if every_steps < 2 or num_steps > (config.num_steps or num_steps):
         raise ConfigError(
             f"num_steps is {num_steps}, but {count_of(len(legs) - 1, 'kill')} and as many resumes "
             f"take {2 * len(legs)} or more, and the run in {run.path} has {config.num_steps} in all"
@@ -115,9 +117,14 @@ def verify_resume(
     with tempfile.TemporaryDirectory(prefix="groundup-verify-") as folder:
         config = scratch_config(config, run, Path(folder), every_steps)
         runs = {w: config.model_copy(update={"name": f"world_{w}"}) for w in dict.fromkeys(legs)}
+        first, *others = runs
+        replayed = None
         for world, whole in runs.items():
             _log.info("%d steps on %s", num_steps, count_of(world, "rank"))
-            _train(whole, world, stop_after=num_steps)
+            _train(whole, world, stop_after=num_steps, replayed=replayed)
+            if config.minutes is not None:
+                # The others have its progress, which the clock gave it.
+                replayed = RunFolder(runs[first].run_folder).metrics_file
         moving = config.model_copy(update={"name": "moving"})
         for number, world in enumerate(legs):
             is_last = number == len(legs) - 1
@@ -125,8 +132,14 @@ def verify_resume(
             end = "to the end" if is_last else f"killed after step {killed_step}"
             began = number * every_steps
             _log.info("on %s from step %d, %s", count_of(world, "rank"), began, end)
-            _train(moving, world, stop_after=num_steps, kill_at=killed_step, resume=number > 0)
-        first, *others = runs
+            _train(
+                moving,
+                world,
+                stop_after=num_steps,
+                kill_at=killed_step,
+                resume=number > 0,
+                replayed=replayed,
+            )
         compared = {count_of(world, "rank"): runs[world].run_folder for world in others}
         compared[f"the run that moved {_moves(worlds)}"] = moving.run_folder
         comparisons = {
@@ -171,7 +184,7 @@ def _newest_values(folder: RunFolder) -> dict[str, Any]:
     """Every number and tensor of the newest checkpoint by name."""
     checkpoint = CheckpointFolder(folder.checkpoints).newest()
     # The settings hold the run's name, and what else they say shows in everything below.
-    left_out = {*MEASURED, "settings"}
+    left_out = {*MEASURED, "settings", "clock"}
     parts = {
         "step": checkpoint.step,
         "model": checkpoint.adapted_state(),
@@ -258,11 +271,16 @@ def _train(
     stop_after: int,
     kill_at: int | None = None,
     resume: bool = False,
+    replayed: Path | None = None,
 ) -> None:
     """Train in processes of their own, so many ranks, of which the first may be killed."""
     settings = config.runs_folder / f"{config.name}.yaml"
     save_yaml(settings, config)
     part = {"stop_after": stop_after, "kill_at": kill_at, "resume": resume}
+    part["replayed"] = None if replayed is None else str(replayed)
+    killed = settings.with_suffix(".killed")
+    killed.unlink(missing_ok=True)
+    part["killed"] = str(killed)
     command = [sys.executable, "-c", _CHILD, str(settings), json.dumps(part)]
     if world > 1:
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
@@ -271,10 +289,9 @@ def _train(
     if config.num_threads:
         environment["OMP_NUM_THREADS"] = str(config.num_threads)
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    # torchrun itself is not killed, and says 1 of a rank that was.
-    killed = 1 if world > 1 else -signal.SIGKILL
-    expected = 0 if kill_at is None else killed
-    if done.returncode != expected:
+    # torchrun itself is not killed, and says 1 of a rank that was, as of one that failed.
+    expected = 0 if kill_at is None else 1 if world > 1 else -signal.SIGKILL
+    if done.returncode != expected or killed.exists() != (kill_at is not None):
         errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
         raise GroundupError(
             f"a process that trained for the check ended with status {done.returncode} instead of "
@@ -289,11 +306,16 @@ def _train_part(arguments: list[str]) -> None:
     config = load_settings(RunConfig, arguments[0])
     part = json.loads(arguments[1])
 
-    def kill_in_time(step: int, num_steps: int | None) -> None:
+    clock = Clock(stop_after=part["stop_after"])
+    if part["replayed"] is not None:
+        clock = ReplayClock(Path(part["replayed"]), stop_after=part["stop_after"])
+
+    def kill_in_time(step: int, progress: float) -> None:
         if step == part["kill_at"] and is_first_rank():
+            Path(part["killed"]).touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    train(config, resume=part["resume"], stop_after=part["stop_after"], progress=kill_in_time)
+    train(config, resume=part["resume"], callbacks=[AfterStep(kill_in_time)], clock=clock)
 
 
 def _moves(worlds: Sequence[int]) -> str:

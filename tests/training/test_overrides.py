@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from groundup import TransformerLM, open_shards, train
 from groundup.errors import ConfigError, DataError
 from groundup.runtime import set_seed
-from groundup.training.budget import TimeBudget
+from groundup.training.clock import Clock
 from groundup.training.verify import comparable_records, compare_runs
 
 from .conftest import MakeConfig
@@ -34,7 +34,7 @@ def test_own_parts_that_say_the_same_make_the_same_run(
     train(usual)
     set_seed(own.seed)
     model = TransformerLM.from_config(own.model)
-    train(own, model=model, dataset=ids["train"], validation=ids["validation"], loss=cross_entropy)
+    train(own, model=model, data=(ids["train"], ids["validation"]), loss=cross_entropy)
     records = [comparable_records(one.run_folder / "metrics.jsonl") for one in (usual, own)]
     assert len(records[0]) == len(records[1])
     for one, other in zip(*records, strict=True):
@@ -70,15 +70,15 @@ def test_swapped_layers_and_another_loss_resume_exactly(
         model = TransformerLM.from_config(make_config("any").model)
         for block in model.blocks:
             block.feed_forward = Half(block.feed_forward)  # type: ignore[arg-type]
-        return {"model": model, "dataset": ids["train"], "loss": smoothed}
+        return {"model": model, "data": ids["train"], "loss": smoothed}
 
     whole, parted = make_config("whole"), make_config("parted")
     train(whole, **parts())
-    train(parted, **parts(), stop_after=5)
+    train(parted, **parts(), clock=Clock(stop_after=5))
     train(parted, **parts(), resume=True)
     assert not compare_runs(whole.run_folder, parted.run_folder).differences
     assert "blocks.0.feed_forward.scale" in dict(parts()["model"].named_parameters())
-    other = parts() | {"dataset": ids["train"][::-1].copy()}
+    other = parts() | {"data": ids["train"][::-1].copy()}
     with pytest.raises((ConfigError, DataError), match="data"):
         train(parted, **other, resume=True)
 
@@ -86,12 +86,10 @@ def test_swapped_layers_and_another_loss_resume_exactly(
 @pytest.mark.parametrize(
     ("parts", "complaint"),
     [
-        ({"dataset": np.array([1, 2, 999] * 50)}, "ids from 1 to 999, but model.vocab_size"),
-        ({"dataset": np.zeros((3, 3), int)}, "one-dimensional"),
-        ({"dataset": np.zeros(2, int)}, "2 ids"),
-        ({"validation": np.zeros(90, int)}, "validation goes with a dataset"),
+        ({"data": np.array([1, 2, 999] * 50)}, "ids from 1 to 999, but model.vocab_size"),
+        ({"data": np.zeros((3, 3), int)}, "one-dimensional"),
+        ({"data": np.zeros(2, int)}, "2 ids"),
         ({"model": nn.Linear(2, 2)}, "must be a TransformerLM"),
-        ({"loss": cross_entropy, "budget": TimeBudget(9.0, 0.0)}, "give num_steps"),
     ],
 )
 def test_parts_that_are_no_run_are_one_sentence(
@@ -104,11 +102,11 @@ def test_parts_that_are_no_run_are_one_sentence(
 @pytest.mark.parametrize(
     ("parts", "changes", "complaint"),
     [
-        ({"loss": cross_entropy}, {"z_loss": 0.1}, "no part for z_loss"),
-        ({"loss": cross_entropy}, {"multi_token_weight": 0.1}, "no part for multi_token_weight"),
-        ({"loss": cross_entropy}, {"tuning.chats": ("a.jsonl",)}, "chats has a loss of its own"),
-        ({"dataset": np.zeros(90, int)}, {"data.mix": ("a=1",)}, "a dataset and data.mix both"),
-        ({"dataset": np.zeros(90, int)}, {"data.mask_documents": True}, "needs shards"),
+        ({"loss": cross_entropy}, {"z_loss": 0.1}, "z_loss"),
+        ({"loss": cross_entropy}, {"multi_token_weight": 0.1}, "multi_token_weight"),
+        ({"loss": cross_entropy}, {"tuning.chats": ("a.jsonl",)}, "tuning.chats"),
+        ({"data": np.zeros(90, int)}, {"data.mix": ("a=1",)}, "data.mix"),
+        ({"data": np.zeros(90, int)}, {"data.mask_documents": True}, "needs shards"),
     ],
 )
 def test_parts_that_settings_contradict_are_named(

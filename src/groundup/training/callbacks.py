@@ -1,7 +1,5 @@
-"""The records of a run sent on to TensorBoard, Weights & Biases or trackio; none is required.
-
-They get what metrics.jsonl gets. Their packages are imported only when a setting asks for them.
-"""
+"""What else happens while a run trains: a progress bar, samples, TensorBoard, Weights & Biases or
+trackio. None is required, and packages are imported only when a setting asks for them."""
 
 import importlib
 import logging
@@ -10,12 +8,40 @@ from pathlib import Path
 from typing import Any
 
 from groundup.errors import MissingExtraError
+from groundup.model import TransformerLM
 from groundup.runs.config import RunConfig
+from groundup.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
 
 
-class Tracker:
+class Callback:
+    """Is called while a run trains; override what you need."""
+
+    def after_step(self, step: int, progress: float) -> None:
+        """On every rank, when all that follows a step is done; `progress` goes from 0 to 1."""
+
+    def sample(self, model: TransformerLM, tokenizer: Tokenizer, prompt: str) -> str | None:
+        """A continuation of the prompt; None leaves it to others. It must not change the model."""
+
+    def record(self, record: dict[str, Any]) -> None:
+        """On the first rank, a line of metrics.jsonl."""
+
+    def close(self) -> None:
+        """At the end of the run, whatever it is."""
+
+
+class AfterStep(Callback):
+    """Calls a function after every step, with the step and the progress from 0 to 1."""
+
+    def __init__(self, call: Callable[[int, float], object]) -> None:
+        self._call = call
+
+    def after_step(self, step: int, progress: float) -> None:
+        self._call(step, progress)
+
+
+class Tracker(Callback):
     """Takes records as they come.
 
     One that fails is left out from then on: the run is worth more than its curves.
@@ -29,7 +55,7 @@ class Tracker:
         self._close = close
         self._has_failed = False
 
-    def write(self, record: dict[str, Any]) -> None:
+    def record(self, record: dict[str, Any]) -> None:
         self._try(self._write, record)
 
     def close(self) -> None:

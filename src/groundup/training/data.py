@@ -1,4 +1,4 @@
-"""What a run reads: checked shards, or conversations; batches of them, and windows to validate."""
+"""What a run reads: checked shards, conversations or ids; batches of them, and what validates."""
 
 import dataclasses
 import logging
@@ -9,7 +9,7 @@ import torch
 
 from groundup.data.batches.loader import BatchLoader
 from groundup.data.batches.mixing import MixedOrder, join_shards
-from groundup.data.batches.order import RandomWindows, SampleOrder, ShuffledEpochs
+from groundup.data.batches.order import SampleOrder, ShuffledEpochs
 from groundup.data.batches.windows import IdArray
 from groundup.data.chats.packing import PackedRows, ShuffledRows
 from groundup.data.shards import (
@@ -24,17 +24,18 @@ from groundup.data.shards.reading import check_tokenizer
 from groundup.distributed.process_group import ALONE, World
 from groundup.errors import ConfigError
 from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
-from groundup.training.evaluation import Evaluate, Evaluator
-from groundup.training.own_parts import NO_PARTS, OwnParts
-from groundup.training.tuning import ConversationEvaluator, open_conversations
+from groundup.training.evaluation import Evaluator
+from groundup.training.overrides import Overrides, open_ids
+from groundup.training.tuning import open_conversations, with_template
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class RunData:
-    """What a run reads: checked shards, or conversations in rows, and their tokenizer."""
+    """The tokenizer of a run, and checked shards, ids, or conversations in rows."""
 
     tokenizer: Tokenizer
     train: Shards | IdArray | PackedRows
@@ -46,15 +47,21 @@ class RunData:
         """The id behind every document of shards."""
         return self.train.index.end.id if isinstance(self.train, Shards) else None
 
+    def epoch_rows(self, context_length: int) -> int:
+        """How many rows of a batch an epoch has."""
+        if isinstance(self.train, PackedRows):
+            return self.train.num_rows
+        return max(1, (self.train.num_ids - 1) // context_length)
 
-def open_data(config: RunConfig, tokenizer: Tokenizer, own: OwnParts = NO_PARTS) -> RunData:
-    """Open the shards, checked against their index, the tokenizer and the model's vocabulary.
 
-    config, tokenizer: of the run.
-    own: a dataset that takes the place of the shards, if it has one.
-    """
-    if own.dataset is not None:
-        return RunData(tokenizer, *own.data(config, tokenizer))
+def open_data(
+    config: RunConfig, run: RunFolder, overrides: Overrides, *, resume: bool = False
+) -> RunData:
+    """Open what the settings name, checked against its index, the tokenizer and the model's
+    vocabulary. A run that is resumed has its own copy of the tokenizer."""
+    tokenizer = _open_tokenizer(config, run, resume=resume)
+    if "data" in overrides:
+        return RunData(tokenizer, *open_ids(overrides["data"], config, tokenizer))
     if config.tuning.chats:
         return RunData(tokenizer, *open_conversations(config, tokenizer))
     folder, folders = config.data.shards, [path for path, _ in _weighted(config)]
@@ -71,7 +78,6 @@ def open_data(config: RunConfig, tokenizer: Tokenizer, own: OwnParts = NO_PARTS)
     validation = None
     if "validation" in index.splits:
         validation = open_shards(folder, "validation", tokenizer, index)
-    # To predict a token takes one before it.
     if validation is None or validation.num_ids < 2:
         _log.warning("%s has no validation split: there will be no validation loss", folder)
         validation = None
@@ -90,10 +96,7 @@ def open_data(config: RunConfig, tokenizer: Tokenizer, own: OwnParts = NO_PARTS)
 
 
 def find_document_id(config: RunConfig, data: RunData) -> int | None:
-    """The id that begins a document, which ends the one before; None if tokens may see others.
-
-    config, data: of the run.
-    """
+    """The id that begins a document, which ends the one before; None if tokens may see others."""
     if not config.data.mask_documents or config.tuning.chats:
         return None
     if data.end_id is None:
@@ -103,20 +106,10 @@ def find_document_id(config: RunConfig, data: RunData) -> int | None:
     return data.end_id
 
 
-def _weighted(config: RunConfig) -> list[tuple[Path, float]]:
-    """The folders that samples come from."""
-    return [(path, weight) for path, weight in config.data.folders.items() if weight]
-
-
 def build_loader(
     config: RunConfig, rows: Shards | IdArray | PackedRows, world: World = ALONE
 ) -> BatchLoader:
-    """A rank's part of the batch of every step, in the order that the settings ask for.
-
-    config: of the run.
-    rows: the text, or conversations.
-    world: whose ranks share the batches.
-    """
+    """A rank's part of the batch of every step."""
     order: SampleOrder
     if isinstance(rows, PackedRows):
         order = ShuffledRows(rows, config.seed)
@@ -133,33 +126,10 @@ def build_loader(
     )
 
 
-def _window_order(config: RunConfig, num_ids: int) -> SampleOrder:
-    """Of one folder of shards, or of several that are mixed."""
-    kind = RandomWindows if config.data.order == "random" else ShuffledEpochs
-    length, folders = config.model.context_length, _weighted(config)
-    if len(folders) < 2:
-        return kind(num_ids, length, config.seed)
-    sizes = [read_index(path).splits["train"].num_ids for path, _ in folders]
-    seeds = [(config.seed + number) % 2**64 for number in range(len(sizes))]
-    orders = [kind(size, length, seed) for size, seed in zip(sizes, seeds, strict=True)]
-    return MixedOrder(orders, [weight for _, weight in folders], config.seed)
-
-
-def build_evaluator(config: RunConfig, data: RunData, world: World = ALONE) -> Evaluate | None:
-    """The fixed windows of the validation split; None without such a split.
-
-    config, data: of the run.
-    world: whose ranks share the windows.
-    """
+def build_evaluator(config: RunConfig, data: RunData, world: World = ALONE) -> Evaluator | None:
+    """What measures the run on its validation split; None without such a split."""
     if data.validation is None:
         return None
-    if isinstance(data.validation, PackedRows):
-        return ConversationEvaluator(
-            data.validation,
-            data.tokenizer,
-            config.evaluation.num_windows,
-            config.evaluation.batch_size or config.sequences_in_memory,
-        )
     return Evaluator(
         data.validation,
         data.tokenizer,
@@ -168,3 +138,33 @@ def build_evaluator(config: RunConfig, data: RunData, world: World = ALONE) -> E
         config.evaluation.batch_size or config.sequences_in_memory,
         world=world,
     )
+
+
+def _open_tokenizer(config: RunConfig, run: RunFolder, *, resume: bool) -> Tokenizer:
+    if resume:
+        return Tokenizer.load(run.tokenizer_file)
+    if not config.data.tokenizer.exists():
+        raise ConfigError(
+            f"the tokenizer {config.data.tokenizer} does not exist: name the one that the shards "
+            f"were made with by --data.tokenizer"
+        )
+    tokenizer = Tokenizer.load(config.data.tokenizer)
+    if not config.tuning.chats:
+        return tokenizer
+    return with_template(tokenizer, config.tuning.template)
+
+
+def _weighted(config: RunConfig) -> list[tuple[Path, float]]:
+    """The folders that samples come from."""
+    return [(path, weight) for path, weight in config.data.folders.items() if weight]
+
+
+def _window_order(config: RunConfig, num_ids: int) -> SampleOrder:
+    """Of one folder of shards, or of several that are mixed."""
+    length, folders = config.model.context_length, _weighted(config)
+    if len(folders) < 2:
+        return ShuffledEpochs(num_ids, length, config.seed)
+    sizes = [read_index(path).splits["train"].num_ids for path, _ in folders]
+    seeds = [(config.seed + number) % 2**64 for number in range(len(sizes))]
+    orders = [ShuffledEpochs(size, length, seed) for size, seed in zip(sizes, seeds, strict=True)]
+    return MixedOrder(orders, [weight for _, weight in folders], config.seed)

@@ -1,0 +1,235 @@
+"""How far a run has come, before each of its steps: counted in steps, or by the clock.
+
+With `minutes` the schedule follows the clock: the position of a step is the fraction of the time
+that has passed when it begins. These numbers decide the bits of a timed run, so they are recorded
+in its metrics, and `ReplayClock` trains it again by them.
+"""
+
+import math
+import signal
+import time
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from groundup.distributed.process_group import ALONE, World
+from groundup.errors import ConfigError
+from groundup.files import read_json_lines
+from groundup.runs.config import Interval, RunConfig
+from groundup.training.signals import StopRequest
+
+# How far the first step of a timed run is thought to go: nothing has been timed yet.
+_FIRST_DELTA = 1e-3
+# On CUDA the first steps compile and record: they count as a part of the start, not of the time.
+_WARM_UP_STEPS = 5
+# A step goes as far as the shortest of the latest few: a longer one was held up by an evaluation.
+_NUM_RECENT = 5
+
+
+class Tick(NamedTuple):
+    """One step of a run, and where it is in the schedule."""
+
+    step: int
+    """Counted from 1."""
+    position: float
+    """Where it begins: step - 1, or the fraction of the time that has passed."""
+    delta: float
+    """How far it goes: 1, or about the fraction of the time that it takes."""
+    length: float
+    """Where the run ends: num_steps, or 1."""
+    is_last: bool
+    previous: float
+    """The position of the step before."""
+
+    @property
+    def progress(self) -> float:
+        """How much of the run is done after this step, from 0 to 1."""
+        return 1.0 if self.is_last else min(1.0, (self.position + self.delta) / self.length)
+
+    def is_due(self, interval: Interval) -> bool:
+        """Whether something is to be done after this step; always after the last."""
+        if self.is_last:
+            return True
+        if interval.is_never:
+            return False
+        if interval.every_steps is not None:
+            return self.step % interval.every_steps == 0
+        fraction = interval.every_fraction
+        if self.length == 1.0 and isinstance(self.length, float):
+            return math.floor(self.position / fraction) > math.floor(self.previous / fraction)
+        return self.step % max(1, round(fraction * self.length)) == 0
+
+
+class Clock:
+    """Gives each step its `Tick`, and none when the time is up or a signal asks to stop.
+
+    The only place where a run looks at time and signals. All ranks get the same ticks.
+    """
+
+    def __init__(
+        self,
+        *,
+        began: float | None = None,
+        stop_after: int | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """began: what `minutes` counts from, by `now`; this moment if None.
+        stop_after: ends the run after that step as a signal would: saved, to be resumed.
+        """
+        self._now = now
+        self._began = now() if began is None else began
+        self._stop_after = stop_after
+        self._config = RunConfig()
+        self._world: World = ALONE
+        self._stop: StopRequest | None = None
+        self._started: float | None = None
+        self._elapsed_before = 0.0
+        self._budget_seconds: float | None = None
+        self._positions: dict[int, float] = {}
+        self._reported_step = 0
+        self._is_over = False
+        self._num_warm_up = 0
+        self.reserve_seconds = 0.0
+        """Kept free for what follows the last step."""
+
+    @property
+    def is_measuring(self) -> bool:
+        """Whether the run has a time that is still to be divided: `reserve_seconds` counts."""
+        return self._config.minutes is not None and self._budget_seconds is None
+
+    def time(self, work: Callable[[], object]) -> float:
+        """How many seconds some work takes."""
+        began = self._now()
+        work()
+        return self._now() - began
+
+    def open(
+        self,
+        config: RunConfig,
+        world: World,
+        stop: StopRequest,
+        saved: Mapping[str, Any],
+        step: int,
+    ) -> None:
+        """Begin after `step` steps, with what `state` gave for them."""
+        self._config, self._world, self._stop = config, world, stop
+        self._reported_step = step
+        self._num_warm_up = _WARM_UP_STEPS if config.device.startswith("cuda") else 0
+        if config.minutes is not None and saved:
+            self._elapsed_before = float(saved["elapsed_seconds"])
+            self._budget_seconds = saved["budget_seconds"]
+            self._positions = {int(step): float(value) for step, value in saved["positions"]}
+            self._reported_step = int(saved["reported_step"])
+            self._is_over = bool(saved["is_over"])
+
+    def state(self, step: int) -> dict[str, Any]:
+        """What a resume after that step goes on with: a timed run where its time stood."""
+        if self._config.minutes is None:
+            return {}
+        return {
+            "elapsed_seconds": self._elapsed_seconds(),
+            "budget_seconds": self._budget_seconds,
+            "positions": [pair for pair in self._positions.items() if pair[0] <= step],
+            "reported_step": min(self._reported_step, step),
+            "is_over": self._is_over and step in self._positions and step == max(self._positions),
+        }
+
+    def tick(self, step: int) -> Tick | None:
+        """The tick of a step, counted from 1; None where the run is to end before it."""
+        assert self._stop is not None
+        number = self._world.greatest(self._stop.signal or 0)
+        # A signal that came while the ranks asked each other counts before the next step.
+        if number:
+            self._stop.signal = signal.Signals(number)
+        num_steps = self._config.num_steps or math.inf
+        limit = min(num_steps, math.inf if self._stop_after is None else self._stop_after)
+        if number or step > limit or self._is_over:
+            return None
+        if self._config.minutes is None:
+            assert self._config.num_steps is not None
+            return Tick(step, step - 1, 1, self._config.num_steps, step == num_steps, step - 2)
+        previous = self._positions.get(step - 1, 0.0)
+        position = min(1.0, max(previous, self._find_position(step)))
+        self._positions[step] = position
+        delta = self._find_delta(step)
+        self._is_over = step == num_steps or position + delta >= 1.0
+        return Tick(step, position, delta, 1.0, self._is_over, previous)
+
+    def is_done(self, step: int) -> bool:
+        """Whether the run has come to its end by that many steps."""
+        if self._config.minutes is None:
+            return step >= (self._config.num_steps or 0)
+        return self._is_over
+
+    def take_progress(self, step: int) -> dict[str, Any]:
+        """For the record of a step: the positions of all steps since the last record."""
+        if self._config.minutes is None:
+            return {}
+        steps = range(self._reported_step + 1, step + 1)
+        found = [self._positions[step] for step in steps if step in self._positions]
+        self._reported_step = step
+        kept = step - _NUM_RECENT - 1
+        self._positions = {step: value for step, value in self._positions.items() if step > kept}
+        return {"step_progress": found}
+
+    def _find_position(self, step: int) -> float:
+        """The fraction of the time, or of the steps if that is larger, that has passed."""
+        of_steps = (step - 1) / self._config.num_steps if self._config.num_steps else 0.0
+        elapsed_seconds = self._elapsed_seconds()
+        if self._num_warm_up > 0:
+            self._num_warm_up -= 1
+        elif self._started is None:
+            self._started = self._now()
+            self._divide_time()
+        if self._budget_seconds is None:
+            return of_steps
+        microseconds = self._world.greatest(int(1e6 * elapsed_seconds))
+        return max(microseconds / 1e6 / self._budget_seconds, of_steps)
+
+    def _divide_time(self) -> None:
+        if self._budget_seconds is not None:
+            return
+        assert self._config.minutes is not None
+        taken = self._now() - self._began + self.reserve_seconds
+        self._budget_seconds = self._world.from_first(60 * self._config.minutes - taken)
+        if self._budget_seconds <= 0:
+            raise ConfigError(
+                f"minutes is {self._config.minutes:g}, but {taken:.1f} s have passed before the "
+                f"first step or are needed after the last: give it more time"
+            )
+
+    def _elapsed_seconds(self) -> float:
+        """Since the first step, without the time in which nothing trained."""
+        since = 0.0 if self._started is None else self._now() - self._started
+        return self._elapsed_before + since
+
+    def _find_delta(self, step: int) -> float:
+        recent = range(step - _NUM_RECENT, step + 1)
+        known = [self._positions[one] for one in recent if one in self._positions]
+        deltas = (later - earlier for earlier, later in pairwise(known))
+        return min((delta for delta in deltas if delta > 0), default=_FIRST_DELTA)
+
+
+class ReplayClock(Clock):
+    """Gives the steps of a timed run the positions that an earlier one recorded."""
+
+    def __init__(self, metrics_file: Path, *, stop_after: int | None = None) -> None:
+        super().__init__(stop_after=stop_after)
+        self._recorded: dict[int, float] = {}
+        for record in read_json_lines(metrics_file):
+            values = record.get("step_progress", [])
+            first = record["step"] - len(values) + 1
+            self._recorded.update(enumerate(values, first))
+
+    @property
+    def is_measuring(self) -> bool:
+        return False
+
+    def _find_position(self, step: int) -> float:
+        return self._recorded[step]
+
+    def _find_delta(self, step: int) -> float:
+        recent = range(max(1, step - _NUM_RECENT), step + 1)
+        self._positions |= {one: self._recorded[one] for one in recent}
+        return super()._find_delta(step)

@@ -1,0 +1,230 @@
+"""The only place where settings change: what a person gave becomes what this machine trains.
+
+Every "auto" is decided here, once, before anything is opened; all that follows reads the result,
+and the run folder holds it. Resolving a resolved run changes nothing.
+"""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from groundup.config import flatten
+from groundup.data.batches.order import batch_samples
+from groundup.data.shards import find_index
+from groundup.distributed.process_group import ALONE, World
+from groundup.errors import ConfigError
+from groundup.nn import float8
+from groundup.planner import (
+    Execution,
+    StepMemory,
+    choose_micro_batch,
+    memory_options,
+    step_memory,
+)
+from groundup.planner.distributed import Strategy, choose_strategy
+from groundup.planner.memory import check_fits
+from groundup.runs.config import RunConfig
+from groundup.runtime import count_of, why_no_bfloat16
+from groundup.training.machine import Machine
+
+# A short run of many small steps learns more than one of a few large ones: of conversations.
+_FEWEST_TUNING_STEPS = 100
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ResolvedRun:
+    """A run as it is trained: nothing is left to decide, and nothing changes any more."""
+
+    config: RunConfig
+    strategy: Strategy
+    """Whether each rank has all weights or some rows of each."""
+    is_exact: bool
+    """Whether gradients are added in one order, whatever the number of ranks."""
+    num_shards: int
+    """How many ranks hold the weights between them."""
+
+
+def resolve(
+    config: RunConfig,
+    machine: Machine,
+    world: World = ALONE,
+    *,
+    previous: RunConfig | None = None,
+    epoch_rows: int | None = None,
+) -> ResolvedRun:
+    """Decide device, precision, compilation, length, strategy and micro-batch of a run.
+
+    An error where it cannot be trained here.
+
+    previous: the settings that a resumed run had. epoch_rows: how many rows of a batch an epoch
+    has, once the data are known; `epochs` waits for them.
+    """
+    config = resolve_device(config, machine)
+    _check(config)
+    if config.model.dropout and (world.size > 1 or config.distributed.recompute):
+        raise ConfigError(
+            f"model.dropout {config.model.dropout:g} needs one process and no "
+            f"distributed.recompute, for each process drops values in its own order"
+        )
+    if previous is not None and config.num_steps is None and config.epochs == previous.epochs:
+        config = _changed(config, num_steps=previous.num_steps)
+    if config.num_steps is None and config.epochs is not None and epoch_rows is not None:
+        num_rows = config.epochs * epoch_rows
+        if config.tuning.chats and "batch_size" not in config.model_fields_set:
+            size = max(1, min(config.batch_size, int(num_rows / _FEWEST_TUNING_STEPS)))
+            config = _changed(config, batch_size=size)
+        config = _changed(config, num_steps=max(1, round(num_rows / config.batch_size)))
+    strategy = _find_strategy(config, machine, world)
+    is_exact = strategy == "ddp" and reduces_exactly(config)
+    shards = {"ddp": 1, "fsdp": world.size, "hsdp": world.local_size}[strategy]
+    if config.precision == "float8" and strategy != "ddp":
+        raise ConfigError(
+            f"precision float8 wants all weights on each rank, not strategy {strategy}: use "
+            f"--precision bfloat16"
+        )
+    size = _find_micro_batch(config, machine, world, previous, shards, is_exact)
+    return ResolvedRun(_changed(config, micro_batch_size=size), strategy, is_exact, shards)
+
+
+def resolve_device(config: RunConfig, machine: Machine | None = None) -> RunConfig:
+    """The same settings with device, precision and compilation resolved."""
+    machine = machine or Machine.detect(config.device)
+    precision, mode = config.precision, config.compile
+    if precision == "bfloat16" and machine.device == "cpu" and (reason := why_no_bfloat16()):
+        raise ConfigError(f"precision is bfloat16, but {reason}: use --precision float32")
+    if precision == "float8" and machine.why_no_float8:
+        raise ConfigError(
+            f"precision is float8, but on {machine.name}: {machine.why_no_float8}; use --precision "
+            f"auto"
+        )
+    if precision == "auto":
+        precision = "bfloat16" if machine.has_bfloat16 else "float32"
+    if mode == "auto":
+        is_cuda = machine.device.startswith("cuda")
+        mode = "blocks" if is_cuda and machine.has_triton else "off"
+        if is_cuda and not machine.has_triton:
+            _log.warning("compile is off: torch.compile needs triton, which is not installed")
+    return _changed(config, device=machine.device, precision=precision, compile=mode)
+
+
+def with_vocabulary(config: RunConfig) -> RunConfig:
+    """The run with the vocabulary of its shards, unless its settings give one.
+
+    Shards that cannot be read change nothing: training says what is wrong with them.
+    """
+    index = find_index(Path(config.data.shards))
+    if "vocab_size" in config.model.model_fields_set or index is None:
+        return config
+    model = config.model.model_copy(update={"vocab_size": index.vocab_size})
+    return _changed(config, model=model)
+
+
+def reduces_exactly(config: RunConfig) -> bool:
+    """Whether ranks that have all weights add gradients in one order, however many they are."""
+    if config.distributed.reduction == "auto":
+        return config.deterministic or config.device == "cpu"
+    return config.distributed.reduction == "exact"
+
+
+def planned_memory(config: RunConfig, memory_bytes: int) -> StepMemory:
+    """What a step of a resolved run takes, by the planner, of so much memory."""
+    execution = Execution.of(config.device, config.precision)
+    options = memory_options(dict(flatten(config.model_dump())))
+    return step_memory(config.model, execution, config.optimizer.name, memory_bytes, **options)
+
+
+def sequences_to_evaluate(config: RunConfig) -> int:
+    """As many at once as training has; one where training has no room at all."""
+    if config.micro_batch_size != "auto":
+        return config.sequences_in_memory
+    num_bytes = Machine.detect(config.device).memory_bytes
+    memory = planned_memory(config, num_bytes)
+    return choose_micro_batch(memory, config.batch_size, num_bytes) or 1
+
+
+def _check(config: RunConfig) -> None:
+    """Refuse settings that exclude each other."""
+    model, schedule = config.model, config.schedule
+    is_odd = model.d_model % float8.MULTIPLE or model.feed_forward_dim % float8.MULTIPLE
+    if config.precision == "float8" and is_odd:
+        raise ConfigError(
+            f"precision float8 wants model.d_model and model.d_ff to be multiples of "
+            f"{float8.MULTIPLE}: use --precision bfloat16"
+        )
+    if config.minutes is not None:
+        for name in ("warmup", "decay"):
+            if getattr(schedule, f"{name}_steps"):
+                raise ConfigError(
+                    f"schedule.{name}_steps counts steps, and minutes gives the run a length in "
+                    f"time: use schedule.{name}_fraction"
+                )
+
+
+def _find_strategy(config: RunConfig, machine: Machine, world: World) -> Strategy:
+    wanted, reduction = config.distributed.strategy, config.distributed.reduction
+    if wanted in ("fsdp", "hsdp") and not world.is_open:
+        raise ConfigError(
+            f"distributed.strategy {wanted} divides the weights among processes, and there is one: "
+            f"start it with torchrun, or leave the strategy out"
+        )
+    if wanted in ("fsdp", "hsdp") and reduction == "exact":
+        raise ConfigError(
+            f"distributed.strategy {wanted} adds gradients in the order of the backend: use "
+            f"--distributed.reduction fast, or --distributed.strategy ddp to add them exactly"
+        )
+    if wanted != "auto":
+        return wanted
+    if world.size == 1 or reduction == "exact":
+        return "ddp"
+    return choose_strategy(
+        planned_memory(config, machine.memory_bytes),
+        len(batch_samples(0, config.batch_size, world.rank, world.size)),
+        _rank_memory(machine, world),
+        num_gpus=world.size,
+        gpus_per_machine=world.local_size,
+        micro_batch=config.micro_batch,
+    )
+
+
+def _find_micro_batch(
+    config: RunConfig,
+    machine: Machine,
+    world: World,
+    previous: RunConfig | None,
+    shards: int,
+    is_exact: bool,
+) -> int | None:
+    """Sequences in memory at once: as given, as the resumed run had them where so many ranks can
+    have them too, or as many as fit. None is all of a rank's."""
+    num_rows = len(batch_samples(0, config.batch_size, world.rank, world.size))
+    size = config.micro_batch_size
+    is_same_batch = previous is not None and previous.batch_size == config.batch_size
+    if previous is not None and is_same_batch and size in ("auto", previous.micro_batch_size):
+        takes_all_rows = previous.micro_batch is None and not is_exact
+        fits = num_rows % previous.sequences_in_memory == 0 or takes_all_rows
+        size = previous.micro_batch_size if fits else "auto"
+    if size == "auto":
+        memory = planned_memory(config, machine.memory_bytes).shard(shards)
+        num_bytes = _rank_memory(machine, world)
+        size = check_fits(memory, choose_micro_batch(memory, num_rows, num_bytes), num_bytes)
+        size = None if size == config.batch_size else size
+    taken = config.batch_size if size is None and is_exact else size
+    if taken is not None and num_rows % taken:
+        raise ConfigError(
+            f"batch_size {config.batch_size} in micro-batches of {taken} cannot be divided among "
+            f"{count_of(world.size, 'rank')}, which take {num_rows} sequences each: use "
+            f"--micro-batch-size {num_rows}, or a divisor of it"
+        )
+    return size
+
+
+def _rank_memory(machine: Machine, world: World) -> int:
+    """What one rank may have; those of a machine share its host's memory."""
+    return machine.memory_bytes // (world.local_size if machine.device == "cpu" else 1)
+
+
+def _changed(config: RunConfig, **values: Any) -> RunConfig:
+    return config.model_copy(update=values)

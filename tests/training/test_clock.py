@@ -1,0 +1,190 @@
+"""Runs that are given a time: the schedule follows the clock, and a replay has the same bits."""
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from groundup.checkpoint import CheckpointFolder
+from groundup.errors import ConfigError
+from groundup.runs.config import Interval, RunConfig, in_fractions
+from groundup.runs.folder import RunFolder
+from groundup.training.callbacks import AfterStep
+from groundup.training.clock import Clock, ReplayClock, Tick
+from groundup.training.evaluation import Evaluator
+from groundup.training.loop import train
+from groundup.training.step import Step
+from groundup.training.verify import compare_runs, verify_resume
+
+MakeConfig = Callable[..., RunConfig]
+
+TIMED = {
+    "num_steps": None,
+    "minutes": 5.0,
+    "schedule.warmup_steps": None,
+    "schedule.warmup_fraction": 0.1,
+    "evaluation.every_steps": None,
+    "evaluation.every_fraction": 0.25,
+    "checkpoints.every_steps": None,
+    "checkpoints.every_fraction": 0.2,
+    "logging.every_steps": None,
+    "logging.every_fraction": 0.05,
+    "data.verify": False,
+}
+
+
+class FakeTime:
+    """A clock that goes on by what is done, not by itself."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1_000.0
+        self.slowness: list[tuple[float, float]] = [(math.inf, 1.0)]
+        self._monkeypatch = monkeypatch
+        self.lasts(Step, "__call__", 1.0)
+        self.lasts(Evaluator, "__call__", 5.0)
+        self.lasts(CheckpointFolder, "save", 2.0)
+
+    def __call__(self) -> float:
+        return self.now
+
+    def is_slow(self, *slowness: tuple[float, float]) -> None:
+        """Each is until how many seconds from now, and how slow the machine is until then."""
+        self.slowness = [(self.now + seconds, factor) for seconds, factor in slowness]
+
+    def lasts(self, owner: Any, name: str, seconds: float) -> None:
+        method = getattr(owner, name)
+
+        def work(*words: Any, **options: Any) -> Any:
+            factor = next(factor for until, factor in self.slowness if self.now < until)
+            self.now += seconds * factor
+            return method(*words, **options)
+
+        self._monkeypatch.setattr(owner, name, work)
+
+
+@pytest.fixture
+def fake_time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
+    return FakeTime(monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "slowness",
+    [
+        [(math.inf, 1.0)],
+        [(60.0, 10.0), (math.inf, 1.0)],
+        [(150.0, 1.0), (math.inf, 2.0)],
+        [(250.0, 0.5), (math.inf, 1.0)],
+    ],
+    ids=["even", "slow start", "slow half", "fast half"],
+)
+def test_a_timed_run_uses_exactly_its_time(
+    make_config: MakeConfig,
+    records_of: Any,
+    fake_time: FakeTime,
+    slowness: list[tuple[float, float]],
+) -> None:
+    config, began = make_config("run", TIMED), fake_time.now
+    fake_time.is_slow(*slowness)
+    summary = train(config, clock=Clock(now=fake_time))
+    assert summary.is_finished
+    if slowness[0][1] < 10:
+        assert abs(fake_time.now - began - 300) < 0.02 * 300
+    records = records_of(config)
+    # The learning rate rises for a tenth of the time, then falls to its end.
+    rates = [record["learning_rate"] for record in records if "learning_rate" in record]
+    peak = rates.index(max(rates))
+    assert 0 < peak <= 0.2 * len(rates) and rates[peak:] == sorted(rates[peak:], reverse=True)
+    assert rates[-1] < 0.15 * max(rates)
+    progress = [value for record in records for value in record["step_progress"]]
+    assert len(progress) == summary.steps and progress == sorted(progress)
+    evaluated = [record["step"] for record in records if "validation_loss" in record]
+    assert len(evaluated) >= 5 and evaluated[-1] == summary.steps
+    assert not (config.run_folder / ".timing").exists()
+
+
+def test_a_replayed_run_has_the_same_bits_with_and_without_a_kill(
+    make_config: MakeConfig, fake_time: FakeTime
+) -> None:
+    changes = {**TIMED, "minutes": 1.5, "optimizer.average_over": 0.1, "model.dropout": 0.1}
+    changes |= {"multi_token_weight": 0.3}
+    whole, killed = make_config("whole", changes), make_config("killed", changes)
+    fake_time.is_slow((40.0, 3.0), (math.inf, 1.0))
+    steps = train(whole, clock=Clock(now=fake_time)).steps
+    file = RunFolder(whole.run_folder).metrics_file
+
+    def kill(step: int, progress: float) -> None:
+        if step == steps // 2 + 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(killed, callbacks=[AfterStep(kill)], clock=ReplayClock(file))
+    summary = train(killed, resume=True, clock=ReplayClock(file))
+    assert summary.is_finished and summary.steps == steps
+    assert compare_runs(whole.run_folder, killed.run_folder).differences == []
+
+
+def test_a_resumed_run_goes_on_where_its_time_stood(
+    make_config: MakeConfig, records_of: Any, fake_time: FakeTime
+) -> None:
+    config, began = make_config("run", TIMED), fake_time.now
+    stopped = train(config, clock=Clock(now=fake_time, stop_after=100))
+    assert not stopped.is_finished
+    worked = fake_time.now - began
+    fake_time.now += 10_000
+    began = fake_time.now
+    summary = train(config, resume=True, clock=Clock(now=fake_time))
+    assert summary.is_finished
+    assert abs(worked + fake_time.now - began - 300) < 0.02 * 300
+    assert train(config, resume=True, clock=Clock(now=fake_time)).steps == summary.steps
+    progress = [value for record in records_of(config) for value in record["step_progress"]]
+    assert len(progress) == summary.steps and progress == sorted(progress)
+    assert max(b - a for a, b in itertools.pairwise(progress)) < 0.1
+
+
+@pytest.mark.parametrize(("num_steps", "steps"), [(20, range(20, 21)), (10_000, range(200, 280))])
+def test_the_limit_that_comes_first_ends_a_run(
+    make_config: MakeConfig, fake_time: FakeTime, num_steps: int, steps: range
+) -> None:
+    config = make_config("run", {**TIMED, "num_steps": num_steps})
+    summary = train(config, clock=Clock(now=fake_time))
+    assert summary.is_finished and summary.steps in steps
+
+
+def test_time_that_is_spent_is_an_error(make_config: MakeConfig, fake_time: FakeTime) -> None:
+    with pytest.raises(ConfigError, match="minutes is 5"):
+        train(make_config("run", TIMED), clock=Clock(now=fake_time, began=fake_time.now - 400))
+    with pytest.raises(ConfigError, match="warmup_fraction"):
+        train(make_config("run", {**TIMED, "schedule.warmup_steps": 3}))
+
+
+def test_verify_resume_replays_a_timed_run(make_config: MakeConfig) -> None:
+    config = make_config("run", {**TIMED, "minutes": 0.03})
+    train(config)
+    report = verify_resume(config.run_folder, num_steps=4)
+    assert report.is_exact, report.describe()
+
+
+@pytest.mark.parametrize(
+    ("settings", "due"),
+    [
+        ({"every_steps": 4}, [4, 8, 10]),
+        ({"every_steps": 0}, [10]),
+        ({"every_fraction": 0.0}, [10]),
+        ({"every_fraction": 0.3}, [3, 6, 9, 10]),
+        ({"every_fraction": 0.001}, list(range(1, 11))),
+    ],
+)
+def test_intervals_are_steps_or_fractions(settings: dict[str, Any], due: list[int]) -> None:
+    interval = Interval(**settings)
+    ticks = [Tick(step, step - 1, 1, 10, step == 10, step - 2) for step in range(1, 11)]
+    assert [tick.step for tick in ticks if tick.is_due(interval)] == due
+
+
+def test_counts_become_fractions_of_the_run(make_config: MakeConfig) -> None:
+    config = make_config("run", {"num_steps": 60, "schedule.decay_steps": 15})
+    found = in_fractions(config, chosen=["evaluation.every_steps"])
+    assert found["schedule.warmup_fraction"] == pytest.approx(2 / 60)
+    assert found["schedule.decay_fraction"] == 0.25 and found["schedule.decay_steps"] is None
+    assert "evaluation.every_fraction" not in found

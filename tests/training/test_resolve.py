@@ -1,0 +1,345 @@
+"""How a run computes: every "auto" resolved, switches put back, compiled models equal, its peak."""
+
+import copy
+import functools
+import io
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from groundup.distributed.process_group import ALONE, World
+from groundup.errors import ConfigError
+from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
+from groundup.runtime import is_onednn_slow
+from groundup.training import machine
+from groundup.training import resolve as resolving
+from groundup.training.clock import Clock
+from groundup.training.execution import autocast, compile_model, describe_kernels, switches
+from groundup.training.loop import train
+from groundup.training.machine import Machine, core_peak, find_peak
+from groundup.training.resolve import planned_memory, resolve_device, sequences_to_evaluate
+
+MakeConfig = Callable[..., RunConfig]
+
+CPU = Machine("cpu", "any", 16 << 30)
+H200 = Machine("cuda", "NVIDIA H200", 141 << 30, True, True, None)
+A100 = Machine("cuda", "an A100", 80 << 30, True, True, "too old")
+OLD = Machine("cuda", "old", 8 << 30)
+
+
+def resolve(config: RunConfig, world: World = ALONE, *, on: Machine = CPU, **options: Any) -> Any:
+    return resolving.resolve(config, on, world, **options).config
+
+
+@pytest.mark.parametrize(
+    ("on", "expected"),
+    [
+        (CPU, ("cpu", "float32", "off")),
+        (H200, ("cuda", "bfloat16", "blocks")),
+        (OLD, ("cuda", "float32", "off")),
+        (Machine("mps", "a Mac", 16 << 30), ("mps", "float32", "off")),
+    ],
+)
+def test_auto_is_resolved_once_and_choices_are_left_as_they_are(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, on: Machine, expected: tuple[str, ...]
+) -> None:
+    resolved = resolve(make_config("run", {"device": "auto"}), on=on)
+    assert (resolved.device, resolved.precision, resolved.compile) == expected
+    assert "auto" not in resolved.model_dump().values()
+    assert resolve(resolved, on=on) == resolved
+    monkeypatch.setattr(resolving, "why_no_bfloat16", lambda: None)
+    choices = {"precision": "bfloat16", "compile": "blocks", "micro_batch_size": 1}
+    config = make_config("run", {**choices, "device": on.device})
+    assert resolve(config, on=on) == config
+
+
+@pytest.mark.parametrize(
+    ("changes", "on", "world", "noun"),
+    [
+        ({"model.dropout": 0.1}, CPU, World(0, 2, 0, 2), "dropout"),
+        ({"model.dropout": 0.1, "distributed.recompute": True}, CPU, ALONE, "recompute"),
+        ({"precision": "bfloat16"}, CPU, ALONE, "slow at it"),
+        ({"precision": "float8"}, CPU, ALONE, "float8 is for CUDA"),
+        ({"precision": "float8"}, A100, ALONE, "too old"),
+        ({"precision": "float8", "model.d_ff": 40}, H200, ALONE, "d_ff"),
+        (
+            {"precision": "float8", "distributed.strategy": "fsdp"},
+            H200,
+            World(0, 2, 0, 2, is_open=True),
+            "fsdp",
+        ),
+        ({"distributed.strategy": "fsdp"}, CPU, ALONE, "torchrun"),
+        (
+            {"distributed.strategy": "hsdp", "distributed.reduction": "exact"},
+            CPU,
+            World(0, 2, 0, 2, is_open=True),
+            "exactly",
+        ),
+        ({"micro_batch_size": 4}, CPU, World(0, 2, 0, 2, is_open=True), "divided among 2 ranks"),
+        ({"minutes": 3, "num_steps": None}, CPU, ALONE, "warmup_fraction"),
+    ],
+)
+def test_what_cannot_be_trained_here_is_named(
+    make_config: MakeConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
+    on: Machine,
+    world: World,
+    noun: str,
+) -> None:
+    monkeypatch.setattr(resolving, "why_no_bfloat16", lambda: "this CPU is slow at it")
+    with pytest.raises(ConfigError, match=noun):
+        resolve(make_config("run", changes), world, on=on)
+
+
+@pytest.mark.parametrize(
+    ("device", "is_built", "count", "noun"),
+    [
+        ("cuda", False, 0, "built without CUDA"),
+        ("cuda:1", True, 0, "no CUDA device"),
+        ("cuda:2", True, 2, "the last of 2 is cuda:1"),
+        ("mps", True, 0, "MPS"),
+    ],
+)
+def test_a_device_that_is_not_there_is_named(
+    monkeypatch: pytest.MonkeyPatch, device: str, is_built: bool, count: int, noun: str
+) -> None:
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: is_built)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match=noun):
+        Machine.detect(device)
+
+
+BATCH_OF_24 = RunConfig(device="cpu", batch_size=24, distributed={"reduction": "fast"})
+
+
+@pytest.mark.parametrize(
+    ("fitting", "chosen", "expected"),
+    [(24, "auto", None), (7, "auto", 6), (1, "auto", 1), (0, None, None), (0, 24, 24), (0, 3, 3)],
+)
+def test_the_largest_micro_batch_that_fits_is_taken_and_a_choice_never_changed(
+    fitting: int, chosen: int | str | None, expected: int | None
+) -> None:
+    precise = BATCH_OF_24.model_copy(update={"precision": "float32"})
+    memory = planned_memory(precise, 16 << 30)
+    needed = 1
+    if fitting:
+        needed = 1 + round(memory.bytes_at(fitting, -(-24 // fitting)) / 0.6)
+    config = BATCH_OF_24.model_copy(update={"micro_batch_size": chosen})
+    resolved = resolve(config, on=Machine("cpu", "small", needed))
+    assert resolved.micro_batch_size == expected
+    # What was resolved stays, whatever the next machine has.
+    assert resolve(resolved, on=Machine("cpu", "large", 10**15)) == resolved
+
+
+@pytest.mark.parametrize(
+    ("before", "given", "reduction", "num_ranks", "size"),
+    [
+        (2, "auto", "exact", 2, 2),
+        (2, "auto", "exact", 4, 1),
+        (None, None, "exact", 1, None),
+        (None, None, "exact", 2, 2),
+        (None, None, "fast", 2, None),
+        (2, 1, "exact", 2, 1),
+    ],
+)
+def test_a_resume_has_the_micro_batches_of_its_run_where_its_ranks_can(
+    make_config: MakeConfig, before: Any, given: Any, reduction: str, num_ranks: int, size: Any
+) -> None:
+    shared = {"batch_size": 4, "distributed.reduction": reduction}
+    run = make_config("any", {**shared, "micro_batch_size": before})
+    config = make_config("any", {**shared, "micro_batch_size": given})
+    world = World(0, num_ranks, 0, num_ranks, is_open=num_ranks > 1)
+    assert resolve(config, world, previous=run).micro_batch_size == size
+    other = make_config("any", {**shared, "batch_size": 8, "micro_batch_size": "auto"})
+    assert resolve(other, world, previous=run).batch_size == 8
+
+
+def test_a_model_that_cannot_fit_is_refused_before_it_is_built_but_may_be_evaluated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(ConfigError, match="1,000"):
+        resolve(BATCH_OF_24, on=Machine("cpu", "tiny", 1_000))
+    monkeypatch.setattr(machine, "memory_bytes", lambda: 1_000)
+    resolved = resolve_device(BATCH_OF_24)
+    assert resolved.micro_batch_size == "auto" and sequences_to_evaluate(resolved) == 1
+    assert sequences_to_evaluate(resolved.model_copy(update={"micro_batch_size": 3})) == 3
+
+
+def test_epochs_decide_the_steps_and_few_conversations_make_small_batches(
+    make_config: MakeConfig, make_tuning: MakeConfig
+) -> None:
+    config = make_config("run", {"num_steps": None, "epochs": 2.5})
+    assert resolve(config, epoch_rows=100).num_steps == 62
+    assert resolve(config).num_steps is None
+    tuning = make_tuning("run", {"num_steps": None, "epochs": 3.0})
+    unset = tuning.model_copy(deep=True)
+    unset.model_fields_set.discard("batch_size")
+    assert resolve(tuning, epoch_rows=100).batch_size == 4
+    small = resolve(unset, epoch_rows=100)
+    assert (small.batch_size, small.num_steps) == (3, 100)
+
+
+@pytest.mark.parametrize("workspace", [None, ":16:8"])
+def test_the_switches_are_put_back(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, workspace: str | None
+) -> None:
+    name = "CUBLAS_WORKSPACE_CONFIG"
+    monkeypatch.delenv(name, raising=False)
+    if workspace is not None:
+        monkeypatch.setenv(name, workspace)
+
+    def read() -> tuple[Any, ...]:
+        return (
+            torch.get_num_threads(),
+            torch.are_deterministic_algorithms_enabled(),
+            getattr(torch.utils.deterministic, "fill_uninitialized_memory"),  # noqa: B009 - untyped
+            torch.get_float32_matmul_precision(),
+            torch.backends.mkldnn.enabled,
+            os.environ.get(name),
+        )
+
+    before = read()
+    with pytest.raises(KeyError), switches(make_config("run", {"num_threads": 2})):
+        assert torch.get_num_threads() == 2
+        assert torch.are_deterministic_algorithms_enabled()
+        assert os.environ[name] == (workspace or ":4096:8")
+        assert torch.backends.mkldnn.enabled == (before[4] and not is_onednn_slow())
+        raise KeyError
+    assert read() == before
+
+
+@pytest.mark.parametrize(("tf32", "precision"), [(True, "high"), (False, "highest")])
+def test_tf32_is_for_the_matmuls_of_a_run_on_cuda(
+    make_config: MakeConfig, tf32: bool, precision: str
+) -> None:
+    before = torch.get_float32_matmul_precision()
+    config = make_config("run", {"device": "cuda", "tf32": tf32, "micro_batch_size": None})
+    with switches(config):
+        assert torch.get_float32_matmul_precision() == precision
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_half_precision_leaves_weights_in_float32(make_config: MakeConfig, build: Any) -> None:
+    config = make_config("run", {"precision": "bfloat16"})
+    state = build(make_config())
+    ids = torch.arange(16)[None]
+    with autocast(config):
+        assert state.model.hidden(ids).dtype == torch.bfloat16
+    assert {weight.dtype for weight in state.model.state_dict().values()} == {torch.float32}
+
+
+def test_the_line_about_kernels_names_what_runs(make_config: MakeConfig) -> None:
+    assert "fused attention" in describe_kernels(make_config())
+    line = describe_kernels(make_config("run", {"precision": "bfloat16"}))
+    assert "bfloat16 (autocast, float32 weights)" in line and "deterministic" in line
+
+
+# Tracing looks at gradients of inner tensors, which torch itself warns about.
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+@pytest.mark.parametrize("mode", ["blocks", "model"])
+def test_a_compiled_model_computes_the_same(
+    make_config: MakeConfig, build: Any, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    # The tracing is torch.compile's own; generating code for it would take long and prove no more.
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    plain = build(make_config()).model
+    compiled = build(make_config()).model
+    compile_model(compiled, make_config("run", {"compile": mode}))
+    assert list(compiled.state_dict()) == list(plain.state_dict())
+    ids = torch.arange(34).reshape(2, 17)
+    one = plain.loss(ids[:, :-1], ids[:, 1:])
+    other = compiled.loss(ids[:, :-1], ids[:, 1:])
+    one.backward()
+    other.backward()
+    torch.testing.assert_close(one, other)
+    for first, second in zip(plain.parameters(), compiled.parameters(), strict=True):
+        torch.testing.assert_close(first.grad, second.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+@pytest.mark.parametrize("mode", ["blocks", "model"])
+def test_a_copy_of_a_compiled_model_has_weights_of_its_own(
+    make_config: MakeConfig, build: Any, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    model = build(make_config()).model
+    compile_model(model, make_config("run", {"compile": mode}))
+    saved = io.BytesIO()
+    torch.save(model, saved)
+    saved.seek(0)
+    ids = torch.arange(16)[None]
+    before = model(ids).detach()
+    for copied in (copy.deepcopy(model), torch.load(saved, weights_only=False)):
+        torch.testing.assert_close(copied(ids), before)
+        with torch.no_grad():
+            copied.token_embedding.weight.zero_()
+        assert not torch.allclose(copied(ids), before)
+        torch.testing.assert_close(model(ids), before)
+
+
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    """Nothing has been measured, as in a new process; nor is what a test measures kept."""
+    core_peak.cache_clear()
+    yield
+    core_peak.cache_clear()
+
+
+@pytest.fixture
+def matmuls(fresh: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was timed; each matmul takes twice as long as the one before."""
+    timed: list[str] = []
+
+    def time_matmul(dtype: str, size: int) -> float:
+        timed.append(dtype)
+        return 1e-3 * 2 ** len(timed)
+
+    monkeypatch.setattr(machine, "matmul_seconds", time_matmul)
+    return timed
+
+
+def test_the_peak_is_measured_on_a_cpu_and_known_or_none_on_gpus(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config().model_copy(update={"precision": "float32"})
+    peak = find_peak(config)
+    assert peak is not None and peak > 1e6
+    on_gpu = config.model_copy(update={"device": "cuda", "precision": "bfloat16"})
+    monkeypatch.setattr(machine, "device_name", lambda config: "NVIDIA H200")
+    assert find_peak(on_gpu) == pytest.approx(989.4e12)
+    monkeypatch.setattr(machine, "device_name", lambda config: "A toy")
+    assert find_peak(on_gpu) is None
+    assert find_peak(config.model_copy(update={"device": "mps"})) is None
+
+
+def test_threads_add_up_and_each_precision_is_measured_once(
+    make_config: MakeConfig, matmuls: list[str]
+) -> None:
+    config = make_config().model_copy(update={"precision": "float32"})
+    half = config.model_copy(update={"precision": "bfloat16"})
+    one = find_peak(config)
+    assert one == 2 * 512**3 / 2e-3
+    torch.set_num_threads(2)
+    assert find_peak(config) == 2 * one
+    assert find_peak(half) == one and find_peak(half) == one
+    assert matmuls == ["float32", "bfloat16"]
+
+
+def test_another_peak_is_no_other_condition_of_a_resume(make_config: MakeConfig) -> None:
+    config = make_config()
+    train(config, clock=Clock(stop_after=3))
+    folder = RunFolder(config.run_folder)
+    begun = {**folder.read_environment(), "peak_flops_per_second": 1.0}
+    folder.environment_file.write_text(json.dumps(begun), "utf-8")
+    train(config, resume=True, clock=Clock(stop_after=6))
+    environment = folder.read_environment()
+    assert environment["resumes"][0]["changes"] == []
+    assert environment["peak_flops_per_second"] == 1.0
