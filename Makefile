@@ -1,4 +1,4 @@
-# make install · setup · quickstart · test · test-distributed · check · bench · sanitize · fuzz ·
+# make install · setup · quickstart · test · test-fast · test-distributed · check · bench · sanitize · fuzz ·
 # torture · docs · clean
 # make install has what running needs, make setup also what tests and checks need.
 # PYTHON=python3.12 make setup picks another interpreter; JOBS=1 make test runs in one process;
@@ -19,7 +19,7 @@ DEV_INSTALLED := $(VENV)/.dev-installed
 BENCH_INSTALLED := $(VENV)/.bench-installed
 CLUSTER_INSTALLED := $(VENV)/.cluster-installed
 
-.PHONY: install setup quickstart test test-distributed check bench sanitized sanitize fuzz torture docs clean
+.PHONY: install setup quickstart test test-fast test-distributed check bench sanitized sanitize fuzz torture docs clean
 .DEFAULT_GOAL := setup
 
 install: $(INSTALLED)
@@ -57,6 +57,10 @@ quickstart: install
 # A test that hangs shows where each of its threads stands, fails, and lets the others go on.
 test: setup
 	$(RUN) -m pytest -n $(JOBS) -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
+
+# What takes no other process, browser or compiler, for daily work.
+test-fast: setup
+	$(RUN) -m pytest -q -n $(JOBS) -m "not slow"
 
 # The same for a Ray cluster of several nodes and an object store, which take longer to start.
 test-distributed: $(CLUSTER_INSTALLED)

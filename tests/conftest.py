@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import itertools
 import json
 import lzma
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -50,6 +52,25 @@ def pytest_configure(config: pytest.Config) -> None:
     # Layers of a few numbers are tested in bfloat16 on any CPU. On one without the instructions
     # torch says once a process which kernel it takes instead.
     config.addinivalue_line("filterwarnings", "ignore:mkldnn_matmul failed:UserWarning")
+
+
+# Modules whose tests start processes, browsers or compilers: `make test-fast` leaves them out.
+_STARTS_PROCESSES = re.compile(
+    r"\b(subprocess|multiprocessing|webdriver|run_program|find_programs)\b"
+)
+
+
+@functools.cache
+def _starts_processes(module: Path) -> bool:
+    return _STARTS_PROCESSES.search(module.read_text(encoding="utf-8")) is not None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        conftest = item.path.with_name("conftest.py")
+        is_page = item.path.parent.name == "serving" and _starts_processes(conftest)
+        if is_page or _starts_processes(item.path):
+            item.add_marker("slow")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
