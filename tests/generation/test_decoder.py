@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from groundup.errors import ConfigError
 from groundup.generation import Engine, GenerationRequest, LanguageModel, Sampler
-from groundup.generation.decoder import AllowedIds, check_max_seq_len
+from groundup.generation.decoder import AllowedIds
 from groundup.generation.decoder_choice import choose_decoder, cuda_kernels_know
 from groundup.generation.torch_decoder import TorchDecoder
 from groundup.model import ModelConfig, TransformerLM
@@ -190,13 +189,6 @@ def test_cuda_kernels_leave_unusual_models_to_others() -> None:
         assert cuda_kernels_know(ModelConfig(**settings)) == is_usual, settings
 
 
-def test_rows_are_as_long_as_the_context_or_shorter() -> None:
-    config = ModelConfig(context_length=12)
-    assert [check_max_seq_len(config, length) for length in (None, 4, 12)] == [12, 4, 12]
-    with pytest.raises(ConfigError, match="max_seq_len 13"):
-        check_max_seq_len(config, 13)
-
-
 @both_forms
 def test_a_decoder_scores_the_allowed_ids_alone(is_packed: bool, new_model: NewModel) -> None:
     model = new_model(vocab_size=50)
@@ -207,7 +199,7 @@ def test_a_decoder_scores_the_allowed_ids_alone(is_packed: bool, new_model: NewM
         expected = model(torch.tensor([text]))[0, -1, :40].detach()
         expected[[7, 38]] = -math.inf
         assert torch.allclose(row, expected, atol=1e-4)
-    assert decoder.num_allowed == 38 and decoder.vocab_size == 50
+    assert decoder.allowed.num == 38 and decoder.vocab_size == 50
 
 
 def test_columns_that_only_fill_rows_up_are_not_allowed() -> None:

@@ -1,6 +1,5 @@
 """GGUF files read back with gguf's own reader, and run in llama.cpp where it is installed."""
 
-import ctypes
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,6 @@ import torch
 
 from groundup.errors import ConfigError, MissingExtraError, TokenizerError
 from groundup.generation import LanguageModel
-from groundup.generation.chat import chat_prompt
 from groundup.interop import export_gguf, export_huggingface
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.definition import TokenizerDefinition
@@ -263,11 +261,6 @@ def test_without_the_package_the_extra_is_named(
         export_gguf(make_run(), tmp_path / "out.gguf")
 
 
-def test_models_that_llama_cannot_say_are_refused(make_run: MakeRun, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="head_gates"):
-        export_gguf(make_run(head_gates=True), tmp_path / "out.gguf")
-
-
 @pytest.fixture
 def llama_cpp() -> Any:
     return pytest.importorskip(
@@ -323,40 +316,4 @@ def test_llama_cpp_cuts_text_as_we_do(
         ids = theirs.tokenize(text.encode(), add_bos=False, special=True)
         assert ids == ours.encode(text), text
         assert theirs.detokenize(ids, special=True) == text.encode()
-    theirs.close()
-
-
-def test_llama_cpp_renders_a_conversation_as_we_do(
-    make_run: MakeRun, tmp_path: Path, llama_cpp: Any, tokenizer: Tokenizer
-) -> None:
-    """By the template in the file as Jinja, and by llama.cpp's own code for the form it has."""
-    ours = tokenizer.with_chat()
-    export_gguf(make_run(tokenizer=ours, vocab_size=302), tmp_path / "chat.gguf")
-    theirs = llama_cpp.Llama(str(tmp_path / "chat.gguf"), vocab_only=True, verbose=False)
-    template = theirs.metadata["tokenizer.chat_template"]
-    render = llama_cpp.llama_chat_format.Jinja2ChatFormatter(template, END, END)
-    for contents in (["Who had a kite?"], ["Be kind.", " é {{ x }}\n", "日本 <|im_end|>", ""]):
-        roles = ("system", "user", "assistant", "user")[-len(contents) :]
-        messages = [
-            {"role": role, "content": content}
-            for role, content in zip(roles, contents, strict=True)
-        ]
-        turns = (llama_cpp.llama_chat_message * len(messages))(
-            *(
-                llama_cpp.llama_chat_message(role.encode(), content.encode())
-                for role, content in zip(roles, contents, strict=True)
-            )
-        )
-        buffer = ctypes.create_string_buffer(1_000)
-        length = llama_cpp.llama_chat_apply_template(
-            template.encode(), turns, len(turns), True, buffer, len(buffer)
-        )
-        text = chat_prompt(ours, messages)
-        assert text == render(messages=messages).prompt == buffer.raw[:length].decode()
-        ids = theirs.tokenize(text.encode(), add_bos=False, special=True)
-        assert ids == ours.encode(text)
-    vocabulary = llama_cpp.llama_model_get_vocab(theirs.model)
-    assert llama_cpp.llama_vocab_eot(vocabulary) == 301
-    ends = [id for id in range(302) if llama_cpp.llama_vocab_is_eog(vocabulary, id)]
-    assert ends == [299, 301]
     theirs.close()

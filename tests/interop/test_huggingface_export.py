@@ -154,45 +154,30 @@ def test_weights_that_do_not_fit_the_dtype_are_named(make_run: MakeRun, tmp_path
         export_huggingface(run, tmp_path / "other")
 
 
-def test_a_folder_with_something_in_it_needs_force(make_run: MakeRun, tmp_path: Path) -> None:
-    run, out = make_run(), tmp_path / "out"
-    export_huggingface(run, out)
-    before = (out / "model.safetensors").stat().st_ino
-    with pytest.raises(ConfigError, match=r"not empty.*--force"):
-        export_huggingface(run, out)
-    assert (out / "model.safetensors").stat().st_ino == before
-    (out / "model-00001-of-00002.safetensors").touch()
-    export_huggingface(run, out, force=True)
-    assert not (out / "model-00001-of-00002.safetensors").exists()
-    assert (out / "model.safetensors").stat().st_ino != before
-
-
-def test_force_replaces_nothing_but_an_export(
+def test_force_replaces_an_export_and_nothing_else(
     make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, out = make_run(), tmp_path / "out"
-    out.mkdir()
-    (out / "thesis.tex").write_text("years of work")
-    with pytest.raises(ConfigError, match=r"holds thesis\.tex"):
-        export_huggingface(run, out, force=True)
+    export_huggingface(run, out)
+    with pytest.raises(ConfigError, match=r"not empty.*--force"):
+        export_huggingface(run, out)
+    (out / "model-00001-of-00002.safetensors").touch()
+    export_huggingface(run, out, force=True)
+    assert not (out / "model-00001-of-00002.safetensors").exists()
+    for name, key in (("a.tex", "holds a"), ("README.md", "no export"), ("x.safetensors", "holds")):
+        folder = tmp_path / f"{name} here"
+        folder.mkdir()
+        (folder / name).write_text("mine")
+        with pytest.raises(ConfigError, match=key):
+            export_huggingface(run, folder, force=True)
+        with pytest.raises(ConfigError, match="is a file"):
+            export_huggingface(run, folder / name, force=True)
+        assert (folder / name).read_text() == "mine"
     with pytest.raises(ConfigError, match="not part of an export"):
         export_huggingface(run, run, force=True)
     monkeypatch.chdir(out)
     with pytest.raises(ConfigError, match="the folder you are in"):
         export_huggingface(run, ".", force=True)
-    with pytest.raises(ConfigError, match="is a file"):
-        export_huggingface(run, out / "thesis.tex", force=True)
-    assert (out / "thesis.tex").read_text() == "years of work"
-
-
-@pytest.mark.parametrize("name", ["README.md", "tokenizer.json", "lora.safetensors"])
-def test_force_replaces_no_files_of_the_kinds_that_an_export_has(
-    make_run: MakeRun, tmp_path: Path, name: str
-) -> None:
-    (tmp_path / name).write_text("mine")
-    with pytest.raises(ConfigError, match=r"choose another folder$"):
-        export_huggingface(make_run(), tmp_path, force=True)
-    assert (tmp_path / name).read_text() == "mine"
 
 
 def test_a_stopped_export_leaves_what_was_there(

@@ -27,46 +27,35 @@ def rows(card: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, value in cells}
 
 
-def test_it_opens_with_what_hubs_read(make_run: MakeRun) -> None:
-    _, head, text = export(make_run()).split("---\n", 2)
-    told = yaml.safe_load(head)
-    assert told["library_name"] == "transformers" and told["tags"] == ["groundup", "llama"]
-    assert text.startswith("\n# tiny\n")
-
-
-def test_results_are_those_of_the_checkpoint(make_run: MakeRun) -> None:
-    told = rows(export(make_run()))
-    assert told["parameters"] == "36,768"
-    assert (told["step"], told["tokens seen"]) == ("7", "448")
-    assert told["training loss"] == "5.1250"
-    assert told["validation loss (step 7)"] == "5.0000"
-    assert told["validation perplexity"] == f"{math.exp(5):.3f}"
-    assert told["validation bits per byte"] == told["best validation bits per byte"] == "3.2500"
-
-
-def test_the_best_may_lie_before_the_last(make_run: MakeRun) -> None:
+def test_it_opens_with_what_hubs_read_and_the_results_of_the_checkpoint(make_run: MakeRun) -> None:
     run = make_run()
-    record = {"step": 7, "tokens": 448, "validation_loss": 5.5}
-    lines = (run / "metrics.jsonl").read_text("utf-8").splitlines()[:2]
-    (run / "metrics.jsonl").write_text("\n".join([*lines, json.dumps(record)]), "utf-8")
-    told = rows(export(run))
-    assert told["validation loss (step 7)"] == "5.5000"
-    assert told["best validation loss (step 4)"] == "5.2500"
-
-
-def test_what_is_torn_no_number_or_missing_is_no_result(make_run: MakeRun) -> None:
-    run = make_run()
-    metrics = run / "metrics.jsonl"
-    with open(metrics, "a", encoding="utf-8") as file:
+    with open(run / "metrics.jsonl", "a", encoding="utf-8") as file:
         file.write('{"step": 7, "validation_loss": 0.0')
-    assert rows(export(run))["validation loss (step 7)"] == "5.0000"
-    lines = [{"step": 7, "validation_loss": None}, {"step": "7"}, {"loss": "high"}, {}]
-    metrics.write_text("".join(f"{json.dumps(one)}\n" for one in lines), "utf-8")
-    assert not any("loss" in name for name in rows(export(run)))
-    metrics.unlink()
+    card = export(run)
+    _, head, text = card.split("---\n", 2)
+    front = yaml.safe_load(head)
+    assert front["library_name"] == "transformers" and front["tags"] == ["groundup", "llama"]
+    assert text.startswith("\n# tiny\n")
+    told = rows(card)
+    assert told["parameters"] == "36,768"
+    assert (told["step"], told["tokens"]) == ("7", "448")
+    assert told["training loss"] == "5.1250"
+    assert told["validation loss"] == "5.0000"
+    assert told["validation perplexity"] == f"{math.exp(5):.3f}"
+    assert told["validation bits per byte"] == "3.2500"
+    (run / "metrics.jsonl").unlink()
     (run / "environment.json").unlink()
     told = rows(export(run))
-    assert told["run"] == "tiny" and "tokens seen" not in told
+    assert told["run"] == "tiny" and "tokens" not in told
+
+
+def test_masked_documents_are_told(make_run: MakeRun) -> None:
+    run = make_run()
+    settings = yaml.safe_load((run / "config.yaml").read_text("utf-8"))
+    assert "one document a prompt" not in export(run)
+    settings["data"] = {**(settings.get("data") or {}), "mask_documents": True}
+    (run / "config.yaml").write_text(yaml.safe_dump(settings), "utf-8")
+    assert "one document a prompt" in export(run)
 
 
 def test_lineage_names_everything_by_content(make_run: MakeRun, tokenizer: Tokenizer) -> None:

@@ -20,10 +20,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from groundup.data.counter_random import stream_keys
-from groundup.generation.decoder import AllowedIds, Row, check_max_seq_len
+from groundup.generation.decoder import AllowedIds, Decoder, Row
 from groundup.generation.request import NO_ID
 from groundup.generation.sampling import STREAM
-from groundup.nn import KVCache, RMSNorm
+from groundup.nn import RMSNorm
 from groundup.nn.kernels.cuda_decode import matmul
 from groundup.nn.kernels.cuda_decode.block import Buffers, DecodingBlock, weights_soon
 from groundup.nn.kernels.cuda_decode.output_layer import Scores, to_logits
@@ -48,7 +48,7 @@ _FEW_ROWS = 4
 _ALIGNMENT = 16
 
 
-class CudaDecoder:
+class CudaDecoder(Decoder):
     """A `Decoder` for pre-norm models in half precision.
 
     Its copies of the projections, made when it is built, do not follow the model's.
@@ -61,24 +61,8 @@ class CudaDecoder:
         max_seq_len: int | None = None,
         allowed: AllowedIds | None = None,
     ) -> None:
-        """Without `max_seq_len` rows are as long as the context, without `allowed` all ids are."""
-        config = model.config
-        weight = model.output_weight
-        self.max_rows = max_rows
-        self.max_seq_len = check_max_seq_len(config, max_seq_len)
-        self.vocab_size = config.vocab_size
-        allowed = allowed or AllowedIds(config.vocab_size)
-        self.num_allowed = allowed.num
-        self.device = weight.device
-        self.cache = KVCache(
-            config.num_layers,
-            max_rows,
-            config.key_value_heads,
-            self.max_seq_len,
-            config.d_head,
-            device=weight.device,
-            dtype=weight.dtype,
-        )
+        super().__init__(model, max_rows, max_seq_len, allowed)
+        config, weight, allowed = model.config, model.output_weight, self.allowed
         assert isinstance(model.final_norm, RMSNorm)
         self._eps = model.final_norm.eps
         gain = model.final_norm.weight.detach()
@@ -95,7 +79,6 @@ class CudaDecoder:
         table = model.token_embedding.weight.detach()
         self._table = table if config.input_scale == 1 else table * config.input_scale
         self._extra_table = _extra_table(model, self._table)
-        self._end = allowed.end
         num_columns = min(config.vocab_size, -(-allowed.end // _ALIGNMENT) * _ALIGNMENT)
         self._output = weight.detach()[:num_columns]
         num_bytes = sum(part.nbytes for layer in self._layers for part in layer.weights)
@@ -147,9 +130,6 @@ class CudaDecoder:
                 work = Buffers.make(part.shape[1], self._layers[0])
                 self._through_blocks(work, *part)
 
-    def copy(self, source: int, target: int) -> None:
-        self.cache.copy(source, target)
-
     @torch.inference_mode()
     def begin(self, rows: Sequence[Row]) -> None:
         # Steps that began before a row came or went are dropped: they only wrote keys and values
@@ -184,7 +164,7 @@ class CudaDecoder:
             is_ahead = self._can_look_ahead and num_left > 0
             self._ahead = self._launch(num_left) if is_ahead else None
             self._ids.extend(read())
-        return self._ids.popleft(), self._scores.logits[: self._num_rows, : self._end]
+        return self._ids.popleft(), self._scores.logits[: self._num_rows, : self.allowed.end]
 
     @torch.inference_mode()
     def decode(
@@ -195,7 +175,7 @@ class CudaDecoder:
         self._state.ids[:n] = ids.to(self.device)
         self._state.positions[:n] = positions.to(self.device)
         self._replay(n, None)
-        return self._scores.logits[:n, : self._end]
+        return self._scores.logits[:n, : self.allowed.end]
 
     @torch.inference_mode()
     def _launch(self, max_steps: int) -> tuple[Callable[[], list[list[int]]], int]:

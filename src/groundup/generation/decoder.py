@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
@@ -16,9 +16,10 @@ from torch import Tensor
 from groundup.errors import ConfigError
 from groundup.generation.request import GenerationRequest
 from groundup.generation.sampling import Uniforms
+from groundup.nn import KVCache
 
 if TYPE_CHECKING:
-    from groundup.model import ModelConfig
+    from groundup.model import TransformerLM
     from groundup.tokenizer import Tokenizer
 
 
@@ -42,42 +43,6 @@ class Row:
     @property
     def num_visible(self) -> int:
         return len(self.ids) - self.start
-
-
-class Decoder(Protocol):
-    """A model and its cache of `max_rows` texts, each of up to `max_seq_len` ids.
-
-    It reads all ids of its vocabulary and samples the allowed ones.
-    """
-
-    max_rows: int
-    max_seq_len: int
-    vocab_size: int
-    num_allowed: int
-
-    def prefill(self, texts: Sequence[tuple[int, Sequence[int]]]) -> None:
-        """Let several rows hold texts, each given as (row, ids), as far as can be together."""
-        ...
-
-    def copy(self, source: int, target: int) -> None:
-        """Let row `target` hold the text of row `source` too."""
-        ...
-
-    def begin(self, rows: Sequence[Row]) -> None:
-        """Continue with these rows, the i-th of them in row i of the cache.
-
-        Between two steps the engine appends the sampled ids to them.
-        """
-        ...
-
-    def step(self, num_quiet_steps: int) -> tuple[list[int], Float[Tensor, "n allowed"]]:
-        """The next id of each row, NO_ID where logits are not finite, and its logits.
-
-        No row can end within `num_quiet_steps` but by a stop id. The logits are in float32; ids
-        after the last allowed one have no column, a gap among them has -inf. The next call may
-        overwrite them.
-        """
-        ...
 
 
 @dataclass(frozen=True)
@@ -111,12 +76,60 @@ class AllowedIds:
         return torch.tensor(gaps, device=device) if gaps else None
 
 
-def check_max_seq_len(config: ModelConfig, max_seq_len: int | None) -> int:
-    """The length of a decoder's rows: the model's context, or less where that is asked for."""
-    if max_seq_len is None:
-        return config.context_length
-    if max_seq_len > config.context_length:
-        raise ConfigError(
-            f"max_seq_len {max_seq_len} is more than the model's context of {config.context_length}"
+class Decoder:
+    """A model and its cache of `max_rows` texts, each of up to `max_seq_len` ids.
+
+    It reads all ids of its vocabulary and samples the allowed ones.
+    """
+
+    def __init__(
+        self,
+        model: TransformerLM,
+        max_rows: int,
+        max_seq_len: int | None = None,
+        allowed: AllowedIds | None = None,
+    ) -> None:
+        """Without `max_seq_len` rows are as long as the context, without `allowed` all ids are."""
+        config, weight = model.config, model.output_weight
+        context = config.context_length
+        self.max_rows = max_rows
+        self.max_seq_len = context if max_seq_len is None else max_seq_len
+        if self.max_seq_len > context:
+            raise ConfigError(f"max_seq_len {max_seq_len} is more than the context of {context}")
+        self.vocab_size = config.vocab_size
+        self.allowed = allowed or AllowedIds(config.vocab_size)
+        self.device = weight.device
+        self.cache = KVCache(
+            config.num_layers,
+            max_rows,
+            config.key_value_heads,
+            self.max_seq_len,
+            config.d_head,
+            device=weight.device,
+            dtype=weight.dtype,
         )
-    return max_seq_len
+
+    def prefill(self, texts: Sequence[tuple[int, Sequence[int]]]) -> None:
+        """Let several rows hold texts, each given as (row, ids), as far as can be together."""
+        raise NotImplementedError
+
+    @torch.inference_mode()
+    def copy(self, source: int, target: int) -> None:
+        """Let row `target` hold the text of row `source` too."""
+        self.cache.copy(source, target)
+
+    def begin(self, rows: Sequence[Row]) -> None:
+        """Continue with these rows, the i-th of them in row i of the cache.
+
+        Between two steps the engine appends the sampled ids to them.
+        """
+        raise NotImplementedError
+
+    def step(self, num_quiet_steps: int) -> tuple[list[int], Float[Tensor, "n allowed"]]:
+        """The next id of each row, NO_ID where logits are not finite, and its logits.
+
+        No row can end within `num_quiet_steps` but by a stop id. The logits are in float32; ids
+        after the last allowed one have no column, a gap among them has -inf. The next call may
+        overwrite them.
+        """
+        raise NotImplementedError

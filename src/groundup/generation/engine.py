@@ -104,7 +104,7 @@ class Engine:
             # Most steps of many rows, so that little time goes into each row.
             tokens = [NewToken(id, None, (), None) for id in chosen]
             return list(zip([row.handle for row in self._rows], tokens, strict=True))
-        likelihoods = _likelihoods(self._rows, chosen, logits, self.decoder.num_allowed)
+        likelihoods = _likelihoods(self._rows, chosen, logits, self.decoder.allowed.num)
         new: list[tuple[int, NewToken]] = []
         finished: list[int] = []
         for index, (row, id) in enumerate(zip(self._rows, chosen, strict=True)):

@@ -42,27 +42,27 @@ class Sampler:
     """Keeps ids at least this many times as likely as the likeliest."""
 
     def __post_init__(self) -> None:
-        def check(what: str, value: object, is_valid: bool, bounds: str) -> None:
-            if not is_valid:
-                raise ConfigError(f"{what} is {value}; it must be {bounds}")
-
-        penalty, temperature, top_k = self.repetition_penalty, self.temperature, self.top_k
         low, high = _PENALTIES
-        is_valid = _is_number(penalty) and low <= penalty <= high
-        check("the repetition penalty", penalty, is_valid, f"from {low} to {high}")
-        is_valid = _is_number(temperature) and temperature >= 0
-        check("the temperature", temperature, is_valid, "0 (greedy) or more")
-        is_valid = top_k is None or (type(top_k) is int and top_k >= 1)
-        check("top-k", top_k, is_valid, "an integer, 1 or more")
-        is_valid = _is_number(self.top_p) and 0 < self.top_p <= 1
-        check("top-p", self.top_p, is_valid, "more than 0 and at most 1")
-        is_valid = _is_number(self.min_p) and 0 <= self.min_p <= 1
-        check("min-p", self.min_p, is_valid, "from 0 to 1")
-        is_greedy = temperature < _MIN_TEMPERATURE
-        clamped = 0.0 if is_greedy else min(float(temperature), _MAX_TEMPERATURE)
-        object.__setattr__(self, "temperature", clamped)
-        if top_k is not None:
-            object.__setattr__(self, "top_k", min(top_k, _MAX_TOP_K))
+        for name, value, is_allowed, bounds in (
+            (
+                "the repetition penalty",
+                self.repetition_penalty,
+                lambda value: low <= value <= high,
+                f"from {low} to {high}",
+            ),
+            ("the temperature", self.temperature, lambda value: value >= 0, "0 (greedy) or more"),
+            ("top-p", self.top_p, lambda value: 0 < value <= 1, "more than 0 and at most 1"),
+            ("min-p", self.min_p, lambda value: 0 <= value <= 1, "from 0 to 1"),
+        ):
+            if not _is_number(value) or not is_allowed(value):
+                raise ConfigError(f"{name} is {value}; it must be {bounds}")
+        if self.top_k is not None:
+            if type(self.top_k) is not int or self.top_k < 1:
+                raise ConfigError(f"top-k is {self.top_k}; it must be an integer, 1 or more")
+            object.__setattr__(self, "top_k", min(self.top_k, _MAX_TOP_K))
+        is_greedy = self.temperature < _MIN_TEMPERATURE
+        temperature = 0.0 if is_greedy else min(float(self.temperature), _MAX_TEMPERATURE)
+        object.__setattr__(self, "temperature", temperature)
 
     @property
     def needs_history(self) -> bool:

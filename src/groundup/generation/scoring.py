@@ -52,28 +52,17 @@ class Score:
         return cls(ids, values, loss, perplexity(loss), bits_per_byte, num_bytes)
 
 
-@torch.inference_mode()
 def log_probabilities(model: TransformerLM, ids: Sequence[int]) -> list[float]:
     """ln p of every id but the first, each seen with at least half a context before it, or all
-    there is.
-
-    model: whose softmax gives p.
-    ids: the text; at least one, of any length.
-    """
-    result: list[float] = []
-    for own, _ in log_softmax_tables(model, ids):
-        result += own
-    return result
+    there is."""
+    return [value for own, _ in log_softmax_tables(model, ids) for value in own]
 
 
 @torch.inference_mode()
 def log_softmax_tables(
     model: TransformerLM, ids: Sequence[int]
 ) -> Iterator[tuple[list[float], Float[Tensor, "positions vocab"]]]:
-    """ln p of the ids but the first, some at a time, and of all ids at the same positions.
-
-    model, ids: as for `log_probabilities`.
-    """
+    """ln p of the ids but the first, some at a time, and of all ids at the same positions."""
     context_length = model.config.context_length
     for begin, end, num_scored in sliding_windows(len(ids), len(ids) - 1, context_length):
         window = torch.tensor(ids[begin:end], device=model.output_weight.device)

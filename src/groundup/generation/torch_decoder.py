@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from groundup.generation.decoder import AllowedIds, Row, check_max_seq_len
+from groundup.generation.decoder import AllowedIds, Decoder, Row
 from groundup.generation.request import NO_ID, Sampler
 from groundup.generation.sampling import sample
 from groundup.nn import KVCache, RMSNorm, SwiGLU, TransformerBlock
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _MAX_PREFILL_IDS = 4_096
 
 
-class TorchDecoder:
+class TorchDecoder(Decoder):
     """A `Decoder` on any device, in the dtype of the weights."""
 
     def __init__(
@@ -38,28 +38,10 @@ class TorchDecoder:
         allowed: AllowedIds | None = None,
         is_packed: bool = True,
     ) -> None:
-        """`is_packed` chooses the fast twin, which must know all layers of the model; without
-        `max_seq_len` rows are as long as the context, without `allowed` all ids are."""
-        config = model.config
+        """`is_packed` chooses the fast twin, which must know all layers of the model."""
+        super().__init__(model, max_rows, max_seq_len, allowed)
         self.model = model
-        self.max_rows = max_rows
-        self.max_seq_len = check_max_seq_len(config, max_seq_len)
-        self.vocab_size = config.vocab_size
-        allowed = allowed or AllowedIds(config.vocab_size)
-        self.num_allowed = allowed.num
-        weight = model.output_weight
-        self.device = weight.device
-        self._end = allowed.end
-        self._gaps = allowed.gaps_on(weight.device)
-        self.cache = KVCache(
-            config.num_layers,
-            max_rows,
-            config.key_value_heads,
-            self.max_seq_len,
-            config.d_head,
-            device=weight.device,
-            dtype=weight.dtype,
-        )
+        self._gaps = self.allowed.gaps_on(self.device)
         self.packed = _PackedModel(model, self.cache) if is_packed else None
         self._rows: Sequence[Row] = ()
         # Rows of equal samplers are sampled together.
@@ -76,10 +58,6 @@ class TorchDecoder:
             positions = torch.arange(length, device=self.device).expand(len(group), -1)
             with _full_precision(self.device):
                 self.model.hidden(batch, positions, cache)
-
-    @torch.inference_mode()
-    def copy(self, source: int, target: int) -> None:
-        self.cache.copy(source, target)
 
     @torch.inference_mode()
     def begin(self, rows: Sequence[Row]) -> None:
@@ -138,8 +116,8 @@ class TorchDecoder:
                 places = positions.to(self.device)[:, None]
                 hidden = self.model.hidden(ids.to(self.device)[:, None], places, cache)[:, -1]
             logits = self.model.logits(hidden)
-        if self._end < self.vocab_size:
-            logits = logits[..., : self._end]
+        if self.allowed.end < self.vocab_size:
+            logits = logits[..., : self.allowed.end]
         logits = logits.float()
         return logits if self._gaps is None else logits.index_fill(-1, self._gaps, -torch.inf)
 

@@ -17,7 +17,6 @@ from groundup.generation.special_ids import IMPORTED_KEY
 from groundup.interop.export_folder import CARD_TAG, DtypeName, Source
 from groundup.nn.losses import perplexity
 from groundup.planner.parameters import count_parameters
-from groundup.runs.metrics import Metrics
 from groundup.runs.metrics_file import read_metrics
 
 Library = Literal["transformers", "llama.cpp"]
@@ -74,32 +73,26 @@ def _summary(source: Source, dtype: DtypeName) -> str:
 
 
 def _results(source: Source) -> Rows:
+    """The last of each metric up to the step of the checkpoint."""
     yield "parameters", f"{sum(count_parameters(source.config).values()):,}"
     yield "step", f"{source.step:,}"
     metrics = read_metrics(source.folder.metrics_file)
     steps = metrics.column("step")
 
-    def latest(name: str) -> int | None:
-        """The last line up to the step that has a metric."""
+    def latest(name: str) -> float | None:
         known = metrics.indices(name) if steps else []
-        return max((index for index in known if steps[index] <= source.step), default=None)
+        index = max((index for index in known if steps[index] <= source.step), default=None)
+        return metrics.at(name, index)
 
-    if (tokens := metrics.at("tokens", latest("tokens"))) is not None:
-        yield "tokens seen", f"{int(tokens):,}"
-    if (loss := metrics.at("loss", latest("loss"))) is not None:
+    if (tokens := latest("tokens")) is not None:
+        yield "tokens", f"{int(tokens):,}"
+    if (loss := latest("loss")) is not None:
         yield "training loss", f"{loss:.4f}"
-    yield from _evaluation("validation", metrics, latest("validation_loss"))
-    yield from _evaluation("best validation", metrics, metrics.lowest_index("validation_loss"))
-
-
-def _evaluation(name: str, metrics: Metrics, index: int | None) -> Rows:
-    loss, bits = metrics.at("validation_loss", index), metrics.at("bits_per_byte", index)
-    if loss is None or index is None:
-        return
-    yield f"{name} loss (step {metrics.step_of(index):,})", f"{loss:.4f}"
-    yield f"{name} perplexity", f"{perplexity(loss):.3f}"
-    if bits is not None:
-        yield f"{name} bits per byte", f"{bits:.4f}"
+    if (loss := latest("validation_loss")) is not None:
+        yield "validation loss", f"{loss:.4f}"
+        yield "validation perplexity", f"{perplexity(loss):.3f}"
+    if (bits := latest("bits_per_byte")) is not None:
+        yield "validation bits per byte", f"{bits:.4f}"
 
 
 def _usage(source: Source, library: Library, content_ids: Mapping[str, str]) -> str:
