@@ -272,4 +272,4 @@ def test_the_kernels_hold_under_torchs_own_checks() -> None:
             arguments = (packed, 2, *sides)
             torch.library.opcheck(attention.packed_attention, arguments, test_utils=kinds)
     packed = torch.randn(3, 10, device="cuda").bfloat16().requires_grad_()
-    torch.library.opcheck(swiglu.packed_swiglu, (packed, False), test_utils=kinds)
+    torch.library.opcheck(swiglu.packed_swiglu, (packed,), test_utils=kinds)

@@ -173,17 +173,6 @@ def float8_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """What a GPU computes, by formulas; the rows of every chunk of logits that came by."""
     chunks: list[int] = []
 
-    def gated(packed: Tensor) -> Tensor:
-        gate, up = packed.chunk(2, dim=-1)
-        return torch.nn.functional.silu(gate) * up
-
-    def packed_swiglu(packed: Tensor, rounds: bool) -> tuple[Tensor, ...]:
-        return gated(packed), *float8.rounded_rows(gated(packed))
-
-    def packed_swiglu_backward(d_out: Tensor, packed: Tensor, rounds: bool) -> tuple[Tensor, ...]:
-        gradient = torch.func.vjp(gated, packed)[1]
-        return *gradient(d_out), *float8.rounded_rows(*gradient(d_out))
-
     def rounded_by(x: Tensor, factor: float) -> Tensor:
         return float8.rounded(x, factor).values
 
@@ -209,11 +198,8 @@ def float8_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     made = {
         "rounded_by": rounded_by,
         "rounded_both_ways": lambda x, factor: (rounded_by(x, factor), rounded_by(x.T, factor)),
-        "packed_swiglu": packed_swiglu,
-        "packed_swiglu_backward": packed_swiglu_backward,
     }
-    for name in ("rounding", "swiglu"):
-        monkeypatch.setattr(kernels, name, SimpleNamespace(**made), raising=False)
+    monkeypatch.setattr(kernels, "rounding", SimpleNamespace(**made), raising=False)
     monkeypatch.setattr(kernels, "loss_and_gradient", loss_and_gradient)
     monkeypatch.setattr(float8, "matmul", matmul)
     monkeypatch.setattr(float8, "takes", lambda x, num_columns: x.dtype == torch.bfloat16)

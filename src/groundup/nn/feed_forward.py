@@ -8,7 +8,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from groundup.nn import float8
 from groundup.nn import kernels as fused
 from groundup.nn.functional import gelu, silu, squared_relu
 from groundup.nn.linear import Linear, packed_linear
@@ -36,17 +35,8 @@ class SwiGLU(nn.Module):
         self.down = Linear(d_ff, d_model, device=device, dtype=dtype)
 
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
-        if self._learns_in_float8(x):
-            gate_up = torch.cat((self.gate.weight, self.up.weight))
-            return float8.swiglu(x, gate_up, self.down.weight)
         y: Tensor = self.down(self._gated(x))
         return y
-
-    def _learns_in_float8(self, x: Tensor) -> bool:
-        # A layer of another kind, put in the place of one of these, says nothing of float8.
-        inputs = [getattr(part, "float8_inputs", "no") for part in (self.gate, self.up, self.down)]
-        is_wanted = inputs == ["normalized", "normalized", "any"] and torch.is_grad_enabled()
-        return is_wanted and float8.takes(x, self.up.out_features)
 
     def _gated(self, x: Tensor) -> Tensor:
         if not fused.are_enabled():

@@ -58,12 +58,6 @@ def linear(x: Tensor, weight: Tensor, is_normalized: bool) -> Tensor:
     return y
 
 
-def swiglu(x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
-    """W_down (silu(W_gate x) · W_up x) for a normalized x, `gate_up` being both weights stacked."""
-    y: Tensor = _SwiGLU.apply(x, gate_up.to(x.dtype), down.to(x.dtype))  # type: ignore[no-untyped-call]
-    return y
-
-
 def rounded(x: Tensor, factor: float) -> Rounded:
     """factor · x in float8, row by row in memory."""
     x = x.contiguous()
@@ -132,21 +126,3 @@ class _Linear(torch.autograd.Function):
         d_rows = _rows(d_y)
         d_x = _times(d_rows, weight.T, is_precise=True)
         return d_x.view_as(x), d_rows.T @ _rows(x), None
-
-
-class _SwiGLU(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
-        packed = matmul(rounded(_rows(x), INPUT_FACTOR), _weight(gate_up))
-        hidden, *in_float8 = kernels.swiglu.packed_swiglu(packed, True)
-        ctx.save_for_backward(x, gate_up, down, packed, hidden)
-        return matmul(Rounded(*in_float8), _weight(down)).view(*x.shape[:-1], len(down))
-
-    @staticmethod
-    def backward(ctx: Any, d_y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        x, gate_up, down, packed, hidden = ctx.saved_tensors
-        d_rows = _rows(d_y)
-        d_hidden = _times(d_rows, down.T, is_precise=True)
-        d_packed, *in_float8 = kernels.swiglu.packed_swiglu_backward(d_hidden, packed, True)
-        d_x = matmul(Rounded(*in_float8), _weight(gate_up.T), is_precise=True)
-        return d_x.view_as(x), d_packed.T @ _rows(x), d_rows.T @ hidden

@@ -16,7 +16,7 @@ if HAS_TRITON:
     from groundup.nn.kernels.cuda_train import cross_entropy as cuda_cross_entropy
     from groundup.nn.kernels.cuda_train import packed_attention as cuda_attention
     from groundup.nn.kernels.cuda_train import rounding as rounding
-    from groundup.nn.kernels.cuda_train import swiglu as swiglu
+    from groundup.nn.kernels.cuda_train import swiglu
 
 
 _are_enabled = True
@@ -80,7 +80,7 @@ def packed_attention(
 def packed_swiglu(packed: Tensor) -> Tensor:
     """silu(gate) · up: (…, 2 · d_ff), gate and up side by side, to (…, d_ff)."""
     if packed.is_cuda:
-        return swiglu.packed_swiglu(packed, False)[0]
+        return swiglu.packed_swiglu(packed)
     gated: Tensor = cpu.PackedSwiGLU.apply(packed)
     return gated
 

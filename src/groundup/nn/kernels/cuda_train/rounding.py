@@ -1,4 +1,4 @@
-"""Operands of float8 matmuls, by a pass of their own; `swiglu` makes some on the way."""
+"""Operands of float8 matmuls, by a pass of their own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 _BLOCK, _TILE = 4096, 64
-LARGEST = tl.constexpr(448.0)
+_LARGEST = tl.constexpr(448.0)
 
 
 def rounded_by(x: Tensor, factor: float) -> Tensor:
@@ -33,7 +33,8 @@ def rounded_both_ways(x: Tensor, factor: float) -> tuple[Tensor, Tensor]:
 def rounded_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     """Rows divided by their largest values, in float8 (e4m3), and what to multiply them by."""
     x = x.contiguous()
-    small, scale = empty_rounded(x)
+    small = torch.empty_like(x, dtype=torch.float8_e4m3fn)
+    scale = x.new_empty(len(x), 1, dtype=torch.float32)
     block = triton.next_power_of_2(x.shape[1])
     rows = max(1, _BLOCK // block)
     sizes = {"WIDTH": x.shape[1], "ROWS": rows, "BLOCK": block}
@@ -44,13 +45,8 @@ def rounded_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
 @rounded_rows.register_fake
 def _(x: Tensor) -> tuple[Tensor, Tensor]:
-    return empty_rounded(x)
-
-
-def empty_rounded(rows: Tensor, is_wanted: bool = True) -> tuple[Tensor, Tensor]:
-    """For rows in float8 and for their scales; nothing if not wanted."""
-    small = rows.new_empty(rows.shape if is_wanted else 0, dtype=torch.float8_e4m3fn)
-    return small, rows.new_empty((len(rows), 1) if is_wanted else 0, dtype=torch.float32)
+    small = x.new_empty(x.shape, dtype=torch.float8_e4m3fn)
+    return small, x.new_empty(len(x), 1, dtype=torch.float32)
 
 
 @triton.jit
@@ -82,12 +78,12 @@ def _round_rows(
     offset = row[:, None] * WIDTH + column
     value = tl.load(x + offset, mask=inside, other=0.0).to(tl.float32)
     most = tl.maximum(tl.max(tl.abs(value), axis=1), 1e-30)
-    tl.store(small + offset, (value * (LARGEST / most)[:, None]).to(tl.float8e4nv), mask=inside)
-    tl.store(scale + row, most / LARGEST, mask=row < num_rows)
+    tl.store(small + offset, (value * (_LARGEST / most)[:, None]).to(tl.float8e4nv), mask=inside)
+    tl.store(scale + row, most / _LARGEST, mask=row < num_rows)
 
 
 @triton.jit
 def _small(value):
     # What is not a number stays so, or a bad step would not be found.
-    kept = tl.clamp(value, -LARGEST, LARGEST, propagate_nan=tl.PropagateNan.ALL)
+    kept = tl.clamp(value, -_LARGEST, _LARGEST, propagate_nan=tl.PropagateNan.ALL)
     return kept.to(tl.float8e4nv)
