@@ -15,9 +15,8 @@ from groundup.optim import (
     OptimizerConfig,
     ScheduleConfig,
     build_optimizer,
-    decay_groups,
-    muon_groups,
 )
+from groundup.optim.parameter_groups import decay_groups, muon_groups
 
 MATRICES = {f"blocks.{i}.{part}.weight" for i in range(2) for part in ("up", "down")}
 GAINS = {"blocks.0.attention_norm.weight", "blocks.1.attention_norm.weight", "final_norm.weight"}

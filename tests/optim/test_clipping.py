@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from groundup.errors import ConfigError
-from groundup.optim import clip_gradients, clip_scale, gradient_norm
+from groundup.optim.clipping import clip_gradients, clip_scale, gradient_norm
 
 
 def parameters(

@@ -15,9 +15,9 @@ from groundup.optim import (
     ScheduleConfig,
     build_optimizer,
     cosine_schedule,
-    learning_rate_factor,
-    set_learning_rates,
 )
+from groundup.optim.build import set_learning_rates
+from groundup.optim.schedules import learning_rate_factor
 
 SCHEDULES = st.builds(
     ScheduleConfig,

@@ -15,15 +15,15 @@ from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig
 from groundup.model.initialization import initialize_like_gpt2_, zero_outputs_
 from groundup.nn import (
-    Dropout,
     Embedding,
     KVCache,
     Linear,
     MultiHeadSelfAttention,
     RMSNorm,
     TransformerBlock,
-    ValueProjection,
 )
+from groundup.nn.dropout import Dropout
+from groundup.nn.extra_values import ValueProjection
 from groundup.nn.functional import starts_of_sequences
 from groundup.nn.linear_cross_entropy import linear_cross_entropy
 

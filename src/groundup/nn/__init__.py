@@ -11,9 +11,7 @@ from groundup.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from groundup.nn.attention import MultiHeadSelfAttention
     from groundup.nn.block import TransformerBlock
-    from groundup.nn.dropout import Dropout
     from groundup.nn.embedding import Embedding
-    from groundup.nn.extra_values import ValueProjection, ValueSum
     from groundup.nn.feed_forward import FeedForward, SwiGLU
     from groundup.nn.functional import (
         gelu,
@@ -22,26 +20,22 @@ if TYPE_CHECKING:
         softmax,
         squared_relu,
     )
-    from groundup.nn.kv_cache import KVCache, LayerCache
+    from groundup.nn.kv_cache import KVCache
     from groundup.nn.linear import Linear
     from groundup.nn.losses import cross_entropy, z_loss
     from groundup.nn.norm import RMSNorm
     from groundup.nn.rope import RotaryEmbedding
 
 __all__ = [
-    "Dropout",
     "Embedding",
     "FeedForward",
     "KVCache",
-    "LayerCache",
     "Linear",
     "MultiHeadSelfAttention",
     "RMSNorm",
     "RotaryEmbedding",
     "SwiGLU",
     "TransformerBlock",
-    "ValueProjection",
-    "ValueSum",
     "cross_entropy",
     "gelu",
     "scaled_dot_product_attention",
@@ -56,12 +50,10 @@ __getattr__, __dir__ = lazy_exports(
     {
         "attention": "MultiHeadSelfAttention",
         "block": "TransformerBlock",
-        "dropout": "Dropout",
         "embedding": "Embedding",
-        "extra_values": "ValueProjection ValueSum",
         "feed_forward": "FeedForward SwiGLU",
         "functional": "gelu scaled_dot_product_attention silu softmax squared_relu",
-        "kv_cache": "KVCache LayerCache",
+        "kv_cache": "KVCache",
         "linear": "Linear",
         "losses": "cross_entropy z_loss",
         "norm": "RMSNorm",

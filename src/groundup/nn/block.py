@@ -80,18 +80,16 @@ class TransformerBlock(nn.Module):
         extra: Float[Tensor, "... seq d_key_value"] | None = None,
     ) -> Float[Tensor, "... seq d_model"]:
         """The block's output for x; the rest as in `MultiHeadSelfAttention`."""
+        normal = self.attention_norm(x) if self.norm == "pre" else x
+        attended = self.dropout(self.attention(normal, token_positions, cache, starts, extra))
         if self.norm == "pre":
-            attended = self.attention(self.attention_norm(x), token_positions, cache, starts, extra)
-            x, normal = self.feed_forward_norm.of_sum(x, self.dropout(attended))
-            x = x + self.dropout(self.feed_forward(normal))
-        elif self.norm == "post":
-            attended = self.attention(x, token_positions, cache, starts, extra)
-            x = self.attention_norm(x + self.dropout(attended))
-            x = self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
-        else:
-            x = x + self.dropout(self.attention(x, token_positions, cache, starts, extra))
-            x = x + self.dropout(self.feed_forward(x))
-        return x
+            x, normal = self.feed_forward_norm.of_sum(x, attended)
+            return x + self.dropout(self.feed_forward(normal))
+        x = x + attended
+        if self.norm == "none":
+            return x + self.dropout(self.feed_forward(x))
+        x = self.attention_norm(x)
+        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
 
     def extra_repr(self) -> str:
         return f"norm={self.norm}"

@@ -1,8 +1,5 @@
-"""What attention may add to its values: a vector of the token itself, the same for all blocks.
-
-By the last blocks little is left in the stream of which token it stands at; attention that carries
-something of it along does not have to keep it there.
-"""
+"""Value embeddings: attention adds a vector of the token itself to its values, so that the stream
+of the last blocks need not keep which token it stands at."""
 
 from __future__ import annotations
 

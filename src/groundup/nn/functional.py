@@ -83,13 +83,10 @@ def fused_attention(
     attend = torch.nn.functional.scaled_dot_product_attention
     if mask is not None:
         return attend(query, key, value, attn_mask=mask)
-    if query.ndim == 4:
-        return attend(query, key, value, is_causal=True)
     # Its fast kernels know (batch, heads, seq, d) alone.
-    mixed = attend(_four_dims(query), _four_dims(key), _four_dims(value), is_causal=True)
-    return mixed.reshape(*query.shape[:-1], value.shape[-1])
-
-
-def _four_dims(x: Tensor) -> Tensor:
-    with_heads = x if x.ndim > 2 else x.unsqueeze(0)
-    return with_heads.reshape(-1, *with_heads.shape[-3:])
+    query4, key4, value4 = (
+        x if x.ndim == 4 else x.reshape(-1, *(x if x.ndim > 2 else x[None]).shape[-3:])
+        for x in (query, key, value)
+    )
+    mixed = attend(query4, key4, value4, is_causal=True)
+    return mixed if query.ndim == 4 else mixed.reshape(*query.shape[:-1], value.shape[-1])

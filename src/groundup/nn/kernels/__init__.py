@@ -98,14 +98,8 @@ def loss_and_gradient(
     rounded: gets the gradient times a factor as well, in float8 (e5m2); for CUDA alone."""
     if logits.is_cuda and can_run_on(logits):
         losses = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
-        cuda_cross_entropy.chunk_loss_and_gradient(
-            logits,
-            targets,
-            losses,
-            z_loss,
-            *(later or (None, None)),
-            *(rounded or ()),
-        )
+        more = *(later or (None, None)), *(rounded or ())
+        cuda_cross_entropy.chunk_loss_and_gradient(logits, targets, losses, z_loss, *more)
         return losses
     if is_plain_cpu(logits) and not (later and z_loss):
         losses = cpu.loss_and_gradient(logits, targets, z_loss)

@@ -109,9 +109,8 @@ class RootMeanSquareNorm(torch.autograd.Function):
             if d_total is not None:
                 d_total = d_total.contiguous()
             d_out = d_out.contiguous()
-            _run(
-                _native.norm_gradient_rows, d_out, d_total, x, gain, scale, d_x, d_gain, rows, width
-            )
+            gradients = d_out, d_total, x, gain, scale, d_x, d_gain
+            _run(_native.norm_gradient_rows, *gradients, rows, width)
         return d_x, d_x if ctx.needs_input_grad[1] else None, d_gain, None
 
 
