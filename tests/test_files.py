@@ -33,16 +33,6 @@ def failing_with(code: int) -> Callable[..., Any]:
     return fail
 
 
-def test_a_successful_block_publishes_the_whole_file(tmp_path: Path) -> None:
-    target = tmp_path / "deep" / "er" / "file.txt"
-    with files.atomic_path(target) as temporary:
-        assert temporary.parent == target.parent
-        temporary.write_text("whole")
-        assert not target.exists()
-    assert target.read_text() == "whole"
-    assert listing(target.parent) == ["file.txt"]
-
-
 @pytest.mark.parametrize("failure", [OSError, KeyboardInterrupt, SystemExit, GeneratorExit])
 def test_a_failing_block_leaves_the_old_content(
     tmp_path: Path, failure: type[BaseException]
@@ -117,14 +107,6 @@ def test_a_folder_is_refused_and_a_file_in_the_way_of_one_too(tmp_path: Path) ->
     assert listing(tmp_path) == ["file"]
 
 
-def test_a_link_is_followed_and_stays_a_link(tmp_path: Path) -> None:
-    (tmp_path / "real").write_text("old")
-    (tmp_path / "link").symlink_to("real")
-    files.write_text_atomic(tmp_path / "link", "new")
-    assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "real").read_text() == "new"
-
-
 def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -137,19 +119,19 @@ def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
-def test_the_longest_file_name_can_be_written(tmp_path: Path) -> None:
-    target = tmp_path / ("ü" * 127)
-    files.write_text_atomic(target, "x")
-    assert target.read_text() == "x"
-
-
-def test_new_files_obey_the_umask(tmp_path: Path) -> None:
+def test_a_file_has_its_mode_its_name_and_its_link(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
-        files.write_text_atomic(tmp_path / "file", "x")
+        files.write_text_atomic(tmp_path / "real", "old")
     finally:
         os.umask(before)
-    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o640
+    assert stat.S_IMODE((tmp_path / "real").stat().st_mode) == 0o640
+    (tmp_path / "link").symlink_to("real")
+    files.write_text_atomic(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "real").read_text() == "new"
+    files.write_text_atomic(tmp_path / ("ü" * 127), "x")
+    assert files.hash_file(tmp_path / "real") == files.hash_bytes(b"new")
+    assert files.hash_bytes(b"new") == "sha256:" + hashlib.sha256(b"new").hexdigest()
 
 
 def test_text_and_json_are_utf8_and_end_as_given(tmp_path: Path) -> None:
@@ -189,14 +171,6 @@ def test_a_kill_leaves_the_old_content_and_its_leftover_is_removed_afterwards(
     assert listing(tmp_path) == ["file.txt"]
 
 
-def test_only_our_own_leftovers_are_removed(tmp_path: Path) -> None:
-    (tmp_path / ".someone.tmp").write_text("theirs")
-    (tmp_path / "report.groundup-1.tmp").write_text("theirs")
-    (tmp_path / ".x.groundup-0123456789ab.tmp").write_text("ours")
-    files.remove_stale_temporaries(tmp_path)
-    assert listing(tmp_path) == [".someone.tmp", "report.groundup-1.tmp"]
-
-
 def test_the_next_write_removes_what_a_killed_one_left(tmp_path: Path) -> None:
     target = tmp_path / "a[1].txt"
     for name in (".a[1].txt.groundup-0123456789ab.tmp", ".b.txt.groundup-0123456789ab.tmp"):
@@ -222,7 +196,7 @@ def test_lines_come_back_as_they_were_appended(
     assert (list(files.read_json_lines(path)) if path.exists() else []) == values
 
 
-@pytest.mark.parametrize("cut", range(1, 15))
+@pytest.mark.parametrize("cut", [1, 2, 8, 14])
 def test_a_torn_last_line_is_dropped_and_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, cut: int
 ) -> None:
@@ -239,13 +213,6 @@ def test_a_torn_last_line_is_dropped_and_said(
     assert ("unfinished last line 2" in caplog.text) == (not only_its_line_end_is_missing)
     files.append_json_line(path, {"step": 3})
     assert list(files.read_json_lines(path)) == [*expected, {"step": 3}]
-
-
-def test_a_long_torn_line_is_found_however_far_back_it_starts(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_bytes(b'{"step": 1}\n{"text": "' + b"x" * 200_000)
-    files.append_json_line(path, {"step": 2})
-    assert list(files.read_json_lines(path)) == [{"step": 1}, {"step": 2}]
 
 
 def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
@@ -313,17 +280,6 @@ def test_writers_at_the_same_time_do_not_mix_their_lines(tmp_path: Path) -> None
         assert [v["step"] for v in values if v["worker"] == number] == list(range(50))
 
 
-@given(data=st.binary(max_size=1000))
-def test_a_hash_is_of_the_content_alone(
-    tmp_path_factory: pytest.TempPathFactory, data: bytes
-) -> None:
-    path = tmp_path_factory.mktemp("hash") / "file"
-    path.write_bytes(data)
-    expected = "sha256:" + hashlib.sha256(data).hexdigest()
-    assert files.hash_file(path) == files.hash_bytes(data) == expected
-    assert files.hash_bytes(memoryview(data)) == expected
-
-
 def test_a_lock_is_held_by_one_at_a_time(tmp_path: Path) -> None:
     with files.locked(tmp_path) as is_first:
         with files.locked(tmp_path) as is_second:
@@ -335,7 +291,7 @@ def test_a_lock_is_held_by_one_at_a_time(tmp_path: Path) -> None:
         assert is_free
 
 
-@pytest.mark.parametrize("depth", [150, 900, 990, 100_000])
+@pytest.mark.parametrize("depth", [150, 990, 100_000])
 def test_json_that_is_nested_too_deep_is_a_value_error(depth: int) -> None:
     for opening, closing in (("[", "]"), ('{"a":', "}")):
         with pytest.raises(ValueError, match=r"nested too deep|Expecting value"):

@@ -224,7 +224,13 @@ _PLAIN_REASONS = {
 def _describe_finding(
     finding: Any, origins: Mapping[KeyPath, str], names: Mapping[str, str]
 ) -> str:
-    key = _setting_of(tuple(str(part) for part in finding["loc"]), origins)
+    # Without the names that pydantic gives to the types of a union.
+    where = tuple(str(part) for part in finding["loc"])
+    key = tuple(
+        part
+        for end, part in enumerate(where, start=1)
+        if where[:end] in origins or not ("[" in part or part.startswith("constrained-"))
+    )
     prefixes = (".".join(key[:length]) for length in range(len(key), 0, -1))
     name = next((names[one] for one in prefixes if one in names), _clip(".".join(key)))
     reason = finding["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
@@ -245,15 +251,6 @@ def _describe_finding(
     if origin is None and finding["type"] == "missing":
         origin = origins.get(())
     return f"{complaint} (in {origin})" if origin else complaint
-
-
-def _setting_of(key: KeyPath, origins: Mapping[KeyPath, str]) -> KeyPath:
-    """A finding's place without the names that pydantic gives to the types of a union."""
-    return tuple(
-        part
-        for end, part in enumerate(key, start=1)
-        if key[:end] in origins or not ("[" in part or part.startswith("constrained-"))
-    )
 
 
 def _show(value: Any) -> str:

@@ -52,12 +52,7 @@ class MissingExtraError(GroundupError):
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
-    """Raise ConfigError for a value that is none of the choices.
-
-    name: of the setting, for the message.
-    value: what was given.
-    choices: what it may be.
-    """
+    """Raise ConfigError for a value that is none of the choices."""
     choices = list(choices)
     if value not in choices:
         raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(choices)}")
@@ -73,11 +68,7 @@ def nearest_name(name: str, known_names: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: str, known_names: Iterable[str]) -> str:
-    """The tail of an error about an unknown name: the nearest one, or all there are.
-
-    name: as it was typed.
-    known_names: what it could have meant.
-    """
+    """The tail of an error about an unknown name: the nearest one, or all there are."""
     known_names = list(known_names)
     nearest = nearest_name(name, known_names)
     if nearest is not None:

@@ -22,17 +22,18 @@ from typing import Any
 
 from groundup.errors import DataError
 
+PathLike = str | os.PathLike[str]
+
 _TEMPORARY_MARK = ".groundup-"
-_TEMPORARY_SUFFIX = ".tmp"
+_HIDDEN_FOLDER = re.compile(r"\.(?P<name>.+)\.(?P<role>writing|replaced|discarded)-[0-9a-f]{12}")
 # No file of ours comes near it, and Python's own limit is far enough from it.
 _MAX_DEPTH = 100
-_HIDDEN_FOLDER = re.compile(r"\.(?P<name>.+)\.(?P<role>writing|replaced|discarded)-[0-9a-f]{12}")
 
 _log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_path(path: PathLike) -> Iterator[Path]:
     """Yield a temporary sibling of `path` to write to; it becomes `path` if the block succeeds.
 
     Missing parent folders are made. If the block raises, the temporary is removed and `path` is
@@ -44,16 +45,25 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     if destination.exists() and not destination.is_file():
         yield destination
         return
-    temporary, lock = _create_temporary(destination)
-    try:
-        yield temporary
-        sync_to_disk(temporary)
-        os.replace(temporary, destination)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(lock)
+    # Names may be 255 bytes long; the mark and the random part need room.
+    stem = os.fsdecode(os.fsencode(destination.name)[:200])
+    temporary = destination.with_name(f".{stem}{_TEMPORARY_MARK}{secrets.token_hex(6)}.tmp")
+    with contextlib.ExitStack() as stack:
+        try:
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            # Another user's leftovers are not ours to remove.
+            with contextlib.suppress(OSError):
+                remove_stale_temporaries(destination.parent, stem)
+            _make_locked(temporary, temporary.touch, stack)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(destination)) from error
+        try:
+            yield temporary
+            sync_to_disk(temporary)
+            os.replace(temporary, destination)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
     sync_to_disk(destination.parent)
 
 
@@ -69,16 +79,11 @@ def atomic_folder(destination: Path) -> Iterator[Path]:
     temporary = _hidden_folder(destination, "writing")
     with contextlib.ExitStack() as stack:
         try:
-            while not temporary.is_dir():
-                temporary.mkdir()
-                # Another process may take a folder that is not locked yet for a leftover.
-                with contextlib.suppress(FileNotFoundError):
-                    stack.enter_context(locked(temporary, wait=True))
+            _make_locked(temporary, temporary.mkdir, stack)
             yield temporary
             for path, _, names in os.walk(temporary, topdown=False):
-                for name in names:
+                for name in (*names, "."):
                     sync_to_disk(Path(path, name))
-                sync_to_disk(Path(path))
             _put_in_place(temporary, destination)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -107,17 +112,12 @@ def find_folders(parent: Path) -> dict[str, Path]:
 
 def remove_leftovers(parent: Path) -> None:
     """Remove or put back the folders that killed writers left in `parent`."""
-    for path in sorted(parent.iterdir()):
-        hidden = _HIDDEN_FOLDER.fullmatch(path.name)
-        if hidden is None:
-            continue
+    names = os.listdir(parent)
+    for hidden in filter(None, map(_HIDDEN_FOLDER.fullmatch, sorted(names))):
+        path = parent / hidden[0]
         try:
             with locked(path) as is_stale:
-                if (
-                    is_stale
-                    and hidden["role"] == "replaced"
-                    and hidden["name"] not in os.listdir(parent)
-                ):
+                if is_stale and hidden["role"] == "replaced" and hidden["name"] not in names:
                     os.rename(path, parent / hidden["name"])
                 elif is_stale:
                     shutil.rmtree(path)
@@ -127,30 +127,29 @@ def remove_leftovers(parent: Path) -> None:
             _log.warning("%s is left over but cannot be removed: %s", path, error.strerror)
 
 
-def write_bytes_atomic(path: str | os.PathLike[str], data: bytes) -> None:
+def write_bytes_atomic(path: PathLike, data: bytes) -> None:
     """Replace the content of `path` by `data`."""
     with atomic_path(path) as temporary:
         try:
             temporary.write_bytes(data)
         except OSError as error:
-            # A full disk is told of by a write, which knows no name.
-            if error.filename is None:
-                error.filename = os.fspath(path)
+            # A write that finds the disk full knows no name.
+            error.filename = error.filename or os.fspath(path)
             raise
 
 
-def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
+def write_text_atomic(path: PathLike, text: str) -> None:
     """Replace the content of `path` by `text` in UTF-8, line ends as given."""
     write_bytes_atomic(path, text.encode("utf-8"))
 
 
-def write_json_atomic(path: str | os.PathLike[str], value: Any) -> None:
+def write_json_atomic(path: PathLike, value: Any) -> None:
     """Replace the content of `path` by `value` as indented JSON with a last line end."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     write_text_atomic(path, text + "\n")
 
 
-def append_json_line(path: str | os.PathLike[str], value: dict[str, Any]) -> None:
+def append_json_line(path: PathLike, value: dict[str, Any]) -> None:
     """Add `value` as one line; NaN and infinities, which JSON lacks, become null.
 
     A torn last line left by a kill is cut off first, and a write that fails leaves no tear.
@@ -163,7 +162,8 @@ def append_json_line(path: str | os.PathLike[str], value: dict[str, Any]) -> Non
         if size > 0 and os.pread(file, 1, size - 1) != b"\n":
             line = b"\n" + line
         try:
-            _write_all(file, line)
+            while line:
+                line = line[os.write(file, line) :]
         except BaseException:
             os.ftruncate(file, size)
             raise
@@ -182,7 +182,7 @@ def without_non_finite(value: Any) -> Any:
     return value
 
 
-def read_json_lines(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+def read_json_lines(path: PathLike) -> Iterator[dict[str, Any]]:
     """Yield the objects of a JSON-lines file; a torn last line is dropped and logged."""
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
@@ -192,9 +192,9 @@ def read_json_lines(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
             if value is not None:
                 yield value
             elif line.endswith(b"\n"):
+                excerpt = line.strip()[:60].decode("utf-8", "replace")
                 raise DataError(
-                    f"{path} line {number} is not a JSON object: {_excerpt(line)}; "
-                    f"fix or delete that line"
+                    f"{path} line {number} is not a JSON object: {excerpt!r}; fix or delete it"
                 )
             else:
                 _log.warning("%s: dropped the unfinished last line %d", path, number)
@@ -206,20 +206,16 @@ def parse_json(data: bytes | str) -> Any:
         value = json.loads(data)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
-    level = [value]
+    level = [[value]]
     for _ in range(_MAX_DEPTH):
-        level = [
-            inner
-            for outer in level
-            if isinstance(outer, dict | list)
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-        ]
+        inner = [one for outer in level for one in outer if isinstance(one, dict | list)]
+        level = [list(one.values()) if isinstance(one, dict) else one for one in inner]
         if not level:
             return value
     raise ValueError("it is nested too deep")
 
 
-def hash_file(path: str | os.PathLike[str]) -> str:
+def hash_file(path: PathLike) -> str:
     """The content id of a file: "sha256:" and 64 hexadecimal digits."""
     with open(path, "rb") as file:
         return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
@@ -231,12 +227,9 @@ def hash_bytes(data: bytes | bytearray | memoryview) -> str:
 
 
 @contextlib.contextmanager
-def locked(path: str | os.PathLike[str], *, wait: bool = False) -> Iterator[bool]:
-    """Hold the lock of a file or folder within the block; False if another process has it.
-
-    path: of the file or folder, which must exist.
-    wait: until the other process is done with it.
-    """
+def locked(path: PathLike, *, wait: bool = False) -> Iterator[bool]:
+    """Hold the lock of an existing file or folder within the block; False if another process has it
+    (with `wait`, wait for it)."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         try:
@@ -262,14 +255,11 @@ def sync_to_disk(path: Path) -> None:
         os.close(file)
 
 
-def remove_stale_temporaries(folder: str | os.PathLike[str], stem: str = "") -> list[Path]:
-    """Delete what killed writers left directly in `folder`; return the paths removed.
-
-    A writer holds a lock on its temporary while it lives, so files being written are kept. `stem`
-    leaves it at those of one destination.
-    """
+def remove_stale_temporaries(folder: PathLike, stem: str = "") -> list[Path]:
+    """Delete what killed writers left directly in `folder`, of one destination or of all; return
+    the paths removed. A running writer holds a lock on its temporary."""
     removed = []
-    pattern = f".{glob.escape(stem) or '*'}{_TEMPORARY_MARK}*{_TEMPORARY_SUFFIX}"
+    pattern = f".{glob.escape(stem) or '*'}{_TEMPORARY_MARK}*.tmp"
     for temporary in sorted(Path(folder).glob(pattern)):
         with contextlib.suppress(FileNotFoundError), locked(temporary) as is_stale:
             if is_stale:
@@ -278,27 +268,12 @@ def remove_stale_temporaries(folder: str | os.PathLike[str], stem: str = "") -> 
     return removed
 
 
-def _create_temporary(destination: Path) -> tuple[Path, int]:
-    """Create and lock a sibling; errors name the destination, which is what the user knows."""
-    try:
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        # Names may be 255 bytes long; the mark and the random part need room.
-        stem = os.fsdecode(os.fsencode(destination.name)[:200])
-        # Another user's leftovers are not ours to remove.
-        with contextlib.suppress(OSError):
-            remove_stale_temporaries(destination.parent, stem)
-        while True:
-            name = f".{stem}{_TEMPORARY_MARK}{secrets.token_hex(6)}{_TEMPORARY_SUFFIX}"
-            temporary = destination.with_name(name)
-            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            file = os.open(temporary, flags, 0o666)
-            fcntl.flock(file, fcntl.LOCK_EX)
-            # Between the open and the lock a cleaner may have taken the file for a stale one.
-            if temporary.exists():
-                return temporary, file
-            os.close(file)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(destination)) from error
+def _make_locked(temporary: Path, make: Any, stack: contextlib.ExitStack) -> None:
+    """Make a file or folder and lock it; another process may take it for a leftover in between."""
+    while not temporary.exists():
+        make()
+        with contextlib.suppress(FileNotFoundError):
+            stack.enter_context(locked(temporary, wait=True))
 
 
 def _put_in_place(temporary: Path, destination: Path) -> None:
@@ -328,12 +303,6 @@ def _hidden_folder(path: Path, role: str) -> Path:
     return path.with_name(f".{name}.{role}-{secrets.token_hex(6)}")
 
 
-def _write_all(file: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]
-
-
 def _cut_torn_line(file: int) -> int:
     """Cut an unfinished last line off; return the size. A whole object merely lacks its "\\n"."""
     size = os.fstat(file).st_size
@@ -355,8 +324,3 @@ def _parse_object(line: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
-
-
-def _excerpt(line: bytes) -> str:
-    text = line.strip().decode("utf-8", "replace")
-    return repr(text if len(text) <= 60 else text[:57] + "...")

@@ -11,9 +11,7 @@ def lazy_exports(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The `__getattr__` and `__dir__` of a package whose names live in its modules.
 
-    Args:
-        package: The package, its own `__name__`.
-        names_of: For each module of it, or one of groundup by its whole name, the names it gives.
+    names_of: the names that each module of it, or one of groundup by its whole name, gives.
     """
     home_of = {name: home for home, names in names_of.items() for name in names.split()}
 

@@ -10,7 +10,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groundup.nn.kernels import HAS_TRITON
-from groundup.runtime import is_small_to_orthogonalize
 
 _Coefficients: TypeAlias = tuple[tuple[float, float, float], ...]
 
@@ -77,7 +76,9 @@ def _kernel_for(matrices: Tensor) -> Callable[[Tensor, _Coefficients], Tensor] |
 
         return muon.orthogonalize
     is_plain = matrices.device.type == "cpu" and matrices.dtype == torch.float32
-    is_small = is_small_to_orthogonalize(*matrices.shape[-2:])
+    rows, columns = matrices.shape[-2:]
+    # Products too small to be shared by the threads of a CPU: each thread gets whole matrices.
+    is_small = 0 < rows * columns * min(rows, columns) <= 1 << 26
     if is_plain and is_small and not matrices.requires_grad:
         from groundup.nn.kernels import cpu
 
