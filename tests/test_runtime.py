@@ -1,6 +1,5 @@
 """What the process says about itself: cores, memory, seeds, log lines."""
 
-import io
 import logging
 import os
 import platform

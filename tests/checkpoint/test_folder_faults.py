@@ -174,23 +174,6 @@ def test_a_write_that_the_system_itself_cuts_short_leaves_the_last_good_one(
     check(folder.newest(), 1)
 
 
-def test_an_interrupt_while_saving_leaves_no_trace(
-    tmp_path: Path, save: Save, check: Check, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = CheckpointFolder(tmp_path / "checkpoints")
-    save(folder, 1)
-
-    def interrupt(_: int) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            save(folder, 2)
-    assert os.listdir(folder.path) == ["step_000001"]
-    check(folder.newest(), 1)
-
-
 def test_old_ones_that_cannot_be_removed_are_reported_and_no_failure(
     tmp_path: Path,
     save: Save,

@@ -98,8 +98,7 @@ def check_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
     if stored != own:
         raise CheckpointError(
             f"the checkpoint's optimizer has groups of {stored} parameters, this one of {own}: "
-            f"build it over the same model, in the same groups, which weight decay of embeddings "
-            f"has a part in"
+            f"build it over the same model, with the same weight decay of embeddings"
         )
     for theirs, ours in zip(groups, optimizer.param_groups, strict=True):
         lacking = [name for name in ours if name not in {*theirs, *_ADDED_BY_OTHERS}]
@@ -107,8 +106,7 @@ def check_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
         if lacking and unknown:
             raise CheckpointError(
                 f"the checkpoint is of another kind of optimizer than {type(optimizer).__name__}: "
-                f"it lacks {_enumerate(lacking)} and has {_enumerate(unknown)}; build the kind "
-                f"that it was trained with"
+                f"it lacks {_enumerate(lacking)} and has {_enumerate(unknown)}"
             )
 
 

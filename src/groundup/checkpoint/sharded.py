@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.checkpoint.storage import WriteResult
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
 from groundup.checkpoint.folder import CheckpointFolder, complete, new_record
 from groundup.checkpoint.record import (
@@ -38,7 +38,7 @@ from groundup.checkpoint.record import (
 )
 from groundup.checkpoint.state_tree import pack, pack_tree
 from groundup.checkpoint.weights import read_metadata
-from groundup.errors import GroundupError
+from groundup.errors import CheckpointError, GroundupError
 
 _Value = TypeVar("_Value")
 
@@ -150,7 +150,10 @@ def load_into(
     group: of all ranks, for the host's memory; the default one if None.
     """
     if checkpoint.record.version == OLD_SHARDED_VERSION:
-        return _load_whole(checkpoint, model_state, place)
+        raise CheckpointError(
+            f"{checkpoint.path} is sharded as earlier versions did it: resume the run for one "
+            f"checkpoint on one process with --distributed.strategy ddp, then on all ranks"
+        )
     reader = HuggingFaceStorageReader(str(checkpoint.path))
     stored = reader.read_metadata().state_dict_metadata
     empty = {
@@ -162,25 +165,6 @@ def load_into(
     state = _map_state(checkpoint.optimizer_tree(empty, notes), place)
     load({**model, **pack(state)[1]}, storage_reader=reader, process_group=group)
     return _map_state(state, lambda _, one: _local(one))
-
-
-def _load_whole(
-    checkpoint: Checkpoint, model_state: Mapping[str, Tensor], place: Place
-) -> dict[str, Any]:
-    """For the layout of earlier versions: every rank reads everything and keeps its rows."""
-
-    def fill(target: Tensor, whole: Tensor) -> Tensor:
-        if isinstance(target, DTensor):
-            whole = whole.to(target.device)
-            mesh, placements = target.device_mesh, target.placements
-            whole = distribute_tensor(whole, mesh, placements, src_data_rank=None)
-        _local(target).detach().copy_(_local(whole))
-        return _local(target)
-
-    for name, whole in checkpoint.adapted_state().items():
-        fill(model_state[name], whole)
-    state = checkpoint.optimizer_state()
-    return _map_state(state, lambda index, one: fill(place(index, one.to("meta")), one))
 
 
 class _Writer(HuggingFaceStorageWriter):
