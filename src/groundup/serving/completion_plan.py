@@ -6,7 +6,7 @@ Whatever the model or the server's limits do not allow is refused here, with the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -62,7 +62,7 @@ def make_plan(
     wanted = body.settings(most if is_chat else DEFAULT_MAX_TOKENS)
     if is_chat:
         # A client that chats names a ceiling, not what it needs.
-        wanted = replace(wanted, max_tokens=min(wanted.max_tokens, most))
+        wanted = wanted.model_copy(update={"max_tokens": min(wanted.max_tokens, most)})
     if wanted.max_tokens > most:
         message = f"max_tokens is {excerpt(wanted.max_tokens)}: this server allows at most {most}"
         raise ApiError(400, message, param="max_tokens")
@@ -70,7 +70,7 @@ def make_plan(
     context = language_model.model.config.context_length
     if is_chat and wanted.past_context == "stop":
         room = max(1, context - len(prompts[0].ids))
-        wanted = replace(wanted, max_tokens=min(wanted.max_tokens, room))
+        wanted = wanted.model_copy(update={"max_tokens": min(wanted.max_tokens, room)})
     for prompt in prompts:
         _check_context(len(prompt.ids), wanted, context, body)
     try:

@@ -14,25 +14,24 @@ export function formatNumber(value) {
   return value.toFixed(size >= 100 ? 1 : size >= 10 ? 2 : 4);
 }
 
+function inUnits(value, units) {
+  const found = units.find(([size]) => Math.abs(value) >= size);
+  return found && `${(value / found[0]).toPrecision(3)}${found[1]}`;
+}
+
 /** 1638400 -> "1.64M": three digits and a unit. */
 export function formatShort(value) {
   if (!isNumber(value)) return UNKNOWN;
-  for (const [size, unit] of [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "k"]]) {
-    if (Math.abs(value) >= size) return `${(value / size).toPrecision(3)}${unit}`;
-  }
-  return Number.isInteger(value) ? String(value) : value.toPrecision(3);
-}
-
-export function formatPercent(fraction) {
-  return isNumber(fraction) ? `${(fraction * 100).toFixed(1)}%` : UNKNOWN;
+  return inUnits(value, [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "k"]]) ?? String(Math.round(value));
 }
 
 export function formatBytes(value) {
   if (!isNumber(value)) return UNKNOWN;
-  for (const [size, unit] of [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]]) {
-    if (value >= size) return `${(value / size).toPrecision(3)} ${unit}`;
-  }
-  return `${value} B`;
+  return inUnits(value, [[2 ** 30, " GiB"], [2 ** 20, " MiB"], [2 ** 10, " KiB"]]) ?? `${value} B`;
+}
+
+export function formatPercent(fraction) {
+  return isNumber(fraction) ? `${(fraction * 100).toFixed(1)}%` : UNKNOWN;
 }
 
 /** 155.2 -> "2:35", 7391 -> "2:03:11", 200000 -> "2 d 7 h". */
@@ -46,37 +45,16 @@ export function formatDuration(seconds) {
   return hours > 0 ? `${hours}:${two(minutes)}:${two(whole % 60)}` : `${minutes}:${two(whole % 60)}`;
 }
 
-/** How long ago, by the server's clock: "4 s ago", "3 h ago". */
+/** How long ago: "just now", "4 min ago", "3 h ago". */
 export function formatAgo(seconds) {
   if (!isNumber(seconds)) return UNKNOWN;
-  const past = Math.max(0, seconds);
-  for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
-    if (past >= size) return `${Math.floor(past / size)} ${unit} ago`;
-  }
-  return past < 3 ? "just now" : `${Math.floor(past)} s ago`;
-}
-
-/** A text that says how long ago a moment was, and can be kept current by `refreshAgo`. */
-export function agoText(moment, store) {
-  const text = element("span", { dataset: { moment: String(moment) } });
-  text.textContent = formatAgo(store.secondsSince(moment));
-  return text;
-}
-
-export function refreshAgo(root, store) {
-  for (const text of root.querySelectorAll("[data-moment]")) {
-    const words = formatAgo(store.secondsSince(Number(text.dataset.moment)));
-    if (text.textContent !== words) text.textContent = words;
-  }
+  const units = [[86400, "d"], [3600, "h"], [60, "min"]];
+  const [size, unit] = units.find(([least]) => seconds >= least) ?? [0, ""];
+  return size === 0 ? "just now" : `${Math.floor(seconds / size)} ${unit} ago`;
 }
 
 export function formatStep(step) {
   return isNumber(step) ? formatCount(step) : UNKNOWN;
-}
-
-/** The status of a run as a coloured word. */
-export function statusBadge(status) {
-  return element("span", { className: "status", dataset: { status } }, status);
 }
 
 /** The colour of a run as a small square; the name stands beside it, so it says nothing itself. */

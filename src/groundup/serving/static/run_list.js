@@ -2,7 +2,7 @@
 // that neither focus nor scroll position is lost while runs move on.
 
 import { element } from "./shell.js";
-import { UNKNOWN, formatNumber, formatStep, isNumber } from "./run_format.js";
+import { formatNumber, formatStep, isNumber } from "./run_format.js";
 import { MAX_CHOSEN } from "./run_store.js";
 
 export class RunList {
@@ -43,32 +43,23 @@ export class RunList {
   }
 
   #makeRow(name) {
-    const id = `run-${Math.random().toString(36).slice(2)}`;
-    const check = element("input", { type: "checkbox", id, className: "run-check" });
-    const only = element(
-      "button",
-      { type: "button", className: "run-only", ariaLabel: `Show ${name} alone` },
-      "Only",
-    );
+    const check = element("input", { type: "checkbox", className: "run-check" });
+    const only = element("button", { type: "button", className: "run-only", ariaLabel: `Show ${name} alone` }, "Only");
     const row = {
       check,
       status: element("span", { className: "status" }),
       progress: element("span", {}),
       loss: element("span", { className: "run-loss" }),
-      lossKind: element("span", { className: "run-loss-kind" }),
+      lossKind: element("span", { className: "hint" }),
     };
-    const title = element("span", { className: "run-name" }, name);
-    const about = element("span", { className: "run-about" }, row.status, row.progress);
+    const title = element("span", { className: "run-name cut" }, name);
+    const about = element("span", { className: "hint run-about" }, row.status, row.progress);
+    const label = element("label", {}, check, element("span", { className: "run-text" }, title, about));
     row.root = element(
       "tr",
       {},
-      element(
-        "th",
-        { scope: "row" },
-        element("label", { htmlFor: id }, check, element("span", { className: "run-text" }, title, about)),
-      ),
-      element("td", { className: "run-number" }, row.loss, row.lossKind),
-      element("td", { className: "run-action" }, only),
+      element("th", { scope: "row" }, label),
+      element("td", { className: "run-number" }, row.loss, row.lossKind, only),
     );
     check.addEventListener("change", () => this.onToggle(name, check.checked));
     only.addEventListener("click", () => this.onOnly(name));
@@ -109,5 +100,5 @@ function sorted(runs, order) {
 }
 
 function setText(node, text) {
-  if (node.textContent !== text) node.textContent = text || (node.className === "run-loss" ? UNKNOWN : "");
+  if (node.textContent !== text) node.textContent = text;
 }

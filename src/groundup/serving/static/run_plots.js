@@ -7,34 +7,11 @@ import { layoutOf, scaleOf, tracesOf } from "./run_curves.js";
 import { formatNumber, formatPercent, formatShort, formatStep, isNumber, swatch } from "./run_format.js";
 
 const PLOTS = [
-  {
-    id: "loss",
-    title: "Loss",
-    metric: "loss",
-    extra: "validation_loss",
-    format: formatNumber,
-    best: "least",
-    isLarge: true,
-    hasLog: true,
-  },
+  { id: "loss", title: "Loss", metric: "loss", extra: "validation_loss", format: formatNumber, best: "least", isLarge: true, hasLog: true },
   { id: "speed", title: "Tokens per second", metric: "tokens_per_second", format: formatShort, best: "most" },
-  {
-    id: "mfu",
-    title: "MFU",
-    note: "fraction of the device’s peak",
-    metric: "mfu",
-    format: formatPercent,
-    best: "most",
-    tickformat: ".0%",
-  },
+  { id: "mfu", title: "MFU", metric: "mfu", format: formatPercent, best: "most", tickformat: ".0%" },
   { id: "gradient", title: "Gradient norm", metric: "gradient_norm", format: formatNumber, hasLog: true },
-  {
-    id: "rate",
-    title: "Learning rate",
-    metric: "learning_rate",
-    format: formatNumber,
-    tickformat: ".2~g",
-  },
+  { id: "rate", title: "Learning rate", metric: "learning_rate", format: formatNumber, tickformat: ".2~g" },
 ];
 const TASK = "task/";
 const CONFIG = { displayModeBar: false, showTips: false };
@@ -57,12 +34,10 @@ export function loadPlotly() {
 }
 
 export class RunPlots {
-  constructor(root, { onZoom }) {
-    this.onZoom = onZoom;
+  constructor(root) {
     this.root = root;
     this.cards = PLOTS.map((plot) => makeCard(plot));
     root.append(...this.cards.map((card) => card.root));
-    this.revision = 0;
     this.wanted = null;
     this.isDrawing = false;
   }
@@ -75,11 +50,6 @@ export class RunPlots {
     if (!this.isDrawing) this.#drawAll();
   }
 
-  resetZoom() {
-    this.revision += 1;
-    this.onZoom(false);
-  }
-
   #addTasks(curves) {
     const metrics = new Set(curves.flatMap(({ lines }) => lines.flatMap((line) => Object.keys(line))));
     const known = new Set(this.cards.map(({ plot }) => plot.metric));
@@ -88,7 +58,6 @@ export class RunPlots {
       const card = makeCard({
         id: `task-${this.cards.length}`,
         title: metric.slice(TASK.length),
-        note: "accuracy",
         metric,
         format: formatPercent,
         best: "most",
@@ -119,7 +88,7 @@ export class RunPlots {
     for (const card of this.cards) {
       if (card.root.hidden) continue;
       const traces = curves.flatMap((curve) => tracesOf(card.plot, curve, view, scale));
-      const revision = `${view.x} ${scale.title} ${view.log} ${this.revision}`;
+      const revision = `${view.x} ${scale.title} ${view.log}`;
       await Plotly.react(card.area, traces, layoutOf(card.plot, view, scale, revision), CONFIG);
       if (!card.isWatched) this.#watch(Plotly, card);
     }
@@ -134,9 +103,6 @@ export class RunPlots {
       if (now > 0 && now !== width) Plotly.Plots.resize(card.area);
       if (now > 0) width = now;
     }).observe(card.area);
-    card.area.on("plotly_relayout", (change) => {
-      if ("xaxis.range[0]" in change || "yaxis.range[0]" in change) this.onZoom(true);
-    });
   }
 }
 
@@ -147,12 +113,7 @@ function makeCard(plot) {
   area.setAttribute("role", "img");
   area.setAttribute("aria-labelledby", titleId);
   area.setAttribute("aria-describedby", summary.id);
-  const head = element(
-    "div",
-    { className: "plot-head" },
-    element("h2", { id: titleId }, plot.title),
-    plot.note && element("span", { className: "plot-note" }, plot.note),
-  );
+  const head = element("h2", { id: titleId }, plot.title);
   const className = plot.isLarge ? "card plot-card large" : "card plot-card";
   return {
     plot,

@@ -1,29 +1,27 @@
 // The page of the runs: which are chosen, which view is open, and the clock that keeps all current.
 
-import { countOf, onThemeChange, readProblem } from "./shell.js";
-import { renderHealth } from "./run_health.js";
+import { countOf, onThemeChange, readProblem, themeColor } from "./shell.js";
 import { RunList } from "./run_list.js";
-import { renderOverview } from "./run_overview.js";
 import { RunPlots, loadPlotly } from "./run_plots.js";
 import { RunSamples } from "./run_samples.js";
-import { RunSettings } from "./run_settings.js";
+import { RunTable } from "./run_table.js";
 import { MAX_CHOSEN, RunStore } from "./run_store.js";
 
-const TABS = ["curves", "samples", "settings", "health"];
+const TABS = ["curves", "table", "samples"];
 const X_AXES = ["step", "tokens", "wall_seconds"];
 const BUSY_MILLISECONDS = 1500;
 const CALM_MILLISECONDS = 3000;
 const TROUBLED_MILLISECONDS = 8000;
 
 const part = (id) => document.getElementById(id);
-const controls = part("plot-controls");
+const controls = part("controls");
 
 const store = new RunStore();
 const view = readAddress();
 const list = new RunList(store, { onToggle: toggle, onOnly: (name) => choose([name]) });
-const plots = new RunPlots(part("plots"), { onZoom: (isZoomed) => (part("reset-zoom").hidden = !isZoomed) });
+const plots = new RunPlots(part("plots"));
 const samples = new RunSamples(part("panel-samples"));
-const settings = new RunSettings(part("panel-settings"));
+const table = new RunTable(part("panel-table"));
 
 let isFirstLook = true;
 let notice = "";
@@ -90,7 +88,7 @@ function chooseFirst() {
 
 function render() {
   const hasRuns = store.runs.length > 0;
-  part("no-runs").hidden = hasRuns || isFirstAnswerMissing();
+  part("no-runs").hidden = hasRuns || store.clockOffset === null;
   part("no-runs-folder").textContent = store.folder;
   part("runs-layout").hidden = !hasRuns;
   if (hasRuns) renderRuns();
@@ -106,19 +104,12 @@ function renderRuns() {
       slot: store.slot(name, view.chosen),
       lines: store.lines(name) ?? [],
       details: store.details.get(name),
+      age: store.secondsSince(store.run(name).updated),
     }));
-  renderOverview(part("overview"), chosen, store);
-  for (const tab of TABS) {
-    const isOpen = tab === view.tab;
-    const button = part(`tab-${tab}`);
-    button.ariaSelected = String(isOpen);
-    button.tabIndex = isOpen ? 0 : -1;
-    part(`panel-${tab}`).hidden = !isOpen;
-  }
+  for (const tab of TABS) part(`panel-${tab}`).hidden = tab !== view.tab;
   if (view.tab === "curves") renderCurves(chosen);
   if (view.tab === "samples") samples.render(chosen);
-  if (view.tab === "settings") settings.render(chosen);
-  if (view.tab === "health") renderHealth(part("panel-health"), chosen, store);
+  if (view.tab === "table") table.render(chosen);
 }
 
 let drawn = "";
@@ -132,21 +123,17 @@ function renderCurves(chosen) {
     const { next, version } = store.curves.get(name) ?? {};
     return [name, slot, next, version, spikes.length];
   });
-  const state = JSON.stringify([view, document.documentElement.dataset.theme, known]);
+  const state = JSON.stringify([view, themeColor("text"), known]);
   if (state === drawn) return;
   drawn = state;
   plots.render(curves, view);
 }
 
 function setNote() {
-  if (isFirstAnswerMissing()) return;
+  if (store.clockOffset === null) return;
   const running = store.runs.filter((run) => run.status === "running").length;
   const words = `${countOf(store.runs.length, "run")}${running > 0 ? `, ${running} training now` : ""}`;
   if (part("page-note").textContent !== words) part("page-note").textContent = words;
-}
-
-function isFirstAnswerMissing() {
-  return store.clockOffset === null;
 }
 
 function showProblem(text) {
@@ -154,15 +141,9 @@ function showProblem(text) {
   part("problem").hidden = text === "";
 }
 
-function openTab(tab, hasFocus) {
-  view.tab = tab;
-  writeAddress();
-  render();
-  if (hasFocus) part(`tab-${tab}`).focus();
-}
-
 function readControls() {
   const data = new FormData(controls);
+  view.tab = data.get("tab");
   view.x = data.get("x");
   view.log = data.get("log") !== null;
   view.smoothing = Number(data.get("smoothing"));
@@ -172,10 +153,11 @@ function readControls() {
 }
 
 function showControls() {
+  controls.elements.tab.value = view.tab;
   controls.elements.x.value = view.x;
   controls.elements.log.checked = view.log;
   controls.elements.smoothing.value = String(view.smoothing);
-  controls.querySelector("output").textContent = view.smoothing > 0 ? view.smoothing.toFixed(2) : "off";
+  part("curve-options").hidden = view.tab !== "curves";
 }
 
 /** The address holds the view, so that it can be kept as a bookmark. */
@@ -200,20 +182,8 @@ function writeAddress() {
   history.replaceState(null, "", query.size > 0 ? `?${query}` : location.pathname);
 }
 
-for (const tab of TABS) {
-  part(`tab-${tab}`).addEventListener("click", () => openTab(tab, false));
-  part(`tab-${tab}`).addEventListener("keydown", (event) => {
-    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (by !== undefined) openTab(TABS[(TABS.indexOf(tab) + by + TABS.length) % TABS.length], true);
-  });
-}
 controls.addEventListener("input", readControls);
 controls.addEventListener("submit", (event) => event.preventDefault());
-part("reset-zoom").addEventListener("click", () => {
-  plots.resetZoom();
-  drawn = "";
-  render();
-});
 onThemeChange(() => render());
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden) look();

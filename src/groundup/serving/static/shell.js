@@ -34,7 +34,7 @@ export async function request(path, options = {}) {
   if (response.status === 401) {
     const hadToken = sessionStorage.getItem(TOKEN_KEY) !== null;
     sessionStorage.removeItem(TOKEN_KEY);
-    const token = await askForToken(hadToken, options.signal);
+    const token = await askForToken(hadToken);
     if (token === null) throw new RequestProblem("This server needs a token.", 401);
     sessionStorage.setItem(TOKEN_KEY, token);
     return request(path, options);
@@ -65,13 +65,24 @@ export function formatProbability(value) {
   return `${percent.toFixed(percent >= 99.95 ? 0 : 1)}%`;
 }
 
-/** The present value of a colour of pages.css, for plots: themeColor("accent"). */
+// light-dark() is resolved only in a property that is in use.
+const probe = document.head.appendChild(element("meta"));
+
+/** The current value of a colour of pages.css, for plots: themeColor("accent"). */
 export function themeColor(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  probe.style.color = `var(--${name})`;
+  return getComputedStyle(probe).color;
+}
+
+const systemDark = matchMedia("(prefers-color-scheme: dark)");
+
+function isDark() {
+  const { theme } = document.documentElement.dataset;
+  return theme ? theme === "dark" : systemDark.matches;
 }
 
 export function onThemeChange(callback) {
-  document.addEventListener("groundup:theme", (event) => callback(event.detail));
+  document.addEventListener("groundup:theme", callback);
 }
 
 async function send(path, options) {
@@ -99,48 +110,32 @@ async function problemOf(response) {
 // Several requests may be refused at once: they share one question.
 let pendingQuestion = null;
 
-function askForToken(wasWrong, signal) {
-  pendingQuestion ??= openTokenDialog(wasWrong, signal).finally(() => {
+function askForToken(wasWrong) {
+  pendingQuestion ??= openTokenDialog(wasWrong).finally(() => {
     pendingQuestion = null;
   });
   return pendingQuestion;
 }
 
-function openTokenDialog(wasWrong, signal) {
-  const input = element("input", {
-    id: "server-token",
-    type: "password",
-    autocomplete: "off",
-    required: true,
-  });
-  const cancel = element("button", { className: "button", type: "button" }, "Cancel");
+function openTokenDialog(wasWrong) {
+  const input = element("input", { id: "server-token", type: "password", autocomplete: "off" });
+  const label = element("label", { className: "field-label", htmlFor: "server-token" }, "Token");
+  const hint = element("p", { className: "hint" }, "Kept in this tab alone, until it is closed.");
+  const use = element("button", { className: "button primary", value: "use" }, "Use token");
   const dialog = element(
     "dialog",
     { className: "dialog", "aria-labelledby": "server-token-title" },
     element(
       "form",
-      { method: "dialog" },
-      element("h2", { id: "server-token-title" }, "This server asks for a token"),
+      { method: "dialog", className: "stack" },
+      element("h2", { id: "server-token-title" }, "This server needs a token"),
       wasWrong && element("p", { className: "alert", role: "alert" }, "That token was refused."),
-      element(
-        "div",
-        { className: "field" },
-        element("label", { className: "field-label", htmlFor: "server-token" }, "Token"),
-        input,
-        element("p", { className: "field-hint" }, "Kept in this tab alone, until it is closed."),
-      ),
-      element(
-        "div",
-        { className: "dialog-actions" },
-        cancel,
-        element("button", { className: "button primary", value: "use" }, "Use token"),
-      ),
+      element("div", { className: "field" }, label, input, hint),
+      use,
     ),
   );
   document.body.append(dialog);
   dialog.showModal();
-  cancel.addEventListener("click", () => dialog.close(""));
-  signal?.addEventListener("abort", () => dialog.close(""));
   return new Promise((resolve) => {
     dialog.addEventListener("close", () => {
       const token = dialog.returnValue === "use" ? input.value.trim() : "";
@@ -173,21 +168,24 @@ function markCurrentLink() {
   }
 }
 
-function bringThemeButtonToLife() {
-  const button = document.getElementById("theme-button");
-  if (button === null) return;
-  const other = () => (document.documentElement.dataset.theme === "dark" ? "light" : "dark");
-  const name = () => {
-    button.ariaLabel = button.title = `Switch to the ${other()} theme`;
-  };
-  button.addEventListener("click", () => {
-    document.dispatchEvent(new CustomEvent("groundup:theme-choice", { detail: other() }));
-    name();
-  });
-  onThemeChange(name);
-  name();
+const themeButton = document.getElementById("theme-button");
+
+function nameThemeButton() {
+  themeButton.ariaLabel = themeButton.title = `Switch to the ${isDark() ? "light" : "dark"} theme`;
+  document.dispatchEvent(new Event("groundup:theme"));
 }
 
-markCurrentLink();
+themeButton.addEventListener("click", () => {
+  const theme = isDark() ? "light" : "dark";
+  document.documentElement.dataset.theme = theme;
+  try {
+    localStorage.setItem("groundup-theme", theme);
+  } catch {
+    // The choice then holds for this page alone.
+  }
+  nameThemeButton();
+});
+systemDark.addEventListener("change", nameThemeButton);
 addEventListener("hashchange", markCurrentLink);
-bringThemeButtonToLife();
+markCurrentLink();
+nameThemeButton();

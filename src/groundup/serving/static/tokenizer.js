@@ -1,19 +1,15 @@
 // The tokenizer view: a text as pre-tokens and tokens while it is typed, and the merges of one.
 
-import { buildPreTokenDetail } from "./merge_steps.js";
-import { RovingList } from "./roving.js";
 import { element, formatCount, readProblem, request } from "./shell.js";
-import { hexBytes, spokenText, visibleBytes } from "./token_text.js";
+import { buildPairs, hexBytes, moveByArrows, spokenText, visibleBytes, visibleText } from "./tokens.js";
 
-const EXAMPLE =
-  "Once upon a time, a little tokenizer met a 🐢 and couldn't stop counting to 1024.";
+const EXAMPLE = "Once upon a time, a little tokenizer met a 🐢 and couldn't stop counting to 1024.";
 const PAUSE_MILLISECONDS = 150;
 const NUM_HUES = 4;
 
 const find = (id) => document.getElementById(id);
 const [text, chips, results] = ["tokenizer-text", "chips", "tokenizer-results"].map(find);
 const [problem, steps] = ["tokenizer-problem", "steps"].map(find);
-const roving = new RovingList(chips, { onShow: showSteps });
 
 let preTokens = [];
 let timer = 0;
@@ -21,100 +17,118 @@ let latest = null;
 
 async function tokenize() {
   latest?.abort();
-  const mine = new AbortController();
-  latest = mine;
+  latest = new AbortController();
   try {
     const response = await request("/api/tokenize", {
       method: "POST",
       headers: { "Content-Type": "application/json" },
       body: JSON.stringify({ text: text.value }),
-      signal: mine.signal,
+      signal: latest.signal,
     });
-    const answer = await response.json();
+    show(await response.json());
     problem.textContent = "";
-    show(answer);
   } catch (error) {
-    if (error.name === "AbortError") return;
-    problem.textContent = readProblem(error);
+    if (error.name !== "AbortError") problem.textContent = readProblem(error);
   }
 }
 
 function show(answer) {
   preTokens = answer.pre_tokens;
-  roving.clear();
-  let hue = 0;
+  let count = 0;
   const groups = preTokens.map((preToken, group) => {
-    const tokens = preToken.tokens.map((token, index) =>
-      buildChip(token, group, index, hue++ % NUM_HUES),
-    );
+    const made = preToken.tokens.map((token, index) => buildChip(token, group, index, count++));
     const label = `pre-token ${spokenText(preToken.text)}`;
-    return element("span", { className: "pre-token", role: "group", ariaLabel: label }, ...tokens);
+    return element("span", { className: "pre-token", role: "group", ariaLabel: label }, ...made);
   });
   chips.replaceChildren(...groups);
-  roving.refresh();
-  showResults(answer);
-  roving.choose(chips.querySelector('[role="option"]'));
-}
-
-function showResults(answer) {
-  const bytesPerToken = answer.num_ids === 0 ? 0 : answer.num_bytes / answer.num_ids;
-  const rows = [
-    ["Characters", formatCount(answer.num_characters)],
-    ["Bytes", formatCount(answer.num_bytes)],
-    ["Pre-tokens", formatCount(answer.pre_tokens.length)],
-    ["Tokens", formatCount(answer.num_ids)],
-    ["Bytes per token", bytesPerToken.toFixed(2)],
-  ];
+  showSteps(chips.querySelector("button"));
   results.replaceChildren(
-    ...rows.map(([term, value]) =>
-      element("div", {}, element("dt", {}, term), element("dd", {}, value)),
-    ),
+    ...buildPairs([
+      ["Characters", formatCount(answer.num_characters)],
+      ["Bytes", formatCount(answer.num_bytes)],
+      ["Pre-tokens", formatCount(preTokens.length)],
+      ["Tokens", formatCount(answer.num_ids)],
+      ["Bytes per token", (answer.num_bytes / Math.max(1, answer.num_ids)).toFixed(2)],
+    ]),
   );
 }
 
-function buildChip(token, group, index, hue) {
+function buildChip(token, group, index, number) {
   const bytes = hexBytes(token.bytes);
   return element(
-    "span",
+    "button",
     {
+      type: "button",
       className: "chip",
-      role: "option",
-      tabIndex: -1,
-      ariaSelected: "false",
-      title: `id ${token.id}, bytes ${bytes}`,
+      tabIndex: number === 0 ? 0 : -1,
       ariaLabel: `${spokenText(token.text)}, id ${token.id}, bytes ${bytes}`,
-      dataset: { group, index, hue },
+      dataset: { group, index, hue: number % NUM_HUES },
     },
-    element("span", { className: "chip-text" }, visibleBytes(token.bytes)),
-    element("span", { className: "chip-id" }, String(token.id)),
-    element("span", { className: "chip-bytes" }, bytes),
+    element("span", { className: "mono" }, visibleBytes(token.bytes)),
+    element("span", { className: "chip-id mono" }, String(token.id)),
+    element("span", { className: "chip-bytes mono" }, bytes),
   );
 }
 
-function showSteps(option) {
+/** One pre-token in full: its tokens with ids and bytes, and each merge from bytes to tokens. */
+function showSteps(chip) {
   chips.querySelector(".pre-token[data-chosen]")?.removeAttribute("data-chosen");
-  if (!option) {
-    const hint = "Choose a token to see how its pre-token was merged.";
-    steps.replaceChildren(element("p", { className: "page-note" }, hint));
-    return;
+  steps.replaceChildren();
+  if (!chip) return;
+  chip.parentElement.dataset.chosen = "";
+  const preToken = preTokens[Number(chip.dataset.group)];
+  const kind = preToken.is_special ? "Special token" : "Pre-token";
+  steps.append(
+    element("p", { className: "inspector-token mono" }, visibleText(preToken.text)),
+    element("p", { className: "hint" }, `${kind}, characters ${preToken.start + 1} to ${preToken.end} of the text`),
+    buildTokenTable(preToken.tokens, Number(chip.dataset.index)),
+    element("h3", {}, "From bytes to tokens"),
+    buildSteps(preToken),
+  );
+}
+
+function buildTokenTable(tokens, chosen) {
+  const rows = tokens.map(({ bytes, id }, index) => {
+    const cells = [visibleBytes(bytes), String(id), hexBytes(bytes)];
+    const row = element("tr", {}, ...cells.map((cell) => element("td", { className: "mono" }, cell)));
+    if (index === chosen) row.ariaCurrent = "true";
+    return row;
+  });
+  const heads = ["Token", "Id", "Bytes"].map((name) => element("th", { scope: "col" }, name));
+  return element("table", { className: "token-table" }, element("tr", {}, ...heads), ...rows);
+}
+
+function buildSteps(preToken) {
+  const reason = whyNoSteps(preToken);
+  if (reason !== null) return element("p", { className: "hint" }, reason);
+  let symbols = preToken.tokens.flatMap((token) => token.bytes).map((byte) => [byte]);
+  const made = [buildStep("bytes", symbols, -1)];
+  for (const merge of preToken.merges) {
+    const merged = merge.symbols.findIndex((symbol, index) => symbol.length !== symbols[index].length);
+    symbols = merge.symbols;
+    const pair = `${visibleBytes(merge.left)} + ${visibleBytes(merge.right)}`;
+    made.push(buildStep(`merge ${merge.rank + 1}: ${pair}`, symbols, merged));
   }
-  option.parentElement.dataset.chosen = "";
-  const preToken = preTokens[Number(option.dataset.group)];
-  steps.replaceChildren(buildPreTokenDetail(preToken, Number(option.dataset.index)));
+  return element("ol", { className: "merge-steps" }, ...made);
 }
 
-function isShown() {
-  return location.hash.startsWith("#tokenizer");
+function whyNoSteps(preToken) {
+  if (preToken.is_special) return "A special token is kept whole: nothing is merged.";
+  if (preToken.is_too_long) return "This pre-token is too long for its steps to be shown.";
+  if (preToken.is_whole_word) return "The pre-token is in the vocabulary: no merge is needed.";
+  return preToken.merges.length === 0 ? "No merge applies: each byte is a token of its own." : null;
 }
 
-function save() {
-  if (!isShown()) return;
-  const parameters = new URLSearchParams({ text: text.value.slice(0, 4000) });
-  history.replaceState(null, "", `#tokenizer?${parameters}`);
+function buildStep(name, symbols, merged) {
+  const made = symbols.map((symbol, index) => {
+    const tag = index === merged ? "mark" : "span";
+    return element(tag, { className: "symbol" }, visibleBytes(symbol));
+  });
+  return element("li", { className: "merge-step" }, element("p", { className: "hint" }, name), element("p", { className: "mono" }, ...made));
 }
 
 function restore() {
-  if (!isShown()) return;
+  if (!location.hash.startsWith("#tokenizer")) return;
   const query = location.hash.split("?")[1];
   if (query !== undefined) text.value = new URLSearchParams(query).get("text") ?? "";
   tokenize();
@@ -123,15 +137,13 @@ function restore() {
 text.addEventListener("input", () => {
   clearTimeout(timer);
   timer = setTimeout(() => {
-    save();
+    const parameters = new URLSearchParams({ text: text.value.slice(0, 4000) });
+    history.replaceState(null, "", `#tokenizer?${parameters}`);
     tokenize();
   }, PAUSE_MILLISECONDS);
 });
-for (const choice of document.querySelectorAll('[name="chip-detail"]')) {
-  choice.addEventListener("change", () => {
-    chips.dataset.detail = choice.value;
-  });
-}
+find("chip-detail").addEventListener("change", ({ target }) => (chips.dataset.detail = target.value));
+moveByArrows(chips, showSteps);
 addEventListener("hashchange", restore);
 
 text.value = EXAMPLE;

@@ -1,0 +1,213 @@
+// Tokens on a page: their text made visible, their colours, one streamed answer, and the panel that
+// tells of one token what else could have come.
+
+import { countOf, element, formatCount, formatProbability } from "./shell.js";
+
+const NAMED = { " ": "␣", "\n": "↵", "\t": "⇥" };
+const ENDINGS = { stop: "the text ended", length: "length reached", stopped: "stopped by you" };
+const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+// How the server spells a token that is not whole characters: bytes:\xf0\x9f
+const SPELLED_BYTES = /^bytes:((?:\\x[0-9a-f]{2})+)$/;
+// The least probability of each step of the colour scale, from a surprise to nearly sure.
+const LEVELS = [0, 0.05, 0.2, 0.5, 0.9];
+
+/** " it\n" -> "␣it↵": every character can be seen. */
+export function visibleText(text) {
+  if (text === "") return "∅";
+  return [...readable(text)].map((character) => NAMED[character] ?? character).join("");
+}
+
+/** " it" -> "space it": for accessible names. */
+export function spokenText(text) {
+  const spoken = readable(text).replaceAll("\n", " line break ").replace(/^ +/, "space ");
+  return spoken.trim() || "empty";
+}
+
+/** [32, 105, 116] -> "␣it"; half a character has no text of its own and is shown as numbers. */
+export function visibleBytes(bytes) {
+  try {
+    return visibleText(decoder.decode(new Uint8Array(bytes)));
+  } catch {
+    return `⟨${hexBytes(bytes).replaceAll(" ", "·")}⟩`;
+  }
+}
+
+/** [240, 159] -> "f0 9f" */
+export function hexBytes(bytes) {
+  return bytes.map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
+}
+
+// Control characters become their pictures, which Unicode keeps in the same order.
+function readable(text) {
+  const bytes = SPELLED_BYTES.exec(text)?.[1];
+  if (bytes !== undefined) return `⟨${bytes.slice(2).replaceAll("\\x", "·")}⟩`;
+  return text.replace(/[\x00-\x08\x0b-\x1f]/g, (control) =>
+    String.fromCodePoint(0x2400 + control.codePointAt(0)),
+  );
+}
+
+/** A list of buttons takes one stop of the Tab key; arrows, Home and End move inside it.
+ *  `onChoose(button)` is told which one has the focus. */
+export function moveByArrows(list, onChoose) {
+  list.addEventListener("click", (event) => event.target.closest("button")?.focus());
+  list.addEventListener("focusin", ({ target }) => {
+    for (const other of list.querySelectorAll("button[tabindex='0']")) other.tabIndex = -1;
+    list.querySelector("[aria-current]")?.removeAttribute("aria-current");
+    target.tabIndex = 0;
+    target.ariaCurrent = "true";
+    onChoose(target);
+  });
+  list.addEventListener("keydown", (event) => {
+    const buttons = [...list.querySelectorAll("button")];
+    const index = buttons.indexOf(document.activeElement);
+    const places = { ArrowLeft: index - 1, ArrowRight: index + 1, Home: 0, End: buttons.length - 1 };
+    if (!(event.key in places) || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    buttons[places[event.key]]?.focus();
+  });
+}
+
+function levelOf(probability) {
+  return LEVELS.findLastIndex((least) => probability >= least);
+}
+
+/** The colour scale in words, each step as it looks on a token. */
+export function fillLegend(legend) {
+  const labels = ["under 5%", "5–20%", "20–50%", "50–90%", "90% and more"];
+  const steps = labels.map((label, level) => element("span", { className: "token", dataset: { level } }, label));
+  legend.replaceChildren(...steps.reverse());
+}
+
+/** Shows a token of the list, or how to choose one when there is none. */
+export function fillInspector(panel, token, index, count) {
+  if (!token) {
+    panel.replaceChildren(
+      element("h3", {}, "Look at a token"),
+      element("p", { className: "hint" }, "Choose a token, or move with the arrow keys, to see what else could have come."),
+    );
+    return;
+  }
+  panel.replaceChildren(
+    element("h3", {}, `Token ${index + 1} of ${count}`),
+    element("p", { className: "inspector-token mono" }, visibleText(token.text)),
+    element("p", { className: "hint" }, element("strong", {}, formatProbability(token.probability)), ` id ${token.id}`),
+    element("ol", { className: "alternatives" }, ...token.alternatives.map((one) => buildAlternative(one, token))),
+    element("p", { className: "hint" }, "The model's own probabilities, before temperature and the other settings."),
+  );
+}
+
+function buildAlternative({ id, text, probability }, chosen) {
+  const bar = element("span", { className: "bar", ariaHidden: "true" });
+  bar.style.setProperty("--fraction", String(Math.min(1, probability)));
+  const isChosen = id === chosen.id;
+  return element(
+    "li",
+    { className: "alternative", dataset: { chosen: isChosen } },
+    element("span", { className: "mono cut" }, visibleText(text)),
+    isChosen && element("span", { className: "badge" }, "chosen"),
+    element("span", { className: "alternative-probability" }, formatProbability(probability)),
+    bar,
+  );
+}
+
+/** One streamed answer: fills one element with its text and one with its tokens. */
+export class Answer {
+  tokens = [];
+  text = "";
+  #parts;
+  #waiting = [];
+  #frame = 0;
+
+  constructor({ text, tokens, inspector }) {
+    this.#parts = { text, tokens };
+    moveByArrows(tokens, ({ dataset: { index } }) =>
+      fillInspector(inspector, this.tokens[index], Number(index), this.tokens.length),
+    );
+    fillInspector(inspector, null);
+  }
+
+  /** Begins anew, with a text that stands before the answer. */
+  begin(before = "") {
+    this.tokens = [];
+    this.text = "";
+    const echo = () => element("span", { className: "prompt-echo" }, before);
+    this.#parts.text.replaceChildren(echo());
+    this.#parts.tokens.replaceChildren(echo());
+  }
+
+  /** Shows the events of a stream; gives how it ended, the prompt's tokens and the seconds. */
+  async show(events, onText = () => {}) {
+    const outcome = { ending: null, numPromptTokens: null, seconds: 0 };
+    let firstTime = null;
+    try {
+      for await (const event of events) {
+        firstTime ??= performance.now();
+        outcome.ending = event.finishReason ?? outcome.ending;
+        outcome.numPromptTokens = event.usage?.prompt_tokens ?? outcome.numPromptTokens;
+        // Tokens may come faster than the screen is painted: they are shown once a frame.
+        this.#waiting.push(event);
+        this.#frame ||= requestAnimationFrame(() => this.#flush());
+        onText();
+      }
+    } catch (error) {
+      if (error.name !== "AbortError") throw error;
+      outcome.ending = "stopped";
+    } finally {
+      this.#flush();
+      outcome.seconds = firstTime === null ? 0 : (performance.now() - firstTime) / 1000;
+    }
+    return outcome;
+  }
+
+  /** The numbers of the answer as a row of terms and values. */
+  buildResults({ ending, numPromptTokens, seconds }, seed) {
+    const count = this.tokens.length;
+    const surprise = this.tokens.reduce((sum, token) => sum - Math.log(token.probability), 0);
+    return buildPairs([
+      numPromptTokens !== null && ["Prompt", countOf(numPromptTokens, "token")],
+      ["Generated", countOf(count, "token")],
+      count > 1 && seconds > 0 && ["Speed", `${formatCount((count - 1) / seconds)} tokens/s`],
+      count > 0 && ["Perplexity", Math.exp(surprise / count).toFixed(2)],
+      ["Seed", String(seed)],
+      ending !== null && ["Ended", ENDINGS[ending] ?? ending],
+    ]);
+  }
+
+  #flush() {
+    cancelAnimationFrame(this.#frame);
+    this.#frame = 0;
+    for (const { text, tokens } of this.#waiting) {
+      this.text += text;
+      this.#parts.text.append(text);
+      for (const token of tokens) {
+        this.#parts.tokens.append(buildToken(token, this.tokens.length));
+        if (token.text.endsWith("\n")) this.#parts.tokens.append("\n");
+        this.tokens.push(token);
+      }
+    }
+    this.#waiting = [];
+  }
+}
+
+/** [["Tokens", "64"], false] -> the children of <dl class="results">. */
+export function buildPairs(pairs) {
+  return pairs
+    .filter(Boolean)
+    .map(([term, value]) => element("div", {}, element("dt", {}, term), element("dd", {}, value)));
+}
+
+function buildToken(token, index) {
+  const probability = formatProbability(token.probability);
+  return element(
+    "button",
+    {
+      type: "button",
+      className: "token",
+      tabIndex: index === 0 ? 0 : -1,
+      title: probability,
+      ariaLabel: `${spokenText(token.text)}, ${probability}`,
+      dataset: { index, level: levelOf(token.probability) },
+    },
+    readable(token.text).replaceAll("\n", "↵"),
+  );
+}

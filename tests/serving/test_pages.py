@@ -1,0 +1,358 @@
+"""The pages in a real browser: what a visitor does, one test a page."""
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import pytest
+
+from groundup.config import load_settings, save_yaml
+from groundup.files import append_json_line, write_json_atomic
+from groundup.generation import LanguageModel
+from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
+from groundup.runs.metrics_file import cut_metrics
+from groundup.serving.app import STATIC_FOLDER
+
+TOKENS = ".output-tokens button"
+ANSWER = "[data-role=assistant]"
+
+
+def test_playground(browser: Any, running: Any) -> None:
+    open_playground(browser, running, max_tokens=4000, temperature=0, view="tokens")
+    # By keys alone: write, generate, stop, and look at tokens.
+    browser.script("document.getElementById('prompt').focus()")
+    browser.press("<img src=x onerror=alert(1)>")
+    browser.press("ENTER", control=True)
+    browser.wait(lambda: len(browser.all(TOKENS)) > 5)
+    browser.press("ESCAPE")
+    wait_until_done(browser)
+    running.wait_until_idle()
+    assert "stopped by you" in browser.find(".results").text
+    browser.script("document.querySelector(arguments[0]).focus()", TOKENS)
+    browser.press("ARROW_RIGHT", "ARROW_RIGHT", "ARROW_LEFT")
+    assert "Token 2 of" in browser.find(".inspector").text
+    assert len(browser.all(f'{TOKENS}[tabindex="0"]')) == 1
+
+    # The probabilities of a token and of what else could have come.
+    open_playground(browser, running, max_tokens=40, seed=5, view="tokens", prompt="the cat")
+    browser.find("#generate").click()
+    wait_until_done(browser)
+    tokens = [(one.get_attribute("title"), one) for one in browser.all(TOKENS)]
+    assert len(tokens) == 40
+    tokens[3][1].click()
+    panel = browser.find(".inspector")
+    assert "Token 4 of 40" in panel.text and tokens[3][0] in panel.text
+    rows = panel.find_elements("css selector", ".alternative")
+    chosen = [row for row in rows if row.get_attribute("data-chosen") == "true"]
+    assert len(rows) >= 8 and len(chosen) == 1 and "chosen" in chosen[0].text
+    percents = [percent(row.text.splitlines()[-1]) for row in rows]
+    assert percents == sorted(percents, reverse=True) and sum(percents) <= 100.5
+    assert browser.all("#announcer")[0].get_attribute("aria-live") == "polite"
+    browser.all("[name=view]")[0].click()
+    assert browser.find(".output-text").text.startswith("the cat")
+    spoken = browser.all("#announcer")[0].get_attribute("textContent")
+    assert len(spoken) > 20 and spoken.split() == browser.find(".output-text").text[7:].split()
+
+    # Two columns, settings in the address, and what the server refuses.
+    browser.find("#compare").click()
+    for name, value in [("max_tokens", "9"), ("seed", "5"), ("temperature", "1.9")]:
+        fill(browser, f"#b-{name}", value)
+    browser.wait(lambda: "b-temperature=1.9" in browser.driver.current_url)
+    browser.open(browser.driver.current_url)
+    browser.find("#generate").click()
+    wait_until_done(browser, num_columns=2)
+    first, second = (one.text for one in browser.all(".results") if one.is_displayed())
+    assert "Generated\n40 tokens" in first and "Generated\n9 tokens" in second
+    fill(browser, "#a-temperature", "-1")
+    browser.find("#generate").click()
+    browser.wait(lambda: "temperature" in browser.find("#problem").text)
+    check_page(browser, running)
+
+
+def test_chat(
+    browser: Any, start: Any, running: Any, chat_model: LanguageModel, speaker: Any
+) -> None:
+    """Of a model that answers "yes!" to everything, with a context of 64."""
+    with start(speaker(chat_model.tokenizer, "yes!<|im_end|>no")) as answering:
+        browser.open(f"{answering.url}/chat")
+        browser.find(".settings summary").click()
+        fill(browser, "#chat-temperature", "0")
+        ask(browser, "<b>who</b>?", num_answers=1)
+        assert browser.find("[data-role=user] .output-text").text == "<b>who</b>?"
+        assert browser.find(f"{ANSWER} .output-text").text == "yes!"
+        # All that was said goes along, after what the system says.
+        browser.script(
+            "window.bodies = []; const send = window.fetch;"
+            "window.fetch = (path, options) => {"
+            "  if (options?.body) window.bodies.push(JSON.parse(options.body).messages);"
+            "  return send(path, options); }"
+        )
+        browser.find("#system").send_keys("cat")
+        ask(browser, "a", num_answers=2)
+        sent, *_ = browser.script("return window.bodies")
+        assert [one["role"] for one in sent] == ["system", "user", "assistant", "user"]
+        assert [one["content"] for one in sent] == ["cat", "<b>who</b>?", "yes!", "a"]
+        browser.all("[name=view]")[1].click()
+        browser.all(f"{ANSWER} button")[1].click()
+        assert "Token 2 of 4" in browser.find(".inspector").text
+        assert "the text ended" in browser.find(f"{ANSWER} .results").text
+        # Turns that no longer fit are left out; a message that is too long is refused.
+        fill(browser, "#system", "")
+        for number, question in enumerate(("abc" * 4, "def" * 4), start=3):
+            ask(browser, question, num_answers=number)
+        forgotten = [one.get_attribute("data-forgotten") for one in browser.all(".message")]
+        assert forgotten[0] == "true" and forgotten[-1] is None
+        browser.find("#message").send_keys("xyz" * 30)
+        browser.press("ENTER")
+        browser.wait(lambda: "the conversation has" in browser.find("#problem").text)
+        assert browser.find("#message").get_attribute("value") == "xyz" * 30
+        check_page(browser, answering)
+        browser.find("#again").click()
+        assert browser.all(".message") == []
+    browser.open(f"{running.url}/chat")
+    assert "groundup tune tiny chats.jsonl" in browser.find("#no-template").text
+
+
+def test_tokenizer(browser: Any, running: Any, language_model: LanguageModel) -> None:
+    text = "Once upon a time the cat"
+    browser.open(f"{running.url}/#tokenizer")
+    fill(browser, "#tokenizer-text", text)
+    ids = language_model.tokenizer.encode(text)
+    browser.wait(lambda: texts(browser, ".chip-id") == list(map(str, ids)))
+    assert len(browser.all(".pre-token")) == 6
+    browser.all('[name="chip-detail"]')[1].click()
+    vocab = language_model.tokenizer.vocab
+    browser.wait(lambda: browser.find(".chip-bytes"))
+    assert texts(browser, ".chip-bytes") == [vocab[id].hex(" ") for id in ids]
+    browser.all(".chip")[-1].click()
+    merged = texts(browser, ".merge-step mark")
+    assert merged and merged[-1] == "␣cat"
+    assert len(browser.all(".merge-step")) == 1 + len(merged)
+    browser.press("ARROW_LEFT")
+    assert browser.script("return document.activeElement.dataset.group") == "4"
+    browser.open(f"{running.url}/#tokenizer?text={'w' * 200}+%3Cimg+src%3Dx%3E" + "雨" * 100)
+    browser.find(".chip")
+    assert browser.all("#tokenizer-view img") == []
+    check_page(browser, running)
+
+
+@pytest.fixture(scope="module")
+def page(start: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    runs_folder = tmp_path_factory.mktemp("looked-at") / "runs"
+    runs_folder.mkdir()
+    with start(runs_folder=runs_folder) as running:
+        running.runs_folder = runs_folder
+        yield running
+
+
+def make_run(
+    page: Any, name: str, num_lines: int = 20, year: int = 2026, **changes: Any
+) -> RunFolder:
+    """A run folder as training would have left it."""
+    folder = RunFolder(page.runs_folder / name)
+    folder.path.mkdir()
+    started = f"{year}-01-02T03:04:05+00:00"
+    write_json_atomic(folder.environment_file, {"device": "a CPU", "started": started})
+    save_yaml(folder.config_file, load_settings(RunConfig, None, {"num_steps": 100, **changes}))
+    for step in range(1, 21):
+        add_line(folder, step)
+    return folder
+
+
+def add_line(folder: RunFolder, step: int) -> None:
+    record: dict[str, Any] = {
+        "step": step,
+        "wall_seconds": step * 30.0,
+        "tokens": step * 1000,
+        "loss": 5 / step,
+        "learning_rate": 0.01 / step,
+        "gradient_norm": 1.0,
+        "tokens_per_second": 2000.0 + step,
+    }
+    if step % 5 == 0:
+        record |= {"validation_loss": 6 / step, "samples": [f" text of step {step}"]}
+        record["task/agreement"] = step / 100
+    append_json_line(folder.metrics_file, record)
+
+
+def test_runs(browser: Any, page: Any) -> None:
+    browser.open(f"{page.url}/runs")
+    assert "groundup quickstart" in browser.find("#no-runs").text
+    # A run appears by itself, is chosen, and its curve grows, is cut and drawn anew.
+    folder = make_run(page, "<b>é &amp; x", year=2025)
+    odd = folder.path.name
+    browser.wait(lambda: curve(browser, odd) == list(range(1, 21)))
+    add_line(folder, 21)
+    look_again(browser)
+    browser.wait(lambda: curve(browser, odd)[-1] == 21)
+    cut_metrics(folder.metrics_file, last_step=10)
+    append_json_line(folder.metrics_file, {"step": 11, "skipped": True, "reason": "infinite"})
+    add_line(folder, 13)
+    look_again(browser)
+    browser.wait(lambda: curve(browser, odd) == [*range(1, 11), 13])
+
+    # Two runs share the plots; names are only ever text.
+    other = make_run(page, "other", **{"optimizer.learning_rate": 0.5})
+    query = urlencode([("run", odd), ("run", "other")])
+    browser.open(f"{page.url}/runs?{query}")
+    browser.wait(lambda: curve(browser, odd) and curve(browser, "other"))
+    assert texts(browser, "#plot-loss-summary .plot-run") == [odd, "other"]
+    assert len(curve(browser, "other", "rate")) == 20
+    assert curve(browser, "other", "task-5") == [5, 10, 15, 20]
+    browser.all("[name=x]")[2].click()
+    browser.wait(lambda: curve(browser, "other")[-1] == 10)
+    browser.find("[name=log]").click()
+    layout = "return document.getElementById('plot-loss').layout.yaxis.type"
+    browser.wait(lambda: browser.script(layout) == "log")
+    assert {"x=wall_seconds", "log=1"} <= set(urlsplit(browser.driver.current_url).query.split("&"))
+
+    # One table of results, health and settings; samples step by step.
+    browser.all("[name=tab]")[1].click()
+    rows = browser.wait(lambda: table(browser))
+    assert rows["Validation loss"] == ["0.6000", "0.3000"]
+    assert rows["Skipped steps"] == ["1 (step 11: infinite)", "none"]
+    assert rows["optimizer.learning_rate"][1] == "0.5" and rows["model.d_model"]
+    browser.find(".table-bar .switch").click()
+    browser.wait(lambda: "model.d_model" not in table(browser))
+    browser.all("[name=tab]")[2].click()
+    browser.wait(lambda: "text of step 20" in texts(browser, ".sample-text")[1])
+    browser.find("#sample-step").send_keys("\ue012")
+    assert "text of step 15" in texts(browser, ".sample-text")[1]
+    assert browser.all("main img, main b") == []
+    check_page(browser, page)
+
+    # A run that is deleted is said to be gone; so is a server.
+    shutil.rmtree(other.path)
+    look_again(browser)
+    browser.wait(lambda: "other" in browser.find("#problem").text)
+    assert texts(browser, "#runs-rows tr.chosen .run-name") == [odd]
+
+
+def test_a_server_with_a_token_asks_for_it_once(browser: Any, start: Any) -> None:
+    token = "open-sesame-open-sesame"
+    with start(tokens=[token], prompts=("The history of", "In 1969")) as guarded:
+        browser.open(guarded.url)
+        browser.find("#server-token").send_keys("wrong")
+        browser.press("ENTER")
+        browser.wait(lambda: "refused" in browser.find("dialog").text)
+        browser.find("#server-token").send_keys(token)
+        browser.press("ENTER")
+        browser.wait(lambda: "tiny" in browser.find("#model-note").text)
+        browser.all(".output-empty button")[1].click()
+        assert browser.find("#prompt").get_attribute("value") == "In 1969"
+        assert token not in browser.script("return JSON.stringify(localStorage)")
+    browser.find("#generate").click()
+    browser.wait(lambda: "does not answer" in browser.find("#problem").text)
+    assert all("ERR_CONNECTION" in line for line in browser.take_complaints())
+
+
+def test_colours_contrast_in_both_themes() -> None:
+    sheet = (STATIC_FOLDER / "pages.css").read_text("utf-8")
+    found = re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\);", sheet)
+    colours = {name: pair for name, *pair in found}
+    pairs = [
+        (text, under, 4.5)
+        for text in ("text", "text-muted", "accent")
+        for under in ("paper", "surface", "sunken")
+    ]
+    pairs += [("text-on-accent", "accent", 4.5), ("accent", "accent-tint", 4.5)]
+    pairs += [("danger", "danger-tint", 4.5), ("warning", "surface", 4.5)]
+    pairs += [("text", f"level-{level}", 4.5) for level in range(5)]
+    pairs += [(text, f"hue-{hue}", 4.5) for text in ("text", "text-muted") for hue in range(4)]
+    pairs += [("line-strong", under, 3.0) for under in ("surface", "paper")]
+    for first, second, least in pairs:
+        for theme in (0, 1):
+            one, other = luminance(colours[first][theme]), luminance(colours[second][theme])
+            ratio = (max(one, other) + 0.05) / (min(one, other) + 0.05)
+            assert ratio >= least, (first, second, theme)
+
+
+def check_page(browser: Any, server: Any) -> None:
+    """Nothing is wider than the screen, every control has a name, and no other host is asked."""
+    for width in (360, 768, 1920):
+        browser.resize(width, 800)
+        assert browser.script("return document.documentElement.scrollWidth") <= width
+    nodes = browser.driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+    operable = {"button", "checkbox", "radio", "slider", "searchbox", "textbox", "link", "switch"}
+    nodes = [node for node in nodes if node.get("role", {}).get("value") in operable]
+    assert len(nodes) > 5
+    assert [node for node in nodes if not node["name"]["value"].strip()] == []
+    ids = browser.script("return [...document.querySelectorAll('[id]')].map((one) => one.id)")
+    assert len(ids) == len(set(ids))
+    assert browser.take_requested_hosts() - {""} <= {urlsplit(server.url).netloc}
+    before = browser.script("return getComputedStyle(document.body).color")
+    browser.find("#theme-button").click()
+    assert browser.script("return getComputedStyle(document.body).color") != before
+
+
+def open_playground(browser: Any, running: Any, **state: Any) -> None:
+    shared = {"prompt", "view"}
+    words = [f"{name if name in shared else 'a-' + name}={value}" for name, value in state.items()]
+    browser.open(f"{running.url}/#playground?{'&'.join(words)}")
+    browser.wait(lambda: "tiny" in browser.find("#model-note").text)
+
+
+def wait_until_done(browser: Any, num_columns: int = 1) -> None:
+    browser.wait(lambda: len(browser.all(".column[data-state=done]")) == num_columns)
+    browser.find("#generate")
+
+
+def fill(browser: Any, selector: str, text: str) -> None:
+    box = browser.find(selector)
+    box.clear()
+    box.send_keys(text)
+
+
+def ask(browser: Any, question: str, num_answers: int) -> None:
+    browser.find("#message").send_keys(question)
+    browser.press("ENTER")
+    browser.wait(lambda: len(browser.all(f"{ANSWER}[data-state=done]")) == num_answers)
+    browser.find("#send")
+
+
+def look_again(browser: Any) -> None:
+    """Come back from another tab: the page looks at once for what is new."""
+    browser.script("document.dispatchEvent(new Event('visibilitychange'))")
+
+
+def curve(browser: Any, name: str, plot: str = "loss") -> list[float]:
+    """The horizontal places of a run's main curve as plotly has drawn it; none yet: empty."""
+    found = browser.script(
+        "const drawn = document.getElementById('plot-' + arguments[0]);"
+        "const trace = drawn?.data?.find((one) => one.name === arguments[1]);"
+        "return trace === undefined ? [] : [...trace.x]",
+        plot,
+        name,
+    )
+    return list(found)
+
+
+def table(browser: Any) -> dict[str, list[str]]:
+    rows = browser.script(
+        "return JSON.stringify([...document.querySelectorAll('.run-table tbody tr')]"
+        ".map((row) => [...row.children].map((cell) => cell.textContent)))"
+    )
+    return {name: values for name, *values in json.loads(rows)}
+
+
+def texts(browser: Any, selector: str) -> list[str]:
+    source = "return [...document.querySelectorAll(arguments[0])].map((one) => one.textContent)"
+    return list(browser.script(source, selector))
+
+
+def percent(text: str) -> float:
+    found = re.search(r"(<?)([\d.]+)%", text)
+    assert found is not None, text
+    return 0.0 if found[1] else float(found[2])
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
