@@ -158,22 +158,15 @@ def chatting(start: Any, chat_model: LanguageModel) -> Iterator[Running]:
         yield server
 
 
-# Nothing but the pages: no services of the browser's own, no drawing by a graphics card that is not
-# there, no second process for each new address.
 _CHROMIUM_ARGUMENTS = (
     "headless=new",
     "no-sandbox",
     "disable-dev-shm-usage",
     "disable-gpu",
-    "disable-software-rasterizer",
     "disable-background-networking",
     "disable-component-update",
-    "disable-default-apps",
     "disable-extensions",
-    "disable-features=IsolateOrigins,site-per-process,OptimizationHints,Translate,MediaRouter",
-    "disable-sync",
     "force-prefers-reduced-motion",
-    "no-first-run",
     "renderer-process-limit=1",
 )
 

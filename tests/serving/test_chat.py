@@ -10,6 +10,7 @@ import torch
 from groundup.generation import LanguageModel
 from groundup.generation.chat import chat_prompt
 
+USER = {"role": "user", "content": "x"}
 TALK: list[Any] = [
     {"role": "system", "content": "cat"},
     {"role": "user", "content": "the mat?"},
@@ -29,18 +30,16 @@ def ask(client: openai.OpenAI, **arguments: Any) -> Any:
 def test_an_answer_is_the_one_the_library_gives(
     client: openai.OpenAI, chat_model: LanguageModel
 ) -> None:
-    reasons = set()
-    for seed in range(6):
+    for seed in range(4):
         settings: dict[str, Any] = {"seed": seed, "temperature": 1.5, "top_p": 0.9}
         answer = ask(client, max_tokens=20, **settings)
         assert answer.object == "chat.completion" and answer.id.startswith("chatcmpl-")
         (choice,) = answer.choices
         assert choice.message.role == "assistant" and choice.message.refusal is None
         assert choice.message.content == chat_model.chat(TALK, max_tokens=20, **settings)
-        reasons.add(choice.finish_reason)
+        assert choice.finish_reason in ("stop", "length")
         same = ask(client, max_completion_tokens=20, **settings)
         assert same.choices == answer.choices and same.usage == answer.usage
-    assert reasons <= {"stop", "length"}
 
 
 def test_a_stream_tells_the_role_first_and_joins_to_the_same_answer(client: openai.OpenAI) -> None:
@@ -48,59 +47,34 @@ def test_a_stream_tells_the_role_first_and_joins_to_the_same_answer(client: open
     whole = ask(client, **arguments)
     chunks = list(ask(client, stream=True, stream_options={"include_usage": True}, **arguments))
     assert {chunk.object for chunk in chunks} == {"chat.completion.chunk"}
-    assert len({chunk.id for chunk in chunks}) == 1
     usage = chunks.pop()
     assert usage.choices == [] and usage.usage == whole.usage
     for number, choice in enumerate(whole.choices):
         mine = [chunk.choices[0] for chunk in chunks if chunk.choices[0].index == number]
         assert [one.delta.role for one in mine] == ["assistant"] + [None] * (len(mine) - 1)
         assert "".join(one.delta.content or "" for one in mine) == choice.message.content
-        assert [one.finish_reason for one in mine[:-1]] == [None] * (len(mine) - 1)
         assert mine[-1].finish_reason == choice.finish_reason
 
 
 def test_the_end_of_a_turn_ends_the_answer(
     start: Any, chat_model: LanguageModel, speaker: Any
 ) -> None:
-    model = speaker(chat_model.tokenizer, "yes!<|im_end|>no")
-    with start(model) as running:
+    with start(speaker(chat_model.tokenizer, "yes!<|im_end|>no")) as running:
         body = {"messages": TALK, "temperature": 0, "max_tokens": 30}
         answer = running.post("/v1/chat/completions", json=body).json()
     (choice,) = answer["choices"]
     assert choice["message"]["content"] == "yes!" and choice["finish_reason"] == "stop"
-    prompt = chat_model.tokenizer.encode(chat_prompt(chat_model.tokenizer, TALK))
-    assert answer["usage"]["prompt_tokens"] == len(prompt)
     assert answer["usage"]["completion_tokens"] == len(chat_model.tokenizer.encode("yes!"))
-
-
-def test_stop_strings_end_an_answer(client: openai.OpenAI) -> None:
-    whole = ask(client, max_tokens=30, seed=5).choices[0].message.content
-    choice = ask(client, max_tokens=30, seed=5, stop=[whole[6:8]]).choices[0]
-    assert choice.message.content == whole[: whole.find(whole[6:8])]
-    assert choice.finish_reason == "stop"
 
 
 def test_an_answer_may_fill_the_context_and_no_more(
     client: openai.OpenAI, chat_model: LanguageModel
 ) -> None:
     num_prompt = len(chat_model.tokenizer.encode(chat_prompt(chat_model.tokenizer, TALK)))
-    settings: dict[str, Any] = {"seed": 5, "logprobs": True}
     for wanted in ({}, {"max_tokens": 4000}):
-        answer = ask(client, **wanted, **settings)
+        answer = ask(client, **wanted, seed=5)
         assert answer.choices[0].finish_reason == "length"
         assert answer.usage.completion_tokens == 64 - num_prompt
-        assert len(answer.choices[0].logprobs.content) == 64 - num_prompt
-    # One that fills the context itself leaves no room for a single token.
-    prompt, full = "", [dict(TALK[1])]
-    while len(chat_model.tokenizer.encode(prompt)) < 64:
-        full[0]["content"] += "%"
-        prompt = chat_prompt(chat_model.tokenizer, full)
-    with pytest.raises(
-        openai.BadRequestError, match="has 64 tokens, but the model's context is 64"
-    ):
-        ask(client, messages=full)
-    full[0]["content"] = full[0]["content"][:-1]
-    assert ask(client, messages=full).usage.total_tokens <= 64
     slid = ask(client, max_tokens=90, seed=5, extra_body={"past_context": "slide"})
     assert slid.usage.completion_tokens == 90
 
@@ -118,20 +92,12 @@ def test_logprobs_tell_of_each_token(client: openai.OpenAI, chat_model: Language
     scores = logits.log_softmax(-1)[len(prompt) - 1 :]
     for entry, row in zip(entries, scores, strict=False):
         assert entry.logprob == pytest.approx(row[entry.id].item(), abs=1e-4)
-        best = row.topk(3)
-        assert [one.logprob for one in entry.top_logprobs] == pytest.approx(
-            best.values.tolist(), abs=1e-4
-        )
-        assert [one.id for one in entry.top_logprobs] == best.indices.tolist()
+        assert [one.id for one in entry.top_logprobs] == row.topk(3).indices.tolist()
     chunks = [chunk.choices[0] for chunk in ask(client, stream=True, **arguments)]
     told = [chunk.logprobs.content for chunk in chunks if chunk.logprobs is not None]
     assert [entry for content in told for entry in content] == entries
-    assert [len(content) for content in told] == [1] * len(entries)
-    plain = ask(client, max_tokens=2, seed=1, logprobs=True).choices[0].logprobs.content
-    assert [entry.top_logprobs for entry in plain] == [[], []]
 
 
-USER = {"role": "user", "content": "x"}
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"messages": []}, "messages"),
     ({"messages": "hi"}, "messages"),
@@ -146,7 +112,6 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     ({"logprobs": 3}, "logprobs"),
     ({"temperature": -1}, "temperature"),
-    ({"presence_penalty": 1}, "presence_penalty"),
     ({"n": 99}, "n"),
     ({"tools": [{}]}, "tools"),
     ({"response_format": {"type": "json_object"}}, "response_format"),
@@ -164,37 +129,20 @@ def test_a_mistake_is_told_in_openais_form(
 
 
 def test_what_clients_send_without_meaning_anything_is_taken(client: openai.OpenAI) -> None:
-    settings: dict[str, Any] = {"seed": 3, "max_tokens": 5000}
     usual = {"tools": [], "response_format": {"type": "text"}, "store": False, "metadata": {}}
     usual |= {"service_tier": "auto", "parallel_tool_calls": True}
-    system, user = {"role": "system", "content": "the"}, USER
-    plain = ask(client, messages=[system, user], **settings)
-    full = ask(
-        client, messages=[{**system, "role": "developer"}, user], extra_body=usual, **settings
-    )
-    assert full.choices == plain.choices
-
-
-def test_content_may_come_in_parts_of_text(client: openai.OpenAI) -> None:
     parts = [{"type": "text", "text": "the "}, {"type": "text", "text": "mat?"}]
-    talk = [TALK[0], {"role": "user", "content": parts, "name": "Ada"}]
-    settings: dict[str, Any] = {"seed": 3, "max_tokens": 8}
-    assert ask(client, messages=talk, **settings).choices == ask(client, **settings).choices
+    talk = [{**TALK[0], "role": "developer"}, {"role": "user", "content": parts, "name": "Ada"}]
+    full = ask(client, messages=talk, extra_body=usual, seed=3, max_tokens=8)
+    assert full.choices == ask(client, seed=3, max_tokens=8).choices
 
 
-def test_a_model_without_a_template_says_how_to_get_one(running: Any, chatting: Any) -> None:
+def test_a_model_without_a_template_and_a_template_that_refuses_are_told(
+    running: Any, start: Any, language_model: LanguageModel
+) -> None:
     answer = running.post("/v1/chat/completions", json={"messages": TALK})
-    assert answer.status_code == 400
-    assert answer.json()["error"]["code"] == "no_chat_template"
-    for server, has_template in ((running, False), (chatting, True)):
-        (card,) = server.get("/v1/models").json()["data"]
-        assert card["has_chat_template"] is has_template
-
-
-def test_a_template_that_refuses_is_told(start: Any, language_model: LanguageModel) -> None:
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "no_chat_template")
     strict = language_model.tokenizer.with_chat("{{ raise_exception('a system first') }}")
-    with start(LanguageModel(language_model.model, strict)) as running:
-        answer = running.post("/v1/chat/completions", json={"messages": TALK})
-        assert answer.status_code == 400
-        assert "a system first" in answer.json()["error"]["message"]
-        assert running.is_well()
+    with start(LanguageModel(language_model.model, strict)) as refusing:
+        answer = refusing.post("/v1/chat/completions", json={"messages": TALK})
+        assert answer.status_code == 400 and "a system first" in answer.text

@@ -82,16 +82,6 @@ def test_a_token_shows_as_soon_as_it_cannot_begin_a_stop_string(
     assert shown == ["x", "", "", "c|a|t"]
 
 
-def test_the_end_of_the_document_is_no_token_of_the_text(language_model: LanguageModel) -> None:
-    tokenizer = language_model.tokenizer
-    writer = ChoiceText(tokenizer, ["never"], with_entries=True)
-    (id,) = tokenizer.encode("n")
-    assert writer.push(NewToken(id, -1.0, (), None)) == []
-    (end_id,) = language_model.stop_ids
-    (piece,) = writer.push(NewToken(end_id, -1.0, (), "stop"))
-    assert piece.text == "n" and writer.num_tokens == 1 and writer.finish_reason == "stop"
-
-
 def test_tokens_that_are_no_text_are_spelled_by_their_bytes(language_model: LanguageModel) -> None:
     spelling = TokenSpelling(language_model.tokenizer)
     assert spelling[ord("a")] == "a"
@@ -105,13 +95,6 @@ def test_the_likeliest_include_the_chosen_and_lose_none(language_model: Language
     assert named == {"b": -1.0, "bytes:\\xe9": -9999.0, "a": -3.0} and ids == [98, 0xE9, 97]
     named, ids = spelling.likeliest(Entry(97, -3.0, ((97, -3.0),), 0, 1))
     assert named == {"a": -3.0} and ids == [97]
-
-
-def test_two_ids_of_one_text_are_both_named() -> None:
-    tokenizer = Tokenizer({**{n: bytes([n]) for n in range(256)}, 256: b"ab"}, [(b"a", b"b")])
-    tokenizer.definition.vocab[257] = b"ab"
-    named, ids = TokenSpelling(tokenizer).likeliest(Entry(257, -1.0, ((256, -2.0),), 0, 2))
-    assert named == {"ab": -2.0, "<id 257>": -1.0} and ids == [256, 257]
 
 
 def test_who_has_the_prompt_scored_gets_an_entry_for_the_end_of_the_document(

@@ -1,7 +1,6 @@
 """`groundup serve` as a process with real signals, and what it says of a wrong command line."""
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -14,7 +13,6 @@ from typing import Any
 
 import httpx
 import pytest
-import torch
 import yaml
 
 from groundup.checkpoint import CheckpointFolder
@@ -24,12 +22,10 @@ from groundup.generation import LanguageModel
 from groundup.runtime import memory_bytes
 from groundup.serving import launch as launching
 from groundup.serving.launch import (
-    address_to_open,
     free_memory_bytes,
-    open_socket,
     raise_file_limit,
 )
-from groundup.serving.settings import TOKEN_VARIABLE, ServerSettings, read_tokens
+from groundup.serving.settings import TOKEN_VARIABLE, read_tokens
 
 # For a test that fails: no machine is so slow.
 PATIENCE_SECONDS = 120.0
@@ -193,20 +189,6 @@ def test_a_signal_ends_the_server_in_time_whatever_runs(launch: Callable[..., Pr
     assert all("the server stopped" in answer.text for answer in answers)
 
 
-def test_what_ends_the_process_in_time_ends_with_the_server(
-    language_model: LanguageModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Ended:
-        def run(self, sockets: list[socket.socket]) -> None:
-            signal.setitimer(signal.ITIMER_REAL, 60)
-
-    monkeypatch.setattr(launching, "make_server", lambda *arguments: Ended())
-    monkeypatch.setattr(sys, "setswitchinterval", lambda seconds: None)
-    with socket.socket() as listener:
-        launching.serve({"tiny": language_model}, ServerSettings(), listener)
-    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
-
-
 def test_more_rows_than_memory_has_room_for_are_refused(
     run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,19 +232,6 @@ def test_other_machines_are_not_let_in_without_a_token(run_folder: Path) -> None
             run(Arguments(run=str(run_folder), host=host, port=0))
 
 
-def test_with_a_token_other_machines_may_be_let_in() -> None:
-    settings = ServerSettings(host="0.0.0.0", port=0, tokens=(TOKEN,))
-    with open_socket(settings) as listener:
-        port = listener.getsockname()[1]
-        assert address_to_open(listener) == f"http://127.0.0.1:{port}"
-
-
-@pytest.mark.parametrize("host", ["no.such.host.invalid", "203.0.113.7", "a" * 70])
-def test_a_host_that_is_not_here_is_said(host: str) -> None:
-    with pytest.raises(ConfigError, match="--host"):
-        open_socket(ServerSettings(host=host, port=0, tokens=(TOKEN,)))
-
-
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
@@ -277,30 +246,6 @@ def test_a_wrong_command_line_is_one_error(
 ) -> None:
     with pytest.raises(error, match=words):
         run(Arguments(**{"run": str(run_folder), "port": 0, **change}))
-
-
-@pytest.mark.parametrize(
-    ("precision", "dtype"),
-    [
-        ("auto", torch.float32),
-        ("float32", torch.float32),
-        pytest.param("bfloat16", torch.bfloat16, marks=pytest.mark.needs_bfloat16),
-    ],
-)
-def test_the_model_is_served_in_the_precision_asked_for(
-    run_folder: Path, monkeypatch: pytest.MonkeyPatch, precision: Any, dtype: torch.dtype
-) -> None:
-    served: list[Any] = []
-    monkeypatch.setattr("groundup.serving.launch.serve", lambda *given: served.append(given[0]))
-    run(Arguments(run=str(run_folder), port=0, device="cpu", precision=precision))
-    assert served[0][run_folder.name].model.output_weight.dtype == dtype
-
-
-def test_a_run_without_a_checkpoint_is_said(run_folder: Path, tmp_path: Path) -> None:
-    shutil.copytree(run_folder, tmp_path / "young")
-    shutil.rmtree(tmp_path / "young" / "checkpoints")
-    with pytest.raises(CheckpointError, match="no checkpoint yet"):
-        run(Arguments(run=str(tmp_path / "young"), port=0))
 
 
 @pytest.mark.parametrize(

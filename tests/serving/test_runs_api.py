@@ -2,24 +2,19 @@
 
 import contextlib
 import http.client
-import json
 import math
 import os
-import random
-import shutil
 import urllib.parse
 from array import array
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from groundup.checkpoint import CheckpointFolder
 from groundup.config import load_settings, save_yaml
 from groundup.files import append_json_line, write_json_atomic
 from groundup.planner.parameters import count_parameters
@@ -109,22 +104,6 @@ def test_the_list_tells_the_newest_metrics(client: Client, runs_folder: Path) ->
     assert run["status"] == "running"
 
 
-def test_the_list_finds_a_validation_far_back(client: Client, runs_folder: Path) -> None:
-    folder = make_run(runs_folder, num_steps=5000)
-    line = json.dumps({"step": 1, "loss": 2.0, "padding": "x" * 300})
-    first = json.dumps({"step": 0, "validation_loss": 7.5})
-    folder.metrics_file.write_text(f"{first}\n" + f"{line}\n" * 2000, "utf-8")
-    (run,) = client.get("/api/runs").json()["runs"]
-    assert (run["validation_loss"], run["loss"]) == (7.5, 2.0)
-
-
-def test_runs_come_in_the_order_of_their_beginning(client: Client, runs_folder: Path) -> None:
-    for year, name in ((2021, "b"), (2023, "c"), (2022, "a")):
-        folder = make_run(runs_folder, name)
-        write_json_atomic(folder.environment_file, {"started": f"{year}-01-01T00:00:00+00:00"})
-    assert names(client) == ["c", "a", "b"]
-
-
 def test_settings_are_flat_and_samples_have_their_prompts(
     client: Client, runs_folder: Path
 ) -> None:
@@ -177,36 +156,6 @@ def test_a_file_cut_by_a_resume_is_told_from_its_beginning(
     assert len(shorter["lines"]) == shorter["next"] == 8
 
 
-def test_a_deleted_run_is_gone_from_all_answers(client: Client, runs_folder: Path) -> None:
-    folder = make_run(runs_folder)
-    add_line(folder, 1, loss=1.0)
-    assert metrics(client)["next"] == 1
-    shutil.rmtree(folder.path)
-    assert client.get("/api/runs/one/metrics?after=1").status_code == 404
-    assert client.get("/api/runs/one").status_code == 404
-    assert names(client) == []
-    add_line(make_run(runs_folder), 9, loss=3.0)
-    assert [line["step"] for line in metrics(client)["lines"]] == [9]
-
-
-@pytest.mark.parametrize("kept", ["config.yaml", "metrics.jsonl", "environment.json"])
-def test_a_folder_with_one_file_alone_is_shown(
-    client: Client, runs_folder: Path, kept: str
-) -> None:
-    folder = make_run(runs_folder)
-    add_line(folder, 1, loss=1.0)
-    for path in folder.path.iterdir():
-        if path.name != kept:
-            path.unlink()
-    assert names(client) == ["one"]
-    assert details(client)["name"] == "one"
-    assert metrics(client)["next"] == (1 if kept == "metrics.jsonl" else 0)
-
-
-def test_there_may_be_no_runs_and_no_runs_folder(tmp_path: Path) -> None:
-    assert client_of(tmp_path / "nothing").get("/api/runs").json()["runs"] == []
-
-
 BOMB = b"a: &a {x: 1}\n" + b"".join(
     b"%c: &%c {%s}\n" % (i, i, b", ".join(b"k%d: *%c" % (j, i - 1) for j in range(9)))
     for i in range(ord("b"), ord("k"))
@@ -246,43 +195,6 @@ def test_whatever_a_line_holds_the_answer_is_plain_json(client: Client, runs_fol
     health = details(client)["health"]
     assert (health["num_damaged_lines"], health["num_skipped"]) == (3, 1)
     assert client.get("/api/runs").json()["runs"][0]["loss"] == 2.5
-
-
-def test_numbers_beyond_floats_and_damaged_checkpoints_are_absent(
-    client: Client, runs_folder: Path
-) -> None:
-    folder = make_run(runs_folder)
-    checkpoint = folder.checkpoints / "step_000001"
-    checkpoint.mkdir(parents=True)
-    (checkpoint / "state.json").write_text('{"metric": 1%s}' % ("0" * 400), "utf-8")
-    folder.config_file.write_text("num_steps: 0x" + "f" * 300, "utf-8")
-    found = details(client)
-    assert found["health"]["checkpoints"][0]["validation_loss"] is None
-    assert found["settings"] == {"num_steps": None}
-
-
-ODD_NAMES = [
-    "a b", "grün 🙂", "100%", "%2e%2e", "a#b?c&d=e", "<img src=x onerror=alert(1)>", "back\\slash",
-    "two\nlines", "quote'\"", "dots..", "-rf", "a;b|c", "C:", "x" * 200,
-]  # fmt: skip
-
-
-def test_odd_names_are_only_names(start: Any, runs_folder: Path) -> None:
-    for name in ODD_NAMES:
-        add_line(make_run(runs_folder, name), 1, loss=1.0)
-    make_run(runs_folder, ".hidden")
-    with start(runs_folder=runs_folder) as running:
-        assert sorted(names(running)) == sorted(ODD_NAMES)
-        for name in ODD_NAMES:
-            assert details(running, name)["name"] == name
-            assert metrics(running, name)["next"] == 1
-
-
-def test_a_name_that_is_no_text_is_left_out(client: Client, runs_folder: Path) -> None:
-    os.mkdir(os.fsencode(runs_folder) + b"/\xff\xfe")
-    (Path(os.fsdecode(os.fsencode(runs_folder) + b"/\xff\xfe")) / "config.yaml").touch()
-    make_run(runs_folder)
-    assert names(client) == ["one"]
 
 
 PATH_TRICKS = [
@@ -391,68 +303,6 @@ def test_the_state_follows_from_lock_log_and_silence(
     assert run["message"] == listed["message"]
     if log == ERROR or outcome == "diverged":
         assert is_claimed or "out of memory" in run["message"]
-
-
-def test_a_look_never_keeps_a_trainer_out(client: Client, runs_folder: Path) -> None:
-    folder = make_run(runs_folder)
-    with folder.claim(resume=True):
-        pass
-    details(client)
-    with folder.claim(resume=True):
-        assert details(client)["status"] == "running"
-        add_line(folder, 100, loss=2.0)
-    assert details(client)["status"] == "finished"
-
-
-def test_skipped_steps_are_told_with_their_reason(client: Client, runs_folder: Path) -> None:
-    folder = make_run(runs_folder)
-    add_line(folder, 1, loss=2.0)
-    add_line(folder, 2, loss=math.nan, skipped=True, reason="the loss is nan", batch_starts=[1])
-    health = details(client)["health"]
-    assert (health["num_skipped"], health["num_spikes"]) == (1, 0)
-    assert health["skipped"] == [{"step": 2, "reason": "the loss is nan"}]
-    assert metrics(client)["lines"][1] == {
-        "step": 2, "wall_seconds": 1.0, "tokens": 128, "skipped": True, "reason": "the loss is nan"
-    }  # fmt: skip
-
-
-def test_checkpoints_are_listed_as_they_were_saved(client: Client, runs_folder: Path) -> None:
-    folder = make_run(runs_folder)
-    saved = CheckpointFolder(folder.checkpoints, keep_last=None)
-    for step, loss in ((10, 2.0), (20, 1.5), (30, 1.75), (40, None)):
-        saved.save(step, {"weight": torch.zeros(3)}, {}, {}, loss)
-    (folder.checkpoints / ".step_000050.writing-0123456789ab").mkdir()
-    listed = details(client)["health"]["checkpoints"]
-    assert [entry["step"] for entry in listed] == [40, 30, 20, 10]
-    assert [entry["validation_loss"] for entry in listed] == [None, 1.75, 1.5, 2.0]
-    assert [entry["step"] for entry in listed if entry["is_best"]] == [20]
-    files = (folder.checkpoints / "step_000010").iterdir()
-    assert listed[-1]["num_bytes"] == sum(path.stat().st_size for path in files)
-
-
-def test_a_long_run_is_thinned_and_keeps_its_extremes(client: Client, runs_folder: Path) -> None:
-    folder = make_run(runs_folder, num_steps=6_000)
-    random_ = random.Random(0)
-    losses = [1 + 7 * math.exp(-i / 300) + random_.gauss(0, 0.05) for i in range(6_000)]
-    losses[3_123], losses[5_001] = 40.0, -3.0
-    with open(folder.metrics_file, "w") as file:
-        for step, loss in enumerate(losses, start=1):
-            line: dict[str, Any] = {"step": step, "tokens": step, "loss": loss, "mfu": 0.5}
-            line["learning_rate"] = 0.1
-            if step == 123:
-                line |= {"loss": None, "skipped": True, "reason": "nan"}
-            if step % 2_000 == 0:
-                line["validation_loss"] = loss
-            file.write(json.dumps(line) + "\n")
-    answer = metrics(client, limit=1000)
-    steps = {line["step"] for line in answer["lines"]}
-    assert len(steps) == len(answer["lines"]) <= 1200
-    assert {1, 123, 2_000, 3_124, 4_000, 5_002, 6_000} <= steps
-    assert answer["next"] == 6_000
-    add_line(folder, 6_001, loss=1.0)
-    more = metrics(client, limit=1000, after=answer["next"], version=answer["version"])
-    assert [line["step"] for line in more["lines"]] == [6_001]
-    assert len(metrics(client)["lines"]) == 6_001
 
 
 @given(

@@ -172,34 +172,6 @@ async def test_a_client_that_leaves_frees_its_row_before_the_next_step(
     await until(lambda: scheduler.num_running == 0)
 
 
-@play()
-async def test_a_waiting_request_that_is_cancelled_never_begins(
-    scheduler: Scheduler, engine: Stepped
-) -> None:
-    running = scheduler.submit([ask(1), ask(2)])
-    waiting = scheduler.submit([ask(3)])
-    await until(lambda: scheduler.num_running == 2)
-    assert scheduler.num_waiting == 1
-    scheduler.cancel(waiting.rows)
-    assert scheduler.num_waiting == 0
-    engine.allow(100)
-    await read(running)
-    assert [request.seed for request in engine.added] == [1, 2]
-
-
-@play(max_rows=2, max_queue=4)
-async def test_a_full_queue_refuses_all_of_a_request(scheduler: Scheduler, engine: Stepped) -> None:
-    kept = scheduler.submit([ask(seed) for seed in range(5)])
-    with pytest.raises(ApiError, match="too many"):
-        scheduler.submit([ask(8), ask(9)])
-    last = scheduler.submit([ask(7)])
-    with pytest.raises(ApiError, match="too many"):
-        scheduler.submit([ask(8)])
-    engine.allow(100)
-    await asyncio.gather(read(kept), read(last))
-    assert sorted(request.seed for request in engine.added) == [0, 1, 2, 3, 4, 7]
-
-
 @play(max_rows=2, max_queue=16)
 async def test_clients_take_turns_however_much_one_asks_for(
     scheduler: Scheduler, engine: Stepped
@@ -296,21 +268,6 @@ def test_an_engine_that_cannot_be_replaced_refuses_everyone() -> None:
 
 
 @play()
-async def test_after_refuse_new_what_is_there_comes_to_its_end(
-    scheduler: Scheduler, engine: Stepped
-) -> None:
-    jobs = [scheduler.submit([ask(seed)]) for seed in range(4)]
-    scheduler.refuse_new()
-    assert scheduler.status == "stopping"
-    with pytest.raises(ApiError, match=UNAVAILABLE):
-        scheduler.submit([ask(9)])
-    engine.allow(100)
-    await scheduler.wait_until_idle()
-    for job in jobs:
-        assert await read(job) == [[1, 2, 3]]
-
-
-@play()
 async def test_stopping_tells_whoever_still_waits(scheduler: Scheduler, engine: Stepped) -> None:
     jobs = [scheduler.submit([ask(seed)]) for seed in range(3)]
     await until(lambda: scheduler.num_running == 2)
@@ -379,20 +336,3 @@ def test_tokens_wait_for_each_other_but_not_for_long(
         assert await next_ids(job) == ([2, 3] if patience_seconds else [2])
 
     asyncio.run(scene())
-
-
-def test_what_waits_is_sent_before_a_prompt_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("groundup.serving.jobs._PATIENCE_SECONDS", 1e9)
-
-    async def scene(scheduler: Scheduler, engine: Stepped) -> None:
-        first = scheduler.submit([ask(1, 5)])
-        engine.allow(2)
-        await until(lambda: len(engine.history) == 2)
-        assert await next_ids(first) == [1]
-        scheduler.submit([ask(2)])
-        # One more step may be under way already; the newcomer joins after it.
-        engine.allow(1)
-        assert (await next_ids(first))[0] == 2
-        engine.allow(4)
-
-    play()(scene)()

@@ -64,14 +64,6 @@ def test_each_merge_joins_two_neighbours_and_the_last_leaves_the_tokens(
         assert symbols == [token.bytes for token in pre_token.tokens]
 
 
-def test_a_pre_token_too_long_to_follow_keeps_its_tokens(language_model: LanguageModel) -> None:
-    first, *_, last = describe(language_model.tokenizer, TEXTS[-1]).pre_tokens
-    assert first.is_too_long and last.is_too_long
-    assert first.tokens and not first.merges
-    longest = describe(language_model.tokenizer, "m" * MAX_PRE_TOKEN_BYTES)
-    assert not longest.pre_tokens[0].is_too_long
-
-
 def test_many_long_pre_tokens_show_no_more_steps_than_fit(language_model: LanguageModel) -> None:
     text = ("thecatsatonthemat" * 7 + " ") * 30
     shown = describe(language_model.tokenizer, text).pre_tokens

@@ -19,7 +19,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -39,21 +39,14 @@ if TYPE_CHECKING:
     from groundup.serving.settings import ServerSettings
 
 STATIC_FOLDER = Path(__file__).parent / "static"
-# A newer groundup brings newer pages: the browser asks each time and is told "unchanged".
-_NO_CACHE = {"Cache-Control": "no-cache"}
 
 
 class ServedModel:
     """A model, the scheduler that owns its engine, and what /v1/models says of it."""
 
     def __init__(
-        self,
-        name: str,
-        language_model: LanguageModel,
-        settings: ServerSettings,
-        metrics: Metrics,
+        self, name: str, language_model: LanguageModel, settings: ServerSettings, metrics: Metrics
     ) -> None:
-        self.name = name
         self.tokenizer = language_model.tokenizer
         self.scheduler = Scheduler(
             lambda: language_model.make_engine(settings.max_rows), settings, metrics, name
@@ -172,24 +165,30 @@ def _monitor_routes(models: Mapping[str, ServedModel], metrics: Metrics) -> list
 
 
 def _page_routes() -> list[Route | Mount]:
-    files = {f"/{page}": f"{page}.html" for page in ("chat", "runs")}
-    paths = {path: STATIC_FOLDER / name for path, name in files.items()}
-    paths |= {"/": STATIC_FOLDER / "playground.html", "/static/plotly.min.js": plotly_script_path()}
+    static = _StaticFiles(directory=STATIC_FOLDER)
+    plotly = _StaticFiles(directory=plotly_script_path().parent)
 
-    def page(path: Path) -> Any:
+    def page(files: StaticFiles, name: str) -> Any:
         async def answer(request: Request) -> Response:
-            return FileResponse(path, headers=_NO_CACHE)
+            return await files.get_response(name, request.scope)
 
         return answer
 
-    pages = [Route(address, page(path)) for address, path in paths.items()]
-    return [*pages, Mount("/static", _StaticFiles(directory=STATIC_FOLDER))]
+    return [
+        Route("/", page(static, "playground.html")),
+        Route("/chat", page(static, "chat.html")),
+        Route("/runs", page(static, "runs.html")),
+        Route("/static/plotly.min.js", page(plotly, "plotly.min.js")),
+        Mount("/static", static),
+    ]
 
 
 class _StaticFiles(StaticFiles):
+    """A newer groundup brings newer pages: browsers ask each time and are told "unchanged"."""
+
     def file_response(self, *given: Any, **options: Any) -> Response:
         response = super().file_response(*given, **options)
-        response.headers.update(_NO_CACHE)
+        response.headers["Cache-Control"] = "no-cache"
         return response
 
 

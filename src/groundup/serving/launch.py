@@ -44,8 +44,7 @@ _LAST_WORDS_SECONDS = 5
 _SWITCH_SECONDS = 0.0005
 _MAX_HEAD_BYTES = 16_384
 
-_BACKLOG = 1024
-# Files that are open beside the connections: the model, the runs, the log, those of Python.
+# Files that are open beside the connections.
 _OTHER_FILES = 128
 _ENOUGH_FILES = 65536
 
@@ -77,7 +76,7 @@ def open_socket(settings: ServerSettings) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(_BACKLOG)
+        listener.listen(1024)
     except OSError as error:
         listener.close()
         advice = _ADVICE.get(error.errno or 0, str(error.strerror))
@@ -205,14 +204,12 @@ def raise_file_limit(max_connections: int) -> int:
     """Let the process open as many files as it may; how many connections that allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    if 0 <= soft < wanted:
         # Some systems promise more than they let a process have.
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             soft = wanted
-    if soft == resource.RLIM_INFINITY:
-        return max_connections
-    return max(1, min(max_connections, soft - _OTHER_FILES))
+    return max_connections if soft < 0 else max(1, min(max_connections, soft - _OTHER_FILES))
 
 
 def _check_rows(language_model: LanguageModel, max_rows: int) -> None:

@@ -53,10 +53,7 @@ class _Query(BaseModel):
 
 
 class RunsApi:
-    """GET /api/runs, /api/runs/{name} and /api/runs/{name}/metrics?after=N over one folder.
-
-    served: the run that the server answers with, which the page shows first.
-    """
+    """The routes over one folder; the page shows the run named `served` first."""
 
     def __init__(self, runs_folder: Path, served: str | None = None) -> None:
         self._folder = Path(runs_folder).absolute()
@@ -139,10 +136,7 @@ def summarize(folder: RunFolder) -> dict[str, Any]:
 def status_of(
     folder: RunFolder, step: int | None, num_steps: int | None, longest_gap: float | None
 ) -> tuple[str, str]:
-    """The state of a run in a word and a sentence; a run that is silent too long is stalled.
-
-    longest_gap: the longest time between recent lines of metrics, in seconds.
-    """
+    """The state of a run in a word and a sentence; a run that is silent too long is stalled."""
     state, reason = judge(folder, step, num_steps)
     if state == "finished":
         return "finished", "All steps are done."
@@ -189,11 +183,7 @@ def describe(folder: RunFolder) -> dict[str, Any]:
 def lines_after(
     reader: MetricsReader, after: int, version: str | None = None, limit: int | None = None
 ) -> dict[str, Any]:
-    """The lines from number `after` on, thinned to about `limit`.
-
-    If the file is not the version that the page has its lines from, or has fewer of them, the
-    answer starts at the first line again.
-    """
+    """The lines from number `after` on, thinned to about `limit`; all again of another version."""
     with reader.reading() as metrics:
         total = metrics.num_lines
         is_restarted = after > total or (after > 0 and version not in (None, reader.version))

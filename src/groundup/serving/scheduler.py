@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from groundup.errors import GroundupError
 from groundup.generation.sampling import not_finite
@@ -20,7 +20,7 @@ from groundup.serving.api_errors import ApiError, internal_error
 from groundup.serving.jobs import Event, FairQueue, Job, Outbox, Row
 
 if TYPE_CHECKING:
-    from groundup.generation.request import GenerationRequest, NewToken
+    from groundup.generation import Engine, GenerationRequest
     from groundup.serving.metrics import Metrics
     from groundup.serving.settings import ServerSettings
 
@@ -30,20 +30,12 @@ _log = logging.getLogger(__name__)
 _PROMPT_IDS_A_STEP = 4096
 
 
-class EngineLike(Protocol):
-    """The part of `generation.Engine` that is used here."""
-
-    def add(self, request: GenerationRequest) -> int: ...
-    def step(self) -> list[tuple[int, NewToken]]: ...
-    def remove(self, handle: int) -> None: ...
-
-
 class Scheduler:
     """Hands requests to the engine and its tokens back to their jobs."""
 
     def __init__(
         self,
-        make_engine: Callable[[], EngineLike],
+        make_engine: Callable[[], Engine],
         settings: ServerSettings,
         metrics: Metrics,
         model: str = "",
@@ -123,10 +115,8 @@ class Scheduler:
             self._wake.notify()
 
     def stop(self) -> None:
-        """As `give_up`, and wait until it is done."""
         self.give_up()
-        if self._thread.ident is not None:
-            self._thread.join()
+        self._thread.join()
 
     @property
     def num_waiting(self) -> int:
@@ -164,14 +154,7 @@ class Scheduler:
                 if self._is_stopped:
                     break
                 cancelled, self._cancelled = self._cancelled, []
-            has_failed = False
-            try:
-                self._work(cancelled)
-            except Exception:
-                _log.exception("the engine failed; it is replaced")
-                has_failed = True
-            # Not inside the handler: the error holds on to the engine and its memory.
-            if has_failed:
+            if not self._work(cancelled):
                 self._replace_engine()
             if self._running:
                 self._outbox.send_if_due()
@@ -179,21 +162,26 @@ class Scheduler:
                 self._outbox.send()
         self._fail_everyone(_unavailable("the server stopped"))
 
-    def _work(self, cancelled: Sequence[Row]) -> None:
-        """One round: rows leave, rows join, everyone gets a token."""
-        for row in cancelled:
-            if row.handle is not None and self._running.pop(row.handle, None) is not None:
-                self._engine.remove(row.handle)
-                self._free(row)
-                self._cancelled_texts.inc()
-        admitted = self._admit()
-        if admitted:
-            # Reading their prompts takes longer than a step.
-            self._outbox.send()
-        for row in admitted:
-            self._begin(row)
-        if self._running:
-            self._step()
+    def _work(self, cancelled: Sequence[Row]) -> bool:
+        """One round: rows leave, rows join, everyone gets a token; whether the engine works."""
+        try:
+            for row in cancelled:
+                if row.handle is not None and self._running.pop(row.handle, None) is not None:
+                    self._engine.remove(row.handle)
+                    self._free(row)
+                    self._cancelled_texts.inc()
+            admitted = self._admit()
+            if admitted:
+                # Reading their prompts takes longer than a step.
+                self._outbox.send()
+            for row in admitted:
+                self._begin(row)
+            if self._running:
+                self._step()
+        except Exception:
+            _log.exception("the engine failed; it is replaced")
+            return False
+        return True
 
     def _admit(self) -> list[Row]:
         """As many as there are free rows and time to read their prompts, and at most one call."""
