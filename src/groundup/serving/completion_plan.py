@@ -88,7 +88,7 @@ def make_plan(
             num_alternatives=body.num_alternatives,
         )
         for prompt in prompts
-        for seed in _seeds_of_choices(wanted.seed % 2**64, body.num_choices)
+        for seed in _seeds_of_choices(wanted.seed, body.num_choices)
     ]
     return Plan(prompts, body.num_choices, requests, wanted, body.num_alternatives, body.echoes)
 

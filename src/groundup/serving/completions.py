@@ -241,7 +241,9 @@ class _Running:
             "completion_tokens": num_new,
             "total_tokens": num_prompt + num_new,
         }
-        return {"usage": usage, "seed": self.plan.wanted.seed}
+        seed = self.plan.wanted.seed
+        # As it was sent: requests have signed seeds.
+        return {"usage": usage, "seed": seed - 2**64 if seed >= 2**63 else seed}
 
     async def next_pieces(self) -> list[tuple[int, list[Piece]]]:
         """Wait for tokens: the choices that have more text now, or have come to their end."""

@@ -132,9 +132,9 @@ class GenerationBody(Body):
             if (value := getattr(self, name)) is not None
         }
         given.setdefault("max_tokens", default_max_tokens)
-        given.setdefault("seed", secrets.randbits(48))
+        seed = secrets.randbits(48) if self.seed is None else self.seed % 2**64
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        return GenerationSettings(**{**given, "stop": stop})
+        return GenerationSettings(**{**given, "stop": stop, "seed": seed})
 
 
 class CompletionRequest(GenerationBody):
