@@ -19,15 +19,4 @@ std::vector<Bounds> find_documents(Span text, const SpecialTokens& separators);
 // eight bytes, little end first, the last one filled up with zeros, go in turn to four lanes.
 uint64_t hash_document(Span document);
 
-// The same for a document that comes in parts, of which all but the last are multiples of 32 bytes.
-class DocumentHash {
-public:
-    explicit DocumentHash(uint64_t size);
-    void add(Span part);
-    uint64_t value() const;
-
-private:
-    uint64_t lanes_[4];
-};
-
 }  // namespace groundup

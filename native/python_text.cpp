@@ -1,7 +1,4 @@
-// Functions of groundup._native on text and files: documents, hashes, pre-tokens, ranges of a file.
-#include <cerrno>
-
-#include "files.h"
+// Functions of groundup._native on text: documents, hashes, pre-tokens.
 #include "python_support.h"
 #include "unicode.h"
 #include "vectors.h"
@@ -52,24 +49,6 @@ PyObject* py_hash_documents(PyObject*, PyObject* args) {
             }
         }
         return to_buffer(hashes);
-    });
-}
-
-PyObject* py_hash_parts(PyObject*, PyObject* args) {
-    PyObject* parts;
-    unsigned long long size;
-    if (!PyArg_ParseTuple(args, "OK", &parts, &size)) return nullptr;
-    return guarded([&] {
-        DocumentHash hash(size);
-        const Owned iterator(PyObject_GetIter(parts));
-        while (PyObject* item = PyIter_Next(iterator.get())) {
-            const Owned part(item);
-            const Text text(item);
-            const GilReleased released;
-            hash.add(text.span());
-        }
-        if (PyErr_Occurred()) throw PythonError();
-        return checked(PyLong_FromUnsignedLongLong(hash.value()));
     });
 }
 
@@ -126,50 +105,12 @@ PyObject* py_class_of(PyObject*, PyObject* code_point) {
     return PyLong_FromLong(value < 0x110000 ? class_of_code_point(static_cast<uint32_t>(value)) : 0);
 }
 
-PyObject* py_read_ranges(PyObject*, PyObject* args) {
-    int file;
-    PyObject *offsets, *out;
-    Py_ssize_t count, size;
-    if (!PyArg_ParseTuple(args, "iOnnO", &file, &offsets, &count, &size, &out)) return nullptr;
-    return guarded([&] {
-        const Array<int64_t> begins(offsets, product({count}));
-        const Array<Byte> target(out, product({count, size}), true);
-        RangesRead read;
-        {
-            const GilReleased released;
-            read = read_ranges(file, begins.data(), static_cast<size_t>(count), static_cast<size_t>(size),
-                               target.data());
-        }
-        if (read.error) {
-            errno = read.error;
-            checked(PyErr_SetFromErrno(PyExc_OSError));
-        }
-        return checked(PyLong_FromSize_t(read.count));
-    });
-}
-
-PyObject* py_watch_mapping(PyObject*, PyObject* args) {
-    PyObject *mapping, *message;
-    if (!PyArg_ParseTuple(args, "OO", &mapping, &message)) return nullptr;
-    return guarded([&] {
-        const Text mapped(mapping);
-        watch_mapping(mapped.span(), bytes_of(message, "a message"));
-        Py_RETURN_NONE;
-    });
-}
-
 }  // namespace
 
 PyMethodDef text_functions[] = {
     {"find_invalid_utf8", py_find_invalid_utf8, METH_O, "offset of the first bad byte, or -1"},
     {"find_documents", py_find_documents, METH_VARARGS, "(data, separators) -> Buffer of int64 bounds"},
     {"hash_documents", py_hash_documents, METH_VARARGS, "(data, bounds) -> Buffer of uint64"},
-    {"read_ranges", py_read_ranges, METH_VARARGS,
-     "(file, int64 offsets, count, size, out) -> how many ranges the file had in full"},
-    {"watch_mapping", py_watch_mapping, METH_VARARGS,
-     "(mapping, message): a bus error there prints the message and ends the process"},
-    {"hash_parts", py_hash_parts, METH_VARARGS,
-     "(parts of a document, all but the last multiples of 32 bytes, its size) -> its hash"},
     {"split", py_split, METH_VARARGS, "(text, pattern, vectors in use) -> Buffer of uint64 ends"},
     {"vectors", py_vectors, METH_NOARGS, "the vector instructions in use, and all that there are here"},
     {"recover_merges", py_recover_merges, METH_O, "tokens by rank -> Buffer of int32 pairs, -1 for none"},

@@ -493,7 +493,6 @@ def bare_machine(with_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("data download tinystory", "tinystories"),
         ("data clean gone", "gone does not exist"),
         ("data clean stories.txt --max-symbols 2", "--max-symbols"),
-        ("data prepare stories.txt --shard-ids 0", "--shard-ids"),
         ("data prepare stories.txt --validation-fraction 2", "--validation-fraction"),
         ("data prepare stories.txt --separator <|end|>", "has no special token <|end|>"),
         ("data verify runs", "runs"),

@@ -44,13 +44,13 @@ def test_a_full_disk_is_one_line(shell: Any) -> None:
 
 
 def test_prepare_then_verify(shell: Any) -> None:
-    words = ["data", "prepare", "corpus.txt", "--shard-ids", "30000"]
+    words = ["data", "prepare", "corpus.txt"]
     printed = shell(*words, "--validation-fraction", "0.1")
     num_ids = open_shards("shards", "train").num_ids
     assert printed.startswith("wrote shards") and f"{num_ids:,} ids" in printed
-    assert "bytes per token" in printed and "2 uint16 shards" in printed
+    assert "bytes per token" in printed and "1 uint16 shard" in printed
     for flags in ([], ["--tokenizer", "tokenizer.json"]):
-        assert shell("data", "verify", "shards", *flags).startswith("shards is sound: 3 shards")
+        assert shell("data", "verify", "shards", *flags).startswith("shards is sound: 2 shards")
     assert shell(*words, "--validation-fraction", "0.1").startswith("up to date:")
     assert "validation_fraction" in shell.fails(*words)
     shell(*words, "--overwrite")
@@ -88,9 +88,9 @@ def test_a_special_token_can_be_added_to_serve_as_separator(shell: Any) -> None:
 def test_an_interrupted_command_goes_on(repository: Path, hold: Any, shell: Any) -> None:
     """Ctrl-C in a real process: status 130, no index, and the second run finishes the work."""
     command = [sys.executable, "-m", "groundup", "data", "prepare", "corpus.txt"]
-    held = hold("groundup.data.prepare.shard_writer:ShardWriter.finish_shard")
+    held = hold("groundup.data.prepare.writing:ShardWriter.finish")
     process = subprocess.Popen(
-        [*command, "--shard-ids", "2000"],
+        command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -101,7 +101,7 @@ def test_an_interrupted_command_goes_on(repository: Path, hold: Any, shell: Any)
     _, errors = process.communicate()
     assert process.returncode == 130 and errors == "interrupted\n"
     assert not Path("shards/index.json").exists()
-    assert shell(*command[3:], "--shard-ids", "2000").startswith("finished ")
+    assert shell(*command[3:]).startswith("wrote ")
     shell("data", "verify", "shards", "--tokenizer", "tokenizer.json")
 
 
@@ -115,8 +115,8 @@ def test_clean_counts_and_shows_an_example(shell: Any, repeated: None) -> None:
     shown = shell("data", "clean", "a.txt", "--validation", "a.txt")
     lines = {line.split()[0]: line.split()[1:] for line in shown.splitlines() if line.strip()}
     assert lines["kept"][0] == "2" and lines["short"][:1] != ["0"]
-    assert "a.txt document 4, as a.txt document 1: 'The old fox" in shown
-    assert "3 of 4 documents stand in what is kept" in shown
+    assert "for example 'The old fox" in shown
+    assert "of its runs of 13 words are in what is kept" in shown
     assert Path("clean.jsonl").read_text().count("\n") == 2
     assert "clean.jsonl exists" in shell.fails("data", "clean", "a.txt")
 
@@ -129,5 +129,5 @@ def test_a_dry_run_leaves_nothing(shell: Any, repeated: None) -> None:
     for named in ("held", "held/*"):
         shown = shell("data", "clean", "a.txt", "--dry-run", "--validation", named)
         assert "counted, nothing written" in shown
-        assert "1 of 2 documents stand in what is kept" in shown
+        assert "50.0% of its runs of 13 words are in what is kept" in shown
     assert sorted(Path().rglob("*")) == before

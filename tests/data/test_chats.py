@@ -88,7 +88,7 @@ def test_two_questions_in_a_row_lack_an_answer(tmp_path: Path) -> None:
 def test_bytes_that_are_not_utf8_and_other_formats_are_named(tmp_path: Path) -> None:
     path = tmp_path / "chats.jsonl"
     path.write_bytes(b'{"prompt": "\xff", "completion": "x"}\n')
-    with pytest.raises(DataError, match="line 1 is not UTF-8"):
+    with pytest.raises(DataError, match="line 1: not UTF-8"):
         list(read_conversations([path]))
     with pytest.raises(DataError, match="is not JSON lines"):
         list(read_conversations([_touch(tmp_path / "chats.parquet")]))

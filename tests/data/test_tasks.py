@@ -71,8 +71,8 @@ def test_tasks_are_called_like_their_files_or_by_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ("{", "line 2: not JSON"),
-        ("[1]", "line 2: not an object"),
+        ("{", "line 2 is not JSON"),
+        ("[1]", "line 2 holds [1], not an object"),
         ({"context": "a"}, "line 2: no field choices (fields: context)"),
         ({}, "line 2: no field context (fields: none)"),
         ({**OURS, "choices": ["one"]}, "line 2: only 1 choice; a question needs at least 2"),

@@ -167,7 +167,7 @@ def test_merges_shards_and_lines_are_those_of_one_machine_whoever_dies(
         if calls == 2:
             cluster.kill()
 
-    options: dict[str, Any] = {"shard_ids": 100_000, "validation_fraction": 0.1}
+    options: dict[str, Any] = {"shard_bytes": 400_000, "validation_fraction": 0.1}
     prepare(texts, tokenizer, tmp_path / "here", **options)
     prepare(texts, tokenizer, tmp_path / "there", progress=kill, **parts, **options)
     assert calls > 5

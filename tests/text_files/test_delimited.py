@@ -64,14 +64,13 @@ def test_a_text_longer_than_the_module_allows_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"id,body\n1,x\n", r"has no column text; its columns are id, body: .*--field"),
+        (b"id,body\n1,x\n", "no column text .*id, body.*--field"),
         (b"id,text\n1,x\n2\n", r"t\.csv line 3 has 1 columns? and none for text"),
         (b"text\nfine\nb\xff\n", r"t\.csv line 3: not UTF-8; name its encoding"),
         (
             "text\nx\n".encode("utf-16"),
-            r"line 1: not UTF-8 but utf-16, as it seems; .*--encoding utf-16",
+            r"line 1: not UTF-8 but probably utf-16",
         ),
-        (b"", r"t\.csv is empty"),
         (
             b'id,text\n1,"a"\n2,"b ""c"" d\n3,e\n4,f\n',
             r"line 3 cannot be read: a quote opens there and never closes; fix the line",
@@ -97,3 +96,11 @@ def test_a_mark_at_the_beginning_is_not_part_of_a_name(tmp_path: Path) -> None:
     assert read(path, errors="skip") == ["x", "y"]
     path.write_bytes(b"text\nb\xffd\n")
     assert read(path, encoding="cp1252") == ["bÿd"]
+
+
+def test_the_limit_of_the_csv_module_stays_what_it_is(tmp_path: Path) -> None:
+    limit = csv.field_size_limit()
+    path = tmp_path / "long.csv"
+    path.write_text("text\n" + "x" * (limit + 1) + "\n")
+    (batch,) = read_document_batches([path])
+    assert len(batch.data) == limit + 1 and csv.field_size_limit() == limit

@@ -31,8 +31,9 @@ def test_tags_scripts_and_styles_are_off_and_blocks_are_lines() -> None:
 def test_a_page_is_one_document(tmp_path: Path) -> None:
     for name in ("a.html", "b.HTM"):
         (tmp_path / name).write_text(PAGE, encoding="utf-8")
-    batches = list(read_document_batches([tmp_path]))
-    assert [bytes(batch.data).decode() for batch in batches] == [text_of_page(PAGE)] * 2
+    (batch,) = read_document_batches([tmp_path])
+    texts = [bytes(batch.data[a:b]).decode() for a, b in batch.bounds.tolist()]
+    assert texts == [text_of_page(PAGE)] * 2
 
 
 @hypothesis.given(st.text(alphabet="<>/ab&;!-\n \"'p", max_size=60))
@@ -54,7 +55,7 @@ def test_what_the_head_leaves_open_ends_with_the_body() -> None:
 def test_a_page_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     path = tmp_path / "old.html"
     path.write_bytes("<p>café".encode("latin-1"))
-    with pytest.raises(DataError, match=r"old\.html: not UTF-8 but cp1252.*--encoding cp1252"):
+    with pytest.raises(DataError, match=r"old\.html: not UTF-8"):
         list(read_document_batches([path]))
     [batch] = read_document_batches([path], encoding="latin-1")
     assert bytes(batch.data).decode() == "café"

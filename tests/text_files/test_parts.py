@@ -3,34 +3,33 @@
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from groundup.errors import ConfigError, DataError
+from groundup.errors import DataError
 from groundup.text_files import (
     END_OF_TEXT,
-    TextPart,
+    Part,
+    Reading,
     cut_into_parts,
-    do_parts,
-    expand_inputs,
-    ranges,
-    read_document_batches,
-    read_sources,
+    cut_part,
+    find_sources,
+    parts,
+    read,
+    run_parts,
 )
 
 # Pieces of separators, and what looks like them, in every order.
 pieces = st.sampled_from(["a", "é", "\n", " ", "<|", "<|end|>", "|>", "日"])
 
 
-def read(found: list[TextPart], separators: list[str]) -> list[bytes]:
+def documents_of(found: list[Part], reading: Reading) -> list[bytes]:
     documents = []
     for part in found:
-        part.check()
-        for batch in read_document_batches(
-            part.sources, separators=separators, batch_bytes=7, part=part
-        ):
+        for batch in read(part, reading, batch_bytes=7):
             view = memoryview(batch.data)
             documents += [bytes(view[begin:end]) for begin, end in batch.bounds.tolist()]
     return documents
@@ -47,13 +46,15 @@ def test_parts_of_plain_text_hold_its_documents(
 ) -> None:
     path = tmp_path_factory.mktemp("parts") / "text.txt"
     path.write_text(mark + text)
-    separators = ["<|end|>"]
-    found = cut_into_parts([path], part_bytes, separators=separators)
+    reading = Reading(("<|end|>",))
+    found = cut_into_parts(find_sources([path]), part_bytes, reading)
     assert sum(part.num_bytes for part in found) == path.stat().st_size
-    assert [part.is_end for part in found] == [False] * (len(found) - 1) + [True]
+    expected = [d.encode() for d in text.split("<|end|>") if d]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranges, "_WINDOW_BYTES", window)
-        assert read(found, separators) == [d.encode() for d in text.split("<|end|>") if d]
+        patch.setattr(parts, "_WINDOW_BYTES", window)
+        assert documents_of(found, reading) == expected
+        smaller = [one for part in found for one in cut_part(part, 5, reading)]
+        assert documents_of(smaller, reading) == expected
 
 
 @hypothesis.given(
@@ -67,8 +68,8 @@ def test_parts_of_json_lines_hold_their_records(
     lines = [json.dumps({"text": text}, ensure_ascii=False) for text in documents]
     path.write_bytes("\n\n".join(lines).encode("utf-8", "replace"))
     kept = [json.loads(line)["text"].encode() for line in path.read_bytes().split(b"\n") if line]
-    found = cut_into_parts([path], part_bytes, separators=[END_OF_TEXT])
-    assert read(found, [END_OF_TEXT]) == [document for document in kept if document]
+    found = cut_into_parts(find_sources([path]), part_bytes, Reading())
+    assert documents_of(found, Reading()) == [document for document in kept if document]
 
 
 def test_only_what_can_be_read_from_the_middle_is_cut(tmp_path: Path) -> None:
@@ -78,30 +79,27 @@ def test_only_what_can_be_read_from_the_middle_is_cut(tmp_path: Path) -> None:
     (tmp_path / "c.csv").write_text(f"text\n{text}")
     (tmp_path / "d.txt").write_text("small")
     (tmp_path / "e.txt").write_text("small too")
-    sources = expand_inputs([tmp_path])
+    sources = find_sources([tmp_path])
 
-    def cut(separators: list[str], **options: str) -> list[list[str]]:
-        found = cut_into_parts(sources, 300, separators=separators, **options)  # type: ignore[arg-type]
-        return [[Path(str(source)).name for source in part.sources] for part in found]
+    def cut(separators: list[str], **options: Any) -> list[list[str]]:
+        found = cut_into_parts(sources, 300, Reading(tuple(separators), **options))
+        return [[Path(source).name for source in part.sources] for part in found]
 
     whole = [["b.txt.gz"], ["c.csv"], ["d.txt", "e.txt"]]
     assert cut([END_OF_TEXT]) == [["a.txt"]] * 3 + whole
-    assert cut([]) == [["a.txt"]] * 3 + whole
+    assert cut([END_OF_TEXT], errors="skip") == [["a.txt"]] * 3 + whole
     # Whether aaa is one separator and an a, or an a and one, depends on where one looks from.
     for separators in (["aa"], ["ab", "ba"], ["<end>", "end"]):
         assert cut(separators) == [["a.txt"], *whole]
     assert cut([END_OF_TEXT], encoding="latin-1") == [["a.txt"], *whole]
-    assert cut([END_OF_TEXT], on_error="skip") == [["a.txt"], *whole]
-    (tmp_path / "d.txt").unlink()
-    assert cut([END_OF_TEXT], on_error="skip") == [["a.txt"], *whole]
 
 
 def test_progress_is_told_in_bytes_of_the_parts_that_are_done(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("text " * 5)
-    parts = cut_into_parts([tmp_path / "a.txt"], 10, separators=[END_OF_TEXT])
+    found = cut_into_parts(find_sources([tmp_path / "a.txt"]), 10, Reading())
     told: list[tuple[int, int | None]] = []
-    results = do_parts(
-        map, lambda part: iter(part.span or ()), parts, lambda *now: told.append(now)
+    results = run_parts(
+        map, lambda part: iter(part.span or ()), found, lambda *now: told.append(now)
     )
     assert list(results) == [0, 10, 10, 20, 20, 25]
     assert told == [(10, 25), (20, 25), (25, 25)]
@@ -110,34 +108,26 @@ def test_progress_is_told_in_bytes_of_the_parts_that_are_done(tmp_path: Path) ->
 def test_a_mistake_in_a_part_is_found_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "good"}\n' * 10 + '{"text": 3}\n')
-    *_, last = cut_into_parts([path], 100, separators=[END_OF_TEXT])
-    with pytest.raises(DataError, match=r"a\.jsonl after byte 102, line 5 holds a number in field"):
-        list(read_sources(last.sources, part=last))
+    *_, last = cut_into_parts(find_sources([path]), 100, Reading())
+    with pytest.raises(DataError, match=r"a\.jsonl after byte 102, line 5 holds 3"):
+        list(read(last, Reading()))
     text = tmp_path / "a.txt"
     text.write_bytes(b"good" + END_OF_TEXT.encode() + b"bad \xff")
-    found = cut_into_parts([text], 10, separators=[END_OF_TEXT])
+    found = cut_into_parts(find_sources([text]), 10, Reading())
     with pytest.raises(DataError, match=r"a\.txt, byte 21: not UTF-8"):
-        read(found, [END_OF_TEXT])
+        documents_of(found, Reading())
 
 
-def test_files_that_a_machine_does_not_see_are_named(tmp_path: Path) -> None:
+def test_a_file_that_changes_under_a_reader_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
-    path.write_text("text " * 100)
-    part, *_ = cut_into_parts([path], 100, separators=[END_OF_TEXT])
-    path.write_text("other text")
-    with pytest.raises(DataError, match=r"has 10 bytes on machine .* and 500 where the command"):
-        part.check()
+    for text in ("text " * 100, "text " * 100_000):
+        path.write_text(text)
+        whole = Part(tuple(find_sources([path])))
+        part, *_ = cut_into_parts(whole.sources, 400, Reading())
+        path.write_text("short")
+        for one in (whole, part):
+            with pytest.raises(DataError, match=r"a\.txt (changed|cannot be read: it became)"):
+                list(read(one, Reading()))
     path.unlink()
-    with pytest.raises(DataError, match=r"a\.txt does not exist on machine .*; put it where every"):
-        part.check()
-    with pytest.raises(ConfigError, match="standard input cannot be read by --engine ray"):
-        cut_into_parts(["-"], 100, separators=[END_OF_TEXT])
-
-
-def test_a_file_that_shrinks_under_a_reader_is_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text("text " * 100)
-    part, *_ = cut_into_parts([path], 400, separators=[END_OF_TEXT])
-    path.write_text("short")
-    with pytest.raises(DataError, match="became shorter"):
-        list(read_sources(part.sources, part=part))
+    with pytest.raises(DataError, match=r"a\.txt does not exist"):
+        list(read(whole, Reading()))

@@ -1,9 +1,7 @@
 """Plain text: documents cut exactly where they end, bad bytes, streams, and flat memory."""
 
-import contextlib
 import gzip
 import os
-import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -16,8 +14,14 @@ import pytest
 import zstandard
 
 from groundup.errors import DataError
-from groundup.text_files import DocumentBatch, read_document_batches, read_text_blocks
-from groundup.text_files.small_files import read_small_files
+from groundup.text_files import (
+    DocumentBatch,
+    Part,
+    Reading,
+    find_sources,
+    read_document_batches,
+)
+from groundup.text_files import read as read_part
 
 SEPARATOR = "<|endoftext|>"
 TEXTS = ["One day, it rained.", "\nZoë ran home.\n", "日本語 and 🦊\x00", " ", "the end"]
@@ -77,12 +81,10 @@ def test_batches_cut_where_the_definition_does(
 ) -> None:
     path = tmp_path / f"corpus.txt{packing}"
     path.write_bytes(PACKERS[packing](text.encode()))
-    batches = list(read_document_batches([path], separators=separators, batch_bytes=batch_bytes))
+    reading = {"separators": tuple(separators), "batch_bytes": batch_bytes}
+    batches = list(read_document_batches([path], **reading))
     expected = split_slowly(text.encode(), [separator.encode() for separator in separators])
     assert documents_of(batches) == expected
-    for batch in batches:
-        end = batch.offset + len(batch.data)
-        assert bytes(batch.data) == text.encode()[batch.offset : end]
 
 
 @pytest.mark.parametrize("packing", PACKERS)
@@ -108,14 +110,8 @@ def test_invalid_utf8_is_named_replaced_or_left_out(
     replaced = BAD.decode(errors="replace").encode()
     expected = replaced.split(SEPARATOR.encode())
     assert read(path, batch_bytes=batch_bytes, errors="replace") == expected
-    blocks = read_text_blocks([path], errors="replace", block_bytes=batch_bytes)
-    assert b"".join(map(bytes, blocks)) == replaced
-    batches = list(read_document_batches([path], batch_bytes=batch_bytes, errors="skip"))
-    assert documents_of(batches) == [b"good one", b"good too"]
-    assert sum(batch.num_skipped for batch in batches) == 2
-    assert "left out 2 documents that are not UTF-8" in caplog.text
-    text = b"".join(map(bytes, read_text_blocks([path], errors="skip")))
-    assert [part for part in text.split(SEPARATOR.encode()) if part] == [b"good one", b"good too"]
+    assert read(path, batch_bytes=batch_bytes, errors="skip") == [b"good one", b"good too"]
+    assert "left out 2 documents" in caplog.text
 
 
 @hypothesis.given(
@@ -132,7 +128,7 @@ def test_bad_bytes_are_replaced_document_by_document(
     path = tmp_path / "corpus.txt"
     path.write_bytes(text)
     documents = [document for document in text.split(b"|") if document]
-    options: dict[str, Any] = {"separators": "|", "batch_bytes": batch_bytes}
+    options: dict[str, Any] = {"separators": ("|",), "batch_bytes": batch_bytes}
     replaced = [document.decode(errors="replace").encode() for document in documents]
     assert read(path, errors="replace", **options) == replaced
     good = [old for old, new in zip(documents, replaced, strict=True) if old == new]
@@ -165,34 +161,27 @@ def test_standard_input_is_read_as_plain_text() -> None:
     assert done.stdout.decode().splitlines() == [str(text.encode()) for text in TEXTS]
 
 
-def test_empty_standard_input_is_an_error() -> None:
-    assert b"- is empty" in run_script(SCRIPT, 100).stderr
-
-
-def test_a_named_pipe_is_read_but_not_opened_to_find_out_what_it_is(tmp_path: Path) -> None:
+def test_a_named_pipe_is_read(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.txt"
     os.mkfifo(pipe)
-    # Nobody writes to it yet, so that opening it would wait for ever; and whoever did would leave.
-    assert read_small_files([pipe], 0, 1 << 20) == []
     with subprocess.Popen(["sh", "-c", f"printf 'one<|endoftext|>two' > {pipe}"]):
         assert read(pipe) == [b"one", b"two"]
 
 
 MEMORY_SCRIPT = """
 import sys
-from groundup.text_files import read_document_batches, read_text_blocks
+from groundup.text_files import Part, Reading, find_sources, read
 
 def resident():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * 4096
 
-path, function = sys.argv[1:]
-blocks = {"batches": lambda: read_document_batches([path], batch_bytes=1 << 20),
-          "blocks": lambda: read_text_blocks([path], block_bytes=1 << 20)}[function]()
+def after_space(text):
+    return bytes(text[-100:]).rfind(b" ") + 1 + len(text) - 100
+
+part = Part(tuple(find_sources([sys.argv[1]])))
 before = peak = None
-for block in blocks:
-    data = getattr(block, "data", block)
-    data[:].tobytes() if isinstance(data, memoryview) else data
+for batch in read(part, Reading(), batch_bytes=1 << 20, find_cut=after_space, piece_bytes=2 << 20):
     before = before or resident()
     peak = max(peak or 0, resident())
 print(peak - before)
@@ -201,13 +190,14 @@ print(peak - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read from /proc")
 @pytest.mark.parametrize("packing", PACKERS)
-@pytest.mark.parametrize("function", ["batches", "blocks"])
-def test_memory_stays_flat_over_a_long_file(tmp_path: Path, packing: str, function: str) -> None:
+@pytest.mark.parametrize("separator", [SEPARATOR, ""])
+def test_memory_stays_flat_over_a_long_file(tmp_path: Path, packing: str, separator: str) -> None:
+    """Also over one document that is cut into pieces."""
     path = tmp_path / f"long.txt{packing}"
-    path.write_bytes(PACKERS[packing](("word " * 2000 + SEPARATOR).encode() * 4000))
-    done = run_script(MEMORY_SCRIPT, path, function)
+    path.write_bytes(PACKERS[packing](("word " * 2000 + separator).encode() * 4000))
+    done = run_script(MEMORY_SCRIPT, path)
     assert done.stderr == b""
-    assert int(done.stdout) < 16 << 20
+    assert int(done.stdout) < 24 << 20
 
 
 def test_reading_needs_neither_torch_nor_the_extras(tmp_path: Path) -> None:
@@ -229,41 +219,14 @@ def test_a_batch_outlives_the_next_one(tmp_path: Path) -> None:
     assert documents_of(batches) == [text.encode() for text in texts]
 
 
-SHRINKING_SCRIPT = """
-import os, sys
-from groundup.errors import DataError
-from groundup.text_files import read_document_batches
-path = sys.argv[1]
-try:
-    for batch in read_document_batches([path], batch_bytes=int(sys.argv[2])):
-        os.truncate(path, 4096)
-        batch.data[-1]
-except DataError as error:
-    print(f"error: {error}", file=sys.stderr)
-    sys.exit(2)
-"""
-
-
-@pytest.mark.parametrize("text_bytes", [1 << 20, 70 << 20])
-def test_a_file_that_shrinks_is_one_line(tmp_path: Path, text_bytes: int) -> None:
-    """A mapped one too, which a document is that is very long: there it is met as a bus error."""
-    path = tmp_path / "corpus.txt"
-    path.write_bytes(PLAIN)
-    # No bytes are written: what a file is said to have beyond its end reads as zeros.
-    os.truncate(path, text_bytes)
-    done = run_script(SHRINKING_SCRIPT, path, 10)
-    assert done.returncode == 2
-    message = f"error: {path} became shorter while it was being read; run the command again"
-    assert done.stderr.decode().startswith(message) and done.stderr.count(b"\n") == 1
-
-
-def test_records_of_a_file_that_shrinks_are_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "corpus.jsonl"
+@pytest.mark.parametrize("name", ["corpus.txt", "corpus.jsonl"])
+def test_a_file_that_shrinks_is_an_error(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
     path.write_text('{"text": "word word"}\n' * 10_000)
-    batches = read_document_batches([path], batch_bytes=100)
+    batches = read_document_batches([path], separators=("\n",), batch_bytes=100)
     next(batches)
     os.truncate(path, 22 * 5000)
-    with pytest.raises(DataError, match=rf"{path} became shorter"):
+    with pytest.raises(DataError, match=f"{path} changed"):
         list(batches)
 
 
@@ -279,7 +242,8 @@ def test_small_files_need_no_more_files_than_may_be_open(tmp_path: Path) -> None
         "print([bytes(batch.data) for batch in batches])\n"
     )
     done = run_script(script, tmp_path)
-    assert done.stdout.decode() == f"{[path.read_bytes() for path in names]}\n"
+    whole = SEPARATOR.encode().join([path.read_bytes() for path in names])
+    assert done.stdout.decode() == f"{[whole]}\n"
 
 
 def test_files_that_cannot_be_read_are_skipped_by_wish(
@@ -290,46 +254,9 @@ def test_files_that_cannot_be_read_are_skipped_by_wish(
     (tmp_path / "c.txt").write_text("")
     (tmp_path / "d.txt").write_text("two")
     with pytest.raises(DataError, match=r"b\.txt\.gz is damaged"):
-        list(read_text_blocks([tmp_path]))
-    blocks = read_text_blocks([tmp_path], on_error="skip")
-    assert [bytes(block) for block in blocks] == [b"one", b"two"]
-    assert "skipped 1 input (cannot be read)" in caplog.text
+        read(tmp_path)
+    assert read(tmp_path, errors="skip") == [b"one", b"two"]
     assert "b.txt.gz" in caplog.text and "skipped 1 input (empty)" in caplog.text
-    (tmp_path / "e.txt").write_bytes(b"\xff")
-    with pytest.raises(DataError, match=r"e\.txt, byte 0: not UTF-8"):
-        list(read_text_blocks([tmp_path], on_error="skip"))
-
-
-def pack_zeros(path: Path, num_bytes: int) -> Path:
-    """A file of a few kilobytes that unpacks to `num_bytes` of zeros."""
-    with contextlib.ExitStack() as stack:
-        file: Any = stack.enter_context(path.open("wb"))
-        if path.suffix == ".gz":
-            file = stack.enter_context(gzip.open(file, "wb", compresslevel=1))
-        else:
-            file = stack.enter_context(zstandard.ZstdCompressor().stream_writer(file))
-        for _ in range(num_bytes >> 20):
-            file.write(bytes(1 << 20))
-    return path
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read from /proc")
-@pytest.mark.parametrize("packing", [".gz", ".zst"])
-def test_a_long_document_of_a_packed_file_is_not_held(tmp_path: Path, packing: str) -> None:
-    path = pack_zeros(tmp_path / f"zeros.txt{packing}", 192 << 20)
-    script = """
-import sys
-from groundup.runtime import peak_memory_bytes
-from groundup.text_files import read_document_batches
-before = peak_memory_bytes()
-[batch] = read_document_batches([sys.argv[1]], batch_bytes=1 << 20)
-assert batch.bounds.tolist() == [[0, 192 << 20]] == [[0, len(batch.data)]]
-print(peak_memory_bytes() - before)
-"""
-    done = run_script(script, path)
-    assert done.stderr == b""
-    # A step of zstd gives up to 64 MB, and what is read of it is there a second time.
-    assert int(done.stdout) < 160 << 20
 
 
 def test_the_document_behind_a_long_one_of_a_stream_is_found(tmp_path: Path) -> None:
@@ -340,25 +267,37 @@ def test_the_document_behind_a_long_one_of_a_stream_is_found(tmp_path: Path) -> 
         assert read(path, batch_bytes=batch_bytes) == texts
 
 
-def test_a_long_document_that_the_disk_cannot_hold_is_an_error(tmp_path: Path) -> None:
-    path = pack_zeros(tmp_path / "zeros.txt.gz", 4 << 20)
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
-    try:
-        with pytest.raises(DataError, match=r"zeros.txt.gz holds a document .* TMPDIR"):
-            read(path, batch_bytes=1 << 16)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def test_text_blocks_may_be_cut_where_the_caller_finds_a_place(tmp_path: Path) -> None:
-    path = tmp_path / "corpus.txt"
-    path.write_bytes(PLAIN)
+@hypothesis.given(
+    documents=st.lists(st.text("ab é", min_size=1, max_size=70), min_size=1, max_size=8),
+    batch_sizes=st.lists(st.integers(1, 90), min_size=2, max_size=2),
+    piece_bytes=st.integers(4, 40),
+)
+@hypothesis.settings(suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
+def test_long_documents_come_in_pieces_that_do_not_depend_on_batches(
+    tmp_path: Path, documents: list[str], batch_sizes: list[int], piece_bytes: int
+) -> None:
+    path = tmp_path / "corpus.txt.gz"
+    path.write_bytes(gzip.compress("|".join(documents).encode()))
+    part = Part(tuple(find_sources([path])))
 
     def after_space(text: memoryview) -> int:
         return bytes(text).rfind(b" ") + 1
 
-    options: dict[str, Any] = {"separators": (), "block_bytes": 16, "find_cut": after_space}
-    blocks = [bytes(block) for block in read_text_blocks([path], **options)]
-    assert b"".join(blocks) == PLAIN
-    assert blocks[0] == b"One day, it "
+    found = []
+    for batch_bytes in batch_sizes:
+        pieces: list[list[bytes]] = [[]]
+        for batch in read_part(
+            part,
+            Reading(("|",)),
+            batch_bytes=batch_bytes,
+            find_cut=after_space,
+            piece_bytes=piece_bytes,
+        ):
+            for text in documents_of([batch]):
+                pieces[-1].append(text)
+                if not batch.continues:
+                    pieces.append([])
+        assert [b"".join(texts) for texts in pieces[:-1]] == [text.encode() for text in documents]
+        found.append(pieces)
+    if all(" " in text.encode()[:piece_bytes].decode(errors="ignore") for text in documents):
+        assert found[0] == found[1]

@@ -4,7 +4,6 @@ import functools
 import gzip
 import http.server
 import json
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 
 from groundup.data.prepare import prepare
 from groundup.errors import DataError, MissingExtraError
-from groundup.text_files import expand_inputs, read_document_batches
+from groundup.text_files import find_sources, read_document_batches
 from groundup.tokenizer import Tokenizer
 
 fsspec = pytest.importorskip("fsspec")
@@ -53,11 +52,11 @@ def test_parquet_is_read(tmp_path: Path) -> None:
 
 def test_an_address_that_does_not_exist_is_named(corpus: str) -> None:
     with pytest.raises(DataError, match=r"memory://corpus/gone\.txt does not exist"):
-        expand_inputs([f"{corpus}/gone.txt"])
+        find_sources([f"{corpus}/gone.txt"])
     with pytest.raises(DataError, match=r"\*\.html has no text files"):
-        expand_inputs([f"{corpus}/*.html"])
+        find_sources([f"{corpus}/*.html"])
     with pytest.raises(DataError, match=r"nosuch://x cannot be read: .*nosuch"):
-        expand_inputs(["nosuch://x"])
+        find_sources(["nosuch://x"])
 
 
 def test_the_hub_is_asked_by_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,14 +68,8 @@ def test_the_hub_is_asked_by_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(fsspec.core, "url_to_fs", url_to_fs)
     with pytest.raises(DataError, match=r"hf://datasets/a/b\.txt cannot be read: no network"):
-        expand_inputs(["hf://datasets/a/b.txt"])
+        find_sources(["hf://datasets/a/b.txt"])
     assert asked == ["hf://datasets/a/b.txt"]
-
-
-def test_the_extra_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "fsspec", None)
-    with pytest.raises(MissingExtraError, match=r"groundup\[remote\]"):
-        expand_inputs(["memory://a/b.txt"])
 
 
 @pytest.mark.parametrize(
@@ -94,7 +87,7 @@ def test_a_missing_package_is_named(
 
     monkeypatch.setattr(fsspec.core, "url_to_fs", url_to_fs)
     with pytest.raises(kind, match=message):
-        expand_inputs([address])
+        find_sources([address])
 
 
 def test_files_of_a_web_server_are_read(tmp_path: Path) -> None:
@@ -120,6 +113,6 @@ def test_shards_of_remote_text_are_up_to_date_until_it_changes(corpus: str, tmp_
     first = make()
     assert first.index.sources[0].path.startswith("memory://")
     assert make().outcome == "up to date"
-    fsspec.filesystem("memory").pipe("/corpus/a.txt", b"one<|endoftext|>owt")
+    fsspec.filesystem("memory").pipe("/corpus/a.txt", b"one<|endoftext|>three")
     with pytest.raises(DataError, match=r"a\.txt has changed since"):
         make()

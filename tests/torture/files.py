@@ -26,8 +26,9 @@ from groundup.checkpoint import CheckpointFolder, load_weights
 from groundup.checkpoint.state_tree import unpack_tree
 from groundup.checkpoint.weights import read_weights, weights_from_bytes
 from groundup.config import load_settings
-from groundup.data.prepare.journal import read_journal
-from groundup.data.shards import JOURNAL_NAME, read_index, verify
+from groundup.data.prepare.writing import Sidecar
+from groundup.data.shards import read_index, verify
+from groundup.data.shards.index import read_record
 from groundup.errors import GroundupError
 from groundup.experiments.spec import SweepConfig
 from groundup.files import hash_bytes, read_json_lines
@@ -205,11 +206,11 @@ def parse_index(case: Case, path: Path) -> None:
     for shard in (case.made / "shards").glob("*.bin"):
         (path.parent / shard.name).unlink(missing_ok=True)
         (path.parent / shard.name).hardlink_to(shard)
-    # Most of the journal is what an index says as well.
-    journal = path.read_bytes().replace(b"groundup-shards", b"groundup-unfinished-shards")
+    # Most of a sidecar is what an index says as well.
+    sidecar = path.read_bytes().replace(b"groundup-shards", b"groundup-shard")
     each_of(partial(verify, path.parent, Tokenizer.load(case.made / "tokenizer.json")))
-    path.with_name(JOURNAL_NAME).write_bytes(journal)
-    read_journal(path.parent)
+    path.with_name("shard_000000.json").write_bytes(sidecar)
+    read_record(path.with_name("shard_000000.json"), Sidecar, "groundup-shard", 1)
 
 
 def parse_weights(case: Case, path: Path) -> None:

@@ -44,7 +44,7 @@ TRAIN_TOKENIZER = "tokenizer train {made}/stories.txt --vocab-size "
 CONVERT = "tokenizer convert {made}/tokenizer.json --to "
 PREPARE = (
     "data prepare {made}/stories.txt --tokenizer {made}/tokenizer.json --validation-fraction 0.1 "
-    "--shard-ids 10000 --num-threads 1 --out "
+    "--num-threads 1 --out "
 )
 TRAIN = "train --config {made}/run.yaml --name "
 EXPORT = "export {made}/runs/whole --to "

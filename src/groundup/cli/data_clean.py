@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from groundup.cli.shared import CorpusFlags
-from groundup.data.clean.settings import CleanSettings
+from groundup.data.clean import CleanSettings
 
 if TYPE_CHECKING:
     from groundup.data.clean import CleanSummary
@@ -15,7 +15,7 @@ class Arguments(CorpusFlags, CleanSettings):
     """Leave out duplicates, near duplicates and poor documents; write the others as JSON lines."""
 
     out: Path = Path("clean.jsonl")
-    """The file to write: .jsonl, also packed as .gz, .zst or .xz. A report is put beside it."""
+    """The .jsonl file to write. A report is put beside it."""
 
     validation: tuple[str, ...] = ()
     """Validation text, named as FILES: the report says how much of it stands in what is kept."""
@@ -41,7 +41,6 @@ def run(arguments: Arguments) -> None:
             CleanSettings(**settings),
             validation=arguments.validation,
             **arguments.reading,
-            on_error=arguments.on_error,
             num_threads=arguments.num_threads,
             overwrite=arguments.overwrite,
             progress=progress,
@@ -52,9 +51,9 @@ def run(arguments: Arguments) -> None:
 
 def _print_summary(summary: "CleanSummary", out: Path | None) -> None:
     from groundup.cli.terminal import print_results, print_table
-    from groundup.data.clean.cleaning import report_path
+    from groundup.data.clean import report_path
     from groundup.planner.quantities import show_bytes
-    from groundup.runtime import count_of, format_duration
+    from groundup.runtime import format_duration
 
     counts = [("read", summary.num_documents, summary.num_bytes)]
     for name, removed in summary.removed.items():
@@ -69,19 +68,11 @@ def _print_summary(summary: "CleanSummary", out: Path | None) -> None:
     print_table(title, ("", "documents", "text", "of the text"), rows)
     notes = []
     for name, removed in summary.removed.items():
-        for example in removed.examples[:1]:
-            where = f"{example['source']} document {example['document']:,}"
-            if "like" in example:
-                like = example["like"]
-                where += f", as {like['source']} document {like['document']:,}"
-            notes.append((name, f"{removed.rule}: {where}: {example['text'][:60]!r}"))
-    if summary.validation is not None:
-        found = summary.validation
-        fraction = found["passages_in_training"] / max(found["passages"], 1)
-        documents = count_of(found["documents"], "document")
-        text = f"{found['documents_in_training']:,} of {documents} stand in what is kept with half "
-        text += f"of their passages or more; {fraction:.1%} of all passages of "
-        notes.append(("validation", f"{text}{found['passage_words']} words do"))
+        if removed.examples:
+            notes.append((name, f"for example {removed.examples[0][:60]!r}"))
+    if summary.num_passages:
+        fraction = summary.num_leaked / summary.num_passages
+        notes.append(("validation", f"{fraction:.1%} of its runs of 13 words are in what is kept"))
     rate = summary.num_bytes / summary.seconds / 1e6
     notes.append(("time", f"{format_duration(summary.seconds)}, {rate:,.1f} MB/s"))
     if out is not None:

@@ -21,9 +21,6 @@ class Arguments(CorpusFlags, TokenizerFlags):
     validation_fraction: float = Field(0.005, ge=0, le=1)
     """Fraction of the documents for validation; chosen by hash, so a document stays where it is."""
 
-    shard_ids: int = Field(100_000_000, ge=1)
-    """A shard is complete with the document that brings it to this many ids."""
-
     separator: str = "<|endoftext|>"
     """The special token that separates documents in plain text and ends each one in the shards."""
 
@@ -43,10 +40,8 @@ def run(arguments: Arguments) -> None:
             tokenizer,
             arguments.out,
             validation_fraction=arguments.validation_fraction,
-            shard_ids=arguments.shard_ids,
             separator=arguments.separator,
             **arguments.reading,
-            on_error=arguments.on_error,
             num_threads=arguments.num_threads,
             overwrite=arguments.overwrite,
             progress=progress,
@@ -69,12 +64,14 @@ def _print_summary(summary: "PrepareSummary") -> None:
         rows.append((name, f"{text}, {count_of(len(split.shards), f'{index.dtype} shard')}"))
     num_ids = sum(split.num_ids for split in index.splits.values())
     num_bytes = sum(split.num_bytes for split in index.splits.values())
-    rows.append(("bytes per token", f"{num_bytes / num_ids:.3f}"))
+    num_documents = sum(split.num_documents for split in index.splits.values())
+    # The id that ends a document stands for no text.
+    rows.append(("bytes per token", f"{num_bytes / max(1, num_ids - num_documents):.3f}"))
     if summary.outcome != "up to date":
         rate = summary.num_bytes / summary.seconds / 1e6
         rows.append(("time", f"{format_duration(summary.seconds)}, {rate:,.1f} MB/s"))
     for name, split in index.splits.items():
-        if not split.num_ids and (name == "train" or index.settings.validation_fraction):
+        if not split.num_ids and (name == "train" or index.settings["validation_fraction"]):
             fix = "rerun with another --validation-fraction and --overwrite, or with more documents"
             rows.append(("note", f"no {name} split; {fix}"))
     verb = {"written": "wrote", "resumed": "finished", "up to date": "up to date:"}

@@ -20,7 +20,7 @@ from groundup.cli.shared import RUNS_FOLDER, ReadingFlags
 from groundup.cli.steps import show_commands, take_step
 from groundup.errors import ConfigError
 from groundup.runtime import process_start
-from groundup.text_files import STDIN, Source, expand_inputs
+from groundup.text_files import STDIN, Source, find_sources
 
 PREPARED_FOLDER = Path("prepared")
 # Where `groundup serve` listens unless it is told otherwise.
@@ -75,7 +75,7 @@ def make(project: Project) -> int:
     """From text to a model; the exit status."""
     arguments, folder = project.arguments, project.folder
     check(project)
-    sources = expand_inputs(arguments.files)
+    sources = find_sources(arguments.files)
     text = _fingerprint(sources)
     wanted = {
         "text": text,
@@ -131,7 +131,7 @@ def check(project: Project) -> None:
 
 def _prepare(project: Project, plan: dict[str, Any], text: str) -> None:
     """A vocabulary, shards, and a few words as ids."""
-    from groundup.data.shards import INDEX_NAME, JOURNAL_NAME
+    from groundup.data.shards import INDEX_NAME, SIDECARS
 
     folder, files = project.folder, project.arguments.files
     size = plan["vocab_size"]
@@ -144,7 +144,7 @@ def _prepare(project: Project, plan: dict[str, Any], text: str) -> None:
     words = ["data", "prepare", *files, "--tokenizer", folder.tokenizer, "--out", folder.shards]
     words += ["--validation-fraction", plan["validation_fraction"], *project.reading_words]
     # Shards older than the vocabulary are of another one, whenever that was made.
-    marks = [folder.shards / name for name in (INDEX_NAME, JOURNAL_NAME)]
+    marks = [folder.shards / INDEX_NAME, *folder.shards.glob(SIDECARS)]
     newest = max((mark.stat().st_mtime_ns for mark in marks if mark.exists()), default=0)
     if folder.shards.exists() and newest < folder.tokenizer.stat().st_mtime_ns:
         words.append("--overwrite")
@@ -230,11 +230,9 @@ def _name_of(source: str) -> str:
 
 def _fingerprint(sources: Sequence[Source]) -> str:
     """Changes when a file does: of names, sizes and times."""
-    from groundup.data.prepare.sources import stamp
-
-    if STDIN in sources:
+    if any(source.path == STDIN for source in sources):
         raise ConfigError("the text is read more than once: save standard input to a file first")
     found = hashlib.sha256()
     for source in sources:
-        found.update(os.fsencode(source) + f"\0{stamp(source)}\0".encode())
+        found.update(os.fsencode(source) + f"\0{source.size}, {source.stamp}\0".encode())
     return found.hexdigest()

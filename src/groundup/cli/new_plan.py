@@ -44,7 +44,7 @@ class Project:
     @property
     def named_after(self) -> str:
         """The input that gives the name if none is given: others may have the same."""
-        from groundup.data.prepare.sources import path_text
+        from groundup.text_files import path_text
 
         return path_text(Path(self.arguments.files[0]).resolve())
 
@@ -64,9 +64,9 @@ def write_plan(project: Project, sources: Sequence[Source]) -> None:
     """Look, choose, say why, and leave the settings behind."""
     from groundup.cli.terminal import print_results
     from groundup.config import as_yaml
-    from groundup.data.prepare.sources import path_text
     from groundup.data.survey import survey_text
     from groundup.files import write_text_atomic
+    from groundup.text_files import path_text
 
     arguments, folder = project.arguments, project.folder
     began = time.monotonic()

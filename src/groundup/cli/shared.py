@@ -57,14 +57,11 @@ class ReadingFlags(Settings):
     """How the text of files is read."""
 
     field: str = "text"
-    """The field of a JSON-lines record, or the column of a CSV file, that holds the text."""
-
-    column: str = "text"
-    """The column of a Parquet file that holds the text."""
+    """The field of JSON lines, or the column of a CSV or Parquet file, that holds the text."""
 
     errors: Literal["strict", "replace", "skip"] = "strict"
     """What to do with bytes that are not UTF-8: stop, put U+FFFD, or leave the document out. With
-    skip, records without a text (null, a line that is cut) are left out too."""
+    skip, records without a text and files that cannot be read are left out too."""
 
     encoding: str | None = None
     """The encoding of files that are not UTF-8 (latin-1, utf-16, …), and of standard input."""
@@ -76,10 +73,10 @@ class ReadingFlags(Settings):
 
     def read_texts(self, files: tuple[str, ...]) -> list[str]:
         """The text of the files in blocks that end where documents end."""
-        from groundup.text_files import read_text_blocks
+        from groundup.text_files import read_document_batches
 
-        blocks = read_text_blocks(files, **self.reading)
-        return [str(block, "utf-8") for block in blocks]
+        batches = read_document_batches(files, **self.reading)
+        return [str(batch.data, "utf-8") for batch in batches]
 
 
 class EngineFlags(Settings):
@@ -116,9 +113,6 @@ class CorpusFlags(ReadingFlags, EngineFlags):
 
     num_threads: Annotated[int, Field(ge=1, le=1_024)] | None = None
     """Threads; all cores if not given. The result is the same."""
-
-    on_error: Literal["stop", "skip"] = "stop"
-    """What to do with files that cannot be read (permissions, damage, no text): stop, or skip."""
 
 
 class RunFlags(Settings):

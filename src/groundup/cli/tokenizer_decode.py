@@ -29,12 +29,12 @@ class Arguments(TokenizerFlags):
 def run(arguments: Arguments) -> None:
     """Decode and write."""
     from groundup.files import write_text_atomic
-    from groundup.text_files.inputs import check_not_input
+    from groundup.text_files import check_not_input, find_sources
 
     if arguments.ids is not None and arguments.file != "-":
         raise ConfigError(f"give either --ids or the file {arguments.file}, not both")
     if arguments.out is not None and arguments.file != "-":
-        check_not_input(arguments.out, [Path(arguments.file)])
+        check_not_input(arguments.out, find_sources([arguments.file]))
     tokenizer = arguments.load()
     text = tokenizer.decode(_read_ids(arguments, tokenizer))
     if arguments.out is not None:

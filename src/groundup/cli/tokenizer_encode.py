@@ -33,12 +33,12 @@ class Arguments(TokenizerFlags):
 
 def run(arguments: Arguments) -> None:
     """Encode and write."""
-    from groundup.text_files.inputs import check_not_input
+    from groundup.text_files import check_not_input, find_sources
 
     if arguments.text is not None and arguments.file != "-":
         raise ConfigError(f"give either --text or the file {arguments.file}, not both")
     if arguments.out is not None and arguments.file != "-":
-        check_not_input(arguments.out, [Path(arguments.file)])
+        check_not_input(arguments.out, find_sources([arguments.file]))
     tokenizer = arguments.load()
     text = read_text(arguments.file) if arguments.text is None else as_text(arguments.text)
     ids = tokenizer.encode_to_numpy(text)
@@ -62,16 +62,13 @@ def read_text(file: str) -> str:
 
 
 def _read_bytes(path: Path) -> bytes:
-    from groundup.text_files.inputs import classify
-    from groundup.text_files.opening import explained_errors, open_source
+    from groundup.text_files import find_sources
+    from groundup.text_files.opening import open_source
 
     if path.is_dir():
         raise DataError(f"{path} is a folder; name a file to encode")
-    compression = classify(path)[1]
-    if compression is None:
-        return path.read_bytes()
-    with explained_errors(path), open_source(path, compression) as source:
-        return source.stream.read()
+    with open_source(find_sources([path])[0]) as (stream, _):
+        return stream.read()
 
 
 def _as_text(ids: "numpy.ndarray") -> Iterator[str]:

@@ -38,12 +38,12 @@ def run(arguments: Arguments) -> None:
     """Train, write the file, print the summary."""
     from groundup.cli.terminal import progress_bar
     from groundup.runtime import peak_memory_bytes
-    from groundup.text_files.inputs import check_not_input, expand_inputs
+    from groundup.text_files import check_not_input, find_sources
     from groundup.tokenizer.training import train_from_files
 
     if arguments.out.is_dir():
         raise ConfigError(f"--out {arguments.out} is a folder; name the tokenizer file to write")
-    sources = expand_inputs(arguments.files, arguments.on_error)
+    sources = find_sources(arguments.files, arguments.errors)
     check_not_input(arguments.out, sources)
     special_tokens = list(map(as_text, arguments.special_token)) or ["<|endoftext|>"]
     max_memory_bytes = None
@@ -61,7 +61,6 @@ def run(arguments: Arguments) -> None:
             progress=progress,
             engine=engine,
             **arguments.reading,
-            on_error=arguments.on_error,
         )
     tokenizer.save(arguments.out)
     _print_summary(summary, arguments.out)

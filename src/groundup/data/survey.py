@@ -9,10 +9,10 @@ from functools import cache
 
 import numpy as np
 
-from groundup.data.clean import DuplicateCounter
+from groundup.data.duplicates import ALIKE, SAME, Duplicates, measure
 from groundup.errors import DataError
-from groundup.text_files import expand_inputs, read_document_batches
-from groundup.text_files.documents import Errors
+from groundup.runtime import num_cores
+from groundup.text_files import Errors, find_sources, read_document_batches
 
 # So much of the text is read, and of that so many excerpts are looked at.
 _MAX_BYTES = 64_000_000
@@ -64,21 +64,19 @@ def survey_text(
     inputs: Sequence[str | os.PathLike[str]],
     *,
     field: str = "text",
-    column: str = "text",
     errors: Errors = "strict",
     encoding: str | None = None,
 ) -> Survey:
     """Read the beginning of a text, 64 MB at most, and describe it.
 
     inputs: files, folders and globs.
-    field, column, errors, encoding: how documents are read, see `read_document_batches`.
+    field, errors, encoding: how documents are read, see `text_files.Reading`.
     """
-    sources = expand_inputs(inputs)
+    sources = find_sources(inputs, errors)
     seen = _Seen()
     batches = read_document_batches(
         sources,
         field=field,
-        column=column,
         errors=errors,
         encoding=encoding,
         batch_bytes=_BATCH_BYTES,
@@ -101,7 +99,9 @@ class _Seen:
     read: int = 0
     total: int | None = None
     sizes: list[int] = field(default_factory=list)
-    duplicates: DuplicateCounter = field(default_factory=DuplicateCounter)
+    duplicates: Duplicates = field(default_factory=Duplicates)
+    num_repeated: int = 0
+    num_alike: int = 0
     scripts: Counter[str] = field(default_factory=Counter)
     words: Counter[str] = field(default_factory=Counter)
     openings: list[str] = field(default_factory=list)
@@ -113,7 +113,9 @@ class _Seen:
         sizes = (bounds[:, 1] - bounds[:, 0]).tolist()
         self.sizes += sizes
         self.num_bytes += sum(sizes)
-        self.duplicates.add(data, bounds)
+        found = self.duplicates.add(measure(data, bounds, num_cores()))
+        self.num_repeated += int((found == SAME).sum())
+        self.num_alike += int((found == ALIKE).sum())
         begins = set(bounds[:, 0].tolist())
         for begin in _spread(bounds):
             text = str(data[begin : begin + _EXCERPT_BYTES], "utf-8", "ignore")
@@ -134,8 +136,8 @@ class _Seen:
             num_documents=round(len(self.sizes) * factor),
             num_bytes=round(self.num_bytes * factor),
             document_bytes=int(np.median(self.sizes)),
-            num_repeated=self.duplicates.num_same,
-            num_alike=self.duplicates.num_alike,
+            num_repeated=self.num_repeated,
+            num_alike=self.num_alike,
             languages=tuple(self._languages()),
             prompts=tuple(prompts),
             is_whole=is_whole,

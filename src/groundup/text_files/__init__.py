@@ -1,38 +1,39 @@
 """Text from files: which files are meant, how they are opened, and the documents in them.
 
-Plain text, JSON lines and Parquet, each also compressed, arrive as large buffers of UTF-8 with the
-bounds of the documents in them. What is done with documents is left to the packages above.
+What is done with documents is left to the packages above.
 """
 
-from groundup.text_files.documents import DocumentBatch
-from groundup.text_files.inputs import STDIN, OnError, SkippedFiles, Source, expand_inputs
-from groundup.text_files.opening import EmptyFileError, UnreadableError
-from groundup.text_files.parts import TextPart, cut_into_parts, do_parts
-from groundup.text_files.reader import (
+from groundup.text_files.documents import (
     END_OF_TEXT,
-    read_document_batches,
-    read_sources,
-    read_text_blocks,
+    STDIN,
+    DocumentBatch,
+    Errors,
+    FindCut,
+    Part,
+    Reading,
+    Source,
+    UnreadableError,
 )
-from groundup.text_files.small_files import SmallFile, bounds_of, read_small_files
+from groundup.text_files.parts import cut_into_parts, cut_part, run_parts
+from groundup.text_files.reader import read, read_document_batches
+from groundup.text_files.sources import check_not_input, find_sources, path_text
 
 __all__ = [
     "END_OF_TEXT",
     "STDIN",
     "DocumentBatch",
-    "EmptyFileError",
-    "OnError",
-    "SkippedFiles",
-    "SmallFile",
+    "Errors",
+    "FindCut",
+    "Part",
+    "Reading",
     "Source",
-    "TextPart",
     "UnreadableError",
-    "bounds_of",
+    "check_not_input",
     "cut_into_parts",
-    "do_parts",
-    "expand_inputs",
+    "cut_part",
+    "find_sources",
+    "path_text",
+    "read",
     "read_document_batches",
-    "read_small_files",
-    "read_sources",
-    "read_text_blocks",
+    "run_parts",
 ]

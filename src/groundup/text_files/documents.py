@@ -1,142 +1,190 @@
-"""Documents in one buffer, and the promise that they are UTF-8.
+"""The types that readers share, and the promise that documents are UTF-8."""
 
-The native core looks for bad bytes in whole buffers; only documents that have some are touched.
-"""
-
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from groundup.errors import DataError, check_choice
-from groundup.text_files.guessing import guess_encoding
-from groundup.text_files.inputs import OnError, Source
-from groundup.text_files.opening import release_pages
+from groundup.text_files.encodings import check_encoding, guess_encoding
+
+END_OF_TEXT = "<|endoftext|>"
+STDIN = "-"
 
 Errors = Literal["strict", "replace", "skip"]
 Bounds = npt.NDArray[np.int64]
+FindCut = Callable[[memoryview], int]
+"""The last position where a document may be cut without changing its pre-tokens; 0 for none."""
 
-_STEP_BYTES = 16 << 20
-# Enough of a text to tell its encoding by.
 _SAMPLE_BYTES = 20_000
 
 
+@dataclass(frozen=True)
+class Source:
+    """One file to read. Size and stamp (its time, ETag or blob id) tell that it is unchanged."""
+
+    path: str
+    """A path, an address such as hf://…, or "-" for standard input."""
+    format: str = "text"
+    compression: Literal["gzip", "zstd", "xz"] | None = None
+    size: int | None = None
+    stamp: str | None = None
+    is_remote: bool = False
+
+    def __fspath__(self) -> str:
+        return self.path
+
+    def __str__(self) -> str:
+        return self.path
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How text is read."""
+
+    separators: tuple[str, ...] = (END_OF_TEXT,)
+    """Texts that end a document of plain text."""
+    field: str = "text"
+    """The field of JSON lines, or the column of CSV and Parquet, that holds the text."""
+    encoding: str | None = None
+    """Of files that are not UTF-8, and of standard input."""
+    errors: Errors = "strict"
+    """What becomes of bytes that are not UTF-8: an error, U+FFFD, or the document is left out. With
+    skip, records without a text and files that cannot be read are left out too."""
+
+    def __post_init__(self) -> None:
+        check_choice("errors", self.errors, get_args(Errors))
+        check_encoding(self.encoding)
+
+    @property
+    def marks(self) -> list[bytes]:
+        return [separator.encode() for separator in self.separators]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Whole sources, or the documents of a single one that begin in a range of its bytes."""
+
+    sources: tuple[Source, ...]
+    span: tuple[int, int] | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        if self.span is not None:
+            return self.span[1] - self.span[0]
+        return sum(source.size or 0 for source in self.sources)
+
+
 class DocumentBatch(NamedTuple):
-    """Documents in one buffer of UTF-8: document i is data[bounds[i, 0]:bounds[i, 1]]."""
+    """Documents in one buffer of UTF-8: document i is data[bounds[i, 0]:bounds[i, 1]].
+
+    A separator stands between documents wherever `Reading` has one.
+    """
 
     data: bytes | memoryview
     bounds: Bounds
-    offset: int
-    """Where the batch begins in the unpacked source, in bytes (in rows for Parquet)."""
-    read_bytes: int
-    """How much of the file had been read when the batch was complete."""
-    num_skipped: int = 0
-    """Documents that stood here and are left out because they are not UTF-8 or no text."""
-    num_replaced: int = 0
-    """Documents with U+FFFD for bytes that are not UTF-8."""
+    ends: Sequence[tuple[int, Source, str | None]] = ()
+    """After how many of the documents a source is over, and why it could not be read to its end."""
+    read_bytes: int = 0
+    """How much of the part's files has been read."""
+    continues: bool = False
+    """A piece of one long document, the rest of which follows."""
 
 
-def check_error_handling(errors: str, on_error: str) -> None:
-    """Raise ConfigError for a way of treating bad text or bad files that does not exist."""
-    check_choice("errors", errors, get_args(Errors))
-    check_choice("on_error", on_error, get_args(OnError))
+class UnreadableError(DataError):
+    """A file that cannot be read, which a corpus of many may do without."""
 
 
-def check_utf8(
-    batch: DocumentBatch, errors: Errors, source: Source, unit: Literal["byte", "row"]
-) -> DocumentBatch:
-    """Make sure that a batch is UTF-8: stop, put U+FFFD, or leave documents out, as `errors` says.
+class Piece(NamedTuple):
+    """Documents of one source. One that is part of a long document stands alone."""
 
-    `unit` is what the batch's offset counts, and so what the error does.
-
-    batch: documents as they were read.
-    errors: strict, replace or skip.
-    source: named by the error.
-    """
-    view = memoryview(batch.data)
-    position = _find_invalid_utf8(view)
-    if position < 0:
-        return batch
-    fixed: dict[int, bytes] = {}
-    while position >= 0:
-        row = int(np.searchsorted(batch.bounds[:, 1], position, side="right"))
-        if errors == "strict":
-            at = batch.offset + (position if unit == "byte" else row)
-            # The line that it stands in, and more.
-            before = bytes(view[max(0, position - _SAMPLE_BYTES) : position])
-            line = position - len(before) + before.rfind(b"\n") + 1
-            sample = None if unit == "row" else bytes(view[line : line + _SAMPLE_BYTES])
-            raise not_utf8(f"{source}, {unit} {at}", sample)
-        begin, end = batch.bounds[row].tolist()
-        fixed[row] = b"" if errors == "skip" else str(view[begin:end], "utf-8", "replace").encode()
-        # Documents are parted by whole characters, so the search can start afresh at an end.
-        position = _find_invalid_utf8(view[end:])
-        position += end if position >= 0 else 0
-    batch = _put_in(batch, fixed)
-    if errors == "skip":
-        return batch._replace(num_skipped=len(fixed))
-    return batch._replace(num_replaced=len(fixed))
+    data: bytes | memoryview
+    bounds: Bounds
+    offset: int | None = None
+    """Where it begins in the unpacked source, if that is known."""
+    is_alone: bool = False
+    continues: bool = False
 
 
-def _find_invalid_utf8(view: memoryview) -> int:
-    """The offset of the first bad byte, or -1; a long text is let go of behind the search."""
+def pack(texts: Sequence[bytes | memoryview], glue: bytes) -> tuple[bytes, Bounds]:
+    """Texts in one buffer with glue between them, and their bounds."""
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    ends = np.cumsum(lengths + len(glue)) - len(glue)
+    return glue.join(texts), np.stack([ends - lengths, ends], axis=1)
+
+
+def check_utf8(piece: Piece, errors: Errors, source: Source, glue: bytes) -> tuple[Piece, int]:
+    """Make a piece UTF-8 as `errors` says; also returns how many documents were left out."""
     from groundup._native import find_invalid_utf8
 
-    begin = 0
-    while begin < len(view):
-        end = min(begin + _STEP_BYTES, len(view))
-        # Not inside of a character; bad bytes may be of any number.
-        while end < len(view) and end > begin + _STEP_BYTES - 4 and view[end] & 0xC0 == 0x80:
-            end -= 1
-        position = find_invalid_utf8(view[begin:end])
-        if position >= 0:
-            return begin + position
-        if len(view) > _STEP_BYTES:
-            release_pages(view[begin:end])
-        begin = end
-    return -1
+    position = find_invalid_utf8(piece.data)
+    if position < 0:
+        return piece, 0
+    view = memoryview(piece.data)
+    if errors == "strict":
+        row = int(np.searchsorted(piece.bounds[:, 1], position, side="right"))
+        where = f"document {row + 1} of a batch"
+        where = where if piece.offset is None else f"byte {piece.offset + position}"
+        before = bytes(view[max(0, position - _SAMPLE_BYTES) : position])
+        line = position - len(before) + before.rfind(b"\n") + 1
+        raise not_utf8(f"{source}, {where}", bytes(view[line : line + _SAMPLE_BYTES]))
+    texts: list[bytes | memoryview] = []
+    for begin, end in piece.bounds.tolist():
+        text = view[begin:end]
+        if find_invalid_utf8(text) < 0:
+            texts.append(text)
+        elif errors == "replace":
+            texts.append(str(text, "utf-8", "replace").encode())
+    data, bounds = pack(texts, glue)
+    return piece._replace(data=data, bounds=bounds), len(piece.bounds) - len(texts)
 
 
-def drop_empty(batch: DocumentBatch) -> DocumentBatch:
-    """The batch without documents of no bytes."""
-    is_filled = batch.bounds[:, 1] > batch.bounds[:, 0]
-    return batch if is_filled.all() else batch._replace(bounds=batch.bounds[is_filled])
+def decode(data: bytes, errors: Errors, where: str) -> str | None:
+    """Bytes as text, a byte order mark taken off; None for text to leave out."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        if errors == "strict":
+            raise not_utf8(where, data[:_SAMPLE_BYTES]) from None
+    return data.decode("utf-8-sig", "replace") if errors == "replace" else None
 
 
-def not_utf8(where: str, sample: bytes | None) -> DataError:
-    """The error for bytes that are not UTF-8, with the flag that would accept them.
+def encode(text: str, errors: Errors, where: str) -> bytes | None:
+    """Text as UTF-8, which has no halves of surrogate pairs; None for text to leave out."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        if errors == "strict":
+            raise DataError(
+                f"{where} has {error.object[error.start]!a}, which is not a character; fix "
+                f"it, or use --errors replace or --errors skip"
+            ) from None
+    if errors == "skip":
+        return None
+    pairs = text.encode("utf-16-le", "surrogatepass")
+    return pairs.decode("utf-16-le", "replace").encode()
 
-    where: the file, and the position in it.
-    sample: what stands there, from the beginning of a line on; None if the file's format has no
-        other encodings.
-    """
-    ways = "use --errors replace or --errors skip"
-    if sample is None:
-        return DataError(f"{where}: not UTF-8; fix the file, or {ways}")
+
+def not_utf8(where: str, sample: bytes) -> DataError:
+    """The error for bytes that are not UTF-8, with the flags that accept them."""
     guessed = guess_encoding(sample)
-    if guessed is not None:
-        return DataError(
-            f"{where}: not UTF-8 but {guessed}, as it seems; read it with --encoding {guessed}, "
-            f"or {ways}"
-        )
+    found = f" but probably {guessed}" if guessed else ""
     return DataError(
-        f"{where}: not UTF-8; name its encoding (--encoding latin-1, cp1252, shift_jis, …), "
-        f"or {ways}"
+        f"{where}: not UTF-8{found}; name its encoding (--encoding {guessed or 'latin-1'}), or use "
+        f"--errors replace or --errors skip"
     )
 
 
-def _put_in(batch: DocumentBatch, replacements: dict[int, bytes]) -> DocumentBatch:
-    """The batch with the documents of some rows replaced."""
-    view = memoryview(batch.data)
-    parts: list[bytes | memoryview] = []
-    growth = np.zeros(len(batch.bounds), np.int64)
-    copied = 0
-    for row, text in replacements.items():
-        begin, end = batch.bounds[row].tolist()
-        parts += [view[copied:begin], text]
-        growth[row] = len(text) - (end - begin)
-        copied = end
-    ends = batch.bounds[:, 1] + np.cumsum(growth)
-    begins = ends - (batch.bounds[:, 1] - batch.bounds[:, 0] + growth)
-    bounds = np.stack([begins, ends], axis=1)
-    return batch._replace(data=b"".join([*parts, view[copied:]]), bounds=bounds)
+def drop_empty(bounds: Bounds) -> Bounds:
+    """The bounds of documents that have text."""
+    is_filled = bounds[:, 1] > bounds[:, 0]
+    return bounds if is_filled.all() else bounds[is_filled]
+
+
+def split_documents(data: bytes | memoryview, marks: Iterable[bytes]) -> Bounds:
+    """The bounds of the documents between separators, empty ones left out."""
+    from groundup._native import find_documents
+
+    return np.frombuffer(memoryview(find_documents(data, list(marks))), np.int64).reshape(-1, 2)

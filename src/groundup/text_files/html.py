@@ -1,19 +1,13 @@
 """Pages of HTML: the text that a reader sees, blocks in lines of their own; one document a page."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from typing import IO
 
 from groundup.errors import DataError
-from groundup.text_files.documents import DocumentBatch, Errors, not_utf8
-from groundup.text_files.inputs import Source
-from groundup.text_files.records import (
-    LONGEST_RECORD_BYTES,
-    ReplacedText,
-    encode_text,
-    pack_texts,
-)
+from groundup.text_files.documents import Reading, decode, encode
+from groundup.text_files.records import LONGEST_RECORD_BYTES
 
 _HIDDEN = frozenset({"script", "style", "template", "noscript", "svg"})
 # Behind these stands an empty line; behind the others a line ends.
@@ -27,29 +21,16 @@ _BLOCKS = _PARAGRAPHS | frozenset(
 _CELLS = frozenset({"td", "th"})
 
 
-def read_html(
-    stream: IO[bytes], errors: Errors, source: Source, tell: Callable[[], int]
-) -> Iterator[DocumentBatch]:
-    """Yield the text of a page as one document.
-
-    stream: the page.
-    errors: what to do with text that is not UTF-8.
-    source: named by errors.
-    tell: how far the file behind the stream has been read.
-    """
-    page = stream.read(LONGEST_RECORD_BYTES + 1)
+def read_html(stream: IO[bytes], reading: Reading, name: str) -> Iterator[bytes | None]:
+    """Yield the text of a page as one document."""
+    parts = []
+    while part := stream.read(LONGEST_RECORD_BYTES + 1 - sum(map(len, parts))):
+        parts.append(part)
+    page = b"".join(parts)
     if len(page) > LONGEST_RECORD_BYTES:
-        raise DataError(f"{source} is a page of more than {LONGEST_RECORD_BYTES:,} bytes")
-    if not page:
-        return
-    try:
-        text = encode_text(page.decode("utf-8-sig", "surrogateescape"), errors)
-    except UnicodeEncodeError:
-        raise not_utf8(str(source), page) from None
-    if text is not None:
-        is_mended = isinstance(text, ReplacedText)
-        text = encode_text(text_of_page(text.decode()), errors, is_mended=is_mended)
-    yield pack_texts([text], 0, tell())
+        raise DataError(f"{name} is a page of more than {LONGEST_RECORD_BYTES:,} bytes")
+    text = decode(page, reading.errors, name)
+    yield None if text is None else encode(text_of_page(text), reading.errors, name)
 
 
 def text_of_page(page: str) -> str:

@@ -1,99 +1,66 @@
-"""Parquet: each row of one column is a document. The columns' buffers are used as they are."""
+"""Parquet: each row of one column is a document."""
 
+import contextlib
+import gzip
 import shutil
 import tempfile
 from collections.abc import Iterator
 from typing import IO, Any
 
-import numpy as np
-
 from groundup.errors import DataError, MissingExtraError
-from groundup.text_files.documents import DocumentBatch
-from groundup.text_files.inputs import Compression, Source
-from groundup.text_files.opening import UnreadableError, open_source, size_of
-from groundup.text_files.remote import RemoteFile
+from groundup.text_files.documents import Reading, UnreadableError
 
 _TEXT_TYPES = "string large_string string_view binary large_binary binary_view".split()
+_BATCH_BYTES = 8 << 20
 
 
-def read_parquet(
-    source: Source, compression: Compression | None, column: str, batch_bytes: int
-) -> Iterator[DocumentBatch]:
-    """Yield the texts of `column`; offsets are row numbers, a missing value is an empty text.
-
-    source: the file.
-    compression: how it is packed as a whole, if it is.
-    column: the name of the texts.
-    batch_bytes: about how much text a batch holds.
-    """
-    if isinstance(source, RemoteFile) and compression is None:
-        with open_source(source, None) as (file, _):
-            yield from _read(file, column, source, batch_bytes)
-        return
-    if compression is None:
-        yield from _read(str(source), column, source, batch_bytes)
-        return
-    # Parquet is read from its end, which a packed file cannot be.
-    with tempfile.TemporaryFile() as unpacked:
-        with open_source(source, compression) as (stream, _):
-            shutil.copyfileobj(stream, unpacked, 1 << 20)
-        unpacked.seek(0)
-        yield from _read(unpacked, column, source, batch_bytes)
-
-
-def _read(
-    file: str | IO[bytes], column: str, source: Source, batch_bytes: int
-) -> Iterator[DocumentBatch]:
+def read_parquet(stream: IO[bytes], reading: Reading, name: str) -> Iterator[bytes | None]:
+    """Yield the texts of a column; a missing value is an empty text."""
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
         raise MissingExtraError("reading .parquet files", "parquet") from error
-    file_bytes = size_of(source) or 0
+    column = reading.field
     try:
-        with pyarrow.parquet.ParquetFile(file) as table:
-            _check_column(table.schema_arrow, column, source, pyarrow.types)
-            num_rows = table.metadata.num_rows
-            done = 0
-            for rows in table.iter_batches(_rows_in(table, column, batch_bytes), columns=[column]):
+        with _seekable(stream) as file:
+            table = pyarrow.parquet.ParquetFile(file)
+            _check_column(table.schema_arrow, column, name, pyarrow.types)
+            for rows in table.iter_batches(_rows_in(table.metadata, column), columns=[column]):
                 texts = rows.column(0).cast(pyarrow.large_binary()).fill_null(b"")
-                read_bytes = file_bytes * (done + len(texts)) // num_rows
-                yield _as_batch(texts, done, read_bytes)
-                done += len(texts)
+                yield from texts.to_pylist()
     except pyarrow.ArrowException as error:
-        raise UnreadableError(f"{source} is not a readable Parquet file: {error}") from error
+        raise UnreadableError(f"{name} is not a readable Parquet file: {error}") from error
 
 
-def _as_batch(texts: Any, row: int, read_bytes: int) -> DocumentBatch:
-    _, offsets, data = texts.buffers()
-    ends = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    begin, end = int(ends[0]), int(ends[-1])
-    text = memoryview(data)[begin:end] if end > begin else b""
-    bounds = np.stack([ends[:-1], ends[1:]], axis=1) - begin
-    return DocumentBatch(text, bounds, row, read_bytes)
+@contextlib.contextmanager
+def _seekable(stream: IO[bytes]) -> Iterator[IO[bytes]]:
+    """The file itself, or a copy of one that is unpacked: Parquet is read from its end."""
+    if not isinstance(stream, gzip.GzipFile) and stream.seekable():
+        yield stream
+        return
+    with tempfile.TemporaryFile() as copy:
+        shutil.copyfileobj(stream, copy, 1 << 20)
+        copy.seek(0)
+        yield copy
 
 
-def _rows_in(table: Any, column: str, batch_bytes: int) -> int:
-    """How many rows make up about `batch_bytes`."""
-    metadata = table.metadata
-    num_rows = int(metadata.num_rows)
-    number = table.schema_arrow.names.index(column)
-    total = sum(
-        int(metadata.row_group(group).column(number).total_uncompressed_size)
-        for group in range(metadata.num_row_groups)
-    )
-    return max(1, min(1 << 20, batch_bytes * num_rows // max(1, total)))
+def _rows_in(metadata: Any, column: str) -> int:
+    """How many rows make up about a batch. Columns of structs are several here."""
+    total = 0
+    for group in range(metadata.num_row_groups):
+        columns = metadata.row_group(group)
+        for number in range(columns.num_columns):
+            if columns.column(number).path_in_schema == column:
+                total += int(columns.column(number).total_uncompressed_size)
+    return max(1, min(1 << 20, _BATCH_BYTES * int(metadata.num_rows) // max(1, total)))
 
 
-def _check_column(schema: Any, column: str, source: Source, types: Any) -> None:
-    if column not in schema.names:
+def _check_column(schema: Any, column: str, name: str, types: Any) -> None:
+    if schema.names.count(column) != 1:
         columns = ", ".join(schema.names)
-        raise DataError(
-            f"{source} has no column {column}; its columns are {columns}: choose one with --column"
-        )
-    if schema.names.count(column) > 1:
-        raise DataError(f"{source} has more than one column {column}; rename all but one")
+        raise DataError(f"{name} has no single column {column} (columns: {columns}); set --field")
     kind = schema.field(column).type
     kind = kind.value_type if types.is_dictionary(kind) else kind
     if str(kind) not in _TEXT_TYPES:
-        raise DataError(f"{source}: column {column} holds {kind}, not text")
+        raise DataError(f"{name}: column {column} holds {kind}, not text")

@@ -1,316 +1,232 @@
-"""All sources, one after another, as batches of documents or as blocks of text."""
+"""All sources of a part, one after another, as batches of documents."""
 
+import io
 import logging
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, Any, NamedTuple
 
-from groundup.runtime import Progress, count_of, num_cores
-from groundup.text_files.delimited import read_delimited
+import numpy as np
+
+from groundup.runtime import Progress, count_of
 from groundup.text_files.documents import (
     DocumentBatch,
-    Errors,
-    check_error_handling,
+    FindCut,
+    Part,
+    Piece,
+    Reading,
+    Source,
+    UnreadableError,
     check_utf8,
     drop_empty,
+    pack,
+    split_documents,
 )
-from groundup.text_files.encodings import as_utf8, check_encoding, is_utf8
+from groundup.text_files.encodings import as_utf8
 from groundup.text_files.html import read_html
-from groundup.text_files.inputs import (
-    Compression,
-    OnError,
-    SkippedFiles,
-    Source,
-    classify,
-    expand_inputs,
-)
-from groundup.text_files.json_lines import read_json_lines
-from groundup.text_files.opening import (
-    EmptyFileError,
-    UnreadableError,
-    check_length,
-    explained_errors,
-    find_size,
-    open_source,
-    size_of,
-)
+from groundup.text_files.opening import check_unchanged, explained_errors, open_source
 from groundup.text_files.parquet import read_parquet
-from groundup.text_files.parts import TextPart
-from groundup.text_files.plain_text import FindCut, cut_file, cut_stream
-from groundup.text_files.ranges import FindStart, read_range
-from groundup.text_files.remote import RemoteFile
-from groundup.text_files.small_files import bounds_of, read_small_files
+from groundup.text_files.parts import open_span
+from groundup.text_files.plain_text import read_text
+from groundup.text_files.records import read_delimited, read_json_lines
+from groundup.text_files.sources import find_sources
 
-END_OF_TEXT = "<|endoftext|>"
+BATCH_BYTES = 16 << 20
+PIECE_BYTES = 64 << 20
 
-_BATCH_BYTES = 16 << 20
-# Enough for each core to be busy for a while, in memory that is small beside the counts.
-_BLOCK_BYTES_PER_CORE = 2 << 20
+_SMALL_BYTES = 64 << 10
+_MOST_SOURCES = 4096
+
+_READERS: dict[str, Callable[[IO[bytes], Reading, str], Iterator[bytes | None]]] = {
+    "json_lines": read_json_lines,
+    "delimited": read_delimited,
+    "html": read_html,
+    "parquet": read_parquet,
+}
 
 _log = logging.getLogger(__name__)
+
+
+def read(
+    part: Part,
+    reading: Reading,
+    *,
+    batch_bytes: int = BATCH_BYTES,
+    find_cut: FindCut | None = None,
+    piece_bytes: int = PIECE_BYTES,
+) -> Iterator[DocumentBatch]:
+    """Yield the documents of a part in order, in batches of about `batch_bytes`.
+
+    In plain text a document is what stands between separators or file ends, byte for byte: only a
+    byte order mark is taken off. In JSON lines, tables and Parquet each record is one, of HTML each
+    page. Empty documents are left out. Small files share a batch.
+
+    find_cut: cuts documents of more than `piece_bytes` into pieces; without it they stay whole.
+    """
+    glue = (reading.marks or [b""])[0]
+    options = _Options(reading, batch_bytes, find_cut, piece_bytes, glue)
+    joiner = _Joiner(glue)
+    done = 0
+    for source in part.sources:
+        note = None
+        try:
+            for piece, position in _read_source(source, part.span, options):
+                is_small = len(piece.data) < batch_bytes // 4 and not piece.is_alone
+                if (joiner.pieces and not is_small) or joiner.num_bytes >= batch_bytes // 2:
+                    yield joiner.take(done + position)
+                joiner.add(piece)
+                if not is_small:
+                    yield joiner.take(done + position, continues=piece.continues)
+        except UnreadableError as error:
+            if reading.errors != "skip":
+                raise
+            note = str(error)
+            _log.warning("skipped: %s", note)
+        done += part.num_bytes if part.span is not None else source.size or 0
+        joiner.ends.append((joiner.num_rows, source, note))
+        if len(joiner.ends) >= _MOST_SOURCES:
+            yield joiner.take(done)
+    if joiner.pieces or joiner.ends:
+        yield joiner.take(done)
+
+
+class _Options(NamedTuple):
+    reading: Reading
+    batch_bytes: int
+    find_cut: FindCut | None
+    piece_bytes: int
+    glue: bytes
+
+
+class _Joiner:
+    """Pieces and ends of sources that wait to become a batch."""
+
+    def __init__(self, glue: bytes) -> None:
+        self._glue = glue
+        self._clear()
+
+    def _clear(self) -> None:
+        self.pieces: list[Piece] = []
+        self.ends: list[tuple[int, Source, str | None]] = []
+        self.num_bytes = self.num_rows = 0
+
+    def add(self, piece: Piece) -> None:
+        self.pieces.append(piece)
+        self.num_bytes += len(piece.data)
+        self.num_rows += len(piece.bounds)
+
+    def take(self, read_bytes: int, *, continues: bool = False) -> DocumentBatch:
+        """All that waits as one batch; a single piece is not copied."""
+        pieces, ends = self.pieces, self.ends
+        data: bytes | memoryview = b""
+        bounds = np.empty((0, 2), np.int64)
+        if len(pieces) == 1:
+            data, bounds = pieces[0].data, pieces[0].bounds
+        elif pieces:
+            data, places = pack([piece.data for piece in pieces], self._glue)
+            begins = zip(pieces, places[:, 0].tolist(), strict=True)
+            bounds = np.concatenate([piece.bounds + begin for piece, begin in begins])
+        self._clear()
+        return DocumentBatch(data, np.ascontiguousarray(bounds), ends, read_bytes, continues)
+
+
+def _read_source(
+    source: Source, span: tuple[int, int] | None, options: _Options
+) -> Iterator[tuple[Piece, int]]:
+    """Yield UTF-8 pieces of one source, and how much of its file has been read."""
+    reading, num_skipped = options.reading, 0
+    for piece, position in _read_pieces(source, span, options):
+        piece, skipped = check_utf8(piece, reading.errors, source, options.glue)
+        num_skipped += skipped
+        if len(piece.bounds):
+            yield piece, position
+    if num_skipped:
+        _log.warning("%s: left out %s", source, count_of(num_skipped, "document"))
+
+
+def _read_pieces(
+    source: Source, span: tuple[int, int] | None, options: _Options
+) -> Iterator[tuple[Piece, int]]:
+    reading = options.reading
+    is_plain = source.format == "text" and not source.compression and not reading.encoding
+    if is_plain and not source.is_remote and 0 < (source.size or 0) <= _SMALL_BYTES and not span:
+        yield _read_small(source, reading.marks), 0
+        return
+    with open_source(source) as (stream, raw):
+        begin = 0
+        if span is not None:
+            marks = reading.marks if source.format == "text" else [b"\n"]
+            stream, begin = open_span(raw, span, source.size or 0, marks)
+        is_seekable = raw.seekable() and span is None
+
+        def tell() -> int:
+            return raw.tell() if is_seekable else 0
+
+        if reading.encoding is not None and source.format != "parquet":
+            stream = as_utf8(stream, reading.encoding, reading.errors, str(source))
+        if source.format == "text":
+            # Of a document to be left out, nothing may have been given before.
+            find_cut = options.find_cut if reading.errors != "skip" else None
+            for piece in read_text(
+                stream, reading.marks, options.batch_bytes, find_cut, options.piece_bytes, begin
+            ):
+                yield piece, tell()
+            return
+        if isinstance(stream, io.RawIOBase) and source.format != "parquet":
+            stream = io.BufferedReader(stream, 1 << 20)
+        name = f"{source} after byte {begin}," if begin else str(source)
+        texts = _READERS[source.format](stream, reading, name)
+        for waiting in _gather(texts, options.batch_bytes):
+            kept = [text for text in waiting if text is not None]
+            data, bounds = pack(kept, options.glue)
+            if len(kept) < len(waiting):
+                count = count_of(len(waiting) - len(kept), "record")
+                _log.warning("%s: left out %s without text", source, count)
+            yield Piece(data, drop_empty(bounds)), tell()
+
+
+def _gather(texts: Iterator[bytes | None], num_bytes: int) -> Iterator[Sequence[bytes | None]]:
+    waiting: list[bytes | None] = []
+    size = 0
+    for text in texts:
+        waiting.append(text)
+        size += len(text or b"")
+        if size >= num_bytes:
+            yield waiting
+            waiting, size = [], 0
+    if waiting:
+        yield waiting
+
+
+def _read_small(source: Source, marks: Sequence[bytes]) -> Piece:
+    """A small file at once: the general way would take longer than its text."""
+    with explained_errors(source):
+        file = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            data = os.read(file, (source.size or 0) + 1)
+            check_unchanged(source, file)
+        finally:
+            os.close(file)
+    mark = 3 if data.startswith(b"\xef\xbb\xbf") else 0
+    data = data[mark:] if mark else data
+    if any(separator in data for separator in marks):
+        return Piece(data, split_documents(data, marks), mark)
+    return Piece(data, drop_empty(np.array([[0, len(data)]], np.int64)), mark)
 
 
 def read_document_batches(
     inputs: Sequence[str | os.PathLike[str]],
     *,
-    separators: Sequence[str] = (END_OF_TEXT,),
-    field: str = "text",
-    column: str = "text",
-    errors: Errors = "strict",
-    encoding: str | None = None,
-    batch_bytes: int = _BATCH_BYTES,
+    batch_bytes: int = BATCH_BYTES,
     progress: Progress | None = None,
-    part: TextPart | None = None,
+    **reading: Any,
 ) -> Iterator[DocumentBatch]:
-    """Yield the documents of files, folders, globs or `-`, in order, in memory that stays flat.
-
-    In plain text a document is what stands between separators or file ends, byte for byte: nothing
-    is trimmed but a byte order mark, so the line end after a separator begins the next document. In
-    JSON lines, tables and Parquet each record is one; of HTML each page, its tags off. Empty
-    documents are left out. A document is never split: one longer than `batch_bytes` makes a longer
-    batch.
-
-    inputs: files, folders, globs, also remote ones, or `-` for standard input.
-    separators: texts that end a document of plain text.
-    field: where JSON lines and tables hold the text.
-    column: where Parquet holds it.
-    errors: what becomes of bytes that are not UTF-8: strict, replace or skip.
-    encoding: of files that are not UTF-8, and of standard input.
-    batch_bytes: about how much text a batch has.
-    progress: called with the bytes read so far and of how many.
-    part: of which `inputs` are the sources; only what begins in its range is read.
-    """
-    reading = _Reading(separators, field, column, errors, encoding, batch_bytes, part=part)
-    for _, batch in reading.batches(expand_inputs(inputs), progress):
-        if len(batch.bounds) or batch.num_skipped:
+    """Yield the documents of files, folders, globs or `-`; `reading` are fields of `Reading`."""
+    how = Reading(**reading)
+    part = Part(tuple(find_sources(inputs, how.errors)))
+    is_known = all(source.size is not None for source in part.sources)
+    for batch in read(part, how, batch_bytes=batch_bytes):
+        if len(batch.bounds):
             yield batch
-
-
-def read_sources(
-    sources: Sequence[Source],
-    *,
-    field: str = "text",
-    column: str = "text",
-    errors: Errors = "strict",
-    encoding: str | None = None,
-    on_error: OnError = "stop",
-    progress: Progress | None = None,
-    part: TextPart | None = None,
-) -> Iterator[tuple[Source, DocumentBatch]]:
-    """Yield batches of documents, each with the source it is from.
-
-    sources: as `expand_inputs` gives them.
-    field, column, errors, encoding, progress, part: see `read_document_batches`.
-    on_error: see `read_text_blocks`.
-    """
-    separators = (END_OF_TEXT,)
-    reading = _Reading(
-        separators, field, column, errors, encoding, _BATCH_BYTES, on_error, part=part
-    )
-    yield from reading.batches(sources, progress)
-
-
-def read_text_blocks(
-    inputs: Sequence[str | os.PathLike[str]],
-    *,
-    separators: Sequence[str] = (END_OF_TEXT,),
-    joiner: str | None = None,
-    field: str = "text",
-    column: str = "text",
-    errors: Errors = "strict",
-    encoding: str | None = None,
-    on_error: OnError = "stop",
-    block_bytes: int | None = None,
-    progress: Progress | None = None,
-    find_cut: FindCut | None = None,
-    part: TextPart | None = None,
-    find_start: FindStart | None = None,
-) -> Iterator[bytes | memoryview]:
-    """Yield the text itself in large blocks that end where documents end, separators included.
-
-    Records have no separators: each is a block of its own, unless there is a `joiner`.
-
-    inputs, separators, field, column, errors, encoding, progress, part: see
-        `read_document_batches`.
-    joiner: a special token to put behind every record, which makes large blocks of them.
-    on_error: with "skip", files that cannot be read, or no further, are left there and named in a
-        warning.
-    block_bytes: about how much text a block has.
-    find_cut: says where a document longer than a block may be cut; else it is not.
-    find_start: finds where the part may begin and end if documents of plain text need not be whole.
-    """
-    block_bytes = block_bytes or num_cores() * _BLOCK_BYTES_PER_CORE
-    # Of a document to be left out, nothing may have been given before.
-    cuts = find_cut if errors != "skip" else None
-    reading = _Reading(
-        separators,
-        field,
-        column,
-        errors,
-        encoding,
-        block_bytes,
-        on_error,
-        cuts,
-        part,
-        find_start,
-    )
-    for source, batch in reading.batches(expand_inputs(inputs, on_error), progress):
-        if classify(source)[0] == "text":
-            yield batch.data
-            continue
-        view = memoryview(batch.data)
-        documents = [view[begin:end] for begin, end in batch.bounds.tolist()]
-        if joiner is None:
-            yield from documents
-        else:
-            # Behind the last as well: the sum of all blocks is the same wherever they end.
-            yield joiner.encode().join([*documents, b""])
-
-
-@dataclass(frozen=True)
-class _Reading:
-    """How sources are read: the settings that all of them share."""
-
-    separators: Sequence[str]
-    field: str
-    column: str
-    errors: Errors
-    encoding: str | None
-    batch_bytes: int
-    on_error: OnError = "stop"
-    find_cut: FindCut | None = None
-    part: TextPart | None = None
-    find_start: FindStart | None = None
-
-    def __post_init__(self) -> None:
-        check_error_handling(self.errors, self.on_error)
-        check_encoding(self.encoding)
-
-    def batches(
-        self, sources: Sequence[Source], progress: Progress | None
-    ) -> Iterator[tuple[Source, DocumentBatch]]:
-        sizes = [find_size(source, self.on_error) for source in sources]
-        known = [size for size in sizes if size is not None]
-        total = sum(known) if len(known) == len(sizes) else None
-        done = number = 0
-        unreadable, empty = SkippedFiles("cannot be read"), SkippedFiles("empty")
-        num_empty = 0
-        while number < len(sources):
-            small = []
-            if not self._is_range:
-                small = read_small_files(sources, number, self.batch_bytes, self.encoding)
-            for source, (text, _) in zip(sources[number:], small, strict=False):
-                bounds = bounds_of(text, self._encoded_separators)
-                yield source, DocumentBatch(text, bounds, 0, len(text))
-                done += len(text)
-                if progress is not None:
-                    progress(done, total)
-            number += len(small)
-            if number < len(sources):
-                source = sources[number]
-                try:
-                    for batch in self._checked_batches(source):
-                        yield source, batch
-                        if progress is not None:
-                            progress(done + batch.read_bytes, total)
-                except EmptyFileError:
-                    num_empty += 1
-                    # Of a part, others know what else there is.
-                    is_all = num_empty == len(sources) and self.part is None
-                    if self.on_error == "stop" and is_all:
-                        raise
-                    empty.add(str(source))
-                except UnreadableError as error:
-                    if self.on_error == "stop":
-                        raise
-                    unreadable.add(str(error))
-                done += sizes[number] or 0
-                number += 1
-        for files in (unreadable, empty):
-            files.warn()
-
-    @property
-    def _is_range(self) -> bool:
-        return self.part is not None and self.part.span is not None
-
-    @property
-    def _encoded_separators(self) -> list[bytes]:
-        return [separator.encode() for separator in self.separators]
-
-    def _checked_batches(self, source: Source) -> Iterator[DocumentBatch]:
-        batches = self._read(source)
-        num_batches = num_skipped = num_replaced = 0
-        while True:
-            # Only the reading stands inside: an error of the caller's is none of the file's.
-            with explained_errors(source):
-                batch = next(batches, None)
-            if batch is None:
-                break
-            num_batches += 1
-            num_skipped += batch.num_skipped
-            num_replaced += batch.num_replaced
-            yield drop_empty(batch)
-        if not num_batches and not self._is_range:
-            raise EmptyFileError(f"{source} is empty; take it off the inputs or fill it")
-        if num_skipped:
-            documents = "document that is" if num_skipped == 1 else "documents that are"
-            what = "not UTF-8" if classify(source)[0] == "text" else "not UTF-8 or no text"
-            _log.warning("%s: left out %d %s %s", source, num_skipped, documents, what)
-        if num_replaced:
-            documents = count_of(num_replaced, "document")
-            _log.warning("%s: put U+FFFD for bytes that are not UTF-8 in %s", source, documents)
-
-    def _read(self, source: Source) -> Iterator[DocumentBatch]:
-        if self.part is not None and self._is_range:
-            for batch in read_range(
-                source,
-                self.part,
-                separators=self._encoded_separators,
-                field=self.field,
-                errors=self.errors,
-                batch_bytes=self.batch_bytes,
-                find_cut=self.find_cut,
-                find_start=self.find_start,
-            ):
-                yield check_utf8(batch, self.errors, source, "byte")
-            return
-        kind, compression = classify(source)
-        if kind == "parquet":
-            for batch in read_parquet(source, compression, self.column, self.batch_bytes):
-                yield check_utf8(batch, self.errors, source, "row")
-            return
-        # Remote files are read from front to back; only those on disk in any order.
-        num_bytes = None if isinstance(source, RemoteFile) else size_of(source)
-        is_encoded = not self._is_utf8(source, compression)
-        separators, find_cut, size = self._encoded_separators, self.find_cut, self.batch_bytes
-        with open_source(source, compression) as (stream, raw):
-            # A pipe cannot tell how far it has been read.
-            tell = raw.tell if raw.seekable() else lambda: 0
-            if is_encoded and self.encoding is not None:
-                stream = as_utf8(stream, self.encoding, self.errors, source)
-            if kind == "json_lines":
-                yield from read_json_lines(stream, self.field, self.errors, source, size, tell)
-            elif kind == "delimited":
-                yield from read_delimited(stream, self.field, self.errors, source, size, tell)
-            elif kind == "html":
-                yield from read_html(stream, self.errors, source, tell)
-            else:
-                if num_bytes is not None and compression is None and not is_encoded:
-                    file = raw.fileno()
-                    batches = cut_file(file, num_bytes, separators, size, source, find_cut)
-                else:
-                    batches = cut_stream(stream, separators, size, source, tell, find_cut)
-                for batch in batches:
-                    yield check_utf8(batch, self.errors, source, "byte")
-            if num_bytes is not None:
-                check_length(raw.fileno(), num_bytes, source)
-
-    def _is_utf8(self, source: Source, compression: Compression | None) -> bool:
-        """Whether a source is read as it is; it is looked through where there is a choice."""
-        if self.encoding is None:
-            return True
-        # A pipe can be read only once.
-        if not isinstance(source, RemoteFile) and size_of(source) is None:
-            return False
-        with open_source(source, compression) as (stream, _):
-            return is_utf8(stream, self.encoding)
+        if progress is not None:
+            progress(batch.read_bytes, part.num_bytes if is_known else None)

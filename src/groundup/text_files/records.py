@@ -1,49 +1,177 @@
-"""Records with a text in each: packed into batches, their bytes held to be UTF-8."""
+"""Records with a text in each: lines of JSON objects, and tables of separated values."""
 
-from collections.abc import Sequence
+import csv
+import io
+import itertools
+import json
+from collections.abc import Iterable, Iterator
+from typing import IO, Any
 
-import numpy as np
-
-from groundup.text_files.documents import DocumentBatch, Errors
+from groundup.errors import DataError
+from groundup.text_files.documents import Reading, Source, decode, encode, not_utf8
+from groundup.text_files.opening import open_source
 
 LONGEST_RECORD_BYTES = 256 << 20
 """A record is held several times over while it is taken apart."""
 
-
-class ReplacedText(bytes):
-    """A text with U+FFFD for what was not UTF-8."""
-
-
-def pack_texts(texts: Sequence[bytes | None], offset: int, read_bytes: int) -> DocumentBatch:
-    """A batch of texts; None is one that is left out, since it is not UTF-8 or no text.
-
-    texts: one for each record.
-    offset, read_bytes: as a batch has them.
-    """
-    kept = [text for text in texts if text is not None]
-    lengths = np.fromiter(map(len, kept), np.int64, len(kept))
-    ends = np.cumsum(lengths)
-    bounds = np.stack([ends - lengths, ends], axis=1)
-    num_skipped = len(texts) - len(kept)
-    num_replaced = sum(isinstance(text, ReplacedText) for text in kept)
-    return DocumentBatch(b"".join(kept), bounds, offset, read_bytes, num_skipped, num_replaced)
+_DELIMITERS = ",\t;|"
+# A quote that opens in the header and never closes would make a name of the whole file.
+_HEADER_LINES = 100
 
 
-def encode_text(text: str, errors: Errors, *, is_mended: bool = False) -> bytes | None:
-    """The UTF-8 of a text with surrogates for what is no character; None for one to leave out.
+def read_json_lines(stream: IO[bytes], reading: Reading, name: str) -> Iterator[bytes | None]:
+    """Yield the text of each line's object; None where there is none and it may be skipped."""
+    for where, line in _lines(stream, name):
+        try:
+            text = decode(line, reading.errors, where)
+            yield text and _text_of(_parse(text, where), reading, where)
+        except DataError:
+            if reading.errors != "skip":
+                raise
+            yield None
 
-    text: as it was read.
-    errors: strict raises UnicodeEncodeError.
-    is_mended: whether it was cut from bytes in which something was replaced.
-    """
+
+def read_objects(source: Source) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the objects of JSON lines, each with its place in the source for errors."""
+    with open_source(source) as (stream, _):
+        lines: Any = io.BufferedReader(stream) if isinstance(stream, io.RawIOBase) else stream
+        for where, line in _lines(lines, str(source)):
+            yield where, _parse(decode(line, "strict", where) or "", where)
+
+
+def read_delimited(stream: IO[bytes], reading: Reading, name: str) -> Iterator[bytes | None]:
+    """Yield the texts of a column; the first row names the columns and tells what parts them."""
+    lines = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
     try:
-        encoded = text.encode()
-        return ReplacedText(encoded) if is_mended and "\ufffd" in text else encoded
+        yield from _read_table(lines, reading, name)
+    finally:
+        lines.detach()
+
+
+def _lines(stream: IO[bytes], name: str) -> Iterator[tuple[str, bytes]]:
+    lines = iter(lambda: stream.readline(LONGEST_RECORD_BYTES + 1), b"")
+    for number, line in enumerate(lines, start=1):
+        if len(line) > LONGEST_RECORD_BYTES:
+            raise DataError(f"{name} line {number} is longer than {LONGEST_RECORD_BYTES:,} bytes")
+        if not line.isspace():
+            yield f"{name} line {number}", line
+
+
+def _parse(line: str, where: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where} is not JSON: {error}; fix the line") from None
+    if not isinstance(record, dict):
+        raise DataError(f"{where} holds {json.dumps(record):.40}, not an object; fix the line")
+    return record
+
+
+def _text_of(record: dict[str, Any], reading: Reading, where: str) -> bytes | None:
+    field = reading.field
+    if field not in record:
+        fields = ", ".join(map(str, record)) or "none"
+        raise DataError(f"{where} has no field {field} (fields: {fields:.200}); set --field")
+    if not isinstance(record[field], str):
+        found = json.dumps(record[field])
+        raise DataError(
+            f"{where} holds {found:.40} in field {field}, not a text; fix it, or use --errors skip"
+        )
+    return encode(record[field], reading.errors, where)
+
+
+def _read_table(lines: io.TextIOWrapper, reading: Reading, name: str) -> Iterator[bytes | None]:
+    header = list(itertools.islice(lines, 1))
+    if not header:
+        return
+    delimiter, column, num_lines = _find_column(header, lines, reading.field, name)
+    progress = _Progress()
+    rest = itertools.chain(header[num_lines:], lines)
+    rows = csv.reader(progress.watch(rest), delimiter=delimiter)
+    while True:
+        where = f"{name} line {rows.line_num + num_lines + 1}"
+        progress.is_inside = False
+        row = _next_row(rows, where)
+        if row is None:
+            return
+        if len(row) > column:
+            text = row[column]
+            if reading.errors == "strict" and not _is_utf8(text):
+                raise not_utf8(where, text.encode(errors="surrogateescape"))
+            yield encode(text, reading.errors, where)
+        elif row and reading.errors == "skip":
+            yield None
+        elif row:
+            raise DataError(
+                f"{where} has {len(row)} columns and none for {reading.field}; fix the line, or "
+                f"use --errors skip"
+            )
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        return bool(text.encode()) or True
     except UnicodeEncodeError:
-        if errors == "strict":
-            raise
-        if errors == "skip":
-            return None
-        # Bytes that were no UTF-8 stand as halves of surrogate pairs, and pairs as pairs.
-        pairs = text.encode("utf-16-le", "surrogatepass")
-        return ReplacedText(pairs.decode("utf-16-le", "replace").encode())
+        return False
+
+
+class _Progress:
+    """Whether the reader of rows has taken a line of the row that it is at.
+
+    Where it wants another line and there is none, a quote was never closed, and all rows behind it
+    would be that row's text.
+    """
+
+    is_inside = False
+
+    def watch(self, lines: Iterable[str]) -> Iterator[str]:
+        for line in lines:
+            self.is_inside = True
+            yield line
+        if self.is_inside:
+            raise csv.Error("a quote opens there and never closes")
+
+
+def _next_row(rows: Any, where: str) -> list[str] | None:
+    # The limit of 128 kB a value is one for the whole process.
+    limit = csv.field_size_limit(LONGEST_RECORD_BYTES)
+    try:
+        row: list[str] | None = next(rows, None)
+        return row
+    except csv.Error as error:
+        raise DataError(f"{where} cannot be read: {error}; fix the line") from error
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _find_column(
+    header: list[str], lines: Iterator[str], field: str, name: str
+) -> tuple[str, int, int]:
+    """The delimiter, the number of the column, and how many lines the header takes.
+
+    header: the first line; those that are read to see where a quote closes are added.
+    """
+
+    def read() -> Iterator[str]:
+        yield from header
+        for line in itertools.islice(lines, _HEADER_LINES - len(header)):
+            header.append(line)
+            yield line
+
+    splits: list[list[str]] = []
+    problem: DataError | None = None
+    for delimiter in _DELIMITERS:
+        rows = csv.reader(_Progress().watch(read()), delimiter=delimiter)
+        try:
+            splits.append(_next_row(rows, f"{name} line 1") or [])
+        except DataError as error:
+            problem = error
+            continue
+        if field in splits[-1]:
+            return delimiter, splits[-1].index(field), rows.line_num
+    if problem is not None:
+        raise problem
+    columns = ", ".join(max(splits, key=len))
+    if not _is_utf8(columns):
+        raise not_utf8(f"{name} line 1", header[0].encode("utf-8", "surrogateescape"))
+    raise DataError(f"{name} has no column {field} (columns: {columns:.200}); set --field")

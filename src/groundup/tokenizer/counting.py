@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from groundup.errors import TokenizerError
 from groundup.runtime import Progress, memory_bytes, peak_memory_bytes
-from groundup.text_files import TextPart, read_text_blocks
+from groundup.text_files import Part, Reading, read
 from groundup.tokenizer.definition import encode_special_token
 from groundup.tokenizer.native import WordCounter
 from groundup.tokenizer.patterns import Pattern
@@ -105,8 +105,10 @@ class WordCounting:
         self.counter = make_counter(pattern, special_tokens, threads, memory.longest_word)
         self._empty_bytes = self.counter.memory_bytes
 
-    def add(self, block: Buffer, progress: Progress | None) -> None:
+    def add(self, block: Buffer, progress: Progress | None, text_bytes: int | None = None) -> None:
+        """Count the pre-tokens of a block, of which `text_bytes` are not separators."""
         view = memoryview(block).cast("B")
+        self.num_bytes += 0 if text_bytes is None else text_bytes - len(view)
         step = self._memory.step_bytes
         begin = 0
         while begin < len(view):
@@ -160,64 +162,48 @@ class PartCounting:
     pattern: Pattern
     special_tokens: list[str]
     max_memory_bytes: int | None
-    reading: Mapping[str, Any]
+    reading: Reading
+    block_bytes: int | None = None
 
-    def __call__(self, part: TextPart) -> Iterator[tuple[int, dict[bytes, int]]]:
+    def __call__(self, part: Part) -> Iterator[tuple[int, dict[bytes, int]]]:
         """Yield bytes counted and pre-tokens with their counts, in tables of bounded size."""
-        part.check()
         memory = MemoryBound(self.max_memory_bytes)
-        find_start = None
-        if may_cut_anywhere(self.pattern, self.reading):
-            find_start = make_counter(self.pattern, self.special_tokens, 1).find_cut
+        block_bytes = self.block_bytes or min(memory.block_bytes, _PART_BLOCK_BYTES)
         blocks = read_blocks(
-            part.sources,
-            self.pattern,
-            self.special_tokens,
-            memory,
-            part=part,
-            find_start=find_start,
-            **{"block_bytes": min(memory.block_bytes, _PART_BLOCK_BYTES), **self.reading},
+            part, self.pattern, self.special_tokens, memory, self.reading, block_bytes
         )
         counting = WordCounting(self.pattern, self.special_tokens, 1, memory, None)
-        for block in blocks:
-            counting.add(block, None)
+        for block, num_bytes in blocks:
+            counting.add(block, None, num_bytes)
             if counting.is_large or counting.num_bytes >= _TABLE_TEXT_BYTES:
                 yield counting.num_bytes, counting.counter.items()
                 counting = WordCounting(self.pattern, self.special_tokens, 1, memory, None)
         yield counting.num_bytes, counting.counter.items()
 
 
-def may_cut_anywhere(pattern: Pattern, reading: Mapping[str, Any]) -> bool:
-    """Whether plain text may be cut between any two pre-tokens, instead of at separators only.
-
-    pattern: how text is split into pre-tokens.
-    reading: further arguments of `read_text_blocks`.
-    """
-    # Of a document to be left out, nothing may have been counted before.
-    return pattern.native and reading.get("errors") != "skip"
-
-
 def read_blocks(
-    inputs: Sequence[Any],
+    part: Part,
     pattern: Pattern,
     special_tokens: list[str],
     memory: MemoryBound,
-    **reading: Any,
-) -> Iterator[bytes | memoryview]:
-    """The text of files in blocks that may be counted one by one.
+    reading: Reading,
+    block_bytes: int,
+) -> Iterator[tuple[bytes | memoryview, int]]:
+    """The text of files in blocks that may be counted one by one, and the bytes of documents in it.
 
-    inputs: files, folders or globs.
-    pattern: how text is split into pre-tokens.
     special_tokens: nothing merges across them, so documents may be cut there.
     memory: how long a pre-token or document may be.
-    reading: further arguments of `read_text_blocks`.
     """
-    joiner = special_tokens[0] if special_tokens else None
     counter = make_counter(pattern, special_tokens, num_threads=1)
     cut = partial(find_cut, counter=counter, pattern=pattern, memory=memory)
-    return read_text_blocks(
-        inputs, separators=special_tokens, joiner=joiner, find_cut=cut, **reading
-    )
+    for batch in read(
+        part, reading, batch_bytes=block_bytes, find_cut=cut, piece_bytes=block_bytes
+    ):
+        if special_tokens:
+            yield batch.data, int((batch.bounds[:, 1] - batch.bounds[:, 0]).sum())
+        else:
+            view = memoryview(batch.data)
+            yield from ((view[begin:end], end - begin) for begin, end in batch.bounds.tolist())
 
 
 def find_cut(text: memoryview, counter: WordCounter, pattern: Pattern, memory: MemoryBound) -> int:

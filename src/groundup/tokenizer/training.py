@@ -18,12 +18,11 @@ import numpy as np
 
 from groundup.errors import TokenizerError
 from groundup.runtime import Engine, Progress, num_cores, peak_memory_bytes
-from groundup.text_files import cut_into_parts, do_parts, expand_inputs
+from groundup.text_files import Part, Reading, cut_into_parts, find_sources, run_parts
 from groundup.tokenizer.counting import (
     MemoryBound,
     PartCounting,
     WordCounting,
-    may_cut_anywhere,
     read_blocks,
 )
 from groundup.tokenizer.definition import (
@@ -42,6 +41,8 @@ if TYPE_CHECKING:
 
 _MAX_THREADS = 1_024
 _PART_BYTES = 64 << 20
+# Enough for each core to be busy for a while, in memory that is small beside the counts.
+_BLOCK_BYTES_PER_CORE = 2 << 20
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def train_bpe(
         vocab_size: Tokens in all.
         special_tokens: Texts that nothing merges across; they get the last ids.
         options: `pattern`, `num_threads`, `max_memory_bytes`, `progress`, and those of
-            `read_text_blocks`.
+            `text_files.Reading`.
     """
     tokenizer, _ = train_from_files(input_path, vocab_size, special_tokens, **options)
     return tokenizer.vocab, tokenizer.merges
@@ -108,30 +109,27 @@ def train_from_files(
     engine: counts parts of the text elsewhere, each in memory of that bound; the result is the
         same.
     part_bytes: about how much text such a part has.
-    reading: further arguments of `read_text_blocks`.
+    reading: further arguments of `text_files.Reading`.
     """
     inputs = [input_path] if isinstance(input_path, str | os.PathLike) else list(input_path)
     texts = check_special_token_texts(special_tokens)
     pattern = find_pattern(pattern)
     memory = MemoryBound(max_memory_bytes)
-    if max_memory_bytes is not None:
-        reading.setdefault("block_bytes", memory.block_bytes)
+    block_bytes = reading.pop("block_bytes", None)
+    how = Reading(tuple(texts), **reading)
 
     def count(counting: WordCounting) -> None:
+        sources = find_sources(inputs, how.errors)
         if engine is None:
-            for block in read_blocks(inputs, pattern, texts, memory, **reading):
-                counting.add(block, progress)
+            size = memory.block_bytes if max_memory_bytes else num_cores() * _BLOCK_BYTES_PER_CORE
+            part = Part(tuple(sources))
+            blocks = read_blocks(part, pattern, texts, memory, how, block_bytes or size)
+            for block, num_bytes in blocks:
+                counting.add(block, progress, num_bytes)
             return
-        on_error = reading.get("on_error", "stop")
-        parts = cut_into_parts(
-            expand_inputs(inputs, on_error),
-            part_bytes,
-            separators=None if may_cut_anywhere(pattern, reading) else texts,
-            encoding=reading.get("encoding"),
-            on_error=on_error,
-        )
-        counter = PartCounting(pattern, texts, max_memory_bytes, reading)
-        for num_bytes, words in do_parts(engine, counter, parts, progress):
+        parts = cut_into_parts(sources, part_bytes, how)
+        counter = PartCounting(pattern, texts, max_memory_bytes, how, block_bytes)
+        for num_bytes, words in run_parts(engine, counter, parts, progress):
             counting.merge(num_bytes, words)
 
     return _train(count, vocab_size, texts, pattern, num_threads, max_memory_bytes)

@@ -16,12 +16,12 @@ import torch
 
 from groundup import __version__
 from groundup.config import Settings, flatten
-from groundup.data.prepare.sources import path_text
 from groundup.data.shards import DataIds
 from groundup.errors import ConfigError
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runtime import num_cores
+from groundup.text_files import path_text
 from groundup.training.execution import describe_kernels
 from groundup.training.machine import device_name
 

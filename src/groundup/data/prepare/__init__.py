@@ -1,5 +1,5 @@
-"""Files to shards: documents are read, encoded and written, and a kill on the way costs little."""
+"""Files to shards: documents are read, encoded and written; after a kill, whole shards are kept."""
 
-from groundup.data.prepare.encoding import PrepareSummary, prepare
+from groundup.data.prepare.prepare import PrepareSummary, prepare
 
 __all__ = ["PrepareSummary", "prepare"]

@@ -5,12 +5,12 @@ A folder holds `train_000000.bin`, `validation_000000.bin` and so on, raw little
 """
 
 from groundup.data.shards.check import DataIds, check_shards, check_vocabulary, content_id, verify
-from groundup.data.shards.index import INDEX_NAME, JOURNAL_NAME, ShardIndex, find_index, read_index
+from groundup.data.shards.index import INDEX_NAME, SIDECARS, ShardIndex, find_index, read_index
 from groundup.data.shards.reading import Shards, open_shards
 
 __all__ = [
     "INDEX_NAME",
-    "JOURNAL_NAME",
+    "SIDECARS",
     "DataIds",
     "ShardIndex",
     "Shards",

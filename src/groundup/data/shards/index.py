@@ -6,29 +6,27 @@ Reading it names every mistake a file can have; opening the shards themselves is
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pydantic
 from pydantic_core import to_json
 
-from groundup._native import hash_documents, hash_parts
+from groundup._native import hash_documents
 from groundup.errors import DataError
 from groundup.files import parse_json, write_bytes_atomic
-from groundup.text_files.opening import parts_released
 
 FORMAT = "groundup-shards"
 VERSION = 1
 INDEX_NAME = "index.json"
-JOURNAL_NAME = "unfinished.json"
+SIDECARS = "shard_*.json"
+"""What finished shards leave in a folder that is not finished."""
 
 Split = Literal["train", "validation"]
 SPLITS: tuple[Split, ...] = ("train", "validation")
 
 HASH_BLOCK_BYTES = 1 << 16
-
-_LONG_DOCUMENT_BYTES = 16 << 20
 
 RecordType = TypeVar("RecordType", bound="Record")
 
@@ -88,23 +86,8 @@ class SourceEntry:
     hash: pydantic.StrictStr
     unreadable: Annotated[pydantic.StrictStr | None, pydantic.Field(exclude_if=_is_none)] = None
     """Why it, or the rest of it, was skipped."""
-
-
-class PrepareSettings(Record):
-    """What decides the ids and their order besides tokenizer and sources."""
-
-    validation_fraction: float
-    shard_ids: int
-    errors: Literal["strict", "replace", "skip"]
-    separators: list[str]
-    field: str
-    column: str
-    encoding: Annotated[str | None, pydantic.Field(exclude_if=_is_none)] = None
-    """Of files that are not UTF-8."""
-    shuffle_documents: Annotated[int | None, pydantic.Field(exclude_if=_is_none)] = None
-    """The seed of the documents' order, where it is not that of the sources."""
-    mix: Annotated[list[str] | None, pydantic.Field(exclude_if=_is_none)] = None
-    """Inputs with their weights."""
+    stamp: Annotated[pydantic.StrictStr | None, pydantic.Field(exclude_if=_is_none)] = None
+    """Its time, ETag or blob id."""
 
 
 class EndToken(Record):
@@ -125,7 +108,8 @@ class ShardIndex(Record):
     end: EndToken
     splits: dict[str, SplitEntry]
     sources: list[SourceEntry]
-    settings: PrepareSettings
+    settings: dict[str, Any]
+    """What decides the ids besides tokenizer and sources, as `prepare` was given it."""
 
     @property
     def id_bytes(self) -> int:
@@ -156,32 +140,16 @@ class HashTree:
 
 
 def hash_each(data: bytes | memoryview, bounds: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """The native hash of every document of a buffer.
-
-    data: the documents one after the other.
-    bounds: where each begins and ends, as (count, 2).
-    """
-    is_long = np.diff(bounds)[:, 0] > _LONG_DOCUMENT_BYTES
-    if not is_long.any():
-        return np.frombuffer(memoryview(hash_documents(data, bounds.data)), np.uint64)
-    # The pages of a long document are given back behind the hash.
-    hashes = np.empty(len(bounds), np.uint64)
-    hashes[~is_long] = hash_each(data, np.ascontiguousarray(bounds[~is_long]))
-    for row in np.flatnonzero(is_long).tolist():
-        text = memoryview(data)[bounds[row, 0] : bounds[row, 1]]
-        hashes[row] = hash_parts(parts_released(text, _LONG_DOCUMENT_BYTES), len(text))
-    return hashes
+    """The native hash of every document of a buffer."""
+    return np.frombuffer(memoryview(hash_documents(data, bounds.data)), np.uint64)
 
 
 def read_index(folder: Path) -> ShardIndex:
     """The index of a finished folder; a DataError says what is wrong with any other."""
     path = folder / INDEX_NAME
     if not path.is_file():
-        if (folder / JOURNAL_NAME).is_file():
-            raise DataError(
-                f"{folder} is not finished: run the same groundup data prepare again, and it goes "
-                f"on where it stopped"
-            )
+        if any(folder.glob(SIDECARS)):
+            raise DataError(f"{folder} is not finished: run the same groundup data prepare again")
         is_there = folder.is_dir()
         what = f"{folder} has no {INDEX_NAME}" if is_there else f"folder {folder} does not exist"
         raise DataError(f"{what}; make shards with groundup data prepare")

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from groundup._native import read_ranges
 from groundup.data.shards.index import ShardEntry, ShardIndex, read_index
 from groundup.errors import DataError, did_you_mean
 from groundup.runtime import count_of
@@ -40,17 +39,16 @@ class ShardFile:
     def read_windows(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[Any]:
         """The rows ids[start : start + length], as (count, length)."""
         rows = np.empty((len(starts), length), self.dtype)
-        size = length * self.dtype.itemsize
-        offsets = starts * self.dtype.itemsize
-        try:
-            count = read_ranges(self._file, offsets.data, len(starts), size, rows.data)
-        except OSError as error:
-            raise DataError(f"{self.path} cannot be read: {error.strerror}") from error
-        if count < len(starts):
-            raise DataError(
-                f"{self.path} became shorter while it was in use: it has no {size} bytes at "
-                f"{offsets[count]}; {RESTORE}"
-            )
+        for row, offset in zip(rows, (starts * self.dtype.itemsize).tolist(), strict=True):
+            view = memoryview(row).cast("B")
+            while view:
+                try:
+                    count = os.preadv(self._file, [view], offset)
+                except OSError as error:
+                    raise DataError(f"{self.path} cannot be read: {error.strerror}") from error
+                if not count:
+                    raise DataError(f"{self.path} became shorter while it was in use; {RESTORE}")
+                view, offset = view[count:], offset + count
         return rows
 
 

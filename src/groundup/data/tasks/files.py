@@ -14,8 +14,8 @@ from typing import Any
 from groundup.data.tasks import stories
 from groundup.data.tasks.question import Question, Task
 from groundup.errors import DataError, did_you_mean
-from groundup.text_files.inputs import STDIN, Source, classify, expand_inputs
-from groundup.text_files.opening import explained_errors, open_source
+from groundup.text_files import STDIN, Source, find_sources
+from groundup.text_files.records import read_objects
 
 BUILT_IN: dict[str, Callable[[], Task]] = {
     "agreement": stories.agreement,
@@ -57,7 +57,7 @@ def _task_files(name: str) -> list[Source]:
     if name == STDIN:
         raise DataError("tasks cannot be read from standard input: name a file")
     try:
-        files = expand_inputs([name])
+        files = find_sources([name])
     except DataError as error:
         if Path(name).exists() or Path(name).suffix or "/" in name:
             raise
@@ -66,7 +66,7 @@ def _task_files(name: str) -> list[Source]:
         ) from error
     if len(files) == 1 and not Path(name).is_dir():
         return files
-    lines = [file for file in files if classify(file)[0] == "json_lines"]
+    lines = [file for file in files if file.format == "json_lines"]
     if not lines:
         raise DataError(f"{name} has no .jsonl files; tasks are JSON lines")
     return lines
@@ -74,26 +74,17 @@ def _task_files(name: str) -> list[Source]:
 
 def _read_file(file: Source) -> Iterator[Question]:
     is_empty = True
-    with explained_errors(file), open_source(file, classify(file)[1]) as (stream, _):
-        for number, line in enumerate(stream, start=1):
-            if not line.strip():
-                continue
-            is_empty = False
-            try:
-                yield _read_line(line)
-            except _BadLine as error:
-                raise DataError(f"{file} line {number}: {error}") from None
+    for where, record in read_objects(file):
+        is_empty = False
+        try:
+            yield _question_of(record)
+        except _BadLine as error:
+            raise DataError(f"{where}: {error}") from None
     if is_empty:
         raise DataError(f"{file} has no questions; each line of a task must be a JSON object")
 
 
-def _read_line(line: bytes) -> Question:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise _BadLine(f"not JSON ({error}); each line must be an object") from None
-    if not isinstance(record, dict):
-        raise _BadLine("not an object; a question has context, choices and answer")
+def _question_of(record: dict[str, Any]) -> Question:
     if "sentence_good" in record and "sentence_bad" in record:
         good, bad = (_text(record, name) for name in ("sentence_good", "sentence_bad"))
         return _checked(Question("", (good, bad), 0), "sentences")

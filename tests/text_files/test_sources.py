@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from groundup.data.prepare import prepare
 from groundup.errors import ConfigError, DataError
-from groundup.text_files import STDIN, expand_inputs, read_document_batches, read_text_blocks
-from groundup.tokenizer import Tokenizer
+from groundup.text_files import STDIN, Reading, check_not_input, find_sources
+
+
+def find(*inputs: str | Path) -> list[Path]:
+    return [Path(source) for source in find_sources(inputs)]
 
 
 @pytest.fixture
@@ -36,43 +38,43 @@ def test_a_folder_gives_its_text_files_in_order(
     tree: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = ["a.jsonl.gz", "b.txt", "b2.Md", "code/main.rs.xz", "sub/c.parquet", "sub/d.TXT.zst"]
-    assert expand_inputs([tree]) == [tree / name for name in names]
+    assert find(tree) == [tree / name for name in names]
     # What is left out is told.
     assert "skipped 1 input (no suffix of a text): " in caplog.text and "notes.pdf" in caplog.text
-    assert expand_inputs([str(tree)]) == expand_inputs([tree])
+    assert find(str(tree)) == find(tree)
 
 
 @pytest.mark.parametrize("names", [("config.yaml", "metrics.jsonl"), ("model.safetensors",)])
 def test_models_and_runs_within_a_folder_are_not_read(
     tree: Path, names: tuple[str, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
-    expected = expand_inputs([tree])
+    expected = find(tree)
     folder = tree / "made" / "here"
     for name in (*names, "README.md", "deeper/log.txt"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("x")
-    assert expand_inputs([tree]) == expected
+    assert find(tree) == expected
     assert f"skipped 1 input (a model or a run): {folder}" in caplog.text
     # Named outright it is read.
-    assert folder / "README.md" in expand_inputs([folder])
+    assert folder / "README.md" in find(folder)
 
 
 def test_an_empty_word_is_not_the_folder_one_is_in() -> None:
     with pytest.raises(DataError, match="an input is an empty word"):
-        expand_inputs([""])
+        find("")
 
 
 def test_a_glob_gives_its_matches_in_order(tree: Path) -> None:
-    assert expand_inputs([f"{tree}/*.txt"]) == [tree / "b.txt"]
-    assert expand_inputs([f"{tree}/sub/[cd].*"]) == [tree / "sub/c.parquet", tree / "sub/d.TXT.zst"]
-    assert tree / "sub/c.parquet" in expand_inputs([f"{tree}/**/*.parquet"])
-    assert tree / "sub/c.parquet" in expand_inputs([f"{tree}/s*"])
+    assert find(f"{tree}/*.txt") == [tree / "b.txt"]
+    assert find(f"{tree}/sub/[cd].*") == [tree / "sub/c.parquet", tree / "sub/d.TXT.zst"]
+    assert tree / "sub/c.parquet" in find(f"{tree}/**/*.parquet")
+    assert tree / "sub/c.parquet" in find(f"{tree}/s*")
 
 
 def test_a_file_named_like_a_glob_is_itself(tmp_path: Path) -> None:
     path = tmp_path / "odd[1].txt"
     path.write_text("x")
-    assert expand_inputs([str(path)]) == [path]
+    assert find(str(path)) == [path]
 
 
 def test_a_file_named_like_an_address_is_itself(
@@ -81,14 +83,13 @@ def test_a_file_named_like_an_address_is_itself(
     monkeypatch.chdir(tmp_path)
     path = Path("std::vector.csv")
     path.write_text("text\nx\n")
-    assert expand_inputs([path]) == expand_inputs(["."]) == [path]
-    assert len(list(read_document_batches(["."]))) == 1
+    assert find(path) == find(".") == [path]
 
 
 def test_a_file_named_twice_is_read_once(tree: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tree.parent / "link.txt").symlink_to(tree / "b.txt")
     inputs = [tree / "b.txt", tree / "b.txt", tree.parent / "link.txt"]
-    assert expand_inputs(inputs) == [tree / "b.txt"]
+    assert find(*inputs) == [tree / "b.txt"]
     assert "named twice" in caplog.text
 
 
@@ -97,13 +98,13 @@ def test_a_file_named_twice_is_read_once(tree: Path, caplog: pytest.LogCaptureFi
     [
         ("gone.txt", r"gone\.txt does not exist"),
         ("*.gone", r"no file matches .*\*\.gone"),
-        ("empty", "folder .*empty has no text files"),
+        ("empty", "empty has no text files"),
     ],
 )
 def test_an_input_that_gives_nothing_is_named(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=message):
-        expand_inputs([tmp_path / name])
+        find(tmp_path / name)
 
 
 def test_empty_files_are_skipped_and_named_unless_they_are_named_outright(
@@ -113,27 +114,27 @@ def test_empty_files_are_skipped_and_named_unless_they_are_named_outright(
     (tmp_path / "none.txt").touch()
     for named in (tmp_path, f"{tmp_path}/*.txt"):
         caplog.clear()
-        assert expand_inputs([named]) == [tmp_path / "a.txt"]
+        assert find(named) == [tmp_path / "a.txt"]
         assert f"skipped 1 input (empty): {tmp_path / 'none.txt'}" in caplog.text
-    assert expand_inputs([tmp_path / "none.txt"]) == [tmp_path / "none.txt"]
+    assert find(tmp_path / "none.txt") == [tmp_path / "none.txt"]
     (tmp_path / "a.txt").unlink()
     with pytest.raises(DataError, match="has no text files"):
-        expand_inputs([tmp_path])
+        find(tmp_path)
 
 
 def test_no_input_at_all_is_an_error() -> None:
     with pytest.raises(DataError, match="no input"):
-        expand_inputs([])
+        find_sources([])
 
 
 def test_a_dash_is_standard_input() -> None:
-    assert expand_inputs(["-"]) == [STDIN]
+    assert find_sources(["-"])[0].path == STDIN
 
 
 def test_what_is_no_regular_file_is_skipped_and_named(
     tree: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    regular = expand_inputs([tree])
+    regular = find(tree)
     os.mkfifo(tree / "pipe.txt")
     (tree / "sub" / "gone.txt").symlink_to(tree / "nowhere.txt")
     (tree / "self.txt").symlink_to(tree / "self.txt")
@@ -143,39 +144,22 @@ def test_what_is_no_regular_file_is_skipped_and_named(
         # The address of a socket is short, so it is named from within.
         monkeypatch.chdir(tree)
         listener.bind("socket.txt")
-        assert expand_inputs([tree]) == regular
+        assert find(tree) == regular
         names = ["pipe.txt", "self.txt", "socket.txt"]
         shown = ", ".join(str(tree / name) for name in names)
         assert f"skipped 5 inputs (not a regular file): {shown} and 2 more" in caplog.text
-    assert expand_inputs([f"{tree}/*.txt"]) == [tree / "b.txt"]
-    assert expand_inputs([tree / "pipe.txt"]) == [tree / "pipe.txt"]
-    with pytest.raises(DataError, match="no file matches"):
-        expand_inputs([f"{tree}/p*.txt"])
+    assert find(f"{tree}/*.txt") == [tree / "b.txt"]
+    assert find(tree / "pipe.txt") == [tree / "pipe.txt"]
+    with pytest.raises(DataError, match="has no text files"):
+        find(f"{tree}/p*.txt")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read everything")
-def test_a_folder_that_cannot_be_read_is_an_error_or_skipped(
-    tree: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tree / "sub").chmod(0)
-    try:
-        with pytest.raises(DataError, match="sub cannot be read: Permission denied"):
-            expand_inputs([tree])
-        assert tree / "b.txt" in expand_inputs([tree], on_error="skip")
-        assert f"skipped 1 input (cannot be read): folder {tree / 'sub'}" in caplog.text
-    finally:
-        (tree / "sub").chmod(0o700)
+@pytest.mark.parametrize("wrong", [{"errors": "ignore"}, {"encoding": "no-such-thing"}])
+def test_a_misspelt_setting_is_an_error(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="it must be one"):
+        Reading(**wrong)
 
 
-@pytest.mark.parametrize("wish", [{"errors": "ignore"}, {"on_error": "skp"}])
-def test_a_misspelt_wish_is_an_error(tree: Path, wish: dict[str, Any]) -> None:
-    ((name, value),) = wish.items()
-    message = f"{name} is '{value}'; it must be one of st"
-    tokenizer = Tokenizer({id: bytes([id]) for id in range(256)}, [], ["<|endoftext|>"])
-    with pytest.raises(ConfigError, match=message):
-        next(iter(read_text_blocks([tree / "b.txt"], **wish)))
-    with pytest.raises(ConfigError, match=message):
-        prepare([tree / "b.txt"], tokenizer, tree / "shards", **wish)
-    if name == "errors":
-        with pytest.raises(ConfigError, match=message):
-            next(iter(read_document_batches([tree / "b.txt"], **wish)))
+def test_an_output_must_not_be_an_input(tree: Path) -> None:
+    with pytest.raises(ConfigError, match="one of the inputs"):
+        check_not_input(tree / "sub" / ".." / "b.txt", find_sources([tree]))

@@ -1,0 +1,295 @@
+"""Text worth learning from: duplicates, near duplicates and poor documents are left out.
+
+Documents are measured by all cores, or by an engine; one process judges them in order. What is kept
+depends on the text, its order and the settings alone.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, model_validator
+
+from groundup._native import hash_shingles
+from groundup.config import Settings
+from groundup.data.duplicates import SAME, Duplicates, measure, recall
+from groundup.data.pipeline import read_ahead
+from groundup.errors import ConfigError, DataError
+from groundup.files import atomic_path, write_json_atomic
+from groundup.runtime import Engine, Progress, num_cores
+from groundup.text_files import (
+    DocumentBatch,
+    Errors,
+    Part,
+    Reading,
+    check_not_input,
+    cut_into_parts,
+    find_sources,
+    read,
+    read_document_batches,
+    run_parts,
+)
+
+_DEPTH = 2
+_MOST_EXAMPLES = 3
+_EXCERPT_CHARACTERS = 100
+# So long a run of words is hardly written twice by chance.
+_PASSAGE_WORDS = 13
+# The backslash first: the others bring some of their own.
+_ESCAPES = ((b"\\", b"\\\\"), (b'"', b'\\"'), (b"\n", b"\\n"), (b"\r", b"\\r"), (b"\t", b"\\t"))
+_CONTROLS = bytes(range(32))
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+_Fractions = npt.NDArray[np.float64]
+
+
+class CleanSettings(Settings):
+    """What is left out; see each setting."""
+
+    near_duplicates: Fraction = 0.8
+    """Leave out documents that share this fraction of their runs of 5 words (Jaccard similarity)
+    with an earlier one; 0 leaves out only those that are the same."""
+
+    min_characters: int = Field(50, ge=0)
+    """Leave out shorter documents."""
+
+    max_characters: int | None = Field(None, ge=0)
+    """Leave out longer documents; not below min_characters."""
+
+    max_symbols: Fraction = 0.4
+    """Leave out documents with a greater fraction of characters, spaces aside, that are neither
+    letters nor digits."""
+
+    max_repeated_lines: Fraction = 0.5
+    """Leave out documents with a greater fraction of their text in lines that came before in it."""
+
+    @model_validator(mode="after")
+    def _check_bounds(self) -> "CleanSettings":
+        if self.max_characters is not None and self.max_characters < self.min_characters:
+            raise ValueError(
+                f"max_characters {self.max_characters} is less than min_characters "
+                f"{self.min_characters}, so nothing would be left"
+            )
+        return self
+
+
+@dataclass
+class Removed:
+    """The documents that one reason left out."""
+
+    num_documents: int = 0
+    num_bytes: int = 0
+    examples: list[str] = dataclasses.field(default_factory=list)
+    """How a few of them begin."""
+
+
+@dataclass
+class CleanSummary:
+    """What was read, left out by each reason, and kept."""
+
+    removed: dict[str, Removed]
+    recall: float | None
+    """Of near duplicates just at the threshold, the fraction that is found."""
+    num_documents: int = 0
+    num_bytes: int = 0
+    kept_documents: int = 0
+    kept_bytes: int = 0
+    num_passages: int = 0
+    """Runs of 13 words in the validation text."""
+    num_leaked: int = 0
+    """Those that also stand in what is kept."""
+    seconds: float = 0.0
+
+
+def clean(
+    inputs: Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str] | None,
+    settings: CleanSettings | None = None,
+    *,
+    validation: Sequence[str | os.PathLike[str]] = (),
+    field: str = "text",
+    errors: Errors = "strict",
+    encoding: str | None = None,
+    num_threads: int | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    engine: Engine | None = None,
+    part_bytes: int = 32 << 20,
+) -> CleanSummary:
+    """Write the documents worth keeping as JSON lines, and a report beside them.
+
+    out: the .jsonl file; None counts only. The report lies at `report_path`.
+    validation: files to look for in what is kept; `num_leaked` says how much of them is there.
+    engine: reads and measures parts of the text elsewhere; what is written is the same.
+    """
+    started = time.perf_counter()
+    settings = settings or CleanSettings()
+    reading = Reading(field=field, errors=errors, encoding=encoding)
+    sources = find_sources(inputs, errors)
+    target = None if out is None else Path(out)
+    if target is not None:
+        if target.suffix != ".jsonl" or target.is_dir():
+            raise ConfigError(f"--out {target} must be a file of JSON lines; name it .jsonl")
+        check_not_input(target, sources)
+        for path in (target, report_path(target)):
+            if path.exists() and not overwrite:
+                raise ConfigError(f"{path} exists; name another file, or use --overwrite")
+    passages = np.empty(0, np.uint64)
+    if validation:
+        how: dict[str, Any] = {"field": field, "errors": errors, "encoding": encoding}
+        batches = read_document_batches(validation, **how)
+        passages = np.unique(np.concatenate([passages, *map(_passages, batches)]))
+    threads = 1 if engine else num_threads or num_cores()
+    measuring = _Measuring(reading, threads, passages)
+    parts = [Part(tuple(sources))]
+    if engine is not None:
+        parts = cut_into_parts(sources, part_bytes, reading)
+    work = _Cleaning(settings, len(passages))
+    with contextlib.ExitStack() as stack:
+        results = stack.enter_context(
+            contextlib.closing(run_parts(engine or map, measuring, parts, progress))  # type: ignore[type-var]
+        )
+        groups = stack.enter_context(read_ahead(results, _DEPTH))
+        file = None
+        if target is not None:
+            file = stack.enter_context(stack.enter_context(atomic_path(target)).open("wb"))
+        for group in groups:
+            work.add(group, file)
+        summary = work.summary
+        summary.seconds = time.perf_counter() - started
+        if not summary.kept_documents:
+            raise DataError(
+                f"no document is left of {summary.num_documents:,}; loosen the settings"
+            )
+    if target is not None:
+        report = {"format": "groundup-clean-report", "version": 2, **dataclasses.asdict(summary)}
+        del report["seconds"]
+        report |= {"settings": settings.model_dump(), "num_sources": len(sources)}
+        write_json_atomic(report_path(target), report)
+    return summary
+
+
+def report_path(out: Path) -> Path:
+    """Where the report of an output lies."""
+    return out.with_name(out.name + ".report.json")
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Measured documents, each already a line of JSON."""
+
+    lines: list[bytes]
+    lengths: npt.NDArray[np.int64]
+    measured: npt.NDArray[np.void]
+    repeated_lines: _Fractions
+    leaks: list[npt.NDArray[np.int64]]
+    """Of each document, the numbers of the validation passages that it has."""
+
+
+@dataclass(frozen=True)
+class _Measuring:
+    """All that can be found out about documents by themselves; it can be pickled."""
+
+    reading: Reading
+    num_threads: int
+    passages: npt.NDArray[np.uint64]
+
+    def __call__(self, part: Part) -> Iterator[_Group]:
+        with read_ahead(read(part, self.reading, batch_bytes=4 << 20), _DEPTH) as batches:
+            for batch in batches:
+                view = memoryview(batch.data)
+                texts = [bytes(view[begin:end]) for begin, end in batch.bounds.tolist()]
+                yield _Group(
+                    [encode_line(text, self.reading.field) for text in texts],
+                    batch.bounds[:, 1] - batch.bounds[:, 0],
+                    measure(batch.data, batch.bounds, self.num_threads),
+                    np.array([_repeated_lines(text) for text in texts]),
+                    [self._find(text) for text in texts] if len(self.passages) else [],
+                )
+
+    def _find(self, text: bytes) -> npt.NDArray[np.int64]:
+        hashes = _passages(DocumentBatch(text, np.array([[0, len(text)]], np.int64)))
+        at = np.minimum(np.searchsorted(self.passages, hashes), len(self.passages) - 1)
+        return at[self.passages[at] == hashes]
+
+
+class _Cleaning:
+    """Judges documents in order."""
+
+    def __init__(self, settings: CleanSettings, num_passages: int) -> None:
+        self._settings = settings
+        self._duplicates = Duplicates(settings.near_duplicates)
+        self._is_leaked = np.zeros(num_passages, np.bool_)
+        names = "short", "long", "symbols", "repeated lines", "same", "near duplicates"
+        num_bands = self._duplicates.num_bands
+        found = round(recall(settings.near_duplicates, num_bands), 4) if num_bands else None
+        self.summary = CleanSummary(
+            {name: Removed() for name in names}, found, num_passages=num_passages
+        )
+
+    def add(self, group: _Group, file: IO[bytes] | None) -> None:
+        summary, settings, rows = self.summary, self._settings, group.measured
+        num_visible = np.maximum(rows["characters"] - rows["spaces"], 1)
+        most = settings.max_characters
+        is_left = np.ones(len(rows), np.bool_)
+        for name, is_bad in {
+            "short": rows["characters"] < settings.min_characters,
+            "long": rows["characters"] > (np.iinfo(np.int64).max if most is None else most),
+            "symbols": rows["symbols"] / num_visible > settings.max_symbols,
+            "repeated lines": group.repeated_lines > settings.max_repeated_lines,
+        }.items():
+            self._remove(name, group, np.flatnonzero(is_left & is_bad))
+            is_left &= ~is_bad
+        left = np.flatnonzero(is_left)
+        found = self._duplicates.add(rows[left])
+        self._remove("same", group, left[found == SAME])
+        self._remove("near duplicates", group, left[(found != SAME) & (found != 0)])
+        kept = left[found == 0]
+        for row in kept.tolist():
+            if group.leaks:
+                self._is_leaked[group.leaks[row]] = True
+            if file is not None:
+                file.write(group.lines[row])
+        summary.num_documents += len(rows)
+        summary.num_bytes += int(group.lengths.sum())
+        summary.kept_documents += len(kept)
+        summary.kept_bytes += int(group.lengths[kept].sum())
+        summary.num_leaked = int(self._is_leaked.sum())
+
+    def _remove(self, name: str, group: _Group, rows: npt.NDArray[np.int64]) -> None:
+        removed = self.summary.removed[name]
+        removed.num_documents += len(rows)
+        removed.num_bytes += int(group.lengths[rows].sum())
+        for row in rows[: _MOST_EXAMPLES - len(removed.examples)].tolist():
+            (text,) = json.loads(group.lines[row]).values()
+            removed.examples.append(" ".join(text[:1000].split())[:_EXCERPT_CHARACTERS])
+
+
+def encode_line(text: bytes, field: str) -> bytes:
+    """UTF-8 as a line of JSON; its bytes are escaped as they are, which is faster than a string."""
+    for character, escape in _ESCAPES:
+        text = text.replace(character, escape)
+    if len(text.translate(None, _CONTROLS)) < len(text):
+        text = re.sub(rb"[\x00-\x1f]", lambda found: b"\\u%04x" % ord(found[0]), text)
+    return b'{%s: "%s"}\n' % (json.dumps(field, ensure_ascii=False).encode(), text)
+
+
+def _repeated_lines(text: bytes) -> float:
+    """The fraction of a document's text in lines that came before in it."""
+    lines = [line for line in map(bytes.strip, text.split(b"\n")) if line]
+    total = sum(map(len, lines))
+    return 1 - sum(map(len, set(lines))) / total if total else 0.0
+
+
+def _passages(batch: DocumentBatch) -> npt.NDArray[np.uint64]:
+    found: Any = hash_shingles(batch.data, batch.bounds.data, _PASSAGE_WORDS)
+    return np.frombuffer(memoryview(found), np.uint64)

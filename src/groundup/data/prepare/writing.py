@@ -1,0 +1,225 @@
+"""One shard of both splits: ids go to `.partial` files, which take their names when complete.
+
+What is known about a finished shard stays in a sidecar, written last, until the index has it.
+"""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from groundup.data.prepare.encoding import EncodedDocuments
+from groundup.data.shards.index import (
+    HASH_BLOCK_BYTES,
+    SPLITS,
+    HashTree,
+    Record,
+    ShardEntry,
+    SourceEntry,
+    Split,
+)
+from groundup.files import hash_bytes
+from groundup.text_files import Part, Source, path_text
+
+# Syncing on the way leaves little to wait for when a shard is complete.
+_SYNC_BYTES = 8 << 20
+
+
+class Sidecar(Record):
+    """A finished shard: what it was made of and with, its files, and what its sources hold."""
+
+    format: str = "groundup-shard"
+    version: int = 1
+    made_with: dict[str, Any]
+    part: list[Any]
+    shards: dict[str, ShardEntry]
+    sources: list[SourceEntry]
+
+
+def describe_part(part: Part) -> list[Any]:
+    """A part as a sidecar has it; equal as long as its sources are unchanged."""
+    sources = [[path_text(source), source.size, source.stamp] for source in part.sources]
+    return [sources, None if part.span is None else list(part.span)]
+
+
+class ShardWriter:
+    """Takes the documents of one part, in order."""
+
+    def __init__(
+        self, folder: Path, number: int, dtype: np.dtype[Any], validation_fraction: float
+    ) -> None:
+        self._threshold = np.uint64(int(validation_fraction * 2**64))
+        self._files = {
+            split: _SplitFile(folder / f"{split}_{number:06d}.bin", dtype) for split in SPLITS
+        }
+        # The split of a document that comes in pieces.
+        self._inside: Split | None = None
+        self._sources: list[SourceEntry] = []
+        self._begin_source()
+
+    def write(self, item: EncodedDocuments) -> None:
+        is_validation = item.hashes < self._threshold
+        if item.continues or self._inside is not None:
+            split = self._inside or ("validation" if is_validation[0] else "train")
+            self._inside = split if item.continues else None
+            file = self._files[split]
+            file.write(item.ids)
+            file.count(int(not item.continues), int(item.lengths.sum()))
+        else:
+            for split, mask in (("train", ~is_validation), ("validation", is_validation)):
+                for chunk in gather(item.ids, item.offsets, mask):
+                    self._files[split].write(chunk)  # type: ignore[index]
+                num_bytes = int(item.lengths[mask].sum())
+                self._files[split].count(int(mask.sum()), num_bytes)  # type: ignore[index]
+        begin = 0
+        for row, source, note in item.ends:
+            self._count(item, begin, row)
+            self._end_source(source, note)
+            begin = row
+        self._count(item, begin, len(item.hashes))
+
+    def finish(self, part: Part) -> tuple[dict[str, ShardEntry], list[SourceEntry]]:
+        """Complete the files; returns what they and the sources hold."""
+        if len(self._sources) < len(part.sources):
+            # A range that ends before its source does.
+            self._end_source(part.sources[-1], None)
+        entries = {split: file.finish() for split, file in self._files.items()}
+        shards = {split: entry for split, entry in entries.items() if entry is not None}
+        return shards, self._sources
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+
+    def _count(self, item: EncodedDocuments, begin: int, end: int) -> None:
+        self._hash.add(item.hashes[begin:end])
+        self._num_documents += end - begin - int(item.continues and end > begin)
+        self._num_bytes += int(item.lengths[begin:end].sum())
+
+    def _begin_source(self) -> None:
+        self._hash = HashTree()
+        self._num_documents = self._num_bytes = 0
+
+    def _end_source(self, source: Source, note: str | None) -> None:
+        counts = self._num_documents, self._num_bytes, self._hash.value()
+        path, size = path_text(source), source.size
+        self._sources.append(SourceEntry(path, size, *counts, note, source.stamp))
+        self._begin_source()
+
+
+def join_sources(shards: Iterable[list[SourceEntry]]) -> list[SourceEntry]:
+    """The sources of all shards; one that several shards share is counted together."""
+    joined: list[SourceEntry] = []
+    for entries in shards:
+        for entry in entries:
+            if joined and joined[-1].path == entry.path:
+                last = joined.pop()
+                entry = SourceEntry(
+                    entry.path,
+                    entry.size,
+                    last.num_documents + entry.num_documents,
+                    last.num_bytes + entry.num_bytes,
+                    hash_bytes((last.hash + entry.hash).encode()),
+                    last.unreadable or entry.unreadable,
+                    entry.stamp,
+                )
+            joined.append(entry)
+    return joined
+
+
+def gather(
+    ids: npt.NDArray[Any], offsets: npt.NDArray[np.int64], mask: npt.NDArray[np.bool_]
+) -> list[npt.NDArray[Any]]:
+    """The ids of the chosen documents: views of whole runs of them where runs are long."""
+    if mask.all():
+        return [ids[offsets[0] : offsets[-1]]]
+    runs = np.flatnonzero(np.diff(mask, prepend=False, append=False)).reshape(-1, 2)
+    begins, ends = offsets[runs[:, 0]], offsets[runs[:, 1]]
+    if len(runs) > 64 and len(runs) * 512 > int((ends - begins).sum()):
+        return [ids[offsets[0] : offsets[-1]][np.repeat(mask, np.diff(offsets))]]
+    return [ids[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
+
+
+def write_shard(
+    path: Path, chunks: list[npt.NDArray[Any]], num_documents: int, num_bytes: int
+) -> ShardEntry:
+    """Write a whole shard at once."""
+    file = _SplitFile(path, chunks[0].dtype)
+    for ids in chunks:
+        file.write(ids)
+    file.count(num_documents, num_bytes)
+    entry = file.finish()
+    assert entry is not None
+    return entry
+
+
+class _SplitFile:
+    """A file of ids, hashed on the way in blocks."""
+
+    def __init__(self, path: Path, dtype: np.dtype[Any]) -> None:
+        self._path = path
+        self._partial = path.with_name(path.name + ".partial")
+        self._dtype = dtype.newbyteorder("<")
+        self._file = -1
+        self._hash = HashTree()
+        self._rest = bytearray()
+        self._unsynced = self._num_ids = self._num_documents = self._num_bytes = 0
+
+    def count(self, num_documents: int, num_bytes: int) -> None:
+        self._num_documents += num_documents
+        self._num_bytes += num_bytes
+
+    def write(self, ids: npt.NDArray[Any]) -> None:
+        self._num_ids += len(ids)
+        data = ids.astype(self._dtype, copy=False).view(np.uint8).data
+        if self._rest:
+            missing = HASH_BLOCK_BYTES - len(self._rest)
+            self._rest += data[:missing]
+            data = data[missing:]
+            if len(self._rest) < HASH_BLOCK_BYTES:
+                return
+            self._write(memoryview(self._rest))
+        whole = len(data) - len(data) % HASH_BLOCK_BYTES
+        self._write(data[:whole])
+        self._rest = bytearray(data[whole:])
+
+    def finish(self) -> ShardEntry | None:
+        if not self._num_ids:
+            return None
+        self._write(memoryview(self._rest))
+        os.fsync(self._file)
+        self.close()
+        os.replace(self._partial, self._path)
+        return ShardEntry(
+            file=self._path.name,
+            num_ids=self._num_ids,
+            num_documents=self._num_documents,
+            num_bytes=self._num_bytes,
+            hash=self._hash.value(),
+        )
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _write(self, data: memoryview) -> None:
+        if not data:
+            return
+        self._hash.add_bytes(data)
+        try:
+            if self._file < 0:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+                self._file = os.open(self._partial, flags, 0o666)
+            while data:
+                count = os.write(self._file, data)
+                data = data[count:]
+                self._unsynced += count
+            if self._unsynced >= _SYNC_BYTES:
+                os.fsync(self._file)
+                self._unsynced = 0
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._partial)) from error

@@ -1,0 +1,218 @@
+"""Which files are meant: files, folders, globs and addresses become a list of sources."""
+
+import glob
+import logging
+import os
+import re
+import stat
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from groundup.errors import ConfigError, DataError
+from groundup.text_files.documents import STDIN, Errors, Source
+from groundup.text_files.opening import explained_errors, stamp_of
+
+# Prose and source code: each file is one text unless a separator stands in it.
+_TEXT_SUFFIXES = (
+    ".txt .text .md .markdown .rst .tex .org .adoc .asciidoc "
+    ".py .pyi .c .h .cc .cpp .cxx .hh .hpp .cu .cuh .cs .java .kt .scala .go .rs .swift .m .mm "
+    ".js .jsx .mjs .ts .tsx .vue .css .scss .rb .php .pl .pm .lua .r .jl .hs .ml .mli .ex .exs "
+    ".erl .clj .lisp .el .scm .f90 .f95 .pas .d .dart .nim .zig .v .vhd .asm .s .sh .bash .zsh "
+    ".fish .ps1 .bat .sql .proto .cmake"
+).split()
+_FORMATS: dict[str, str] = {
+    **dict.fromkeys(_TEXT_SUFFIXES, "text"),
+    **dict.fromkeys((".jsonl", ".ndjson", ".json-lines"), "json_lines"),
+    **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
+    **dict.fromkeys((".csv", ".tsv"), "delimited"),
+    ".parquet": "parquet",
+}
+_COMPRESSIONS: dict[str, Literal["gzip", "zstd", "xz"]] = {
+    ".gz": "gzip",
+    ".zst": "zstd",
+    ".xz": "xz",
+}
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?:::|://)")
+_NAMES_SHOWN = 3
+
+_log = logging.getLogger(__name__)
+
+
+def find_sources(
+    inputs: Sequence[str | os.PathLike[str]], errors: Errors = "strict"
+) -> list[Source]:
+    """The files that `inputs` name, in order; those of a folder or glob are sorted by path.
+
+    Of a folder, visible regular files with a suffix of text count, at any depth; folders of models
+    and runs, links to folders, empty and other files are left out and counted in a warning. What is
+    named outright is read whatever it is. A file named twice is read once.
+
+    errors: "skip" passes over folders that cannot be read.
+    """
+    found: list[Source] = []
+    seen: dict[object, int] = {}
+    skipped: dict[str, list[str]] = defaultdict(list)
+    for number, text in enumerate(inputs):
+        num_found = 0
+        for source, identity in _expand(text, errors, skipped):
+            num_found += 1
+            if identity not in seen:
+                seen[identity] = number
+                found.append(source)
+            elif seen[identity] != number:
+                _log.warning("%s is named twice; it is read once", source)
+        if not num_found:
+            _warn(skipped)
+            raise DataError(
+                f"{text} has no text files (.txt, .md, .html, .jsonl, .csv, .parquet, source code "
+                f"and more, also with .gz, .zst or .xz); name other files one by one"
+            )
+    _warn(skipped)
+    if not found:
+        raise DataError("no input: name at least one file, folder or glob, or - for standard input")
+    return found
+
+
+def check_not_input(out: Path, sources: Sequence[Source]) -> None:
+    """Raise ConfigError for a file to write that is one of those to read."""
+    real = os.path.realpath(out)
+    if any(not source.is_remote and os.path.realpath(source) == real for source in sources):
+        raise ConfigError(f"--out {out} is one of the inputs; name another file")
+
+
+def path_text(path: str | os.PathLike[str]) -> str:
+    """A path or address as UTF-8 can hold it."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def _expand(
+    text: str | os.PathLike[str], errors: Errors, skipped: dict[str, list[str]]
+) -> Iterator[tuple[Source, object]]:
+    """What one input names, each source with what it is known by."""
+    path = os.fspath(text)
+    if isinstance(text, Source):
+        yield text, text.path
+    elif not path:
+        raise DataError("an input is an empty word: name a file, a folder or a glob")
+    elif path == STDIN:
+        yield Source(STDIN), STDIN
+    elif _ADDRESS.match(path) and not os.path.lexists(path):
+        for source in _find_remote(path, skipped):
+            yield source, source.path
+    elif os.path.isdir(path):
+        yield from _walk(path, errors, skipped)
+    elif os.path.lexists(path):
+        with explained_errors(path):
+            status = os.stat(path)
+        yield _source(path, status), (status.st_dev, status.st_ino)
+    elif glob.has_magic(path):
+        matches = list(glob.iglob(path, recursive=True))
+        if not matches:
+            raise DataError(f"no file matches {path}; check the pattern")
+        for match in sorted(matches, key=_parts):
+            if os.path.isdir(match):
+                yield from _walk(match, errors, skipped)
+            else:
+                yield from _some_file(match, skipped)
+    else:
+        raise DataError(f"{path} does not exist; check the name")
+
+
+def _walk(
+    folder: str, errors: Errors, skipped: dict[str, list[str]]
+) -> Iterator[tuple[Source, object]]:
+    """The text files under a folder in the order of their paths."""
+
+    def fail(error: OSError) -> None:
+        if errors != "skip":
+            raise DataError(f"folder {error.filename} cannot be read: {error.strerror}") from error
+        skipped["cannot be read"].append(f"folder {error.filename}")
+
+    paths: list[str] = []
+    for parent, folders, names in os.walk(folder, onerror=fail):
+        if parent != folder and _is_model(names):
+            skipped["a model or a run"].append(parent)
+            folders.clear()
+            continue
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        paths += [os.path.join(parent, name) for name in names if not name.startswith(".")]
+    for path in sorted(paths, key=_parts):
+        if _classify(path)[0] is None:
+            skipped["no suffix of a text"].append(path)
+        else:
+            yield from _some_file(path, skipped)
+
+
+def _some_file(path: str, skipped: dict[str, list[str]]) -> Iterator[tuple[Source, object]]:
+    """A file that nobody named, if it is regular and has something in it."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        skipped["not a regular file"].append(path)
+        return
+    if not stat.S_ISREG(status.st_mode):
+        skipped["not a regular file"].append(path)
+    elif status.st_size == 0:
+        skipped["empty"].append(path)
+    else:
+        yield _source(path, status), (status.st_dev, status.st_ino)
+
+
+def _find_remote(address: str, skipped: dict[str, list[str]]) -> Iterator[Source]:
+    with explained_errors(address):
+        import fsspec
+
+        system, path = fsspec.core.url_to_fs(address)
+        found: dict[str, Any] = {}
+        is_file = system.isfile(path)
+        if not is_file and glob.has_magic(path):
+            found = system.glob(path, detail=True)
+        elif not is_file and system.isdir(path):
+            found = system.find(path, detail=True)
+        else:
+            found = {path: system.info(path)}
+    for name in sorted(found):
+        info, full = found[name], str(system.unstrip_protocol(name))
+        kind, compression = _classify(full.split("?")[0] if full.startswith("http") else full)
+        if info.get("type", "file") != "file":
+            continue
+        if kind is None and not is_file:
+            skipped["no suffix of a text"].append(full)
+            continue
+        stamps = (info.get(key) for key in ("ETag", "etag", "blob_id", "mtime"))
+        # Some servers tell only the size.
+        stamp = next((str(value) for value in stamps if value), "unknown")
+        yield Source(full, kind or "text", compression, info.get("size"), stamp, is_remote=True)
+
+
+def _source(path: str, status: os.stat_result) -> Source:
+    kind, compression = _classify(path)
+    return Source(path, kind or "text", compression, *stamp_of(status))
+
+
+def _classify(path: str) -> tuple[str | None, Literal["gzip", "zstd", "xz"] | None]:
+    stem, suffix = os.path.splitext(path.lower())
+    compression = _COMPRESSIONS.get(suffix)
+    if compression is not None:
+        suffix = os.path.splitext(stem)[1]
+    return _FORMATS.get(suffix), compression
+
+
+def _is_model(names: Sequence[str]) -> bool:
+    """Whether a folder is an exported model or a run of ours, whose cards and logs are no text."""
+    is_run = {"config.yaml", "metrics.jsonl"} <= set(names)
+    return is_run or any(name.endswith(".safetensors") for name in names)
+
+
+def _parts(path: str) -> list[str]:
+    return path.split(os.sep)
+
+
+def _warn(skipped: dict[str, list[str]]) -> None:
+    for reason, names in skipped.items():
+        more = len(names) - _NAMES_SHOWN
+        shown = ", ".join(names[:_NAMES_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+        inputs = "input" if len(names) == 1 else "inputs"
+        _log.warning("skipped %s %s (%s): %s", f"{len(names):,}", inputs, reason, shown)
