@@ -84,12 +84,11 @@ class TransformerBlock(nn.Module):
         attended = self.dropout(self.attention(normal, token_positions, cache, starts, extra))
         if self.norm == "pre":
             x, normal = self.feed_forward_norm.of_sum(x, attended)
-            return x + self.dropout(self.feed_forward(normal))
-        x = x + attended
-        if self.norm == "none":
-            return x + self.dropout(self.feed_forward(x))
-        x = self.attention_norm(x)
-        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
+        else:
+            x = x + attended
+            normal = x = self.attention_norm(x) if self.norm == "post" else x
+        y: Tensor = x + self.dropout(self.feed_forward(normal))
+        return self.feed_forward_norm(y) if self.norm == "post" else y
 
     def extra_repr(self) -> str:
         return f"norm={self.norm}"
