@@ -1,7 +1,6 @@
 """The small layers against torch's own functions, and how their weights begin."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from groundup.nn import Embedding, FeedForward, Linear, RMSNorm, SwiGLU
+from groundup.nn import Embedding, Linear, RMSNorm, SwiGLU
 from groundup.nn.initialization import truncated_normal_
 from groundup.nn.linear import packed_linear
 
@@ -119,28 +118,6 @@ def test_swiglu_is_its_formula(leading: tuple[int, ...], dtype: torch.dtype, agr
     assert out.dtype == dtype
     relative = 0.03 if dtype == torch.bfloat16 else 1e-6
     agree(out, gated_twin(layer, x), [x, *layer.parameters()], relative=relative)
-
-
-@pytest.mark.parametrize(
-    ("activation", "function"),
-    [
-        ("silu", functional.silu),
-        ("gelu", functional.gelu),
-        ("relu2", lambda x: functional.relu(x).square()),
-    ],
-)
-@pytest.mark.parametrize("leading", LEADING)
-def test_plain_kinds_are_their_formula(
-    activation: str,
-    function: Callable[[Tensor], Tensor],
-    leading: tuple[int, ...],
-    agree: Any,
-) -> None:
-    layer = FeedForward(10, 13, activation)
-    weights = [layer.up.weight, layer.down.weight]
-    x = torch.randn(*leading, 10, requires_grad=True)
-    expected = functional.linear(function(functional.linear(x, weights[0])), weights[1])
-    agree(layer(x), expected, [x, *weights], rtol=1e-5, atol=1e-5)
 
 
 # The standard deviation of a normal value that is known to lie within three sigma.

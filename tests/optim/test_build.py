@@ -1,13 +1,10 @@
 """From settings to an optimizer: which one, who gets weight decay, and who is a matrix for Muon."""
 
-import importlib
 from typing import Any
 
 import pytest
 from torch import nn
 
-import groundup.nn
-import groundup.optim
 from groundup.errors import ConfigError
 from groundup.optim import (
     AdamW,
@@ -119,12 +116,3 @@ def test_settings_reach_the_optimizer(tiny_model: Any) -> None:
 def test_settings_have_bounds(kind: Any, values: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         kind(**values)
-
-
-@pytest.mark.parametrize("package", ["groundup.nn", "groundup.optim", "groundup.model"])
-def test_every_public_name_resolves(package: str) -> None:
-    module = importlib.import_module(package)
-    assert all(getattr(module, name) is not None for name in module.__all__)
-    with pytest.raises(AttributeError, match=f"'{package}' has no attribute 'Adam'"):
-        module.Adam  # noqa: B018
-    assert groundup.optim.cross_entropy is groundup.nn.cross_entropy

@@ -287,9 +287,3 @@ def test_step_t_of_sgd_has_the_rate_over_the_root_of_t_plus_one(device: torch.de
             (parameter.square().sum() / 2).backward()
             rule.step()
     torch.testing.assert_close(ours, theirs)
-
-
-def test_the_defaults_of_adamw_are_torchs() -> None:
-    ours = AdamW([torch.zeros(1, requires_grad=True)]).defaults
-    theirs = torch.optim.AdamW([torch.zeros(1, requires_grad=True)]).defaults
-    assert all(theirs[key] == value for key, value in ours.items())
