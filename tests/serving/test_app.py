@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from groundup.errors import GroundupError
@@ -191,13 +190,6 @@ def test_files_refer_to_files_of_ours_and_make_no_markup_of_text(source: Path) -
     assert [address for address in addresses if "www.w3.org" not in address] == []
     banned = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function"
     assert re.findall(banned, text) == []
-
-
-def test_an_unchanged_file_is_not_sent_again(running: Any) -> None:
-    first: httpx.Response = running.get("/static/pages.css")
-    assert first.headers["cache-control"] == "no-cache"
-    again = running.get(str(first.url), headers={"If-None-Match": first.headers["etag"]})
-    assert (again.status_code, again.content) == (304, b"")
 
 
 def test_plots_are_drawn_by_the_installed_plotly(

@@ -17,7 +17,7 @@ import yaml
 
 from groundup.checkpoint import CheckpointFolder
 from groundup.cli.serve import Arguments, run
-from groundup.errors import CheckpointError, ConfigError
+from groundup.errors import ConfigError
 from groundup.generation import LanguageModel
 from groundup.runtime import memory_bytes
 from groundup.serving import launch as launching
@@ -230,22 +230,6 @@ def test_other_machines_are_not_let_in_without_a_token(run_folder: Path) -> None
     for host in ("0.0.0.0", "::"):
         with pytest.raises(ConfigError, match="no token keeps strangers out"):
             run(Arguments(run=str(run_folder), host=host, port=0))
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "words"),
-    [
-        ({"run": "nothing"}, ConfigError, "run nothing does not exist"),
-        ({"run": "../../etc"}, ConfigError, "does not exist|not a run folder"),
-        ({"checkpoint": "8"}, CheckpointError, "8"),
-        ({"device": "cuda:99"}, ConfigError, "cuda"),
-    ],
-)
-def test_a_wrong_command_line_is_one_error(
-    run_folder: Path, change: dict[str, Any], error: type[Exception], words: str
-) -> None:
-    with pytest.raises(error, match=words):
-        run(Arguments(**{"run": str(run_folder), "port": 0, **change}))
 
 
 @pytest.mark.parametrize(

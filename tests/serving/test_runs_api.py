@@ -41,10 +41,6 @@ def runs_folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def client(runs_folder: Path) -> TestClient:
-    return client_of(runs_folder)
-
-
-def client_of(runs_folder: Path) -> TestClient:
     handlers: Any = {ApiError: lambda request, error: error.response()}
     return TestClient(Starlette(routes=RunsApi(runs_folder).routes(), exception_handlers=handlers))
 
@@ -64,16 +60,6 @@ def make_run(runs_folder: Path, name: str = "one", **changes: Any) -> RunFolder:
 def add_line(folder: RunFolder, step: int, **values: Any) -> None:
     record = {"step": step, "wall_seconds": step * 0.5, "tokens": step * 64, **values}
     append_json_line(folder.metrics_file, record)
-
-
-def add_log(folder: RunFolder, text: str) -> None:
-    with open(folder.log_file, "a", encoding="utf-8") as file:
-        file.write(f"2026-01-02 03:04:05,678 {text}\n")
-
-
-def make_old(folder: RunFolder) -> None:
-    for path in folder.path.iterdir():
-        os.utime(path, (LONG_AGO, LONG_AGO))
 
 
 def metrics(client: Client, name: str = "one", **query: Any) -> Any:
@@ -211,7 +197,6 @@ def test_no_path_trick_leads_out_of_the_runs_folder(
     add_line(make_run(runs_folder), 1, loss=1.0)
     secret = make_run(tmp_path, "secret")
     add_line(secret, 1, samples=[SECRET])
-    add_log(secret, f"ERROR {SECRET}")
     (runs_folder / "link").symlink_to(secret.path)
     with start(runs_folder=runs_folder) as running:
         for trick in PATH_TRICKS:
@@ -234,7 +219,6 @@ def test_links_and_pipes_in_a_run_folder_are_not_followed(
 ) -> None:
     secret = make_run(tmp_path, "secret", **{"data.shards": SECRET})
     add_line(secret, 1, samples=[SECRET])
-    add_log(secret, f"ERROR {SECRET}")
     Outcome("failed", reason=SECRET).write(secret.outcome_file)
     write_json_atomic(secret.environment_file, {"device": SECRET})
     linked = runs_folder / "linked"
@@ -253,56 +237,39 @@ def test_links_and_pipes_in_a_run_folder_are_not_followed(
     assert SECRET not in client.get("/api/runs").text
 
 
-@pytest.mark.parametrize("query", ["after=-1", "after=x", "after=1e3", "limit=1", "limit=1e9"])
-def test_a_bad_query_is_refused(client: Client, runs_folder: Path, query: str) -> None:
-    make_run(runs_folder)
-    assert 400 <= client.get(f"/api/runs/one/metrics?{query}").status_code < 500
-
-
-STOPPED = "INFO stopped after step 3 of 100 and saved in runs/one; go on with --resume"
-ERROR = "ERROR GroundupError: out of memory on cpu"
-
-
 @pytest.mark.parametrize(
-    ("log", "outcome", "is_claimed", "is_old", "state"),
+    ("outcome", "is_claimed", "is_old", "state"),
     [
-        (STOPPED, "diverged", False, False, "failed"),
-        (STOPPED, "diverged", True, False, "running"),
-        ("", "finished", False, True, "finished"),
-        ("INFO step 3/100  loss 2.0", None, True, False, "running"),
-        ("INFO step 3/100  loss 2.0", None, True, True, "stalled"),
-        ("INFO step 3/100  loss 2.0", None, False, False, "running"),
-        ("INFO step 3/100  loss 2.0", None, False, True, "failed"),
-        (STOPPED, "stopped", False, False, "stopped"),
-        (STOPPED, "stopped", True, False, "running"),
-        (ERROR, "failed", False, False, "failed"),
-        (ERROR, "failed", True, False, "running"),
+        ("diverged", False, False, "failed"),
+        ("diverged", True, False, "running"),
+        ("finished", False, True, "finished"),
+        (None, True, False, "running"),
+        (None, True, True, "stalled"),
+        (None, False, False, "running"),
+        (None, False, True, "failed"),
+        ("stopped", False, False, "stopped"),
+        ("failed", False, False, "failed"),
     ],
 )
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the system has no list of locks")
-def test_the_state_follows_from_lock_log_and_silence(
-    client: Client,
-    runs_folder: Path,
-    log: str,
-    outcome: Any,
-    is_claimed: bool,
-    is_old: bool,
-    state: str,
+def test_the_state_follows_from_lock_outcome_and_silence(
+    client: Client, runs_folder: Path, outcome: Any, is_claimed: bool, is_old: bool, state: str
 ) -> None:
     folder = make_run(runs_folder)
     add_line(folder, 3, loss=2.0)
-    add_log(folder, log)
     if outcome is not None:
         Outcome(outcome, 3, "GroundupError: out of memory on cpu").write(folder.outcome_file)
     if is_old:
-        make_old(folder)
+        for path in folder.path.iterdir():
+            os.utime(path, (LONG_AGO, LONG_AGO))
     with folder.claim(resume=True) if is_claimed else contextlib.nullcontext():
         run = details(client)
         (listed,) = client.get("/api/runs").json()["runs"]
     assert run["status"] == listed["status"] == state
-    assert run["message"] == listed["message"]
-    if log == ERROR or outcome == "diverged":
-        assert is_claimed or "out of memory" in run["message"]
+    assert outcome != "failed" or "out of memory" in run["message"]
+    # A look never keeps a trainer out.
+    with folder.claim(resume=True):
+        assert details(client)["status"] in ("running", "stalled")
 
 
 @given(

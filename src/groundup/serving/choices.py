@@ -206,31 +206,25 @@ class Form(NamedTuple):
     whole: Callable[[str], dict[str, Any]]
     piece: Callable[[str], dict[str, Any]]
     """The text's field in a whole answer and in an event of a stream."""
-    logprobs: Callable[[Sequence[Piece]], dict[str, Any]]
+    logprobs: Callable[[TokenSpelling, Sequence[Piece]], dict[str, Any]]
     opening: dict[str, Any] | None = None
     """The field in the first event of a choice, if it begins with an event of its own."""
 
 
-def text_form(spelling: TokenSpelling) -> Form:
-    def write(text: str) -> dict[str, Any]:
-        return {"text": text}
-
-    return Form("cmpl", "text_completion", "text_completion", write, write, spelling.logprobs)
-
-
-def chat_form(spelling: TokenSpelling) -> Form:
-    def write_message(text: str) -> dict[str, Any]:
-        return {"message": {"role": "assistant", "content": text, "refusal": None}}
-
-    def write_delta(text: str) -> dict[str, Any]:
-        return {"delta": {"content": text} if text else {}}
-
-    return Form(
-        "chatcmpl",
-        "chat.completion",
-        "chat.completion.chunk",
-        write_message,
-        write_delta,
-        spelling.chat_logprobs,
-        opening={"delta": {"role": "assistant", "content": ""}},
-    )
+TEXT_FORM = Form(
+    "cmpl",
+    "text_completion",
+    "text_completion",
+    lambda text: {"text": text},
+    lambda text: {"text": text},
+    TokenSpelling.logprobs,
+)
+CHAT_FORM = Form(
+    "chatcmpl",
+    "chat.completion",
+    "chat.completion.chunk",
+    lambda text: {"message": {"role": "assistant", "content": text, "refusal": None}},
+    lambda text: {"delta": {"content": text} if text else {}},
+    TokenSpelling.chat_logprobs,
+    opening={"delta": {"role": "assistant", "content": ""}},
+)

@@ -22,16 +22,15 @@ from starlette.types import Receive, Scope, Send
 
 from groundup.serving.api_errors import ApiError, internal_error
 from groundup.serving.choices import (
+    CHAT_FORM,
+    TEXT_FORM,
     ChoiceText,
-    Form,
     Piece,
     TokenSpelling,
-    chat_form,
     score_prompt,
-    text_form,
 )
-from groundup.serving.completion_plan import Plan, make_plan
-from groundup.serving.protocol import ChatRequest, CompletionRequest
+from groundup.serving.completion_plan import AnyRequest, Plan, make_plan
+from groundup.serving.protocol import ChatRequest
 
 if TYPE_CHECKING:
     from groundup.generation import LanguageModel
@@ -65,34 +64,22 @@ class Completions:
         settings: ServerSettings,
         scheduler: Scheduler,
     ) -> None:
-        self._name = name
-        self._language_model = language_model
+        self.name = name
+        self.language_model = language_model
+        self.scheduler = scheduler
+        self.spelling = TokenSpelling(language_model.tokenizer)
         self._settings = settings
-        self._scheduler = scheduler
-        spelling = TokenSpelling(language_model.tokenizer)
-        self._text_form, self._chat_form = text_form(spelling), chat_form(spelling)
 
-    async def answer(self, request: Request, body: CompletionRequest | ChatRequest) -> Response:
-        plan_it = functools.partial(
-            make_plan, body, self._name, self._language_model, self._settings
-        )
+    async def answer(self, request: Request, body: AnyRequest) -> Response:
+        plan_it = functools.partial(make_plan, body, self.name, self.language_model, self._settings)
         length = int(request.headers.get("content-length", _LONG_BYTES))
         plan = await asyncio.to_thread(plan_it) if length >= _LONG_BYTES else plan_it()
-        client = request.scope["client_name"]
-        running = _Running(plan, self._language_model, self._scheduler, client)
-        form = self._chat_form if isinstance(body, ChatRequest) else self._text_form
-        frame = {
-            "id": f"{form.id_prefix}-{secrets.token_hex(12)}",
-            "object": form.chunk_object if body.stream else form.object,
-            "created": int(time.time()),
-            "model": self._name,
-        }
+        running = _Running(self, plan, body, request.scope["client_name"])
         try:
             if body.stream:
                 # The first tokens decide the status: an error before them is not a stream.
                 news = await _unless_left(request, running.next_pieces())
-                events = _events(running, form, frame, news, body.wants_usage_chunk)
-                return _EventStream(events, running.close)
+                return _EventStream(running.events(news), running.close)
             parts = await _unless_left(request, running.collect())
         except _ClientLeftError:
             running.close()
@@ -100,148 +87,132 @@ class Completions:
         except BaseException:
             running.close()
             raise
-        render = functools.partial(_render, running, form, frame, parts)
         # With log-probabilities an answer may have megabytes.
         is_long = plan.echo or plan.has_logprobs
-        content = await asyncio.to_thread(render) if is_long else render()
-        return Response(content, media_type="application/json")
-
-
-async def _events(
-    running: _Running,
-    form: Form,
-    frame: dict[str, Any],
-    news: list[tuple[int, list[Piece]]],
-    wants_usage: bool,
-) -> AsyncIterator[bytes]:
-    """The stream: pieces as they come, the usage if wanted, and [DONE]."""
-    head = _to_json(frame)[:-1]
-    try:
-        if form.opening is not None:
-            openings = [_choice(i, form.opening, None, None) for i in range(len(running.texts))]
-            yield b"".join([_wrap(head, opening) for opening in openings])
-        while True:
-            chunks = [chunk for one in news for chunk in _chunks(running, form, head, *one)]
-            if chunks:
-                yield b"".join(chunks)
-            if running.is_done:
-                break
-            news = await running.next_pieces()
-    except ApiError as error:
-        # The status has been sent; clients know an error inside a stream by this shape.
-        yield _event(error.body())
-        return
-    except Exception:
-        _log.exception("a stream failed")
-        yield _event(internal_error().body())
-        return
-    if wants_usage:
-        yield _event({**frame, "choices": [], **running.summary()})
-    yield b"data: [DONE]\n\n"
-
-
-def _chunks(
-    running: _Running, form: Form, head: str, index: int, pieces: list[Piece]
-) -> Iterator[bytes]:
-    """One event a token if log-probabilities are wanted, else one for all that has come."""
-    has_logprobs, reason = running.plan.has_logprobs, running.texts[index].finish_reason
-    groups = [[piece] for piece in pieces] if has_logprobs and pieces else [pieces]
-    for number, group in enumerate(groups, start=1):
-        end = reason if number == len(groups) else None
-        if group or end:
-            field = form.piece("".join([piece.text for piece in group]))
-            logprobs = form.logprobs(group) if has_logprobs else None
-            yield _wrap(head, _choice(index, field, logprobs, end))
-
-
-def _choice(
-    index: int, field: dict[str, Any], logprobs: Any, finish_reason: str | None
-) -> dict[str, Any]:
-    return {"index": index, **field, "logprobs": logprobs, "finish_reason": finish_reason}
-
-
-def _wrap(head: str, choice: dict[str, Any]) -> bytes:
-    return f'data: {head},"choices":[{_to_json(choice)}],"usage":null}}\n\n'.encode()
-
-
-def _event(value: dict[str, Any]) -> bytes:
-    return f"data: {_to_json(value)}\n\n".encode()
-
-
-def _render(
-    running: _Running, form: Form, frame: dict[str, Any], parts: list[list[Piece]]
-) -> bytes:
-    """The whole answer, one choice at a time: the encoder holds Python's lock."""
-    choices = [
-        _to_json(
-            _choice(
-                index,
-                form.whole("".join(piece.text for piece in pieces)),
-                form.logprobs(pieces) if running.plan.has_logprobs else None,
-                running.texts[index].finish_reason,
-            )
+        content = (
+            await asyncio.to_thread(running.render, parts) if is_long else running.render(parts)
         )
-        for index, pieces in enumerate(parts)
-    ]
-    head, tail = _to_json(frame)[:-1], _to_json(running.summary())[1:]
-    return f'{head},"choices":[{",".join(choices)}],{tail}'.encode()
+        return Response(content, media_type="application/json")
 
 
 class _Running:
     """The choices of a plan while they are generated. `close` it whatever happens, so that rows
     that nobody reads are freed."""
 
-    def __init__(
-        self, plan: Plan, language_model: LanguageModel, scheduler: Scheduler, client: str
-    ) -> None:
-        self.plan = plan
-        self._scheduler = scheduler
-        model, tokenizer = language_model.model, language_model.tokenizer
+    def __init__(self, model: Completions, plan: Plan, body: AnyRequest, client: str) -> None:
+        self._plan = plan
+        self._scheduler = model.scheduler
+        self._spelling = model.spelling
+        self._wants_usage = body.wants_usage_chunk
+        self._form = form = CHAT_FORM if isinstance(body, ChatRequest) else TEXT_FORM
+        self._frame = {
+            "id": f"{form.id_prefix}-{secrets.token_hex(12)}",
+            "object": form.chunk_object if body.stream else form.object,
+            "created": int(time.time()),
+            "model": model.name,
+        }
+        self._head = _to_json(self._frame)[:-1]
+        tokenizer, stop = model.language_model.tokenizer, plan.wanted.stop
         prompts = [prompt for prompt in plan.prompts for _ in range(plan.num_choices)]
-        self.texts = [
-            ChoiceText(
-                tokenizer,
-                plan.wanted.stop,
-                echo=prompt.text if plan.echo else None,
-                with_entries=plan.has_logprobs,
-            )
-            for prompt in prompts
+        echoes = [prompt.text if plan.echo else None for prompt in prompts]
+        self._texts = [
+            ChoiceText(tokenizer, stop, echo=echo, with_entries=plan.has_logprobs)
+            for echo in echoes
         ]
         if not plan.wanted.max_tokens:
-            for text in self.texts:
+            for text in self._texts:
                 text.finish_reason = "length"
         # Echoed prompts are scored before their choices begin, by calls between engine steps.
         is_scored = plan.echo and plan.has_logprobs
         self._scored = [n for n, prompt in enumerate(plan.prompts) if is_scored and prompt.text]
+        score = functools.partial(score_prompt, model.language_model.model, tokenizer)
         calls = [
-            functools.partial(
-                score_prompt, model, tokenizer, plan.prompts[number].ids, plan.num_alternatives
-            )
+            functools.partial(score, plan.prompts[number].ids, plan.num_alternatives)
             for number in self._scored
         ]
         self._num_calls = self._num_calls_left = len(calls)
         work: list[Any] = [*calls, *(plan.requests if plan.wanted.max_tokens else ())]
-        self._job = scheduler.submit(work, client) if work else None
+        self._job = self._scheduler.submit(work, client) if work else None
         # What choices begin with that needs no score.
         self._pending = {
-            index: [Piece(prompt.text)] if plan.echo and prompt.text else []
-            for index, prompt in enumerate(prompts)
+            index: [Piece(echo)] if echo else []
+            for index, echo in enumerate(echoes)
             if index // plan.num_choices not in self._scored
         }
 
     @property
     def is_done(self) -> bool:
-        return not self._num_calls_left and all(text.is_done for text in self.texts)
+        return not self._num_calls_left and all(text.is_done for text in self._texts)
 
-    def summary(self) -> dict[str, Any]:
-        num_prompt = sum(len(prompt.ids) for prompt in self.plan.prompts)
-        num_new = sum(text.num_tokens for text in self.texts)
+    async def events(self, news: list[tuple[int, list[Piece]]]) -> AsyncIterator[bytes]:
+        """The stream: pieces as they come, the usage if wanted, and [DONE]."""
+        try:
+            if self._form.opening is not None:
+                opening = {**self._form.opening, "logprobs": None, "finish_reason": None}
+                chunks = [{"index": index, **opening} for index in range(len(self._texts))]
+                yield b"".join(map(self._wrap, chunks))
+            while True:
+                chunks = [chunk for one in news for chunk in self._chunks(*one)]
+                if chunks:
+                    yield b"".join(map(self._wrap, chunks))
+                if self.is_done:
+                    break
+                news = await self.next_pieces()
+        except ApiError as error:
+            # The status has been sent; clients know an error inside a stream by this shape.
+            yield _event(error.body())
+            return
+        except Exception:
+            _log.exception("a stream failed")
+            yield _event(internal_error().body())
+            return
+        if self._wants_usage:
+            yield _event({**self._frame, "choices": [], **self._summary()})
+        yield b"data: [DONE]\n\n"
+
+    def _chunks(self, index: int, pieces: list[Piece]) -> Iterator[dict[str, Any]]:
+        """One event a token if log-probabilities are wanted, else one for all that has come."""
+        reason = self._texts[index].finish_reason
+        groups = [[piece] for piece in pieces] if self._plan.has_logprobs and pieces else [pieces]
+        for number, group in enumerate(groups, start=1):
+            end = reason if number == len(groups) else None
+            if group or end:
+                yield self._choice(index, group, self._form.piece, end)
+
+    def _choice(
+        self,
+        index: int,
+        pieces: list[Piece],
+        write: Callable[[str], dict[str, Any]],
+        finish_reason: str | None,
+    ) -> dict[str, Any]:
+        has_logprobs = self._plan.has_logprobs
+        logprobs = self._form.logprobs(self._spelling, pieces) if has_logprobs else None
+        field = write("".join([piece.text for piece in pieces]))
+        return {"index": index, **field, "logprobs": logprobs, "finish_reason": finish_reason}
+
+    def _wrap(self, choice: dict[str, Any]) -> bytes:
+        return f'data: {self._head},"choices":[{_to_json(choice)}],"usage":null}}\n\n'.encode()
+
+    def render(self, parts: list[list[Piece]]) -> bytes:
+        """The whole answer, one choice at a time: the encoder holds Python's lock."""
+        write, texts = self._form.whole, self._texts
+        choices = [
+            _to_json(self._choice(index, pieces, write, texts[index].finish_reason))
+            for index, pieces in enumerate(parts)
+        ]
+        tail = _to_json(self._summary())[1:]
+        return f'{self._head},"choices":[{",".join(choices)}],{tail}'.encode()
+
+    def _summary(self) -> dict[str, Any]:
+        num_prompt = sum(len(prompt.ids) for prompt in self._plan.prompts)
+        num_new = sum(text.num_tokens for text in self._texts)
         usage = {
             "prompt_tokens": num_prompt,
             "completion_tokens": num_new,
             "total_tokens": num_prompt + num_new,
         }
-        seed = self.plan.wanted.seed
+        seed = self._plan.wanted.seed
         # As it was sent: requests have signed seeds.
         return {"usage": usage, "seed": seed - 2**64 if seed >= 2**63 else seed}
 
@@ -252,25 +223,25 @@ class _Running:
             return list(news.items())
         for event in await self._job.next_events():
             index = event.number - self._num_calls
-            if event.error is not None and (index < 0 or not self.texts[index].is_done):
+            if event.error is not None and (index < 0 or not self._texts[index].is_done):
                 raise event.error
             if index < 0:
                 self._num_calls_left -= 1
                 number = self._scored[event.number]
-                text = self.plan.prompts[number].text
+                text = self._plan.prompts[number].text
                 pieces = [Piece(text[entry.begin : entry.end], entry) for entry in event.result]
-                for choice in range(self.plan.num_choices):
-                    news[number * self.plan.num_choices + choice] = list(pieces)
-            elif event.token is not None and not self.texts[index].is_done:
-                news.setdefault(index, []).extend(self.texts[index].push(event.token))
-                if event.token.finish_reason is None and self.texts[index].is_done:
+                for choice in range(self._plan.num_choices):
+                    news[number * self._plan.num_choices + choice] = list(pieces)
+            elif event.token is not None and not self._texts[index].is_done:
+                news.setdefault(index, []).extend(self._texts[index].push(event.token))
+                if event.token.finish_reason is None and self._texts[index].is_done:
                     # A stop string has come, of which the engine knows nothing.
                     self._scheduler.cancel([self._job.rows[event.number]])
         return list(news.items())
 
     async def collect(self) -> list[list[Piece]]:
         """All pieces of each choice, to its end."""
-        parts: list[list[Piece]] = [[] for _ in self.texts]
+        parts: list[list[Piece]] = [[] for _ in self._texts]
         while True:
             for index, pieces in await self.next_pieces():
                 parts[index] += pieces
@@ -281,6 +252,10 @@ class _Running:
         """Cancel what has not come to its end."""
         if self._job is not None and not self.is_done:
             self._scheduler.cancel(self._job.rows)
+
+
+def _event(value: dict[str, Any]) -> bytes:
+    return f"data: {_to_json(value)}\n\n".encode()
 
 
 class _EventStream(StreamingResponse):

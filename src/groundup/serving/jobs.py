@@ -94,15 +94,15 @@ class Outbox:
         if self._events:
             # Nobody waits on a closed loop.
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(_hand_over, self._events)
+                self._loop.call_soon_threadsafe(self._hand_over, self._events)
         self._events = {}
         self._is_urgent = False
         self._last_sent = time.perf_counter()
 
-
-def _hand_over(events: dict[Job, list[Event]]) -> None:
-    for job, items in events.items():
-        job.receive(items)
+    @staticmethod
+    def _hand_over(events: dict[Job, list[Event]]) -> None:
+        for job, items in events.items():
+            job.receive(items)
 
 
 class FairQueue:

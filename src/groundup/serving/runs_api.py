@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy
 from pydantic import BaseModel, Field, ValidationError
@@ -166,7 +166,7 @@ def last_change(folder: RunFolder) -> float | None:
 
 def describe(folder: RunFolder) -> dict[str, Any]:
     """Everything except the curves."""
-    settings = _read_small(folder).settings
+    settings = _read_small(folder)[0]
     with _reader_of(folder.metrics_file).reading() as metrics:
         samples = _samples(metrics, settings.get("samples.prompts"))
         health = _health(metrics)
@@ -297,16 +297,11 @@ def _samples(metrics: Metrics, prompts: Any) -> list[dict[str, Any]]:
     ]
 
 
-class _Small(NamedTuple):
-    """What a run's small files say, and its newest metrics."""
-
-    settings: dict[str, Any]
-    newest: Newest
-    started: float | None
-    num_parameters: int | None
+_Small = tuple[dict[str, Any], Newest, float | None, int | None]
 
 
 def _read_small(folder: RunFolder) -> _Small:
+    """Settings, newest metrics, the start in seconds since the epoch, and parameters."""
     files = (folder.config_file, folder.metrics_file, folder.environment_file)
     return _read_once(folder.path, tuple(map(file_signature, files)))
 
@@ -325,4 +320,4 @@ def _read_once(path: Path, signatures: tuple[tuple[int, int, int] | None, ...]) 
     with contextlib.suppress(ArithmeticError):
         num_parameters = None if model is None else sum(count_parameters(model).values())
     newest = read_newest(folder.metrics_file, follow_links=False)
-    return _Small(settings, newest, started, num_parameters)
+    return settings, newest, started, num_parameters
