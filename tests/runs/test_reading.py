@@ -9,7 +9,7 @@ import pytest
 
 from groundup.model.config import ModelConfig
 from groundup.runs.config import model_of
-from groundup.runs.metrics import Metrics, SpikeDetector, as_float, parse_line
+from groundup.runs.metrics import Metrics, as_float, parse_line
 from groundup.runs.metrics_file import MetricsReader, read_metrics
 
 
@@ -58,22 +58,27 @@ def test_the_model_of_settings_is_known_where_they_fit() -> None:
 
 def test_a_spike_is_found_and_noise_is_none() -> None:
     noise = random.Random(0)
-    losses = [1 + 7 * math.exp(-i / 300) + noise.gauss(0, 0.05) for i in range(20_000)]
-    calm, shaken = SpikeDetector(), SpikeDetector()
-    for step, loss in enumerate(losses):
-        calm.add(step, loss)
-        shaken.add(step, loss + 3 * (step in (5000, 5001, 12_000)))
-    assert calm.num_spikes == 0
-    assert shaken.num_spikes == 2
-    assert [spike.step for spike in shaken.spikes] in ([5000, 12_000], [5001, 12_000])
-    assert shaken.spikes[1].expected == pytest.approx(1, abs=0.2)
+    losses = [1 + 7 * math.exp(-i / 300) + noise.gauss(0, 0.02) for i in range(5_000)]
+    calm = columns_of(*({"step": step, "loss": loss} for step, loss in enumerate(losses)))
+    assert calm.find_spikes() == []
+    for step in (2000, 2001, 4000):
+        losses[step] += 3
+    shaken = columns_of(*({"step": step, "loss": loss} for step, loss in enumerate(losses)))
+    assert [spike.step for spike in shaken.find_spikes()] in ([2000, 4000], [2001, 4000])
+    assert shaken.find_spikes()[1].expected == pytest.approx(1, abs=0.2)
 
 
 def test_a_new_plateau_is_one_spike_and_then_the_course() -> None:
-    detector = SpikeDetector()
-    for step in range(400):
-        detector.add(step, 1.0 if step < 200 else 3.0)
-    assert detector.num_spikes == 1
+    plateau = columns_of(*({"step": step, "loss": 1.0 + 2 * (step > 200)} for step in range(400)))
+    assert len(plateau.find_spikes()) == 1
+
+
+def test_a_line_of_many_megabytes_hides_nothing_after_it(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    long = b'{"step": 2, "x": "' + b"x" * (17 << 20) + b'"}\n'
+    file.write_bytes(b'{"step": 1}\n' + long + b'{"step": 3}\n')
+    metrics = read_metrics(file)
+    assert (metrics.num_lines, metrics.num_damaged, metrics.last_step) == (2, 1, 3)
 
 
 def test_the_follower_and_the_whole_reading_agree(tmp_path: Path) -> None:

@@ -18,8 +18,7 @@ from groundup.text_files import read_document_batches
 from groundup.tokenizer import Tokenizer
 from groundup.training import train
 from groundup.training.clock import Clock
-from groundup.training.likelihood import evaluate_documents
-from groundup.training.tasks import Accuracy, TaskEvaluator
+from groundup.training.tasks import Accuracy, TaskEvaluator, evaluate_documents
 from groundup.training.verify import compare_runs
 
 END = "<|endoftext|>"

@@ -195,7 +195,7 @@ class _Measuring:
         """On the documents of files."""
         from groundup.cli.terminal import progress_bar
         from groundup.text_files import read_document_batches
-        from groundup.training.likelihood import evaluate_documents
+        from groundup.training.tasks import evaluate_documents
 
         with progress_bar("evaluating") as report:
             found = evaluate_documents(
@@ -231,7 +231,7 @@ class _Measuring:
 
     @property
     def _batch_tokens(self) -> int:
-        from groundup.training.likelihood import batch_tokens_of
+        from groundup.training.tasks import batch_tokens_of
 
         return batch_tokens_of(self._num_sequences, self._config.model.context_length)
 

@@ -215,8 +215,7 @@ def _look(project: Project, plan: dict[str, Any]) -> None:
 
 def _best_checkpoint(run: Path) -> list[str]:
     """The flag for the checkpoint of the lowest validation loss, where it is not the newest."""
-    from groundup.runs.checkpoint_list import list_checkpoints
-    from groundup.runs.folder import RunFolder
+    from groundup.runs.folder import RunFolder, list_checkpoints
 
     _, *older = list_checkpoints(RunFolder(run).checkpoints)
     return ["--checkpoint", "best"] if any(one["is_best"] for one in older) else []

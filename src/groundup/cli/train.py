@@ -153,7 +153,7 @@ def sampler(config: RunConfig) -> "Callback":
     """What generates the samples of a run while it trains."""
     from groundup.generation import LanguageModel
     from groundup.training.callbacks import Callback
-    from groundup.training.likelihood import not_compiled
+    from groundup.training.execution import not_compiled
 
     class Sampler(Callback):
         def sample(self, model: "TransformerLM", tokenizer: "Tokenizer", prompt: str) -> str:

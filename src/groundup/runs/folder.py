@@ -8,7 +8,11 @@
 """
 
 import contextlib
+import fcntl
+import json
 import os
+import re
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,22 +20,23 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from groundup.config import flatten, load_settings, load_yaml, save_yaml
+from groundup.config import flatten, load_settings, save_yaml
 from groundup.errors import ConfigError
 from groundup.files import locked, parse_json, remove_stale_temporaries, write_json_atomic
 from groundup.runs.config import RunConfig
-from groundup.runs.outcome import (
-    Outcome,
-    log_to_file,
-    parse_outcome,
-)
-from groundup.runs.plain_files import open_plain_file
+from groundup.runs.metrics import is_number
+from groundup.runs.outcome import Outcome, log_to_file, parse_outcome
+from groundup.runs.plain_files import open_plain_file, read_tail
 
 if TYPE_CHECKING:
     from groundup.tokenizer import Tokenizer
 
-_LIST_OF_LOCKS = Path("/proc/locks")
-
+_STEP_NAME = re.compile(r"step_(\d{6,})", re.ASCII)
+_MAX_LISTED = 500
+# With the random state and the settings in it.
+_MAX_STATE_BYTES = 2**24
+# Who looks holds the lock for a moment; a trainer waits that long.
+_CLAIM_SECONDS = 1.0
 _MAX_JSON_BYTES = 2**20
 # YAML is read slowly, so that a large file of it would hold a reader up.
 _MAX_YAML_BYTES = 2**16
@@ -99,7 +104,13 @@ class RunFolder:
             raise ConfigError(f"{self.path} is a file: choose another --name for the run")
         folders = [path for path in (self.path, *self.path.parents) if not path.exists()]
         self.path.mkdir(parents=True, exist_ok=True)
-        with locked(self.path) as is_ours:
+        with contextlib.ExitStack() as stack:
+            until = time.monotonic() + _CLAIM_SECONDS
+            while not (is_ours := stack.enter_context(locked(self.path))):
+                stack.close()
+                if time.monotonic() > until:
+                    break
+                time.sleep(0.02)
             if not is_ours:
                 raise ConfigError(
                     f"another process is training in {self.path}: wait until it is done, or choose "
@@ -135,8 +146,12 @@ class RunFolder:
         """config.yaml by flat dotted names, unchecked; nothing while it is missing or damaged."""
         text = self._read_small(self.config_file)
         try:
-            is_readable = 0 < len(text) <= _MAX_YAML_BYTES
-            return dict(flatten(load_yaml(self.config_file))) if is_readable else {}
+            # By aliases a small file could stand for any number of values.
+            events = yaml.parse(text) if len(text) <= _MAX_YAML_BYTES else [yaml.AliasEvent("")]
+            if any(isinstance(event, yaml.AliasEvent) for event in events):
+                return {}
+            values = yaml.safe_load(text)
+            return dict(flatten(values)) if isinstance(values, dict) else {}
         except (ConfigError, OSError, ValueError, RecursionError, yaml.YAMLError):
             return {}
 
@@ -176,6 +191,22 @@ class RunFolder:
                 raise
             record.outcome().write(self.outcome_file)
 
+    def is_claimed(self) -> bool | None:
+        """Does a process of this machine train in the folder? None where it cannot be locked."""
+        try:
+            file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return None
+        finally:
+            os.close(file)
+        return False
+
     def read_outcome(self) -> Outcome | None:
         """How the run ended; None while it trains, and for a run that was killed."""
         return parse_outcome(self._read_small(self.outcome_file))
@@ -205,37 +236,41 @@ class RunFolder:
         return self.environment_file.is_file() and self.log_file.is_file()
 
 
-def is_claimed(folder: Path) -> bool | None:
-    """Does a process of this machine train in the folder? None where the system does not tell.
+def list_checkpoints(folder: Path) -> list[dict[str, Any]]:
+    """Step, size, time and validation loss of every checkpoint in `folder`, newest first.
 
-    The kernel's list of locks is read and no lock is tried, for a look must never turn away a
-    trainer that begins at that moment.
+    `is_best` marks the one with the least validation loss, the later of equals. Folders that vanish
+    meanwhile, as old checkpoints do, are left out.
     """
+    entries = []
+    with contextlib.suppress(OSError):
+        found = [match for name in os.listdir(folder) if (match := _STEP_NAME.fullmatch(name))]
+        steps = sorted(found, key=lambda match: int(match[1]), reverse=True)[:_MAX_LISTED]
+        entries = [one for match in steps if (one := _describe(folder / match[0], int(match[1])))]
+    measured = [entry for entry in entries if entry["validation_loss"] is not None]
+    if measured:
+        min(measured, key=lambda entry: float(entry["validation_loss"]))["is_best"] = True
+    return entries
+
+
+def _describe(path: Path, step: int) -> dict[str, Any] | None:
+    metric = None
     try:
-        file = f" {_device_of(folder)}:{os.stat(folder).st_ino} "
-        lines = _LIST_OF_LOCKS.read_text("ascii", "replace").splitlines()
-    except (OSError, LookupError):
+        with os.scandir(path) as files:
+            num_bytes = sum(file.stat(follow_symlinks=False).st_size for file in files)
+        written = os.stat(path).st_mtime
+    except OSError:
         return None
-    return any(" FLOCK " in line and file in line for line in lines)
-
-
-def _device_of(folder: Path) -> str:
-    """The device of a folder's file system as the list of locks has it, such as fe:00.
-
-    On btrfs that is not the device that `stat` gives, which differs from subvolume to subvolume.
-    """
-    file = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        facts = dict(line.split(":", 1) for line in _read_lines(f"/proc/self/fdinfo/{file}"))
-    finally:
-        os.close(file)
-    mounts = {words[0]: words[2] for words in map(str.split, _read_lines("/proc/self/mountinfo"))}
-    major, minor = map(int, mounts[facts["mnt_id"].strip()].split(":"))
-    return f"{major:02x}:{minor:02x}"
-
-
-def _read_lines(path: str) -> list[str]:
-    return Path(path).read_text("utf-8", "replace").splitlines()
+    with contextlib.suppress(ValueError, OverflowError, RecursionError, AttributeError):
+        state = read_tail(path / "state.json", _MAX_STATE_BYTES, follow_links=False)
+        metric = json.loads(state).get("metric")
+    return {
+        "step": step,
+        "num_bytes": num_bytes,
+        "written": written,
+        "validation_loss": float(metric) if is_number(metric) else None,
+        "is_best": False,
+    }
 
 
 def _take_back(files: Iterable[Path], folders: Iterable[Path]) -> None:

@@ -1,5 +1,5 @@
 """What metrics.jsonl says: numbers as columns, so that a run of a million lines fits in memory,
-and the events between them, spikes of the loss among them. `metrics_file` reads the file.
+and the events between them. `metrics_file` reads the file.
 """
 
 import json
@@ -7,7 +7,7 @@ import math
 import statistics
 from array import array
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 
@@ -17,69 +17,23 @@ _MAX_SAMPLES = 400
 _MAX_SAMPLE_CHARACTERS = 4_000
 # Too large for any metric of a run that has not diverged.
 _LIMIT = 1e30
-# How a spike of the loss is told from noise, see `SpikeDetector`.
-_MEMORY = 0.95
-_NUM_LINES_BEFORE_JUDGING = 20
+# A spike lies above the median of so many lines before it by eight of their median distances from
+# it, and by a tenth of it.
+_WINDOW = 25
 _DEVIATIONS = 8.0
 _LEAST_RISE = 0.1
 _MAX_SPIKES = 200
 
 
-@dataclass
-class Spike:
-    """A rise of one or several lines above what the lines before led to expect."""
+class Spike(NamedTuple):
+    """The highest of neighbouring losses that the lines before did not lead to expect."""
 
     step: int
     loss: float
     expected: float
 
 
-class SpikeDetector:
-    """Finds where a loss jumps out of its own recent course, with no look ahead.
-
-    It holds a running mean of the loss and of its distance from that mean. A loss is a spike if it
-    lies above the mean by eight of the usual distances and by a tenth of the mean. Spikes move the
-    mean only as far as an ordinary line could, so that a plateau after a jump becomes the new
-    course in time and is then no spike any more.
-    """
-
-    def __init__(self) -> None:
-        self.spikes: list[Spike] = []
-        self.num_spikes = 0
-        self._mean = 0.0
-        self._distance = 0.0
-        self._num_lines = 0
-        self._is_in_spike = False
-
-    def add(self, step: int, loss: float) -> None:
-        """Judge the next loss; those that are not finite are passed over."""
-        if not math.isfinite(loss):
-            return
-        self._num_lines += 1
-        if self._num_lines == 1:
-            self._mean = loss
-            return
-        rise = loss - self._mean
-        allowed = max(_DEVIATIONS * self._distance, _LEAST_RISE * abs(self._mean))
-        is_spike = self._num_lines > _NUM_LINES_BEFORE_JUDGING and rise > allowed
-        if is_spike:
-            self._note(step, loss)
-        self._is_in_spike = is_spike
-        moved = min(allowed, rise)
-        self._mean += (1 - _MEMORY) * moved
-        self._distance = _MEMORY * self._distance + (1 - _MEMORY) * abs(moved)
-
-    def _note(self, step: int, loss: float) -> None:
-        if not self._is_in_spike:
-            self.num_spikes += 1
-            if len(self.spikes) < _MAX_SPIKES:
-                self.spikes.append(Spike(step, loss, self._mean))
-        elif self.spikes and loss > self.spikes[-1].loss:
-            self.spikes[-1].step, self.spikes[-1].loss = step, loss
-
-
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """What the model generated after a step, one text for each prompt."""
 
     step: int
@@ -101,7 +55,6 @@ class Metrics:
     ends_without_loss: bool = False
     """Was the newest training loss not a number?"""
     samples: list[Sample] = field(default_factory=list)
-    spikes: SpikeDetector = field(default_factory=SpikeDetector)
     num_damaged: int = 0
     """Lines that are not a JSON object."""
     notes: list[str] = field(default_factory=list)
@@ -134,14 +87,13 @@ class Metrics:
 
     def lowest_index(self, name: str) -> int | None:
         """The line with the least value of a metric, the first of them if there are several."""
-        values = numpy.array(self.column(name))
-        present = numpy.flatnonzero(numpy.isfinite(values))
-        return int(present[values[present].argmin()]) if len(present) else None
+        column, present = self.column(name), self.indices(name)
+        return min(present, key=lambda index: column[index]) if present else None
 
     def step_of(self, index: int) -> int:
         """The step of a line, counted from 0; its own number where it names none."""
-        step = self.columns["step"][index] if "step" in self.columns else math.nan
-        return int(step) if math.isfinite(step) else index + 1
+        step = self.at("step", index)
+        return index + 1 if step is None else int(step)
 
     @property
     def last_step(self) -> int:
@@ -150,7 +102,9 @@ class Metrics:
 
     def indices(self, name: str) -> list[int]:
         """The lines in which a metric is a finite number."""
-        return [index for index, value in enumerate(self.column(name)) if math.isfinite(value)]
+        is_present = numpy.isfinite(numpy.array(self.column(name)))
+        found: list[int] = numpy.flatnonzero(is_present).tolist()
+        return found
 
     def values(self, name: str) -> list[float]:
         """The finite values of a metric, in order."""
@@ -178,27 +132,44 @@ class Metrics:
         values = self.values(name)
         return statistics.median(values[1:] or values) if values else None
 
+    def find_spikes(self) -> list[Spike]:
+        """Where the loss jumps out of its own recent course; a plateau after a jump is no spike."""
+        indices = [index for index in self.indices("loss") if index not in self.reasons]
+        losses = numpy.array(self.column("loss"))[indices]
+        if len(losses) <= _WINDOW:
+            return []
+        windows = numpy.lib.stride_tricks.sliding_window_view(losses, _WINDOW)[:-1]
+        expected = numpy.median(windows, axis=1)
+        distance = numpy.median(numpy.abs(windows - expected[:, None]), axis=1)
+        allowed = numpy.maximum(_DEVIATIONS * distance, _LEAST_RISE * numpy.abs(expected))
+        found = numpy.flatnonzero(losses[_WINDOW:] - expected > allowed)
+        spikes: list[Spike] = []
+        for run in numpy.split(found, numpy.flatnonzero(numpy.diff(found) > 1) + 1):
+            if len(run):
+                top = int(run[losses[_WINDOW + run].argmax()])
+                step = self.step_of(indices[_WINDOW + top])
+                spikes.append(Spike(step, float(losses[_WINDOW + top]), float(expected[run[0]])))
+        return spikes[:_MAX_SPIKES]
+
     def _add_events(self, record: dict[str, Any]) -> None:
         index = self.num_lines - 1
-        step = self.step_of(index)
         if "loss" in record:
             self.ends_without_loss = math.isnan(as_float(record["loss"]))
-        if record.get("skipped") is True:
-            self.num_skipped += 1
-            self.num_skipped_at_end += 1
-            if len(self.reasons) < _MAX_REASONS:
-                self.reasons[index] = str(record.get("reason", ""))[:500]
-        else:
-            self.num_skipped_at_end = 0
-            self.spikes.add(step, as_float(record.get("loss")))
+        self.num_skipped_at_end = 0 if record.get("skipped") is not True else self._skip(record)
         texts = record.get("samples")
         if isinstance(texts, list):
             shown = [text[:_MAX_SAMPLE_CHARACTERS] for text in texts[:16] if isinstance(text, str)]
             if shown:
-                self.samples.append(Sample(step, tuple(shown)))
+                self.samples.append(Sample(self.step_of(index), tuple(shown)))
             if len(self.samples) > _MAX_SAMPLES:
                 # Every other one goes, the newest stays: they remain spread over the run.
                 self.samples = self.samples[:0:-2][::-1]
+
+    def _skip(self, record: dict[str, Any]) -> int:
+        self.num_skipped += 1
+        if len(self.reasons) < _MAX_REASONS:
+            self.reasons[self.num_lines - 1] = str(record.get("reason", ""))[:500]
+        return self.num_skipped_at_end + 1
 
 
 def parse_line(line: bytes) -> dict[str, Any] | None:

@@ -43,19 +43,14 @@ def read_metrics(path: Path) -> Metrics:
     elif reader.unfinished.strip():
         metrics.notes.append(f"the last line of {path.name} is unfinished and was left out")
     if metrics.num_damaged:
-        verb = (
-            "line is not a JSON object"
-            if metrics.num_damaged == 1
-            else "lines are not JSON objects"
-        )
         metrics.notes.append(
-            f"{metrics.num_damaged:,} {verb} and left out (first: line {reader.first_damaged:,})"
+            f"damaged lines were left out: {metrics.num_damaged:,} (first: line "
+            f"{reader.first_damaged:,})"
         )
     if not metrics.num_lines and path.is_file():
         metrics.notes.append(f"{path.name} has no metrics yet")
     if metrics.num_skipped:
-        steps = "step was" if metrics.num_skipped == 1 else "steps were"
-        metrics.notes.append(f"{metrics.num_skipped:,} {steps} skipped: not finite")
+        metrics.notes.append(f"skipped steps, whose loss was not finite: {metrics.num_skipped:,}")
     return metrics
 
 
@@ -88,6 +83,7 @@ class MetricsReader:
         self._offset = 0
         self._first_line = b""
         self._num_lines = 0
+        self._is_in_long_line = False
         self.first_damaged = 0
         """The number of the first damaged line, counted from 1."""
         self.unfinished = b""
@@ -103,10 +99,13 @@ class MetricsReader:
             self._inode = found.st_ino
         rest = b""
         position = self._offset
-        while len(rest) < _MAX_LINE_BYTES and (block := os.pread(file, _BLOCK_BYTES, position)):
+        while block := os.pread(file, _BLOCK_BYTES, position):
             position += len(block)
             *lines, rest = (rest + block).split(b"\n")
             self._take(lines)
+            if len(rest) > _MAX_LINE_BYTES:
+                # No record is that long: what follows it is read all the same.
+                self._offset, self._is_in_long_line, rest = position, True, b""
         self.unfinished = rest
         if not self.version and self._first_line:
             self.version = f"{self._inode:x}-{zlib.crc32(self._first_line):x}"
@@ -116,14 +115,13 @@ class MetricsReader:
             self._first_line = self._first_line or line + b"\n"
             self._offset += len(line) + 1
             self._num_lines += 1
-            if not line.strip():
-                continue
-            record = parse_line(line)
-            if record is None:
+            is_damaged, self._is_in_long_line = self._is_in_long_line, False
+            record = None if is_damaged else parse_line(line)
+            if record is not None:
+                self._metrics.add(record)
+            elif line.strip():
                 self._metrics.num_damaged += 1
                 self.first_damaged = self.first_damaged or self._num_lines
-            else:
-                self._metrics.add(record)
 
 
 @dataclass(frozen=True)
@@ -136,17 +134,17 @@ class Newest:
 
 
 def read_newest(path: Path, *, follow_links: bool = True) -> Newest:
-    """The newest value of each metric, found without reading the whole file.
-
-    path: of metrics.jsonl.
-    follow_links: whether it may be a link.
-    """
+    """The newest value of each metric, found without reading the whole file."""
     tail = read_tail(path, 2**16, follow_links=follow_links)
     records = _last_records(tail)
     if not any("validation_loss" in _finite_values(record) for record in records):
         tail = read_tail(path, 2**22, follow_links=follow_links)
         records = records or _last_records(tail)
-    values = _newest_validation(tail) if records else {}
+    values: dict[str, float] = {}
+    position = tail.rfind(b'"validation_loss"')
+    if records and position >= 0:
+        line = tail[tail.rfind(b"\n", 0, position) + 1 : tail.find(b"\n", position)]
+        values = _finite_values(parse_line(line) or {})
     for record in records:
         values.update(_finite_values(record))
     clock = [value for record in records if (value := _finite_values(record).get("wall_seconds"))]
@@ -160,9 +158,6 @@ def cut_metrics(path: Path, last_step: int) -> bool:
 
     Metrics are for looking and checkpoints for resuming, so damage stops nothing: the file is
     kept under another name, and its sound records are kept.
-
-    path: of metrics.jsonl.
-    last_step: the last step to keep.
     """
     if not path.exists():
         return False
@@ -199,8 +194,7 @@ def _set_aside(path: Path, num_damaged: int) -> None:
         number += 1
     os.rename(path, aside)
     _log.warning(
-        "%s has damaged lines (%d): it is set aside as %s, and the run continues with the records "
-        "that are sound",
+        "%s has damaged lines (%d): set aside as %s; the run continues with the sound records",
         path,
         num_damaged,
         aside.name,
@@ -210,14 +204,6 @@ def _set_aside(path: Path, num_damaged: int) -> None:
 def _last_records(tail: bytes) -> list[dict[str, Any]]:
     lines = tail.split(b"\n")[:-1][-50:]
     return [record for line in lines if (record := parse_line(line)) is not None]
-
-
-def _newest_validation(tail: bytes) -> dict[str, float]:
-    position = tail.rfind(b'"validation_loss"')
-    if position < 0:
-        return {}
-    line = tail[tail.rfind(b"\n", 0, position) + 1 : tail.find(b"\n", position)]
-    return _finite_values(parse_line(line) or {})
 
 
 def _finite_values(record: dict[str, Any]) -> dict[str, float]:

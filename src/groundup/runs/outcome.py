@@ -1,4 +1,4 @@
-"""How a run ended: log.txt and outcome.json, written while it trains and read by all who look.
+"""How a run ended, and how it stands: log.txt and outcome.json, written while it trains.
 
 A run that trains has no outcome yet, and one that was killed never gets one.
 """
@@ -9,9 +9,12 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from groundup.files import parse_json, write_json_atomic
+
+if TYPE_CHECKING:
+    from groundup.runs.folder import RunFolder
 
 State = Literal["finished", "stopped", "diverged", "failed"]
 
@@ -34,6 +37,33 @@ class Outcome:
         """A full disk only means that no outcome is written: the run itself is saved by now."""
         with contextlib.suppress(OSError):
             write_json_atomic(path, asdict(self))
+
+
+class Standing(NamedTuple):
+    """Whether a run trains, and else how it ended, with the signal or error that ended it.
+
+    running: a process of this machine holds the folder. killed: none does, and nothing tells how it
+    ended; or it trains on another machine. unknown: the folder cannot be locked.
+    """
+
+    state: Literal["running", "killed", "unknown"] | State
+    reason: str | None = None
+
+
+def judge(folder: "RunFolder", last_step: int | None, num_steps: int | None) -> Standing:
+    """How the run in `folder` stands, by its lock, its outcome and the step of its newest record.
+
+    A run whose outcome could not be written is finished if all `num_steps` are done.
+    """
+    is_held = folder.is_claimed()
+    if is_held:
+        return Standing("running")
+    outcome = folder.read_outcome()
+    if outcome is not None:
+        return Standing(outcome.state, outcome.reason)
+    if last_step is not None and num_steps is not None and last_step >= num_steps:
+        return Standing("finished")
+    return Standing("killed" if is_held is False else "unknown")
 
 
 def parse_outcome(data: bytes) -> Outcome | None:

@@ -25,13 +25,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from groundup.planner.parameters import count_parameters
-from groundup.runs.checkpoint_list import list_checkpoints
 from groundup.runs.config import model_of
-from groundup.runs.folder import RunFolder
+from groundup.runs.folder import RunFolder, list_checkpoints
 from groundup.runs.metrics import Metrics
 from groundup.runs.metrics_file import MetricsReader, Newest, read_newest
+from groundup.runs.outcome import judge
 from groundup.runs.plain_files import file_signature
-from groundup.runs.standing import judge
 from groundup.serving.api_errors import ApiError, invalid_request
 
 _SUMMARY = ("step", "tokens", "loss", "validation_loss", "tokens_per_second", "wall_seconds")
@@ -259,6 +258,7 @@ def _reader_of(path: Path) -> MetricsReader:
 
 def _health(metrics: Metrics) -> dict[str, Any]:
     lowest = {name: metrics.lowest(name) for name in ("loss", "validation_loss")}
+    spikes = metrics.find_spikes()
     return {
         "num_lines": metrics.num_lines,
         "num_damaged_lines": metrics.num_damaged,
@@ -267,8 +267,8 @@ def _health(metrics: Metrics) -> dict[str, Any]:
             {"step": metrics.step_of(index), "reason": reason}
             for index, reason in metrics.reasons.items()
         ],
-        "num_spikes": metrics.spikes.num_spikes,
-        "spikes": [vars(spike) for spike in metrics.spikes.spikes],
+        "num_spikes": len(spikes),
+        "spikes": [spike._asdict() for spike in spikes],
         "best": {
             name: None if found is None else {"value": found[0], "step": found[1]}
             for name, found in lowest.items()

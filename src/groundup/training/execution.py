@@ -5,6 +5,7 @@ The log gets one line that says which kernels run.
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -115,3 +116,10 @@ def _deterministic(is_compiled: bool) -> Iterator[None]:
             torch.use_deterministic_algorithms(mode > 0)
         torch.set_deterministic_debug_mode(mode)
         torch.utils.deterministic.fill_uninitialized_memory = was_filling  # type: ignore[attr-defined]
+
+
+def not_compiled() -> AbstractContextManager[Any]:
+    """For batches of any shape: layers that are compiled would be compiled anew for each."""
+    # While the compiler is not loaded, which takes seconds, nothing is compiled.
+    is_loaded = "torch._dynamo" in sys.modules
+    return torch.compiler.set_stance("force_eager") if is_loaded else nullcontext()

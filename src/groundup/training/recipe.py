@@ -18,24 +18,9 @@ from groundup.runs.config import RunConfig
 from groundup.runtime import count_of
 
 GUESSED_UTILIZATION = 0.4
-"""Of a machine's peak, what a step is thought to use before one is measured."""
+"""Assumed MFU before a step is measured."""
 
-# d_model and num_layers, from the smallest that is worth training.
-_SHAPES = (
-    (64, 4),
-    (96, 4),
-    (128, 4),
-    (192, 4),
-    (256, 4),
-    (384, 4),
-    (512, 4),
-    (640, 5),
-    (768, 6),
-    (1_024, 8),
-    (1_280, 10),
-    (1_536, 12),
-    (2_048, 16),
-)
+_WIDTHS = (64, 96, 128, 192, 256, 384, 512, 640, 768, 1_024, 1_280, 1_536, 2_048)
 # Operations in all over the square of the parameters in the blocks: about ten tokens a parameter.
 _FLOPS_PER_SQUARED_PARAMETER = 100
 # A text teaches about so many parameters a token, but a model too small for any text helps nobody.
@@ -45,15 +30,12 @@ _MAX_EPOCHS = 10
 # As BPE with a vocabulary of this kind cuts English, code and most European languages.
 _BYTES_PER_TOKEN = 3.6
 _OCCURRENCES_PER_TOKEN = 150
-_VOCAB_SIZES: tuple[int, ...] = (512, 1_024, 2_048, 4_096, 8_192, 16_384, 32_768)
 # Fewer steps than these want averages that forget sooner; of text read once, they leave no time for
 # what small initial values and tying win (docs/log.md).
 _FEW_STEPS = 1_500
 _LONG_CONTEXT_PARAMETERS = 30_000_000
 # Documents of fewer contexts than this are kept apart: longer ones seldom share a window.
 _MASKED_CONTEXTS = 2
-_EXPORTABLE = "Llama's, so that it can be exported"
-_OWN = "gates of heads and extra values, which learn more; --exportable is for other programs"
 
 
 @dataclass(frozen=True)
@@ -81,36 +63,40 @@ def choose_recipe(
 
     flops: operations that there is time for.
     num_bytes, num_tokens: the text to learn from, by either.
-    vocab_size: of its tokenizer; chosen if None.
-    d_model: the width of the model; chosen if None.
     document_bytes: the usual length of its documents, if known.
-    max_steps: the run has no more.
     is_exportable: keep to the parts that other programs know; all that help if not.
     is_on_cpu: elsewhere masks of documents cost speed.
     """
     tokens = num_tokens if num_tokens is not None else max(1.0, (num_bytes or 0) / _BYTES_PER_TOKEN)
-    d_model, num_layers = _shape(flops, tokens, d_model)
-    in_blocks = 12 * num_layers * d_model**2
+    if d_model is None:
+        by_text = max(_LEAST_PARAMETERS, _PARAMETERS_PER_TOKEN * tokens)
+        wanted = min(math.sqrt(flops / _FLOPS_PER_SQUARED_PARAMETER), by_text)
+        d_model = min(_WIDTHS, key=lambda width: abs(math.log(_in_blocks(width) / wanted)))
+    in_blocks = _in_blocks(d_model)
     if vocab_size is None:
-        vocab_size = _vocab_size(tokens, in_blocks / d_model)
+        # Each token is met often, and the output layer is no larger than the blocks.
+        most = min(tokens / _OCCURRENCES_PER_TOKEN, in_blocks / d_model)
+        vocab_size = max(512, min(32_768, 2 ** int(math.log2(max(512, most)))))
     context = 512 if in_blocks >= _LONG_CONTEXT_PARAMETERS else 256
     in_contexts = math.inf
     if document_bytes is not None:
         in_contexts = document_bytes / _BYTES_PER_TOKEN / context
     if in_contexts < 1 / 4:
         context //= 2
-    wanted_head = 32 if d_model <= 256 else 64
-    counts = range(max(1, d_model // wanted_head), 0, -1)
-    num_heads = next((n for n in counts if d_model % (2 * n) == 0), 1)
-    sizes = {"d_model": d_model, "num_layers": num_layers, "num_heads": num_heads}
-    model = ModelConfig(vocab_size=vocab_size, context_length=context, **sizes)
+    counts = range(max(1, d_model // (32 if d_model <= 256 else 64)), 0, -1)
+    model = ModelConfig(
+        vocab_size=vocab_size,
+        context_length=context,
+        d_model=d_model,
+        num_layers=_num_layers(d_model),
+        num_heads=next((count for count in counts if d_model % (2 * count) == 0), 1),
+    )
     affordable = flops / (step_flops(model, 1) / context)
     budget = min(affordable, _MAX_EPOCHS * tokens)
     batch_tokens = 2 ** round(math.log2(2.1 * math.sqrt(max(budget, 1.0))))
     batch_size = max(1, batch_tokens // context)
     num_steps = max(1, round(budget / (batch_size * context)))
-    if max_steps is not None:
-        num_steps = min(num_steps, max_steps)
+    num_steps = num_steps if max_steps is None else min(num_steps, max_steps)
     epochs = num_steps * batch_size * context / tokens
     values = {
         "num_steps": num_steps,
@@ -119,98 +105,74 @@ def choose_recipe(
         "data.mask_documents": in_contexts < _MASKED_CONTEXTS and is_on_cpu,
         **{f"model.{name}": value for name, value in model.model_dump().items()},
         **_learning(d_model, epochs, num_steps, is_exportable=is_exportable),
-        **_rhythm(num_steps, tokens / context),
+        "evaluation.every_fraction": 1 / (8 if num_steps >= _FEW_STEPS else 4),
+        # Of the data alone: the same text is measured alike on any machine.
+        "evaluation.num_windows": min(1_024, max(16, round(tokens / context / 150))),
+        "checkpoints.every_fraction": 1 / 4,
+        "checkpoints.keep_last": 1,
+        "logging.every_fraction": 1 / 20,
+        "samples.every_fraction": 1 / 4,
+        "samples.max_tokens": 48,
     }
     config = load_settings(RunConfig, None, values)
-    num_parameters = sum(count_parameters(config.model).values())
+    num_parameters = show_count(sum(count_parameters(config.model).values()))
     limit = "the time allows" if affordable < _MAX_EPOCHS * tokens else "the text can teach"
     optimizer = config.optimizer
-    reasons = (
-        ("vocabulary", f"{vocab_size:,} tokens, for {show_count(tokens)} tokens of text"),
-        (
-            "model",
-            f"{num_layers} layers of {d_model}, {config.model.num_heads} heads, "
-            f"{show_count(num_parameters)} parameters: what {limit}",
-        ),
-        ("context", f"{context} tokens{', of one document each' * config.data.mask_documents}"),
-        ("batch", f"{count_of(batch_size, 'sequence')}, {batch_size * context:,} tokens a step"),
-        (
-            "optimizer",
-            f"Muon, learning rate {optimizer.learning_rate:g}, weight decay "
-            f"{optimizer.weight_decay:g} for {epochs:.1f} epochs",
-        ),
-        ("form", _EXPORTABLE if is_exportable else _OWN),
-        ("schedule", f"warm-up, then linear to 0 over about {count_of(num_steps, 'step')}"),
-    )
-    return Recipe(config, reasons)
+    own = "gates of heads and extra values, which learn more; --exportable is for other programs"
+    reasons = {
+        "vocabulary": f"{vocab_size:,} tokens, for {show_count(tokens)} tokens of text",
+        "model": f"{model.num_layers} layers of {d_model}, {model.num_heads} heads, "
+        f"{num_parameters} parameters: what {limit}",
+        "context": f"{context} tokens{', of one document each' * config.data.mask_documents}",
+        "batch": f"{count_of(batch_size, 'sequence')}, {batch_size * context:,} tokens a step",
+        "optimizer": f"Muon, learning rate {optimizer.learning_rate:g}, weight decay "
+        f"{optimizer.weight_decay:g} for {epochs:.1f} epochs",
+        "form": "Llama's, so that it can be exported" if is_exportable else own,
+        "schedule": f"warm-up, then linear to 0 over about {count_of(num_steps, 'step')}",
+    }
+    return Recipe(config, tuple(reasons.items()))
 
 
-def _shape(flops: float, tokens: float, d_model: int | None) -> tuple[int, int]:
-    """The shape whose parameters are nearest to what time and text are good for."""
-    if d_model is not None:
-        return d_model, min(_SHAPES, key=lambda shape: abs(shape[0] - d_model))[1]
-    by_text = max(_LEAST_PARAMETERS, _PARAMETERS_PER_TOKEN * tokens)
-    wanted = min(math.sqrt(flops / _FLOPS_PER_SQUARED_PARAMETER), by_text)
-    return min(_SHAPES, key=lambda shape: abs(math.log(12 * shape[1] * shape[0] ** 2 / wanted)))
+def _num_layers(d_model: int) -> int:
+    return max(4, round(d_model / 128))
 
 
-def _vocab_size(tokens: float, most: float) -> int:
-    """So that each token is met often, and the output layer is no larger than the blocks."""
-    fitting = min(tokens / _OCCURRENCES_PER_TOKEN, most)
-    return max([size for size in _VOCAB_SIZES if size <= fitting], default=_VOCAB_SIZES[0])
+def _in_blocks(d_model: int) -> int:
+    """Parameters in the blocks of a model of this width."""
+    return 12 * _num_layers(d_model) * d_model**2
 
 
 def _learning(
     d_model: int, epochs: float, num_steps: int, *, is_exportable: bool
 ) -> dict[str, Any]:
     """Optimizer, schedule and the parts of the model that learn soon."""
-    learning_rate = 1.6e-2 * (128 / d_model) ** 0.7
-    if epochs > 4:
-        learning_rate /= 2
+    learning_rate = 1.6e-2 * (128 / d_model) ** 0.7 / (2 if epochs > 4 else 1)
     values: dict[str, Any] = {
         "model.zero_outputs": True,
         "optimizer.name": "muon",
         "optimizer.learning_rate": float(f"{learning_rate:.1e}"),
         "optimizer.weight_decay": round(min(1.0, max(0.1, 0.3 * epochs)), 1),
+        "optimizer.betas": (0.5, 0.99),
         "schedule.name": "linear",
+        "schedule.warmup_fraction": 1 / 50,
         "schedule.min_learning_rate_ratio": 0.0,
     }
     has_few_steps = num_steps < _FEW_STEPS
-    if has_few_steps:
-        values["optimizer.betas"] = (0.5, 0.99)
-    else:
+    if not has_few_steps:
         values |= {
             "multi_token_weight": 0.3,
             "optimizer.betas": (0.6, 0.99),
             "optimizer.adamw_learning_rate_factor": 3.0,
             "optimizer.normalize_rows": True,
         }
-    is_read_once = has_few_steps and epochs < 1
     if not is_exportable:
         values |= {"model.head_gates": True, "model.extra_values": "projection"}
-    if is_read_once:
-        values |= {"optimizer.momentum": 0.85, "optimizer.adamw_learning_rate_factor": 3.0}
-    else:
-        values |= {
-            "model.tie_embeddings": True,
-            "model.qk_norm": True,
-            "model.initialization": "gpt2",
-            "optimizer.embedding_weight_decay": 0.1,
-            "optimizer.average_over": 0.05,
-        }
-    return values
-
-
-def _rhythm(num_steps: int, num_windows: float) -> dict[str, Any]:
-    """How often things happen, and how much is evaluated."""
-    return {
-        "schedule.warmup_fraction": 1 / 50,
-        "evaluation.every_fraction": 1 / (8 if num_steps >= _FEW_STEPS else 4),
-        # Of the data alone: the same text is measured alike on any machine.
-        "evaluation.num_windows": min(1_024, max(16, round(num_windows / 150))),
-        "checkpoints.every_fraction": 1 / 4,
-        "checkpoints.keep_last": 1,
-        "logging.every_fraction": 1 / 20,
-        "samples.every_fraction": 1 / 4,
-        "samples.max_tokens": 48,
+    if has_few_steps and epochs < 1:
+        return values | {"optimizer.momentum": 0.85, "optimizer.adamw_learning_rate_factor": 3.0}
+    return values | {
+        "model.tie_embeddings": True,
+        "model.qk_norm": True,
+        "model.initialization": "gpt2",
+        "optimizer.embedding_weight_decay": 0.1,
+        "optimizer.average_over": 0.05,
     }

@@ -77,7 +77,7 @@ def resolve(
             size = max(1, min(config.batch_size, int(num_rows / _FEWEST_TUNING_STEPS)))
             config = _changed(config, batch_size=size)
         config = _changed(config, num_steps=max(1, round(num_rows / config.batch_size)))
-    strategy = _find_strategy(config, machine, world)
+    strategy = _find_strategy(config, machine, world, is_resumed=previous is not None)
     is_exact = strategy == "ddp" and reduces_exactly(config)
     shards = {"ddp": 1, "fsdp": world.size, "hsdp": world.local_size}[strategy]
     if config.precision == "float8" and strategy != "ddp":
@@ -163,13 +163,18 @@ def _check(config: RunConfig) -> None:
                 )
 
 
-def _find_strategy(config: RunConfig, machine: Machine, world: World) -> Strategy:
+def _find_strategy(
+    config: RunConfig, machine: Machine, world: World, *, is_resumed: bool
+) -> Strategy:
     wanted, reduction = config.distributed.strategy, config.distributed.reduction
     if wanted in ("fsdp", "hsdp") and not world.is_open:
-        raise ConfigError(
-            f"distributed.strategy {wanted} divides the weights among processes, and there is one: "
-            f"start it with torchrun, or leave the strategy out"
-        )
+        if not is_resumed:
+            raise ConfigError(
+                f"distributed.strategy {wanted} divides the weights among processes, and there is "
+                f"one: start it with torchrun, or leave the strategy out"
+            )
+        _log.warning("one process holds all weights: strategy %s becomes ddp", wanted)
+        return "ddp"
     if wanted in ("fsdp", "hsdp") and reduction == "exact":
         raise ConfigError(
             f"distributed.strategy {wanted} adds gradients in the order of the backend: use "

@@ -90,7 +90,7 @@ def open_run(
             environment |= start.special_ids()
     loader = build_loader(config, data.train, world)
     evaluator = build_evaluator(config, data, world)
-    tasks = build_tasks(config, tokenizer, data.end_id)
+    tasks = build_tasks(config, tokenizer, data.end_id, world)
     state = build_state(run, tokenizer, start, model, world, find_document_id(config, data))
     if checkpoint is not None:
         state.restore(checkpoint)

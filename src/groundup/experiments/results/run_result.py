@@ -16,7 +16,7 @@ from groundup.experiments.results.run_cost import Cost, cost_of
 from groundup.runs.folder import RunFolder
 from groundup.runs.metrics import Metrics
 from groundup.runs.metrics_file import read_metrics
-from groundup.runs.standing import judge
+from groundup.runs.outcome import judge
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 State = Literal["finished", "running", "unfinished", "diverged", "pruned", "failed", "empty"]
