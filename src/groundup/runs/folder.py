@@ -254,7 +254,7 @@ def list_checkpoints(folder: Path) -> list[dict[str, Any]]:
 
 
 def _describe(path: Path, step: int) -> dict[str, Any] | None:
-    metric = None
+    metric: Any = None
     try:
         with os.scandir(path) as files:
             num_bytes = sum(file.stat(follow_symlinks=False).st_size for file in files)

@@ -200,7 +200,9 @@ class _Loop:
             clock.open(self._config, self._world, self._stop, state.clock, state.step)
             if clock.is_measuring:
                 clock.reserve_seconds = self._measure_end()
-            with loader.batches(state.step, self._most_steps()) as batches:
+            num_steps = self._config.num_steps
+            num_left = None if num_steps is None else max(0, num_steps - state.step)
+            with loader.batches(state.step, num_left) as batches:
                 queued: QueuedStep | None = None
                 for batch in batches:
                     tick = clock.tick(batch.step + 1)
@@ -217,12 +219,9 @@ class _Loop:
                         break
                 if queued is not None:
                     self._finish(queued)
-            # The loader is to be ahead of the device always; a user can see whether it is.
-            _log.info(
-                "waited for batches: %.2f s, %.1f%% of the time",
-                loader.wait_seconds,
-                100 * loader.wait_seconds / max(time.monotonic() - began, 1e-9),
-            )
+            percent = 100 * loader.wait_seconds / max(time.monotonic() - began, 1e-9)
+            waited = f"{loader.wait_seconds:.2f} s, {percent:.1f}% of the time"
+            _log.info("waited for batches: %s", waited)
             return self._end()
 
     def outcome(self) -> Outcome:
@@ -235,28 +234,21 @@ class _Loop:
             {"wall_seconds": round(self._meter.wall_seconds, 3), "tokens": self._state.tokens},
         )
 
-    def _most_steps(self) -> int | None:
-        num_steps = self._config.num_steps
-        return None if num_steps is None else max(0, num_steps - self._state.step)
-
     def _may_wait(self, tick: Tick) -> bool:
         """Whether the result of a step may be read after the next one is queued.
 
-        Not where something looks at the weights in between, nor while steps are being skipped:
-        the run must stop before a step too many.
+        Not where something looks at the weights in between, nor while steps are being skipped (the
+        run must stop before a step too many), nor with dropout, whose random state is saved.
         """
-        needs_weights = (
-            self._is_evaluation_due(tick)
-            or self._is_sample_due(tick)
-            or tick.is_due(self._config.checkpoints)
-        )
+        config = self._config
         return (
-            _has_queue(self._config)
-            # A skipped step must not have used up random numbers that a checkpoint needs.
-            and not self._config.model.dropout
-            and self._config.max_skipped_steps > 1
+            _has_queue(config)
+            and not config.model.dropout
+            and config.max_skipped_steps > 1
             and self._state.num_skipped_in_row == 0
-            and not needs_weights
+            and not self._is_evaluation_due(tick)
+            and not self._is_sample_due(tick)
+            and not tick.is_due(config.checkpoints)
         )
 
     def _is_evaluation_due(self, tick: Tick) -> bool:
@@ -397,17 +389,14 @@ class _Loop:
         """Too many steps in a row were skipped: save the state before them and say what to do."""
         self._save_at_last()
         self._ending = "diverged"
-        state, starts = self._state, self._starts()
-        shown = ", ".join(map(str, starts[:4])) + (", …" if len(starts) > 4 else "")
-        rate = self._config.optimizer.learning_rate
+        state = self._state
         raise GroundupError(
             f"{state.num_skipped_in_row} steps in a row had no finite loss and gradients (the "
-            f"last: {reason}; its windows begin at ids {shown}), so the run stopped; weights and "
-            f"optimizer are as they were after step {state.last_good_step}, its last good one, and "
-            f"are saved. Lower --optimizer.learning-rate from {rate:g}, clip gradients with "
-            f"--clip-norm 1, compute with --precision float32 or use --model.qk-norm in a new run; "
-            f"continue with --resume --allow-changes. metrics.jsonl names the windows of every "
-            f"skipped step: if they are always the same, look at the text there"
+            f"last: {reason}; its windows begin at ids {self._starts()[:4]}), so the run stopped; "
+            f"it is saved as it was after step {state.last_good_step}, its last good one. Lower "
+            f"--optimizer.learning-rate from {self._config.optimizer.learning_rate:g} or use "
+            f"--precision float32, and continue with --resume --allow-changes. metrics.jsonl names "
+            f"the windows of every skipped step: if they are always the same, look at the text"
         )
 
     def _end(self) -> TrainSummary:
@@ -415,19 +404,16 @@ class _Loop:
         state = self._state
         is_finished = self._clock.is_done(state.step)
         self._ending = "finished" if is_finished else "stopped"
+        names = ("tokens", "num_skipped", "loss", "validation_loss", "bits_per_byte")
         summary = TrainSummary(
             run_folder=self._run.folder.path,
             steps=state.step,
             num_steps=self._config.num_steps,
             is_finished=is_finished,
-            tokens=state.tokens,
-            num_skipped=state.num_skipped,
-            loss=state.loss,
-            validation_loss=state.validation_loss,
-            bits_per_byte=state.bits_per_byte,
             best_validation_loss=state.best_validation_loss,
             wall_seconds=self._meter.wall_seconds,
             stopped_by=self.outcome().reason,
+            **{name: getattr(state, name) for name in names},
         )
         _log.info(summary.describe())
         return summary
@@ -471,11 +457,10 @@ def _with_half_the_memory(run: ResolvedRun, num_ranks: int, error: Exception) ->
 
 
 def _memory_in_use(device: str) -> str:
+    peak = peak_memory_bytes()
     if device.startswith("cuda"):
-        free, total = torch.cuda.mem_get_info(device)
         peak = torch.cuda.max_memory_allocated(device)
-        return f"{peak / 2**30:.1f} GiB at most, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
-    return f"{peak_memory_bytes() / 2**30:.1f} GiB at most in use"
+    return f"{peak / 2**30:.1f} GiB at most in use"
 
 
 def _free_memory(device: str) -> None:

@@ -158,8 +158,6 @@ class Meter:
         """The most memory the run has had: of the GPU where it has one, else of the process."""
         if self._device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._device)
-        if self._device.type == "mps":
-            return torch.mps.driver_allocated_memory()
         return peak_memory_bytes()
 
 
@@ -182,10 +180,9 @@ def show_record(
     for key, value in record.items():
         if key.startswith(TASK_PREFIX) and value is not None:
             parts.append(f"{key.removeprefix(TASK_PREFIX)} {value:.1%}")
-    if record.get("tokens_per_second") is not None:
-        parts.append(f"{show_speed(record['tokens_per_second'])} tokens/s")
-    if record.get("tokens_per_second_per_rank") is not None:
-        parts.append(f"{show_speed(record['tokens_per_second_per_rank'])} per rank")
+    for suffix, unit in (("", "tokens/s"), ("_per_rank", "per rank")):
+        if (speed := record.get(f"tokens_per_second{suffix}")) is not None:
+            parts.append(f"{show_speed(speed)} {unit}")
     if record.get("mfu") is not None:
         parts.append(f"MFU {100 * record['mfu']:.1f}%")
     if seconds_left is not None:

@@ -30,6 +30,7 @@ from groundup.training.machine import Machine
 
 # A short run of many small steps learns more than one of a few large ones: of conversations.
 _FEWEST_TUNING_STEPS = 100
+_TUNING_BATCH_SIZE = 8
 
 _log = logging.getLogger(__name__)
 
@@ -74,8 +75,8 @@ def resolve(
     if config.num_steps is None and config.epochs is not None and epoch_rows is not None:
         num_rows = config.epochs * epoch_rows
         if config.tuning.chats and "batch_size" not in config.model_fields_set:
-            size = max(1, min(config.batch_size, int(num_rows / _FEWEST_TUNING_STEPS)))
-            config = _changed(config, batch_size=size)
+            rows_a_step = int(num_rows / _FEWEST_TUNING_STEPS)
+            config = _changed(config, batch_size=max(1, min(_TUNING_BATCH_SIZE, rows_a_step)))
         config = _changed(config, num_steps=max(1, round(num_rows / config.batch_size)))
     strategy = _find_strategy(config, machine, world, is_resumed=previous is not None)
     is_exact = strategy == "ddp" and reduces_exactly(config)

@@ -206,12 +206,6 @@ def _log_plan(run: ResolvedRun, data: RunData, state: TrainingState) -> None:
     config, world = run.config, state.reduction.world
     splits = [f"{count:,} ids for {name}" for name, count in data.ids.num_ids.items()]
     _log.info("data in %s: %s", ", ".join(config.data.mix) or data.ids.folder, ", ".join(splits))
-    vocab_size, num_tokens = config.model.vocab_size, len(data.tokenizer.vocab)
-    if vocab_size > num_tokens:
-        _log.info(
-            "the model has %s ids and the tokenizer %s tokens: %s ids can never occur",
-            *(f"{number:,}" for number in (vocab_size, num_tokens, vocab_size - num_tokens)),
-        )
     for line in two_line_plan(
         config.model,
         config.batch_size,
@@ -232,5 +226,3 @@ def _log_plan(run: ResolvedRun, data: RunData, state: TrainingState) -> None:
         _log.info("%d ranks: strategy %s, reduction %s", world.size, run.strategy, way)
     if config.minutes is not None:
         _log.info("the schedule follows the clock, for %g minutes in all", config.minutes)
-    if state.step:
-        _log.info("resuming after step %d", state.step)

@@ -51,12 +51,10 @@ class Start:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], config: ModelConfig, tokenizer: Tokenizer) -> Start:
-        """The newest checkpoint of the run in `path`.
+        """The newest checkpoint of the run in `path`, for a run with this model and tokenizer.
 
-        The context may be longer or shorter than its own, and the vocabulary larger, if the ids
-        that both have mean the same.
-
-        config, tokenizer: of the run that is to begin.
+        The context may differ, and the vocabulary be larger, if the ids that both have mean the
+        same.
         """
         folder = RunFolder(path)
         if not folder.has_run():
@@ -101,24 +99,22 @@ class Start:
 
 
 def _check_settings(path: str | os.PathLike[str], source: ModelConfig, config: ModelConfig) -> None:
-    theirs, ours = (one.model_dump(exclude=_MAY_DIFFER) for one in (source, config))
-    theirs |= {"d_ff": source.feed_forward_dim, "num_kv_heads": source.key_value_heads}
-    ours |= {"d_ff": config.feed_forward_dim, "num_kv_heads": config.key_value_heads}
+    theirs, ours = (
+        {
+            **one.model_dump(exclude=_MAY_DIFFER),
+            "d_ff": one.feed_forward_dim,
+            "num_kv_heads": one.key_value_heads,
+            "embedding_scale": one.input_scale,
+        }
+        for one in (source, config)
+    )
     differing = [
         f"model.{name} is {ours[name]} and there {value}"
         for name, value in theirs.items()
         if ours[name] != value
     ]
-    if source.input_scale != config.input_scale:
-        differing.append(
-            f"embeddings are scaled by {config.input_scale:g} and there by {source.input_scale:g} "
-            f"(set model.embedding_scale)"
-        )
     if config.vocab_size < source.vocab_size:
-        differing.append(
-            f"model.vocab_size is {config.vocab_size} and there {source.vocab_size}; it may grow, "
-            f"not shrink"
-        )
+        differing.append(f"model.vocab_size is {config.vocab_size}, below {source.vocab_size}")
     if differing:
         raise ConfigError(
             f"the weights of {path} do not fit this model: {'; '.join(differing)}. Use the "

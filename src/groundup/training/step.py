@@ -135,7 +135,7 @@ class Step:
         decay = average_decay(config.optimizer, tick.length, tick.delta)
         if self._average_decay is not None and decay is not None:
             self._average_decay.fill_(decay)
-            optimizer.average_decay = self._average_decay  # type: ignore[assignment]
+            optimizer.average_decay = self._average_decay
         else:
             optimizer.average_decay = decay
         factor = learning_rate_factor(config.schedule, tick.position, tick.delta, tick.length)
