@@ -75,9 +75,13 @@ def test_attention_and_losses_of_long_texts_are_deterministic(make_config: MakeC
 @pytest.mark.parametrize("mode", ["off", "blocks"])
 def test_a_timed_run_ends_in_its_time_and_replays_exactly(make_config: MakeConfig) -> None:
     changes = {
-        "num_steps": None, "minutes": 0.5, "deterministic": True,
-        "schedule.warmup_steps": None, "schedule.warmup_fraction": 0.1,
-        "evaluation.every_steps": None, "checkpoints.every_steps": None,
+        "num_steps": None,
+        "minutes": 0.5,
+        "deterministic": True,
+        "schedule.warmup_steps": None,
+        "schedule.warmup_fraction": 0.1,
+        "evaluation.every_steps": None,
+        "checkpoints.every_steps": None,
         "optimizer.average_over": 0.1,
     }
     timed, again = make_config("timed", changes), make_config("again", changes)

@@ -254,7 +254,7 @@ def list_checkpoints(folder: Path) -> list[dict[str, Any]]:
 
 
 def _describe(path: Path, step: int) -> dict[str, Any] | None:
-    metric: Any = None
+    metric: float | None = None
     try:
         with os.scandir(path) as files:
             num_bytes = sum(file.stat(follow_symlinks=False).st_size for file in files)
@@ -263,12 +263,13 @@ def _describe(path: Path, step: int) -> dict[str, Any] | None:
         return None
     with contextlib.suppress(ValueError, OverflowError, RecursionError, AttributeError):
         state = read_tail(path / "state.json", _MAX_STATE_BYTES, follow_links=False)
-        metric = json.loads(state).get("metric")
+        found = json.loads(state).get("metric")
+        metric = float(found) if is_number(found) else None
     return {
         "step": step,
         "num_bytes": num_bytes,
         "written": written,
-        "validation_loss": float(metric) if is_number(metric) else None,
+        "validation_loss": metric,
         "is_best": False,
     }
 
