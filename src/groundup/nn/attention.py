@@ -161,10 +161,9 @@ class MultiHeadSelfAttention(nn.Module):
         return query, key, value
 
     def _can_stay_packed(self, packed: Tensor) -> bool:
-        if packed.is_cuda and not is_packed_attention(packed.shape[-2], self.d_head):
-            return False
+        is_taken = not packed.is_cuda or is_packed_attention(packed.shape[-2], self.d_head)
         is_packed = self.num_kv_heads == self.num_heads and packed.ndim == 3
-        return is_packed and fused.can_run_on(packed)
+        return is_taken and is_packed and fused.can_run_on(packed)
 
     def _attend_packed(self, packed: Tensor, extra: Tensor | None, starts: Tensor | None) -> Tensor:
         options: dict[str, Any] = {"starts": starts}
@@ -193,6 +192,3 @@ class MultiHeadSelfAttention(nn.Module):
             seq = query.shape[-2]
             mask = torch.ones(seq, seq, dtype=torch.bool, device=query.device).tril()
         return scaled_dot_product_attention(query, key, value, mask)
-
-    def extra_repr(self) -> str:
-        return f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}"

@@ -89,6 +89,3 @@ class TransformerBlock(nn.Module):
             normal = x = self.attention_norm(x) if self.norm == "post" else x
         y: Tensor = x + self.dropout(self.feed_forward(normal))
         return self.feed_forward_norm(y) if self.norm == "post" else y
-
-    def extra_repr(self) -> str:
-        return f"norm={self.norm}"

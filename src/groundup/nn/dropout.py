@@ -20,6 +20,3 @@ class Dropout(nn.Module):
     def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         is_learning = self.rate > 0 and self.training and torch.is_grad_enabled()
         return dropout(x, self.rate) if is_learning else x
-
-    def extra_repr(self) -> str:
-        return f"rate={self.rate}"

@@ -28,13 +28,7 @@ class Embedding(nn.Module):
         self.weight = nn.Parameter(
             torch.empty(num_embeddings, embedding_dim, device=device, dtype=dtype)
         )
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
         truncated_normal_(self.weight, std=1.0, limit=3.0)
 
     def forward(self, ids: Int[Tensor, "..."]) -> Float[Tensor, "... embedding_dim"]:
         return self.weight[ids]
-
-    def extra_repr(self) -> str:
-        return f"{self.num_embeddings} x {self.embedding_dim}"

@@ -68,6 +68,3 @@ class FeedForward(nn.Module):
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
         y: Tensor = self.down(ACTIVATIONS[self.activation](self.up(x)))
         return y
-
-    def extra_repr(self) -> str:
-        return f"activation={self.activation}"

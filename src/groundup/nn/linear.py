@@ -36,17 +36,11 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(
             torch.empty(out_features, in_features, device=device, dtype=dtype)
         )
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
         std = math.sqrt(2.0 / (self.in_features + self.out_features))
         truncated_normal_(self.weight, std=std, limit=3.0 * std)
 
     def forward(self, x: Float[Tensor, "... in_features"]) -> Float[Tensor, "... out_features"]:
         return _linear(x, self.weight, self.float8_inputs)
-
-    def extra_repr(self) -> str:
-        return f"{self.in_features} -> {self.out_features}"
 
 
 def packed_linear(

@@ -29,10 +29,6 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(d_model, device=device, dtype=dtype))
 
-    def reset_parameters(self) -> None:
-        with torch.no_grad():
-            self.weight.fill_(1.0)
-
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
         if self._is_fused(x):
             return cpu.rms_norm(x, None, self.weight, self.eps)[1]
@@ -51,6 +47,3 @@ class RMSNorm(nn.Module):
 
     def _is_fused(self, x: Tensor) -> bool:
         return is_plain_cpu(x) and is_plain_cpu(self.weight)
-
-    def extra_repr(self) -> str:
-        return f"{self.d_model}, eps={self.eps}"

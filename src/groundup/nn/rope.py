@@ -79,6 +79,3 @@ class RotaryEmbedding(nn.Module):
                 f"{seq} positions are more than the {self.max_seq_len} that rotation knows: "
                 f"give fewer, or a larger max_seq_len"
             )
-
-    def extra_repr(self) -> str:
-        return f"theta={self.theta}, d_k={self.d_k}, max_seq_len={self.max_seq_len}"
