@@ -123,7 +123,7 @@ def test_a_missing_value_is_asked_for(tmp_path: Path) -> None:
     ("text", "complaint"),
     [
         ("seed: 1\nmodel: [1, 2\n", r"line 3 is not plain YAML"),
-        ("- a\n- b\n", "holds a sequence"),
+        ("- a\n- b\n", "must hold"),
         ("seed: 1\nseed: 2\n", "sets seed twice, on lines 1 and 2"),
         ("model:\n  d_ff: 1\n  d_ff: 2\n", r"sets model\.d_ff twice, on lines 2 and 3"),
         ("seed: !!python/object/apply:os.getcwd []\n", "line 1 is not plain YAML"),

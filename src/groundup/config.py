@@ -319,7 +319,7 @@ class _Loader(yaml.SafeLoader):
     depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        mark = self.peek_event().start_mark
+        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
         if self.check_event(yaml.AliasEvent) or self.depth == _MAX_DEPTH:
             problem = "aliases (*name)" if self.depth < _MAX_DEPTH else "so many levels of nesting"
             raise yaml.composer.ComposerError(None, None, f"{problem} are not for settings", mark)
@@ -341,7 +341,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[KeyPath, i
         if node is None:
             return {}, {}
         if not isinstance(node, yaml.MappingNode):
-            raise ValueError(f"it must hold `name: value` lines, but holds a {node.id}")
+            raise ValueError("it must hold `name: value` lines, but holds something else")
         lines: dict[KeyPath, int] = {}
         for key, line in _key_lines(node):
             if key in lines:
@@ -353,8 +353,8 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[KeyPath, i
     except OSError as error:
         raise ConfigError(f"the settings file {path} cannot be read: {error.strerror}") from error
     except yaml.MarkedYAMLError as error:
-        line = f" line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ConfigError(f"{path}{line} is not plain YAML: {error.problem}") from error
+        where = f"{path} line {error.problem_mark.line + 1}" if error.problem_mark else f"{path}"
+        raise ConfigError(f"{where} is not plain YAML: {error.problem}") from error
     except (
         *(yaml.YAMLError, ArithmeticError, AttributeError),
         *(LookupError, TypeError, ValueError),

@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.hf_storage import (
     HuggingFaceStorageReader,
     HuggingFaceStorageWriter,
 )
-from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
@@ -159,6 +159,7 @@ def load_into(
     empty = {
         name: torch.empty(one.size, dtype=one.properties.dtype, device="meta")
         for name, one in stored.items()
+        if isinstance(one, TensorStorageMetadata)
     }
     model = {name: one for name, one in model_state.items() if name in stored}
     notes = checkpoint.record.optimizer or read_metadata(checkpoint.path / OPTIMIZER_NAME)
