@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from groundup.errors import GroundupError
 from groundup.generation import LanguageModel
-from groundup.serving.app import STATIC_FOLDER, plotly_script_path
+from groundup.serving.app import STATIC_FOLDER
 from groundup.serving.settings import ServerSettings
 
 TOKEN = "sesame-open-the-door-0123456789"
@@ -190,13 +189,3 @@ def test_files_refer_to_files_of_ours_and_make_no_markup_of_text(source: Path) -
     assert [address for address in addresses if "www.w3.org" not in address] == []
     banned = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function"
     assert re.findall(banned, text) == []
-
-
-def test_plots_are_drawn_by_the_installed_plotly(
-    running: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with running.stream("GET", "/static/plotly.min.js") as answer:
-        assert int(answer.headers["content-length"]) > 1_000_000
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(GroundupError, match="plotly"):
-        plotly_script_path()

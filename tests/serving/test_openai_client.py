@@ -30,20 +30,6 @@ def test_the_model_is_listed_and_found(client: openai.OpenAI) -> None:
         client.models.retrieve("gpt-4")
 
 
-def test_a_completion_is_the_text_the_library_writes(
-    client: openai.OpenAI, language_model: LanguageModel
-) -> None:
-    for seed in range(3):
-        answer = client.completions.create(
-            model="tiny", prompt="the cat", max_tokens=30, seed=seed, temperature=0.8, top_p=0.9
-        )
-        expected = language_model.generate(
-            "the cat", max_tokens=30, seed=seed, temperature=0.8, top_p=0.9
-        )
-        assert answer.object == "text_completion" and answer.model == "tiny"
-        assert answer.choices[0].text == expected
-
-
 def test_choices_differ_the_first_is_the_one_alone_and_streams_tell_them_apart(
     client: openai.OpenAI,
 ) -> None:

@@ -165,18 +165,13 @@ def _read_prompt(
 def _check_context(size: int, wanted: GenerationSettings, context: int, body: AnyRequest) -> None:
     """Refuse a prompt of `size` ids that leaves no room for the answer, or cannot be scored."""
     max_tokens = wanted.max_tokens
-    if body.echoes and body.num_alternatives >= 0 and size > context:
-        raise ApiError(
-            400,
-            f"the prompt has {count_of(size, 'token')}, more than the context of {context}, "
-            f"so they cannot be scored: shorten it, or leave echo or logprobs out",
-            param="prompt",
-            code="context_length_exceeded",
-        )
-    if wanted.past_context == "slide" or size + max_tokens <= context:
+    is_scored = body.echoes and body.num_alternatives >= 0
+    if size + max_tokens <= context or (wanted.past_context == "slide" and not is_scored):
         return
-    if size >= context:
+    if size > context or (size == context and wanted.past_context == "stop"):
         raise _too_long(body, size, context)
+    if wanted.past_context == "slide":
+        return
     raise ApiError(
         400,
         f"prompt tokens ({size}) and max_tokens ({max_tokens}) together exceed the model's context "

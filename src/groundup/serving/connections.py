@@ -52,7 +52,8 @@ class Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_read_timer()
-        self._stop_write_timer()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -72,12 +73,12 @@ class Connection(H11Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._stop_write_timer()
         seconds = self.settings.stalled_write_seconds
         self._write_timer = self.loop.call_later(seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
-        self._stop_write_timer()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
         super().resume_writing()
 
     def _make_room(self) -> bool:
@@ -101,11 +102,6 @@ class Connection(H11Protocol):
         if self._read_timer is not None:
             self._read_timer.cancel()
             self._read_timer = None
-
-    def _stop_write_timer(self) -> None:
-        if self._write_timer is not None:
-            self._write_timer.cancel()
-            self._write_timer = None
 
     def _refuse(self, error: ApiError) -> None:
         """Answer without the app, unless it has begun to, and close."""

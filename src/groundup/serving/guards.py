@@ -77,7 +77,9 @@ class Guards:
             if message["type"] == "http.response.start":
                 is_answered = True
                 message["headers"] = [*message.get("headers", ()), *self._headers]
-                self._metrics.answers.labels(_route_of(scope), str(message["status"])).inc()
+                # The route's own pattern: metrics have few labels whatever is asked for.
+                route = getattr(scope.get("route"), "path", None) or "other"
+                self._metrics.answers.labels(route, str(message["status"])).inc()
             await send(message)
 
         try:
@@ -186,8 +188,3 @@ def _network_of(scope: Scope) -> str:
     if address.version == 6:
         return str(ipaddress.ip_network((address, 64), strict=False))
     return str(address)
-
-
-def _route_of(scope: Scope) -> str:
-    """The route's own pattern, so that metrics have few labels whatever is asked for."""
-    return getattr(scope.get("route"), "path", None) or "other"
