@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import groundup.data
 from groundup.data.batches.loader import Batch, Batches, BatchLoader, get_batch
-from groundup.data.batches.order import RandomWindows, SampleOrder, ShuffledEpochs
+from groundup.data.batches.order import SampleOrder, ShuffledEpochs
 from groundup.data.batches.transfer import transfer_to
 from groundup.data.batches.windows import Ids, WindowReader
 from groundup.data.shards.index import ShardIndex
@@ -58,7 +58,7 @@ def no_thread_is_left() -> Iterator[None]:
     assert not ahead_threads()
 
 
-class FailingOrder(RandomWindows):
+class FailingOrder(ShuffledEpochs):
     """Fails at a sample, as reading from a disk that is gone would."""
 
     error = OSError("the disk is gone")
@@ -109,7 +109,7 @@ def test_other_arrays_are_refused(ids: Any) -> None:
 # The loader
 
 
-@pytest.mark.parametrize("order_type", [RandomWindows, ShuffledEpochs])
+@pytest.mark.parametrize("order_type", [ShuffledEpochs])
 @pytest.mark.parametrize("prefetch", [0, 1, 3])
 @pytest.mark.parametrize("lengths", [[1000], [7, 301, 1, 13, 678]])
 def test_batches_are_the_windows_of_the_order(
@@ -145,7 +145,7 @@ def test_the_ranks_batches_joined_are_the_whole_batch(world: int) -> None:
 
 
 def test_batches_are_kept_waited_for_and_reached_from_anywhere() -> None:
-    loader = BatchLoader(make_shards([1000]), RandomWindows(1000, 9, 1), 4, prefetch=0)
+    loader = BatchLoader(make_shards([1000]), ShuffledEpochs(1000, 9, 1), 4, prefetch=0)
     assert loader.wait_seconds == 0
     with loader.batches(10**12, 10) as batches:
         kept = [(batch, batch.inputs.clone()) for batch in batches]
@@ -155,7 +155,7 @@ def test_batches_are_kept_waited_for_and_reached_from_anywhere() -> None:
 
 
 def test_micro_batches_are_the_batch_in_pieces() -> None:
-    loader = BatchLoader(make_shards([1000]), RandomWindows(1000, 9, 1), 12, micro_batch_size=4)
+    loader = BatchLoader(make_shards([1000]), ShuffledEpochs(1000, 9, 1), 12, micro_batch_size=4)
     with loader.batches(0, 1) as batches:
         batch = next(batches)
     for pieces, num_pieces in [(batch.micro_batches(), 3), (batch.micro_batches(2), 6)]:
@@ -174,7 +174,7 @@ def test_micro_batches_are_the_batch_in_pieces() -> None:
 
 
 def endless(prefetch: int = 2) -> BatchLoader:
-    return BatchLoader(make_shards([1000]), RandomWindows(1000, 9, 1), 4, prefetch=prefetch)
+    return BatchLoader(make_shards([1000]), ShuffledEpochs(1000, 9, 1), 4, prefetch=prefetch)
 
 
 def test_closing_leaving_and_letting_go_end_the_thread() -> None:
@@ -201,7 +201,7 @@ def test_the_thread_itself_may_be_the_last_to_hold_the_batches() -> None:
     held: list[Batches] = []
     is_held = threading.Event()
 
-    class Dropping(RandomWindows):
+    class Dropping(ShuffledEpochs):
         def starts(self, first_sample: int, count: int) -> np.ndarray:
             is_held.wait()
             held.clear()
@@ -239,8 +239,8 @@ def test_an_error_of_the_thread_arrives_as_itself_and_in_its_turn(prefetch: int)
 def test_a_thread_at_work_does_not_keep_the_process() -> None:
     script = (
         "import numpy as np; from groundup.data.batches.loader import BatchLoader\n"
-        "from groundup.data.batches.order import RandomWindows\n"
-        "batches = BatchLoader(np.arange(100), RandomWindows(100, 9, 1), 4).batches()\n"
+        "from groundup.data.batches.order import ShuffledEpochs\n"
+        "batches = BatchLoader(np.arange(100), ShuffledEpochs(100, 9, 1), 4).batches()\n"
         "print(next(batches).step)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
@@ -248,7 +248,7 @@ def test_a_thread_at_work_does_not_keep_the_process() -> None:
 
 
 def test_loaders_that_cannot_work_are_refused() -> None:
-    shards, order = make_shards([1000]), RandomWindows(1000, 9, 1)
+    shards, order = make_shards([1000]), ShuffledEpochs(1000, 9, 1)
     with pytest.raises(DataError, match="goes over 1000 ids and the text has 999"):
         BatchLoader(make_shards([999]), order, 4)
     with pytest.raises(ConfigError, match="batch_size 5 cannot be divided among 2 ranks"):

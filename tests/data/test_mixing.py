@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from groundup.config import parse_weights
 from groundup.data.batches.mixing import BLOCK_SAMPLES, MixedOrder, join_shards, quotas_of
-from groundup.data.batches.order import RandomWindows, ShuffledEpochs
+from groundup.data.batches.order import ShuffledEpochs
 from groundup.data.prepare import prepare
 from groundup.data.shards import open_shards
 from groundup.errors import ConfigError, DataError
@@ -48,7 +48,7 @@ def test_every_block_has_exactly_the_quotas() -> None:
     assert 50 <= Counter(first.tolist())[0] <= 88 and len(set(first.tolist())) == 3
 
 
-@pytest.mark.parametrize("kind", [ShuffledEpochs, RandomWindows])
+@pytest.mark.parametrize("kind", [ShuffledEpochs])
 def test_each_text_is_read_in_its_own_order(kind: type) -> None:
     order = make([0.5, 0.3, 0.2], kind=kind)
     starts = order.starts(0, 2 * BLOCK_SAMPLES)
@@ -68,7 +68,7 @@ def test_each_text_is_read_in_its_own_order(kind: type) -> None:
 @settings(max_examples=30)
 @given(st.integers(0, 10**12), st.integers(0, 60), st.integers(0, 2**64 - 1))
 def test_any_part_of_the_stream_is_the_same_alone(first: int, count: int, seed: int) -> None:
-    orders = [RandomWindows(size, 8, seed) for size in SIZES]
+    orders = [ShuffledEpochs(size, 8, seed) for size in SIZES]
     order = MixedOrder(orders, [1, 2, 3], seed)
     whole = order.starts(first, count)
     parts = [order.starts(first + number, 1) for number in range(count)]

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from groundup.data.batches.order import (
-    RandomWindows,
     SampleOrder,
     ShuffledEpochs,
     batch_samples,
@@ -19,7 +18,7 @@ from groundup.data.batches.order import (
 from groundup.data.counter_random import permute, random_below, random_uint64
 from groundup.errors import ConfigError, DataError
 
-ORDERS = [RandomWindows, ShuffledEpochs]
+ORDERS = [ShuffledEpochs]
 Order = Callable[[int, int, int], SampleOrder]
 
 both_orders = pytest.mark.parametrize("order_type", ORDERS)
@@ -77,8 +76,6 @@ def test_random_values_permutations_and_orders_never_change() -> None:
     epochs, positions = np.repeat(numbers(0, 1), 10), np.tile(np.arange(10, dtype=np.uint64), 2)
     moved = permute(0, 0, epochs, positions, 10).reshape(2, 10)
     assert moved.tolist() == [[5, 7, 6, 8, 4, 1, 2, 3, 9, 0], [4, 9, 3, 2, 1, 8, 5, 7, 0, 6]]
-    assert RandomWindows(10**9, 256, 42).starts(0, 3).tolist() == [62008690, 689331920, 27854858]
-    assert RandomWindows(10**9, 256, 42).starts(10**15, 1).tolist() == [803759660]
     assert ShuffledEpochs(10**9, 256, 42).starts(0, 3).tolist() == [515703689, 33798537, 150486921]
     assert ShuffledEpochs(10**9, 256, 42).starts(10**15, 1).tolist() == [864452842]
     assert fixed_windows(10**6, 256, 3, 42).tolist() == [47360, 242176, 480512]
@@ -169,15 +166,6 @@ def test_far_steps_are_reached_and_seeds_differ(order_type: Order) -> None:
     assert len(np.unique(starts)) == 512
     streams = {tuple(order_type(100_000, 16, seed).starts(0, 20).tolist()) for seed in range(50)}
     assert len(streams) == 50
-
-
-def test_random_windows_begin_everywhere_alike() -> None:
-    starts = RandomWindows(107, 7, 11).starts(0, 50_000)
-    counts = np.bincount(starts, minlength=100)
-    assert counts.size == 100 and counts.min() > 0
-    assert abs(chi_square(counts)) < 4
-    following = np.bincount(starts[:-1] // 10 * 10 + starts[1:] // 10, minlength=100)
-    assert abs(chi_square(following)) < 4
 
 
 @given(st.integers(2, 2000), st.data(), seeds, st.integers(0, 10**9))

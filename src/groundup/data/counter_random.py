@@ -25,12 +25,7 @@ _NUM_ROUNDS = 16
 
 
 def random_uint64(seed: int, stream: int, counters: UInt64) -> UInt64:
-    """64 random bits for every counter; streams of one seed have nothing to do with each other.
-
-    seed: of all streams.
-    stream: a number of the caller's own.
-    counters: one result for each.
-    """
+    """64 random bits for every counter; streams of one seed have nothing to do with each other."""
     key = stream_keys([seed], stream)
     return _mix(_mix(counters + key) ^ key)
 
@@ -39,8 +34,6 @@ def random_below(seed: int, stream: int, counters: UInt64, bound: int) -> UInt64
     """A number in [0, bound) for every counter, the high word of random times bound.
 
     No number is likelier than another by more than a factor of 1 + bound / 2^64.
-
-    seed, stream, counters: see `random_uint64`.
     """
     return _multiply_high(random_uint64(seed, stream, counters), bound)
 
@@ -52,11 +45,6 @@ def permute(seed: int, stream: int, epochs: UInt64, positions: UInt64, size: int
     network adds a keyed hash of one coordinate to the other, alternating, which is undone by
     subtracting and so a bijection of the grid. What lands on one of the few cells outside goes
     through again until it does not: that walks along a cycle which began inside.
-
-    seed, stream: which permutations; a stream is a number for each purpose.
-    epochs: the epoch of each position.
-    positions: what is permuted.
-    size: how many positions there are.
     """
     distinct, which = np.unique(epochs, return_inverse=True)
     first = random_uint64(seed, stream, distinct)

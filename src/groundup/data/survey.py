@@ -67,11 +67,7 @@ def survey_text(
     errors: Errors = "strict",
     encoding: str | None = None,
 ) -> Survey:
-    """Read the beginning of a text, 64 MB at most, and describe it.
-
-    inputs: files, folders and globs.
-    field, errors, encoding: how documents are read, see `text_files.Reading`.
-    """
+    """Read the beginning of a text, 64 MB at most, and describe it."""
     sources = find_sources(inputs, errors)
     seen = _Seen()
     batches = read_document_batches(

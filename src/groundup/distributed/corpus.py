@@ -36,9 +36,8 @@ class RayEngine:
     def __init__(self, address: str | None = None, **options: Any) -> None:
         """Find the cluster when it is needed.
 
-        address: host:port of the cluster; without one RAY_ADDRESS, the cluster that this machine is
-            part of, or else a new one of this machine alone. A process that is connected stays
-            where it is.
+        address: host:port; without one RAY_ADDRESS, the cluster that this machine is part of, or
+            else a new one of this machine alone.
         options: of Ray's, for the tasks.
         """
         self._address = address or os.environ.get("RAY_ADDRESS") or None
@@ -83,11 +82,7 @@ class RayEngine:
     def __call__(
         self, function: Callable[[Any], Iterator[Any]], tasks: Sequence[Any]
     ) -> Iterator[Iterator[Any]]:
-        """For each task, in order, an iterator over what the function yields.
-
-        function: can be pickled, and gives the same for the same task.
-        tasks: its arguments.
-        """
+        """For each task, in order, an iterator over what the function, which is pickled, yields."""
         reference = self.ray.put(self.ray.cloudpickle.dumps(function))
         run = self.ray.remote(ray_task.run_task).options(num_returns="streaming", **self._options)
         waiting: deque[Any] = deque()

@@ -20,10 +20,7 @@ _functions: dict[str, Any] = {}
 def run_task(version: str, folder: str, function: list[Any], task: bytes) -> Iterator[Any]:
     """Yield ("result", value) for all that a function yields, and ("log", …) for what it logs.
 
-    version: of the groundup that asks.
-    folder: where relative paths begin.
-    function: a reference to it, pickled.
-    task: its argument, pickled.
+    function: a reference to it, pickled; task: its argument, pickled.
     """
     import ray
 
@@ -52,23 +49,17 @@ def run_task(version: str, folder: str, function: list[Any], task: bytes) -> Ite
 def enter(version: str, folder: str) -> None:
     """Raise ImportError, in words for the user, unless this machine can do the work."""
     machine = socket.gethostname()
-    fix = f"install groundup {version} on every machine of the cluster"
     try:
         from groundup import __version__ as found
-    except ImportError:
-        raise ImportError(f"machine {machine} has no groundup; {fix}") from None
-    if found != version:
-        raise ImportError(
-            f"machine {machine} has groundup {found}, and the command is from groundup {version}; "
-            f"{fix}"
-        )
-    try:
+
         importlib.import_module("groundup._native")
-    except ImportError:
+    except ImportError as error:
         raise ImportError(
-            f"groundup on machine {machine} has no native core; run `make install` or `pip install "
-            f".` there, which needs a C++17 compiler"
+            f"machine {machine} has no groundup with a native core ({error}); install groundup "
+            f"{version} on every machine of the cluster"
         ) from None
+    if found != version:
+        raise ImportError(f"machine {machine} has groundup {found}; install {version} there")
     if os.path.isdir(folder):
         os.chdir(folder)
 
@@ -84,12 +75,9 @@ class HeldProcess:
         output: str,
         environment: dict[str, str],
     ) -> None:
-        """Run a command.
+        """Run a command, in which {python} is this machine's and {pid} the process of this actor.
 
-        version, folder: as for `run_task`.
-        command: its words; {python} is this machine's, {pid} the process that holds it.
         output: the file that gets what it prints.
-        environment: variables besides those of this machine.
         """
         enter(version, folder)
         place = os.path.dirname(os.path.abspath(output))
@@ -110,9 +98,7 @@ class HeldProcess:
             )
 
     def poll(self) -> int | None:
-        """The exit status of the process, None as long as it runs."""
         return self._process.poll()
 
     def terminate(self) -> None:
-        """Ask the process to stop."""
         self._process.terminate()

@@ -24,12 +24,8 @@ class RemoteProcess:
         environment: Mapping[str, str],
         resources: Mapping[str, float],
     ) -> None:
-        """Start it as soon as there is room.
+        """Start it as soon as there is room; see `ray_task.HeldProcess`.
 
-        engine: the cluster.
-        command: its words; {python} is the machine's, {pid} the process that holds it there.
-        output: a file on a file system that all machines share, for what it prints.
-        environment: variables besides those of the machine.
         resources: what it takes: num_cpus, num_gpus.
         """
         self._ray = engine.ray

@@ -21,8 +21,7 @@ FindCut = Callable[[memoryview], int]
 _SAMPLE_BYTES = 20_000
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """One file to read. Size and stamp (its time, ETag or blob id) tell that it is unchanged."""
 
     path: str
@@ -124,9 +123,7 @@ def check_utf8(piece: Piece, errors: Errors, source: Source, glue: bytes) -> tup
         return piece, 0
     view = memoryview(piece.data)
     if errors == "strict":
-        row = int(np.searchsorted(piece.bounds[:, 1], position, side="right"))
-        where = f"document {row + 1} of a batch"
-        where = where if piece.offset is None else f"byte {piece.offset + position}"
+        where = "a document" if piece.offset is None else f"byte {piece.offset + position}"
         before = bytes(view[max(0, position - _SAMPLE_BYTES) : position])
         line = position - len(before) + before.rfind(b"\n") + 1
         raise not_utf8(f"{source}, {where}", bytes(view[line : line + _SAMPLE_BYTES]))

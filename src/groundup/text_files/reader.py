@@ -24,7 +24,7 @@ from groundup.text_files.documents import (
 )
 from groundup.text_files.encodings import as_utf8
 from groundup.text_files.html import read_html
-from groundup.text_files.opening import check_unchanged, explained_errors, open_source
+from groundup.text_files.opening import check_unchanged, open_source
 from groundup.text_files.parquet import read_parquet
 from groundup.text_files.parts import open_span
 from groundup.text_files.plain_text import read_text
@@ -133,10 +133,21 @@ class _Joiner:
 def _read_source(
     source: Source, span: tuple[int, int] | None, options: _Options
 ) -> Iterator[tuple[Piece, int]]:
-    """Yield UTF-8 pieces of one source, and how much of its file has been read."""
-    reading, num_skipped = options.reading, 0
-    for piece, position in _read_pieces(source, span, options):
-        piece, skipped = check_utf8(piece, reading.errors, source, options.glue)
+    """UTF-8 pieces of one source, each with how much of its file has been read."""
+    reading = options.reading
+    is_plain = source.format == "text" and not source.compression and not reading.encoding
+    is_local = is_plain and not source.is_remote and not span
+    if is_local and 0 < (source.size or 0) <= _SMALL_BYTES:
+        return _checked(iter([(_read_small(source, reading.marks), 0)]), source, options)
+    return _checked(_read_pieces(source, span, options), source, options)
+
+
+def _checked(
+    pieces: Iterator[tuple[Piece, int]], source: Source, options: _Options
+) -> Iterator[tuple[Piece, int]]:
+    num_skipped = 0
+    for piece, position in pieces:
+        piece, skipped = check_utf8(piece, options.reading.errors, source, options.glue)
         num_skipped += skipped
         if len(piece.bounds):
             yield piece, position
@@ -148,10 +159,6 @@ def _read_pieces(
     source: Source, span: tuple[int, int] | None, options: _Options
 ) -> Iterator[tuple[Piece, int]]:
     reading = options.reading
-    is_plain = source.format == "text" and not source.compression and not reading.encoding
-    if is_plain and not source.is_remote and 0 < (source.size or 0) <= _SMALL_BYTES and not span:
-        yield _read_small(source, reading.marks), 0
-        return
     with open_source(source) as (stream, raw):
         begin = 0
         if span is not None:
@@ -200,18 +207,20 @@ def _gather(texts: Iterator[bytes | None], num_bytes: int) -> Iterator[Sequence[
 
 def _read_small(source: Source, marks: Sequence[bytes]) -> Piece:
     """A small file at once: the general way would take longer than its text."""
-    with explained_errors(source):
+    try:
         file = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             data = os.read(file, (source.size or 0) + 1)
             check_unchanged(source, file)
         finally:
             os.close(file)
+    except OSError as error:
+        raise UnreadableError(f"{source} cannot be read: {error.strerror}") from error
     mark = 3 if data.startswith(b"\xef\xbb\xbf") else 0
     data = data[mark:] if mark else data
     if any(separator in data for separator in marks):
         return Piece(data, split_documents(data, marks), mark)
-    return Piece(data, drop_empty(np.array([[0, len(data)]], np.int64)), mark)
+    return Piece(data, np.array([[0, len(data)]] if data else [], np.int64).reshape(-1, 2), mark)
 
 
 def read_document_batches(

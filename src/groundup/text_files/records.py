@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
 from groundup.errors import DataError
-from groundup.text_files.documents import Reading, Source, decode, encode, not_utf8
+from groundup.text_files.documents import Reading, Source, decode, encode
 from groundup.text_files.opening import open_source
 
 LONGEST_RECORD_BYTES = 256 << 20
@@ -24,7 +24,7 @@ def read_json_lines(stream: IO[bytes], reading: Reading, name: str) -> Iterator[
     for where, line in _lines(stream, name):
         try:
             text = decode(line, reading.errors, where)
-            yield text and _text_of(_parse(text, where), reading, where)
+            yield None if text is None else _text_of(_parse(text, where), reading, where)
         except DataError:
             if reading.errors != "skip":
                 raise
@@ -95,10 +95,9 @@ def _read_table(lines: io.TextIOWrapper, reading: Reading, name: str) -> Iterato
         if row is None:
             return
         if len(row) > column:
-            text = row[column]
-            if reading.errors == "strict" and not _is_utf8(text):
-                raise not_utf8(where, text.encode(errors="surrogateescape"))
-            yield encode(text, reading.errors, where)
+            data = row[column].encode(errors="surrogateescape")
+            text = decode(data, reading.errors, where)
+            yield None if text is None else text.encode()
         elif row and reading.errors == "skip":
             yield None
         elif row:
@@ -106,13 +105,6 @@ def _read_table(lines: io.TextIOWrapper, reading: Reading, name: str) -> Iterato
                 f"{where} has {len(row)} columns and none for {reading.field}; fix the line, or "
                 f"use --errors skip"
             )
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        return bool(text.encode()) or True
-    except UnicodeEncodeError:
-        return False
 
 
 class _Progress:
@@ -171,7 +163,6 @@ def _find_column(
             return delimiter, splits[-1].index(field), rows.line_num
     if problem is not None:
         raise problem
+    decode(header[0].encode(errors="surrogateescape"), "strict", f"{name} line 1")
     columns = ", ".join(max(splits, key=len))
-    if not _is_utf8(columns):
-        raise not_utf8(f"{name} line 1", header[0].encode("utf-8", "surrogateescape"))
     raise DataError(f"{name} has no column {field} (columns: {columns:.200}); set --field")

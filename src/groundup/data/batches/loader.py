@@ -29,11 +29,7 @@ def get_batch(
     """Inputs and targets, both int64 (batch_size, context_length): windows from anywhere.
 
     Starts are sampled from torch's global generator for the CPU, which `set_seed` governs. Target
-    [i, t] is the id that follows input [i, t].
-
-    dataset: any 1-D array of integers, a memory map included.
-    batch_size, context_length: the shape of a batch.
-    device: where the tensors go.
+    [i, t] is the id that follows input [i, t]. `dataset` is any 1-D array of integers.
     """
     if batch_size < 1:
         raise ConfigError(f"batch_size is {batch_size}; it must be at least 1")

@@ -17,7 +17,7 @@ from groundup.errors import ConfigError, DataError
 Starts = npt.NDArray[np.int64]
 
 # Numbers that tell the uses of one seed apart; to change one is to change every run's order.
-_RANDOM_WINDOWS, _EPOCH_OFFSETS, _EPOCH_SHUFFLES, _FIXED_WINDOWS, MIXED = range(5)
+_, _EPOCH_OFFSETS, _EPOCH_SHUFFLES, _FIXED_WINDOWS, MIXED = range(5)
 
 
 class SampleOrder(Protocol):
@@ -47,14 +47,6 @@ class Order:
     def starts_of(self, samples: UInt64) -> Starts:
         """Where the windows of the samples with these numbers begin."""
         raise NotImplementedError
-
-
-class RandomWindows(Order):
-    """Every sample is any window of the text, with equal chance, whatever came before."""
-
-    def starts_of(self, samples: UInt64) -> Starts:
-        num_starts = self.num_ids - self.context_length
-        return random_below(self.seed, _RANDOM_WINDOWS, samples, num_starts).astype(np.int64)
 
 
 class ShuffledEpochs(Order):
@@ -116,10 +108,7 @@ def fixed_windows(
 
     The same arguments give the same windows for ever, so losses on them can be compared.
 
-    num_ids: the ids of the split.
-    context_length: the inputs of a window.
     num_windows: how many; with None, or more than there are, all that fit from the first id on.
-    seed: of the gaps.
     """
     check_window(num_ids, context_length)
     if num_windows is not None and num_windows < 1:
@@ -143,11 +132,7 @@ class WholeWalk(NamedTuple):
 
 
 def whole_walk(num_ids: int, context_length: int) -> WholeWalk:
-    """Windows that predict every id exactly once, save the first, which nothing precedes.
-
-    num_ids: ids of the split.
-    context_length: ids that the model sees at once.
-    """
+    """Windows that predict every id exactly once, save the first, which nothing precedes."""
     if context_length < 1:
         raise ConfigError(f"context_length is {context_length}; it must be at least 1")
     if num_ids < 2:
@@ -164,10 +149,6 @@ def sliding_windows(
 
     What fits into a context is predicted at once. Of more, each id has at least half a context
     before it, or all there is. A window holds its last target: up to context_length + 1 ids.
-
-    num_ids: ids of the text.
-    num_predicted: how many of the last to predict; not the first id, which nothing precedes.
-    context_length: ids that the model sees at once.
     """
     done = num_ids - num_predicted
     end = num_ids if num_predicted <= context_length else max(done, context_length + 1)

@@ -70,12 +70,7 @@ class WindowReader:
         return self._ids.read_windows(positions, self.length)
 
     def fill(self, target: npt.NDArray[np.int64], starts: npt.ArrayLike) -> None:
-        """Write inputs and targets side by side, so that one copy takes both and each is
-        contiguous.
-
-        target: what is written over, of shape (2, windows, context_length).
-        starts: where the windows begin.
-        """
+        """Write inputs and targets to `target`, (2, windows, context_length)."""
         windows = self.read(starts)
         target[0] = windows[:, :-1]
         target[1] = windows[:, 1:]

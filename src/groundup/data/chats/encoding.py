@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from groundup.data.chats.reading import Conversation
+from groundup.data.shards.check import token_sizes
 from groundup.errors import DataError, GroundupError
 from groundup.files import hash_bytes
 from groundup.tokenizer import Tokenizer
@@ -46,18 +47,12 @@ class EncodedConversations:
 def encode_conversations(
     conversations: Iterable[Conversation], tokenizer: Tokenizer, max_ids: int
 ) -> EncodedConversations:
-    """Render by the tokenizer's template, encode, and mark the answers.
-
-    conversations: at least one, or it is a DataError.
-    tokenizer: with a chat template.
-    max_ids: how many ids of a conversation are kept.
-    """
+    """Render by the tokenizer's template, encode, mark the answers, and keep up to `max_ids`."""
     if tokenizer.chat_template is None:
         raise DataError("the tokenizer has no chat template; make one with its with_chat")
     template = ChatTemplate(tokenizer.chat_template)
     special_tokens = tuple(tokenizer.special_tokens)
-    sizes = np.zeros(tokenizer.vocab_size, np.int64)
-    sizes[list(tokenizer.vocab)] = [len(token) for token in tokenizer.vocab.values()]
+    sizes = token_sizes(tokenizer)
     kept: list[npt.NDArray[Any]] = []
     marks: list[npt.NDArray[np.bool_]] = []
     num_seen = num_cut = longest = 0
@@ -101,10 +96,6 @@ def find_answers(
 
     An answer is what the template adds for an assistant's turn behind the prompt for it, up to the
     last special token: its content and the token that ends the turn, not the line end after it.
-
-    template: how a conversation becomes a text.
-    messages: the conversation.
-    special_tokens: of the tokenizer.
     """
     text = template.render(messages)
     spans = []

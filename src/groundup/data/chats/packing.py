@@ -14,7 +14,7 @@ from groundup.data.counter_random import check_seed, permute
 IGNORED = -1
 """The target of an id that nothing is to be learned from."""
 
-# A number of this use of a seed; others are in `data.batches.order`.
+# Streams of `counter_random`; 0 to 4 are in `data.batches.order`.
 _ROW_SHUFFLES = 16
 _VALIDATION = 17
 
@@ -53,9 +53,6 @@ class PackedRows:
 
         A target is IGNORED where the next id is not part of an answer; padding is, too, and every
         id of it is a sequence by itself.
-
-        target: what is written over.
-        rows: their numbers.
         """
         all_ids, is_answer = self._conversations.ids, self._conversations.is_answer
         offsets = self._conversations.offsets
@@ -106,11 +103,7 @@ def split(
 
 
 def pack(lengths: npt.NDArray[np.int64], capacity: int) -> npt.NDArray[np.int64]:
-    """The row of each length, the longest first, each into the fullest row that has room for it.
-
-    lengths: from 1 to `capacity`.
-    capacity: of a row.
-    """
+    """The row of each length, the longest first, each into the fullest row that has room for it."""
     rows = np.empty(len(lengths), np.int64)
     by_room: list[list[int]] = [[] for _ in range(capacity + 1)]
     rooms = 0  # Bit r is set where a row has room for r.

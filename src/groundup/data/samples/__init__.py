@@ -63,10 +63,7 @@ def write_sample_corpus(
 ) -> SampleCorpus:
     """Write whole stories to `path` until it holds `megabytes` million bytes or a little more.
 
-    path: the file, which appears when it is complete; `<|endoftext|>` stands on a line of its own
-        after each story.
-    seed: the same seed gives the same stories.
-    progress: called with the bytes written so far and their total.
+    `<|endoftext|>` stands on a line of its own after each story.
     """
     texts = map(_with_separator, write_stories(_check_size(megabytes), seed))
     return _write_texts(path, texts, megabytes, progress)
@@ -89,10 +86,7 @@ def write_sample_dialogues(
     seed: int = 0,
     progress: "Progress | None" = None,
 ) -> SampleCorpus:
-    """Write dialogues to `path`, JSON lines with `messages`, for `groundup tune`.
-
-    path, megabytes, seed, progress: as in `write_sample_corpus`.
-    """
+    """Write dialogues to `path`, JSON lines with `messages`, for `groundup tune`."""
     lines = (
         json.dumps({"messages": messages}, ensure_ascii=False) + "\n"
         for messages in write_dialogues(seed)

@@ -20,13 +20,7 @@ from groundup.data.shards.index import (
     ShardIndex,
     read_index,
 )
-from groundup.data.shards.reading import (
-    RESTORE,
-    Shards,
-    check_shard_file,
-    check_tokenizer,
-    open_shards,
-)
+from groundup.data.shards.reading import RESTORE, check_shard_file, check_tokenizer, open_shards
 from groundup.errors import ConfigError, DataError
 from groundup.files import hash_bytes
 from groundup.runtime import Progress
@@ -37,8 +31,9 @@ if TYPE_CHECKING:
 # Enough to find shards that something else was written into, little enough for a cold disk.
 _NUM_BLOCKS = 64
 _BLOCK_IDS = 4096
-
 _READ_BYTES = 16 * HASH_BLOCK_BYTES
+
+_Sizes = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -74,42 +69,37 @@ def check_shards(
 ) -> DataIds:
     """Make sure that a folder of shards can be trained on; a DataError says why it cannot.
 
-    The index, the presence and the size of the files of `splits`, the tokenizer and ids here and
-    there are checked; with `full`, the hashes and ids of all files. `index` is the folder's, where
-    it has been read already.
-
-    folder: as `prepare` wrote it.
-    tokenizer: the one that the model is to be trained with.
+    The index, presence and size of the files of `splits`, the tokenizer, and blocks of ids spread
+    evenly are checked; with `full`, the hashes and ids of all files.
     """
     sizes = token_sizes(tokenizer)
     index = index or read_index(Path(folder))
-    opened = [open_shards(folder, split, tokenizer, index) for split in splits]
-    if not opened:
+    if not splits:
         raise ConfigError("no split was named to check; name train at least")
-    for shards in opened:
+    num_ids = {}
+    for split in splits:
+        shards = open_shards(folder, split, tokenizer, index)
         if shards.num_ids == 0:
             raise DataError(
-                f"{folder} has nothing in its split {shards.split}; run groundup data prepare with "
-                f"more text or another --validation-fraction, or do without this split"
+                f"{folder} has nothing in its split {split}; run groundup data prepare with more "
+                f"text or another --validation-fraction, or do without this split"
             )
-        _check_some_ids(shards, sizes)
+        last = max(0, shards.num_ids - _BLOCK_IDS)
+        for begin in np.unique(np.linspace(0, last, _NUM_BLOCKS, dtype=np.int64)).tolist():
+            ids = shards.read(begin, min(begin + _BLOCK_IDS, shards.num_ids))
+            bad = _find_unknown(ids, len(sizes), sizes)
+            if bad is not None:
+                file, position = shards.locate(begin + bad)
+                raise _unknown_id(file.path, int(ids[bad]), position * index.id_bytes)
+        num_ids[split] = shards.num_ids
     if full:
         verify(folder, tokenizer, index=index)
-    return DataIds(
-        folder=os.fspath(folder),
-        content=content_id(index),
-        tokenizer=index.tokenizer,
-        vocab_size=index.vocab_size,
-        num_ids={shards.split: shards.num_ids for shards in opened},
-    )
+    content, name = content_id(index), os.fspath(folder)
+    return DataIds(name, content, index.tokenizer, index.vocab_size, num_ids)
 
 
 def check_vocabulary(index: ShardIndex, vocab_size: int) -> None:
-    """Make sure that a model with `vocab_size` tokens knows all ids of the shards.
-
-    index: of the shards.
-    vocab_size: ids that the model knows.
-    """
+    """Make sure that a model with `vocab_size` tokens knows all ids of the shards."""
     if vocab_size < index.vocab_size:
         raise ConfigError(
             f"vocab_size {vocab_size} is too small for shards with ids up to "
@@ -136,10 +126,7 @@ def verify(
     """Read all shards again; a DataError names the first that is not what the index says.
 
     With `tokenizer` its id must be the one in the index, ids that its vocabulary leaves out are
-    found, and the tokens must add up to the bytes of text that were encoded. `index` is the
-    folder's, where it has been read already.
-
-    progress: called with the bytes checked and their total.
+    found, and the tokens must add up to the bytes of text that were encoded.
     """
     folder = Path(folder)
     index = index or read_index(folder)
@@ -168,34 +155,30 @@ def check_hash(folder: Path, shard: ShardEntry, id_bytes: int) -> None:
     _compare_hash(path, shard, tree)
 
 
-def _check_some_ids(shards: Shards, sizes: npt.NDArray[np.int64]) -> None:
-    """Look at blocks spread evenly over a split, its first and its last among them."""
-    last = max(0, shards.num_ids - _BLOCK_IDS)
-    for begin in np.unique(np.linspace(0, last, _NUM_BLOCKS, dtype=np.int64)).tolist():
-        ids = shards.read(begin, min(begin + _BLOCK_IDS, shards.num_ids))
-        bad, _ = _measure(ids, len(sizes), sizes)
-        if bad is not None:
-            file, position = shards.locate(begin + bad)
-            raise _unknown_id(file.path, int(ids[bad]), position * shards.index.id_bytes)
+def token_sizes(tokenizer: "Tokenizer") -> _Sizes:
+    """Bytes of each token by id; 0 where the vocabulary has a gap."""
+    sizes = np.zeros(tokenizer.vocab_size, np.int64)
+    sizes[list(tokenizer.vocab)] = [len(token) for token in tokenizer.vocab.values()]
+    return sizes
 
 
 def _check_shard(
-    path: Path, shard: ShardEntry, index: ShardIndex, sizes: npt.NDArray[np.int64] | None
+    path: Path, shard: ShardEntry, index: ShardIndex, sizes: _Sizes | None
 ) -> Iterator[int]:
     """Read a shard once; yield how many bytes came each time."""
     tree, end = HashTree(), index.end
-    num_ids = num_ends = num_bytes = 0
+    offset = num_ends = num_bytes = 0
     last_id = -1
     for block in _blocks(path):
         tree.add_bytes(block)
         ids = np.frombuffer(block, np.dtype(index.dtype).newbyteorder("<"))
-        bad, num_bytes_here = _measure(ids, index.vocab_size, sizes)
+        bad = _find_unknown(ids, index.vocab_size, sizes)
         if bad is not None:
-            raise _unknown_id(path, int(ids[bad]), (num_ids + bad) * index.id_bytes)
-        num_bytes += num_bytes_here
+            raise _unknown_id(path, int(ids[bad]), offset + bad * index.id_bytes)
+        num_bytes += 0 if sizes is None else int(sizes[ids].sum())
         num_ends += int(np.count_nonzero(ids == end.id))
         last_id = int(ids[-1])
-        num_ids += len(ids)
+        offset += len(block)
         yield len(block)
     _compare_hash(path, shard, tree)
     if last_id != end.id:
@@ -214,20 +197,12 @@ def _check_shard(
         )
 
 
-def _measure(
-    ids: npt.NDArray[Any], vocab_size: int, sizes: npt.NDArray[np.int64] | None
-) -> tuple[int | None, int]:
-    """The index of the first id that is not in the vocabulary, and the bytes of the tokens.
-
-    Without the `sizes` of tokens, gaps in the vocabulary are not known, and bytes not counted.
-    """
-    limit = vocab_size if sizes is None else len(sizes)
-    if int(ids.max()) >= limit:
-        return int(np.argmax(ids >= limit)), 0
-    if sizes is None:
-        return None, 0
-    found = sizes[ids]
-    return (int(np.argmin(found)) if int(found.min()) == 0 else None), int(found.sum())
+def _find_unknown(ids: npt.NDArray[Any], vocab_size: int, sizes: _Sizes | None) -> int | None:
+    """The index of the first id that is no token; gaps are known only with the sizes of tokens."""
+    is_bad = ids >= (vocab_size if sizes is None else len(sizes))
+    if sizes is not None and not is_bad.any():
+        is_bad = sizes[ids] == 0
+    return int(np.argmax(is_bad)) if is_bad.any() else None
 
 
 def _unknown_id(path: Path, id: int, offset: int) -> DataError:
@@ -237,27 +212,12 @@ def _unknown_id(path: Path, id: int, offset: int) -> DataError:
     )
 
 
-def token_sizes(tokenizer: "Tokenizer") -> npt.NDArray[np.int64]:
-    """Bytes of each token by id; 0 where the vocabulary has a gap."""
-    sizes = np.zeros(tokenizer.vocab_size, np.int64)
-    for id, token in tokenizer.vocab.items():
-        sizes[id] = len(token)
-    return sizes
-
-
 def _blocks(path: Path) -> Iterator[memoryview]:
     """The file in pieces of whole hash blocks; each is overwritten by the next."""
-    buffer = bytearray(_READ_BYTES)
-    view = memoryview(buffer)
-    with open(path, "rb", buffering=0) as file:
-        filled = 0
-        while count := file.readinto(view[filled:]):
-            filled += count
-            if filled == len(buffer):
-                yield view
-                filled = 0
-    if filled:
-        yield view[:filled]
+    view = memoryview(bytearray(_READ_BYTES))
+    with open(path, "rb") as file:
+        while count := file.readinto(view):
+            yield view[:count]
 
 
 def _compare_hash(path: Path, shard: ShardEntry, tree: HashTree) -> None:
