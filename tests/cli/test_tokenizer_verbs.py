@@ -10,8 +10,6 @@ import numpy
 import pytest
 
 from groundup.cli.main import main
-from groundup.cli.tokenizer_train import parse_memory
-from groundup.errors import ConfigError
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.reference import train_bpe_reference
 
@@ -63,11 +61,11 @@ def test_train_says_when_the_text_runs_out_of_pairs(
     assert Tokenizer.load(tmp_path / "t.json").special_tokens.keys() == {END}
 
 
-def test_train_takes_special_tokens_patterns_and_memory(corpus: Path, tmp_path: Path) -> None:
+def test_train_takes_special_tokens_and_patterns(corpus: Path, tmp_path: Path) -> None:
     out = tmp_path / "t.json"
     words = ["--special-token", "<|a|>", "--special-token", END, "--pattern", "cl100k"]
     # The limit is for the whole process, and this one holds what other tests left.
-    assert run("train", corpus, *words, "--max-memory", "16GB", "--out", out) == 0
+    assert run("train", corpus, *words, "--out", out) == 0
     tokenizer = Tokenizer.load(out)
     assert list(tokenizer.special_tokens) == ["<|a|>", END]
     assert tokenizer.pattern.name == "cl100k"
@@ -79,26 +77,6 @@ def test_train_goes_on_over_bad_bytes_when_told_to(tmp_path: Path) -> None:
     for errors in ("replace", "skip"):
         out = tmp_path / f"{errors}.json"
         assert run("train", bad, "--errors", errors, "--vocab-size", "300", "--out", out) == 0
-
-
-@pytest.mark.parametrize(
-    ("text", "num_bytes"),
-    [
-        ("2GB", 2 * 10**9),
-        ("512 mb", 512 * 10**6),
-        ("1.5GiB", 3 << 29),
-        ("100", 100),
-        ("64k", 64000),
-    ],
-)
-def test_amounts_of_memory_are_read_as_written(text: str, num_bytes: int) -> None:
-    assert parse_memory(text) == num_bytes
-
-
-@pytest.mark.parametrize("text", ["", "GB", "-1GB", "0", "2 gigs"])
-def test_other_amounts_of_memory_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="like 2GB"):
-        parse_memory(text)
 
 
 @pytest.mark.parametrize("name", ["ids.npy", "ids.bin", "ids.txt"])

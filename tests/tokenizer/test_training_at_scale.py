@@ -1,4 +1,4 @@
-"""Training on much text: in pieces, on threads, in bounded memory, and when something fails."""
+"""Training on much text: in pieces, on threads, and with words that are too long."""
 
 import random
 from collections import Counter
@@ -9,7 +9,7 @@ import pytest
 
 from groundup._native import WordCounter
 from groundup.errors import TokenizerError
-from groundup.tokenizer import counting
+from groundup.tokenizer import training
 from groundup.tokenizer.patterns import GPT2, find_pattern
 from groundup.tokenizer.reference import split_special_tokens
 from groundup.tokenizer.training import train_from_files, train_tokenizer
@@ -42,7 +42,7 @@ def test_a_large_text_is_counted_the_same_in_pieces(
     assert len(text) > 5_000_000
     expected = train([text], 300, num_threads=1)
     assert train([text], 300, num_threads=num_threads) == expected
-    monkeypatch.setattr(counting, "_STEP_BYTES", 1 << 16)
+    monkeypatch.setattr(training, "_STEP_BYTES", 1 << 16)
     assert train([text], 300, num_threads=num_threads) == expected
 
 
@@ -61,16 +61,11 @@ def test_pieces_for_threads_never_cut_a_special_token() -> None:
     assert counter.items() == {word.encode(): count for word, count in words.items()}
 
 
-def test_a_small_bound_on_memory_does_not_make_a_run_of_every_block() -> None:
-    texts = [f"document {number}" for number in range(2000)]
-    assert train(texts, 50, num_threads=2, max_memory_bytes=14_000_000) == train(texts, 50)
-
-
 def test_a_pattern_without_a_scanner_is_cut_at_blocks_only(monkeypatch: pytest.MonkeyPatch) -> None:
     pattern = find_pattern(r"\w+ \w+|.")
     text = b"ab cd, " * 1000
     _, whole = train_tokenizer([text], 270, [], pattern=pattern)
-    monkeypatch.setattr(counting, "_STEP_BYTES", 100)
+    monkeypatch.setattr(training, "_STEP_BYTES", 100)
     _, in_steps = train_tokenizer([text], 270, [], pattern=pattern)
     assert in_steps.num_words == whole.num_words == 3
 
@@ -81,24 +76,14 @@ def test_progress_counts_the_bytes() -> None:
     assert [done for done, _ in seen] == [3, 5]
 
 
-def test_a_failing_source_or_progress_leaves_nothing_behind(
+def test_a_word_that_takes_too_much_memory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-
-    def fail(done: int, total: int | None) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(["abc"], 3, progress=fail, max_memory_bytes=14_000_000)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_word_that_takes_too_much_memory_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "letters.txt"
     path.write_bytes(b"a word, then " + b"a" * 3_000_000)
-    with pytest.raises(TokenizerError, match=r"a pre-token has more than .* with --max-memory"):
-        train_from_files([path], 300, [], max_memory_bytes=20_000_000)
-    with pytest.raises(TokenizerError, match=r"a pre-token of 3000000 bytes .* raise --max-memory"):
-        train(["a" * 3_000_000], 3, max_memory_bytes=20_000_000)
     assert train_from_files([path], 258, [])[0].merges[:2] == [(b"a", b"a"), (b"aa", b"aa")]
+    monkeypatch.setattr(training, "_LONGEST_WORD_BYTES", 1_000_000)
+    with pytest.raises(TokenizerError, match="a pre-token has more than"):
+        train_from_files([path], 300, [], block_bytes=1 << 16)
+    with pytest.raises(TokenizerError, match="a pre-token of 3000000 bytes"):
+        train(["a" * 3_000_000], 3)

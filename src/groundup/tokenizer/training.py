@@ -1,30 +1,23 @@
 """Learning a vocabulary: count the pre-tokens of the text, then merge pairs, most frequent first.
 
-Takes text as blocks of UTF-8; finding and opening files is `text_files`. The counting and merging
-is the native core's.
+Finding and opening files is `text_files`. The native core counts and merges; `reference` says in
+plain Python what it does.
 """
 
 from __future__ import annotations
 
 import os
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from groundup.errors import TokenizerError
 from groundup.runtime import Engine, Progress, num_cores, peak_memory_bytes
-from groundup.text_files import Part, Reading, cut_into_parts, find_sources, run_parts
-from groundup.tokenizer.counting import (
-    MemoryBound,
-    PartCounting,
-    WordCounting,
-    read_blocks,
-)
+from groundup.text_files import Part, Reading, cut_into_parts, find_sources, read, run_parts
 from groundup.tokenizer.definition import (
     TokenizerDefinition,
     check_special_token_texts,
@@ -32,8 +25,9 @@ from groundup.tokenizer.definition import (
     encode_special_token,
 )
 from groundup.tokenizer.inspection import find_longest_tokens
-from groundup.tokenizer.native import as_array
+from groundup.tokenizer.native import WordCounter, as_array
 from groundup.tokenizer.patterns import GPT2, Pattern, find_pattern
+from groundup.tokenizer.reference import split_special_tokens
 from groundup.tokenizer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -41,8 +35,14 @@ if TYPE_CHECKING:
 
 _MAX_THREADS = 1_024
 _PART_BYTES = 64 << 20
-# Enough for each core to be busy for a while, in memory that is small beside the counts.
+# Enough to keep each core busy for a while, in memory that is small beside the counts.
 _BLOCK_BYTES_PER_CORE = 2 << 20
+# How much text is counted between two calls of `progress`.
+_STEP_BYTES = 64 << 20
+# A longer pre-token is hardly text, and would take 24 times its size.
+_LONGEST_WORD_BYTES = 64 << 20
+# Text whose counts a part sends at once.
+_TABLE_TEXT_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,7 @@ def train_bpe(
         input_path: A file, folder or glob, or several.
         vocab_size: Tokens in all.
         special_tokens: Texts that nothing merges across; they get the last ids.
-        options: `pattern`, `num_threads`, `max_memory_bytes`, `progress`, and those of
-            `text_files.Reading`.
+        options: `pattern`, `num_threads`, `progress`, and the fields of `text_files.Reading`.
     """
     tokenizer, _ = train_from_files(input_path, vocab_size, special_tokens, **options)
     return tokenizer.vocab, tokenizer.merges
@@ -92,47 +91,32 @@ def train_from_files(
     *,
     pattern: str | Pattern = GPT2,
     num_threads: int | None = None,
-    max_memory_bytes: int | None = None,
     progress: Progress | None = None,
     engine: Engine | None = None,
     part_bytes: int = _PART_BYTES,
+    block_bytes: int | None = None,
     **reading: Any,
 ) -> tuple[Tokenizer, TrainingSummary]:
-    """Train on files, folders or globs.
-
-    input_path: one of them, or several.
-    vocab_size: the 256 bytes, the merges and the special tokens together.
-    special_tokens: texts that stay whole; documents are cut there.
-    pattern: how text is split into pre-tokens, by name or as a regular expression.
-    num_threads: all cores if None.
-    max_memory_bytes, progress: see `train_tokenizer`.
-    engine: counts parts of the text elsewhere, each in memory of that bound; the result is the
-        same.
-    part_bytes: about how much text such a part has.
-    reading: further arguments of `text_files.Reading`.
-    """
+    """Train on files, folders or globs; an `engine` counts parts of the text elsewhere."""
     inputs = [input_path] if isinstance(input_path, str | os.PathLike) else list(input_path)
     texts = check_special_token_texts(special_tokens)
     pattern = find_pattern(pattern)
-    memory = MemoryBound(max_memory_bytes)
-    block_bytes = reading.pop("block_bytes", None)
     how = Reading(tuple(texts), **reading)
+    block_bytes = block_bytes or num_cores() * _BLOCK_BYTES_PER_CORE
 
     def count(counting: WordCounting) -> None:
         sources = find_sources(inputs, how.errors)
         if engine is None:
-            size = memory.block_bytes if max_memory_bytes else num_cores() * _BLOCK_BYTES_PER_CORE
-            part = Part(tuple(sources))
-            blocks = read_blocks(part, pattern, texts, memory, how, block_bytes or size)
+            blocks = _read_blocks(Part(tuple(sources)), pattern, texts, how, block_bytes)
             for block, num_bytes in blocks:
                 counting.add(block, progress, num_bytes)
             return
+        count_part = PartCounting(pattern, texts, how, block_bytes)
         parts = cut_into_parts(sources, part_bytes, how)
-        counter = PartCounting(pattern, texts, max_memory_bytes, how, block_bytes)
-        for num_bytes, words in run_parts(engine, counter, parts, progress):
+        for num_bytes, words in run_parts(engine, count_part, parts, progress):
             counting.merge(num_bytes, words)
 
-    return _train(count, vocab_size, texts, pattern, num_threads, max_memory_bytes)
+    return _train(count, vocab_size, texts, pattern, num_threads)
 
 
 def train_tokenizer(
@@ -142,25 +126,115 @@ def train_tokenizer(
     *,
     pattern: Pattern = GPT2,
     num_threads: int | None = None,
-    max_memory_bytes: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[Tokenizer, TrainingSummary]:
-    """Train on blocks of UTF-8 text, each ending where a document ends.
-
-    blocks: the text.
-    vocab_size, special_tokens, pattern, num_threads: see `train_from_files`.
-    max_memory_bytes: what training may take besides what the process holds already. The counts go
-        to sorted runs on disk whenever they outgrow their part of it, and are merged back at the
-        end; the result does not change. What does not fit is refused before it is taken.
-    progress: called with the bytes counted so far.
-    """
+    """Train on blocks of UTF-8 text, each ending where a document ends."""
 
     def count(counting: WordCounting) -> None:
         for block in blocks:
             counting.add(block, progress)
 
     texts = check_special_token_texts(special_tokens)
-    return _train(count, vocab_size, texts, pattern, num_threads, max_memory_bytes)
+    return _train(count, vocab_size, texts, pattern, num_threads)
+
+
+class WordCounting:
+    """Counts pre-tokens: natively, or through `regex` for a pattern without a native scanner."""
+
+    def __init__(self, pattern: Pattern, special_tokens: list[str], num_threads: int) -> None:
+        self._pattern = pattern
+        self._special_tokens = special_tokens
+        self.num_bytes = 0
+        self.counter = _make_counter(pattern, special_tokens, num_threads)
+
+    def add(
+        self, block: Buffer, progress: Progress | None = None, num_bytes: int | None = None
+    ) -> None:
+        """Count a block; `num_bytes` is what its documents have, if not all of it."""
+        view = memoryview(block).cast("B")
+        before = self.num_bytes
+        begin = 0
+        while begin < len(view):
+            rest = view[begin:]
+            may_cut = self._pattern.native and len(rest) > 2 * _STEP_BYTES
+            cut = self.counter.find_cut(rest, _STEP_BYTES) if may_cut else len(rest)
+            self._count(rest[:cut])
+            begin += cut
+            if progress:
+                progress(before + begin, None)
+        self.num_bytes = before + (len(view) if num_bytes is None else num_bytes)
+
+    def merge(self, num_bytes: int, words: Mapping[bytes, int]) -> None:
+        """Add the counts of text that was counted elsewhere."""
+        self.counter.add_words(list(words), list(words.values()))
+        self.num_bytes += num_bytes
+
+    def _count(self, text: memoryview) -> None:
+        if self._pattern.native:
+            try:
+                self.counter.add_text(text)
+            except ValueError as error:
+                raise TokenizerError(f"{error}; break it up or leave it out") from None
+            return
+        words: Counter[str] = Counter()
+        for piece, is_special in split_special_tokens(str(text, "utf-8"), self._special_tokens):
+            if not is_special:
+                words.update(self._pattern.split(piece))
+        self.counter.add_words([word.encode() for word in words], list(words.values()))
+
+
+@dataclass(frozen=True)
+class PartCounting:
+    """Counts the pre-tokens of a part of a corpus, in any process."""
+
+    pattern: Pattern
+    special_tokens: list[str]
+    reading: Reading
+    block_bytes: int
+
+    def __call__(self, part: Part) -> Iterator[tuple[int, dict[bytes, int]]]:
+        """Yield bytes counted and pre-tokens with their counts, in tables of bounded size."""
+        counting = WordCounting(self.pattern, self.special_tokens, 1)
+        for block, num_bytes in _read_blocks(
+            part, self.pattern, self.special_tokens, self.reading, self.block_bytes
+        ):
+            counting.add(block, None, num_bytes)
+            if counting.num_bytes >= _TABLE_TEXT_BYTES:
+                yield counting.num_bytes, counting.counter.items()
+                counting = WordCounting(self.pattern, self.special_tokens, 1)
+        yield counting.num_bytes, counting.counter.items()
+
+
+def _read_blocks(
+    part: Part, pattern: Pattern, special_tokens: list[str], reading: Reading, block_bytes: int
+) -> Iterator[tuple[bytes | memoryview, int]]:
+    """The text in blocks that can be counted one by one, and the bytes of documents in each."""
+    counter = _make_counter(pattern, special_tokens, num_threads=1)
+
+    def find_cut(text: memoryview) -> int:
+        """The last place where a document longer than a block may be cut; 0 for none yet."""
+        cut = counter.find_last_cut(text) if pattern.native else 0
+        if not cut and len(text) > max(_LONGEST_WORD_BYTES, block_bytes):
+            kind = "pre-token" if pattern.native else "document"
+            raise TokenizerError(
+                f"a {kind} has more than {len(text):,} bytes; break it up or leave it out"
+            )
+        return cut
+
+    for batch in read(
+        part, reading, batch_bytes=block_bytes, find_cut=find_cut, piece_bytes=block_bytes
+    ):
+        if special_tokens:
+            yield batch.data, int((batch.bounds[:, 1] - batch.bounds[:, 0]).sum())
+        else:
+            view = memoryview(batch.data)
+            yield from ((view[begin:end], end - begin) for begin, end in batch.bounds.tolist())
+
+
+def _make_counter(pattern: Pattern, special_tokens: list[str], num_threads: int) -> WordCounter:
+    name = pattern.name if pattern.native else None
+    tokens = [encode_special_token(text) for text in special_tokens]
+    return WordCounter(name, tokens, num_threads, _LONGEST_WORD_BYTES)
 
 
 def _train(
@@ -169,25 +243,20 @@ def _train(
     texts: list[str],
     pattern: Pattern,
     num_threads: int | None,
-    max_memory_bytes: int | None,
 ) -> tuple[Tokenizer, TrainingSummary]:
     """Let `count` count the text, then merge."""
     num_merges = count_merges(vocab_size, len(texts))
     if num_threads is not None and not 1 <= num_threads <= _MAX_THREADS:
         raise TokenizerError(f"num_threads is {num_threads}; it must be from 1 to {_MAX_THREADS}")
-    memory = MemoryBound(max_memory_bytes)
-    threads = min(num_threads or num_cores(), memory.most_threads)
-    phases: list[tuple[str, float, int]] = []
-    with tempfile.TemporaryDirectory(prefix="groundup-counts-") as folder:
-        started = time.perf_counter()
-        counting = WordCounting(pattern, texts, threads, memory, Path(folder))
-        count(counting)
-        phases.append(("counting", time.perf_counter() - started, peak_memory_bytes()))
-        started = time.perf_counter()
-        try:
-            packed, num_bytes, num_symbols, num_words = counting.counter.train(num_merges)
-        except ValueError as error:
-            raise TokenizerError(str(error)) from None
+    started = time.perf_counter()
+    counting = WordCounting(pattern, texts, num_threads or num_cores())
+    count(counting)
+    phases = [("counting", time.perf_counter() - started, peak_memory_bytes())]
+    started = time.perf_counter()
+    try:
+        packed, num_bytes, num_symbols, num_words = counting.counter.train(num_merges)
+    except ValueError as error:
+        raise TokenizerError(str(error)) from None
     tokens = [bytes([byte]) for byte in range(256)]
     merges: list[tuple[bytes, bytes]] = []
     for left, right in as_array(packed, np.uint32).reshape(-1, 2).tolist():
