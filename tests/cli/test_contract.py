@@ -403,7 +403,7 @@ def bare_machine(with_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (f"{TRAIN} --device foo", "device is 'foo'"),
         (f"{TRAIN} --seed {2**70}", "--seed"),
         (f"{TRAIN} --model.num-layers 1e9", "--model.num-layers"),
-        ("train --config nowhere.yaml", "nowhere.yaml does not exist"),
+        ("train --config nowhere.yaml", "nowhere.yaml"),
         ("sweep half.yaml", BFLOAT16),
         ("sweep gpu.yaml", WITHOUT_CUDA),
         ("sweep half.yaml --jobs 0", "--jobs"),

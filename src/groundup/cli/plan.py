@@ -1,16 +1,15 @@
 """`groundup plan`: what a model and its training cost, before anything is spent."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tyro.conf import Fixed, Suppress
+from pydantic import Field, model_validator
 
-from groundup.cli.flags import value_of
-from groundup.cli.plan_checks import check_flags, check_values
-from groundup.config import flatten, load_settings
+from groundup.cli.arguments import FlagsOf
+from groundup.config import MAX_STEPS, Settings, flatten, load_settings
+from groundup.errors import ConfigError
 from groundup.model.config import PUBLISHED_PARAMETERS, ModelConfig, preset
 from groundup.optim.config import OptimizerConfig
 from groundup.planner import (
@@ -33,9 +32,12 @@ if TYPE_CHECKING:
     from groundup.planner.distributed import DistributedPlan
     from groundup.training.probe import Probe
 
+Count = Annotated[int, Field(ge=1, le=10**18)]
+# Beyond it a number was mistyped.
+Amount = Annotated[float, Field(gt=0, le=1e9)]
 
-@dataclass(frozen=True)
-class Arguments:
+
+class Arguments(Settings):
     """Show the cost of a model and of its training: parameters, operations, memory, time, price.
 
     The model comes from --preset or from --config, then from flags.
@@ -47,22 +49,22 @@ class Arguments:
     config: Path | None = None
     """A YAML file of a run, whose model, batch, steps, optimizer and precision are planned."""
 
-    batch_size: int = 1_024
+    batch_size: Count = 1_024
     """Sequences in one optimizer step."""
 
-    micro_batch_size: int | None = None
+    micro_batch_size: Count | None = None
     """Sequences in memory at once; as many as fit if not given."""
 
-    num_steps: int | None = None
+    num_steps: int | None = Field(None, ge=1, le=MAX_STEPS)
     """Optimizer steps to take; if no length is given, 20 tokens for each parameter."""
 
-    tokens: int | None = None
+    tokens: Count | None = None
     """Tokens to train on, instead of a number of steps."""
 
-    minutes: float | None = None
+    minutes: Amount | None = None
     """Minutes to train for, instead of a number of steps."""
 
-    corpus_tokens: int | None = None
+    corpus_tokens: Count | None = None
     """Tokens in the corpus, to tell epochs; from the shards of --config where they are there."""
 
     optimizer: OptimizerName = "adamw"
@@ -74,25 +76,25 @@ class Arguments:
     precision: Literal["auto", "float32", "tf32", "bfloat16"] = "auto"
     """Of matmuls; tf32 is float32 on tensor cores, auto is bfloat16 on devices that have it."""
 
-    mfu: float = ASSUMED_MFU
+    mfu: float = Field(ASSUMED_MFU, gt=0, le=1)
     """The fraction of the device's peak that training reaches."""
 
-    peak_tflops: float | None = None
+    peak_tflops: Amount | None = None
     """The device's peak, if not the table's."""
 
-    memory_gb: float | None = None
+    memory_gb: Amount | None = None
     """The device's memory in units of 10^9 bytes, if not the table's."""
 
-    price_per_hour: float | None = None
+    price_per_hour: Amount | None = None
     """Dollars for an hour of the device, if not the table's."""
 
-    gpus: int | None = None
+    gpus: Count | None = None
     """Plan for this many devices as well: what each holds and sends, and their efficiency."""
 
-    gpus_per_machine: int = 8
+    gpus_per_machine: Count = 8
     """Devices in each machine."""
 
-    across_gb: float | None = None
+    across_gb: Amount | None = None
     """GB/s that each device sends to other machines; what the device usually has, if not given."""
 
     probe: bool = False
@@ -101,86 +103,106 @@ class Arguments:
     devices: bool = False
     """Print the table of devices, with the sources of its rates and prices, and plan nothing."""
 
-    json: bool = False
+    json_: bool = False
     """Print one JSON object instead of tables."""
 
-    model: ModelConfig = field(default_factory=ModelConfig)
+    model: Annotated[dict[str, Any], FlagsOf(ModelConfig, "model.")] = Field(default_factory=dict)
 
-    reduce_dtype: Suppress[Fixed[Literal["float32", "bfloat16"]]] = "float32"
-    memory_options: Suppress[Fixed[Mapping[str, Any]]] = field(default_factory=dict)
-    """As the settings file says."""
-
-
-def defaults(argv: Sequence[str]) -> Arguments:
-    """What the flags start from: the preset's model, or what the settings file says."""
-    check_flags(argv)
-    name, file = value_of("--preset", argv), value_of("--config", argv)
-    if name is not None:
-        return Arguments(model=preset(name))
-    if file is None:
-        return Arguments()
-    from groundup.training.resolve import with_vocabulary
-
-    run = with_vocabulary(load_settings(RunConfig, file))
-    device = "cpu" if run.device == "cpu" else Arguments.device
-    on_cpu = (value_of("--device", argv) or device).lower() == "cpu"
-    return Arguments(
-        model=run.model,
-        batch_size=run.batch_size,
-        micro_batch_size=run.micro_batch,
-        num_steps=run.num_steps,
-        corpus_tokens=_tokens_in(run.data.folders),
-        optimizer=run.optimizer.name,
-        reduce_dtype=run.distributed.reduce_dtype,
-        memory_options=memory_options(dict(flatten(run.model_dump()))),
-        device=device,
-        mfu=EXPECTED_MFU["cpu" if on_cpu else "cuda"],
-        precision="tf32" if run.precision == "float32" and run.tf32 else run.evaluation_precision,
-    )
+    @model_validator(mode="after")
+    def _check_flags(self) -> "Arguments":
+        given = self.model_fields_set
+        exclusive = (
+            ("num_steps", "tokens", "minutes"),
+            ("preset", "config"),
+            *(("probe", one) for one in ("device", "mfu", "peak_tflops", "memory_gb")),
+            ("minutes", "gpus"),
+        )
+        for names in exclusive:
+            found = [f"--{name.replace('_', '-')}" for name in names if name in given]
+            if len(found) > 1:
+                raise ValueError(f"{' and '.join(found)} exclude each other: give one")
+        if given & {"across_gb", "gpus_per_machine"} and self.gpus is None:
+            raise ValueError("--across-gb and --gpus-per-machine need --gpus")
+        return self
 
 
 def run(arguments: Arguments) -> None:
     """Plan, and print it."""
-    check_values(arguments)
-    if arguments.devices:
-        from groundup.cli.plan_page import show_devices
+    from groundup.cli import plan_page
 
-        show_devices(is_json=arguments.json)
+    if arguments.devices:
+        plan_page.print_devices(is_json=arguments.json_)
         return
-    probe = _probe(arguments) if arguments.probe else None
-    plan = _plan(arguments, probe)
-    distributed = _distributed(arguments, plan)
-    if arguments.json:
-        results = plan.to_json()
-        if probe is not None:
-            results["probe"] = probe.to_json()
-        if distributed is not None:
-            results["distributed"] = distributed.to_json()
+    config = _run_config(arguments)
+    if config is not None:
+        arguments = _with_run(arguments, config)
+    base = preset(arguments.preset) if arguments.preset else ModelConfig()
+    base = base if config is None else config.model
+    model = load_settings(ModelConfig, overrides={**base.model_dump(), **arguments.model})
+    size = arguments.micro_batch_size
+    if size is not None and arguments.batch_size % size:
+        raise ConfigError(
+            f"--batch-size {arguments.batch_size} cannot be cut into micro-batches of "
+            f"--micro-batch-size {size}: choose a divisor of the batch size"
+        )
+    probe = _probe(arguments, model) if arguments.probe else None
+    plan = _plan(arguments, model, config, probe)
+    distributed = None if arguments.gpus is None else _distributed(arguments, plan, config)
+    results = plan.to_json()
+    if probe is not None:
+        results["probe"] = probe.to_json()
+    if distributed is not None:
+        results["distributed"] = distributed.to_json()
+    if arguments.json_:
         print(json.dumps(results, ensure_ascii=False, indent=2))
         return
-    from groundup.cli.plan_page import print_plan, print_probe
-
-    print_plan(plan, _assumptions(arguments, plan))
-    if probe is not None:
-        print_probe(plan, probe)
-    if distributed is not None:
-        from groundup.cli.plan_page import print_distributed
-
-        print_distributed(distributed)
+    for line in _assumptions(arguments, plan):
+        print(line)
+    plan_page.print_plan(results)
 
 
-def _plan(arguments: Arguments, probe: "Probe | None") -> Plan:
+def _run_config(arguments: Arguments) -> RunConfig | None:
+    if arguments.config is None:
+        return None
+    from groundup.training.resolve import with_vocabulary
+
+    return with_vocabulary(load_settings(RunConfig, arguments.config))
+
+
+def _with_run(arguments: Arguments, run: RunConfig) -> Arguments:
+    """The arguments with what the settings of a run say, where no flag does."""
+    given = arguments.model_fields_set
+    device = arguments.device if "device" in given or run.device != "cpu" else "cpu"
+    found = {
+        "batch_size": run.batch_size,
+        "micro_batch_size": run.micro_batch,
+        "corpus_tokens": _tokens_in(run.data.folders),
+        "optimizer": run.optimizer.name,
+        "device": device,
+        "mfu": EXPECTED_MFU["cpu" if device.lower() == "cpu" else "cuda"],
+        "precision": "tf32"
+        if run.precision == "float32" and run.tf32
+        else run.evaluation_precision,
+    }
+    if not given & {"num_steps", "tokens", "minutes"}:
+        found |= {"num_steps": run.num_steps, "minutes": run.minutes}
+    return arguments.model_copy(
+        update={name: value for name, value in found.items() if name not in given}
+    )
+
+
+def _plan(
+    arguments: Arguments, model: ModelConfig, run: RunConfig | None, probe: "Probe | None"
+) -> Plan:
     price = None
     if arguments.price_per_hour is not None:
         price = Price(arguments.price_per_hour, "given by --price-per-hour", "today")
-    tokens, num_steps = arguments.tokens, arguments.num_steps
-    if tokens is None and num_steps is None:
-        tokens = optimal_tokens(sum(count_parameters(arguments.model).values()))
-    if tokens is not None:
-        num_steps = -(-tokens // (arguments.batch_size * arguments.model.context_length))
-    assert num_steps is not None
+    num_steps = arguments.num_steps
+    if num_steps is None:
+        tokens = arguments.tokens or optimal_tokens(sum(count_parameters(model).values()))
+        num_steps = -(-tokens // (arguments.batch_size * model.context_length))
     plan = make_plan(
-        arguments.model,
+        model,
         _device(arguments) if probe is None else probe.device,
         batch_size=arguments.batch_size,
         num_steps=num_steps,
@@ -191,23 +213,22 @@ def _plan(arguments: Arguments, probe: "Probe | None") -> Plan:
         price=price,
         tokens_in_corpus=arguments.corpus_tokens,
         measured=None if probe is None else probe.step,
-        **arguments.memory_options,
+        **({} if run is None else memory_options(dict(flatten(run.model_dump())))),
     )
     return plan if arguments.minutes is None else plan.within(60 * arguments.minutes)
 
 
-def _distributed(arguments: Arguments, plan: Plan) -> "DistributedPlan | None":
+def _distributed(arguments: Arguments, plan: Plan, run: RunConfig | None) -> "DistributedPlan":
     """The same run on --gpus."""
-    if arguments.gpus is None:
-        return None
     from groundup.planner.distributed import plan_distributed
 
+    is_half = run is not None and run.distributed.reduce_dtype == "bfloat16"
     return plan_distributed(
         plan,
-        num_gpus=arguments.gpus,
+        num_gpus=arguments.gpus or 1,
         gpus_per_machine=arguments.gpus_per_machine,
         micro_batch=arguments.micro_batch_size,
-        reduce_bytes=4 if arguments.reduce_dtype == "float32" else 2,
+        reduce_bytes=2 if is_half else 4,
         across_bytes_per_second=None if arguments.across_gb is None else 1e9 * arguments.across_gb,
     )
 
@@ -233,13 +254,13 @@ def _assumptions(arguments: Arguments, plan: Plan) -> list[str]:
     return lines
 
 
-def _probe(arguments: Arguments) -> "Probe":
+def _probe(arguments: Arguments, model: ModelConfig) -> "Probe":
     from groundup.training.probe import probe_this_machine
 
     config = RunConfig(
         batch_size=arguments.batch_size,
         micro_batch_size=arguments.micro_batch_size,
-        model=arguments.model,
+        model=model,
         device="cpu" if arguments.device == "cpu" else "auto",
         optimizer=OptimizerConfig(name=arguments.optimizer),
         precision="float32" if arguments.precision == "tf32" else arguments.precision,
