@@ -72,12 +72,9 @@ def test_a_command_in_a_document_exists(page: Path, words: list[str]) -> None:
 
 
 def flags_of(verb: Verb) -> list[str]:
-    from groundup.cli import arguments, flags
-    from groundup.config import Settings
+    from groundup.cli.arguments import known_flags
 
-    arguments_type = importlib.import_module(verb.module).Arguments
-    known = arguments if issubclass(arguments_type, Settings) else flags
-    return known.known_flags(arguments_type)
+    return known_flags(importlib.import_module(verb.module).Arguments)
 
 
 def test_the_deployment_files_name_what_there_is() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from groundup.cli.parsing import parse_arguments
+from groundup.cli.arguments import parse
 from groundup.cli.train import Arguments
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -111,10 +111,7 @@ def parsed(
     verb, *rest = of_torchrun.training_script_args
     assert verb == "train"
     monkeypatch.chdir(shared)
-    train = importlib.import_module("groundup.cli.train")
-    arguments = parse_arguments(
-        Arguments, prog="groundup train", argv=rest, default=train.defaults(rest)
-    )
+    arguments = parse(Arguments, "groundup train", rest)
     assert isinstance(arguments, Arguments)
     return of_torchrun, arguments
 
@@ -132,7 +129,7 @@ def test_a_template_begins_the_run_and_continues_it_when_it_is_there(
         assert (of_torchrun.nnodes, of_torchrun.rdzv_backend) == ("2", "c10d")
         expected = "node1:29500" if name == "slurm" else "10.0.0.1:29500"
         assert of_torchrun.rdzv_endpoint == expected
-    assert not arguments.resume and arguments.settings.name == "tinystories"
+    assert not arguments.resume and arguments.settings["name"] == "tinystories"
     (shared / "runs" / "tinystories").mkdir(parents=True)
     (shared / "runs" / "tinystories" / "config.yaml").write_text("name: tinystories\n")
     status, words = call(script, shared)

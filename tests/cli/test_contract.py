@@ -352,7 +352,7 @@ def test_a_core_that_is_not_built_is_one_line(tmp_path: Path) -> None:
     assert done.stderr.startswith("error: groundup's native core is not built: run `make install`")
 
 
-BFLOAT16 = "precision is bfloat16, but this CPU is slow at it: use --precision float32"
+BFLOAT16 = "precision is bfloat16, but this CPU is slow at it"
 WITHOUT_CUDA = "is built without CUDA"
 TRAIN = "train --config small.yaml --name new"
 
@@ -381,12 +381,8 @@ def with_files(
 @pytest.fixture
 def bare_machine(with_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(with_files)
-    monkeypatch.setattr("groundup.runtime.why_no_bfloat16", lambda: "this CPU is slow at it")
-    monkeypatch.setattr(
-        "groundup.training.execution.why_no_bfloat16",
-        lambda: "this CPU is slow at it",
-        raising=False,
-    )
+    reason = "this CPU is slow at it"
+    monkeypatch.setattr("groundup.training.resolve.why_no_bfloat16", lambda: reason)
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_built", lambda: False)
@@ -399,7 +395,7 @@ def bare_machine(with_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (f"{TRAIN} --precision bfloat16", BFLOAT16),
         (f"{TRAIN} --precision float8", "float8"),
         (f"{TRAIN} --device cuda:1", WITHOUT_CUDA),
-        (f"{TRAIN} --device mps", "is built without MPS"),
+        (f"{TRAIN} --device mps", "MPS"),
         (f"{TRAIN} --device foo", "device is 'foo'"),
         (f"{TRAIN} --seed {2**70}", "--seed"),
         (f"{TRAIN} --model.num-layers 1e9", "--model.num-layers"),
@@ -428,7 +424,7 @@ def bare_machine(with_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (f"generate small --seed {2**64 - 1} --num-samples 2", "seed"),
         ("generate small --stop=", "a stop string is empty"),
         ("generate small --past-context glide", "glide"),
-        ("generate small --prompts nowhere.txt", "nowhere.txt: no such file"),
+        ("generate small --prompts nowhere.txt", "nowhere.txt"),
         ("generate small --prompts runs", "runs is a folder"),
         ("generate small --prompts blank.txt", "blank.txt has no prompt"),
         ("generate small --prompts blank.txt --prompt x", "--prompt or --prompts, not both"),
@@ -439,7 +435,7 @@ def bare_machine(with_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("serve small --port 70000", "--port"),
         ("serve small --host 0.0.0.0", "token"),
         ("evaluate small nowhere.txt", "nowhere.txt does not exist"),
-        ("evaluate small /dev/null", "/dev/null is empty"),
+        ("evaluate small /dev/null", "name files with text"),
         ("evaluate small --tasks agreemet", "did you mean agreement?"),
         ("evaluate small --tasks agreement --whole", "--split, --whole and --shards are about"),
         ("evaluate runs", "runs is not a run folder: it has no config.yaml"),
@@ -456,7 +452,7 @@ def bare_machine(with_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("export small out --to huggingface --checkpoint 99", "no checkpoint of step 99"),
         ("export small runs --to huggingface --force", "runs holds"),
         ("import huggingface runs", "needs --name"),
-        ("import huggingface runs --name new", "config.json is missing"),
+        ("import huggingface runs --name new", "config.json"),
         ("import huggingface runs --name small", "exists"),
         ("report smoll", "did you mean small?"),
         ("report", "needs RUNS"),

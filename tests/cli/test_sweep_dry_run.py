@@ -236,7 +236,8 @@ def test_the_vocabulary_is_that_of_the_shards_as_in_training(
         Path(f"sweep_{name}.yaml").write_text(yaml.safe_dump(sweep), "utf-8")
         trials = plan_trials(load_sweep(f"sweep_{name}.yaml"), Path("sweeps") / name)
         assert [trial.config.model.vocab_size for trial in trials] == [300, 300]
-    assert train.defaults(["--config", "with.yaml"]).settings.model == trials[0].config.model
+    arguments = train.Arguments(config=Path("with.yaml"))
+    assert train.settings_of(arguments).model == trials[0].config.model
 
     # What trials had stays, whatever becomes of the shards.
     plain = {"name": "plain", "base": "with.yaml"}

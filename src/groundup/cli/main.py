@@ -14,7 +14,6 @@ import re
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from groundup.cli.terminal import prepare_streams
 from groundup.cli.verbs import GROUPS, VERBS, Verb
@@ -87,7 +86,7 @@ def _dispatch(arguments: list[str]) -> int:
     if arguments[0] in GROUPS and (len(arguments) == 1 or arguments[1] in _HELP_FLAGS):
         print(_group_help(arguments[0]))
         return 0
-    return run_verb(arguments)
+    return _run_verb(arguments)
 
 
 def _find_verb(arguments: list[str]) -> tuple[Verb, list[str]]:
@@ -112,12 +111,7 @@ def _find_verb(arguments: list[str]) -> tuple[Verb, list[str]]:
     raise ConfigError(f"unknown command groundup {first}: {hint}")
 
 
-def run_verb(words: list[str], **options: Any) -> int:
-    """Run the verb that the words name; its exit status.
-
-    words: as they are typed after `groundup`.
-    options: further arguments of the verb's `run`, for a verb that runs others.
-    """
+def _run_verb(words: list[str]) -> int:
     verb, rest = _find_verb(words)
     # torch's threads spin while they wait for each other: if anything else runs, they take the core
     # from the one they wait for. Asleep they lose next to nothing. Read when torch is loaded.
@@ -127,22 +121,11 @@ def run_verb(words: list[str], **options: Any) -> int:
     os.environ.setdefault("MIMALLOC_PURGE_DELAY", "-1")
     module = importlib.import_module(verb.module)
     from groundup.cli.arguments import parse
-    from groundup.cli.parsing import parse_arguments
-    from groundup.config import Settings
     from groundup.runtime import set_up_logging
 
     set_up_logging()
-    # A verb with a settings file lets the flags start from what that file says.
-    default = module.defaults(rest) if hasattr(module, "defaults") else None
-    prog = f"groundup {verb.name}"
-    if issubclass(module.Arguments, Settings):
-        arguments = parse(module.Arguments, prog, rest)
-    else:
-        arguments = parse_arguments(module.Arguments, prog=prog, argv=rest, default=default)
-    if arguments is None:
-        return 0
-    status = module.run(arguments, **options)
-    return 0 if status is None else int(status)
+    arguments = parse(module.Arguments, f"groundup {verb.name}", rest)
+    return 0 if arguments is None else int(module.run(arguments) or 0)
 
 
 def _verbs_of(group: str) -> list[Verb]:

@@ -1,30 +1,43 @@
 """`groundup new`: from a person's own text to a model of it, verb by verb.
 
-Each step is a command that a person could type, shown and run; what is done is kept when it runs
-again, and an interrupted training is resumed. What is chosen is left behind as a settings file.
+Each step is a command that a person could type, shown and run. A second run of the same command
+keeps what is done and resumes an interrupted training. The settings are left behind as a file.
 """
 
 import hashlib
+import json
 import os
 import re
+import shlex
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pydantic import Field
 from tyro.conf import Positional
 
-from groundup.cli.new_plan import Project, minutes_left, write_plan
-from groundup.cli.project_folder import ProjectFolder
+from groundup.cli.arguments import as_command, show_commands, take_step
 from groundup.cli.shared import RUNS_FOLDER, ReadingFlags
-from groundup.cli.steps import show_commands, take_step
-from groundup.errors import ConfigError
-from groundup.runtime import process_start
-from groundup.text_files import STDIN, Source, find_sources
+from groundup.config import MAX_STEPS, Seed
+from groundup.errors import ConfigError, DataError
+from groundup.files import parse_json, write_json_atomic
+from groundup.runs.config import NAME_PATTERN
+from groundup.runtime import count_of, format_duration, process_start
+from groundup.text_files import STDIN, Source, find_sources, path_text
+
+if TYPE_CHECKING:
+    from groundup.data.survey import Survey
+    from groundup.training.recipe import Recipe
 
 PREPARED_FOLDER = Path("prepared")
-# Where `groundup serve` listens unless it is told otherwise.
-ADDRESS = "http://127.0.0.1:8000"
+# Kept of the time for the evaluation and the samples at the end.
+_LAST_FRACTION, _LAST_MINUTES = 0.04, 0.5
+_VALIDATION_BYTES = 300_000
+_FEW_BYTES = 20_000
+# The most of the time that reading the text may take, and what it usually takes.
+_MOST_READING, _USUAL_READING = 0.7, 0.3
 
 
 class Arguments(ReadingFlags):
@@ -35,68 +48,95 @@ class Arguments(ReadingFlags):
     """Files, folders or globs: .txt, .md, .html, source code, .jsonl, .csv, .parquet and more, also
     packed as .gz, .zst or .xz."""
 
-    name: str | None = None
+    name: str | None = Field(None, pattern=NAME_PATTERN, max_length=200)
     """Name of the run in runs, and of the folder in prepared for its tokenizer, shards and
     settings; after the text if not given."""
 
-    minutes: float = 10.0
+    minutes: float = Field(10.0, gt=0, le=10**6)
     """How long all of it may take."""
 
     device: str = "auto"
     """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
 
-    vocab_size: int | None = None
+    vocab_size: int | None = Field(None, ge=257, le=10**8)
     """Tokens in the vocabulary; chosen for the text if not given."""
 
-    num_steps: int | None = None
+    num_steps: int | None = Field(None, ge=1, le=MAX_STEPS)
     """The most steps to train."""
 
     exportable: bool = True
     """Keep to the parts of a model that other programs know, so that it can be exported; without
     them it learns more in the same time, and groundup alone can run it."""
 
-    max_tokens: int = 200
+    max_tokens: int = Field(200, ge=1, le=10**6)
     """The most tokens of each sample at the end."""
 
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the initial weights and of the data order."""
+
+
+@dataclass(frozen=True)
+class Project:
+    """What is to be made, of what, and where."""
+
+    arguments: Arguments
+    name: str
+    folder: Path
+    runs_folder: Path
+    prompts: tuple[str, ...] = ()
+    """What the samples continue; beginnings of documents if empty."""
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "train.yaml"
+
+    @property
+    def tokenizer(self) -> Path:
+        return self.folder / "tokenizer.json"
+
+    @property
+    def shards(self) -> Path:
+        return self.folder / "shards"
+
+    @property
+    def minutes_left(self) -> float:
+        """For the training; what comes after it takes a little, too."""
+        whole = self.arguments.minutes
+        passed = (time.monotonic() - process_start()) / 60
+        return max(0.01, whole - passed - min(_LAST_MINUTES, _LAST_FRACTION * whole))
+
+    def read_plan(self) -> dict[str, Any]:
+        """What was chosen before; empty if nothing was."""
+        try:
+            found = parse_json((self.folder / "new.json").read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) and self.config.exists() else {}
 
 
 def run(arguments: Arguments) -> int:
     """Take the steps; a signal that stopped the training decides the status."""
-    if not arguments.files:
-        raise ConfigError("groundup new needs the text to learn from: a folder, files or a glob")
     name = arguments.name or _name_of(arguments.files[0])
-    folder = ProjectFolder(PREPARED_FOLDER / name)
-    return make(Project(arguments, name, folder, RUNS_FOLDER, process_start()))
+    return make(Project(arguments, name, PREPARED_FOLDER / name, RUNS_FOLDER))
 
 
 def make(project: Project) -> int:
     """From text to a model; the exit status."""
-    arguments, folder = project.arguments, project.folder
     check(project)
-    sources = find_sources(arguments.files)
-    text = _fingerprint(sources)
-    wanted = {
-        "text": text,
-        **arguments.reading,
-        "minutes": arguments.minutes,
-        "device": arguments.device,
-        "vocab_size": arguments.vocab_size,
-        "num_steps": arguments.num_steps,
-        "exportable": arguments.exportable,
-        "seed": arguments.seed,
-    }
-    with folder.keeping(folder.config, wanted) as is_kept:
-        title = "1  A plan: settings for this text, this machine and this time"
-        show_commands(title)
-        if is_kept:
-            print(f"made before, and kept: {folder.config}")
-        else:
-            write_plan(project, sources)
-    plan: dict[str, Any] = folder.note("plan")
-    _prepare(project, plan, text)
+    sources = find_sources(project.arguments.files)
+    fingerprint = _fingerprint(sources, project.arguments)
+    show_commands("1  A plan: settings for this text, this machine and this time")
+    plan = project.read_plan()
+    if plan.get("fingerprint") == fingerprint:
+        print(f"made before, and kept: {project.config}")
+    else:
+        plan = _choose_plan(project, sources) | {"fingerprint": fingerprint}
+        # Made from other text or for another vocabulary.
+        project.tokenizer.unlink(missing_ok=True)
+        write_json_atomic(project.folder / "new.json", plan)
+    _prepare(project, plan)
     if status := _train(project, plan):
+        print("or run what you typed again: it resumes from there, then evaluates and generates")
         return status
     _look(project, plan)
     return 0
@@ -107,118 +147,261 @@ def check(project: Project) -> None:
     from groundup.config import load_settings
     from groundup.runs.config import RunConfig
 
-    arguments = project.arguments
-    if not 0 < arguments.minutes < float("inf"):
-        raise ConfigError(f"--minutes must be more than 0, got {arguments.minutes:g}")
-    for flag, value in (("num-steps", arguments.num_steps), ("max-tokens", arguments.max_tokens)):
-        if value is not None and value < 1:
-            raise ConfigError(f"--{flag} must be at least 1, got {value}")
-    if arguments.vocab_size is not None and arguments.vocab_size < 257:
-        raise ConfigError(f"--vocab-size must be at least 257, got {arguments.vocab_size}")
-    asked = {"name": project.name, "device": arguments.device, "seed": arguments.seed}
-    load_settings(RunConfig, overrides=asked)
-    path = project.folder.path
+    load_settings(RunConfig, overrides={"device": project.arguments.device})
+    path, plan = project.folder, project.read_plan()
     if path.exists() and not path.is_dir():
         raise ConfigError(f"{path} is a file, and the folder of that name is needed; use --name")
-    if path.is_dir() and not project.folder.note("plan") and any(path.iterdir()):
-        holds = {one.name for one in path.iterdir()}
-        if holds - {"new.json", "stories.txt"}:
-            raise ConfigError(f"folder {path} holds other files; choose another --name")
-    named_after = (project.folder.note("plan") or {}).get("named_after", project.named_after)
-    if arguments.name is None and named_after != project.named_after:
+    own = {"new.json", "stories.txt", "stories.json", "train.yaml"}
+    if path.is_dir() and not plan and {one.name for one in path.iterdir()} - own:
+        raise ConfigError(f"folder {path} holds other files; choose another --name")
+    named_after = plan.get("named_after", _named_after(project))
+    if project.arguments.name is None and named_after != _named_after(project):
         raise ConfigError(f"{path} was made from {named_after}; choose another --name")
 
 
-def _prepare(project: Project, plan: dict[str, Any], text: str) -> None:
-    """A vocabulary, shards, and a few words as ids."""
-    from groundup.data.shards import INDEX_NAME, SIDECARS
+def _choose_plan(project: Project, sources: Sequence[Source]) -> dict[str, Any]:
+    """Look, choose, say why, and leave the settings behind."""
+    from groundup.cli.terminal import print_results
+    from groundup.config import as_yaml
+    from groundup.data.survey import survey_text
+    from groundup.files import write_text_atomic
 
-    folder, files = project.folder, project.arguments.files
-    size = plan["vocab_size"]
-    words = ["tokenizer", "train", *files, "--vocab-size", size, "--out", folder.tokenizer]
-    wanted = {"text": text, **project.arguments.reading, "vocab_size": size}
-    folder.is_fresh = False
-    with folder.keeping(folder.tokenizer, wanted) as is_kept:
-        title = "2  A vocabulary: the most frequent pairs, merged again and again"
-        take_step(title, [*words, *project.reading_words], is_kept=is_kept)
-    words = ["data", "prepare", *files, "--tokenizer", folder.tokenizer, "--out", folder.shards]
-    words += ["--validation-fraction", plan["validation_fraction"], *project.reading_words]
-    # Shards older than the vocabulary are of another one, whenever that was made.
-    marks = [folder.shards / INDEX_NAME, *folder.shards.glob(SIDECARS)]
-    newest = max((mark.stat().st_mtime_ns for mark in marks if mark.exists()), default=0)
-    if folder.shards.exists() and newest < folder.tokenizer.stat().st_mtime_ns:
-        words.append("--overwrite")
-    take_step("3  Shards: every document as ids, ready to be mapped into memory", words)
-    words = ["tokenizer", "inspect", plan["prompts"][0], "--tokenizer", folder.tokenizer]
-    take_step("Words as the model will see them", words)
+    arguments = project.arguments
+    began = time.monotonic()
+    survey = survey_text(sources, **arguments.reading)
+    if arguments.num_steps is None:
+        _check_time(arguments.minutes, time.monotonic() - began, len(sources))
+    recipe, machine = _choose_recipe(project, survey)
+    num_bytes, context_length = survey.num_bytes, recipe.config.model.context_length
+    if num_bytes <= context_length:
+        raise DataError(
+            f"the text has {count_of(num_bytes, 'byte')} and one context {context_length} tokens: "
+            f"give more text, {_FEW_BYTES:,} bytes or more to learn anything general"
+        )
+    if num_bytes < _FEW_BYTES:
+        print(f"a model needs more text than {num_bytes:,} bytes to learn anything general")
+    name = _free_name(project)
+    prompts = project.prompts or survey.prompts or ("The",)
+    values = json.loads(recipe.config.model_dump_json(exclude_defaults=True))
+    # It comes from the shards: a small text may have fewer.
+    values["model"].pop("vocab_size", None)
+    data = {"shards": str(project.shards), "tokenizer": str(project.tokenizer)}
+    values = {
+        "name": name,
+        "runs_folder": str(project.runs_folder),
+        "seed": arguments.seed,
+        **({} if arguments.device == "auto" else {"device": arguments.device}),
+        **values,
+        "data": {**data, **values.get("data", {})},
+        "samples": {**values.get("samples", {}), "prompts": list(prompts[:1])},
+    }
+    files = path_text(shlex.join(arguments.files)[:80])
+    head = f"# What groundup new chose for {files}. To train it again:\n#\n"
+    head += f"#   groundup train --config {project.config} --name {name}-again\n\n"
+    write_text_atomic(project.config, head + as_yaml(values))
+    lines = [("text", _describe(survey)), ("machine", machine), *recipe.reasons]
+    lines.append(("time", f"{arguments.minutes:g} minutes in all (--minutes)"))
+    print_results(f"wrote {project.config}", lines)
+    fraction = min(0.1, max(0.002, _VALIDATION_BYTES / num_bytes))
+    return {
+        "name": name,
+        "named_after": _named_after(project),
+        "vocab_size": recipe.config.model.vocab_size,
+        "prompts": list(prompts),
+        "validation_fraction": float(f"{fraction:.2g}"),
+    }
+
+
+def _choose_recipe(project: Project, survey: "Survey") -> tuple["Recipe", str]:
+    """The recipe for the speed that this machine has with it, and that speed in words."""
+    from groundup.config import load_settings
+    from groundup.planner import step_flops
+    from groundup.planner.quantities import show_flops
+    from groundup.runs.config import RunConfig
+    from groundup.runtime import memory_bytes
+    from groundup.training.machine import device_name, find_peak
+    from groundup.training.probe import probe_this_machine
+    from groundup.training.recipe import GUESSED_UTILIZATION, choose_recipe
+    from groundup.training.resolve import resolve_device
+
+    arguments = project.arguments
+    device = resolve_device(load_settings(RunConfig, overrides={"device": arguments.device}))
+    speed = GUESSED_UTILIZATION * (find_peak(device) or 1e11)
+    seconds = max(1.0, project.minutes_left * 60)
+
+    def choose(speed: float) -> "Recipe":
+        return choose_recipe(
+            flops=speed * seconds,
+            num_bytes=survey.num_bytes,
+            vocab_size=arguments.vocab_size,
+            document_bytes=survey.document_bytes,
+            max_steps=arguments.num_steps,
+            is_exportable=arguments.exportable,
+            is_on_cpu=device.device == "cpu",
+        )
+
+    recipe = choose(speed)
+    # A smaller model is slower at its operations: what was measured may want another.
+    for _ in range(2):
+        config = recipe.config.model_copy(update={"device": arguments.device})
+        probe = probe_this_machine(config, memory_bytes())
+        per_token = step_flops(config.model, 1) / config.model.context_length
+        speed = probe.tokens_per_second * per_token
+        before, recipe = recipe, choose(speed)
+        if recipe.config.model == before.config.model:
+            break
+    return recipe, f"{device_name(device)}: {show_flops(speed)} a second in steps of this model"
+
+
+def _prepare(project: Project, plan: dict[str, Any]) -> None:
+    """A vocabulary, shards, and a few words as ids."""
+    from groundup.cli import data_prepare, tokenizer_inspect, tokenizer_train
+
+    files, reading = project.arguments.files, project.arguments.reading
+    train = tokenizer_train.Arguments(
+        files=files, vocab_size=plan["vocab_size"], out=project.tokenizer, **reading
+    )
+    title = "2  A vocabulary: the most frequent pairs, merged again and again"
+    if project.tokenizer.exists():
+        show_commands(title, as_command("tokenizer train", train))
+        print("done before, and kept")
+    else:
+        take_step(title, "tokenizer train", train)
+    # Shards older than the vocabulary are of another one.
+    newest = max((path.stat().st_mtime_ns for path in project.shards.glob("*")), default=0)
+    prepare = data_prepare.Arguments(
+        files=files,
+        tokenizer=project.tokenizer,
+        out=project.shards,
+        validation_fraction=plan["validation_fraction"],
+        overwrite=0 < newest < project.tokenizer.stat().st_mtime_ns,
+        **reading,
+    )
+    title = "3  Shards: every document as ids, ready to be mapped into memory"
+    take_step(title, "data prepare", prepare)
+    inspect = tokenizer_inspect.Arguments(text=plan["prompts"][0], tokenizer=project.tokenizer)
+    take_step("Words as the model will see them", "tokenizer inspect", inspect)
 
 
 def _train(project: Project, plan: dict[str, Any]) -> int:
     """Train, resume, or find that it is done; the exit status if a signal stopped it."""
+    from groundup.cli import train
     from groundup.runs.folder import RunFolder
 
-    run = RunFolder(project.runs_folder / plan["name"])
-    words: list[Any] = ["train", "--config", project.folder.config]
-    words += ["--minutes", f"{minutes_left(project):.2f}"]
-    if project.arguments.num_steps is not None:
-        words += ["--num-steps", project.arguments.num_steps]
-    is_done = False
-    if run.has_run():
-        words = ["train", "--config", run.config_file, "--resume"]
-        outcome = run.read_outcome()
-        is_done = outcome is not None and outcome.state == "finished"
     title = "4  A model: it guesses the next token, and learns from every miss"
-    status = take_step(title, words, is_kept=is_done, started=time.monotonic())
-    if status:
-        print("or run what you typed again: it resumes from there, then evaluates and generates")
-    return status
+    run = RunFolder(project.runs_folder / plan["name"])
+    if not run.has_run():
+        settings: dict[str, Any] = {"minutes": round(project.minutes_left, 2)}
+        if project.arguments.num_steps is not None:
+            settings["num_steps"] = project.arguments.num_steps
+        arguments = train.Arguments(config=project.config, settings=settings)
+        return take_step(title, "train", arguments, started=time.monotonic())
+    arguments = train.Arguments(config=run.config_file, resume=True)
+    outcome = run.read_outcome()
+    if outcome is not None and outcome.state == "finished":
+        show_commands(title, as_command("train", arguments))
+        print("done before, and kept")
+        return 0
+    return take_step(title, "train", arguments, started=time.monotonic())
 
 
 def _look(project: Project, plan: dict[str, Any]) -> None:
     """Evaluate, generate, and say what can be done next."""
+    from groundup.cli import evaluate, generate
     from groundup.data.shards import read_index
+    from groundup.runs.folder import RunFolder, list_checkpoints
 
-    folder, run = project.folder, project.runs_folder / plan["name"]
-    checkpoint = _best_checkpoint(run)
-    validation = read_index(folder.shards).splits.get("validation")
+    folder = project.runs_folder / plan["name"]
+    found = list_checkpoints(RunFolder(folder).checkpoints)
+    is_older = any(one["is_best"] for one in found[1:])
+    checkpoint = {"run": str(folder), "checkpoint": "best" if is_older else "newest"}
+    validation = read_index(project.shards).splits.get("validation")
     if validation is not None and validation.num_ids > 1:
-        take_step("5  Evaluation: text that it has never seen", ["evaluate", run, *checkpoint])
+        title = "5  Evaluation: text that it has never seen"
+        take_step(title, "evaluate", evaluate.Arguments(**checkpoint))
     else:
         print("\nNo validation split: the text is too short to keep some of it aside")
     prompts = plan["prompts"]
-    settings = ["--max-tokens", project.arguments.max_tokens, "--temperature", 0.7]
-    settings += ["--top-p", 0.95, "--past-context", "slide", "--seed", 1]
+    sampling: dict[str, Any] = {
+        "max_tokens": project.arguments.max_tokens,
+        "temperature": 0.7,
+        "top_p": 0.95,
+        "past_context": "slide",
+        "seed": 1,
+    }
     for index, prompt in enumerate(prompts):
-        words = ["generate", run, *checkpoint, "--prompt", prompt, *settings]
-        title = "6  Three samples, generated token by token" if index == 0 else ""
         # As many of each beginning as make three.
         count = len(range(index, 3, len(prompts)))
-        take_step(title, [*words, "--num-samples", count] if count > 1 else words)
-    show_commands("Look at it in a browser", ["serve", run])
-    print(f"then open {ADDRESS}; Ctrl-C ends it")
-    more = ["--name", f"{plan['name']}-longer", "--minutes", 30]
-    export = ["export", run, "--to", "huggingface", folder.path / "exports" / plan["name"]]
+        title = "6  Three samples, generated token by token" if index == 0 else ""
+        arguments = generate.Arguments(**checkpoint, **sampling, prompt=prompt, num_samples=count)
+        take_step(title, "generate", arguments)
+    run, config = shlex.quote(str(folder)), shlex.quote(str(project.config))
+    show_commands("Look at it in a browser", f"groundup serve {run}")
+    print("then open http://127.0.0.1:8000; Ctrl-C ends it")
+    name, exports = plan["name"], shlex.quote(str(project.folder / "exports" / plan["name"]))
+    export = f"groundup export {run} {exports} --to huggingface"
     if not project.arguments.exportable:
-        export = ["new", *project.arguments.files, "--name", f"{plan['name']}-exportable"]
+        export = shlex.join(
+            ["groundup", "new", *project.arguments.files, "--name", f"{name}-exportable"]
+        )
+    own = generate.Arguments(run=str(folder), prompt="Your own beginning", **sampling)
     show_commands(
         "What to try next",
-        ["generate", run, "--prompt", "Your own beginning", *settings],
-        ["train", "--config", folder.config, *more],
-        ["train", "--from", run, "--config", folder.config, "--name", f"{plan['name']}-more"],
-        ["data", "sample", "--kind", "dialogues", "--out", "chats.jsonl"],
-        ["tune", run, "chats.jsonl"],
+        as_command("generate", own),
+        f"groundup train --config {config} --name {name}-longer --minutes 30",
+        f"groundup train --from {run} --config {config} --name {name}-more",
+        "groundup data sample --kind dialogues --out chats.jsonl",
+        f"groundup tune {run} chats.jsonl",
         export,
-        ["tokenizer", "inspect", "Your own sentence.", "--tokenizer", folder.tokenizer],
-        ["--help"],
+        "groundup --help",
     )
 
 
-def _best_checkpoint(run: Path) -> list[str]:
-    """The flag for the checkpoint of the lowest validation loss, where it is not the newest."""
-    from groundup.runs.folder import RunFolder, list_checkpoints
+def _check_time(minutes: float, survey_seconds: float, num_files: int) -> None:
+    """Refuse text that takes so long to read that hardly anything is left of the time."""
+    # For the vocabulary and for the shards it is read again.
+    reading = 3 * survey_seconds
+    if reading > _MOST_READING * 60 * minutes:
+        raise ConfigError(
+            f"{count_of(num_files, 'file')} took {format_duration(survey_seconds)} to read, and "
+            f"have to be read twice more: too little of --minutes {minutes:g} is left to train. "
+            f"Give --minutes {max(1, round(reading / 60 / _USUAL_READING)):g}"
+        )
 
-    _, *older = list_checkpoints(RunFolder(run).checkpoints)
-    return ["--checkpoint", "best"] if any(one["is_best"] for one in older) else []
+
+def _free_name(project: Project) -> str:
+    """The name, or with a number the first of which there is no run: none is ever deleted."""
+    from groundup.runs.folder import RunFolder
+
+    name, number = project.name, 1
+    while RunFolder(project.runs_folder / name).has_run():
+        number += 1
+        name = f"{project.name}-{number}"
+    if number > 1:
+        print(f"run {project.name} was trained with other settings and stays; this one is {name}")
+    return name
+
+
+def _describe(survey: "Survey") -> str:
+    from groundup.planner.quantities import show_bytes
+
+    about = "" if survey.is_whole else "about "
+    documents = count_of(survey.num_documents, "document")
+    text = (
+        f"{count_of(survey.num_files, 'file')}, {about}{documents}, {show_bytes(survey.num_bytes)}"
+    )
+    if survey.languages:
+        shown = [f"{name} {fraction:.0%}" for name, fraction in survey.languages]
+        text += f"; {', '.join(shown)}"
+    if survey.num_repeated or survey.num_alike:
+        text += f"; {survey.num_repeated:,} repeated and {survey.num_alike:,} nearly so"
+        text += " (groundup data clean drops them)"
+    return text
+
+
+def _named_after(project: Project) -> str:
+    """The input that gives the name if none is given: others may have the same."""
+    return path_text(Path(project.arguments.files[0]).resolve())
 
 
 def _name_of(source: str) -> str:
@@ -227,11 +410,15 @@ def _name_of(source: str) -> str:
     return re.sub(r"[^A-Za-z0-9._+=-]+", "-", stem).strip("-._+=") or "model"
 
 
-def _fingerprint(sources: Sequence[Source]) -> str:
-    """Changes when a file does: of names, sizes and times."""
+def _fingerprint(sources: Sequence[Source], arguments: Arguments) -> str:
+    """Changes when a file does, by its name, size and time, or an argument that decides."""
     if any(source.path == STDIN for source in sources):
         raise ConfigError("the text is read more than once: save standard input to a file first")
     found = hashlib.sha256()
     for source in sources:
-        found.update(os.fsencode(source) + f"\0{source.size}, {source.stamp}\0".encode())
+        found.update(
+            os.path.normpath(os.fsencode(source)) + f"\0{source.size}, {source.stamp}\0".encode()
+        )
+    decisive = arguments.model_dump_json(exclude={"files", "name", "max_tokens"})
+    found.update(decisive.encode())
     return found.hexdigest()

@@ -3,23 +3,19 @@
 Settings come from their defaults, then the YAML file, then the flags.
 """
 
-import contextlib
-import math
 import os
 import signal
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
+from pydantic import Field
 
-from groundup.cli.flags import flag_of, is_on, value_of
+from groundup.cli.arguments import FlagsOf
 from groundup.cli.shared import RUNS_FOLDER
-from groundup.config import flatten, load_settings, load_yaml
+from groundup.config import Settings, load_settings, load_yaml
 from groundup.errors import ConfigError
 from groundup.files import locked
-from groundup.runs.config import COUNTED_IN_STEPS, RunConfig
+from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runtime import is_first_rank, process_start
 
@@ -33,8 +29,7 @@ if TYPE_CHECKING:
 _IMPORTED = "-imported"
 
 
-@dataclass(frozen=True)
-class Arguments:
+class Arguments(Settings):
     """Train a model on shards, or resume a run that was stopped.
 
     The settings below come from their defaults, then the file given with --config, then flags.
@@ -48,7 +43,7 @@ class Arguments:
     resume: bool = False
     """Resume the run called --name from its newest checkpoint."""
 
-    from_: Annotated[Path | None, tyro.conf.arg(name="from")] = None
+    from_: Path | None = None
     """Begin with the weights of this run or export, with its model settings and its tokenizer, and
     a schedule of its own. A longer --model.context-length and a larger --model.vocab-size are
     possible."""
@@ -56,40 +51,7 @@ class Arguments:
     allow_changes: bool = False
     """Resume although settings differ from those the run began with."""
 
-    settings: Annotated[RunConfig, tyro.conf.arg(name="")] = field(default_factory=RunConfig)
-
-
-def defaults(argv: Sequence[str]) -> Arguments:
-    """What the flags start from: a recipe, or the settings file's values, where one is given."""
-    from groundup.training.settings import make_config
-
-    resumed = _file_of_resumed_run(argv)
-    file = value_of("--config", argv) or resumed
-    source = value_of("--from", argv)
-    in_file = dict(flatten(load_yaml(file))) if file is not None else {}
-    runs_folder = Path(str(value_of("--runs-folder", argv) or in_file.get("runs_folder", "runs")))
-    if resumed is not None and file == resumed:
-        if source is not None:
-            _check_start(Path(source), in_file.get("start_from"))
-        return Arguments(settings=load_settings(RunConfig, file))
-    if {"-h", "--help"} & set(argv):
-        return Arguments(settings=load_settings(RunConfig, file))
-    run = None if source is None else find_source(Path(source), runs_folder)
-    given: dict[str, Any] = {}
-    for name in ("device", "optimizer.name", "data.shards"):
-        given[name] = value_of(flag_of(name), argv)
-    for name in ("minutes", "num_steps", "epochs", "model.d_model", *COUNTED_IN_STEPS):
-        given[name] = _number(value_of(flag_of(name), argv))
-    mix = value_of("--data.mix", argv)
-    given["data.mix"] = None if mix is None else [mix]
-    given = {name: value for name, value in given.items() if value is not None}
-    try:
-        settings = make_config(given, file=None if file is None else Path(file), source=run)
-    except ConfigError:
-        # What is wrong with a flag is told when it is parsed.
-        typed = {name: value for name, value in given.items() if name == "data.shards"}
-        settings = make_config(typed, file=None if file is None else Path(file), source=run)
-    return Arguments(settings=settings)
+    settings: Annotated[dict[str, Any], FlagsOf(RunConfig)] = Field(default_factory=dict)
 
 
 def run(arguments: Arguments, started: float | None = None) -> int:
@@ -97,7 +59,7 @@ def run(arguments: Arguments, started: float | None = None) -> int:
 
     started: what --minutes counts from, as time.monotonic tells it; the process if None.
     """
-    config = arguments.settings
+    config = settings_of(arguments)
     if arguments.resume and config.name is None:
         raise ConfigError(
             "--resume needs the name of the run: add --name RUN, or a --config that has one"
@@ -109,6 +71,22 @@ def run(arguments: Arguments, started: float | None = None) -> int:
         allow_changes=arguments.allow_changes,
         started=process_start() if started is None else started,
     )
+
+
+def settings_of(arguments: Arguments) -> RunConfig:
+    """The settings of the run: of a file, the run to resume, or a recipe, and then of flags."""
+    given, file = arguments.settings, arguments.config
+    in_file = {} if file is None else load_yaml(file)
+    runs_folder = Path(str(given.get("runs_folder") or in_file.get("runs_folder") or RUNS_FOLDER))
+    is_resumed = file is None and "name" in given and (arguments.resume or _is_restarted())
+    if is_resumed and (run := RunFolder(runs_folder / given["name"])).has_run():
+        if arguments.from_ is not None:
+            _check_start(arguments.from_, load_yaml(run.config_file).get("start_from"))
+        return load_settings(RunConfig, run.config_file, given)
+    from groundup.training.settings import make_config
+
+    source = None if arguments.from_ is None else find_source(arguments.from_, runs_folder)
+    return make_config(given, file=file, source=source)
 
 
 def train_run(
@@ -171,14 +149,6 @@ def sampler(config: RunConfig) -> "Callback":
     return Sampler()
 
 
-def _number(text: str | None) -> float | None:
-    """A number that makes sense; None for what the parser of flags will refuse."""
-    with contextlib.suppress(TypeError, ValueError):
-        number = float(text)  # type: ignore[arg-type]
-        return number if 0 < number < math.inf else None
-    return None
-
-
 def find_source(source: Path, runs_folder: Path = RUNS_FOLDER) -> RunFolder:
     """The run that another one begins with: a folder, the name of a run, or an export, which is
     imported into `runs_folder`."""
@@ -229,16 +199,6 @@ def _imported(export: Path, runs_folder: Path) -> RunFolder:
         import_huggingface(export, name, runs_folder=runs_folder)
     print(f"imported {export} as {run.path}")
     return run
-
-
-def _file_of_resumed_run(argv: Sequence[str]) -> Path | None:
-    """The settings a run was last trained with, when it is to be resumed by its name alone."""
-    name = value_of("--name", argv)
-    if name is None or not (is_on("--resume", argv) or _is_restarted()):
-        return None
-    folder = Path(value_of("--runs-folder", argv) or RUNS_FOLDER)
-    run = RunFolder(folder / name)
-    return run.config_file if run.has_run() else None
 
 
 def _is_restarted() -> bool:

@@ -1,13 +1,12 @@
 """`groundup tune`: teach a trained model to answer, from conversations; a run like every other."""
 
-import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import Field
 from tyro.conf import Positional
 
-from groundup.errors import ConfigError
+from groundup.config import MAX_STEPS, Seed, Settings
 from groundup.runtime import is_first_rank
 
 if TYPE_CHECKING:
@@ -28,8 +27,7 @@ _FLAG_SETTINGS = (
 )
 
 
-@dataclass(frozen=True)
-class Arguments:
+class Arguments(Settings):
     """Tune a trained model on conversations, so that it answers.
 
     Only the answers are learned. The new run begins with the weights of RUN and gets its tokenizer
@@ -46,28 +44,28 @@ class Arguments:
     name: str | None = None
     """Name of the new run, beside the other; by default that one's with -chat at its end."""
 
-    num_steps: int | None = None
+    num_steps: int | None = Field(None, ge=1, le=MAX_STEPS)
     """Optimizer steps to take; as many as --epochs need if not given."""
 
-    epochs: float = 3.0
+    epochs: float = Field(3.0, gt=0, le=10**6)
     """How often every conversation is seen."""
 
-    lora_rank: int | None = None
+    lora_rank: int | None = Field(None, ge=1, le=2**16)
     """Learn low-rank adapters of this rank instead of all weights; everything that opens the run
     sees them merged."""
 
-    learning_rate: float | None = None
+    learning_rate: float | None = Field(None, gt=0)
     """The maximum learning rate; if not given, 3e-3 up to a d_model of 128, less for wider
     models, and five times that for adapters."""
 
-    batch_size: int | None = None
+    batch_size: int | None = Field(None, ge=1, le=10**7)
     """Rows of packed conversations in one step; 8 if not given, fewer where there are few."""
 
-    context_length: int | None = None
+    context_length: int | None = Field(None, ge=1)
     """Tokens the model sees at once; longer conversations lose their end. That of RUN if not
     given."""
 
-    validation_fraction: float | None = None
+    validation_fraction: float | None = Field(None, ge=0, le=0.5)
     """The fraction of the conversations to hold out for validation; 0.05 if not given."""
 
     template: Path | None = None
@@ -76,7 +74,7 @@ class Arguments:
     config: Path | None = None
     """A YAML file of further settings, as groundup train takes them; flags go before it."""
 
-    seed: int | None = None
+    seed: Seed | None = None
     """Seed of the data order and of the adapters; 0 if not given."""
 
     device: str | None = None
@@ -94,14 +92,7 @@ def run(arguments: Arguments) -> int:
     from groundup.cli.shared import find_run
     from groundup.cli.train import train_run
 
-    if not arguments.chats:
-        raise ConfigError("groundup tune needs CHATS, a file of conversations: see its --help")
-    if not 0 < arguments.epochs < math.inf:
-        raise ConfigError(f"--epochs must be more than 0, got {arguments.epochs:g}")
-    try:
-        config = _settings(arguments, find_run(arguments.run))
-    except ConfigError as error:
-        raise ConfigError(_with_flags(str(error))) from error
+    config = _settings(arguments, find_run(arguments.run))
     status = train_run(
         config, "tuning", resume=arguments.resume, allow_changes=arguments.allow_changes
     )
@@ -127,11 +118,3 @@ def _settings(arguments: Arguments, source: Path) -> "RunConfig":
         return load_settings(RunConfig, run.config_file if run.has_run() else None, given)
     in_file = dict(flatten(load_yaml(arguments.config))) if arguments.config else {}
     return tuning_config(RunFolder(source), {**in_file, **given}, arguments.epochs)
-
-
-def _with_flags(message: str) -> str:
-    """What is wrong with a setting, under the name of its flag."""
-    for name in _FLAG_SETTINGS:
-        flag = "--" + name.rpartition(".")[2].replace("_", "-")
-        message = message.replace(f"{name} is ", f"{flag} is ")
-    return message
