@@ -318,33 +318,20 @@ class RunConfig(Settings):
         return values
 
     @model_validator(mode="after")
-    def _check_batch(self) -> "RunConfig":
+    def _check(self) -> "RunConfig":
         if self.batch_size % self.sequences_in_memory:
             raise ValueError(
                 f"batch_size {self.batch_size} cannot be cut into micro-batches of "
                 f"micro_batch_size {self.micro_batch_size}: choose a divisor of batch_size"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_tuning(self) -> "RunConfig":
         if self.tuning.lora_rank is not None and self.start_from is None:
             raise ValueError(
                 "tuning.lora_rank adapts the weights of another run: set start_from to its folder"
             )
         if self.tuning.chats and self.multi_token_weight:
-            raise ValueError(
-                "multi_token_weight is for plain text, not for tuning.chats: set it to 0"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_samples(self) -> "RunConfig":
+            raise ValueError("multi_token_weight is not for tuning.chats: set it to 0")
         if not self.samples.is_never and not self.samples.prompts:
-            raise ValueError(
-                "samples.prompts is empty: give at least one prompt, or set "
-                "samples.every_steps to 0"
-            )
+            raise ValueError("samples.prompts is empty: give a prompt, or set every_fraction to 0")
         return self
 
 

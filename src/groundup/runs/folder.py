@@ -56,11 +56,8 @@ class RunFolder:
     """The paths of one run, and what is done to its small files."""
 
     def __init__(self, path: str | os.PathLike[str], *, follow_links: bool = True) -> None:
-        """Who shows the folders of others to strangers does not follow links in them.
-
-        path: of the folder; it need not exist.
-        follow_links: whether a link in it may lead elsewhere.
-        """
+        """follow_links: whether a link in the folder, which need not exist, may lead elsewhere: not
+        where folders of others are shown to strangers."""
         self.path = Path(path)
         self.follow_links = follow_links
         self.config_file = self.path / "config.yaml"
@@ -129,12 +126,7 @@ class RunFolder:
                 raise
 
     def begin(self, config: RunConfig, tokenizer: "Tokenizer", environment: dict[str, Any]) -> None:
-        """Write what is known of a new run before its first step.
-
-        config: its settings.
-        tokenizer: the run gets a copy.
-        environment: versions, device, data and command line, for environment.json.
-        """
+        """Write what is known of a new run before its first step."""
         # What is left of one that took no step must not stand beside the files of this one.
         for file in (self.config_file, self.outcome_file):
             file.unlink(missing_ok=True)
@@ -167,29 +159,24 @@ class RunFolder:
     def recording(self, rank: int = 0) -> Iterator[Record]:
         """Add what groundup logs meanwhile to log.txt, and say in outcome.json how it ended.
 
-        rank: of several processes that train the run; those after the first have logs of their own
-            and leave the outcome to it.
+        Ranks after the first have logs of their own and leave the outcome to it.
         """
         record = Record()
-        if rank:
-            with log_to_file(self.path / f"log_rank_{rank}.txt") as add_error:
-                try:
-                    yield record
-                except Exception as error:
-                    add_error(f"{type(error).__name__}: {error}")
-                    raise
-            return
-        with log_to_file(self.log_file) as add_error:
+        log_file = self.path / f"log_rank_{rank}.txt" if rank else self.log_file
+        with log_to_file(log_file) as add_error:
             try:
                 yield record
             except Exception as error:
-                if record.takes_errors:
+                text = f"{type(error).__name__}: {error}"
+                if record.takes_errors or rank:
                     # The console hears of it from whoever catches it.
-                    add_error(text := f"{type(error).__name__}: {error}")
+                    add_error(text)
+                if record.takes_errors and not rank:
                     reason = text.partition("\n")[0]
                     replace(record.outcome(), reason=reason).write(self.outcome_file)
                 raise
-            record.outcome().write(self.outcome_file)
+            if not rank:
+                record.outcome().write(self.outcome_file)
 
     def is_claimed(self) -> bool | None:
         """Does a process of this machine train in the folder? None where it cannot be locked."""

@@ -10,11 +10,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def open_plain_file(path: Path, *, follow_links: bool = True) -> Iterator[int | None]:
-    """A descriptor of a regular file to read from; None if no such file exists.
-
-    path: of the file.
-    follow_links: whether it may be a link.
-    """
+    """A descriptor of a regular file to read from; None if no such file exists."""
     file = None
     # Without O_NONBLOCK a pipe of that name would hold the reader for ever.
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow_links else os.O_NOFOLLOW)
@@ -29,12 +25,7 @@ def open_plain_file(path: Path, *, follow_links: bool = True) -> Iterator[int | 
 
 
 def read_tail(path: Path, num_bytes: int, *, follow_links: bool = True) -> bytes:
-    """The last bytes of a file; nothing if it cannot be read.
-
-    path: of the file.
-    num_bytes: how many to read at most.
-    follow_links: whether it may be a link.
-    """
+    """The last bytes of a file; nothing if it cannot be read."""
     with open_plain_file(path, follow_links=follow_links) as file:
         if file is None:
             return b""
