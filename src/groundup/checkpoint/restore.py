@@ -94,6 +94,11 @@ def check_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
         raise CheckpointError(
             f"the checkpoint's optimizer state is not that of a torch optimizer ({error!r})"
         ) from None
+    if not stored:
+        raise CheckpointError(
+            "the checkpoint has no optimizer state, like any imported or saved model: it cannot be "
+            "resumed; begin a new run from it with --from"
+        )
     own = [len(group["params"]) for group in optimizer.param_groups]
     if stored != own:
         raise CheckpointError(
