@@ -9,9 +9,6 @@ from typing import Any
 import pytest
 
 from groundup.config import load_settings, save_yaml
-from groundup.experiments.report.comparison import Report
-from groundup.experiments.report.html_page import render_html
-from groundup.experiments.report.sections import comparison_document
 from groundup.experiments.runner import Command
 from groundup.experiments.spec import SweepConfig, resolve
 from groundup.runs.config import RunConfig
@@ -100,9 +97,3 @@ def write_run() -> Callable[..., Path]:
         return folder
 
     return write
-
-
-@pytest.fixture
-def html_of() -> Callable[[Report], str]:
-    """The page of a report."""
-    return lambda report: render_html(comparison_document(report))

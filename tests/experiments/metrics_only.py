@@ -31,8 +31,6 @@ def main() -> int:
     if config["z_loss"] == 13 and not (folder.parent / "mended").exists():
         print("error: 13 brings bad luck", file=sys.stderr)
         return 2
-    if "--minutes" in sys.argv:
-        config["num_steps"] = round(10 * float(sys.argv[sys.argv.index("--minutes") + 1]))
     (folder / "config.yaml").write_text(yaml.safe_dump(config), "utf-8")
     (folder / "words.txt").write_text(" ".join(sys.argv[1:]))
     rate, num_steps = config["optimizer"]["learning_rate"], config["num_steps"]
@@ -51,7 +49,7 @@ def main() -> int:
                 loss = 5.0 + (end - 5.0) * (step - 1) / max(1, num_steps - 1)
             tokens = step * config["batch_size"] * config["model"]["context_length"]
             record = {"step": step, "tokens": tokens, "wall_seconds": 0.1 * step, "loss": loss}
-            if step % config["evaluation"]["every_steps"] == 0 or step == num_steps:
+            if step % (config["evaluation"]["every_steps"] or 4) == 0 or step == num_steps:
                 record["validation_loss"] = loss
             file.write(json.dumps(record) + "\n")
             file.flush()

@@ -1,6 +1,5 @@
 """Ablations: matched in parameters and tokens, each at its own best learning rate."""
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,21 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from groundup.errors import ConfigError
-from groundup.experiments import ablation
+from groundup.experiments import sweep as sweeps
 from groundup.experiments.ablation import (
     BASE,
-    AblationOutcome,
     TriedRates,
     ablation_spec,
     make_ablations,
     make_rows,
     match_parameters,
     next_rate,
-    run_ablation,
 )
 from groundup.experiments.runner import Command
 from groundup.experiments.spec import SweepConfig, base_config, build_config
-from groundup.experiments.sweep import SweepOutcome, plan_trials, run_sweep, summarize
+from groundup.experiments.sweep import SweepOutcome, plan_trials, run_ablation, run_sweep
 from groundup.experiments.trials import TrialRecord
 from groundup.model.config import PRESETS, ModelConfig
 from groundup.planner.parameters import count_parameters
@@ -140,8 +137,11 @@ def without_no_norm(spec: SweepConfig, **changes: Any) -> SweepConfig:
     return spec.model_copy(update={"variants": variants, **changes})
 
 
-def told(outcome: AblationOutcome) -> dict[str, tuple[float | None, bool, list[float]]]:
-    return {r.variant: (r.learning_rate, r.is_at_edge, r.rates_tried) for r in outcome.rows}
+def told(
+    spec: SweepConfig, outcome: SweepOutcome
+) -> dict[str, tuple[float | None, bool, list[float]]]:
+    rows = make_rows(spec, outcome.records.values())
+    return {r.variant: (r.learning_rate, r.is_at_edge, r.rates_tried) for r in rows}
 
 
 def test_a_best_rate_at_an_end_of_the_list_is_searched_for_beyond(
@@ -155,9 +155,9 @@ def test_a_best_rate_at_an_end_of_the_list_is_searched_for_beyond(
         )
         return run_sweep(*words, **options)
 
-    monkeypatch.setattr(ablation, "run_sweep", count_round)
+    monkeypatch.setattr(sweeps, "run_sweep", count_round)
     outcome = run_ablation(wide_spec, tmp_path / "a", jobs=2, command=metrics_only)
-    assert told(outcome) == {
+    assert told(wide_spec, outcome) == {
         "base": (0.01, False, [0.003, 0.01, 0.03]),
         # A run that diverges is worse than any that finishes, and so the search ends there.
         "muon": (0.27, False, [0.003, 0.01, 0.03, 0.09, 0.27, 0.81]),
@@ -170,13 +170,9 @@ def test_a_best_rate_at_an_end_of_the_list_is_searched_for_beyond(
         ["muon 0.81", "no-norm 8.1e-05"],
         ["base 0.01", "muon 0.27", "no-norm 8.1e-05"],
     ]
-    rows = {row.variant: row for row in outcome.rows}
+    rows = {row.variant: row for row in make_rows(wide_spec, outcome.records.values())}
     assert rows["muon"].diverged_at == [0.81]
-    assert all(row.loss is not None and row.loss.num_values == 2 for row in outcome.rows)
-    stored = json.loads((tmp_path / "a" / "ablation.json").read_text())
-    assert {row["variant"]: row["rates_tried"] for row in stored} == {
-        row.variant: row.rates_tried for row in outcome.rows
-    }
+    assert all(row.loss is not None and row.loss.num_values == 2 for row in rows.values())
 
 
 def test_a_search_that_was_killed_goes_on_and_runs_nothing_twice(
@@ -188,10 +184,9 @@ def test_a_search_that_was_killed_goes_on_and_runs_nothing_twice(
     first = Launches(metrics_only, kill_at=7)
     with pytest.raises(RuntimeError, match="killed"):
         run_ablation(spec, path, command=first)
-    assert not (path / "ablation.json").exists()
     second = Launches(metrics_only)
     outcome = run_ablation(spec, path, jobs=2, command=second)
-    assert told(outcome)["muon"] == (0.27, False, [0.003, 0.01, 0.03, 0.09, 0.27, 0.81])
+    assert told(spec, outcome)["muon"] == (0.27, False, [0.003, 0.01, 0.03, 0.09, 0.27, 0.81])
     assert len(first.names) == 7 and len(second.names) == 2 + 2
     assert not {*first.names} & {*second.names}
     third = Launches(metrics_only)
@@ -212,12 +207,12 @@ def test_a_rate_beyond_the_list_that_failed_is_tried_again_by_the_next_command_a
     first = Launches(fail, kill_at=20)
     outcome = run_ablation(spec, path, jobs=2, command=first)
     # A failure says nothing of the rate, so the best one is still at the end of those tried.
-    assert told(outcome)["muon"] == (0.03, True, [0.003, 0.01, 0.03])
+    assert told(spec, outcome)["muon"] == (0.03, True, [0.003, 0.01, 0.03])
     assert len(first.names) == 6 + 1
     second = Launches(metrics_only)
     outcome = run_ablation(spec, path, extra_rates=1, jobs=2, command=second)
     assert second.names == ["muon+learning_rate=0.09+seed=0"]
-    assert told(outcome)["muon"] == (0.09, True, [0.003, 0.01, 0.03, 0.09])
+    assert told(spec, outcome)["muon"] == (0.09, True, [0.003, 0.01, 0.03, 0.09])
 
 
 def test_a_folder_that_kept_to_its_list_is_gone_on_with(
@@ -225,7 +220,7 @@ def test_a_folder_that_kept_to_its_list_is_gone_on_with(
 ) -> None:
     path = tmp_path / "a"
     kept = run_ablation(wide_spec, path, extra_rates=0, jobs=2, command=metrics_only)
-    assert {name: row[:2] for name, row in told(kept).items()} == {
+    assert {name: row[:2] for name, row in told(wide_spec, kept).items()} == {
         "base": (0.01, False),
         "muon": (0.03, True),
         "no-norm": (0.003, True),
@@ -235,7 +230,7 @@ def test_a_folder_that_kept_to_its_list_is_gone_on_with(
     rates = {"muon": "0.09", "no-norm": "0.0009"}
     names = {f"{n}+learning_rate={r}+seed={s}" for n, r in rates.items() for s in (0, 1)}
     assert {*again.names} == names and len(again.names) == 4
-    assert told(outcome)["muon"][:2] == (0.09, True)
+    assert told(wide_spec, outcome)["muon"][:2] == (0.09, True)
 
 
 LIST = [0.001, 0.003, 0.006]
@@ -324,7 +319,7 @@ def test_trials_of_a_sweep_in_the_same_folder_are_no_part_of_the_ablation(
     run_sweep(both, tmp_path, command=metrics_only)
     spec = ablation_spec(base_config(sweep), variants=["muon"], learning_rates=[0.02])
     outcome = run_ablation(spec, tmp_path, command=metrics_only)
-    assert told(outcome)[BASE] == (0.02, True, [0.02])
+    assert told(spec, outcome)[BASE] == (0.02, True, [0.02])
 
 
 def test_a_variant_that_never_finishes_is_a_row_and_an_edge_is_marked(make_spec: Any) -> None:
@@ -342,8 +337,7 @@ def test_a_variant_that_never_finishes_is_a_row_and_an_edge_is_marked(make_spec:
         _record("base", 0.05, 0, "failed", None),
         _record("base", 0.2, 1, "finished", 0.1),
     ]
-    outcome = SweepOutcome(Path("a"), summarize(records), {r.trial: r for r in records})
-    rows = make_rows(spec, outcome)
+    rows = make_rows(spec, records)
     assert [row.variant for row in rows] == ["base", "muon", "no-norm"]
     base, muon, no_norm = rows
     assert muon.is_clear and muon.difference == pytest.approx(-1.0) and muon.is_at_edge

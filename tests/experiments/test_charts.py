@@ -1,89 +1,102 @@
-"""Charts by plotly and by matplotlib: well formed and harmless, whatever they hold."""
+"""Charts of a report: what is averaged, what is shown, and that plotly can read it."""
 
 import json
 import math
-from collections.abc import Sequence
-from xml.etree import ElementTree
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from groundup.experiments.report.charts import (
-    Chart,
-    Line,
-    chart_over,
-    crosses_of,
-    plotly_figure,
-    y_range_of,
-)
+from groundup.experiments.groups import Group, choose_measure, group_runs
+from groundup.experiments.report.charts import learning_curves, setting_chart, smooth
+from groundup.experiments.run_finding import find_runs
 
-SVG = "{http://www.w3.org/2000/svg}"
-HOSTILE = "<script>alert('&')</script>$\\x$\0\ud800]]>"
+WriteRun = Callable[..., Path]
+RATE = "optimizer.learning_rate"
 
 
-def chart_of(lines: Sequence[Line], **options: object) -> Chart:
-    return Chart(HOSTILE, HOSTILE, "Loss", tuple(lines), HOSTILE, **options)  # type: ignore[arg-type]
+def groups_of(folder: Path) -> list[Group]:
+    runs = find_runs([folder]).runs
+    return group_runs(runs, choose_measure(runs))
 
 
-def texts_of(svg: str) -> list[str]:
-    root = ElementTree.fromstring(svg)
-    assert not [element for element in root.iter() if element.tag.endswith("script")]
-    return ["".join(text.itertext()) for text in root.iter(f"{SVG}text")]
+@given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=50), st.integers(0, 20))
+def test_smoothing_stays_within_the_values_and_keeps_the_first(
+    values: list[float], reach: int
+) -> None:
+    smoothed = smooth(values, reach)
+    assert len(smoothed) == len(values) and smoothed[0] == pytest.approx(values[0], abs=1e-6)
+    assert min(values) - 1e-6 <= min(smoothed) and max(smoothed) <= max(values) + 1e-6
 
 
-@pytest.fixture
-def full_chart() -> Chart:
-    """Everything that a chart can hold."""
-    points = ((0.1, 3.0), (1.0, 2.0), (10.0, 2.5))
-    lines = [
-        Line(HOSTILE, points, 0, half_widths=(0.1, None, 0.2), stars=((1.0, 2.0),)),
-        Line("b", points, 1, crosses=(100.0,), hollow=frozenset([1.0]), threads=(points, ())),
-        Line("c", points, None, band=tuple((x, y - 1, y + 1) for x, y in points)),
-        Line("d", ((0.1, 2.0), (1.0, 99.0)), None, is_diverged=True, has_markers=False),
-        Line("e", (), 9, crosses=(0.1,)),
-    ]
-    return chart_of(lines, is_log=True, is_percent=True, references=(2.2,), y_range=(1.5, 4.0))
+@pytest.mark.parametrize("num_seeds", [1, 2, 3])
+def test_seeds_become_a_mean_with_a_band_from_three_on(
+    tmp_path: Path, write_run: WriteRun, num_seeds: int
+) -> None:
+    for seed in range(num_seeds):
+        write_run(tmp_path / f"s{seed}", [4.0, 3.0, 2.0 + seed], seed=seed)
+    figure = learning_curves(groups_of(tmp_path), "validation_loss", "Validation loss")
+    assert figure is not None
+    data = figure["data"]
+    assert len(data) == {1: 1, 2: 3, 3: 5}[num_seeds]
+    assert data[-1]["y"][-1] == pytest.approx(2 + (num_seeds - 1) / 2)
+    assert sum("fill" in one for one in data) == (num_seeds == 3)
+    axes = {
+        button["label"]: button["args"][0]["x"]
+        for button in figure["layout"]["updatemenus"][0]["buttons"]
+    }
+    assert [xs[-1][-1] for xs in axes.values()] == [3, 3 * 8192, 6.0]
+    json.dumps(figure, allow_nan=False)
 
 
-def test_plotly_takes_every_chart_and_no_label_is_a_tag(full_chart: Chart) -> None:
-    graph_objects = pytest.importorskip("plotly.graph_objects")
-    figure = plotly_figure(full_chart)
-    text = json.dumps(figure, allow_nan=False)
-    assert "<script" not in text and "&lt;script" in text
-    plain = json.loads(text.replace("var(--line-strong)", "red").replace("var(--line)", "red"))
-    plain["layout"]["font"]["color"] = plain["layout"]["modebar"]["color"] = "red"
-    plain["layout"]["shapes"][0]["line"]["color"] = "red"
-    graph_objects.Figure(plain)
-    assert [trace["name"] for trace in figure["data"]].count("d") == 2
+def test_only_steps_that_all_seeds_have_are_averaged(tmp_path: Path, write_run: WriteRun) -> None:
+    write_run(tmp_path / "long", [4.0, 3.0, 2.0, 1.0], seed=0)
+    write_run(tmp_path / "short", [4.0, 3.0], seed=1, num_steps=4)
+    figure = learning_curves(groups_of(tmp_path), "loss", "Loss")
+    assert figure is not None and figure["data"][-1]["x"] == [1, 2]
 
 
-def test_a_cross_at_the_top_is_inside_the_range() -> None:
-    for high in (2.70001, 2.70004, 2.70006, 2.70009, 123.456789):
-        chart = chart_over("rate", "Loss", [Line("", ((1.0, 2.0), (2.0, high)), crosses=(4.0,))])
-        figure = plotly_figure(chart)
-        (top,) = figure["data"][-1]["y"]
-        assert high < top <= figure["layout"]["yaxis"]["range"][1]
+def test_a_metric_that_no_run_has_is_no_chart(tmp_path: Path, write_run: WriteRun) -> None:
+    write_run(tmp_path / "one", [4.0, math.nan, None])
+    assert learning_curves(groups_of(tmp_path), "learning_rate", "Learning rate") is None
 
 
-def test_lines_are_told_apart_without_color() -> None:
-    looks = {(Line("", (), style).marker, Line("", (), style).dash) for style in range(8)}
-    assert len(looks) == 8
+def test_a_steep_beginning_does_not_press_a_long_curve_together(
+    tmp_path: Path, write_run: WriteRun
+) -> None:
+    write_run(tmp_path / "one", [90.0, *[3.0 - step / 100 for step in range(60)]])
+    figure = learning_curves(groups_of(tmp_path), "validation_loss", "Loss")
+    assert figure is not None and figure["layout"]["yaxis"]["range"][1] < 10
 
 
-def test_a_line_that_leaves_the_chart_is_marked_where_it_does() -> None:
-    points = ((0.0, 9.0), (1.0, 2.0), (4.0, 2.5), (6.0, 90.0), (9.0, 99.0))
-    chart = chart_of([Line("wild", points, is_diverged=True)], y_range=(1.0, 3.0))
-    ((x, y),) = crosses_of(chart.lines[0], chart)
-    assert 4.0 < x < 4.1 and y == 3.0
-    ((x, y),) = crosses_of(Line("calm", points[1:3], is_diverged=True), chart)
-    assert (x, y) == (4.0, 2.5)
+def write_grid(folder: Path, write_run: WriteRun, **values: list[Any]) -> None:
+    for rate in values["rates"]:
+        for size in values.get("sizes", [8]):
+            losses = [9.0, 2.0 + rate] if rate < 0.3 else [9.0, None]
+            settings = {"batch_size": size, "optimizer": {"learning_rate": rate}}
+            write_run(folder / f"r{rate}b{size}", losses, **settings)
 
 
-def test_values_far_above_nearly_all_others_lie_above_the_chart() -> None:
-    assert y_range_of([], 2.5) is None
-    near = y_range_of([Line("near", ((1, 9.0), (2, 2.1), (3, 2.0)), 0)], 2.5)
-    assert near is not None and near[1] > 9.0
-    falling = tuple((float(x), 2.0 + (90.0 if x < 2 else 0.0) + x / 100) for x in range(50))
-    lines = [Line("far", falling, 0), Line("wild", ((1.0, 1e9),), is_diverged=True)]
-    far, whole = y_range_of(lines, 2.5), y_range_of(lines, math.inf)
-    assert far is not None and far[1] < 4.0
-    assert whole is not None and 92.0 < whole[1] < 200.0
+def test_the_loss_over_a_setting_has_a_line_for_each_value_of_a_second(
+    tmp_path: Path, write_run: WriteRun
+) -> None:
+    write_grid(tmp_path, write_run, rates=[0.001, 0.01, 0.1, 0.5], sizes=[4, 8])
+    figure = setting_chart(groups_of(tmp_path), [RATE, "batch_size"], "validation loss")
+    assert figure is not None and figure["layout"]["xaxis"]["type"] == "log"
+    lines = {one["name"]: one for one in figure["data"]}
+    assert set(lines) == {f"batch size {n}{d}" for n in (4, 8) for d in ("", " diverged")}
+    assert lines["batch size 8"]["x"] == [0.001, 0.01, 0.1]
+    assert lines["batch size 8 diverged"]["x"] == [0.5]
+    json.dumps(figure, allow_nan=False)
+
+
+@pytest.mark.parametrize("varied", [["optimizer.name"], [], ["batch_size", RATE, "z_loss"]])
+def test_what_is_no_line_over_a_number_has_no_chart(
+    tmp_path: Path, write_run: WriteRun, varied: list[str]
+) -> None:
+    write_run(tmp_path / "a", [2.0], optimizer={"name": "muon"})
+    write_run(tmp_path / "b", [3.0], optimizer={"name": "adamw"})
+    assert setting_chart(groups_of(tmp_path), varied, "loss") is None

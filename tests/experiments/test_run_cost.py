@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from groundup.experiments.results.run_cost import Cost, cost_of
+from groundup.experiments.cost import Cost, cost_of
 from groundup.model.config import PRESETS
 from groundup.planner import Execution, step_flops, step_memory
 from groundup.runs.metrics import Metrics

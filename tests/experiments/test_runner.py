@@ -5,7 +5,6 @@ import os
 import signal
 import threading
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,25 @@ import pytest
 
 from groundup.config import save_yaml
 from groundup.errors import ConfigError
-from groundup.experiments.results.run_result import describe_divergence
-from groundup.experiments.runner import Command, describe_end
+from groundup.experiments import runner
+from groundup.experiments.pruning import Pruner, find_divergence, validation_curve
+from groundup.experiments.run_result import describe_divergence
+from groundup.experiments.runner import (
+    Command,
+    describe_end,
+    make_cluster_workers,
+    make_workers,
+)
 from groundup.experiments.spec import PruneConfig, SweepConfig, base_config
-from groundup.experiments.sweep import SweepOutcome, plan_trials, run_sweep, summarize
+from groundup.experiments.sweep import SweepOutcome, plan_trials, run_sweep
 from groundup.experiments.sweep_folder import SweepFolder
-from groundup.experiments.trials import Point, TrialRecord
-from groundup.experiments.watching import Watcher, find_divergence, validation_curve
+from groundup.experiments.trials import Point, TrialRecord, summarize
+from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runs.metrics import Metrics
 
 RATE = "optimizer.learning_rate"
+GPU = {"num_gpus": 1.0, "num_cpus": 1.0}
 
 
 def run(spec: SweepConfig, folder: Path, command: Command, **options: Any) -> SweepOutcome:
@@ -87,52 +94,23 @@ def test_the_hopeless_are_measured_by_what_finished_before_a_restart(
 
 
 def test_a_rival_whose_folder_is_gone_is_no_rival(make_spec: Any, tmp_path: Path) -> None:
-    watcher = Watcher(PruneConfig(hopeless=True, min_trials=1, after=0))
+    pruner = Pruner(PruneConfig(hopeless=True, min_trials=1, after=0))
     trial = plan_trials(make_spec(), tmp_path)[0]
     folder = RunFolder(trial.config.run_folder)
-    watcher.remember(folder)
+    pruner.remember(folder)
     folder.path.mkdir(parents=True)
     folder.metrics_file.write_text('{"step": 10, "validation_loss": 5.0}\n')
-    assert watcher.look(trial) is None
+    assert pruner.look(trial) is None
     # The same figures from a run that can be read, and a worse one is behind it.
     save_yaml(folder.config_file, trial.config)
-    watcher.remember(folder)
+    pruner.remember(folder)
     folder.metrics_file.write_text('{"step": 10, "validation_loss": 5.25}\n')
-    verdict = watcher.look(trial)
+    verdict = pruner.look(trial)
     assert verdict is not None and verdict[0] == "pruned"
     # Losses on other shards say nothing.
     elsewhere = make_spec(settings={"data.shards": "elsewhere"})
     folder.metrics_file.write_text('{"step": 10, "validation_loss": 5.255}\n')
-    assert watcher.look(plan_trials(elsewhere, tmp_path)[0]) is None
-
-
-def test_trials_of_equal_time_have_the_steps_of_their_runs(
-    make_spec: Any, metrics_only: Command, tmp_path: Path
-) -> None:
-    spec = make_spec(grid={RATE: [0.01, 0.1]}, minutes=3)
-    outcome = run(spec, tmp_path, metrics_only)
-    record = outcome.records["learning_rate=0.01+seed=0"]
-    assert record.status == "finished" and (record.step, record.num_steps) == (30, 30)
-    # One that had begun goes on with what it began with, whatever the time would give now.
-    words = tmp_path / "small" / "runs" / record.trial / "words.txt"
-    assert words.read_text().endswith(f"{record.trial}.yaml --minutes 3")
-    (tmp_path / "small" / "trials.jsonl").unlink()
-    assert run(spec, tmp_path, metrics_only).records[record.trial].num_steps == 30
-    assert words.read_text() == f"{words.with_name('config.yaml')} --resume"
-    with pytest.raises(ConfigError, match=r"minutes: 3\.0 -> 4\.0"):
-        run(make_spec(grid={RATE: [0.01, 0.1]}, minutes=4), tmp_path, metrics_only)
-
-
-def test_the_hopeless_are_found_by_their_fraction_of_a_resolved_length(
-    make_spec: Any, metrics_only: Command, tmp_path: Path
-) -> None:
-    rules = {"hopeless": True, "min_trials": 2, "after": 0.4}
-    spec = make_spec(grid={RATE: [0.01, 0.001, 1e-7]}, prune=rules, minutes=1)
-    outcome = run(spec, tmp_path, metrics_only)
-    assert Counter(r.status for r in outcome.records.values()) == {"finished": 2, "pruned": 1}
-    record = outcome.records["learning_rate=1e-07+seed=0"]
-    # Four of ten steps; by the twenty of the base it would have been a fifth.
-    assert record.status == "pruned" and "after 40% of the run" in (record.reason or "")
+    assert pruner.look(plan_trials(elsewhere, tmp_path)[0]) is None
 
 
 def test_a_failure_stops_no_other_trial_and_is_tried_again(
@@ -214,11 +192,11 @@ def test_other_settings_of_the_same_name_are_not_finished(
 def test_what_has_begun_keeps_its_base_and_what_failed_does_not(
     make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
-    spec = make_spec(settings={"z_loss": 13}, minutes=3)
+    spec = make_spec(settings={"z_loss": 13})
     assert run(spec, tmp_path, metrics_only).records["seed=0"].status == "failed"
     begun = tmp_path / "small" / "runs" / "seed=0" / "config.yaml"
     begun.touch()
-    mended = make_spec(settings={"z_loss": 0}, minutes=3)
+    mended = make_spec(settings={"z_loss": 0})
     with pytest.raises(ConfigError, match=r"z_loss: 13.0 -> 0.0.*, or delete .*small/runs"):
         run(mended, tmp_path, metrics_only)
     begun.unlink()
@@ -377,3 +355,64 @@ def test_a_trial_that_diverged_is_said_to_have_once(
     ended = TrialRecord("a", "a", "diverged", 0, reason=found, step=12, best_validation_loss=6.2383)
     assert describe_end(ended) == f"a diverged at step 12, loss 6.2383: {found}"
     assert describe_end(ended).count("diverged") == 1
+
+
+@pytest.mark.parametrize(
+    ("device", "jobs", "expected"),
+    [
+        ("auto", None, [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "5"}]),
+        ("cuda", 3, [{"CUDA_VISIBLE_DEVICES": name} for name in ("0", "5", "0")]),
+        ("cpu", None, [{}]),
+        ("cpu", 2, [{"OMP_NUM_THREADS": "4"}] * 2),
+        ("cpu", 10, [{"OMP_NUM_THREADS": "1"}] * 10),
+    ],
+)
+def test_workers_follow_the_device(
+    monkeypatch: pytest.MonkeyPatch, device: str, jobs: int | None, expected: list[dict[str, str]]
+) -> None:
+    monkeypatch.setattr(runner, "_cuda_devices", lambda: ["0", "5"])
+    monkeypatch.setattr(runner, "num_cores", lambda: 9)
+    found = make_workers(RunConfig(device=device), jobs)
+    assert [worker.environment for worker in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("machines", "device", "jobs", "resources", "threads"),
+    [
+        ([{"CPU": 8, "GPU": 2}, {"CPU": 8, "GPU": 1}], "auto", None, GPU, None),
+        ([{"CPU": 8}, {"CPU": 6}], "auto", None, {"num_cpus": 6}, "6"),
+        ([{"CPU": 8}, {"CPU": 6}], "cpu", 4, {"num_cpus": 3}, "3"),
+    ],
+)  # fmt: skip
+def test_a_cluster_has_a_worker_for_each_gpu_or_machine(
+    machines: list[dict[str, float]],
+    device: str,
+    jobs: int | None,
+    resources: dict[str, float],
+    threads: str | None,
+) -> None:
+    found = make_cluster_workers(machines, RunConfig(device=device), jobs)
+    assert len(found) == (jobs or (3 if "num_gpus" in resources else 2))
+    assert all(worker.resources == resources for worker in found)
+    assert {worker.environment.get("OMP_NUM_THREADS") for worker in found} == {threads}
+
+
+def test_others_run_while_one_trial_still_saves(
+    make_spec: Any, metrics_only: Command, tmp_path: Path
+) -> None:
+    folder = tmp_path / "small" / "runs" / "seed=0"
+    folder.mkdir(parents=True)
+    lock = os.open(folder, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    records = tmp_path / "small" / "trials.jsonl"
+
+    def end_after_the_other() -> None:
+        while not records.exists():
+            time.sleep(0.05)
+        os.close(lock)
+
+    thread = threading.Thread(target=end_after_the_other)
+    thread.start()
+    outcome = run(make_spec(seeds=[0, 1]), tmp_path, metrics_only)
+    thread.join()
+    assert list(outcome.records) == ["seed=1", "seed=0"]

@@ -1,6 +1,5 @@
 """`groundup ablate`: what each part of a recipe is worth, at its own best learning rate."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,10 +54,10 @@ class Arguments(Settings):
 
 def run(arguments: Arguments) -> int:
     """Run what is left to run and print the base and its variants."""
-    from groundup.cli.sweep import exit_status, print_outlook, print_study
+    from groundup.cli.sweep import exit_status, print_outcome, print_outlook
     from groundup.config import load_settings
-    from groundup.experiments.ablation import ablation_spec, run_ablation
-    from groundup.experiments.report.studies import ablation_study
+    from groundup.experiments.ablation import ablation_spec
+    from groundup.experiments.sweep import run_ablation
     from groundup.runs.config import RunConfig
     from groundup.training.resolve import with_vocabulary
 
@@ -78,8 +77,8 @@ def run(arguments: Arguments) -> int:
         print_what_follows(spec, arguments.extra_rates)
         return 0
     outcome = run_ablation(spec, path, extra_rates=arguments.extra_rates, jobs=arguments.jobs)
-    if outcome.rows:
-        print_study(ablation_study([asdict(row) for row in outcome.rows], "ablation"), path)
+    if outcome.stopped_by is None:
+        print_outcome(path)
     return exit_status(outcome.stopped_by, path)
 
 

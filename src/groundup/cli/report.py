@@ -11,7 +11,7 @@ from groundup.config import Settings
 from groundup.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
-    from groundup.experiments.report.document import Cell, Table
+    from groundup.experiments.report.tables import Cell, Table
 
 
 class Arguments(Settings):
@@ -36,22 +36,24 @@ class Arguments(Settings):
 
 def run(arguments: Arguments) -> None:
     """Read, compare, write, and say what came out."""
-    from groundup.experiments.report.comparison import make_report, run_notes
-    from groundup.experiments.report.html_page import render_html
-    from groundup.experiments.report.sections import comparison_document
+    from groundup.experiments.report.comparison import compare, run_notes
+    from groundup.experiments.report.page import render
     from groundup.files import write_text_atomic
 
     out = arguments.out or Path("report.html")
     check_output(out)
     paths = [find_path(run) for run in arguments.runs]
-    report = make_report(
+    comparison = compare(
         paths,
         title=arguments.title,
         why=arguments.why,
         finding=read_finding(arguments.finding),
     )
-    write_text_atomic(out, render_html(comparison_document(report)))
-    print_lines((*report.verdicts, *report.warnings, *run_notes(report.runs)))
+    write_text_atomic(out, render(comparison))
+    for study in comparison.studies:
+        print_document_table(study.tables[0])
+    print_document_table(comparison.results)
+    print_lines((*comparison.warnings, *run_notes(comparison.runs)))
     print_lines([f"written: {out}"])
 
 
@@ -66,7 +68,7 @@ def check_output(out: Path) -> None:
 def print_document_table(table: "Table") -> None:
     """A table of a page on the screen; marks stand in a last column."""
     from groundup.cli.terminal import print_table
-    from groundup.experiments.report.text import visible
+    from groundup.experiments.report.page import visible
 
     def text_of(cell: "Cell | str") -> str:
         return " ".join(visible(cell if isinstance(cell, str) else cell.text).split())
@@ -83,7 +85,7 @@ def print_document_table(table: "Table") -> None:
 
 def print_lines(lines: Iterable[str]) -> None:
     """Each on a line of its own; nothing in them can command the terminal."""
-    from groundup.experiments.report.text import visible
+    from groundup.experiments.report.page import visible
 
     for line in lines:
         print(" ".join(visible(line).split()))

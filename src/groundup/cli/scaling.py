@@ -1,6 +1,5 @@
 """`groundup scaling`: a ladder of sizes at fixed compute, the laws through it, and their test."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,6 @@ from tyro.conf import Positional
 from groundup.config import Settings
 
 if TYPE_CHECKING:
-    from groundup.experiments.scaling import ScalingOutcome
     from groundup.experiments.spec import SweepConfig
 
 
@@ -18,8 +16,7 @@ class Arguments(Settings):
     """Find the best size for each of several budgets, and predict the next budget's loss.
 
     Each budget of FLOPs is spent on models of several widths; a parabola finds the best size, power
-    laws through these predict the next budget, which is then trained to see whether they hold. With
-    four budgets or more, a law with a loss that stays whatever the budget is set beside them. The
+    laws through these predict the next budget, which is then trained to see whether they hold. The
     same command goes on after a stop or a kill.
     """
 
@@ -56,13 +53,14 @@ class Arguments(Settings):
 
 def run(arguments: Arguments) -> int:
     """Run what is left to run, fit, predict, check and print."""
-    from groundup.cli.sweep import exit_status, print_outlook
+    from groundup.cli.sweep import exit_status, print_outcome, print_outlook
     from groundup.config import load_settings
-    from groundup.experiments.scaling import run_scaling, scaling_spec
+    from groundup.experiments.isoflop import isoflop_spec
+    from groundup.experiments.sweep import run_isoflop
     from groundup.runs.config import RunConfig
     from groundup.training.resolve import with_vocabulary
 
-    spec = scaling_spec(
+    spec = isoflop_spec(
         with_vocabulary(load_settings(RunConfig, arguments.config)),
         budgets=arguments.budgets,
         widths=arguments.widths,
@@ -76,15 +74,15 @@ def run(arguments: Arguments) -> int:
         if arguments.check:
             print_what_follows(spec)
         return 0
-    outcome = run_scaling(spec, path, check=arguments.check, jobs=arguments.jobs)
-    if outcome.fits:
-        print_scaling(outcome)
+    outcome = run_isoflop(spec, path, check=arguments.check, jobs=arguments.jobs)
+    if outcome.stopped_by is None:
+        print_outcome(path)
     return exit_status(outcome.stopped_by, path)
 
 
 def print_what_follows(spec: "SweepConfig") -> None:
     """The trials that depend on how the ladder ends: the next budget is known, its size is not."""
-    from groundup.experiments.scaling import budget_of
+    from groundup.experiments.isoflop import budget_of
     from groundup.experiments.trials import LEARNING_RATE
 
     *_, before, last = sorted(set(map(budget_of, spec.variants)))
@@ -93,28 +91,3 @@ def print_what_follows(spec: "SweepConfig") -> None:
         f"then {count} more trial{'' if count == 1 else 's'} of {last * last / before:.3g} FLOPs "
         f"with the predicted size, not counted above"
     )
-
-
-def print_scaling(outcome: "ScalingOutcome") -> None:
-    """The ladder, the best of each budget, the laws and the prediction."""
-    from groundup.cli.sweep import print_study
-    from groundup.cli.terminal import print_table
-    from groundup.experiments.report.studies import scaling_study
-
-    print_table(
-        str(outcome.folder),
-        ("FLOPs", "width", "layers", "parameters", "tokens", "learning rate", "loss"),
-        [
-            [
-                f"{rung.budget_flops:.3g}",
-                f"{rung.d_model:,}",
-                f"{rung.num_layers}",
-                f"{rung.num_parameters:,}",
-                f"{rung.tokens:,}",
-                f"{rung.learning_rate:g}",
-                f"{rung.loss:.4f}",
-            ]
-            for rung in outcome.rungs
-        ],
-    )
-    print_study(scaling_study(asdict(outcome), "scaling"), outcome.folder)

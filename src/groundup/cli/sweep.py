@@ -14,10 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from signal import Signals
 
-    from groundup.experiments.report.studies import Study
     from groundup.experiments.spec import SweepConfig
     from groundup.experiments.sweep import Outlook
-    from groundup.experiments.trials import Trial
 
 
 class Arguments(EngineFlags):
@@ -88,66 +86,35 @@ def print_outlook(spec: "SweepConfig", folder: Path, title: str = "trials") -> N
     if spec.is_search:
         _print_search(spec, outlook, states)
     else:
-        _print_trials(f"{spec.name}: {title}", outlook, states, spec.minutes)
+        _print_trials(f"{spec.name}: {title}", outlook, states)
 
 
-def _print_trials(
-    title: str, outlook: "Outlook", states: "Mapping[str, str]", minutes: float | None
-) -> None:
-    """Each trial with its size, cost and state, and the sum of those that are left.
-
-    What a trial can do in a number of minutes is not known before it begins.
-    """
+def _print_trials(title: str, outlook: "Outlook", states: "Mapping[str, str]") -> None:
+    """Each trial with its size, length and state."""
     from groundup.cli.terminal import print_table
     from groundup.planner.flops import training_flops_per_token
     from groundup.planner.parameters import count_parameters
 
-    def flops(trial: "Trial", num_steps: int) -> int:
-        config = trial.config
-        return num_steps * config.tokens_per_step * training_flops_per_token(config.model)
-
     rows = []
     for trial in outlook.trials:
-        num_steps, tokens_per_step = trial.config.num_steps, trial.config.tokens_per_step
-        cells = [f"{minutes or 0:g}"]
-        if minutes is None:
-            cells = [f"{num_steps:,}", f"{num_steps * tokens_per_step:,}"]
-            cells.append(f"{flops(trial, num_steps):.3g}")
-        num_parameters = sum(count_parameters(trial.config.model).values())
-        rows.append([trial.name, f"{num_parameters:,}", *cells, states[trial.name]])
+        config = trial.config
+        length = [f"{config.minutes} minutes", "", ""]
+        if config.num_steps is not None:
+            num_tokens = config.num_steps * config.tokens_per_step
+            flops = num_tokens * training_flops_per_token(config.model)
+            length = [f"{config.num_steps:,}", f"{num_tokens:,}", f"{flops:.3g}"]
+        num_parameters = sum(count_parameters(config.model).values())
+        rows.append([trial.name, f"{num_parameters:,}", *length, states[trial.name]])
     num_left, num_trials = len(outlook.left), len(outlook.trials)
     told = f"{num_left} of {num_trials} trials are left"
-    told = told if num_left < num_trials else f"{num_left} trials"
-    headers = ["minutes"]
-    last = [f"{(minutes or 0) * num_left:g}"]
-    if minutes is None:
-        headers = ["steps", "tokens", "FLOPs"]
-        last = ["", "", f"{sum(flops(one, one.config.num_steps) for one in outlook.left):.3g}"]
-    rows.append([told, "", *last, ""])
-    print_table(title, ("trial", "parameters", *headers, "state"), rows)
-
-
-def print_study(study: "Study", folder: Path) -> None:
-    """What an ablation or a ladder of sizes came to, in the words of its report."""
-    from groundup.cli.report import print_document_table, print_lines
-    from groundup.experiments.report.comparison import make_report
-    from groundup.experiments.report.document import Table, Text
-
-    for block in study.section.blocks:
-        if isinstance(block, Table):
-            print_document_table(block)
-        elif isinstance(block, Text):
-            print(block.text)
-    if study.verdict:
-        print(study.verdict)
-    print_lines(make_report([folder]).warnings)
-    print(f"the runs are in {folder / 'runs'}; groundup report {folder} shows them")
+    rows.append([told if num_left < num_trials else f"{num_left} trials", "", "", "", "", ""])
+    headers = ("trial", "parameters", "steps", "tokens", "FLOPs", "state")
+    print_table(title, headers, rows)
 
 
 def _print_search(spec: "SweepConfig", outlook: "Outlook", states: "Mapping[str, str]") -> None:
     """How far a search is; a trial of it is known only once it is proposed."""
-    length = "" if spec.minutes is None else f", {spec.minutes:g} minutes for each trial"
-    print(f"{spec.name}: {spec.num_trials} points are proposed while the sweep runs{length}")
+    print(f"{spec.name}: {spec.num_trials} points are proposed while the sweep runs")
     left = {trial.name for trial in outlook.left}
     ended = Counter(state for name, state in states.items() if name not in left)
     counts = [f"{count} {state}" for state, count in ended.items()] or ["none finished"]
@@ -160,11 +127,13 @@ def _print_search(spec: "SweepConfig", outlook: "Outlook", states: "Mapping[str,
 
 
 def print_outcome(folder: Path) -> None:
-    """The results of the report about the sweep, what came out of it, and where everything lies."""
+    """The tables of the report about the sweep, and where everything lies."""
     from groundup.cli.report import print_document_table, print_lines
-    from groundup.experiments.report.comparison import make_report, results_table
+    from groundup.experiments.report.comparison import compare
 
-    report = make_report([folder])
-    print_document_table(results_table(report))
-    print_lines((*report.verdicts, *report.warnings))
+    comparison = compare([folder])
+    tables = [table for study in comparison.studies for table in study.tables]
+    for table in tables or [comparison.results]:
+        print_document_table(table)
+    print_lines(comparison.warnings)
     print(f"the runs are in {folder / 'runs'}; groundup report {folder} shows them")

@@ -6,19 +6,14 @@ at an end of it.
 """
 
 import logging
-import signal
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 from groundup.errors import ConfigError, did_you_mean
-from groundup.experiments.results.statistics import Interval
-from groundup.experiments.runner import Command, train_command
 from groundup.experiments.spec import SweepConfig, base_config
-from groundup.experiments.sweep import SweepOutcome, run_sweep, summarize
-from groundup.experiments.trials import LEARNING_RATE, Point, TrialRecord, model_with
-from groundup.files import write_json_atomic
+from groundup.experiments.statistics import Interval
+from groundup.experiments.trials import LEARNING_RATE, TrialRecord, model_with, summarize
 from groundup.model.config import ModelConfig
 from groundup.planner.parameters import count_parameters
 from groundup.runs.config import RunConfig
@@ -52,15 +47,6 @@ class AblationRow:
     is_clear: bool
     """Do the intervals of variant and base not overlap?"""
     diverged_at: list[float]
-
-
-@dataclass(frozen=True)
-class AblationOutcome:
-    """The base and its variants."""
-
-    rows: list[AblationRow]
-    folder: Path
-    stopped_by: signal.Signals | None = None
 
 
 def make_ablations(base: RunConfig, names: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
@@ -114,6 +100,7 @@ def ablation_spec(
     rates = list(learning_rates) or [base.optimizer.learning_rate * f for f in (0.5, 1.0, 2.0)]
     return SweepConfig(
         name=name,
+        kind="ablation",
         why="What is each part of the recipe worth, at its own best learning rate?",
         base=base.model_dump(mode="json"),
         variants=make_ablations(base, variants),
@@ -123,51 +110,9 @@ def ablation_spec(
     )
 
 
-def run_ablation(
-    spec: SweepConfig,
-    path: Path,
-    *,
-    extra_rates: int = EXTRA_RATES,
-    jobs: int | None = None,
-    command: Command = train_command,
-) -> AblationOutcome:
-    """Find each variant's best learning rate with the first seed, then repeat it with the others.
-
-    A best one at an end of those tried calls for the next beyond, at most `extra_rates` on a side;
-    all variants' next ones run together. Writes ablation.json into the folder.
-    """
-    rates = [float(rate) for rate in spec.grid[LEARNING_RATE]]
-    asked = {name: set(rates) for name in spec.variants}
-    points = [Point({LEARNING_RATE: rate}, name) for name in spec.variants for rate in rates]
-    while points:
-        outcome = run_sweep(
-            spec, path, points=points, seeds=spec.seeds[:1], jobs=jobs, command=command
-        )
-        if outcome.stopped_by is not None:
-            return AblationOutcome([], path, outcome.stopped_by)
-        tried = read_tried(spec, outcome.records.values())
-        points = []
-        for name, known in tried.items():
-            rate = next_rate(known, rates, asked[name], extra_rates)
-            if rate is not None:
-                _log.info("%s wants a learning rate beyond those tried: %g", name, rate)
-                asked[name].add(rate)
-                points.append(Point({LEARNING_RATE: rate}, name))
-    if len(spec.seeds) > 1:
-        chosen = [
-            Point({LEARNING_RATE: known.best}, name)
-            for name, known in tried.items()
-            if known.best is not None
-        ]
-        outcome = run_sweep(spec, path, points=chosen, jobs=jobs, command=command)
-    rows = make_rows(spec, outcome)
-    write_json_atomic(path / "ablation.json", [asdict(row) for row in rows])
-    return AblationOutcome(rows, path, outcome.stopped_by)
-
-
-def make_rows(spec: SweepConfig, outcome: SweepOutcome) -> list[AblationRow]:
+def make_rows(spec: SweepConfig, records: Iterable[TrialRecord]) -> list[AblationRow]:
     """The base first, then the variants from the best to the worst."""
-    records = _own(spec, outcome.records.values())
+    records = _own(spec, records)
     tried = read_tried(spec, records)
     losses = {(one.variant, one.settings[LEARNING_RATE]): one.loss for one in summarize(records)}
     base_loss = losses.get((BASE, tried[BASE].best))

@@ -1,7 +1,7 @@
-"""Runs trials, each a process of its own, on the slots there are, until all have ended.
+"""Runs trials, each a process of its own, as many at once as there are workers.
 
-A trial's process dies politely with the runner: it saves, and the next sweep goes on with it.
-Which trials there are is the sweep's business; when to stop one early is the watcher's.
+One single-threaded loop starts, polls and ends them: a trial's process is told to die when the
+thread that forked it ends. It then saves, and the next sweep goes on with it.
 """
 
 import logging
@@ -9,29 +9,38 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from groundup.config import save_yaml
-from groundup.distributed.remote_process import LOST
+from groundup.distributed.corpus import RayEngine
+from groundup.distributed.remote_process import LOST, RemoteProcess
 from groundup.experiments import die_with_parent
-from groundup.experiments.results.run_result import describe_divergence, find_standing
-from groundup.experiments.slots import Slot, shared_bytecode
+from groundup.experiments.pruning import Pruner, Stop
+from groundup.experiments.run_result import describe_divergence, find_standing
 from groundup.experiments.spec import SweepConfig
 from groundup.experiments.sweep_folder import SweepFolder
 from groundup.experiments.trials import Status, Trial, TrialRecord
-from groundup.experiments.watching import Verdict, Watcher
 from groundup.files import locked
+from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runs.metrics_file import read_metrics
+from groundup.runtime import num_cores
 from groundup.training.signals import StopRequest
 
 Command = Callable[[Path, bool], list[str]]
+
+# A trial that so many machines died under is given up.
+_MOST_LOSSES = 10
+_POLL_SECONDS = 0.1
+# -P and -S keep this package's folder off the path and save the time of loading what is not used.
+_DIE_WITH_PARENT = [sys.executable, "-P", "-S", die_with_parent.__file__]
+
+_log = logging.getLogger(__name__)
 
 
 class Process(Protocol):
@@ -45,18 +54,26 @@ class Process(Protocol):
     def wait(self) -> object: ...
 
 
-StartProcess = Callable[[list[str], Path, Slot], Process]
-"""Starts a command, with a file for its output, on a slot."""
+@dataclass(frozen=True)
+class Worker:
+    """Room for one trial: environment variables that confine it, and what it takes of a cluster."""
 
-# A trial that so many machines died under is given up.
-_MOST_LOSSES = 10
+    environment: dict[str, str] = field(default_factory=dict)
+    resources: dict[str, float] = field(default_factory=dict)
 
-_POLL_SECONDS = 0.1
 
-# -P and -S keep this package's folder off the path and save the time of loading what is not used.
-_DIE_WITH_PARENT = [sys.executable, "-P", "-S", die_with_parent.__file__]
+@dataclass
+class _Running:
+    trial: Trial
+    worker: Worker
+    process: Process
+    stop: Stop | None = None
+    is_stopping: bool = False
 
-_log = logging.getLogger(__name__)
+    def terminate(self) -> None:
+        if not self.is_stopping:
+            self.process.terminate()
+            self.is_stopping = True
 
 
 def train_command(config_file: Path, resume: bool) -> list[str]:
@@ -65,146 +82,169 @@ def train_command(config_file: Path, resume: bool) -> list[str]:
     return [*command, "--resume"] if resume else command
 
 
-@dataclass
-class _Running:
-    trial: Trial
-    slot: Slot
-    process: Process
-    verdict: Verdict | None = None
-    is_told_to_stop: bool = False
+def make_workers(config: RunConfig, jobs: int | None = None) -> list[Worker]:
+    """One on each CUDA device for the run, or one; `jobs` sets the number."""
+    devices = _cuda_devices() if config.device in ("auto", "cuda") else []
+    if devices:
+        names = [devices[number % len(devices)] for number in range(jobs or len(devices))]
+        return [Worker({"CUDA_VISIBLE_DEVICES": name}) for name in names]
+    if jobs is None or jobs == 1:
+        return [Worker()]
+    # Trials that each took every core would mostly wait for one another.
+    threads = {"OMP_NUM_THREADS": str(max(1, num_cores() // jobs))}
+    return [Worker(dict(threads)) for _ in range(jobs)]
 
-    def stop(self) -> None:
-        if not self.is_told_to_stop:
-            self.process.terminate()
-            self.is_told_to_stop = True
+
+def make_cluster_workers(
+    machines: Sequence[Mapping[str, float]], config: RunConfig, jobs: int | None = None
+) -> list[Worker]:
+    """One on each GPU of a cluster, or one on each machine; `jobs` sets the number."""
+    num_gpus = sum(int(machine.get("GPU", 0)) for machine in machines)
+    if num_gpus and config.device in ("auto", "cuda"):
+        resources = {"num_gpus": 1.0, "num_cpus": 1.0}
+        return [Worker({}, dict(resources)) for _ in range(jobs or num_gpus)]
+    cores = [int(machine["CPU"]) for machine in machines if machine.get("CPU", 0) >= 1] or [1]
+    count = jobs or len(cores)
+    threads = max(1, min(cores) // -(-count // len(cores)))
+    environment = {"OMP_NUM_THREADS": str(threads)}
+    return [Worker(dict(environment), {"num_cpus": threads}) for _ in range(count)]
 
 
 class Runner:
-    """Keeps the slots busy with trials and records how each ended."""
+    """Keeps the workers busy with trials and records how each ended."""
 
     def __init__(
         self,
         folder: SweepFolder,
         spec: SweepConfig,
-        slots: list[Slot],
+        workers: list[Worker],
         command: Command = train_command,
-        start_process: StartProcess | None = None,
+        engine: RayEngine | None = None,
     ) -> None:
-        self._start_process = start_process or self._start_here
-        self._num_losses = Counter[str]()
         self._folder = folder
         self._spec = spec
-        self._slots = slots
+        self._workers = workers
         self._command = command
-        self._watcher = Watcher(spec.prune)
-        self._environment = dict(os.environ)
+        self._engine = engine
+        self._pruner = Pruner(spec.prune)
+        self._num_losses = Counter[str]()
 
     def run(self, trials: Iterator[Trial]) -> signal.Signals | None:
-        """Run all trials, as many at once as there are slots; the signal that stopped it, if any.
+        """Run all trials; gives the signal that stopped it, if any.
 
         A trial is asked for when there is room for it, and all before it are recorded.
         """
         # Before the first trial starts, for it may be the one that they show to be hopeless.
         for record in self._folder.records().values():
             if record.status == "finished":
-                self._watcher.remember(RunFolder(self._folder.runs / record.trial))
+                self._pruner.remember(RunFolder(self._folder.runs / record.trial))
         active: list[_Running] = []
-        with (
-            tempfile.TemporaryDirectory(
-                prefix="groundup-bytecode-", ignore_cleanup_errors=True
-            ) as bytecode,
-            StopRequest("runs under way are saved, to be gone on with") as stop,
-        ):
-            self._environment = {**os.environ, **shared_bytecode(bytecode)}
+        waiting: list[Trial] = []
+        with StopRequest("runs under way are saved, to be gone on with") as stop:
             try:
                 while True:
-                    taken = [running.slot for running in active]
-                    for slot in self._slots if stop.signal is None else ():
-                        if not any(slot is one for one in taken) and (trial := next(trials, None)):
-                            active.append(self._start(trial, slot))
-                    if not active:
+                    if stop.signal is None:
+                        self._fill(active, waiting, trials)
+                    if not active and not (waiting and stop.signal is None):
                         return stop.signal
                     time.sleep(_POLL_SECONDS)
                     for running in list(active):
                         if stop.signal is not None:
-                            running.stop()
+                            running.terminate()
                         if running.process.poll() is not None:
                             active.remove(running)
                             if self._is_lost(running) and stop.signal is None:
-                                active.append(self._start(running.trial, running.slot))
-                                continue
-                            self._end(running, is_stopping=stop.signal is not None)
-                        elif not running.is_told_to_stop:
-                            running.verdict = self._watcher.look(running.trial)
-                            if running.verdict is not None:
-                                running.stop()
+                                waiting.insert(0, running.trial)
+                            else:
+                                self._end(running, is_stopped=stop.signal is not None)
+                        elif not running.is_stopping:
+                            running.stop = self._pruner.look(running.trial)
+                            if running.stop is not None:
+                                running.terminate()
             finally:
                 for running in active:
                     running.process.kill()
                     running.process.wait()
 
-    def _start(self, trial: Trial, slot: Slot) -> _Running:
+    def _fill(self, active: list[_Running], waiting: list[Trial], trials: Iterator[Trial]) -> None:
+        """Start trials on free workers. One whose process of an earlier sweep is still saving waits
+        while others run."""
+        taken = {id(running.worker) for running in active}
+        for worker in self._workers:
+            if id(worker) in taken:
+                continue
+            free = [trial for trial in waiting if not _is_held(trial)]
+            trial = free[0] if free else None
+            while trial is None and (found := next(trials, None)) is not None:
+                if _is_held(found):
+                    _log.info("%s: its process of an earlier sweep is still saving", found.name)
+                    waiting.append(found)
+                else:
+                    trial = found
+            if trial is None:
+                return
+            if trial in waiting:
+                waiting.remove(trial)
+            active.append(self._start(trial, worker))
+
+    def _start(self, trial: Trial, worker: Worker) -> _Running:
         run_folder = RunFolder(trial.config.run_folder)
-        if _is_held(run_folder.path):
-            _log.info("%s: its process of an earlier sweep is still saving; waiting", trial.name)
-            while _is_held(run_folder.path):
-                time.sleep(_POLL_SECONDS)
         config_file = self._folder.trials / f"{trial.name}.yaml"
         save_yaml(config_file, trial.config)
         resume = run_folder.has_run()
         command = self._command(config_file, resume)
-        if self._spec.minutes is not None:
-            if resume:
-                # Its steps were resolved when it began, and its folder alone knows them.
-                command = self._command(run_folder.config_file, resume)
-            else:
-                command += trial.budget_flags(self._spec.minutes)
-        _log.info("%s %s on %s", "going on with" if resume else "running", trial.name, slot.name)
-        process = self._start_process(command, self._folder.output_file(trial.name), slot)
-        return _Running(trial, slot, process)
-
-    def _start_here(self, command: list[str], output: Path, slot: Slot) -> Process:
+        _log.info("%s %s", "going on with" if resume else "running", trial.name)
+        output = self._folder.output_file(trial.name)
+        if self._engine is not None:
+            # Python may be elsewhere on another machine, and the command dies with its holder.
+            words = ["{python}" if word == sys.executable else word for word in command]
+            words = ["{python}", "-m", die_with_parent.__name__, "{pid}", *words]
+            process: Process = RemoteProcess(
+                self._engine, words, output, worker.environment, worker.resources
+            )
+            return _Running(trial, worker, process)
         with open(output, "ab") as file:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 [*_DIE_WITH_PARENT, str(os.getpid()), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                env={**self._environment, **slot.environment},
+                env={**os.environ, **worker.environment},
                 # Ctrl-C reaches the sweep alone, which then asks its trials to save and stop.
                 start_new_session=True,
             )
+        return _Running(trial, worker, process)
 
     def _is_lost(self, running: _Running) -> bool:
         """Whether the machine died under a trial, which then goes on from its last checkpoint."""
-        if running.process.returncode != LOST or running.verdict is not None:
+        if running.process.returncode != LOST or running.stop is not None:
             return False
         name = running.trial.name
         self._num_losses[name] += 1
         _log.warning("the machine of %s died", name)
         return self._num_losses[name] <= _MOST_LOSSES
 
-    def _end(self, running: _Running, *, is_stopping: bool) -> None:
+    def _end(self, running: _Running, *, is_stopped: bool) -> None:
         trial, status = running.trial, running.process.returncode or 0
-        if is_stopping and running.verdict is None and status != 0:
+        if is_stopped and running.stop is None and status != 0:
             return
-        record = self._record(trial, status, running.verdict)
+        record = self._record(trial, status, running.stop)
         self._folder.add_record(record)
         if record.status == "finished":
-            self._watcher.remember(RunFolder(trial.config.run_folder))
+            self._pruner.remember(RunFolder(trial.config.run_folder))
         if self._spec.keep_checkpoints == "none" and record.status != "failed":
             self._folder.remove_checkpoints(trial.name)
         _log.info("%s", describe_end(record))
 
-    def _record(self, trial: Trial, status: int, verdict: Verdict | None) -> TrialRecord:
+    def _record(self, trial: Trial, status: int, stop: Stop | None) -> TrialRecord:
         folder = RunFolder(trial.config.run_folder)
         metrics = read_metrics(folder.metrics_file)
-        num_steps = trial.find_num_steps()
+        num_steps = trial.config.num_steps
         best = metrics.lowest("validation_loss")
         ending: tuple[Status, str | None] = "finished", None
-        is_late = verdict is not None and verdict[0] == "pruned" and status == 0
-        if verdict is not None and not is_late:
-            ending = verdict
+        is_late = stop is not None and stop[0] == "pruned" and status == 0
+        if stop is not None and not is_late:
+            ending = stop
         elif find_standing(folder, metrics, num_steps).state == "diverged":
             ending = "diverged", describe_divergence(metrics)
         elif status != 0:
@@ -249,10 +289,20 @@ def describe_end(record: TrialRecord) -> str:
     return f"{record.trial} {record.status} at step {record.step:,}{told}{reason}"
 
 
-def _is_held(run_folder: Path) -> bool:
+def _is_held(trial: Trial) -> bool:
     """Does a trainer hold the folder? None but this sweep starts one there, so to try is safe."""
     try:
-        with locked(run_folder) as is_free:
+        with locked(RunFolder(trial.config.run_folder).path) as is_free:
             return not is_free
     except FileNotFoundError:
         return False
+
+
+def _cuda_devices() -> list[str]:
+    """The names under which a child process is shown one device each."""
+    import torch
+
+    count = torch.cuda.device_count()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = visible.split(",") if visible else [str(number) for number in range(count)]
+    return names[:count]

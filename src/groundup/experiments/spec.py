@@ -17,7 +17,6 @@ from pydantic import Field, model_validator
 from groundup.config import Seed, Settings, flatten, load_settings
 from groundup.errors import ConfigError, GroundupError, did_you_mean
 from groundup.runs.config import NAME_PATTERN, RunConfig
-from groundup.training.resolve import with_vocabulary
 
 # The sweep itself names its runs, says where they lie, and repeats them with its seeds.
 _RESERVED = {
@@ -80,6 +79,9 @@ class SweepConfig(Settings):
     name: str = Field(pattern=NAME_PATTERN, max_length=200)
     """Name of the sweep and of its folder."""
 
+    kind: Literal["sweep", "ablation", "isoflop"] = "sweep"
+    """What its report shows besides: nothing, each variant at its best learning rate, or fits."""
+
     why: str = ""
     """The question that the sweep is to answer."""
 
@@ -98,9 +100,9 @@ class SweepConfig(Settings):
     ranges: dict[str, RangeConfig] = Field(default_factory=dict)
     """Settings by dotted name, each with a range of numbers."""
 
-    sampler: Literal["grid", "random", "tpe", "gp", "cmaes", "qmc"] = "grid"
-    """Try every combination, sample them, or propose them while the sweep runs: tpe, gp and cmaes
-    learn from the finished ones, qmc spreads them evenly."""
+    sampler: Literal["grid", "random", "tpe", "gp"] = "grid"
+    """Try every combination, sample them, or propose them while the sweep runs: tpe and gp learn
+    from the finished ones."""
 
     num_trials: int | None = Field(None, ge=1, le=_MAX_TRIALS)
     """Points to sample; a grid takes all it has."""
@@ -114,10 +116,6 @@ class SweepConfig(Settings):
     tokens: int | None = Field(None, ge=1, le=10**18)
     """Train every trial on this many tokens, whatever its batch size: num_steps and all other
     settings counted in steps follow from it."""
-
-    minutes: float | None = Field(None, gt=0, le=1e9)
-    """Or train every trial for this long, from the start of its command to its end: what it can do
-    in that time on the device it gets is measured when it begins."""
 
     prune: PruneConfig = PruneConfig()
 
@@ -157,27 +155,14 @@ class SweepConfig(Settings):
             yield f"seeds {self.seeds} has one twice: a run is repeated, not copied"
         if self.is_search and not (self.variants or self.grid or self.ranges):
             yield f"sampler {sampler} has nothing to vary: give it some ranges"
-        choices = [*(["variants"] if self.variants else []), *(f"grid: {n}" for n in self.grid)]
-        if sampler == "cmaes" and choices:
-            yield (
-                f"sampler cmaes knows ranges of numbers, no choices ({choices[0]}): make it a "
-                f"range, or take sampler tpe or gp"
-            )
-        if sampler == "cmaes" and all(one.low == one.high for one in self.ranges.values()):
-            yield "sampler cmaes needs at least one range whose ends differ"
-        if self.tokens is not None and self.minutes is not None:
-            yield (
-                f"trials cannot have both {self.tokens:,} tokens and {self.minutes:g} minutes: "
-                f"keep tokens or minutes"
-            )
-        given = "tokens" if self.tokens is not None else "minutes"
         tried = {
             *self.grid,
             *self.ranges,
             *(name for one in self.variants.values() for name in one),
         }
-        if getattr(self, given) is not None and "num_steps" in tried:
-            yield f"num_steps cannot vary, for it follows from {given}: leave one out"
+        for name in ("num_steps", "minutes", "epochs"):
+            if self.tokens is not None and name in tried:
+                yield f"{name} cannot vary, for the length follows from tokens: leave one out"
 
 
 def load_sweep(path: str | os.PathLike[str]) -> SweepConfig:
@@ -205,6 +190,8 @@ def resolve(config: SweepConfig, where: str = "the sweep") -> SweepConfig:
         base = _merge(config.base, config.settings, where=f"the base of {where}")
     tried: tuple[Mapping[str, Any], ...] = (config.grid, config.ranges, *config.variants.values())
     if not any(name.startswith("data.") for names in tried for name, _ in flatten(names)):
+        from groundup.training.resolve import with_vocabulary
+
         base = with_vocabulary(base)
     values = base.model_dump(mode="json")
     if "vocab_size" not in base.model.model_fields_set:
@@ -223,6 +210,9 @@ def build_config(*layers: Mapping[str, Any], where: str) -> RunConfig:
 
     As for `groundup train`, a vocabulary that no layer gives is that of the shards.
     """
+    # Here, for it imports torch, and whoever reads a sweep needs none.
+    from groundup.training.resolve import with_vocabulary
+
     return with_vocabulary(_merge(*layers, where=where))
 
 

@@ -3,32 +3,40 @@
 import contextlib
 import logging
 import signal
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from groundup.data.shards import ShardIndex, check_vocabulary, read_index
 from groundup.distributed.corpus import RayEngine
-from groundup.distributed.remote_process import RemoteProcess
 from groundup.errors import ConfigError, DataError
-from groundup.experiments import die_with_parent
-from groundup.experiments.results.statistics import Interval, confidence_interval
-from groundup.experiments.runner import Command, Runner, train_command
-from groundup.experiments.samplers import (
+from groundup.experiments import ablation, isoflop
+from groundup.experiments.points import (
     NUM_RANDOM,
-    Ending,
     check_packages,
     grid_points,
     known_points,
     propose,
 )
-from groundup.experiments.slots import Slot, make_cluster_slots, make_slots, num_devices
+from groundup.experiments.runner import (
+    Command,
+    Runner,
+    make_cluster_workers,
+    make_workers,
+    train_command,
+)
 from groundup.experiments.spec import SweepConfig, base_config
 from groundup.experiments.sweep_folder import SweepFolder
-from groundup.experiments.trials import Point, Trial, TrialRecord, make_trial
+from groundup.experiments.trials import (
+    LEARNING_RATE,
+    Point,
+    PointResult,
+    Status,
+    Trial,
+    TrialRecord,
+    make_trial,
+    summarize,
+)
 from groundup.training.resolve import resolve_device
 
 _SHARDS, _TOKENIZER = "data.shards", "data.tokenizer"
@@ -36,23 +44,6 @@ _SHARDS, _TOKENIZER = "data.shards", "data.tokenizer"
 _MOST_OFF = 0.05
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class PointResult:
-    """What the repetitions of one point came to."""
-
-    point: str
-    variant: str | None
-    settings: dict[str, Any]
-    records: tuple[TrialRecord, ...]
-    loss: Interval | None
-    """Of the finished trials' lowest validation loss, or training loss where nothing else is."""
-
-    @property
-    def is_sound(self) -> bool:
-        """Did every repetition come to its end?"""
-        return self.loss is not None and all(r.status == "finished" for r in self.records)
 
 
 @dataclass(frozen=True)
@@ -111,36 +102,78 @@ def run_sweep(
             resolve_device(config)
     with folder.claim():
         folder.begin(spec)
-        start_process = None
-        if engine is None:
-            slots = make_slots(base_config(spec), jobs)
-        else:
-            slots = make_cluster_slots(engine.machines, base_config(spec), jobs)
-            start_process = partial(_start_elsewhere, engine)
-        if engine is None and spec.minutes is not None and len(slots) > num_devices(slots):
-            _log.warning(
-                "%d trials at once share %d device%s, so that what each comes to in %g minutes "
-                "depends on the others: fewer --jobs measure it alone",
-                len(slots),
-                num_devices(slots),
-                "" if num_devices(slots) == 1 else "s",
-                spec.minutes,
-            )
+        base = base_config(spec)
+        workers = (
+            make_workers(base, jobs)
+            if engine is None
+            else make_cluster_workers(engine.machines, base, jobs)
+        )
         is_search = points is None and spec.is_search
         found = _search(spec, folder) if is_search else iter(outlook.trials)
-        runner = Runner(folder, spec, slots, command, start_process)
+        runner = Runner(folder, spec, workers, command, engine)
         stopped_by = runner.run(_unended(folder, found))
         records = folder.records()
         return SweepOutcome(path, summarize(records.values()), records, stopped_by)
 
 
-def _start_elsewhere(
-    engine: RayEngine, command: list[str], output: Path, slot: Slot
-) -> RemoteProcess:
-    # Python may be elsewhere on another machine, and the command dies with what holds it there.
-    words = ["{python}" if word == sys.executable else word for word in command]
-    words = ["{python}", "-m", die_with_parent.__name__, "{pid}", *words]
-    return RemoteProcess(engine, words, output, slot.environment, slot.resources)
+def run_ablation(
+    spec: SweepConfig,
+    path: Path,
+    *,
+    extra_rates: int = ablation.EXTRA_RATES,
+    jobs: int | None = None,
+    command: Command = train_command,
+) -> SweepOutcome:
+    """Find each variant's best learning rate with the first seed, then repeat it with the others.
+
+    A best one at an end of those tried calls for the next beyond, at most `extra_rates` on a side;
+    all variants' next ones run together.
+    """
+    rates = [float(rate) for rate in spec.grid[LEARNING_RATE]]
+    asked = {name: set(rates) for name in spec.variants}
+    points = [Point({LEARNING_RATE: rate}, name) for name in spec.variants for rate in rates]
+    while points:
+        outcome = run_sweep(
+            spec, path, points=points, seeds=spec.seeds[:1], jobs=jobs, command=command
+        )
+        if outcome.stopped_by is not None:
+            return outcome
+        tried = ablation.read_tried(spec, outcome.records.values())
+        points = []
+        for name, known in tried.items():
+            rate = ablation.next_rate(known, rates, asked[name], extra_rates)
+            if rate is not None:
+                _log.info("%s wants a learning rate beyond those tried: %g", name, rate)
+                asked[name].add(rate)
+                points.append(Point({LEARNING_RATE: rate}, name))
+    if len(spec.seeds) > 1:
+        chosen = [
+            Point({LEARNING_RATE: known.best}, name)
+            for name, known in tried.items()
+            if known.best is not None
+        ]
+        outcome = run_sweep(spec, path, points=chosen, jobs=jobs, command=command)
+    return outcome
+
+
+def run_isoflop(
+    spec: SweepConfig,
+    path: Path,
+    *,
+    check: bool = True,
+    jobs: int | None = None,
+    command: Command = train_command,
+) -> SweepOutcome:
+    """Train every size with every budget and, with `check`, the size predicted for the next one."""
+    outcome = run_sweep(spec, path, jobs=jobs, command=command)
+    if outcome.stopped_by is not None or not check:
+        return outcome
+    prediction = isoflop.analyse(spec, outcome.records.values()).prediction
+    name = isoflop.variant_name(prediction.budget_flops, prediction.d_model)
+    bundle = isoflop.variant(base_config(spec), prediction.budget_flops, prediction.d_model)
+    grown = spec.model_copy(update={"variants": {**spec.variants, name: bundle}})
+    points = [Point({LEARNING_RATE: rate}, name) for rate in spec.grid[LEARNING_RATE]]
+    return run_sweep(grown, path, points=points, jobs=jobs, command=command)
 
 
 def look_ahead(spec: SweepConfig, path: Path) -> Outlook:
@@ -167,7 +200,7 @@ def plan_trials(
         num_different = len(different) // len(spec.seeds)
         _log.info("%d points were sampled, %d of them different", len(points), num_different)
     for trial in different.values():
-        num_tokens = trial.config.num_steps * trial.config.tokens_per_step
+        num_tokens = (trial.config.num_steps or 0) * trial.config.tokens_per_step
         if spec.tokens is not None and abs(num_tokens - spec.tokens) > _MOST_OFF * spec.tokens:
             _log.warning(
                 "%s trains on %s tokens, not %s: its steps have %s each",
@@ -178,24 +211,6 @@ def plan_trials(
             )
             break
     return list(different.values())
-
-
-def summarize(records: Iterable[TrialRecord]) -> list[PointResult]:
-    """Group trials by everything but the seed and rank the groups."""
-    groups: dict[str, list[TrialRecord]] = {}
-    for record in records:
-        groups.setdefault(record.point, []).append(record)
-    results = []
-    for point, members in groups.items():
-        members.sort(key=lambda record: record.seed)
-        first = members[0]
-        finished = [record.ranking_loss for record in members if record.status == "finished"]
-        loss = confidence_interval([value for value in finished if value is not None])
-        results.append(PointResult(point, first.variant, first.settings, tuple(members), loss))
-    return sorted(
-        results,
-        key=lambda one: (not one.is_sound, one.loss is None, one.loss.mean if one.loss else 0.0),
-    )
 
 
 def _look(
@@ -236,7 +251,7 @@ def _search(spec: SweepConfig, folder: SweepFolder) -> Iterator[Trial]:
     points, names = folder.proposals(), list[str | None]()
     for number in range(max(len(points), spec.num_trials)):
         if number == len(points):
-            points.append(propose(spec, points, _endings(spec, folder, names)))
+            points.append(propose(spec, _history(spec, folder, points, names)))
             folder.add_proposal(points[-1])
         try:
             trials = plan_trials(spec, folder.path, points[number : number + 1])
@@ -249,19 +264,23 @@ def _search(spec: SweepConfig, folder: SweepFolder) -> Iterator[Trial]:
             yield from trials
 
 
-def _endings(
-    spec: SweepConfig, folder: SweepFolder, names: Sequence[str | None]
-) -> list[Ending | None]:
+def _history(
+    spec: SweepConfig,
+    folder: SweepFolder,
+    points: Sequence[Point],
+    names: Sequence[str | None],
+) -> list[tuple[Point, Status | None, float | None]]:
     """How points ended, by their names; one that could not be built counts as lost."""
     records = folder.records().values()
     # A failure says nothing about its point.
-    results = summarize(record for record in records if record.status != "failed")
-    found: dict[str | None, Ending] = {None: Ending()}
-    for result in results:
+    found: dict[str | None, tuple[Status, float | None]] = {None: ("diverged", None)}
+    for result in summarize(record for record in records if record.status != "failed"):
         if len(result.records) >= len(spec.seeds):
             loss = result.loss.mean if result.loss and result.is_sound else None
-            found[result.point] = Ending(loss)
-    return [found.get(name) for name in names]
+            found[result.point] = ("diverged" if loss is None else "finished", loss)
+    return [
+        (point, *found.get(name, (None, None))) for point, name in zip(points, names, strict=True)
+    ]
 
 
 def _unended(folder: SweepFolder, trials: Iterator[Trial]) -> Iterator[Trial]:

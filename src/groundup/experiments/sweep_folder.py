@@ -13,13 +13,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
-from groundup.config import load_settings, save_yaml
+from groundup.config import flatten, load_settings, save_yaml
 from groundup.errors import ConfigError, DataError
 from groundup.experiments.spec import SweepConfig, base_config
 from groundup.experiments.trials import Point, Status, Trial, TrialRecord
 from groundup.files import append_json_line, locked, read_json_lines, remove_stale_temporaries
 from groundup.runs.folder import RunFolder
-from groundup.training.environment import differences
 
 TrialState = Status | Literal["begun", "to run"]
 
@@ -56,7 +55,7 @@ class SweepFolder:
         if not self.spec_file.exists():
             return
         old = load_settings(SweepConfig, self.spec_file)
-        changes = [*differences(base_config(old), base_config(spec)), *_changed(old, spec)]
+        changes = list(_changed(old, spec))
         has_ended = any(record.status != "failed" for record in self.records().values())
         has_begun = any(RunFolder(path).has_run() for path in self.runs.glob("*"))
         if changes and (has_ended or has_begun):
@@ -136,11 +135,15 @@ class SweepFolder:
 
 
 def _changed(old: SweepConfig, new: SweepConfig) -> Iterator[str]:
-    """What else would give a trial of the same name another meaning."""
-    for name in ("tokens", "minutes", "sampler"):
-        before, after = getattr(old, name), getattr(new, name)
-        if before != after:
-            yield f"{name}: {before!r} -> {after!r}"
+    """What would give a trial of the same name another meaning."""
+    before, after = (dict(flatten(base_config(one).model_dump(mode="json"))) for one in (old, new))
+    for name in before.keys() | after.keys():
+        if before.get(name) != after.get(name):
+            yield f"{name}: {before.get(name)!r} -> {after.get(name)!r}"
+    for name in ("tokens", "sampler"):
+        was, is_now = getattr(old, name), getattr(new, name)
+        if was != is_now:
+            yield f"{name}: {was!r} -> {is_now!r}"
     for name in old.variants.keys() & new.variants.keys():
         if old.variants[name] != new.variants[name]:
             yield f"variant {name}: {old.variants[name]!r} -> {new.variants[name]!r}"

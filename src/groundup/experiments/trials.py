@@ -2,16 +2,16 @@
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from groundup.errors import ConfigError, DataError
 from groundup.experiments.spec import SweepConfig, base_config, build_config
+from groundup.experiments.statistics import Interval, confidence_interval
 from groundup.model.config import ModelConfig
-from groundup.runs.config import COUNTED_IN_STEPS, NAME_PATTERN, RunConfig, in_fractions
-from groundup.runs.folder import RunFolder
+from groundup.runs.config import NAME_PATTERN, RunConfig, in_fractions
 
 LEARNING_RATE = "optimizer.learning_rate"
 
@@ -40,22 +40,6 @@ class Trial:
     settings: Mapping[str, Any]
     """What the trial sets, by dotted name; the rest is the base's."""
     variant: str | None = None
-
-    def find_num_steps(self) -> int | None:
-        """As its run folder has it, once there is one: a time budget is resolved there."""
-        folder = RunFolder(self.config.run_folder)
-        try:
-            return folder.read_config().num_steps if folder.has_run() else self.config.num_steps
-        except ConfigError:
-            return self.config.num_steps
-
-    def budget_flags(self, minutes: float) -> list[str]:
-        """What makes `groundup train` fit the trial into a time; what it chose stays chosen."""
-        flags = ["--minutes", f"{minutes:g}"]
-        for name in COUNTED_IN_STEPS:
-            if name in self.settings:
-                flags += [f"--{name.replace('_', '-')}", str(self.settings[name])]
-        return flags
 
 
 @dataclass(frozen=True)
@@ -94,6 +78,42 @@ class TrialRecord:
             return cls(**{k: v for k, v in values.items() if k in cls.__dataclass_fields__})
         except TypeError as error:
             raise DataError(f"a line of trials.jsonl is no trial: {error}") from error
+
+
+@dataclass(frozen=True)
+class PointResult:
+    """What the repetitions of one point came to."""
+
+    point: str
+    variant: str | None
+    settings: dict[str, Any]
+    records: tuple[TrialRecord, ...]
+    loss: Interval | None
+    """Of the finished trials' lowest validation loss, or training loss where nothing else is."""
+
+    @property
+    def is_sound(self) -> bool:
+        """Did every repetition come to its end?"""
+        return self.loss is not None and all(r.status == "finished" for r in self.records)
+
+
+def summarize(records: Iterable[TrialRecord]) -> list[PointResult]:
+    """Group trials by everything but the seed; the best first, points with trials that did not
+    finish after all others."""
+    groups: dict[str, list[TrialRecord]] = {}
+    for record in records:
+        groups.setdefault(record.point, []).append(record)
+    results = []
+    for point, members in groups.items():
+        members.sort(key=lambda record: record.seed)
+        first = members[0]
+        finished = [record.ranking_loss for record in members if record.status == "finished"]
+        loss = confidence_interval([value for value in finished if value is not None])
+        results.append(PointResult(point, first.variant, first.settings, tuple(members), loss))
+    return sorted(
+        results,
+        key=lambda one: (not one.is_sound, one.loss is None, one.loss.mean if one.loss else 0.0),
+    )
 
 
 def make_trial(spec: SweepConfig, point: Point, seed: int, runs_folder: Path) -> Trial:

@@ -11,8 +11,8 @@ def show_bytes(number: float) -> str:
 
 
 def show_flops(number: float) -> str:
-    prefixes = (("zetta", 1e21), ("exa", 1e18), ("peta", 1e15), ("tera", 1e12), ("giga", 1e9))
-    units = tuple((f"{prefix}FLOP", size) for prefix, size in prefixes)
+    prefixes = {"zetta": 1e21, "exa": 1e18, "peta": 1e15, "tera": 1e12, "giga": 1e9, "mega": 1e6}
+    units = tuple((f"{prefix}FLOP", size) for prefix, size in prefixes.items())
     return _in_units(number, units, ".3g") or f"{number:,.0f} FLOP"
 
 

@@ -1,266 +1,290 @@
-"""Charts as values, and how plotly shows them on a page.
+"""The charts of a report as plotly figures: `{"data": …, "layout": …}`.
 
-Lines are told apart by color, marker and dash. A static picture of the same chart is `pictures`.
+Learning curves are thinned, smoothed where they jitter, and averaged over seeds; buttons choose the
+x axis. `var(--…)` stands for a color of the page's style sheet.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
-from math import log
-from statistics import mean, pstdev
+import math
+from collections.abc import Sequence
+from html import escape
 from typing import Any
 
-from groundup.experiments.report.text import markup
+import numpy as np
 
-Point = tuple[float, float]
+from groundup.experiments.groups import Group, short_name, show_setting
+from groundup.experiments.isoflop import IsoflopResult
+from groundup.experiments.run_result import RunResult
+from groundup.experiments.statistics import confidence_interval
+from groundup.planner.quantities import show_flops
 
+Figure = dict[str, Any]
+
+AXES = {"step": "steps", "tokens": "tokens", "wall_seconds": "seconds"}
 COLORS = (
-    "#0a6b4d",
-    "#c2570c",
-    "#3a5bc7",
-    "#a0337c",
-    "#7a6a00",
-    "#43768a",
-    "#8a4b2d",
-    "#5a4fa3",
-)
-NUM_STYLES = len(COLORS)
-"""Lines beyond so many are grey."""
-
+    "#0a6b4d", "#c2570c", "#3a5bc7", "#a0337c", "#7a6a00", "#43768a", "#8a4b2d", "#5a4fa3"
+)  # fmt: skip
+_DIVERGED, _MANY = "#a8271b", "#9aa19c"
 _SYMBOLS = ("circle", "square", "triangle-up", "diamond")
-_DASHES = ("solid", "solid", "dash", "dot")
+_NUM_POINTS, _MOST_POINTS, _FEWEST_POINTS = 4_000, 240, 40
+_SMOOTHING = 40
+_JITTERING = frozenset({"loss", "gradient_norm", "tokens_per_second", "mfu"})
+# Student's t makes the band of two seeds twelve times their distance: it would hide the curves.
+_FEWEST_SEEDS_OF_A_BAND = 3
+# The first steps of a long curve would press all that follows together.
+_FARTHEST, _FRACTION_SHOWN, _SHORT = 2.5, 0.88, 20
+_MOST_LINES = 12
 
-# Losses this many times as far from the best as nearly all others would press down the rest.
-_FARTHEST, _FRACTION_SHOWN = 5.0, 0.88
-_LEAST_RATIO_OF_LOG = 4.0
-_MOST_TICKS = 12
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line of a chart, with what belongs to it."""
-
-    label: str
-    points: tuple[Point, ...]
-    style: int | None = None
-    """Which color, marker and dash it has, from 0; None for one of many in the background."""
-    half_widths: tuple[float | None, ...] = ()
-    """Of the 95% interval of each point."""
-    band: tuple[tuple[float, float, float], ...] = ()
-    """x with the lower and the upper end of the interval."""
-    threads: tuple[tuple[Point, ...], ...] = ()
-    """Thin lines behind it: single runs, or values before smoothing."""
-    crosses: tuple[float, ...] = ()
-    """Where runs diverged, marked at the top."""
-    stars: tuple[Point, ...] = ()
-    hollow: frozenset[float] = frozenset()
-    """Points of runs that have not ended."""
-    is_diverged: bool = False
-    has_markers: bool = True
-
-    @property
-    def color(self) -> str:
-        if self.is_diverged:
-            return "#a8271b"
-        return "#9aa19c" if self.style is None else COLORS[self.style % len(COLORS)]
-
-    @property
-    def marker(self) -> int:
-        return (self.style or 0) % len(_SYMBOLS)
-
-    @property
-    def dash(self) -> int:
-        return 3 if self.is_diverged else (self.style or 0) // 2 % len(_DASHES)
+Rows = np.ndarray[Any, np.dtype[np.float64]]
+"""Of a metric of one run: step, tokens, wall_seconds and the value, a row for each point."""
 
 
-@dataclass(frozen=True)
-class Chart:
-    """Lines over one axis."""
-
-    title: str
-    x_name: str
-    y_name: str
-    lines: tuple[Line, ...]
-    description: str = ""
-    """The chart in words, for those who cannot see it."""
-    is_log: bool = False
-    is_percent: bool = False
-    references: tuple[float, ...] = ()
-    """Dashed lines across it, such as the value of a reference text."""
-    y_range: tuple[float, float] | None = None
-
-    @property
-    def x_values(self) -> list[float]:
-        """Where there is something, in order."""
-        return sorted({x for line in self.lines for x in (*line.crosses, *dict(line.points))})
-
-
-def y_range_of(lines: Sequence[Line], farthest: float) -> tuple[float, float] | None:
-    """The range that shows what matters: without far values, and without lines that diverged.
-
-    farthest: values lie above the chart where they are more than this many times as far above the
-        lowest one as nearly all others are. Up to three values are all shown.
-    """
-    sound = [line for line in lines if line.points and not line.is_diverged]
-    counted = [line for line in sound if line.style is not None] or sound
-    counted = counted or [line for line in lines if line.points]
-    values = sorted(y for line in counted for _, y in line.points)
-    if not values:
+def learning_curves(groups: Sequence[Group], metric: str, name: str) -> Figure | None:
+    """The curves of a metric; None where no run has it."""
+    shown = [group for group in groups if any(run.metrics.indices(metric) for run in group.runs)]
+    num_runs = sum(len(group.runs) for group in shown)
+    num_points = max(_FEWEST_POINTS, min(_MOST_POINTS, _NUM_POINTS // max(1, num_runs)))
+    data: list[dict[str, Any]] = []
+    ends: list[float] = []
+    for number, group in enumerate(shown):
+        rows = [_read(run, metric, num_points) for run in group.runs]
+        rows = [own for own in rows if len(own)]
+        is_diverged = group.num_diverged == len(group.runs)
+        color = _DIVERGED if is_diverged else _color(number)
+        label = escape(group.label)
+        look = {"type": "scatter", "mode": "lines", "name": label, "legendgroup": label}
+        if len(rows) == 1:
+            data.append({**look, **_columns(rows[0]), "line": _line(color, is_diverged)})
+        else:
+            thread = {"showlegend": False, "hoverinfo": "skip", "opacity": 0.35}
+            data += [
+                {**look, **thread, **_columns(own), "line": {"color": color, "width": 1}}
+                for own in rows
+            ]
+            data += _mean_lines(rows, look, color, is_diverged)
+        if not is_diverged:
+            ends += [float(own[-1, 3]) for own in rows]
+    if not data:
         return None
-    ends = (line.points[-1][1] for line in counted if not line.has_markers)
-    low, high = values[0], max(values[int((len(values) - 1) * _FRACTION_SHOWN)], *ends, values[0])
-    if len(values) <= 3 or values[-1] - low <= farthest * (high - low):
+    figure = _figure(data, "steps", name, legend=len(shown) > 1)
+    figure["layout"]["yaxis"]["range"] = _y_range(data, ends)
+    figure["layout"]["updatemenus"] = [
+        {
+            "type": "buttons",
+            "direction": "right",
+            "x": 0,
+            "y": 1.12,
+            "yanchor": "bottom",
+            "xanchor": "left",
+            "buttons": [
+                {
+                    "label": label,
+                    "method": "update",
+                    "args": [
+                        {"x": [one["along"][axis] for one in data]},
+                        {"xaxis.title.text": label},
+                    ],
+                }
+                for axis, label in AXES.items()
+            ],
+        }
+    ]
+    for one in data:
+        one["x"] = one.pop("along")["step"]
+    return figure
+
+
+def setting_chart(
+    groups: Sequence[Group], varied: Sequence[str] | None, measure: str
+) -> Figure | None:
+    """The best loss over a numeric setting that was varied, with a line for each value of a second
+    one or for each variant; None if what varies is no number or too much varies.
+
+    varied: the settings that a sweep names; without one, those that differ are taken.
+    """
+    groups = [group for group in groups if group.runs[0].settings]
+    groups = [group for group in groups if group.best is not None or group.num_diverged]
+    if len({group.data_id for group in groups}) != 1:
+        return None
+    if varied is None:
+        # What was varied by hand; lengths in steps often follow from the rest.
+        differing = list(groups[0].differences)
+        varied = [name for name in differing if not name.endswith("_steps")] or differing
+    names = [n for n in varied if len({repr(group.differences.get(n)) for group in groups}) > 1]
+    variants = {group.runs[0].variant for group in groups}
+    if not 1 <= len(names) <= (1 if len(variants) > 1 else 2):
+        return None
+    if not all(_is_number(group.differences[name]) for name in names for group in groups):
+        return None
+    members: dict[Any, list[Group]] = {}
+    for group in groups:
+        key = group.differences[names[1]] if len(names) > 1 else group.runs[0].variant
+        members.setdefault(key, []).append(group)
+    # A line of single points would be no line: with random values there is nothing to connect.
+    if len(members) > _MOST_LINES or len(members) * 2 > len(groups):
+        return None
+    data = []
+    for number, (key, batch) in enumerate(members.items()):
+        label = f"{short_name(names[1])} {show_setting(key)}" if len(names) > 1 else str(key or "")
+        batch.sort(key=lambda group: float(group.differences[names[0]]))
+        known = [(float(g.differences[names[0]]), g.best, g) for g in batch if g.best is not None]
+        line = _points([(x, best.mean) for x, best, _ in known], label, number)
+        line["error_y"] = {"array": [best.half_width or 0 for _, best, _ in known]}
+        line["marker"]["symbol"] = [
+            "star" if group.is_winner else _SYMBOLS[number % len(_SYMBOLS)] for *_, group in known
+        ]
+        data.append(line)
+        if lost := [float(g.differences[names[0]]) for g in batch if g.num_diverged]:
+            top = max((best.mean for _, best, _ in known), default=1.0)
+            crosses = _points([(x, top) for x in lost], f"{label} diverged".strip(), number)
+            crosses |= {"mode": "markers", "marker": {"symbol": "x-thin-open", "size": 12}}
+            data.append(crosses)
+    figure = _figure(data, short_name(names[0]), f"Best {measure}", legend=len(members) > 1)
+    xs = sorted({x for one in data for x in one["x"]})
+    if _is_geometric(xs):
+        figure["layout"]["xaxis"]["type"] = "log"
+    return figure
+
+
+def isoflop_chart(result: IsoflopResult) -> Figure:
+    """Loss over size, a line for each budget; the prediction and its test as single points."""
+    points: dict[str, list[tuple[float, float]]] = {}
+    for size in result.sizes:
+        label = show_flops(size.budget_flops)
+        points.setdefault(label, []).append((float(size.num_parameters), size.loss))
+    prediction = result.prediction
+    predicted = [(prediction.best_parameters, prediction.predicted_loss)]
+    points[f"{show_flops(prediction.budget_flops)}, predicted"] = predicted
+    data = [_points(line, label, n) for n, (label, line) in enumerate(points.items())]
+    figure = _figure(data, "parameters", "Loss", legend=True)
+    figure["layout"]["xaxis"]["type"] = "log"
+    return figure
+
+
+def smooth(values: Sequence[float], reach: int) -> list[float]:
+    """The mean over up to `reach` neighbours on either side; the first value stays as it is.
+
+    Towards the beginning, where losses fall steeply, a mean must not lean to one side. At the end
+    it may: there a single value would say less than the ones before it.
+    """
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    index = np.arange(len(values))
+    before = np.minimum(reach, index)
+    after = np.minimum(before, len(values) - 1 - index)
+    means = (sums[index + after + 1] - sums[index - before]) / (before + after + 1)
+    return [float(mean) for mean in means]
+
+
+def _read(run: RunResult, metric: str, num_points: int) -> Rows:
+    """The metric, smoothed where it jitters, at evenly chosen points."""
+    indices = np.array(run.metrics.indices(metric), dtype=int)
+    table = np.full((len(indices), 4), math.nan)
+    table[:, 0] = [run.metrics.step_of(index) for index in indices]
+    for column, name in enumerate(("tokens", "wall_seconds", metric), start=1):
+        if values := run.metrics.column(name):
+            table[:, column] = np.array(values)[indices]
+    if metric in _JITTERING and len(table) > _SMOOTHING:
+        table[:, 3] = smooth(table[:, 3].tolist(), len(table) // _SMOOTHING)
+    if len(table) > num_points:
+        table = table[np.linspace(0, len(table) - 1, num_points).round().astype(int)]
+    return table
+
+
+def _mean_lines(
+    rows: Sequence[Rows], look: dict[str, Any], color: str, is_diverged: bool
+) -> list[dict[str, Any]]:
+    """The mean over seeds at the steps that all reached, with its 95% band from three seeds on."""
+    low, high = max(own[0, 0] for own in rows), min(own[-1, 0] for own in rows)
+    shared = [step for step in rows[0][:, 0] if low <= step <= high]
+    if not shared:
+        return []
+    mean = np.mean(
+        [[np.interp(shared, own[:, 0], own[:, n]) for n in range(4)] for own in rows], axis=0
+    ).T
+    lines = [{**look, **_columns(mean), "line": _line(color, is_diverged)}]
+    if len(rows) >= _FEWEST_SEEDS_OF_A_BAND:
+        values = np.array([np.interp(shared, own[:, 0], own[:, 3]) for own in rows]).T
+        found = [confidence_interval(one) for one in values.tolist()]
+        upper, lower = mean.copy(), mean.copy()
+        upper[:, 3] = [math.nan if one is None else one.high for one in found]
+        lower[:, 3] = [math.nan if one is None else one.low for one in found]
+        band = _columns(np.concatenate([upper, lower[::-1]]))
+        fill = {"fill": "toself", "fillcolor": f"{color}24", "line": {"width": 0}}
+        lines.insert(0, {**look, **band, **fill, "showlegend": False, "hoverinfo": "skip"})
+    return lines
+
+
+def _columns(rows: Rows) -> dict[str, Any]:
+    """Values, and their positions along every axis; plotly leaves gaps where there are none."""
+    ys = [_rounded(y) for y in rows[:, 3].tolist()]
+    along = {axis: [_rounded(x) for x in rows[:, n].tolist()] for n, axis in enumerate(AXES)}
+    return {"y": ys, "along": along}
+
+
+def _points(points: Sequence[tuple[float, float]], label: str, number: int) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": escape(label),
+        "x": [_rounded(x) for x, _ in points],
+        "y": [_rounded(y) for _, y in points],
+        "line": {"color": _color(number), "width": 2},
+        "marker": {"size": 8, "symbol": _SYMBOLS[number % len(_SYMBOLS)]},
+    }
+
+
+def _figure(data: list[dict[str, Any]], x_name: str, y_name: str, *, legend: bool) -> Figure:
+    axis = {"gridcolor": "var(--line)", "zeroline": False, "linecolor": "var(--line-strong)"}
+    return {
+        "data": data,
+        "layout": {
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "font": {"color": "var(--text-muted)", "size": 12},
+            "margin": {"l": 64, "r": 16, "t": 56, "b": 48},
+            "hovermode": "closest",
+            "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "var(--text-muted)"},
+            "legend": {"orientation": "h", "y": -0.2},
+            "showlegend": legend,
+            "xaxis": {**axis, "title": {"text": escape(x_name)}, "showgrid": False},
+            "yaxis": {**axis, "title": {"text": escape(y_name)}},
+        },
+    }
+
+
+def _y_range(data: Sequence[dict[str, Any]], ends: Sequence[float]) -> list[float] | None:
+    """The range that shows what matters: where long curves begin far above the rest, without."""
+    values = sorted(y for one in data for y in one["y"] if y is not None)
+    longest = max(len(one["y"]) for one in data)
+    if not values or longest <= _SHORT:
+        return None
+    low = values[0]
+    high = max([values[int((len(values) - 1) * _FRACTION_SHOWN)], *ends])
+    if values[-1] - low <= _FARTHEST * (high - low):
         high = values[-1]
     room = max((high - low) * 0.06, abs(high) * 1e-3, 1e-9)
-    widths = [
-        min(width, 0.6 * (high - low) + room)
-        for line in lines
-        for (_, y), width in zip(line.points, line.half_widths, strict=False)
-        if width is not None and y <= high
-    ]
-    room = max([room, *widths])
-    # The top is kept for crosses.
-    top = high + (1.5 if any(line.crosses for line in lines) else 1.0) * room
-    return _rounded(low - room), _rounded(top)
+    return [low - room, high + room]
 
 
-def chart_over(x_name: str, y_name: str, lines: Sequence[Line]) -> Chart:
-    """A chart of lines over one setting, with its range, its scale and its description."""
-    title = f"{y_name} by {x_name}"
-    told = "; ".join(_describe(line, x_name) for line in lines)
-    chart = Chart(title, x_name, y_name, tuple(lines), f"{title}: {told}.")
-    is_log, y_range = are_geometric(chart.x_values), y_range_of(lines, _FARTHEST)
-    return replace(chart, is_log=is_log, y_range=y_range)
+def _line(color: str, is_diverged: bool) -> dict[str, Any]:
+    return {"color": color, "width": 2, "dash": "dot" if is_diverged else "solid"}
 
 
-def are_geometric(values: Sequence[float]) -> bool:
+def _color(number: int) -> str:
+    return COLORS[number] if number < len(COLORS) else _MANY
+
+
+def _is_geometric(values: Sequence[float]) -> bool:
     """Are the values, in order, spaced by ratio rather than by difference?"""
-    if len(values) < 2 or values[0] <= 0 or values[-1] < _LEAST_RATIO_OF_LOG * values[0]:
+    if len(values) < 3 or values[0] <= 0 or values[-1] < 4 * values[0]:
         return False
-    steps = [after - before for before, after in pairwise(values)]
-    ratios = [log(after / before) for before, after in pairwise(values)]
-    return pstdev(ratios) / mean(ratios) <= pstdev(steps) / mean(steps)
+    steps, ratios = np.diff(values), np.diff(np.log(values))
+    return bool(ratios.std() / ratios.mean() <= steps.std() / steps.mean())
 
 
-def _describe(line: Line, x_name: str) -> str:
-    told = [f"{line.label}:"] if line.label else []
-    ended = [point for point in line.points if point[0] not in line.hollow]
-    best = min(ended or line.points, key=lambda point: point[1], default=None)
-    if best is not None:
-        told.append(f"lowest at {x_name} {best[0]:g} with {best[1]:.4f}")
-        told += ["so far"] if best[0] in line.hollow else []
-    if line.crosses:
-        values = ", ".join(f"{x:g}" for x in line.crosses)
-        told.append(f"{'and ' if best else ''}divergence at {values}")
-    return " ".join(told)
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def plotly_figure(chart: Chart) -> dict[str, Any]:
-    """The chart as plotly.js takes it; `var(--…)` stands for a color of the page's style sheet."""
-    data: list[dict[str, Any]] = []
-    for line in sorted(
-        chart.lines, key=lambda line: -(line.style if line.style is not None else 99)
-    ):
-        data += _plotly_line(line, chart)
-    axis = {"gridcolor": "var(--line)", "zeroline": False, "linecolor": "var(--line-strong)"}
-    layout: dict[str, Any] = {
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"color": "var(--text-muted)", "size": 12},
-        "margin": {"l": 64, "r": 16, "t": 40, "b": 48},
-        "hovermode": "closest",
-        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "var(--text-muted)"},
-        "legend": {"orientation": "h", "y": -0.2, "traceorder": "reversed"},
-        "xaxis": {**axis, "title": {"text": markup(chart.x_name)}, "showgrid": False},
-        "yaxis": {**axis, "title": {"text": markup(chart.y_name)}},
-        "showlegend": len(chart.lines) > 1,
-        "shapes": [
-            {
-                "type": "line",
-                "xref": "paper",
-                "x0": 0,
-                "x1": 1,
-                "y0": y,
-                "y1": y,
-                "line": {"dash": "dash", "width": 1, "color": "var(--text-muted)"},
-            }
-            for y in chart.references
-        ],
-    }
-    if chart.is_log:
-        values = chart.x_values
-        ticks = {"tickvals": values} if len(values) <= _MOST_TICKS else {"dtick": 1}
-        layout["xaxis"] |= {"type": "log", **ticks}
-    if chart.is_percent:
-        layout["yaxis"]["tickformat"] = ".0%"
-    if chart.y_range:
-        layout["yaxis"]["range"] = list(chart.y_range)
-    return {"data": data, "layout": layout}
-
-
-def _plotly_line(line: Line, chart: Chart) -> list[dict[str, Any]]:
-    name, color = markup(line.label), line.color
-
-    def scatter(points: Iterable[Point], **look: Any) -> dict[str, Any]:
-        xs, ys = ([*map(_rounded, axis)] for axis in columns_of(points))
-        return {"type": "scatter", "legendgroup": name, "name": name, "x": xs, "y": ys, **look}
-
-    behind = {"mode": "lines", "showlegend": False, "hoverinfo": "skip"}
-    data = []
-    if line.band:
-        upper = [(x, high) for x, _, high in line.band]
-        lower = [(x, low) for x, low, _ in reversed(line.band)]
-        fill = {"fill": "toself", "fillcolor": f"{color}24", "line": {"width": 0}}
-        data.append(scatter([*upper, *lower], **behind, **fill))
-    for thread in line.threads:
-        data.append(scatter(thread, **behind, line={"color": color, "width": 1}, opacity=0.35))
-    symbols = [
-        _SYMBOLS[line.marker] + ("-open" if x in line.hollow else "") for x, _ in line.points
-    ]
-    bars = {"array": [width or 0 for width in line.half_widths], "thickness": 1.5}
-    data.append(
-        scatter(
-            line.points,
-            mode="lines+markers" if line.has_markers else "lines",
-            line={"color": color, "width": 2, "dash": _DASHES[line.dash]},
-            marker={"size": 8, "symbol": symbols},
-            **({"error_y": bars} if line.half_widths else {}),
-        )
-    )
-    look = {"size": 13, "color": color, "line": {"width": 2, "color": color}}
-    beside = {"mode": "markers", "showlegend": False, "cliponaxis": False}
-    if line.stars:
-        marker = {**look, "symbol": "star"}
-        data.append(scatter(line.stars, **beside, hovertext="best", marker=marker))
-    if crosses := crosses_of(line, chart):
-        marker = {**look, "symbol": "x-thin-open"}
-        data.append(scatter(crosses, **beside, hovertext="diverged", marker=marker))
-    return data
-
-
-def _rounded(value: float) -> float:
-    """As exact as a chart can show, in as few digits. What lies at an end of the range must not
-    lie beyond it after rounding, so that is rounded too."""
-    return float(f"{value:.5g}")
-
-
-def columns_of(points: Iterable[Point]) -> tuple[list[float], list[float]]:
-    """The x and the y of points."""
-    known = list(points)
-    return [x for x, _ in known], [y for _, y in known]
-
-
-def crosses_of(line: Line, chart: Chart) -> list[Point]:
-    """At the top of the chart; a line that diverged has one where it ends or leaves for good."""
-    top = chart.y_range[1] if chart.y_range else max((y for _, y in line.points), default=1.0)
-    if not line.is_diverged or not line.points:
-        return [(x, top) for x in line.crosses]
-    end = line.points[-1]
-    for x, y in reversed(line.points):
-        if y <= top:
-            if end[1] <= top:
-                return [end]
-            fraction = (top - y) / (end[1] - y)
-            return [(x + fraction * (end[0] - x), top)]
-        end = x, y
-    return [(end[0], top)]
+def _rounded(value: float) -> float | None:
+    """As exact as a chart can show, in as few digits; JSON has no NaN."""
+    return float(f"{value:.5g}") if math.isfinite(value) else None

@@ -12,7 +12,7 @@ import yaml
 
 from groundup.config import load_yaml
 from groundup.errors import ConfigError, DataError
-from groundup.experiments.results.run_result import RunResult, read_run
+from groundup.experiments.run_result import RunResult, read_run
 from groundup.files import read_json_lines
 from groundup.runs.folder import RunFolder
 

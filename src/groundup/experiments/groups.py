@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from groundup.experiments.results.run_result import RunResult
-from groundup.experiments.results.statistics import Interval, confidence_interval
+from groundup.experiments.run_result import RunResult
+from groundup.experiments.statistics import Interval, confidence_interval
 from groundup.runs.metrics import Metrics
 
 Measure = Literal["validation_loss", "loss"]
@@ -34,7 +34,7 @@ class Group:
     """The settings in which groups differ, by dotted name, with this group's values."""
     measure: Measure
     marks: frozenset[str] = field(default_factory=frozenset)
-    """"winner", and "tied" for groups whose interval reaches into the winner's."""
+    """"winner", and "tied" for groups that are not clearly apart from it."""
 
     @property
     def data_id(self) -> str | None:
@@ -224,7 +224,7 @@ def _with_marks(groups: list[Group]) -> list[Group]:
             if winner is None:
                 winners[group.data_id] = best
                 marks.add("winner")
-            elif best.overlaps(winner):
+            elif not best.is_apart_from(winner):
                 marks.add("tied")
         marked.append(replace(group, marks=frozenset(marks)))
     return marked

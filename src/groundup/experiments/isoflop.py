@@ -1,39 +1,42 @@
-"""A ladder of sizes at fixed compute: the best size for a budget, and what a greater one gives.
+"""IsoFLOP sweep: the best model size for a compute budget, and what a larger budget would give.
 
 The base is trained at several widths, each for the steps that spend a budget. For each budget a
 parabola in ln N finds the best size; power laws through the best of all budgets predict the next
-one, which is then trained to see if they hold.
+one, which is then trained to see whether they hold.
 """
 
-import signal
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
+import numpy
+
 from groundup.errors import ConfigError, DataError
-from groundup.experiments.fits import (
-    FloorFit,
-    PowerLaw,
-    fit_parabola,
-    fit_power_law,
-    judge_floor_law,
-)
-from groundup.experiments.runner import Command, train_command
 from groundup.experiments.spec import SweepConfig, base_config
-from groundup.experiments.sweep import PointResult, run_sweep
-from groundup.experiments.trials import LEARNING_RATE, Point, model_with
-from groundup.files import write_json_atomic
+from groundup.experiments.trials import LEARNING_RATE, TrialRecord, model_with, summarize
 from groundup.model.config import ModelConfig
 from groundup.planner.flops import training_flops_per_token
 from groundup.planner.parameters import count_parameters
 from groundup.runs.config import RunConfig, in_fractions
 
 _FEWEST_STEPS = 10
+_FEWEST_SIZES = 3
 
 
 @dataclass(frozen=True)
-class Rung:
+class PowerLaw:
+    """y = factor · x^exponent."""
+
+    factor: float
+    exponent: float
+
+    def at(self, x: float) -> float:
+        return float(self.factor * x**self.exponent)
+
+
+@dataclass(frozen=True)
+class SizeResult:
     """One size trained with one budget: the mean over seeds at the best of the learning rates."""
 
     budget_flops: float
@@ -65,23 +68,18 @@ class Prediction:
     d_model: int
     num_parameters: int
     predicted_loss: float
-    predicted_with_floor: float | None = None
-    """By a law that leaves a loss which no budget takes away, where there is one."""
     measured_loss: float | None = None
 
 
 @dataclass(frozen=True)
-class ScalingOutcome:
+class IsoflopResult:
     """Everything that was measured, fitted and predicted."""
 
-    folder: Path
-    rungs: list[Rung]
+    sizes: list[SizeResult]
     fits: list[BudgetFit]
-    size_law: PowerLaw | None = None
-    loss_law: PowerLaw | None = None
-    floor_fit: FloorFit | None = None
-    prediction: Prediction | None = None
-    stopped_by: signal.Signals | None = None
+    size_law: PowerLaw
+    loss_law: PowerLaw
+    prediction: Prediction
 
 
 def shape(base: ModelConfig, d_model: int) -> dict[str, int]:
@@ -107,7 +105,7 @@ def shape(base: ModelConfig, d_model: int) -> dict[str, int]:
     return sizes
 
 
-def scaling_spec(
+def isoflop_spec(
     base: RunConfig,
     *,
     budgets: Sequence[float],
@@ -116,9 +114,9 @@ def scaling_spec(
     learning_rates: Sequence[float] = (),
     seeds: Sequence[int] = (0,),
 ) -> SweepConfig:
-    """The sweep behind a ladder: every width with every budget."""
+    """Every width with every budget."""
     if len(set(widths)) < 3:
-        raise ConfigError(f"a ladder needs at least three widths, but has {sorted(set(widths))}")
+        raise ConfigError(f"at least three widths are needed, but there are {sorted(set(widths))}")
     rounded: dict[float, float] = {}
     for budget in budgets:
         if not 0 < budget < float("inf"):
@@ -137,6 +135,7 @@ def scaling_spec(
             variants[variant_name(budget, width)] = variant(base, budget, width)
     return SweepConfig(
         name=name,
+        kind="isoflop",
         why="Which size is best for a budget, and what would the next budget give?",
         base=base.model_dump(mode="json"),
         variants=variants,
@@ -168,48 +167,42 @@ def variant(base: RunConfig, budget: float, width: int) -> dict[str, Any]:
     return {**settings, "num_steps": num_steps, **in_fractions(base)}
 
 
-def run_scaling(
-    spec: SweepConfig,
-    path: Path,
-    *,
-    check: bool = True,
-    jobs: int | None = None,
-    command: Command = train_command,
-) -> ScalingOutcome:
-    """Train the ladder, fit, predict the next budget and, with `check`, train that too.
-
-    Writes scaling.json into the folder.
-    """
-    outcome = run_sweep(spec, path, jobs=jobs, command=command)
-    if outcome.stopped_by is not None:
-        return ScalingOutcome(path, [], [], stopped_by=outcome.stopped_by)
-    rungs = make_rungs(spec, outcome.results)
-    fits = fit_budgets(dict.fromkeys(map(budget_of, spec.variants)), rungs)
+def analyse(spec: SweepConfig, records: Iterable[TrialRecord]) -> IsoflopResult:
+    """Fit the budgets with several widths, predict the next one, and compare with its training."""
+    base = base_config(spec)
+    sizes = make_sizes(spec, records)
+    widths: dict[float, int] = {}
+    for name in spec.variants:
+        widths[budget_of(name)] = widths.get(budget_of(name), 0) + 1
+    fits = fit_budgets([one for one in widths if widths[one] >= _FEWEST_SIZES], sizes)
     size_law, loss_law = fit_laws(fits)
-    floor_fit = fit_floor(fits)
-    prediction = predict_next(base_config(spec), fits, size_law, loss_law, floor_fit)
-    stopped_by = None
-    if check:
-        prediction, stopped_by = _measure(spec, path, prediction, jobs, command)
-    result = ScalingOutcome(
-        path, rungs, fits, size_law, loss_law, floor_fit, prediction, stopped_by
+    last, before = fits[-1].budget_flops, fits[-2].budget_flops
+    budget = float(f"{last * last / before:.4g}")
+    best, d_head = size_law.at(budget), base.model.d_head
+
+    def count(width: int) -> int:
+        model = model_with(base.model, shape(base.model, width))
+        return sum(count_parameters(model).values())
+
+    width = min(range(d_head, 1000 * d_head, d_head), key=lambda width: abs(count(width) - best))
+    measured = [size.loss for size in sizes if size.budget_flops == budget]
+    prediction = Prediction(
+        budget, best, width, count(width), loss_law.at(budget), min(measured, default=None)
     )
-    values = asdict(result)
-    write_json_atomic(path / "scaling.json", {**values, "folder": str(path), "stopped_by": None})
-    return result
+    return IsoflopResult(sizes, fits, size_law, loss_law, prediction)
 
 
-def make_rungs(spec: SweepConfig, results: Sequence[PointResult]) -> list[Rung]:
+def make_sizes(spec: SweepConfig, records: Iterable[TrialRecord]) -> list[SizeResult]:
     """The mean loss of every size and budget at its best learning rate; unsound ones left out."""
     base = base_config(spec)
-    best: dict[str, Rung] = {}
-    for result in results:
+    best: dict[str, SizeResult] = {}
+    for result in summarize(records):
         name = result.variant
         if name not in spec.variants or result.loss is None or not result.is_sound:
             continue
         settings = spec.variants[name]
         model = model_with(base.model, settings)
-        rung = Rung(
+        size = SizeResult(
             budget_flops=budget_of(name),
             d_model=model.d_model,
             num_layers=model.num_layers,
@@ -218,29 +211,29 @@ def make_rungs(spec: SweepConfig, results: Sequence[PointResult]) -> list[Rung]:
             learning_rate=result.settings[LEARNING_RATE],
             loss=result.loss.mean,
         )
-        if name not in best or rung.loss < best[name].loss:
-            best[name] = rung
-    return sorted(best.values(), key=lambda rung: (rung.budget_flops, rung.num_parameters))
+        if name not in best or size.loss < best[name].loss:
+            best[name] = size
+    return sorted(best.values(), key=lambda size: (size.budget_flops, size.num_parameters))
 
 
-def fit_budgets(budgets: Iterable[float], rungs: Sequence[Rung]) -> list[BudgetFit]:
+def fit_budgets(budgets: Iterable[float], trained: Sequence[SizeResult]) -> list[BudgetFit]:
     """A parabola for each budget; one that bends the wrong way takes the best size it has.
 
     A budget that too few sizes came to their end with is a DataError.
     """
     fits = []
     for budget in budgets:
-        here = [rung for rung in rungs if rung.budget_flops == budget]
-        sizes = [float(rung.num_parameters) for rung in here]
-        losses = [rung.loss for rung in here]
+        here = [size for size in trained if size.budget_flops == budget]
+        sizes = [float(size.num_parameters) for size in here]
+        losses = [size.loss for size in here]
         if len(set(sizes)) < 3:
             raise DataError(
-                f"the ladder of {budget:.3g} FLOPs needs losses of three sizes, but there are "
+                f"{budget:.3g} FLOPs need losses of three sizes, but there are "
                 f"{len(set(sizes))}: see why the others did not finish; lower the learning rate "
                 f"if they diverged, or add widths"
             )
         best = fit_parabola(sizes, losses)
-        # Far outside the ladder a parabola means nothing: its best rung is all that is known.
+        # Outside the sizes trained a parabola means nothing: the best of them is all that is known.
         is_inside = best is not None and min(sizes) <= best[0] <= max(sizes)
         loss, size = min(zip(losses, sizes, strict=True))
         if best is not None and is_inside:
@@ -252,7 +245,7 @@ def fit_budgets(budgets: Iterable[float], rungs: Sequence[Rung]) -> list[BudgetF
 def fit_laws(fits: Sequence[BudgetFit]) -> tuple[PowerLaw, PowerLaw]:
     """Best size and its loss as power laws of the budget.
 
-    A best size at the end of the ladder is only a bound, so it counts where nothing else does.
+    A best size at the end of those trained is only a bound, so it counts where nothing else does.
     """
     inside = [fit for fit in fits if fit.is_inside]
     used = inside if len(inside) >= 2 else fits
@@ -263,50 +256,23 @@ def fit_laws(fits: Sequence[BudgetFit]) -> tuple[PowerLaw, PowerLaw]:
     return sizes, fit_power_law(budgets, [fit.best_loss for fit in used])
 
 
-def fit_floor(fits: Sequence[BudgetFit]) -> FloorFit | None:
-    """The loss as a power law of the budget above a floor, if four budgets or more determine one.
+def fit_parabola(sizes: Sequence[float], losses: Sequence[float]) -> tuple[float, float] | None:
+    """The size with the least loss, and that loss, by least squares over (ln N, loss).
 
-    A best size at the end of the ladder is only a bound, and never counts here.
+    None where the parabola bends the wrong way. It is exact through three points.
     """
-    inside = [fit for fit in fits if fit.is_inside]
-    return judge_floor_law([f.budget_flops for f in inside], [f.best_loss for f in inside])
+    logs = numpy.log(numpy.asarray(sizes, dtype=float))
+    # Centred, for the squares of large logarithms are nearly alike.
+    middle = float(logs.mean())
+    square, linear, constant = map(float, numpy.polyfit(logs - middle, losses, 2))
+    if square <= 0:
+        return None
+    offset = -linear / (2 * square)
+    # Far outside it means nothing, and may be too large for a float.
+    return math.exp(min(middle + offset, 700.0)), constant - square * offset**2
 
 
-def predict_next(
-    base: RunConfig,
-    fits: Sequence[BudgetFit],
-    size_law: PowerLaw,
-    loss_law: PowerLaw,
-    floor_fit: FloorFit | None = None,
-) -> Prediction:
-    """The next budget by the ratio of the last two, its best size, and the nearest real width."""
-    last, before = fits[-1].budget_flops, fits[-2].budget_flops
-    budget = float(f"{last * last / before:.4g}")
-    best = size_law.at(budget)
-    d_head = base.model.d_head
-
-    def count(width: int) -> int:
-        model = model_with(base.model, shape(base.model, width))
-        return sum(count_parameters(model).values())
-
-    width = min(range(d_head, 1000 * d_head, d_head), key=lambda width: abs(count(width) - best))
-    above_floor = None if floor_fit is None else floor_fit.law.at(budget)
-    return Prediction(budget, best, width, count(width), loss_law.at(budget), above_floor)
-
-
-def _measure(
-    spec: SweepConfig,
-    path: Path,
-    prediction: Prediction,
-    jobs: int | None,
-    command: Command,
-) -> tuple[Prediction, signal.Signals | None]:
-    base = base_config(spec)
-    name = variant_name(prediction.budget_flops, prediction.d_model)
-    bundle = variant(base, prediction.budget_flops, prediction.d_model)
-    grown = spec.model_copy(update={"variants": {**spec.variants, name: bundle}})
-    points = [Point({LEARNING_RATE: rate}, name) for rate in spec.grid[LEARNING_RATE]]
-    outcome = run_sweep(grown, path, points=points, jobs=jobs, command=command)
-    rungs = make_rungs(grown, outcome.results)
-    losses = [rung.loss for rung in rungs if rung.budget_flops == prediction.budget_flops]
-    return replace(prediction, measured_loss=min(losses, default=None)), outcome.stopped_by
+def fit_power_law(xs: Sequence[float], ys: Sequence[float]) -> PowerLaw:
+    """Least squares over (ln x, ln y); exact through two points."""
+    exponent, constant = numpy.polyfit(numpy.log(xs), numpy.log(ys), 1)
+    return PowerLaw(math.exp(float(constant)), float(exponent))

@@ -10,32 +10,34 @@ from groundup.experiments.spec import PruneConfig
 from groundup.experiments.trials import Status, Trial
 from groundup.runs.folder import RunFolder
 from groundup.runs.metrics import Metrics
-from groundup.runs.metrics_file import read_metrics
+from groundup.runs.metrics_file import MetricsReader, read_metrics
 
-Verdict = tuple[Status, str]
+Stop = tuple[Status, str]
 """How a trial that should be stopped ends, and why."""
 
 Curve = list[tuple[float, float]]
 """(fraction of the run, best validation loss so far), in order."""
 
 
-class Watcher:
+class Pruner:
     """Looks at running trials and remembers the curves of finished ones to compare with."""
 
     def __init__(self, rules: PruneConfig) -> None:
         self._rules = rules
-        self._sizes: dict[str, int] = {}
+        self._readers: dict[str, MetricsReader] = {}
+        self._seen: dict[str, tuple[str, int]] = {}
         self._finished: dict[Path, list[Curve]] = {}
 
-    def look(self, trial: Trial) -> Verdict | None:
-        """A verdict if the newest metrics call for one; None while they do not."""
+    def look(self, trial: Trial) -> Stop | None:
+        """How the trial should end if the newest metrics call for it; parses new lines alone."""
         path = RunFolder(trial.config.run_folder).metrics_file
-        size = path.stat().st_size if path.exists() else 0
-        if size == self._sizes.get(trial.name, 0):
-            return None
-        self._sizes[trial.name] = size
-        metrics = read_metrics(path)
-        return find_divergence(metrics, self._rules) or self._find_hopeless(trial, metrics)
+        reader = self._readers.setdefault(trial.name, MetricsReader(path))
+        with reader.reading() as metrics:
+            seen = reader.version, metrics.num_lines
+            if not metrics.num_lines or seen == self._seen.get(trial.name):
+                return None
+            self._seen[trial.name] = seen
+            return find_divergence(metrics, self._rules) or self._find_hopeless(trial, metrics)
 
     def remember(self, run: RunFolder) -> None:
         """Keep the curve of a run that came to its end, for the others to be measured by."""
@@ -46,16 +48,19 @@ class Watcher:
         except GroundupError:
             # Whoever took the folder away or changed it has not made any other trial worse.
             return
+        if config.num_steps is None:
+            return
         curve = validation_curve(read_metrics(run.metrics_file), config.num_steps)
         self._finished.setdefault(config.data.shards, []).append(curve)
 
-    def _find_hopeless(self, trial: Trial, metrics: Metrics) -> Verdict | None:
+    def _find_hopeless(self, trial: Trial, metrics: Metrics) -> Stop | None:
         rules = self._rules
         # Losses on other shards say nothing about this trial.
         rivals = self._finished.get(trial.config.data.shards, [])
-        if len(rivals) < rules.min_trials:
+        num_steps = trial.config.num_steps
+        if len(rivals) < rules.min_trials or num_steps is None:
             return None
-        curve = validation_curve(metrics, trial.find_num_steps())
+        curve = validation_curve(metrics, num_steps)
         if not curve or curve[-1][0] < rules.after:
             return None
         fraction, loss = curve[-1]
@@ -74,7 +79,7 @@ class Watcher:
         )
 
 
-def find_divergence(metrics: Metrics, rules: PruneConfig) -> Verdict | None:
+def find_divergence(metrics: Metrics, rules: PruneConfig) -> Stop | None:
     """Has the loss stayed above where it began, for long enough to be no mere spike?"""
     losses = metrics.values("loss")
     newest = losses[1:][-rules.patience :]
@@ -90,11 +95,11 @@ def find_divergence(metrics: Metrics, rules: PruneConfig) -> Verdict | None:
     )
 
 
-def validation_curve(metrics: Metrics, num_steps: int | None) -> Curve:
+def validation_curve(metrics: Metrics, num_steps: int) -> Curve:
     """The best validation loss up to each evaluation, by fraction of the run."""
     curve: Curve = []
     losses, best = metrics.column("validation_loss"), math.inf
     for index in metrics.indices("validation_loss"):
         best = min(best, losses[index])
-        curve.append((metrics.step_of(index) / (num_steps or 1), best))
+        curve.append((metrics.step_of(index) / num_steps, best))
     return curve

@@ -5,14 +5,13 @@ Which folders are meant is `run_finding`; how runs compare is `groups`.
 """
 
 import re
-import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from groundup.config import flatten
-from groundup.experiments.results.run_cost import Cost, cost_of
+from groundup.experiments.cost import Cost, cost_of
 from groundup.runs.folder import RunFolder
 from groundup.runs.metrics import Metrics
 from groundup.runs.metrics_file import read_metrics
@@ -20,9 +19,6 @@ from groundup.runs.outcome import judge
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 State = Literal["finished", "running", "unfinished", "diverged", "pruned", "failed", "empty"]
-_NUM_AT_END = 5
-# A run that learned less than this fraction of its first loss may wander without having diverged.
-_LEAST_GAIN = 0.05
 
 
 @dataclass(frozen=True)
@@ -124,12 +120,13 @@ def find_standing(
     num_steps: int | None,
     trial: Mapping[str, Any] | None = None,
 ) -> Standing:
-    """How it stands; what the sweep noted about a trial counts before what the files suggest."""
+    """How it stands: as the sweep noted, as outcome.json says, or as the last metrics suggest."""
     status, reason = ((trial or {}).get(key) for key in ("status", "reason"))
     step = metrics.last_step
     judged = judge(folder, step, num_steps) if folder else None
     ending = judged.state if judged else "unknown"
-    if "diverged" in (status, ending) or _has_diverged(metrics):
+    is_unsaid = folder is None or (ending != "running" and folder.read_outcome() is None)
+    if "diverged" in (status, ending) or (is_unsaid and metrics.ends_without_loss):
         return Standing("diverged", f"It diverged: {describe_divergence(metrics)}.")
     if status == "pruned":
         return Standing(
@@ -147,20 +144,6 @@ def find_standing(
     if step < num_steps:
         return Standing("unfinished", f"It ended after step {step:,} of {num_steps:,}.")
     return Standing("finished", "All steps are done.")
-
-
-def _has_diverged(metrics: Metrics) -> bool:
-    """Did the loss end as no number, or lose more than half of all it had gained?"""
-    losses = metrics.values("loss")
-    if metrics.ends_without_loss:
-        return True
-    if len(losses) < 2:
-        return False
-    first, lowest = losses[0], min(losses)
-    at_end = statistics.median(losses[-_NUM_AT_END:])
-    if first - lowest < _LEAST_GAIN * abs(first):
-        return at_end > 1.5 * abs(first)
-    return at_end > lowest + (first - lowest) / 2 and len(losses) > _NUM_AT_END
 
 
 def describe_divergence(metrics: Metrics) -> str:

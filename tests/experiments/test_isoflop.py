@@ -1,7 +1,7 @@
 """Ladders: the budget is spent whatever the size, fits find what the figures were made from."""
 
-import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,29 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from groundup.config import load_settings
 from groundup.errors import ConfigError, DataError
-from groundup.experiments.fits import (
+from groundup.experiments.isoflop import (
     PowerLaw,
-    fit_floor_law,
+    SizeResult,
+    analyse,
+    fit_budgets,
+    fit_laws,
     fit_parabola,
     fit_power_law,
-    judge_floor_law,
-)
-from groundup.experiments.runner import Command
-from groundup.experiments.scaling import (
-    BudgetFit,
-    Rung,
-    fit_budgets,
-    fit_floor,
-    fit_laws,
-    make_rungs,
-    predict_next,
-    run_scaling,
-    scaling_spec,
+    isoflop_spec,
+    make_sizes,
     shape,
 )
-from groundup.experiments.spec import base_config
-from groundup.experiments.sweep import plan_trials, summarize
+from groundup.experiments.runner import Command
+from groundup.experiments.spec import SweepConfig, base_config
+from groundup.experiments.sweep import plan_trials, run_isoflop
 from groundup.experiments.trials import TrialRecord
 from groundup.model.config import ModelConfig
 from groundup.planner.flops import training_flops_per_token
@@ -58,11 +52,9 @@ def test_a_power_law_is_found_again(factor: float, exponent: float) -> None:
 
 
 def test_too_few_points_are_refused() -> None:
-    rungs = [Rung(1e15, 64, 1, size, 1, 0.01, 2.0) for size in (1, 2, 2)]
-    with pytest.raises(DataError, match=r"of 1e\+15 FLOPs needs .* three sizes, but there are 2"):
+    rungs = [SizeResult(1e15, 64, 1, size, 1, 0.01, 2.0) for size in (1, 2, 2)]
+    with pytest.raises(DataError, match=r"1e\+15 FLOPs need .* three sizes, but there are 2"):
         fit_budgets([1e15], rungs)
-    with pytest.raises(DataError, match="two different points"):
-        fit_power_law([1e12, 1e12], [1, 2])
 
 
 def test_a_shape_keeps_how_many_heads_share_keys_and_values() -> None:
@@ -85,19 +77,19 @@ def test_a_shape_keeps_its_heads_and_its_ratios() -> None:
 
 
 def test_every_width_spends_the_budget_to_within_a_step() -> None:
-    spec = scaling_spec(RunConfig(), budgets=[1e15, 4e15], widths=[128, 256, 512])
+    spec = isoflop_spec(RunConfig(), budgets=[1e15, 4e15], widths=[128, 256, 512])
     trials = plan_trials(spec, Path("sweeps/scaling"))
     assert len(trials) == 6
     for trial in trials:
         config = trial.config
+        assert config.num_steps is not None
         per_step = config.tokens_per_step * training_flops_per_token(config.model)
         budget = 1e15 if "C=1e15" in trial.name else 4e15
         assert abs(config.num_steps * per_step - budget) <= per_step / 2 + 1
-        assert config.evaluation.every_steps == pytest.approx(config.num_steps / 10, abs=1)
 
 
 def test_a_size_of_which_a_seed_failed_is_no_rung() -> None:
-    spec = scaling_spec(RunConfig(), budgets=[1e15, 4e15], widths=[128, 256, 512])
+    spec = isoflop_spec(RunConfig(), budgets=[1e15, 4e15], widths=[128, 256, 512])
     rate = "optimizer.learning_rate"
     records = [
         TrialRecord(
@@ -112,7 +104,7 @@ def test_a_size_of_which_a_seed_failed_is_no_rung() -> None:
         for place, name in enumerate(spec.variants)
         for seed in (0, 1)
     ]
-    rungs = make_rungs(spec, summarize(records))
+    rungs = make_sizes(spec, records)
     assert len(rungs) == len(spec.variants) - 1
     assert {rung.loss for rung in rungs} == {3.5}
 
@@ -139,7 +131,7 @@ def test_a_ladder_that_cannot_stand_is_refused(
     budgets: list[float], widths: list[int], complaint: str
 ) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        scaling_spec(RunConfig(), budgets=budgets, widths=widths)
+        isoflop_spec(RunConfig(), budgets=budgets, widths=widths)
 
 
 @pytest.mark.parametrize(
@@ -147,23 +139,23 @@ def test_a_ladder_that_cannot_stand_is_refused(
 )
 def test_a_flag_that_no_sweep_can_have_is_named(changes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        scaling_spec(RunConfig(), budgets=[1e15, 2e15], widths=[128, 256, 512], **changes)
+        isoflop_spec(RunConfig(), budgets=[1e15, 2e15], widths=[128, 256, 512], **changes)
 
 
 LADDER = (1e15, 1e16, 1e17)
 
 
-def rungs_of(size_law: PowerLaw, loss_law: PowerLaw, sizes: list[int]) -> list[Rung]:
+def rungs_of(size_law: PowerLaw, loss_law: PowerLaw, sizes: list[int]) -> list[SizeResult]:
     rungs = []
     for budget in LADDER:
         for size in sizes:
             distance = math.log(size) - math.log(size_law.at(budget))
             loss = loss_law.at(budget) + 0.05 * distance**2
-            rungs.append(Rung(budget, 64, 1, size, 1, 0.01, loss))
+            rungs.append(SizeResult(budget, 64, 1, size, 1, 0.01, loss))
     return rungs
 
 
-def test_the_laws_behind_a_ladder_are_found_and_carried_one_budget_on() -> None:
+def test_the_laws_behind_the_sizes_are_found() -> None:
     size_law, loss_law = PowerLaw(0.1, 0.5), PowerLaw(20.0, -0.05)
     sizes = [1_000_000, 3_000_000, 10_000_000, 30_000_000, 100_000_000]
     fits = fit_budgets(LADDER, rungs_of(size_law, loss_law, sizes))
@@ -172,11 +164,6 @@ def test_the_laws_behind_a_ladder_are_found_and_carried_one_budget_on() -> None:
     assert sizes_found.exponent == pytest.approx(0.5) and losses_found.exponent == pytest.approx(
         -0.05
     )
-    prediction = predict_next(RunConfig(), fits, sizes_found, losses_found)
-    assert prediction.budget_flops == pytest.approx(1e18)
-    assert prediction.best_parameters == pytest.approx(0.1 * 1e9)
-    assert prediction.num_parameters == pytest.approx(1e8, rel=0.1)
-    assert prediction.predicted_loss == pytest.approx(20 * 1e18**-0.05)
 
 
 def test_a_best_size_outside_the_ladder_is_said_to_be() -> None:
@@ -201,99 +188,19 @@ def test_the_next_budget_is_predicted_and_trained(
     base = base_config(make_spec())
     per_token = training_flops_per_token(base.model)
     budget = float(f"{60 * base.tokens_per_step * per_token:.3g}")
-    spec = scaling_spec(base, budgets=[budget, 2 * budget], widths=[8, 16, 24])
+    spec = isoflop_spec(base, budgets=[budget, 2 * budget], widths=[8, 16, 24])
     path = tmp_path / spec.name
-    outcome = run_scaling(spec, path, command=metrics_only)
-    assert len(outcome.rungs) == 6 and len(outcome.fits) == 2
-    prediction = outcome.prediction
-    assert prediction is not None and prediction.budget_flops == pytest.approx(4 * budget)
+    outcome = run_isoflop(spec, path, command=metrics_only)
+    assert outcome.stopped_by is None and len(outcome.records) == 7
+    # The folder's own settings tell the check from the sizes that were fitted.
+    stored = load_settings(SweepConfig, path / "sweep.yaml")
+    result = analyse(stored, outcome.records.values())
+    assert len(result.sizes) == 7 and len(result.fits) == 2
+    prediction = result.prediction
+    assert prediction.budget_flops == pytest.approx(4 * budget)
     # The trainer without a model finds width 16 best whatever the budget, and so do the laws.
     assert prediction.d_model == 16
     assert prediction.measured_loss == pytest.approx(prediction.predicted_loss, abs=0.05)
-    stored = json.loads((path / "scaling.json").read_text())
-    assert stored["prediction"]["measured_loss"] == prediction.measured_loss
-    assert stored["floor_fit"] is None and stored["prediction"]["predicted_with_floor"] is None
-    again = run_scaling(spec, path, command=metrics_only)
-    assert again == outcome
-
-
-BUDGETS = [1e15, 3e15, 1e16, 3e16, 1e17]
-TRUTH = PowerLaw(2.8 * 1e15**0.15, -0.15, floor=1.7)
-# What a seed does to a loss.
-NOISE = [0.002, -0.001, 0.0015, -0.002, 0.001]
-
-
-def losses_of(law: PowerLaw, noise: float = 0.0) -> list[float]:
-    return [law.at(x) + noise * shift for x, shift in zip(BUDGETS, NOISE, strict=True)]
-
-
-@given(st.floats(0.3, 3), st.floats(0.1, 3), st.floats(0.05, 0.8))
-def test_a_floor_is_found_again(floor: float, fall: float, power: float) -> None:
-    law = PowerLaw(fall * 1e15**power, -power, floor)
-    fit = fit_floor_law(BUDGETS, losses_of(law))
-    assert fit is not None
-    assert fit.floor == pytest.approx(floor, rel=1e-3)
-    assert fit.exponent == pytest.approx(-power, rel=1e-3)
-    assert fit.at(1e18) == pytest.approx(law.at(1e18), rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    "losses",
-    [
-        # A line over the logarithm, falling ever faster, rising, and the same throughout.
-        [4.0, 3.5, 3.0, 2.5, 2.0],
-        [4.0, 3.9, 3.7, 3.3, 2.5],
-        [2.0, 2.1, 2.2, 2.3, 2.4],
-        [3.0, 3.0, 3.0, 3.0, 3.0],
-    ],
-)
-def test_what_bends_no_way_to_a_floor_has_none(losses: list[float]) -> None:
-    assert judge_floor_law([1e15, 1e16, 1e17, 1e18, 1e19], losses) is None
-
-
-def test_a_floor_is_judged_by_the_last_budget_in_any_order() -> None:
-    losses = losses_of(TRUTH, noise=1.0)
-    fit = judge_floor_law(BUDGETS[::-1], losses[::-1])
-    assert fit is not None
-    assert fit.least_floor < 1.7 < fit.greatest_floor and fit.law.floor == pytest.approx(1.7, 0.1)
-    assert abs(fit.missed_by) < 0.02 < abs(fit.power_law_missed_by)
-    power_law = fit_power_law(BUDGETS[:-1], losses[:-1])
-    floor_law = fit_floor_law(BUDGETS[:-1], losses[:-1])
-    assert floor_law is not None
-    assert fit.power_law_missed_by == pytest.approx(losses[-1] - power_law.at(1e17))
-    assert fit.missed_by == pytest.approx(losses[-1] - floor_law.at(1e17), abs=1e-6)
-
-
-def test_fewer_than_four_budgets_offer_no_floor() -> None:
-    losses = losses_of(TRUTH)
-    assert judge_floor_law(BUDGETS[:3], losses[:3]) is None
-    assert judge_floor_law([*BUDGETS[:3], BUDGETS[2]], [*losses[:3], losses[2]]) is None
-    assert judge_floor_law(BUDGETS[:4], losses[:4]) is not None
-
-
-def test_a_floor_that_hangs_on_one_budget_is_not_offered() -> None:
-    # A power law without a floor, bent by its last budget alone.
-    losses = losses_of(PowerLaw(20.0, -0.05))
-    losses[-1] += 0.03
-    assert fit_floor_law(BUDGETS, losses) is not None
-    assert judge_floor_law(BUDGETS, losses) is None
-
-
-def fits_of(law: PowerLaw, num_inside: int) -> list[BudgetFit]:
-    return [
-        BudgetFit(x, 0.1 * x**0.5, law.at(x), place < num_inside) for place, x in enumerate(BUDGETS)
-    ]
-
-
-def test_both_predictions_of_the_next_budget_are_given() -> None:
-    fits = fits_of(TRUTH, 5)
-    power_law = PowerLaw(20.0, -0.05)
-    prediction = predict_next(RunConfig(), fits, PowerLaw(0.1, 0.5), power_law, fit_floor(fits))
-    assert prediction.predicted_loss == power_law.at(prediction.budget_flops)
-    with_floor = prediction.predicted_with_floor
-    assert with_floor == pytest.approx(TRUTH.at(prediction.budget_flops), abs=1e-4)
-
-
-def test_only_best_sizes_inside_the_ladder_count_for_a_floor() -> None:
-    assert fit_floor(fits_of(TRUTH, 4)) is not None
-    assert fit_floor(fits_of(TRUTH, 3)) is None
+    unchecked = analyse(spec, [r for r in outcome.records.values() if r.variant in spec.variants])
+    assert unchecked.prediction == replace(prediction, measured_loss=None)
+    assert run_isoflop(spec, path, command=metrics_only).records == outcome.records

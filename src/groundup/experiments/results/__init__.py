@@ -1,1 +1,0 @@
-"""What run folders say: metrics, outcome, cost, and runs that differ by their seed as one."""
