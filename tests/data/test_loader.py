@@ -87,17 +87,6 @@ def test_windows_are_slices_whatever_the_shards(lengths: list[int], data: st.Dat
     assert np.array_equal(windows, read_windows(whole, starts, context_length))
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int32", "uint32", "<u2", ">u2", "int64", "uint64"])
-def test_any_integer_array_can_be_read(dtype: str, tmp_path: Path) -> None:
-    ids = (np.arange(100) % 97).astype(dtype)
-    ids.tofile(tmp_path / "ids.bin")
-    for array in (ids, np.memmap(tmp_path / "ids.bin", dtype, mode="r")):
-        assert read_windows(array, [0, 96], 3).tolist() == [[0, 1, 2, 3], [96, 0, 1, 2]]
-        for start in (-1, 97):
-            with pytest.raises(IndexError, match="at 0 to 96"):
-                read_windows(array, [5, start], 3)
-
-
 @pytest.mark.parametrize(
     "ids", [np.zeros((4, 4), np.int64), np.zeros(20), np.zeros(20, bool), np.array(["a"] * 20)]
 )
@@ -236,17 +225,6 @@ def test_an_error_of_the_thread_arrives_as_itself_and_in_its_turn(prefetch: int)
     assert list(batches) == []
 
 
-def test_a_thread_at_work_does_not_keep_the_process() -> None:
-    script = (
-        "import numpy as np; from groundup.data.batches.loader import BatchLoader\n"
-        "from groundup.data.batches.order import ShuffledEpochs\n"
-        "batches = BatchLoader(np.arange(100), ShuffledEpochs(100, 9, 1), 4).batches()\n"
-        "print(next(batches).step)"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
-
-
 def test_loaders_that_cannot_work_are_refused() -> None:
     shards, order = make_shards([1000]), ShuffledEpochs(1000, 9, 1)
     with pytest.raises(DataError, match="goes over 1000 ids and the text has 999"):
@@ -283,16 +261,6 @@ def test_get_batch_samples_all_windows_alike_by_the_seed() -> None:
         set_seed(seed)
         sampled.append(get_batch(np.arange(10_000), 8, 5, "cpu")[0])
     assert torch.equal(sampled[0], sampled[1]) and not torch.equal(sampled[0], sampled[2])
-
-
-def test_get_batch_reads_shards_and_mapped_files(tmp_path: Path) -> None:
-    scrambled(1000).astype(np.uint16).tofile(tmp_path / "ids.bin")
-    mapped = np.memmap(tmp_path / "ids.bin", np.uint16, mode="r")
-    batches = []
-    for dataset in (scrambled(1000), mapped, make_shards([400, 3, 597])):
-        set_seed(9)
-        batches.append(get_batch(dataset, 50, 100, torch.device("cpu")))
-    assert all(torch.equal(batches[0][part], each[part]) for each in batches for part in (0, 1))
 
 
 def test_get_batch_takes_the_only_window_and_refuses_less() -> None:

@@ -76,13 +76,6 @@ def test_any_part_of_the_stream_is_the_same_alone(first: int, count: int, seed: 
     assert order.starts(first, count).tolist() == whole.tolist()
 
 
-def test_seeds_and_weights_decide() -> None:
-    one = make([1, 1, 1]).starts(0, 50).tolist()
-    assert one == make([3, 3, 3]).starts(0, 50).tolist()
-    assert one != make([1, 1, 1], seed=8).starts(0, 50).tolist()
-    assert one != make([1, 1, 2]).starts(0, 50).tolist()
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -99,10 +92,6 @@ def test_seeds_and_weights_decide() -> None:
 def test_weights_that_cannot_be_are_named(words: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_weights(words, "--mix")
-
-
-def test_a_name_may_hold_the_sign() -> None:
-    assert parse_weights(["runs/lr=3/x=0.5", "b=1"], "--mix") == {"runs/lr=3/x": 0.5, "b": 1.0}
 
 
 def test_shards_of_several_folders_lie_one_behind_the_other(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A look at a text: what is counted, which languages are told apart, what is estimated."""
+"""A look at a text: what is counted, and what is estimated."""
 
 from pathlib import Path
 
@@ -26,25 +26,6 @@ def test_files_documents_and_repeats_are_counted(tmp_path: Path) -> None:
     (tmp_path / "d.txt").unlink()
     assert found.num_bytes == len((3 * ENGLISH + GERMAN).encode()) and found.is_whole
     assert found.document_bytes == len(ENGLISH)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (50 * ENGLISH, ["English"]),
-        (50 * GERMAN, ["German"]),
-        (50 * (ENGLISH + GERMAN + "Les ours qui est dans une forêt.\n" * 3), ["several languages"]),
-        (50 * (RUSSIAN + ENGLISH[:20]), ["Cyrillic", "English"]),
-        ("狐狸和熊去了河边。" * 50, ["Chinese characters"]),
-        ("1 2 3\n" * 50, []),
-    ],
-)
-def test_languages_and_scripts_are_named(tmp_path: Path, text: str, expected: list[str]) -> None:
-    (tmp_path / "text.txt").write_text(text)
-    languages = survey_text([tmp_path / "text.txt"]).languages
-    assert len(languages) == len(expected)
-    for (name, fraction), beginning in zip(languages, expected, strict=True):
-        assert name.startswith(beginning) and 0 < fraction <= 1
 
 
 def test_prompts_are_beginnings_of_documents_or_lines(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import json
 import lzma
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -112,12 +112,6 @@ def test_a_long_window_of_zstd_is_unpacked(tmp_path: Path) -> None:
     assert read(path) == [b"text"]
 
 
-def test_an_unknown_suffix_is_plain_text(tmp_path: Path) -> None:
-    (tmp_path / "corpus.md").write_text("one<|endoftext|>two")
-    (tmp_path / "corpus").write_text("three")
-    assert read(tmp_path / "corpus.md", tmp_path / "corpus") == [b"one", b"two", b"three"]
-
-
 @pytest.mark.parametrize("packing", PACKERS)
 @pytest.mark.parametrize("suffix", WRITERS)
 def test_damaged_files_are_named(tmp_path: Path, suffix: str, packing: str) -> None:
@@ -154,18 +148,6 @@ def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
     path.chmod(0)
     with pytest.raises(DataError, match=rf"{path} cannot be read: Permission denied"):
         read(path)
-
-
-def test_an_error_of_the_caller_is_not_blamed_on_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "corpus.txt"
-    path.write_text("text")
-
-    def consume(batches: Iterator[DocumentBatch]) -> None:
-        for _ in batches:
-            raise OSError("mine")
-
-    with pytest.raises(OSError, match="mine"):
-        consume(read_document_batches([path]))
 
 
 def test_progress_ends_at_the_size_of_the_files(tmp_path: Path) -> None:
@@ -235,15 +217,6 @@ def test_a_missing_parquet_column_is_named_with_those_there_are(tmp_path: Path) 
     assert read(path, field="content") == [text.encode() for text in TEXTS]
 
 
-def test_two_parquet_columns_of_one_name_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "corpus.parquet"
-    path.write_bytes(as_parquet(TEXTS, column="n2"))
-    table = pyarrow.parquet.read_table(path).rename_columns(["text", "text"])
-    pyarrow.parquet.write_table(table, path)
-    with pytest.raises(DataError, match="no single column text"):
-        read(path)
-
-
 def test_parquet_columns_of_all_text_types_are_read(tmp_path: Path) -> None:
     texts = ["one", None, "", "two", "one"]
     path = tmp_path / "corpus.parquet"
@@ -269,13 +242,6 @@ def test_bad_bytes_in_parquet_are_named(tmp_path: Path) -> None:
         assert read(path, batch_bytes=batch_bytes, errors="skip") == [b"fine"]
         mended = read(path, batch_bytes=batch_bytes, errors="replace")
         assert mended == [b"fine", "b\ufffdd".encode()]
-
-
-def test_a_file_that_is_no_parquet_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "corpus.parquet"
-    path.write_bytes(b"not at all")
-    with pytest.raises(DataError, match=rf"{path} is not a readable Parquet file"):
-        read(path)
 
 
 def test_rows_of_a_batch_are_counted_by_the_text_beside_structs(tmp_path: Path) -> None:

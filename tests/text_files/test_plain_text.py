@@ -87,14 +87,6 @@ def test_batches_cut_where_the_definition_does(
     assert documents_of(batches) == expected
 
 
-@pytest.mark.parametrize("packing", PACKERS)
-def test_a_document_longer_than_a_batch_is_not_split(tmp_path: Path, packing: str) -> None:
-    documents = [b"short", b"x" * 300_000, b"y" * 1_000_001, b"short too"]
-    path = tmp_path / f"corpus.txt{packing}"
-    path.write_bytes(PACKERS[packing](SEPARATOR.encode().join(documents)))
-    assert read(path, batch_bytes=1000) == documents
-
-
 BAD = b"good one<|endoftext|>bad \xff\xfe one<|endoftext|>good too<|endoftext|>cut \xe2\x82"
 
 
@@ -210,15 +202,6 @@ def test_reading_needs_neither_torch_nor_the_extras(tmp_path: Path) -> None:
     assert run_script(script, tmp_path / "corpus.txt").stdout == b"set()\n"
 
 
-def test_a_batch_outlives_the_next_one(tmp_path: Path) -> None:
-    path = tmp_path / "corpus.txt"
-    texts = [f"document {number} " * 400 for number in range(50)]
-    path.write_text(SEPARATOR.join(texts))
-    batches = list(read_document_batches([path], batch_bytes=9000))
-    assert len(batches) > 10
-    assert documents_of(batches) == [text.encode() for text in texts]
-
-
 @pytest.mark.parametrize("name", ["corpus.txt", "corpus.jsonl"])
 def test_a_file_that_shrinks_is_an_error(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
@@ -257,14 +240,6 @@ def test_files_that_cannot_be_read_are_skipped_by_wish(
         read(tmp_path)
     assert read(tmp_path, errors="skip") == [b"one", b"two"]
     assert "b.txt.gz" in caplog.text and "skipped 1 input (empty)" in caplog.text
-
-
-def test_the_document_behind_a_long_one_of_a_stream_is_found(tmp_path: Path) -> None:
-    path = tmp_path / "corpus.txt.gz"
-    texts = [b"one", b"x" * 1000, b"two", b"y" * 999 + b"<|endoftext", b"z"]
-    path.write_bytes(gzip.compress(SEPARATOR.encode().join(texts)))
-    for batch_bytes in (1, 10, 100):
-        assert read(path, batch_bytes=batch_bytes) == texts
 
 
 @hypothesis.given(

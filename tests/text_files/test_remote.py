@@ -59,19 +59,6 @@ def test_an_address_that_does_not_exist_is_named(corpus: str) -> None:
         find_sources(["nosuch://x"])
 
 
-def test_the_hub_is_asked_by_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def url_to_fs(address: str) -> tuple[object, str]:
-        asked.append(address)
-        raise OSError("no network")
-
-    monkeypatch.setattr(fsspec.core, "url_to_fs", url_to_fs)
-    with pytest.raises(DataError, match=r"hf://datasets/a/b\.txt cannot be read: no network"):
-        find_sources(["hf://datasets/a/b.txt"])
-    assert asked == ["hf://datasets/a/b.txt"]
-
-
 @pytest.mark.parametrize(
     ("address", "kind", "message"),
     [

@@ -390,9 +390,6 @@ def _describe(survey: "Survey") -> str:
     text = (
         f"{count_of(survey.num_files, 'file')}, {about}{documents}, {show_bytes(survey.num_bytes)}"
     )
-    if survey.languages:
-        shown = [f"{name} {fraction:.0%}" for name, fraction in survey.languages]
-        text += f"; {', '.join(shown)}"
     if survey.num_repeated or survey.num_alike:
         text += f"; {survey.num_repeated:,} repeated and {survey.num_alike:,} nearly so"
         text += " (groundup data clean drops them)"

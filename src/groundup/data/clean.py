@@ -219,7 +219,8 @@ class _Measuring:
     def _find(self, text: bytes) -> npt.NDArray[np.int64]:
         hashes = _passages(DocumentBatch(text, np.array([[0, len(text)]], np.int64)))
         at = np.minimum(np.searchsorted(self.passages, hashes), len(self.passages) - 1)
-        return at[self.passages[at] == hashes]
+        found: npt.NDArray[np.int64] = at[self.passages[at] == hashes]
+        return found
 
 
 class _Cleaning:

@@ -62,7 +62,9 @@ def download_corpus(files: Sequence[CorpusFile], folder: str | os.PathLike[str])
         path = Path(folder) / file.name
         if not path.exists():
             try:
-                hf_hub_download(file.repository, file.name, repo_type="dataset", local_dir=folder)
+                hf_hub_download(
+                    file.repository, file.name, repo_type="dataset", local_dir=Path(folder)
+                )
             except Exception as error:
                 raise DataError(f"{file.name} cannot be fetched: {error}") from error
         if (found := hash_file(path)) != f"sha256:{file.sha256}":

@@ -1,11 +1,8 @@
 """A look at a text before anything is learned from it: how much there is, and of what kind."""
 
 import os
-import unicodedata
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 
 import numpy as np
 
@@ -22,21 +19,6 @@ _EXCERPT_BYTES = 2_000
 _MAX_PROMPT = 40
 _NUM_PROMPTS = 3
 
-# The commonest little words of languages in Latin letters, none of them in two lists.
-_LITTLE_WORDS = {
-    "English": "the of and to that was with for",
-    "German": "der und das nicht mit von ist auf",
-    "French": "les des est dans une qui pour pas",
-    "Spanish": "los las por como pero más muy y",
-    "Italian": "che di non sono della gli il è",
-    "Portuguese": "não uma em os ao foi mais também",
-    "Dutch": "het een van niet zijn voor dat ook",
-}
-_SCRIPT_NAMES = {"CJK": "Chinese characters", "HIRAGANA": "Japanese", "KATAKANA": "Japanese"}
-_NUM_LANGUAGES = 3
-_LEAST_FRACTION = 0.02
-_LANGUAGE_OF = {word: name for name, words in _LITTLE_WORDS.items() for word in words.split()}
-
 
 @dataclass(frozen=True)
 class Survey:
@@ -52,8 +34,6 @@ class Survey:
     """Documents that are the same as an earlier one, of those that were read."""
     num_alike: int
     """Documents that are nearly the same, as `groundup data clean` finds them."""
-    languages: tuple[tuple[str, float], ...]
-    """Languages in Latin letters and other scripts with their fractions, the largest first."""
     prompts: tuple[str, ...]
     """How a few of the documents begin."""
     is_whole: bool
@@ -98,8 +78,6 @@ class _Seen:
     duplicates: Duplicates = field(default_factory=Duplicates)
     num_repeated: int = 0
     num_alike: int = 0
-    scripts: Counter[str] = field(default_factory=Counter)
-    words: Counter[str] = field(default_factory=Counter)
     openings: list[str] = field(default_factory=list)
 
     def advance(self, read: int, total: int | None) -> None:
@@ -117,8 +95,6 @@ class _Seen:
             text = str(data[begin : begin + _EXCERPT_BYTES], "utf-8", "ignore")
             # In the middle of a document the first line is the rest of one.
             text = text if begin in begins else text.partition("\n")[2]
-            self.scripts.update(filter(None, map(_script_of, text)))
-            self.words.update(filter(None, map(_LANGUAGE_OF.get, text.lower().split())))
             self.openings += [one for one in [_opening(text)] if one]
 
     def survey(self, num_files: int) -> Survey:
@@ -134,21 +110,9 @@ class _Seen:
             document_bytes=int(np.median(self.sizes)),
             num_repeated=self.num_repeated,
             num_alike=self.num_alike,
-            languages=tuple(self._languages()),
             prompts=tuple(prompts),
             is_whole=is_whole,
         )
-
-    def _languages(self) -> Iterator[tuple[str, float]]:
-        num_letters, num_words = self.scripts.total(), self.words.total()
-        for script, count in self.scripts.most_common(_NUM_LANGUAGES):
-            if count < _LEAST_FRACTION * num_letters:
-                return
-            name = script
-            if script == "Latin" and num_words:
-                language, times = self.words.most_common(1)[0]
-                name = language if times > num_words / 2 else "several languages in Latin letters"
-            yield name, count / num_letters
 
 
 def _spread(bounds: "np.ndarray") -> Iterator[int]:
@@ -170,13 +134,3 @@ def _opening(text: str) -> str | None:
             opening = " ".join(words[:4])
             return opening if len(opening) <= _MAX_PROMPT else None
     return None
-
-
-@cache
-def _script_of(letter: str) -> str | None:
-    if not letter.isalpha():
-        return None
-    name = unicodedata.name(letter, "").split()
-    if not name:
-        return None
-    return _SCRIPT_NAMES.get(name[0], name[0].capitalize())

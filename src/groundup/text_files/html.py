@@ -23,7 +23,7 @@ _CELLS = frozenset({"td", "th"})
 
 def read_html(stream: IO[bytes], reading: Reading, name: str) -> Iterator[bytes | None]:
     """Yield the text of a page as one document."""
-    parts = []
+    parts: list[bytes] = []
     while part := stream.read(LONGEST_RECORD_BYTES + 1 - sum(map(len, parts))):
         parts.append(part)
     page = b"".join(parts)

@@ -1,7 +1,6 @@
 """Parquet: each row of one column is a document."""
 
 import contextlib
-import gzip
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -36,7 +35,8 @@ def read_parquet(stream: IO[bytes], reading: Reading, name: str) -> Iterator[byt
 @contextlib.contextmanager
 def _seekable(stream: IO[bytes]) -> Iterator[IO[bytes]]:
     """The file itself, or a copy of one that is unpacked: Parquet is read from its end."""
-    if not isinstance(stream, gzip.GzipFile) and stream.seekable():
+    # gzip would seek by unpacking from the beginning again.
+    if stream.seekable() and not hasattr(stream, "mtime"):
         yield stream
         return
     with tempfile.TemporaryFile() as copy:

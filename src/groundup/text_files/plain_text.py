@@ -36,7 +36,7 @@ def read_text(
     is_inside, is_first = False, offset == 0
     while True:
         data, at_end = _fill(stream, rest, max(window + room_bytes, len(rest) + 1))
-        if is_first and data[:3] == BOM_UTF8:
+        if is_first and bytes(data[:3]) == BOM_UTF8:
             data, offset = data[3:], 3
         is_first = False
         bounds = split_documents(data, marks)

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import itertools
 import json
 from collections.abc import Iterable, Iterator
 from typing import IO, Any
@@ -15,8 +14,6 @@ LONGEST_RECORD_BYTES = 256 << 20
 """A record is held several times over while it is taken apart."""
 
 _DELIMITERS = ",\t;|"
-# A quote that opens in the header and never closes would make a name of the whole file.
-_HEADER_LINES = 100
 
 
 def read_json_lines(stream: IO[bytes], reading: Reading, name: str) -> Iterator[bytes | None]:
@@ -81,15 +78,14 @@ def _text_of(record: dict[str, Any], reading: Reading, where: str) -> bytes | No
 
 
 def _read_table(lines: io.TextIOWrapper, reading: Reading, name: str) -> Iterator[bytes | None]:
-    header = list(itertools.islice(lines, 1))
+    header = lines.readline()
     if not header:
         return
-    delimiter, column, num_lines = _find_column(header, lines, reading.field, name)
+    delimiter, column = _find_column(header, reading.field, name)
     progress = _Progress()
-    rest = itertools.chain(header[num_lines:], lines)
-    rows = csv.reader(progress.watch(rest), delimiter=delimiter)
+    rows = csv.reader(progress.watch(lines), delimiter=delimiter)
     while True:
-        where = f"{name} line {rows.line_num + num_lines + 1}"
+        where = f"{name} line {rows.line_num + 2}"
         progress.is_inside = False
         row = _next_row(rows, where)
         if row is None:
@@ -136,33 +132,14 @@ def _next_row(rows: Any, where: str) -> list[str] | None:
         csv.field_size_limit(limit)
 
 
-def _find_column(
-    header: list[str], lines: Iterator[str], field: str, name: str
-) -> tuple[str, int, int]:
-    """The delimiter, the number of the column, and how many lines the header takes.
-
-    header: the first line; those that are read to see where a quote closes are added.
-    """
-
-    def read() -> Iterator[str]:
-        yield from header
-        for line in itertools.islice(lines, _HEADER_LINES - len(header)):
-            header.append(line)
-            yield line
-
-    splits: list[list[str]] = []
-    problem: DataError | None = None
-    for delimiter in _DELIMITERS:
-        rows = csv.reader(_Progress().watch(read()), delimiter=delimiter)
-        try:
-            splits.append(_next_row(rows, f"{name} line 1") or [])
-        except DataError as error:
-            problem = error
-            continue
-        if field in splits[-1]:
-            return delimiter, splits[-1].index(field), rows.line_num
-    if problem is not None:
-        raise problem
-    decode(header[0].encode(errors="surrogateescape"), "strict", f"{name} line 1")
-    columns = ", ".join(max(splits, key=len))
-    raise DataError(f"{name} has no column {field} (columns: {columns:.200}); set --field")
+def _find_column(header: str, field: str, name: str) -> tuple[str, int]:
+    """The delimiter and the number of the column, from the first line."""
+    if header.count('"') % 2:
+        raise DataError(f"{name} line 1 cannot be read: a quote opens there and never closes")
+    splits = [_next_row(csv.reader([header], delimiter=one), name) or [] for one in _DELIMITERS]
+    for delimiter, columns in zip(_DELIMITERS, splits, strict=True):
+        if field in columns:
+            return delimiter, columns.index(field)
+    decode(header.encode(errors="surrogateescape"), "strict", f"{name} line 1")
+    columns = max(splits, key=len)
+    raise DataError(f"{name} has no column {field} ({', '.join(columns):.200}); set --field")

@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -32,6 +32,7 @@ from groundup.data.shards.index import (
     INDEX_NAME,
     SPLITS,
     EndToken,
+    ShardEntry,
     ShardIndex,
     SplitEntry,
     read_index,
@@ -227,7 +228,7 @@ class _Preparing:
 
     def finish(self) -> ShardIndex:
         """Write the index: from now on the folder is finished."""
-        splits = {
+        splits: dict[str, list[ShardEntry]] = {
             split: [one.shards[split] for one in self._done if split in one.shards]
             for split in SPLITS
         }
@@ -246,7 +247,7 @@ class _Preparing:
 
     def _encode(
         self, engine: Engine | None, part_bytes: int
-    ) -> Iterator[tuple[int, int, EncodedDocuments | None]]:
+    ) -> Generator[tuple[int, int, EncodedDocuments | None], None, None]:
         """Yield shard numbers, bytes read so far, and documents; None after the last of a shard."""
         first = len(self._done)
         done = sum(part.num_bytes for part in self._parts[:first])

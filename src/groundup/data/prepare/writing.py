@@ -71,9 +71,9 @@ class ShardWriter:
         else:
             for split, mask in (("train", ~is_validation), ("validation", is_validation)):
                 for chunk in gather(item.ids, item.offsets, mask):
-                    self._files[split].write(chunk)  # type: ignore[index]
+                    self._files[split].write(chunk)
                 num_bytes = int(item.lengths[mask].sum())
-                self._files[split].count(int(mask.sum()), num_bytes)  # type: ignore[index]
+                self._files[split].count(int(mask.sum()), num_bytes)
         begin = 0
         for row, source, note in item.ends:
             self._count(item, begin, row)
@@ -87,6 +87,7 @@ class ShardWriter:
             # A range that ends before its source does.
             self._end_source(part.sources[-1], None)
         entries = {split: file.finish() for split, file in self._files.items()}
+        shards: dict[str, ShardEntry]
         shards = {split: entry for split, entry in entries.items() if entry is not None}
         return shards, self._sources
 
