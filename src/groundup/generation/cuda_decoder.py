@@ -98,7 +98,7 @@ class CudaDecoder(Decoder):
             self._whole = torch.zeros(5, max_rows, dtype=torch.int64, device=weight.device)
             self._floats = torch.ones(4, max_rows, device=weight.device)
             self._seen = torch.zeros(max_rows, num_columns, dtype=torch.int8, device=weight.device)
-            self._state = State(*self._whole, *self._floats, self._seen)
+            self._state = State._make([*self._whole, *self._floats, self._seen])
             shape = (self.steps_at_once, max_rows)
             self._chosen = torch.zeros(shape, dtype=torch.int64, device=weight.device)
             self._scores = Scores.make(max_rows, num_columns, weight.device)

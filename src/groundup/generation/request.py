@@ -42,27 +42,27 @@ class Sampler:
     """Keeps ids at least this many times as likely as the likeliest."""
 
     def __post_init__(self) -> None:
+        penalty, temperature = self.repetition_penalty, self.temperature
         low, high = _PENALTIES
-        for name, value, is_allowed, bounds in (
-            (
-                "the repetition penalty",
-                self.repetition_penalty,
-                lambda value: low <= value <= high,
-                f"from {low} to {high}",
-            ),
-            ("the temperature", self.temperature, lambda value: value >= 0, "0 (greedy) or more"),
-            ("top-p", self.top_p, lambda value: 0 < value <= 1, "more than 0 and at most 1"),
-            ("min-p", self.min_p, lambda value: 0 <= value <= 1, "from 0 to 1"),
+        has_penalty = _is_number(penalty) and low <= penalty <= high
+        has_temperature = _is_number(temperature) and temperature >= 0
+        has_top_p = _is_number(self.top_p) and 0 < self.top_p <= 1
+        has_min_p = _is_number(self.min_p) and 0 <= self.min_p <= 1
+        for name, value, is_valid, bounds in (
+            ("the repetition penalty", penalty, has_penalty, f"from {low} to {high}"),
+            ("the temperature", temperature, has_temperature, "0 (greedy) or more"),
+            ("top-p", self.top_p, has_top_p, "more than 0 and at most 1"),
+            ("min-p", self.min_p, has_min_p, "from 0 to 1"),
         ):
-            if not _is_number(value) or not is_allowed(value):
+            if not is_valid:
                 raise ConfigError(f"{name} is {value}; it must be {bounds}")
         if self.top_k is not None:
             if type(self.top_k) is not int or self.top_k < 1:
                 raise ConfigError(f"top-k is {self.top_k}; it must be an integer, 1 or more")
             object.__setattr__(self, "top_k", min(self.top_k, _MAX_TOP_K))
-        is_greedy = self.temperature < _MIN_TEMPERATURE
-        temperature = 0.0 if is_greedy else min(float(self.temperature), _MAX_TEMPERATURE)
-        object.__setattr__(self, "temperature", temperature)
+        is_greedy = temperature < _MIN_TEMPERATURE
+        clamped = 0.0 if is_greedy else min(float(temperature), _MAX_TEMPERATURE)
+        object.__setattr__(self, "temperature", clamped)
 
     @property
     def needs_history(self) -> bool:
