@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
+from torch import Tensor
 
 from groundup.generation.decoder import AllowedIds, Decoder
 from groundup.generation.torch_decoder import TorchDecoder
@@ -51,9 +54,13 @@ def fingerprint(model: TransformerLM) -> object:
     Writes through `.data` are not counted by torch: a few values of each weight reveal them.
     """
     parameters = [parameter.detach() for parameter in model.parameters()]
-    weights = [(one.data_ptr(), 0 if one.is_inference() else one._version) for one in parameters]
     values = torch.cat([one.flatten()[:4] for one in parameters]).tolist()
-    return _describe_modules(model), weights, values
+    return _describe_modules(model), weight_versions(parameters), values
+
+
+def weight_versions(parameters: Sequence[Tensor]) -> list[tuple[int, int]]:
+    """Changes where torch counts a write or a parameter gets other data; microseconds."""
+    return [(one.data_ptr(), 0 if one.is_inference() else one._version) for one in parameters]
 
 
 def _describe_modules(model: TransformerLM) -> list[tuple[type, dict[str, object], bool]]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from groundup.errors import ConfigError
 from groundup.generation.decoder import AllowedIds, Decoder, Row
-from groundup.generation.decoder_choice import choose_decoder, fingerprint
+from groundup.generation.decoder_choice import choose_decoder, fingerprint, weight_versions
 from groundup.generation.request import NO_ID, FinishReason, GenerationRequest, NewToken
 from groundup.generation.sampling import Uniforms
 
@@ -35,7 +35,7 @@ class Engine:
         allowed: AllowedIds | None = None,
     ) -> None:
         """`max_rows`, `max_seq_len` (the context if not given) and `allowed` (all ids if not given)
-        are for a model, whose layers and weights may change while no request is running."""
+        are for a model, whose weights may change while no request is running."""
         self._rows: list[Row] = []
         self._has_changed = False
         # Steps in which nothing can happen but a stop id, and whether any row has such ids or asks
@@ -44,11 +44,13 @@ class Engine:
         self._has_stops = self._has_questions = False
         self._handles = itertools.count()
         self._model: TransformerLM | None = None
+        self.decoder: Decoder
         if isinstance(model, torch.nn.Module):
             self._model, self._settings = model, (max_rows, max_seq_len, allowed)
-            self._fingerprint = fingerprint(model)
-            model = choose_decoder(model, *self._settings)
-        self.decoder: Decoder = model
+            self._fingerprint: object = None
+            self.refresh()
+        else:
+            self.decoder = model
 
     @property
     def max_rows(self) -> int:
@@ -71,8 +73,9 @@ class Engine:
             raise ConfigError(f"all {self.max_rows} rows are taken: wait until one is free")
         if request.max_tokens < 1:
             raise ConfigError("max_tokens is 0; it must be 1 or more")
-        if not self._rows:
-            self._follow_model()
+        is_idle = not self._rows and self._model is not None
+        if is_idle and weight_versions(self._parameters) != self._versions:
+            self.refresh()
         request.check_fits(self.decoder.vocab_size, self.decoder.max_seq_len)
         ids = list(request.prompt_ids)
         start = max(0, len(ids) - self.decoder.max_seq_len)
@@ -135,13 +138,18 @@ class Engine:
         """Let all requests leave."""
         self._rows = []
 
-    def _follow_model(self) -> None:
-        """Decode with the layers and weights that the model has now."""
-        if self._model is None:
-            return
+    def refresh(self) -> None:
+        """Decode with the layers and weights that the model has now.
+
+        `add` notices weights that an optimizer or `load_state_dict` changed; hooks, swapped layers
+        and writes through `.data` need this call.
+        """
+        assert self._model is not None
         now = fingerprint(self._model)
         if now != self._fingerprint:
             self._fingerprint = now
+            self._parameters = list(self._model.parameters())
+            self._versions = weight_versions(self._parameters)
             self.decoder = choose_decoder(self._model, *self._settings)
 
     def _slide(self) -> None:

@@ -240,6 +240,8 @@ class LanguageModel:
             engine = None
         if engine is None or engine.max_rows < num_rows:
             engine = self.make_engine(num_rows)
+        else:
+            engine.refresh()
         try:
             yield engine
         finally:
