@@ -103,7 +103,7 @@ def test_the_page_says_what_was_run_why_and_what_came_of_it(seeds: Path) -> None
     text = Page(render(report)).text
     for told in (
         *("How small may a batch be?", "2.0100 ± 0.0248", "3 seeds: 0, 1, 2", "NVIDIA H200"),
-        *("planned", "there was a fox", "groundup train --name b8s0", "✕ diverged", "★ best"),
+        *("1.0 GB", "there was a fox", "groundup train --name b8s0", "✕ diverged", "★ best"),
         "its loss was no finite number at the end, after 1 at step 2",
     ):
         assert told in text

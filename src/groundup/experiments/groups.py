@@ -140,20 +140,6 @@ def differing_settings(runs: Sequence[RunResult]) -> list[str]:
     return [name for name in names if len({_spell(run.settings.get(name)) for run in known}) > 1]
 
 
-def usual_values(groups: Sequence[Group]) -> dict[str, Any]:
-    """The most usual value of each differing setting: what a difference is a difference from.
-
-    A setting has none where two values are equally often, as in a grid.
-    """
-    known = [group.differences for group in groups if group.runs[0].settings]
-    usual = {}
-    for name in known[0] if known else ():
-        (spelled, count), *others = Counter(_spell(one[name]) for one in known).most_common(2)
-        if not others or others[0][1] < count:
-            usual[name] = next(one[name] for one in known if _spell(one[name]) == spelled)
-    return usual
-
-
 def shared_settings(runs: Sequence[RunResult]) -> dict[str, Any]:
     """Settings that all runs have in common."""
     known = [run.settings for run in runs if run.settings]

@@ -158,7 +158,7 @@ def _sections(comparison: Comparison) -> list[Section]:
     folded = {f"{len(shared)} settings all runs share": [Pairs(shared)]} if shared else {}
     differing: list[Block] = ["Nothing but seeds differs."] if table is None else [table]
     sections.append(Section("settings", "Settings", differing, folded))
-    sections.append(Section("cost", "Cost, planned and measured", [cost_table(groups)], {}))
+    sections.append(Section("cost", "Cost", [cost_table(groups)], {}))
     texts = _samples(comparison)
     none: list[Block] = ["No run generated samples: set samples.every_steps."]
     sections.append(Section("samples", "Samples", texts or none, {}))

@@ -9,7 +9,7 @@ from typing import Any
 from groundup.config import flatten
 from groundup.experiments.ablation import BASE, AblationRow
 from groundup.experiments.cost import mean_cost
-from groundup.experiments.groups import Group, show_setting, usual_values
+from groundup.experiments.groups import Group, show_setting
 from groundup.experiments.isoflop import IsoflopResult
 from groundup.experiments.run_result import RunResult
 from groundup.experiments.statistics import Interval
@@ -120,27 +120,18 @@ def results_table(groups: Sequence[Group], measure: str, data_names: Mapping[Any
 
 
 def settings_table(groups: Sequence[Group]) -> Table | None:
-    """The settings in which groups differ; values off the usual one stand out."""
-    usual = {name: show_setting(value) for name, value in usual_values(groups).items()}
-    rows = []
-    for group in groups:
-        cells: dict[str, Cell | str] = {"Runs": group.label}
-        for name, value in group.differences.items():
-            own = show_setting(value) if group.runs[0].settings else UNKNOWN
-            cells[name] = Cell(own, is_strong=own not in (usual.get(name, own), UNKNOWN))
-        rows.append(cells)
-    if not rows or len(rows[0]) == 1:
+    """The settings in which groups differ."""
+    if not groups or not groups[0].differences:
         return None
+    rows = [
+        {"Runs": group.label, **{k: show_setting(v) for k, v in group.differences.items()}}
+        for group in groups
+    ]
     return Table.of("Settings that differ", rows, "settings")
 
 
 def cost_table(groups: Sequence[Group]) -> Table:
-    """What a run of each group was planned to cost beside what it did cost on average."""
-
-    def against(show: Callable[[float], str], measured: Any, planned: Any) -> Cell:
-        told, expected = shown(show, measured), shown(show, planned)
-        return Cell(told, "" if expected in (UNKNOWN, told) else f"planned {expected}")
-
+    """What a run of each group cost on average."""
     rows = []
     for group in groups:
         cost = mean_cost([run.cost for run in group.counted or group.runs])
@@ -149,16 +140,14 @@ def cost_table(groups: Sequence[Group]) -> Table:
                 "Runs": group.label,
                 "Parameters": shown(show_count, cost.num_parameters),
                 "Compute": shown(show_flops, cost.flops),
-                "Tokens": against(show_count, cost.tokens, cost.planned_tokens),
-                "Tokens per second": against(
-                    show_count, cost.tokens_per_second, cost.planned_tokens_per_second
-                ),
-                "MFU": against("{:.1%}".format, cost.mfu, cost.planned_mfu),
-                "Wall clock": against(format_duration, cost.seconds, cost.planned_seconds),
-                "Memory": against(show_bytes, cost.memory_bytes, cost.planned_bytes),
+                "Tokens": shown(show_count, cost.tokens),
+                "Tokens per second": shown(show_count, cost.tokens_per_second),
+                "MFU": shown("{:.1%}".format, cost.mfu),
+                "Wall clock": shown(format_duration, cost.seconds),
+                "Memory": shown(show_bytes, cost.memory_bytes),
             }
         )
-    return Table.of("Cost, measured and planned", rows, "cost")
+    return Table.of("Cost of a run", rows, "cost")
 
 
 def runs_table(runs: Sequence[RunResult]) -> Table:
