@@ -1,5 +1,6 @@
 """`groundup serve` as a process with real signals, and what it says of a wrong command line."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -25,7 +26,7 @@ from groundup.serving.launch import (
     free_memory_bytes,
     raise_file_limit,
 )
-from groundup.serving.settings import TOKEN_VARIABLE, read_tokens
+from groundup.serving.settings import TOKEN_VARIABLE, ServerSettings, read_tokens
 
 # For a test that fails: no machine is so slow.
 PATIENCE_SECONDS = 120.0
@@ -270,3 +271,19 @@ def test_connections_stay_below_the_limit_of_files() -> None:
         assert raise_file_limit(100) == 100
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_signal_sets_an_alarm_that_ends_a_hung_process(
+    language_model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signal, "signal", lambda *given: None)
+    settings = ServerSettings(port=0, max_rows=1, drain_seconds=50)
+    server = launching.make_server({"tiny": language_model}, settings)
+    server._loop = asyncio.new_event_loop()
+    try:
+        server.handle_exit(signal.SIGTERM, None)
+        assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 50
+        assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        server._loop.close()
