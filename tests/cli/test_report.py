@@ -7,7 +7,6 @@ import pytest
 
 from groundup.cli.arguments import parse
 from groundup.cli.report import Arguments, run
-from groundup.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)
@@ -37,8 +36,8 @@ def test_runs_are_found_by_name_and_the_page_says_where_it_is(
 
 
 def test_a_folder_of_runs_is_all_of_them(here: Path) -> None:
-    report("runs", "--out", "pages/all.html", "--why", "to see")
-    assert "to see" in (here / "pages" / "all.html").read_text("utf-8")
+    report("runs", "--out", "pages/all.html")
+    assert "slow" in (here / "pages" / "all.html").read_text("utf-8")
 
 
 def test_names_cannot_command_the_terminal(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,23 +46,6 @@ def test_names_cannot_command_the_terminal(here: Path, capsys: pytest.CaptureFix
     printed = capsys.readouterr().out
     assert "\x1b" not in printed
     assert "\nerror" not in printed
-
-
-def test_a_finding_is_given_by_word_or_by_file(here: Path) -> None:
-    report("runs", "--finding", "The fast one, by far.")
-    assert "The fast one, by far." in (here / "report.html").read_text("utf-8")
-    (here / "words.txt").write_text("Für beide: zu früh.\n", "utf-8")
-    report("runs", "--finding", "@words.txt")
-    assert "Für beide: zu früh." in (here / "report.html").read_text("utf-8")
-
-
-def test_a_finding_that_cannot_be_read_is_a_mistake(here: Path) -> None:
-    with pytest.raises(ConfigError, match=r"words\.txt cannot be read"):
-        report("runs", "--finding", "@words.txt")
-    (here / "words.txt").write_bytes(b"\xff")
-    with pytest.raises(ConfigError, match=r"words\.txt is not UTF-8 text"):
-        report("runs", "--finding", "@words.txt")
-    assert not (here / "report.html").exists()
 
 
 def test_a_torn_line_is_told_at_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,15 +1,11 @@
 """`groundup ablate`: what each part of a recipe is worth, at its own best learning rate."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 from tyro.conf import Positional
 
 from groundup.config import Settings
-
-if TYPE_CHECKING:
-    from groundup.experiments.spec import SweepConfig
 
 
 class Arguments(Settings):
@@ -74,27 +70,8 @@ def run(arguments: Arguments) -> int:
     if arguments.dry_run:
         first = spec.model_copy(update={"seeds": spec.seeds[:1]})
         print_outlook(first, path, "trials of the first seed")
-        print_what_follows(spec, arguments.extra_rates)
         return 0
     outcome = run_ablation(spec, path, extra_rates=arguments.extra_rates, jobs=arguments.jobs)
     if outcome.stopped_by is None:
         print_outcome(path)
     return exit_status(outcome.stopped_by, path)
-
-
-def print_what_follows(spec: "SweepConfig", extra_rates: int) -> None:
-    """The trials that depend on how the first ones end."""
-    from groundup.experiments.trials import LEARNING_RATE
-
-    if extra_rates and len(set(spec.grid[LEARNING_RATE])) > 1:
-        print(
-            f"more may follow: a variant that is best at an end of the learning rates tries up to "
-            f"{extra_rates} beyond"
-        )
-    if len(spec.seeds) > 1:
-        seeds = ", ".join(map(str, spec.seeds[1:]))
-        num_more = (len(spec.seeds) - 1) * len(spec.variants)
-        print(
-            f"then each is repeated at its best learning rate with seeds {seeds}: {num_more} "
-            f"trial{'' if num_more == 1 else 's'} more"
-        )

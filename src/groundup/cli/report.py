@@ -26,13 +26,6 @@ class Arguments(Settings):
     title: str | None = None
     """What the page is called; the sweep's name or the runs' if not given."""
 
-    why: str = ""
-    """What the runs were to find out, in a sentence or two; the sweep's own words if not given."""
-
-    finding: str | None = None
-    """What you make of it, in your own words, or @FILE that holds them; finding.txt in the folder
-    of a sweep if not given."""
-
 
 def run(arguments: Arguments) -> None:
     """Read, compare, write, and say what came out."""
@@ -41,28 +34,16 @@ def run(arguments: Arguments) -> None:
     from groundup.files import write_text_atomic
 
     out = arguments.out or Path("report.html")
-    check_output(out)
+    if out.is_dir() or out.suffix not in (".html", ".htm"):
+        raise ConfigError(f"--out {out} must be a file that ends in .html")
     paths = [find_path(run) for run in arguments.runs]
-    comparison = compare(
-        paths,
-        title=arguments.title,
-        why=arguments.why,
-        finding=read_finding(arguments.finding),
-    )
+    comparison = compare(paths, title=arguments.title)
     write_text_atomic(out, render(comparison))
     for study in comparison.studies:
         print_document_table(study.tables[0])
     print_document_table(comparison.results)
     print_lines((*comparison.warnings, *run_notes(comparison.runs)))
     print_lines([f"written: {out}"])
-
-
-def check_output(out: Path) -> None:
-    """Refuse a place that could not be written to, before there is something to lose."""
-    if out.is_dir():
-        raise ConfigError(f"--out {out} is a folder: name a file, such as {out / 'report.html'}")
-    if out.suffix not in (".html", ".htm"):
-        raise ConfigError(f"--out {out} must end in .html")
 
 
 def print_document_table(table: "Table") -> None:
@@ -89,24 +70,6 @@ def print_lines(lines: Iterable[str]) -> None:
 
     for line in lines:
         print(" ".join(visible(line).split()))
-
-
-def read_finding(words: str | None) -> str | None:
-    """The words themselves, or what stands in the file that they name."""
-    if words is None or not words.startswith("@"):
-        return words
-    path = Path(words[1:])
-    try:
-        return path.read_text("utf-8")
-    except OSError as error:
-        raise ConfigError(
-            f"--finding {words}: {path} cannot be read ({error.strerror}); name a text file after "
-            f"the @, or write the words themselves"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"--finding {words}: {path} is not UTF-8 text; save it as such"
-        ) from error
 
 
 def find_path(run: str) -> Path:

@@ -1,15 +1,11 @@
 """`groundup scaling`: a ladder of sizes at fixed compute, the laws through it, and their test."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 from tyro.conf import Positional
 
 from groundup.config import Settings
-
-if TYPE_CHECKING:
-    from groundup.experiments.spec import SweepConfig
 
 
 class Arguments(Settings):
@@ -71,23 +67,8 @@ def run(arguments: Arguments) -> int:
     path = arguments.folder / spec.name
     if arguments.dry_run:
         print_outlook(spec, path)
-        if arguments.check:
-            print_what_follows(spec)
         return 0
     outcome = run_isoflop(spec, path, check=arguments.check, jobs=arguments.jobs)
     if outcome.stopped_by is None:
         print_outcome(path)
     return exit_status(outcome.stopped_by, path)
-
-
-def print_what_follows(spec: "SweepConfig") -> None:
-    """The trials that depend on how the ladder ends: the next budget is known, its size is not."""
-    from groundup.experiments.isoflop import budget_of
-    from groundup.experiments.trials import LEARNING_RATE
-
-    *_, before, last = sorted(set(map(budget_of, spec.variants)))
-    count = len(spec.grid[LEARNING_RATE]) * len(spec.seeds)
-    print(
-        f"then {count} more trial{'' if count == 1 else 's'} of {last * last / before:.3g} FLOPs "
-        f"with the predicted size, not counted above"
-    )
