@@ -76,22 +76,22 @@ class GenerationSettings(Settings):
     `Sampler` and `GenerationRequest` check the values.
     """
 
-    max_tokens: int = Field(256, ge=0)
+    max_tokens: int = Field(256, ge=0, le=10**9)
     """Generate at most this many tokens; the end of the document usually comes first."""
 
-    temperature: float = 1.0
+    temperature: float = Field(1.0, le=1e6)
     """Below 1: likelier tokens; above 1: more random; 0 always takes the likeliest token."""
 
-    top_p: float = 1.0
+    top_p: float = Field(1.0, le=1e6)
     """Sample from the fewest likeliest tokens whose probabilities sum to at least this."""
 
-    top_k: int | None = None
+    top_k: int | None = Field(None, le=10**9)
     """Sample from this many of the likeliest tokens."""
 
-    min_p: float | None = None
+    min_p: float | None = Field(None, le=1e6)
     """Leave out tokens less than this many times as likely as the likeliest."""
 
-    repetition_penalty: float | None = None
+    repetition_penalty: float | None = Field(None, le=1e6)
     """Above 1, make tokens that the text already holds less likely."""
 
     stop: Annotated[
