@@ -167,6 +167,7 @@ def test_what_a_search_leaves_out_is_not_left(
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [
+        ({"settings": {"data.mix": ["nothere=1"], "model.vocab_size": 300}}, "nothere"),
         (
             {"grid": {"data.shards": ["SHARDS", "nothere"]}},
             "trial shards=nothere+seed=0: folder nothere does not exist",

@@ -310,7 +310,7 @@ def _check_data(spec: SweepConfig, folder: SweepFolder, outlook: Outlook) -> Non
     indexes = dict[Path, ShardIndex]()
     for trial in left:
         data = trial.config.data
-        needed = {(_SHARDS, data.shards)}
+        needed = {(_SHARDS, shards) for shards in data.folders}
         if states[trial.name] == "to run":
             # One that has begun carries its own copy.
             needed.add((_TOKENIZER, data.tokenizer))
@@ -332,6 +332,7 @@ def _check_data(spec: SweepConfig, folder: SweepFolder, outlook: Outlook) -> Non
             # Conversations take the place of the shards; a search will give another size.
             continue
         try:
-            check_vocabulary(indexes[data.shards], trial.config.model.vocab_size)
+            for shards in data.folders:
+                check_vocabulary(indexes[shards], trial.config.model.vocab_size)
         except ConfigError as error:
             raise ConfigError(f"trial {trial.name}: {error}") from error
