@@ -13,7 +13,7 @@ from groundup.errors import MissingExtraError
 from groundup.planner.flops import training_flops_per_token
 from groundup.runs.config import RunConfig
 from groundup.training.loop import train
-from groundup.training.metrics import Meter, MetricsWriter, show_record, show_speed
+from groundup.training.metrics import Meter, MetricsWriter, show_record
 
 MakeConfig = Callable[..., RunConfig]
 
@@ -32,22 +32,12 @@ RECORD = {
 
 
 def test_the_console_line_has_everything_a_person_wants() -> None:
+    skipped = {"step": 7, "skipped": True, "reason": "the loss is nan", "loss": float("nan")}
+    assert "step 7/9  skipped: the loss is nan" in show_record(skipped, 9)
     assert show_record(RECORD, 2500, seconds_left=3723) == (
         "step   100/2,500  loss 3.2100  validation loss 3.3000  learning rate 1.00e-03  "
         "gradient norm 0.500  2.64M tokens/s  MFU 29.8%  62.0 minutes left"
     )
-
-
-@pytest.mark.parametrize(
-    ("speed", "text"), [(12.3, "12"), (1234.0, "1.23k"), (45_600.0, "45.6k"), (4.5e6, "4.50M")]
-)
-def test_speeds_have_three_digits(speed: float, text: str) -> None:
-    assert show_speed(speed) == text
-
-
-def test_the_console_line_of_a_skipped_step_says_why() -> None:
-    record = {"step": 7, "skipped": True, "reason": "the loss is nan", "loss": float("nan")}
-    assert "step 7/9  skipped: the loss is nan" in show_record(record, 9)
 
 
 def test_the_time_left_is_that_of_the_progress_to_come(

@@ -1,9 +1,6 @@
 """How a run computes: every "auto" resolved, switches put back, compiled models equal, its peak."""
 
-import copy
 import functools
-import io
-import json
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,13 +11,10 @@ import torch
 from groundup.distributed.process_group import ALONE, World
 from groundup.errors import ConfigError
 from groundup.runs.config import RunConfig
-from groundup.runs.folder import RunFolder
 from groundup.runtime import is_onednn_slow
 from groundup.training import machine
 from groundup.training import resolve as resolving
-from groundup.training.clock import Clock
 from groundup.training.execution import autocast, compile_model, describe_kernels, switches
-from groundup.training.loop import train
 from groundup.training.machine import Machine, core_peak, find_peak
 from groundup.training.resolve import planned_memory, resolve_device, sequences_to_evaluate
 
@@ -264,27 +258,6 @@ def test_a_compiled_model_computes_the_same(
         torch.testing.assert_close(first.grad, second.grad, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute")
-@pytest.mark.parametrize("mode", ["blocks", "model"])
-def test_a_copy_of_a_compiled_model_has_weights_of_its_own(
-    make_config: MakeConfig, build: Any, monkeypatch: pytest.MonkeyPatch, mode: str
-) -> None:
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
-    model = build(make_config()).model
-    compile_model(model, make_config("run", {"compile": mode}))
-    saved = io.BytesIO()
-    torch.save(model, saved)
-    saved.seek(0)
-    ids = torch.arange(16)[None]
-    before = model(ids).detach()
-    for copied in (copy.deepcopy(model), torch.load(saved, weights_only=False)):
-        torch.testing.assert_close(copied(ids), before)
-        with torch.no_grad():
-            copied.token_embedding.weight.zero_()
-        assert not torch.allclose(copied(ids), before)
-        torch.testing.assert_close(model(ids), before)
-
-
 @pytest.fixture
 def fresh() -> Iterator[None]:
     """Nothing has been measured, as in a new process; nor is what a test measures kept."""
@@ -331,15 +304,3 @@ def test_threads_add_up_and_each_precision_is_measured_once(
     assert find_peak(config) == 2 * one
     assert find_peak(half) == one and find_peak(half) == one
     assert matmuls == ["float32", "bfloat16"]
-
-
-def test_another_peak_is_no_other_condition_of_a_resume(make_config: MakeConfig) -> None:
-    config = make_config()
-    train(config, clock=Clock(stop_after=3))
-    folder = RunFolder(config.run_folder)
-    begun = {**folder.read_environment(), "peak_flops_per_second": 1.0}
-    folder.environment_file.write_text(json.dumps(begun), "utf-8")
-    train(config, resume=True, clock=Clock(stop_after=6))
-    environment = folder.read_environment()
-    assert environment["resumes"][0]["changes"] == []
-    assert environment["peak_flops_per_second"] == 1.0
