@@ -6,7 +6,6 @@ and the run folder holds it. Resolving a resolved run changes nothing.
 
 import logging
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from groundup.config import flatten
@@ -116,8 +115,10 @@ def with_vocabulary(config: RunConfig) -> RunConfig:
 
     Shards that cannot be read change nothing: training says what is wrong with them.
     """
-    index = find_index(Path(config.data.shards))
-    if "vocab_size" in config.model.model_fields_set or index is None:
+    if "vocab_size" in config.model.model_fields_set:
+        return config
+    index = find_index(config.data.shards)
+    if index is None:
         return config
     model = config.model.model_copy(update={"vocab_size": index.vocab_size})
     return _changed(config, model=model)
