@@ -1,6 +1,5 @@
 """`groundup export` and `groundup import huggingface` on a run that was trained here."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +30,6 @@ def test_a_trained_run_goes_out_and_comes_back(
     )
     first, second = (model.state_dict() for model in models)
     assert all(torch.equal(first[name], second[name]) for name in first | second)
-
-
-def test_the_card_has_the_figures_of_the_training(tmp_path: Path) -> None:
-    assert main(["export", "small", str(tmp_path / "out"), "--to", "huggingface"]) == 0
-    card = (tmp_path / "out" / "README.md").read_text("utf-8")
-    lines = Path("runs/small/metrics.jsonl").read_text("utf-8").splitlines()
-    record = next(one for line in reversed(lines) if "validation_loss" in (one := json.loads(line)))
-    assert f"| validation loss (step 12) | {record['validation_loss']:.4f} |" in card
-    assert f"| validation perplexity | {record['perplexity']:.3f} |" in card
-    assert f"| validation bits per byte | {record['bits_per_byte']:.4f} |" in card
-    environment = json.loads(Path("runs/small/environment.json").read_text("utf-8"))
-    assert environment["data"]["content"] in card and "stories.txt" in card
 
 
 def test_a_file_for_llama_cpp_and_its_options(tmp_path: Path) -> None:
