@@ -21,13 +21,13 @@ def print_plan(results: Mapping[str, Any]) -> None:
     rows = [(_words(name), f"{n:,}", f"{n / parts['total']:.1%}") for name, n in parts.items()]
     print_table("parameters", ("part", "parameters", "fraction"), rows)
     layers = flops["per_layer"]
-    rows = [
+    lines = [
         (_words(name), f"{layers[name]:,}" if name in layers else "", f"{n:,}", show_flops(n))
         for name, n in flops.items()
         if name not in ("num_tokens", "per_layer")
     ]
     title = f"operations of a forward pass of {flops['num_tokens']:,} tokens"
-    print_table(title, ("part", "a layer", "all", ""), rows)
+    print_table(title, ("part", "a layer", "all", ""), lines)
     for name in ("by_size", "by_context"):
         _print_columns(f"fractions {_words(name)}", results["shares"][name])
     memory, duration = results["memory"], results["duration"]
