@@ -315,28 +315,11 @@ def test_damaged_metrics_stop_no_resume(
     train(config, clock=Clock(stop_after=6))
     folder = RunFolder(config.run_folder)
     lines = folder.metrics_file.read_bytes().splitlines(keepends=True)
-    damaged = b"".join([*lines[:2], *DAMAGED_LINES, *lines[2:]])
-    folder.metrics_file.write_bytes(damaged)
+    folder.metrics_file.write_bytes(b"".join([*lines[:2], *DAMAGED_LINES, *lines[2:], b'{"st']))
     train(config, resume=True)
     assert [record["step"] for record in records_of(config)] == list(range(1, 13))
-    assert (folder.path / "metrics.damaged-1.jsonl").read_bytes() == damaged
     [warning] = [text for text in caplog.messages if "damaged lines" in text]
-    assert "metrics.damaged-1.jsonl" in warning and "(6)" in warning
-    train(config, resume=True)
-    assert not (folder.path / "metrics.damaged-2.jsonl").exists()
-
-
-def test_a_torn_last_record_is_written_again(make_config: MakeConfig, records_of: Any) -> None:
-    config = make_config()
-    train(config)
-    before, file = records_of(config), RunFolder(config.run_folder).metrics_file
-    file.write_bytes(file.read_bytes()[:-20])
-    train(config, resume=True)
-    *others, last = records_of(config)
-    assert others == before[:-1]
-    for name in ("step", "tokens", "loss", "validation_loss", "bits_per_byte"):
-        assert last[name] == before[-1][name]
-    assert not list(file.parent.glob("metrics.damaged*"))
+    assert warning.endswith(" 6")
 
 
 def test_clocks_and_tokens_go_on_after_a_resume_and_a_finished_run_resumes_to_nothing(

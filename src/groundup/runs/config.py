@@ -29,19 +29,17 @@ class DataConfig(Settings):
     removed: ClassVar[Mapping[str, tuple[Any, ...]]] = {"order": ("epochs",)}
 
     shards: Path = _SHARDS
-    """The folder that groundup data prepare wrote. With data.mix, the one whose validation split
-    measures the run: the first of the mix if not given."""
+    """The folder that groundup data prepare wrote; of data.mix, the one to validate on."""
 
     mix: tuple[str, ...] = ()
-    """Several folders of shards, each with its weight, as in stories=0.7 articles=0.3: of so many
-    samples in ten thousand the text is from each. All must be of one tokenizer."""
+    """Folders of shards of one tokenizer, each with its weight: stories=0.7 articles=0.3."""
 
     tokenizer: Path = Path("tokenizer.json")
     """The tokenizer the shards were encoded with; the run folder gets a copy."""
 
     mask_documents: bool = False
-    """Let tokens attend to their own document alone: a lower loss where documents are shorter than
-    the context. On a GPU it is slower: attention is torch's then."""
+    """Let tokens attend to their own document alone: lower loss on short documents, slower on
+    GPUs."""
 
     verify: bool = True
     """Hash every shard before the first step; without it only sizes and ids are compared."""
@@ -55,47 +53,42 @@ class DataConfig(Settings):
         if not mix or not isinstance(mix, list | tuple):
             return values
         folders = parse_weights(map(str, mix), "data.mix")
-        shards = values.get("shards")
-        is_given = shards is not None and Path(str(shards)) != _SHARDS
-        if not is_given and str(_SHARDS) not in folders:
+        shards = values.get("shards") or _SHARDS
+        if Path(str(shards)) == _SHARDS and str(_SHARDS) not in folders:
             shards = next(iter(folders))
-        return {**values, "mix": tuple(map(str, mix)), "shards": shards or _SHARDS}
+        return {**values, "mix": tuple(map(str, mix)), "shards": shards}
 
     @property
     def folders(self) -> dict[Path, float]:
         """The folders of shards, each with its weight."""
-        weights = parse_weights(self.mix, "data.mix")
-        return {Path(name): weight for name, weight in weights.items()} or {self.shards: 1.0}
+        weights = parse_weights(self.mix, "data.mix") or {str(self.shards): 1.0}
+        return {Path(name): weight for name, weight in weights.items()}
 
 
 class TuningConfig(Settings):
-    """Supervised tuning, as groundup tune does it: the answers of conversations are learned."""
+    """Supervised fine-tuning on the answers of conversations, as groundup tune does it."""
 
     chats: tuple[Path, ...] = ()
-    """Files of conversations, which take the place of the shards: JSON lines with messages, or with
-    a prompt and its completion."""
+    """Files to learn from instead of shards: JSON lines with messages, or prompt and completion."""
 
     template: Path | None = None
-    """A file with the chat template in Jinja; the tokenizer's own, or ChatML, if not given."""
+    """A file with a chat template in Jinja; the tokenizer's own, or ChatML, if not given."""
 
     validation_fraction: float = Field(0.05, ge=0, le=0.5)
-    """The fraction of the conversations that is held out for validation, one at least; none if
-    0."""
+    """The fraction of the conversations held out for validation, one at least; none if 0."""
 
     lora_rank: int | None = Field(None, ge=1, le=2**16)
-    """Learn low-rank adapters of this rank beside frozen weights, and the rows of the special
-    tokens; all weights learn if not given."""
+    """Learn LoRA adapters of this rank, and the rows of special tokens; all weights if None."""
 
 
 class Interval(Settings):
     """How often something happens: every so many steps, or after each fraction of the run."""
 
     every_steps: int | None = Field(None, ge=0, le=MAX_STEPS)
-    """Steps from one to the next; 0 is at the end alone. Goes before every_fraction if given."""
+    """Steps from one to the next; 0 is at the end alone. Overrules every_fraction."""
 
     every_fraction: float = Field(0.1, ge=0, le=1)
-    """The fraction of the run, of its steps or its minutes, from one to the next; 0 is at the end
-    alone."""
+    """The fraction of the run, of its steps or its minutes, from one to the next."""
 
     @property
     def is_never(self) -> bool:
@@ -103,8 +96,7 @@ class Interval(Settings):
 
 
 class EvaluationConfig(Interval):
-    """How the run is measured on the validation split and on tasks; once more at the end.
-    Checkpoints of which the best is kept are measured as well."""
+    """How the run is measured on the validation split and on tasks; once more at the end."""
 
     num_windows: int | None = Field(256, ge=1, le=10**9)
     """How many windows of the split to use, the same ones each time; all of it if None."""
@@ -117,7 +109,7 @@ class EvaluationConfig(Interval):
 
 
 class CheckpointConfig(Interval):
-    """What is kept of the run on disk; a checkpoint is also written at the end and on a signal."""
+    """What is kept on disk; a checkpoint is also written at the end and on a signal."""
 
     keep_last: int = Field(3, ge=1, le=MAX_STEPS)
     """How many of the newest to keep."""
@@ -151,7 +143,7 @@ class SampleConfig(Interval):
     every_fraction: float = Field(0.0, ge=0, le=1)
     """The fraction of the run from one sample to the next; 0 generates none."""
 
-    prompts: tuple[str, ...] = ("Once upon a time",)
+    prompts: tuple[str, ...] = Field(("Once upon a time",), min_length=1)
     """The prompts to continue."""
 
     max_tokens: int = Field(64, ge=1, le=10**6)
@@ -171,19 +163,18 @@ class DistributedConfig(Settings):
     """How several processes, started by torchrun, train one run together."""
 
     strategy: Literal["auto", "ddp", "fsdp", "hsdp"] = "auto"
-    """A copy of everything on each rank (ddp); weights, gradients and optimizer state sharded over
-    all ranks (fsdp), or over those of a machine with copies between machines (hsdp). auto takes ddp
-    where the model fits."""
+    """A copy of everything on each rank (ddp), shards over all ranks (fsdp), or shards within a
+    machine and copies between machines (hsdp). auto takes ddp where the model fits."""
 
     reduction: Literal["auto", "exact", "fast"] = "auto"
-    """exact adds gradients in one fixed order, so that any number of ranks gives the same bits;
-    fast lets the backend choose the order. auto is exact on CPUs and with --deterministic."""
+    """exact gives the same bits on any number of ranks; fast lets the backend choose the order of
+    the sum. auto is exact on CPUs and with --deterministic."""
 
     reduce_dtype: Literal["float32", "bfloat16"] = "float32"
     """What gradients are sent in by the fast reduction."""
 
     recompute: bool = False
-    """Compute the activations of a block again in the backward pass instead of keeping them."""
+    """Activation checkpointing: compute a block's activations again in the backward pass."""
 
     timeout_minutes: float = Field(10.0, gt=0, le=100_000)
     """How long a rank may keep the others waiting before the run ends."""
@@ -205,18 +196,17 @@ class RunConfig(Settings):
     """Where run folders are made."""
 
     start_from: Path | None = None
-    """Begin with the weights of the run in this folder instead of new ones. Its model settings and
-    its tokenizer must be this run's; the context may differ, and the vocabulary may grow."""
+    """Begin with the weights of the run in this folder. Model and tokenizer must be the same; the
+    context may differ, and the vocabulary may grow."""
 
     num_steps: int | None = Field(None, ge=1, le=MAX_STEPS)
     """Optimizer steps to take; 5,000 if neither this nor minutes nor epochs is given."""
 
     minutes: float | None = Field(None, gt=0, le=10**7)
-    """Train for this long: the schedule follows the clock, and the run ends when the time is up, or
-    after num_steps if that comes first."""
+    """Train for this long: the schedule follows the clock, and num_steps may end the run sooner."""
 
     epochs: float | None = Field(None, gt=0, le=10**6)
-    """Take as many steps as reading the data this often needs, unless num_steps is given."""
+    """Take the steps that reading the data this often needs, unless num_steps is given."""
 
     batch_size: int = Field(32, ge=1, le=_MAX_SEQUENCES)
     """Sequences in one optimizer step."""
@@ -224,20 +214,17 @@ class RunConfig(Settings):
     micro_batch_size: Annotated[int, Field(ge=1, le=_MAX_SEQUENCES)] | Literal["auto"] | None = (
         "auto"
     )
-    """Sequences in memory at once, a divisor of batch_size: as many as the planner says fit (auto;
-    on a CPU no more than keep it busy or fit into half of the memory), all (None), or a number.
-    Same gradients."""
+    """Sequences in memory at once, a divisor of batch_size: as many as fit (auto), all (None), or
+    a number. Same gradients."""
 
     clip_norm: float | None = Field(1.0, gt=0, le=1e12)
     """Clip the gradient norm to this; never if None."""
 
     z_loss: float = Field(0.0, ge=0, le=1e6)
-    """Weight of the squared log of the softmax denominator, which keeps logits small. It is part of
-    the training loss that is shown, not of the validation loss."""
+    """Weight of the squared log of the softmax denominator, which keeps logits small."""
 
     multi_token_weight: float = Field(0.0, ge=0, le=10)
-    """Weight of predicting the token after the next as well, falling to 0 over the first 60% of the
-    steps: a run learns more from the same text. Losses are of the next token, whatever it is."""
+    """Weight of predicting the token after the next as well; it falls to 0 over 60% of the run."""
 
     max_skipped_steps: int = Field(5, ge=1, le=MAX_STEPS)
     """Stop after this many steps in a row whose loss or gradients are not finite."""
@@ -249,9 +236,8 @@ class RunConfig(Settings):
     """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
 
     precision: Literal["auto", "float32", "bfloat16", "float8"] = "auto"
-    """Of matmuls; weights stay in float32. auto is bfloat16 on GPUs that have it, else float32.
-    float8 is bfloat16 with most matmuls of a training step in 8 bits, on GPUs from Hopper on.
-    A CPU without bfloat16 instructions refuses bfloat16."""
+    """Of matmuls; weights stay in float32. auto is bfloat16 on GPUs that have it; float8, on GPUs
+    from Hopper on, is bfloat16 with most matmuls of a step in 8 bits."""
 
     compile: Annotated[
         Literal["auto", "off", "blocks", "model"],
@@ -261,7 +247,7 @@ class RunConfig(Settings):
     """Compile each block or the model as one; auto compiles on CUDA alone."""
 
     cuda_graph: bool = True
-    """Record a step on CUDA once and replay it, so that the host never holds the device up."""
+    """Record a step on CUDA once and replay it."""
 
     tf32: bool = True
     """Let CUDA multiply float32 matrices with 10 bits of mantissa."""
@@ -270,7 +256,7 @@ class RunConfig(Settings):
     """Use kernels that give the same bits each time; CUDA needs it for an exact resume."""
 
     num_threads: int | None = Field(None, ge=1, le=1_024)
-    """CPU threads of torch; torch's own choice if not given. Another number, other last bits."""
+    """CPU threads of torch; changing it may change the last bits of the result."""
 
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
@@ -325,13 +311,9 @@ class RunConfig(Settings):
                 f"micro_batch_size {self.micro_batch_size}: choose a divisor of batch_size"
             )
         if self.tuning.lora_rank is not None and self.start_from is None:
-            raise ValueError(
-                "tuning.lora_rank adapts the weights of another run: set start_from to its folder"
-            )
+            raise ValueError("tuning.lora_rank adapts another run: set start_from to its folder")
         if self.tuning.chats and self.multi_token_weight:
             raise ValueError("multi_token_weight is not for tuning.chats: set it to 0")
-        if not self.samples.is_never and not self.samples.prompts:
-            raise ValueError("samples.prompts is empty: give a prompt, or set every_fraction to 0")
         return self
 
 
@@ -347,11 +329,8 @@ COUNTED_IN_STEPS = (
 
 
 def in_fractions(config: RunConfig, chosen: Collection[str] = ()) -> dict[str, Any]:
-    """The settings counted in steps of `config`, by dotted name, as fractions of its num_steps, so
-    that they suit a run of any length.
-
-    chosen: dotted names of settings that a person set, which stay as they are.
-    """
+    """The settings counted in steps, by dotted name, as fractions of num_steps, so that they suit a
+    run of any length; those `chosen` by a person stay as they are."""
     values: dict[str, Any] = {}
     for name in COUNTED_IN_STEPS:
         section, _, setting = name.partition(".")
@@ -364,11 +343,8 @@ def in_fractions(config: RunConfig, chosen: Collection[str] = ()) -> dict[str, A
 
 def model_of(settings: Mapping[str, Any]) -> ModelConfig | None:
     """The model that a run's settings by dotted names describe; None where they do not fit."""
-    values = {
-        name.removeprefix("model."): value
-        for name, value in settings.items()
-        if name.startswith("model.")
-    }
+    prefix = "model."
+    values = {key[len(prefix) :]: settings[key] for key in settings if key.startswith(prefix)}
     try:
         return ModelConfig.model_validate(values) if values else None
     except ValidationError:

@@ -9,11 +9,15 @@
 
 import contextlib
 import fcntl
+import glob
 import json
+import logging
+import math
 import os
 import re
+import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,8 +28,8 @@ from groundup.config import flatten, load_settings, save_yaml
 from groundup.errors import ConfigError
 from groundup.files import locked, parse_json, remove_stale_temporaries, write_json_atomic
 from groundup.runs.config import RunConfig
-from groundup.runs.metrics import is_number
-from groundup.runs.outcome import Outcome, log_to_file, parse_outcome
+from groundup.runs.metrics import as_float
+from groundup.runs.outcome import Outcome, parse_outcome
 from groundup.runs.plain_files import open_plain_file, read_tail
 
 if TYPE_CHECKING:
@@ -40,6 +44,7 @@ _CLAIM_SECONDS = 1.0
 _MAX_JSON_BYTES = 2**20
 # YAML is read slowly, so that a large file of it would hold a reader up.
 _MAX_YAML_BYTES = 2**16
+_DAMAGE = (ConfigError, OSError, ValueError, TypeError, AttributeError, RecursionError)
 
 
 @dataclass
@@ -90,7 +95,7 @@ class RunFolder:
     def claim(self, *, resume: bool) -> Iterator[None]:
         """Hold the folder, so that no second trainer writes there; make it for a new run.
 
-        If the block fails before the run has begun, what was made for it is removed again.
+        If the block fails before the run has begun, a folder that was made is removed again.
         """
         if resume and not self.has_run():
             raise ConfigError(
@@ -99,30 +104,26 @@ class RunFolder:
             )
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"{self.path} is a file: choose another --name for the run")
-        folders = [path for path in (self.path, *self.path.parents) if not path.exists()]
+        is_new = not self.path.exists()
         self.path.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
             until = time.monotonic() + _CLAIM_SECONDS
-            while not (is_ours := stack.enter_context(locked(self.path))):
+            while not stack.enter_context(locked(self.path)):
                 stack.close()
                 if time.monotonic() > until:
-                    break
+                    raise ConfigError(
+                        f"another process is training in {self.path}: wait until it is done, or "
+                        f"choose another --name"
+                    )
                 time.sleep(0.02)
-            if not is_ours:
-                raise ConfigError(
-                    f"another process is training in {self.path}: wait until it is done, or choose "
-                    f"another --name"
-                )
             if not resume:
                 self._refuse_existing()
             remove_stale_temporaries(self.path)
-            early = (self.log_file, self.tokenizer_file, self.environment_file, self.outcome_file)
-            files = [file for file in early if not file.exists()]
             try:
                 yield
             except BaseException:
-                if not self.has_run():
-                    _take_back(files, folders)
+                if is_new and not self.has_run():
+                    shutil.rmtree(self.path, ignore_errors=True)
                 raise
 
     def begin(self, config: RunConfig, tokenizer: "Tokenizer", environment: dict[str, Any]) -> None:
@@ -136,24 +137,18 @@ class RunFolder:
 
     def read_settings(self) -> dict[str, Any]:
         """config.yaml by flat dotted names, unchecked; nothing while it is missing or damaged."""
-        text = self._read_small(self.config_file)
-        try:
+        text = self._read_small(self.config_file, _MAX_YAML_BYTES)
+        with contextlib.suppress(*_DAMAGE, yaml.YAMLError):
             # By aliases a small file could stand for any number of values.
-            events = yaml.parse(text) if len(text) <= _MAX_YAML_BYTES else [yaml.AliasEvent("")]
-            if any(isinstance(event, yaml.AliasEvent) for event in events):
-                return {}
-            values = yaml.safe_load(text)
-            return dict(flatten(values)) if isinstance(values, dict) else {}
-        except (ConfigError, OSError, ValueError, RecursionError, yaml.YAMLError):
-            return {}
+            has_alias = any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text))
+            return {} if has_alias else dict(flatten(yaml.safe_load(text)))
+        return {}
 
     def read_environment(self) -> dict[str, Any]:
         """What the run began on; nothing if that cannot be read."""
-        try:
-            value = parse_json(self._read_small(self.environment_file))
-        except ValueError:
-            return {}
-        return value if isinstance(value, dict) else {}
+        with contextlib.suppress(*_DAMAGE):
+            return dict(parse_json(self._read_small(self.environment_file)))
+        return {}
 
     @contextlib.contextmanager
     def recording(self, rank: int = 0) -> Iterator[Record]:
@@ -162,52 +157,64 @@ class RunFolder:
         Ranks after the first have logs of their own and leave the outcome to it.
         """
         record = Record()
-        log_file = self.path / f"log_rank_{rank}.txt" if rank else self.log_file
-        with log_to_file(log_file) as add_error:
-            try:
-                yield record
-            except Exception as error:
-                text = f"{type(error).__name__}: {error}"
-                if record.takes_errors or rank:
-                    # The console hears of it from whoever catches it.
-                    add_error(text)
-                if record.takes_errors and not rank:
-                    reason = text.partition("\n")[0]
-                    replace(record.outcome(), reason=reason).write(self.outcome_file)
-                raise
+        logger = logging.getLogger("groundup")
+        level = logger.level
+        handler = _QuietFileHandler(
+            self.path / f"log_rank_{rank}.txt" if rank else self.log_file, encoding="utf-8"
+        )
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logger.addHandler(handler)
+        if logger.getEffectiveLevel() > logging.INFO:
+            logger.setLevel(logging.INFO)
+        try:
+            yield record
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            if record.takes_errors or rank:
+                # The console hears of it from whoever catches it.
+                line = logger.makeRecord(logger.name, logging.ERROR, "", 0, text, (), None)
+                handler.handle(line)
+            if record.takes_errors and not rank:
+                reason = text.partition("\n")[0]
+                replace(record.outcome(), reason=reason).write(self.outcome_file)
+            raise
+        else:
             if not rank:
                 record.outcome().write(self.outcome_file)
+        finally:
+            logger.setLevel(level)
+            logger.removeHandler(handler)
+            handler.close()
 
     def is_claimed(self) -> bool | None:
         """Does a process of this machine train in the folder? None where it cannot be locked."""
         try:
             file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return None
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            finally:
+                os.close(file)
         except BlockingIOError:
             return True
         except OSError:
             return None
-        finally:
-            os.close(file)
         return False
 
     def read_outcome(self) -> Outcome | None:
         """How the run ended; None while it trains, and for a run that was killed."""
         return parse_outcome(self._read_small(self.outcome_file))
 
-    def _read_small(self, path: Path) -> bytes:
-        """The content of a small file; nothing where it is missing or large."""
+    def _read_small(self, path: Path, max_bytes: int = _MAX_JSON_BYTES) -> bytes:
+        """The content of a file; nothing where it is missing or larger."""
         with open_plain_file(path, follow_links=self.follow_links) as file:
-            if file is None or os.fstat(file).st_size > _MAX_JSON_BYTES:
-                return b""
-            return os.pread(file, _MAX_JSON_BYTES, 0)
+            data = b"" if file is None else os.pread(file, max_bytes + 1, 0)
+        return data if len(data) <= max_bytes else b""
 
     def _refuse_existing(self) -> None:
         remains = [path for path in (self.metrics_file, self.checkpoints) if path.exists()]
-        if self.has_run() and (remains or not self._is_written_by_training()):
+        # A run that took no step may be begun again, but not over settings that somebody put there.
+        is_ours = self.environment_file.is_file() and self.log_file.is_file()
+        if self.has_run() and (remains or not is_ours):
             raise ConfigError(
                 f"{self.path} already holds a run: continue it with --resume, or choose another "
                 f"--name"
@@ -218,9 +225,12 @@ class RunFolder:
                 f"and use --resume, or choose another --name"
             )
 
-    def _is_written_by_training(self) -> bool:
-        """Or has somebody put settings there? A run that took no step may be begun again."""
-        return self.environment_file.is_file() and self.log_file.is_file()
+
+class _QuietFileHandler(logging.FileHandler):
+    """A log line that cannot be written (disk full) must not disturb the training."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        pass
 
 
 def list_checkpoints(folder: Path) -> list[dict[str, Any]]:
@@ -229,42 +239,22 @@ def list_checkpoints(folder: Path) -> list[dict[str, Any]]:
     `is_best` marks the one with the least validation loss, the later of equals. Folders that vanish
     meanwhile, as old checkpoints do, are left out.
     """
-    entries = []
-    with contextlib.suppress(OSError):
-        found = [match for name in os.listdir(folder) if (match := _STEP_NAME.fullmatch(name))]
-        steps = sorted(found, key=lambda match: int(match[1]), reverse=True)[:_MAX_LISTED]
-        entries = [one for match in steps if (one := _describe(folder / match[0], int(match[1])))]
+    entries: list[dict[str, Any]] = []
+    names = glob.glob("step_*", root_dir=folder)
+    steps = sorted(int(match[1]) for name in names if (match := _STEP_NAME.fullmatch(name)))
+    for step in steps[: -_MAX_LISTED - 1 : -1]:
+        path = folder / f"step_{step:06d}"
+        entry: dict[str, Any] = {"step": step, "validation_loss": None, "is_best": False}
+        with contextlib.suppress(OSError):
+            with os.scandir(path) as files:
+                sizes = [file.stat(follow_symlinks=False).st_size for file in files]
+            entry |= {"num_bytes": sum(sizes), "written": path.stat().st_mtime}
+            entries.append(entry)
+        with contextlib.suppress(*_DAMAGE):
+            state = read_tail(path / "state.json", _MAX_STATE_BYTES, follow_links=False)
+            metric = as_float(json.loads(state).get("metric"))
+            entry["validation_loss"] = metric if math.isfinite(metric) else None
     measured = [entry for entry in entries if entry["validation_loss"] is not None]
     if measured:
         min(measured, key=lambda entry: float(entry["validation_loss"]))["is_best"] = True
     return entries
-
-
-def _describe(path: Path, step: int) -> dict[str, Any] | None:
-    metric: float | None = None
-    try:
-        with os.scandir(path) as files:
-            num_bytes = sum(file.stat(follow_symlinks=False).st_size for file in files)
-        written = os.stat(path).st_mtime
-    except OSError:
-        return None
-    with contextlib.suppress(ValueError, OverflowError, RecursionError, AttributeError):
-        state = read_tail(path / "state.json", _MAX_STATE_BYTES, follow_links=False)
-        found = json.loads(state).get("metric")
-        metric = float(found) if is_number(found) else None
-    return {
-        "step": step,
-        "num_bytes": num_bytes,
-        "written": written,
-        "validation_loss": metric,
-        "is_best": False,
-    }
-
-
-def _take_back(files: Iterable[Path], folders: Iterable[Path]) -> None:
-    """Remove files, and those folders that nobody else has put anything into."""
-    with contextlib.suppress(OSError):
-        for file in files:
-            file.unlink(missing_ok=True)
-        for folder in folders:
-            folder.rmdir()

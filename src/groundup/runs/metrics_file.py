@@ -10,21 +10,17 @@ import math
 import os
 import threading
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from groundup.files import atomic_path
 from groundup.runs.metrics import Metrics, as_float, parse_line
 from groundup.runs.plain_files import open_plain_file, read_tail
 
-_BLOCK_BYTES = 2**20
+# No record is that long: what is read of a longer line is damaged, and what follows it is sound.
 _MAX_LINE_BYTES = 16 * 2**20
-
-# What stands for the step of a line that is not a record; torn is the last alone.
-_DAMAGED, _TORN = -1, -2
 
 _log = logging.getLogger(__name__)
 
@@ -34,11 +30,7 @@ def read_metrics(path: Path) -> Metrics:
     reader = MetricsReader(path)
     with reader.reading() as metrics:
         pass
-    if not path.is_file():
-        metrics.notes.append(f"{path.name} does not exist yet")
-    elif not os.access(path, os.R_OK):
-        metrics.notes.append(f"{path.name} cannot be read: check its permissions")
-    elif (record := parse_line(reader.unfinished)) is not None:
+    if (record := parse_line(reader.unfinished)) is not None:
         metrics.add(record)
     elif reader.unfinished.strip():
         metrics.notes.append(f"the last line of {path.name} is unfinished and was left out")
@@ -47,8 +39,10 @@ def read_metrics(path: Path) -> Metrics:
             f"damaged lines were left out: {metrics.num_damaged:,} (first: line "
             f"{reader.first_damaged:,})"
         )
-    if not metrics.num_lines and path.is_file():
-        metrics.notes.append(f"{path.name} has no metrics yet")
+    if not metrics.num_lines:
+        is_readable = not path.exists() or os.access(path, os.R_OK)
+        what = "has no metrics yet" if is_readable else "cannot be read: check its permissions"
+        metrics.notes.append(f"{path.name} {what}")
     if metrics.num_skipped:
         metrics.notes.append(f"skipped steps, whose loss was not finite: {metrics.num_skipped:,}")
     return metrics
@@ -83,7 +77,6 @@ class MetricsReader:
         self._offset = 0
         self._first_line = b""
         self._num_lines = 0
-        self._is_in_long_line = False
         self.first_damaged = 0
         """The number of the first damaged line, counted from 1."""
         self.unfinished = b""
@@ -97,31 +90,26 @@ class MetricsReader:
         if is_other or os.pread(file, len(self._first_line), 0) != self._first_line:
             self._forget()
             self._inode = found.st_ino
-        rest = b""
-        position = self._offset
-        while block := os.pread(file, _BLOCK_BYTES, position):
-            position += len(block)
-            *lines, rest = (rest + block).split(b"\n")
-            self._take(lines)
-            if len(rest) > _MAX_LINE_BYTES:
-                # No record is that long: what follows it is read all the same.
-                self._offset, self._is_in_long_line, rest = position, True, b""
-        self.unfinished = rest
-        if not self.version and self._first_line:
-            self.version = f"{self._inode:x}-{zlib.crc32(self._first_line):x}"
+        self.unfinished = b""
+        with open(file, "rb", closefd=False) as stream:
+            stream.seek(self._offset)
+            while line := stream.readline(_MAX_LINE_BYTES):
+                if not line.endswith(b"\n") and len(line) < _MAX_LINE_BYTES:
+                    self.unfinished = line
+                    break
+                self._take(line)
 
-    def _take(self, lines: Iterable[bytes]) -> None:
-        for line in lines:
-            self._first_line = self._first_line or line + b"\n"
-            self._offset += len(line) + 1
-            self._num_lines += 1
-            is_damaged, self._is_in_long_line = self._is_in_long_line, False
-            record = None if is_damaged else parse_line(line)
-            if record is not None:
-                self._metrics.add(record)
-            elif line.strip():
-                self._metrics.num_damaged += 1
-                self.first_damaged = self.first_damaged or self._num_lines
+    def _take(self, line: bytes) -> None:
+        if not self._first_line:
+            self._first_line = line
+            self.version = f"{self._inode:x}-{zlib.crc32(line):x}"
+        self._offset += len(line)
+        self._num_lines += 1
+        if (record := parse_line(line)) is not None:
+            self._metrics.add(record)
+        elif line.strip():
+            self._metrics.num_damaged += 1
+            self.first_damaged = self.first_damaged or self._num_lines
 
 
 @dataclass(frozen=True)
@@ -135,76 +123,34 @@ class Newest:
 
 def read_newest(path: Path, *, follow_links: bool = True) -> Newest:
     """The newest value of each metric, found without reading the whole file."""
-    tail = read_tail(path, 2**16, follow_links=follow_links)
-    records = _last_records(tail)
-    if not any("validation_loss" in _finite_values(record) for record in records):
-        tail = read_tail(path, 2**22, follow_links=follow_links)
-        records = records or _last_records(tail)
+    tail = read_tail(path, 2**21, follow_links=follow_links)
+    evaluated = tail.rfind(b'"validation_loss"')
+    lines = tail.rsplit(b"\n", 51)[:-1]
+    lines.insert(0, tail[tail.rfind(b"\n", 0, evaluated) + 1 : tail.find(b"\n", evaluated)])
     values: dict[str, float] = {}
-    position = tail.rfind(b'"validation_loss"')
-    if records and position >= 0:
-        line = tail[tail.rfind(b"\n", 0, position) + 1 : tail.find(b"\n", position)]
-        values = _finite_values(parse_line(line) or {})
-    for record in records:
-        values.update(_finite_values(record))
-    clock = [value for record in records if (value := _finite_values(record).get("wall_seconds"))]
+    clock: list[float] = []
+    for number, record in enumerate(map(parse_line, lines)):
+        found = {name: as_float(value) for name, value in (record or {}).items()}
+        found = {name: value for name, value in found.items() if math.isfinite(value)}
+        values |= found
+        if number and "wall_seconds" in found:
+            clock.append(found["wall_seconds"])
     gaps = [later - earlier for earlier, later in pairwise(clock)]
     return Newest(values, max(gaps, default=None))
 
 
-def cut_metrics(path: Path, last_step: int) -> bool:
-    """Drop the records after `last_step`: a resumed run writes them anew. Gives whether what is
-    left lacks a record of `last_step` although lines were lost.
-
-    Metrics are for looking and checkpoints for resuming, so damage stops nothing: the file is
-    kept under another name, and its sound records are kept.
-    """
+def cut_metrics(path: Path, last_step: int) -> None:
+    """Drop the records after `last_step`, which a resumed run writes anew, and damaged lines."""
     if not path.exists():
-        return False
-    steps = [step for _, step in _lines_with_steps(path)]
-    num_damaged = steps.count(_DAMAGED)
-    if num_damaged or steps.count(_TORN) or any(step > last_step for step in steps):
-        with atomic_path(path) as temporary:
-            with open(temporary, "wb") as file:
-                for line, step in _lines_with_steps(path):
-                    if 0 <= step <= last_step:
-                        file.write(line.rstrip(b"\n") + b"\n")
-            if num_damaged:
-                _set_aside(path, num_damaged)
-    return (num_damaged > 0 or _TORN in steps) and last_step not in steps
-
-
-def _lines_with_steps(path: Path) -> Iterator[tuple[bytes, int]]:
-    """Each line with its step; a line that is not a record has a mark instead."""
-    with open(path, "rb") as file:
-        for line in file:
+        return
+    num_damaged = 0
+    with open(path, "rb") as old, atomic_path(path) as temporary, open(temporary, "wb") as new:
+        for line in filter(bytes.strip, old):
             record = parse_line(line)
-            step = _DAMAGED if record is None else record.get("step", 0)
-            if record is None and not line.endswith(b"\n"):
-                step = _TORN
-            elif type(step) is not int or step < 0:
-                step = _DAMAGED
-            if line.strip():
-                yield line, step
-
-
-def _set_aside(path: Path, num_damaged: int) -> None:
-    number = 1
-    while (aside := path.with_name(f"metrics.damaged-{number}.jsonl")).exists():
-        number += 1
-    os.rename(path, aside)
-    _log.warning(
-        "%s has damaged lines (%d): set aside as %s; the run continues with the sound records",
-        path,
-        num_damaged,
-        aside.name,
-    )
-
-
-def _last_records(tail: bytes) -> list[dict[str, Any]]:
-    lines = tail.split(b"\n")[:-1][-50:]
-    return [record for line in lines if (record := parse_line(line)) is not None]
-
-
-def _finite_values(record: dict[str, Any]) -> dict[str, float]:
-    return {name: value for name, value in record.items() if math.isfinite(as_float(value))}
+            step = None if record is None else record.get("step", 0)
+            if type(step) is not int or step < 0:
+                num_damaged += line.endswith(b"\n")
+            elif step <= last_step:
+                new.write(line.rstrip(b"\n") + b"\n")
+    if num_damaged:
+        _log.warning("%s had damaged lines, which were dropped: %d", path, num_damaged)

@@ -258,7 +258,6 @@ def _reader_of(path: Path) -> MetricsReader:
 
 def _health(metrics: Metrics) -> dict[str, Any]:
     lowest = {name: metrics.lowest(name) for name in ("loss", "validation_loss")}
-    spikes = metrics.find_spikes()
     return {
         "num_lines": metrics.num_lines,
         "num_damaged_lines": metrics.num_damaged,
@@ -267,8 +266,6 @@ def _health(metrics: Metrics) -> dict[str, Any]:
             {"step": metrics.step_of(index), "reason": reason}
             for index, reason in metrics.reasons.items()
         ],
-        "num_spikes": len(spikes),
-        "spikes": [spike._asdict() for spike in spikes],
         "best": {
             name: None if found is None else {"value": found[0], "step": found[1]}
             for name, found in lowest.items()

@@ -2,14 +2,13 @@
 
 import logging
 from dataclasses import dataclass
-from typing import Any
 
 from groundup.checkpoint import Checkpoint, CheckpointFolder, check_shapes
 from groundup.config import save_yaml
 from groundup.data.batches.loader import BatchLoader
 from groundup.distributed.process_group import ALONE, World
 from groundup.errors import ConfigError
-from groundup.files import append_json_line, write_json_atomic
+from groundup.files import write_json_atomic
 from groundup.model import TransformerLM
 from groundup.model.transformer import weight_shapes
 from groundup.planner import memory_line, two_line_plan
@@ -24,7 +23,6 @@ from groundup.training.environment import check_changes, describe_environment, n
 from groundup.training.evaluation import Evaluator
 from groundup.training.execution import describe_kernels
 from groundup.training.machine import Machine, find_peak
-from groundup.training.metrics import base_record
 from groundup.training.resolve import ResolvedRun, planned_memory
 from groundup.training.start import Start
 from groundup.training.state import TrainingState
@@ -186,12 +184,7 @@ def _go_back(
 ) -> None:
     """Put the files of a run back to where its checkpoint is."""
     folder.outcome_file.unlink(missing_ok=True)
-    if cut_metrics(folder.metrics_file, state.step) and checkpoint is not None:
-        # The record of the checkpoint's step is lost: what the checkpoint knows of it.
-        record: dict[str, Any] = base_record(state, state.wall_seconds) | {"loss": state.loss}
-        if checkpoint.metric is not None:
-            record |= {"validation_loss": checkpoint.metric, "bits_per_byte": state.bits_per_byte}
-        append_json_line(folder.metrics_file, record)
+    cut_metrics(folder.metrics_file, state.step)
     if changes:
         _log.warning("changed settings: %s", "; ".join(changes))
     save_yaml(folder.config_file, config)

@@ -96,24 +96,21 @@ export function layoutOf(plot, view, scale, revision) {
   };
 }
 
-/** Spikes as rings on the curve, skipped steps as crosses at the loss before them. */
+/** Skipped steps as crosses at the loss before them. */
 function eventsOf(plot, curve, view, scale) {
-  const spikes = new Set(curve.spikes.map((spike) => spike.step));
-  const marks = { x: [], y: [], symbol: [], text: [] };
+  const marks = { x: [], y: [], text: [] };
   let before = null;
   for (const line of curve.lines) {
     const loss = isNumber(line[plot.metric]) ? line[plot.metric] : before;
-    const isSpike = spikes.has(line.step) && !line.skipped;
-    if ((isSpike || line.skipped) && loss !== null && isNumber(line[view.x])) {
+    if (line.skipped && loss !== null && isNumber(line[view.x])) {
       marks.x.push(line[view.x] / scale.divisor);
       marks.y.push(loss);
-      marks.symbol.push(isSpike ? "circle-open" : "x-thin-open");
-      marks.text.push(`${isSpike ? "spike" : "skipped"}  ${escaped(curve.name)}`);
+      marks.text.push(`skipped  ${escaped(curve.name)}`);
     }
     before = loss;
   }
   const color = themeColor("danger");
-  const marker = { color, symbol: marks.symbol, size: 10, line: { color, width: 2 } };
+  const marker = { color, symbol: "x-thin-open", size: 10, line: { color, width: 2 } };
   return { mode: "markers", x: marks.x, y: marks.y, text: marks.text, marker };
 }
 

@@ -42,7 +42,7 @@ export class RunPlots {
     this.isDrawing = false;
   }
 
-  /** curves: [{ name, slot, lines, isRead, spikes }]; view: { x, log, smoothing }. */
+  /** curves: [{ name, slot, lines, isRead }]; view: { x, log, smoothing }. */
   render(curves, view) {
     this.#addTasks(curves);
     for (const card of this.cards) renderSummary(card, curves);

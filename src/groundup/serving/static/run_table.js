@@ -106,17 +106,12 @@ function secondsLeft(run) {
 function healthOf({ run, details, age }) {
   const { health } = details;
   const skipped = health.skipped.map(({ step, reason }) => `step ${formatStep(step)}${reason ? `: ${reason}` : ""}`);
-  const spikes = health.spikes.map(
-    ({ step, loss, expected }) =>
-      `step ${formatStep(step)}: ${formatNumber(loss)}, expected ${formatNumber(expected)}`,
-  );
   const best = health.checkpoints.find((one) => one.is_best);
   const sizes = health.checkpoints.map((one) => `step ${formatStep(one.step)}, ${formatBytes(one.num_bytes)}`);
   return {
     State: `${run.status}: ${run.message}`,
     "Last update": formatAgo(age),
     "Skipped steps": listOf(health.num_skipped, skipped),
-    "Spikes of the loss": listOf(health.num_spikes, spikes),
     "Unreadable lines": String(health.num_damaged_lines),
     "Peak memory": formatBytes(health.memory_bytes),
     Checkpoints: listOf(sizes.length, sizes),

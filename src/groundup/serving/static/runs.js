@@ -115,13 +115,13 @@ function renderRuns() {
 let drawn = "";
 
 function renderCurves(chosen) {
-  const curves = chosen.map(({ run, slot, lines, details }) => ({
-    ...{ name: run.name, slot, lines, spikes: details?.health.spikes ?? [] },
+  const curves = chosen.map(({ run, slot, lines }) => ({
+    ...{ name: run.name, slot, lines },
     isRead: store.lines(run.name) !== undefined,
   }));
-  const known = curves.map(({ name, slot, spikes }) => {
+  const known = curves.map(({ name, slot }) => {
     const { next, version } = store.curves.get(name) ?? {};
-    return [name, slot, next, version, spikes.length];
+    return [name, slot, next, version];
   });
   const state = JSON.stringify([view, themeColor("text"), known]);
   if (state === drawn) return;
