@@ -20,16 +20,15 @@ from groundup.planner import (
     find_accelerator,
     get_accelerator,
     make_plan,
-    memory_options,
 )
 from groundup.planner.duration import ASSUMED_MFU, EXPECTED_MFU
 from groundup.planner.flops import OptimizerName, optimal_tokens
 from groundup.planner.hardware import Price
+from groundup.planner.memory import memory_options
 from groundup.runs.config import RunConfig
 from groundup.runtime import memory_bytes, num_cores
 
 if TYPE_CHECKING:
-    from groundup.planner.distributed import DistributedPlan
     from groundup.training.probe import Probe
 
 Count = Annotated[int, Field(ge=1, le=10**18)]
@@ -76,7 +75,7 @@ class Arguments(Settings):
     precision: Literal["auto", "float32", "tf32", "bfloat16"] = "auto"
     """Of matmuls; tf32 is float32 on tensor cores, auto is bfloat16 on devices that have it."""
 
-    mfu: float = Field(ASSUMED_MFU, gt=0, le=1)
+    mfu: float = Field(ASSUMED_MFU, ge=1e-6, le=1)
     """The fraction of the device's peak that training reaches."""
 
     peak_tflops: Amount | None = None
@@ -152,7 +151,7 @@ def run(arguments: Arguments) -> None:
     if probe is not None:
         results["probe"] = probe.to_json()
     if distributed is not None:
-        results["distributed"] = distributed.to_json()
+        results["distributed"] = distributed
     if arguments.json_:
         print(json.dumps(results, ensure_ascii=False, indent=2))
         return
@@ -218,7 +217,7 @@ def _plan(
     return plan if arguments.minutes is None else plan.within(60 * arguments.minutes)
 
 
-def _distributed(arguments: Arguments, plan: Plan, run: RunConfig | None) -> "DistributedPlan":
+def _distributed(arguments: Arguments, plan: Plan, run: RunConfig | None) -> dict[str, Any]:
     """The same run on --gpus."""
     from groundup.planner.distributed import plan_distributed
 

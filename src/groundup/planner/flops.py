@@ -7,7 +7,7 @@ rotations are a thousandth of the rest: none of them counts.
 import math
 from typing import Literal
 
-from groundup.model.config import PRESETS, ModelConfig
+from groundup.model.config import ModelConfig
 from groundup.planner.parameters import block_matrices, count_matrices, count_parameters
 
 OptimizerName = Literal["adamw", "sgd", "muon"]
@@ -21,9 +21,6 @@ _ORTHOGONALIZATION_STEPS = 5
 
 OPTIMAL_SOURCE = "Hoffmann et al. 2022, arXiv 2203.15556: about 20 tokens a parameter"
 _TOKENS_PER_PARAMETER = 20
-
-_SIZES = ("gpt2-small", "gpt2-medium", "gpt2-large", "gpt2-xl")
-_CONTEXT_FACTORS = (1, 2, 4, 8, 16)
 
 
 def layer_flops(config: ModelConfig, num_tokens: int) -> dict[str, int]:
@@ -45,11 +42,8 @@ def layer_flops(config: ModelConfig, num_tokens: int) -> dict[str, int]:
 
 
 def forward_flops(config: ModelConfig, num_tokens: int | None = None) -> dict[str, int]:
-    """All matmuls of a forward pass of the model `config` over one sequence, by component.
-
-    Without `num_tokens` the sequence fills the context. `output_head` is
-    2 · num_tokens · d_model · vocab_size.
-    """
+    """All matmuls of a forward pass over one sequence, by component; without `num_tokens` it fills
+    the context. `output_head` is 2 · num_tokens · d_model · vocab_size."""
     num_tokens = config.context_length if num_tokens is None else num_tokens
     one_layer = layer_flops(config, num_tokens)
     parts = {name: config.num_layers * flops for name, flops in one_layer.items()}
@@ -61,8 +55,7 @@ def forward_flops(config: ModelConfig, num_tokens: int | None = None) -> dict[st
 
 
 def step_flops(config: ModelConfig, batch_size: int) -> int:
-    """Forward and backward of the model `config` over `batch_size` whole sequences; backward counts
-    as twice forward."""
+    """Forward and backward over whole sequences; backward counts as twice forward."""
     return FORWARDS_A_STEP * batch_size * sum(forward_flops(config).values())
 
 
@@ -75,17 +68,20 @@ def update_flops(config: ModelConfig, optimizer: OptimizerName = "adamw") -> int
     num_in_blocks = count_matrices(parts)
     elementwise = _UPDATE_OPERATIONS["muon"] * num_in_blocks
     elementwise += _UPDATE_OPERATIONS["adamw"] * (num_parameters - num_in_blocks)
-    matmuls = sum(_orthogonalization_flops(*shape) for shape in block_matrices(config))
+    matmuls = 0
+    for shapes in block_matrices(config).values():
+        for short, long in map(sorted, shapes):
+            # X Xᵀ, its square, and the polynomial times X.
+            matmuls += 4 * short**2 * long + 2 * short**3
     return elementwise + config.num_layers * _ORTHOGONALIZATION_STEPS * matmuls
 
 
 def training_flops_per_token(config: ModelConfig) -> int:
     """6N + 12 · num_layers · context_length · d_model for one token, forward and backward.
 
-    Each of the N parameters multiplies and adds once forward and twice backward. The input
-    embedding is looked up, not multiplied, so it is not part of N; tied to the output it is, once.
-    The second term is attention: queries with keys and weights with values, over the whole context
-    (causal kernels may skip half of it; the rule does not, so that results compare with others').
+    The input embedding is looked up, not multiplied, so it is not part of N unless it is tied to
+    the output. The second term is attention over the whole context, though causal kernels may skip
+    half of it, so that results compare with others'.
     """
     parts = count_parameters(config)
     num_multiplied = sum(parts.values()) - parts["token_embedding"]
@@ -98,35 +94,14 @@ def training_flops_per_token(config: ModelConfig) -> int:
 def flop_fractions(config: ModelConfig, num_tokens: int | None = None) -> dict[str, float]:
     """Each component's fraction of the operations of a forward pass."""
     parts = forward_flops(config, num_tokens)
-    total = sum(parts.values())
-    return {name: flops / total for name, flops in parts.items()}
-
-
-def fractions_by_size() -> dict[str, dict[str, float]]:
-    """The fractions of the GPT-2 family, from small to XL, each at its own context."""
-    return {name: flop_fractions(PRESETS[name]) for name in _SIZES}
-
-
-def fractions_by_context(config: ModelConfig) -> dict[int, dict[str, float]]:
-    """The fractions of one model at its context and at up to sixteen times of it."""
-    lengths = [factor * config.context_length for factor in _CONTEXT_FACTORS]
-    return {length: flop_fractions(config, length) for length in lengths}
+    return {name: round(flops / sum(parts.values()), 4) for name, flops in parts.items()}
 
 
 def optimal_tokens(num_parameters: int) -> int:
-    """The tokens after which a larger model would have been the better use of the compute.
-
-    The rule of OPTIMAL_SOURCE: size and tokens should grow alike.
-    """
+    """The tokens after which a larger model is the better use of the compute: OPTIMAL_SOURCE."""
     return _TOKENS_PER_PARAMETER * num_parameters
 
 
 def optimal_parameters(training_flops: float) -> int:
     """The size N whose 20 N tokens cost the budget: 6 · N · 20 N = training_flops."""
     return round(math.sqrt(training_flops / (6 * _TOKENS_PER_PARAMETER)))
-
-
-def _orthogonalization_flops(rows: int, columns: int) -> int:
-    """X Xᵀ, its square, and the polynomial times X, in one of Muon's iterations."""
-    short, long = sorted((rows, columns))
-    return 4 * short**2 * long + 2 * short**3

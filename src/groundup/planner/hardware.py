@@ -1,8 +1,7 @@
 """The table of devices: what each can do at best, and what an hour of it costs to rent.
 
-Rates are dense, without sparsity, and those of tensor cores add up in float32, as training does.
-Prices move and differ threefold between providers: they are for orders of magnitude, and a plan
-takes another one where it is given.
+Rates are dense, and those of tensor cores add up in float32, as training does. Prices move and
+differ threefold between providers: they are for orders of magnitude.
 """
 
 import re
@@ -11,8 +10,6 @@ from typing import Literal, NamedTuple
 from groundup.errors import ConfigError, did_you_mean
 
 Precision = Literal["bfloat16", "tf32", "float32"]
-
-_GIB = 2**30
 
 
 class Accelerator(NamedTuple):
@@ -28,10 +25,8 @@ class Accelerator(NamedTuple):
 
 
 # Name, rates in bfloat16, TF32 and float32 in 10^12 operations a second, memory in GiB.
-_Row = tuple[str, float | None, float | None, float, int]
-
 # NVIDIA gives the tensor-core rates of H100, H200, B200, L4 and L40S with sparsity: half of them.
-_ROWS: dict[str, list[_Row]] = {
+_ROWS: dict[str, list[tuple[str, float | None, float | None, float, int]]] = {
     "NVIDIA V100 data sheet, SXM2": [
         ("V100", None, None, 15.7, 16),
         ("V100 32GB", None, None, 15.7, 32),
@@ -100,10 +95,10 @@ _ROWS: dict[str, list[_Row]] = {
 ACCELERATORS = tuple(
     Accelerator(
         name,
-        None if bfloat16 is None else round(bfloat16 * 1e12),
-        None if tf32 is None else round(tf32 * 1e12),
+        bfloat16 and round(bfloat16 * 1e12),
+        tf32 and round(tf32 * 1e12),
         round(float32 * 1e12),
-        memory_gib * _GIB,
+        memory_gib * 2**30,
         source,
     )
     for source, rows in _ROWS.items()
@@ -122,7 +117,6 @@ _LINKS = {
     ("MI300X",): (367, 47),
 }
 _OTHER_LINKS = (20, 0.6)
-_CPU_LINKS = (0.8, 1.0)
 
 # A relative, or a slice, of what the rest of the name says.
 _OTHER_DEVICE_WORDS = frozenset(
@@ -134,11 +128,8 @@ _CPU_CORE_FLOPS_PER_SECOND = 2 * 2 * 8 * 3_000_000_000
 
 
 def find_accelerator(device_name: str) -> Accelerator | None:
-    """The row that fits a name as torch reports it ("NVIDIA A100-SXM4-80GB"), or None.
-
-    A row fits when all its words are in the name and none that means another device is left; the
-    one with the most words is taken.
-    """
+    """The row with the most words that are all in a name as torch reports it ("NVIDIA
+    A100-SXM4-80GB"); None if there is none, or a word is left that means another device."""
     words = set(re.findall(r"[A-Z0-9]+", device_name.upper()))
 
     def fits(row: Accelerator) -> bool:
@@ -157,31 +148,24 @@ def describe_cpu(num_cores: int, memory_bytes: int) -> Accelerator:
 
 
 def get_accelerator(name: str) -> Accelerator:
-    """The row of the table that a person means by `name`."""
-    found = find_accelerator(name) or _find_written_otherwise(name)
-    if found is None:
-        known = [row.name for row in ACCELERATORS]
-        raise ConfigError(
-            f"device {name!r} is not in the planner's table: {did_you_mean(name, known)} "
-            f"(groundup plan --devices lists them; any other can be planned for with its "
-            f"--peak-tflops and --memory-gb)"
-        )
-    return found
-
-
-def _find_written_otherwise(name: str) -> Accelerator | None:
-    """The row whose words run together ("rtx4090"), or whose number stands alone ("4090")."""
+    """The row that a person means by `name`: "rtx4090" and "4090" are RTX 4090 too."""
     typed = re.sub(r"[^A-Z0-9]", "", name.upper())
     for row in ACCELERATORS:
         if typed in (row.name.replace(" ", ""), row.name.removeprefix("RTX ")):
             return row
-    return None
+    if found := find_accelerator(name):
+        return found
+    raise ConfigError(
+        f"device {name!r} is not in the planner's table: "
+        f"{did_you_mean(name, [row.name for row in ACCELERATORS])} (groundup plan --devices lists "
+        f"them; any other can be planned for with its --peak-tflops and --memory-gb)"
+    )
 
 
 def link_rates(device: str) -> tuple[float, float]:
     """Bytes a second that one device of that name sends inside a machine, and across machines."""
-    found = next((rates for names, rates in _LINKS.items() if device in names), _OTHER_LINKS)
-    inside, across = _CPU_LINKS if device.startswith("CPU") else found
+    known = (rates for names, rates in _LINKS.items() if device in names)
+    inside, across = next(known, _OTHER_LINKS)
     return inside * 1e9, across * 1e9
 
 
@@ -192,11 +176,6 @@ def device_kind(accelerator: Accelerator) -> Literal["cpu", "cuda", "mps"]:
     return "mps" if re.match(r"M\d( |$)", accelerator.name) else "cuda"
 
 
-def fastest_precision(accelerator: Accelerator) -> Literal["float32", "bfloat16"]:
-    """What training takes by itself: bfloat16 where the hardware has it."""
-    return "float32" if accelerator.bfloat16_flops_per_second is None else "bfloat16"
-
-
 def rate_in(accelerator: Accelerator, precision: Precision) -> float | None:
     """Its peak in one precision, None where the hardware lacks it."""
     rate: float | None = getattr(accelerator, f"{precision}_flops_per_second")
@@ -204,11 +183,7 @@ def rate_in(accelerator: Accelerator, precision: Precision) -> float | None:
 
 
 def peak_flops_per_second(device_name: str, precision: Precision) -> float | None:
-    """The most operations a second that `device_name` can do in `precision`; None when that is not
-    known.
-
-    "tf32" is float32 data multiplied by tensor cores, "float32" full precision throughout.
-    """
+    """The most operations a second that `device_name` can do in `precision`; None if unknown."""
     accelerator = find_accelerator(device_name)
     return None if accelerator is None else rate_in(accelerator, precision)
 
@@ -235,8 +210,7 @@ PRICES = {
 
 
 def find_price(device: str) -> Price | None:
-    """The price of a device by its name in the table, or of a processor by its cores; None where no
-    list that we know has it."""
+    """The price of a device of the table, or of a processor by its cores; None if unknown."""
     cores = re.fullmatch(r"CPU of (\d+) cores?", device)
     if cores is not None:
         return _PER_CORE._replace(dollars_per_hour=int(cores[1]) * _PER_CORE.dollars_per_hour)

@@ -3,11 +3,11 @@
 peak = weights + gradients + optimizer state + copies of weights
        + micro_batch · activations + one chunk of logits + the gradient of the output layer
 
-Counted from the layers: fused attention keeps no scores, the loss keeps no logits, a matmul keeps
-its input. On 18 peaks measured on an H200 the form is within 0.97 to 1.17 of them. What it cannot
-know (allocators, libraries) comes from a `MeasuredStep` where there is a device to measure on.
+Fused attention keeps no scores, the loss keeps no logits, a matmul keeps its input. The form is
+0.97 to 1.17 of 18 peaks measured on an H200; a `MeasuredStep` corrects it for allocators.
 """
 
+import bisect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,14 +19,11 @@ from groundup.nn.limits import logit_chunk_bytes, logit_chunk_rows
 from groundup.planner.flops import OptimizerName
 from groundup.planner.parameters import (
     FLOAT32_BYTES,
-    block_matrices,
     count_learned,
     count_matrices,
     count_parameters,
 )
 from groundup.planner.quantities import show_bytes
-
-DeviceKind = Literal["cpu", "cuda", "mps"]
 
 _MOST_SEQUENCES = 1 << 20
 # More tokens at once make a CPU no faster.
@@ -40,14 +37,13 @@ _LEAST_MEASURED_BYTES = 100_000_000
 class Execution(NamedTuple):
     """Where and in which precision a step computes; weights are float32 always."""
 
-    device: DeviceKind
+    device: Literal["cpu", "cuda", "mps"]
     precision: Literal["float32", "bfloat16"]
 
     @classmethod
     def of(cls, device: str, precision: str) -> "Execution":
         """From the settings of a run: cpu, mps, cuda or cuda:N, and the precision of matmuls."""
-        kinds: dict[str, DeviceKind] = {"cuda": "cuda", "mps": "mps"}
-        kind = kinds.get(device.partition(":")[0], "cpu")
+        kind: Any = device.partition(":")[0]
         return cls(kind, "bfloat16" if precision in ("bfloat16", "float8") else "float32")
 
     @property
@@ -63,10 +59,7 @@ class MeasuredStep(NamedTuple):
     """One real step of a micro-batch, as training measures it."""
 
     micro_batch: int
-    seconds: float
     peak_bytes: int
-    optimizer_state_bytes: int = 0
-    """0: as the formula says."""
 
 
 @dataclass(frozen=True)
@@ -101,19 +94,14 @@ class StepMemory:
     @property
     def gathered_bytes(self) -> int:
         """With FSDP: whole weights outside of blocks, and of two blocks with one's gradients."""
-        if self.num_shards == 1:
-            return 0
         parts = count_parameters(self.config)
         outside = parts["token_embedding"] + parts["lm_head"]
         block = (sum(parts.values()) - outside) // max(1, self.config.num_layers)
-        return FLOAT32_BYTES * (outside + 3 * block)
+        return FLOAT32_BYTES * (outside + 3 * block) if self.num_shards > 1 else 0
 
     def bytes_at(self, micro_batch: int, num_micro_batches: int = 1) -> int:
-        """The peak of a step with `micro_batch` sequences at once.
-
-        In the tree of the exact reduction one sum of gradients of every level waits while the next
-        micro-batch is computed.
-        """
+        """The peak of a step with `micro_batch` sequences at once; in the tree of the exact
+        reduction one sum of gradients of every level waits for the next micro-batch."""
         waiting = math.ceil(math.log2(num_micro_batches)) if self.is_exact else 0
         kept = micro_batch * self.bytes_per_sequence + self.weight_copies + self.gathered_bytes
         head = FLOAT32_BYTES * self.config.vocab_size * self.config.d_model // self.num_shards
@@ -134,27 +122,17 @@ class StepMemory:
             is_exact=False,
         )
 
-    def corrected(self, measured: MeasuredStep | None) -> "StepMemory":
+    def corrected(self, measured: MeasuredStep) -> "StepMemory":
         """The same form, scaled to agree with a measured step."""
-        if measured is None:
-            return self
-        state = measured.optimizer_state_bytes or self.optimizer_state
-        memory = replace(self, optimizer_state=state, scale=1.0)
-        predicted = memory.bytes_at(measured.micro_batch)
+        predicted = self.bytes_at(measured.micro_batch)
         if not measured.peak_bytes or predicted < _LEAST_MEASURED_BYTES:
-            return memory
-        return replace(memory, scale=measured.peak_bytes / predicted)
+            return self
+        return replace(self, scale=measured.peak_bytes / predicted)
 
     def largest_micro_batch(self, memory_bytes: float) -> int:
         """The most sequences at once that fit; 0 where not even one does."""
-        low, high = 0, _MOST_SEQUENCES
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.bytes_at(middle) <= memory_bytes:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        sizes = range(1, _MOST_SEQUENCES + 1)
+        return bisect.bisect_right(sizes, memory_bytes, key=self.bytes_at)
 
     def usable_bytes(self, memory_bytes: int) -> int:
         """What a step may take of a device's memory without having been measured there."""
@@ -187,20 +165,20 @@ def step_memory(
     checkpointing: blocks keep their input alone and are computed again in the backward pass.
     exact: the exact reduction; None: on a CPU.
     """
-    learned = FLOAT32_BYTES * sum(count_learned(config, lora_rank).values())
-    weights = FLOAT32_BYTES * sum(count_parameters(config).values())
-    if lora_rank is not None:
-        weights += learned
-    copied_bytes = 2 if execution.precision == "bfloat16" else FLOAT32_BYTES
-    has_copies = (execution.precision == "bfloat16" or lora_rank is not None) and not checkpointing
-    matrices = sum(rows * columns for rows, columns in block_matrices(config))
+    parts, learned_parts = count_parameters(config), count_learned(config, lora_rank)
+    learned = FLOAT32_BYTES * sum(learned_parts.values())
+    # AdamW keeps two values a parameter, SGD none; Muon one for the matrices of the blocks.
+    state = {"adamw": 2 * learned, "sgd": 0, "muon": 2 * learned}[optimizer]
+    state -= FLOAT32_BYTES * count_matrices(learned_parts) if optimizer == "muon" else 0
+    is_half, has_adapters = execution.precision == "bfloat16", lora_rank is not None
+    copied_bytes = (2 if is_half else FLOAT32_BYTES) if is_half or has_adapters else 0
     return StepMemory(
         config=config,
         execution=execution,
-        weights=weights,
+        weights=FLOAT32_BYTES * sum(parts.values()) + has_adapters * learned,
         gradients=learned,
-        optimizer_state=optimizer_state_bytes(config, optimizer, lora_rank) + ema * learned,
-        weight_copies=config.num_layers * matrices * copied_bytes * has_copies,
+        optimizer_state=state + ema * learned,
+        weight_copies=0 if checkpointing else count_matrices(parts) * copied_bytes,
         activations_per_sequence=_activations(config, execution, checkpointing=checkpointing),
         chunk_bytes=logit_chunk_bytes(execution.device, memory_bytes),
         is_exact=execution.device == "cpu" if exact is None else exact,
@@ -208,23 +186,20 @@ def step_memory(
 
 
 def memory_options(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Keyword arguments of `step_memory` from the flat settings of a run; old runs lack some."""
-    reduction = settings.get("distributed.reduction", "auto")
-    rank = settings.get("tuning.lora_rank")
-    exact = True if settings.get("deterministic") else None
+    """Keyword arguments of `step_memory` from the settings of a run, by dotted names."""
+    reduction = settings["distributed.reduction"]
+    exact = True if settings["deterministic"] else None
     return {
-        "ema": settings.get("optimizer.average_over") is not None,
-        "checkpointing": bool(settings.get("distributed.recompute")),
-        "lora_rank": rank if isinstance(rank, int) else None,
+        "ema": settings["optimizer.average_over"] is not None,
+        "checkpointing": settings["distributed.recompute"],
+        "lora_rank": settings["tuning.lora_rank"],
         "exact": exact if reduction == "auto" else reduction == "exact",
     }
 
 
 def choose_micro_batch(memory: StepMemory, batch_size: int, memory_bytes: int) -> int:
-    """Sequences at once: the largest divisor of the batch that fits; 0 where none does.
-
-    On a CPU no more than fit into half of the memory, or than keep it busy.
-    """
+    """Sequences at once: the largest divisor of the batch that fits, 0 where none does. On a CPU
+    no more than fit into half of the memory, or than keep it busy."""
     most = min(batch_size, _MOST_SEQUENCES)
     divisors = [size for size in range(most, 0, -1) if batch_size % size == 0]
 
@@ -239,42 +214,13 @@ def choose_micro_batch(memory: StepMemory, batch_size: int, memory_bytes: int) -
 
 
 def check_fits(memory: StepMemory, micro_batch: int, memory_bytes: int) -> int:
-    """The micro-batch, or an error that says what is too large where it is 0."""
+    """The micro-batch, or a ConfigError where it is 0."""
     if micro_batch:
         return micro_batch
     raise ConfigError(
-        f"training takes {memory.bytes_at(1):,} bytes for one sequence of "
-        f"{memory.config.context_length} tokens, and of {memory_bytes:,} it may use "
-        f"{memory.usable_bytes(memory_bytes):,}: use a smaller model or context_length, or a "
-        f"device with more memory"
-    )
-
-
-def optimizer_state_bytes(
-    config: ModelConfig, optimizer: OptimizerName, lora_rank: int | None = None
-) -> int:
-    """AdamW keeps two values a parameter, SGD none; Muon keeps one for the matrices of the blocks
-    and leaves the rest to AdamW."""
-    parts = count_learned(config, lora_rank)
-    num_learned = sum(parts.values())
-    num_values = {
-        "adamw": 2 * num_learned,
-        "sgd": 0,
-        "muon": 2 * num_learned - count_matrices(parts),
-    }
-    return FLOAT32_BYTES * num_values[optimizer]
-
-
-def memory_line(memory: StepMemory, micro_batch: int, batch_size: int) -> str:
-    """One line for the log of a run: the peak of a step, and what it is made of."""
-    peak = memory.bytes_at(micro_batch, batch_size // micro_batch)
-    at_once = f"all {batch_size:,} sequences at once" if batch_size > 1 else "one sequence"
-    if micro_batch < batch_size:
-        at_once = f"micro-batches of {micro_batch:,} of {batch_size:,} sequences"
-    return (
-        f"about {show_bytes(peak)} at the peak of a step with {at_once}: weights, gradients and "
-        f"optimizer {show_bytes(memory.state_bytes + memory.gradients)}, activations "
-        f"{show_bytes(memory.bytes_per_sequence)} per sequence"
+        f"training takes {show_bytes(memory.bytes_at(1))} for one sequence of "
+        f"{memory.config.context_length} tokens, and may use "
+        f"{show_bytes(memory.usable_bytes(memory_bytes))}: use a smaller model or context_length"
     )
 
 
@@ -283,9 +229,8 @@ def _activations(
 ) -> dict[str, int]:
     """Bytes that one sequence keeps for the backward pass.
 
-    Of each token a block keeps its residuals and norms (2 + 2 vectors), queries, keys and values,
-    those that were rotated or normalized, the mixed values, and the matrices' inner values. Outside
-    of blocks: input and output of the last norm, and the gradient of that.
+    Of each token a block keeps its residuals and norms, queries, keys and values, rotated or
+    normalized ones, the mixed values, and inner values; the last norm its input, output, gradient.
     """
     d_model, d_key_value = config.d_model, config.key_value_heads * config.d_head
     # A compiler makes the inner values of plain activations again.
@@ -307,56 +252,20 @@ def _activations(
     return {name: per_value * count for name, count in kept.items()}
 
 
-@dataclass(frozen=True)
-class TextbookMemory:
-    """Training memory by the textbook: float32, every intermediate kept, a·batch + b. Our own step
-    keeps less; this is the result that other calculations of the same kind arrive at."""
+def textbook_memory(config: ModelConfig, memory_bytes: int) -> dict[str, Any]:
+    """Training memory by the textbook: float32, AdamW, every intermediate kept, a·batch + b.
 
-    weights: int
-    gradients: int
-    optimizer_state: int
-    activations_per_sequence: dict[str, int]
-
-    @property
-    def fixed_bytes(self) -> int:
-        """b, whatever the batch."""
-        return self.weights + self.gradients + self.optimizer_state
-
-    @property
-    def bytes_per_sequence(self) -> int:
-        """a, for each sequence of a batch."""
-        return sum(self.activations_per_sequence.values())
-
-    def bytes_at(self, batch_size: int) -> int:
-        return self.bytes_per_sequence * batch_size + self.fixed_bytes
-
-    def largest_batch(self, memory_bytes: int) -> int:
-        """The most sequences that fit; 0 where not even one does."""
-        return max(0, (memory_bytes - self.fixed_bytes) // self.bytes_per_sequence)
-
-    def formula(self) -> str:
-        return f"{self.bytes_per_sequence:,} x batch + {self.fixed_bytes:,} bytes"
-
-
-def textbook_memory(config: ModelConfig) -> TextbookMemory:
-    """AdamW keeps two averages; activations as in `textbook_activations`."""
-    weights = FLOAT32_BYTES * sum(count_parameters(config).values())
-    values = textbook_activations(config)
-    kept = {name: FLOAT32_BYTES * count for name, count in values.items()}
-    return TextbookMemory(weights, weights, 2 * weights, kept)
-
-
-def textbook_activations(config: ModelConfig) -> dict[str, int]:
-    """Values of one sequence. Of each block: two norms, queries, keys and values, scores, their
-    softmax, the mixed values, the output projection, and the feed-forward layer's matmuls,
-    activation and (gated) their product; then the last norm, the logits, and their softmax."""
+    Our own step keeps less; this is what other calculations of the same kind arrive at. Each block
+    keeps two norms, queries, keys and values, scores, their softmax, the mixed values, the output
+    projection, and the feed-forward layer's matmuls, activation and (gated) their product; then
+    come the last norm, the logits, and their softmax.
+    """
     tokens, d_model, num_layers = config.context_length, config.d_model, config.num_layers
     d_key_value = config.key_value_heads * config.d_head
-    norms_per_block = 0 if config.norm == "none" else 2
-    num_inner = 4 if config.feed_forward == "swiglu" else 2
     scores = num_layers * config.num_heads * tokens**2
-    return {
-        "norms": norms_per_block * num_layers * tokens * d_model,
+    num_inner = 4 if config.feed_forward == "swiglu" else 2
+    values = {
+        "norms": (0 if config.norm == "none" else 2) * num_layers * tokens * d_model,
         "query_key_value": num_layers * tokens * (d_model + 2 * d_key_value),
         "attention_scores": scores,
         "attention_softmax": scores,
@@ -367,4 +276,18 @@ def textbook_activations(config: ModelConfig) -> dict[str, int]:
         "final_norm": tokens * d_model if config.norm == "pre" else 0,
         "logits": tokens * config.vocab_size,
         "cross_entropy": tokens * config.vocab_size,
+    }
+    weights = FLOAT32_BYTES * sum(count_parameters(config).values())
+    per_sequence, fixed = FLOAT32_BYTES * sum(values.values()), 4 * weights
+    return {
+        "precision": "float32",
+        "weights": weights,
+        "gradients": weights,
+        "optimizer_state": 2 * weights,
+        "activations_per_sequence": {k: FLOAT32_BYTES * count for k, count in values.items()},
+        "bytes_per_sequence": per_sequence,
+        "fixed_bytes": fixed,
+        "formula": f"{per_sequence:,} x batch + {fixed:,} bytes",
+        "memory_bytes": memory_bytes,
+        "largest_batch": max(0, (memory_bytes - fixed) // per_sequence),
     }

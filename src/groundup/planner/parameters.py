@@ -1,13 +1,22 @@
 """How many parameters a model has, part by part, and whether they fit: from settings alone."""
 
-import math
-
 from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig
 from groundup.planner.quantities import show_bytes
 
 FLOAT32_BYTES = 4
-BFLOAT16_BYTES = 2
+
+
+def block_matrices(config: ModelConfig) -> dict[str, list[tuple[int, int]]]:
+    """The shapes of the matrices of one block, by part."""
+    d_model, d_ff = config.d_model, config.feed_forward_dim
+    d_key_value = config.key_value_heads * config.d_head
+    num_in = 2 if config.feed_forward == "swiglu" else 1
+    return {
+        "attention": [(d_model, d_model)] * 2 + [(d_key_value, d_model)] * 2,
+        "feed_forward": [(d_ff, d_model)] * num_in + [(d_model, d_ff)],
+        "head_gates": [(config.num_heads, d_model)] if config.head_gates else [],
+    }
 
 
 def count_parameters(config: ModelConfig) -> dict[str, int]:
@@ -22,22 +31,25 @@ def count_parameters(config: ModelConfig) -> dict[str, int]:
     lm_head          vocab_size · d_model, or nothing when the embedding is tied to it
     """
     d_model, num_layers = config.d_model, config.num_layers
-    d_key_value = config.key_value_heads * config.d_head
-    num_feed_forward_matrices = 3 if config.feed_forward == "swiglu" else 2
-    num_gains = num_layers * 2 * config.d_head if config.qk_norm else 0
-    num_gains += _num_norms(config) * d_model
+    in_blocks = {
+        name: num_layers * sum(rows * columns for rows, columns in shapes)
+        for name, shapes in block_matrices(config).items()
+    }
+    # Two a block, and one before the output where blocks do not end in a norm of their own.
+    num_norms = (0 if config.norm == "none" else 2 * num_layers) + (config.norm == "pre")
+    num_gains = num_norms * d_model + (num_layers * 2 * config.d_head if config.qk_norm else 0)
     embedding = config.vocab_size * d_model
     parts = {
         "token_embedding": embedding,
-        "attention": num_layers * (2 * d_model**2 + 2 * d_model * d_key_value),
-        "feed_forward": num_layers * num_feed_forward_matrices * d_model * config.feed_forward_dim,
+        "attention": in_blocks["attention"],
+        "feed_forward": in_blocks["feed_forward"],
         "norms": num_gains,
         "lm_head": 0 if config.tie_embeddings else embedding,
     }
     if config.head_gates:
-        parts["head_gates"] = num_layers * config.num_heads * d_model
+        parts["head_gates"] = in_blocks["head_gates"]
     if config.extra_values != "none":
-        parts["extra_values"] = d_model * (d_key_value + 1) + num_layers
+        parts["extra_values"] = d_model * (config.key_value_heads * config.d_head + 1) + num_layers
     return parts
 
 
@@ -49,31 +61,11 @@ def count_learned(config: ModelConfig, lora_rank: int | None = None) -> dict[str
     parts = count_parameters(config)
     if lora_rank is None:
         return parts
-    sizes = [math.prod(shape) for shape in block_matrices(config, lora_rank)]
-    # Attention has four matrices, each with two factors.
-    num_gates = 2 if config.head_gates else 0
-    first_gate = len(sizes) - num_gates
     adapters = {
-        "attention": sum(sizes[:8]),
-        "feed_forward": sum(sizes[8:first_gate]),
-        "head_gates": sum(sizes[first_gate:]),
+        name: lora_rank * sum(rows + columns for rows, columns in shapes)
+        for name, shapes in block_matrices(config).items()
     }
     return {name: config.num_layers * adapters.get(name, 0) for name in parts}
-
-
-def block_matrices(config: ModelConfig, lora_rank: int | None = None) -> list[tuple[int, int]]:
-    """The shape of each matrix of one block that learns: query, output, key, value, then the
-    feed-forward's, the gates of heads; with a rank, of the two factors beside each."""
-    d_model, d_ff = config.d_model, config.feed_forward_dim
-    d_key_value = config.key_value_heads * config.d_head
-    num_in = 2 if config.feed_forward == "swiglu" else 1
-    attention = [(d_model, d_model)] * 2 + [(d_key_value, d_model)] * 2
-    matrices = [*attention, *[(d_ff, d_model)] * num_in, (d_model, d_ff)]
-    matrices += [(config.num_heads, d_model)] if config.head_gates else []
-    if lora_rank is None:
-        return matrices
-    factors = [((rows, lora_rank), (lora_rank, columns)) for rows, columns in matrices]
-    return [shape for pair in factors for shape in pair]
 
 
 def count_matrices(parts: dict[str, int]) -> int:
@@ -83,26 +75,18 @@ def count_matrices(parts: dict[str, int]) -> int:
 
 
 def check_holdable(config: ModelConfig, memory_bytes: int, num_sequences: int = 0) -> None:
-    """Raise ConfigError, before anything is allocated, for a model that `memory_bytes` cannot hold.
-
-    config: the model; its weights in float32 and its RoPE tables count.
-    num_sequences: whole sequences whose keys and values are cached.
-    """
+    """Raise ConfigError, before anything is allocated, for a model whose float32 weights, RoPE
+    tables and `num_sequences` cached sequences `memory_bytes` cannot hold."""
     weights = FLOAT32_BYTES * sum(count_parameters(config).values())
-    per_position = config.d_head if config.positions == "rope" else 0
+    is_rotated = config.positions == "rope"
+    per_position = config.d_head if is_rotated else 0
     per_position += num_sequences * 2 * config.key_value_heads * config.d_head
     of_context = FLOAT32_BYTES * config.num_layers * config.context_length * per_position
     # A layer's tables are computed in float64, from angles that stand beside them.
-    of_context += 8 * config.context_length * config.d_head if config.positions == "rope" else 0
+    of_context += 8 * config.context_length * config.d_head if is_rotated else 0
     if weights + of_context > memory_bytes:
         raise ConfigError(
-            f"the model takes {show_bytes(weights)} for its weights and {show_bytes(of_context)} "
-            f"for a context_length of {config.context_length}, and this machine has "
-            f"{show_bytes(memory_bytes)}: use a smaller model or context_length"
+            f"the model takes {show_bytes(weights + of_context)}, with a context_length of "
+            f"{config.context_length}, and this machine has {show_bytes(memory_bytes)}: use a "
+            f"smaller model or context_length"
         )
-
-
-def _num_norms(config: ModelConfig) -> int:
-    """Two a block, and one before the output where blocks do not end in a norm of their own."""
-    per_block = 0 if config.norm == "none" else 2
-    return per_block * config.num_layers + (1 if config.norm == "pre" else 0)

@@ -50,7 +50,7 @@ class Probe:
     @property
     def step(self) -> MeasuredStep:
         """What the planner corrects its closed form by."""
-        return MeasuredStep(self.micro_batch, self.seconds_per_step, self.peak_bytes)
+        return MeasuredStep(self.micro_batch, self.peak_bytes)
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "device": self.device.name}

@@ -14,15 +14,9 @@ from groundup.data.shards import find_index
 from groundup.distributed.process_group import ALONE, World
 from groundup.errors import ConfigError
 from groundup.nn import float8
-from groundup.planner import (
-    Execution,
-    StepMemory,
-    choose_micro_batch,
-    memory_options,
-    step_memory,
-)
+from groundup.planner import Execution, StepMemory, step_memory
 from groundup.planner.distributed import Strategy, choose_strategy
-from groundup.planner.memory import check_fits
+from groundup.planner.memory import check_fits, choose_micro_batch, memory_options
 from groundup.runs.config import RunConfig
 from groundup.runtime import count_of, why_no_bfloat16
 from groundup.training.machine import Machine

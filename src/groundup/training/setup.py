@@ -11,7 +11,7 @@ from groundup.errors import ConfigError
 from groundup.files import write_json_atomic
 from groundup.model import TransformerLM
 from groundup.model.transformer import weight_shapes
-from groundup.planner import memory_line, two_line_plan
+from groundup.planner.plan import plan_lines
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runs.metrics_file import cut_metrics
@@ -199,20 +199,18 @@ def _log_plan(run: ResolvedRun, data: RunData, state: TrainingState) -> None:
     config, world = run.config, state.reduction.world
     splits = [f"{count:,} ids for {name}" for name, count in data.ids.num_ids.items()]
     _log.info("data in %s: %s", ", ".join(config.data.mix) or data.ids.folder, ", ".join(splits))
-    for line in two_line_plan(
-        config.model,
-        config.batch_size,
-        config.num_steps or 1,
-        tokens_in_corpus=data.train.num_ids,
-        optimizer=config.optimizer.name,
-        ema=config.optimizer.average_over is not None,
-        lora_rank=config.tuning.lora_rank,
-    )[: 1 if config.num_steps is None else 2]:
-        _log.info(line)
     num_rows = -(-config.batch_size // world.size)
     memory = planned_memory(config, Machine.detect(config.device).memory_bytes)
-    size = min(config.sequences_in_memory, num_rows)
-    _log.info(memory_line(memory.shard(run.num_shards), size, num_rows))
+    for line in plan_lines(
+        memory.shard(run.num_shards),
+        batch_size=config.batch_size,
+        num_rows=num_rows,
+        micro_batch=min(config.sequences_in_memory, num_rows),
+        num_steps=config.num_steps,
+        tokens_in_corpus=data.train.num_ids,
+        lora_rank=config.tuning.lora_rank,
+    ):
+        _log.info(line)
     _log.info(describe_kernels(config))
     if world.size > 1:
         way = "exact" if run.is_exact else f"fast, in {config.distributed.reduce_dtype}"
