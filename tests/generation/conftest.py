@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from groundup.generation import Engine, GenerationRequest, Sampler
-from groundup.generation.sampling import Uniforms, sample
+from groundup.generation.sampling import sample, uniforms
 from groundup.model import TransformerLM
 
 
@@ -56,7 +56,7 @@ def _plain_ids(model: TransformerLM, request: GenerationRequest) -> list[int]:
     """The oracle: the whole text through the model for every new id, no cache, one row."""
     context = model.config.context_length
     visible = list(request.prompt_ids)[-context:]
-    history, numbers = list(request.prompt_ids), Uniforms(request.seed)
+    history = list(request.prompt_ids)
     new: list[int] = []
     while len(new) < request.max_tokens:
         if len(visible) > context:
@@ -66,7 +66,7 @@ def _plain_ids(model: TransformerLM, request: GenerationRequest) -> list[int]:
         logits = model(torch.tensor([visible]))[:, -1]
         seen = torch.zeros_like(logits, dtype=torch.bool)
         seen[0, history] = True
-        number = torch.tensor([numbers[len(new)]])
+        number = torch.tensor(uniforms([request.seed], [len(new)]))
         id = int(sample(request.sampler, logits, number, seen))
         new.append(id)
         if id in request.stop_ids:

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from groundup.errors import ConfigError
 from groundup.generation import Engine, GenerationRequest, Sampler
 from groundup.generation.decoder import AllowedIds, Row
-from groundup.generation.decoder_choice import choose_decoder
+from groundup.generation.engine import choose_decoder
 from groundup.generation.request import NO_ID
-from groundup.generation.sampling import Uniforms, sample, uniforms
+from groundup.generation.sampling import sample, uniforms
 from groundup.generation.torch_decoder import TorchDecoder
 from groundup.model import TransformerLM
 
@@ -99,7 +98,15 @@ def _texts(engine: Engine, requests: list[GenerationRequest]) -> list[list[int]]
 
 def _row(sampler: Sampler, ids: list[int], num_new: int = 0, seed: int = 0) -> Row:
     request = GenerationRequest(tuple(ids), 50, sampler, seed)
-    return Row(0, request, ids, 0, Uniforms(seed), num_new)
+    return Row(0, request, ids, 0, num_new)
+
+
+def _logits(decoder: CudaDecoder, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Of each row after one more id, at its position."""
+    pairs = zip(ids.tolist(), positions.tolist(), strict=True)
+    rows = [_row(Sampler(), [0] * position + [id]) for id, position in pairs]
+    decoder.begin(rows)
+    return decoder.step(1)[1]
 
 
 @pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
@@ -116,7 +123,7 @@ def test_logits_are_as_near_to_float32_as_the_models_own(changes: dict[str, obje
     allowed = 2 * float((own - exact).abs().max()) + 1e-3
     for further in range(4):
         positions = torch.tensor(lengths) + further
-        logits = decoder.decode(ids[torch.arange(5), positions], positions)
+        logits = _logits(decoder, ids[torch.arange(5), positions], positions)
         wanted = exact[torch.arange(5), positions]
         assert float((logits - wanted).abs().max()) <= allowed
 
@@ -148,8 +155,8 @@ def test_a_row_is_the_same_alone_and_among_others(shape: str) -> None:
     ids = torch.randint(0, 500, (150,), generator=generator)
     for decoder in (many, alone):
         decoder.prefill([(row, ids.tolist()) for row in range(decoder.max_rows)])
-    logits = many.decode(ids[:64], torch.full((64,), 150))
-    assert torch.equal(alone.decode(ids[:1], torch.tensor([150])), logits[:1])
+    logits = _logits(many, ids[:64], torch.full((64,), 150))
+    assert torch.equal(_logits(alone, ids[:1], torch.tensor([150])), logits[:1])
     assert _texts(Engine(CudaDecoder(model, 3)), requests[:3]) == together[:3]
 
 
@@ -160,10 +167,10 @@ def test_logits_do_not_depend_on_the_number_of_rows(num_rows: int) -> None:
     ids = torch.arange(num_rows) % 500
     texts = [[int(id), 3, 5] for id in ids]
     many.prefill(list(enumerate(texts)))
-    logits = many.decode(ids, torch.full((num_rows,), 3)).clone()
+    logits = _logits(many, ids, torch.full((num_rows,), 3)).clone()
     for row in (0, num_rows // 2, num_rows - 1):
         alone.prefill([(0, texts[row])])
-        one = alone.decode(ids[row : row + 1], torch.tensor([3]))
+        one = _logits(alone, ids[row : row + 1], torch.tensor([3]))
         assert torch.equal(one[0], logits[row])
 
 
@@ -285,7 +292,7 @@ def test_samples_are_the_samplers() -> None:
             _row(sampler, [0, 3, chance.randrange(5)], chance.randrange(50), chance.randrange(99))
             for _ in range(6)
         ]
-        numbers = [uniforms(row.request.seed, row.num_new, 1)[0] for row in rows]
+        numbers = uniforms([row.request.seed for row in rows], [row.num_new for row in rows])
         seen = torch.zeros_like(logits, dtype=torch.bool)
         for index, row in enumerate(rows):
             seen[index, row.ids] = True
@@ -317,9 +324,9 @@ def test_ids_that_are_not_allowed_are_neither_scored_nor_sampled(
     # Twice each, since the first step of a number of rows is recorded and the second is not.
     for n in (1, 2, 3, 5, 5, 3, 2, 1):
         ids, positions = torch.arange(n) + last - n, torch.full((n,), 3)
-        expected = whole.decode(ids, positions)[:, : allowed.end].clone()
+        expected = _logits(whole, ids, positions)[:, : allowed.end].clone()
         expected[:, list(allowed.gaps)] = -math.inf
-        assert torch.equal(cut.decode(ids, positions), expected)
+        assert torch.equal(_logits(cut, ids, positions), expected)
     different = 0
     for sampler in SAMPLERS:
         rows = [_row(sampler, [1, last, 2, row % vocab_size], row, row) for row in range(5)]
@@ -329,7 +336,7 @@ def test_ids_that_are_not_allowed_are_neither_scored_nor_sampled(
         seen = torch.zeros(5, allowed.end, dtype=torch.bool)
         for index, row in enumerate(rows):
             seen[index, [id for id in row.ids if id < allowed.end]] = True
-        numbers = torch.tensor([uniforms(row, row, 1)[0] for row in range(5)]).double()
+        numbers = torch.tensor(uniforms(range(5), range(5))).double()
         wanted = sample(sampler, logits.cpu(), numbers, seen).tolist()
         different += sum(a != b for a, b in zip(drawn, wanted, strict=True))
     assert different <= 1
@@ -343,7 +350,7 @@ def test_likelihoods_are_normalized_over_what_is_allowed() -> None:
         engine.add(GenerationRequest((3, 499), 6, sampler, seed, num_alternatives=1000))
     while engine.num_running:
         for _, token in engine.step():
-            assert len(token.alternatives) == allowed.num
+            assert len(token.alternatives) == allowed.end - len(allowed.gaps)
             total = math.fsum(math.exp(value) for _, value in token.alternatives)
             assert total == pytest.approx(1, rel=1e-4)
             assert token.log_probability == dict(token.alternatives)[token.id]
@@ -373,8 +380,6 @@ def test_the_fastest_decoder_that_knows_the_model_is_chosen() -> None:
     assert isinstance(choose_decoder(_model(**SHAPES["recipe"]), 2), CudaDecoder)
     for model in (_model().float(), _model(norm="post"), _model(num_layers=0)):
         assert isinstance(choose_decoder(model, 2), TorchDecoder)
-    with pytest.raises(ConfigError, match="max_seq_len 161"):
-        CudaDecoder(_model(), 2, max_seq_len=161)
 
 
 @pytest.mark.parametrize(("depth", "rows"), [(1_024, 64), (2_048, 32)])

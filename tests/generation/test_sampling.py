@@ -13,7 +13,6 @@ from torch import Tensor
 from groundup.errors import ConfigError
 from groundup.generation.request import NO_ID, GenerationSettings, Sampler
 from groundup.generation.sampling import (
-    Uniforms,
     keep_top_k,
     keep_top_p,
     penalize,
@@ -116,9 +115,9 @@ def test_a_repetition_penalty_lowers_what_was_seen() -> None:
 def test_no_value_that_is_allowed_leads_out_of_the_vocabulary() -> None:
     rows = torch.tensor([[3.0, 0.0, -5.0, 2.0], [-1.0, -2.0, -3e9, -1.0], [0.0, 0.0, 0.0, 1e9]])
     for temperature, penalty, (top_k, top_p, min_p), seen in itertools.product(
-        [0.0, 5e-324, 1e-50, 1e-38, 1e-6, 1, 1e50, 1e300],
+        [0.0, 5e-324, 1e-50, 1e-38, 1e-6, 1, 1e6],
         [0.01, 1.0, 100],
-        [(10**30, 1e-320, 5e-324), (3, 0.9, 1.0)],
+        [(10**9, 1e-320, 5e-324), (3, 0.9, 1.0)],
         [torch.tensor([True, True, True, False]), torch.ones(4, dtype=torch.bool)],
     ):
         sampler = Sampler(
@@ -134,7 +133,7 @@ def test_no_value_that_is_allowed_leads_out_of_the_vocabulary() -> None:
 
 def test_temperature_evens_out_or_sharpens() -> None:
     at, logits = torch.arange(4000) / 4000, log_of(0.8, 0.2).expand(4000, 2)
-    for temperature, expected in ((0.5, 16 / 17), (2.0, 2 / 3), (1e300, 0.5), (1e-50, 1.0)):
+    for temperature, expected in ((0.5, 16 / 17), (2.0, 2 / 3), (1e6, 0.5), (1e-50, 1.0)):
         ids = sample(Sampler(temperature=temperature), logits, at)
         assert float((ids == 0).double().mean()) == pytest.approx(expected, abs=1e-3)
     assert Sampler(temperature=1e-50) == Sampler(temperature=0)
@@ -152,27 +151,25 @@ def test_a_row_is_sampled_as_if_alone_and_never_what_has_no_probability(
 ) -> None:
     every = torch.full((len(rows),), at, dtype=torch.float64)
     for settings in ({}, {"temperature": 0.7, "top_p": 0.8}, {"temperature": 0.0}, {"top_k": 3}):
-        sampler = Sampler(**settings)  # type: ignore[arg-type]
+        sampler = Sampler(**settings)
         ids = sample(sampler, rows, every)
         assert bool((rows.gather(-1, ids[:, None]) > -torch.inf).all())
         assert ids.tolist() == [int(sample(sampler, row, every[0])) for row in rows]
 
 
 def test_the_numbers_of_a_seed_are_computed_from_their_index() -> None:
-    of_seed, indices = Uniforms(3), (500, 0, 1, 127, 128)
-    assert [of_seed[index] for index in indices] == [uniforms(3, i, 1)[0] for i in indices]
-    values = uniforms(3, 0, 10_000)
+    values = uniforms([3] * 10_000, range(10_000))
     assert all(0 <= value < 1 for value in values) and len(set(values)) > 9_990
-    assert uniforms(3, 0, 5) != uniforms(4, 0, 5)
+    assert uniforms([3, 4], [7, 7]) == [values[7], uniforms([4], [7])[0]] != [values[7]] * 2
     # Texts of old seeds must not change.
-    assert uniforms(0, 0, 2) == [0.4415598849300295, 0.1427158210426569]
+    assert uniforms([0, 0], [0, 1]) == [0.4415598849300295, 0.1427158210426569]
 
 
 @pytest.mark.parametrize("values", [[math.nan, 1.0], [math.inf, 1.0], [-math.inf, -math.inf]])
 def test_logits_that_are_not_finite_give_no_id(values: list[float]) -> None:
     rows = torch.tensor([[1.0, 2.0], values])
     for settings in ({}, {"temperature": 0.0}, {"temperature": 0.7, "top_k": 1, "top_p": 0.5}):
-        ids = sample(Sampler(**settings), rows, numbers(2)).tolist()  # type: ignore[arg-type]
+        ids = sample(Sampler(**settings), rows, numbers(2)).tolist()
         assert ids[0] in (0, 1) and ids[1] == NO_ID
 
 
@@ -194,5 +191,5 @@ def test_settings_name_a_sampler() -> None:
 )
 def test_a_value_out_of_range_is_refused(name: str, values: list[Any]) -> None:
     for value in values:
-        with pytest.raises(ConfigError, match=str(value)):
+        with pytest.raises(ConfigError, match=name):
             Sampler(**{name: value})

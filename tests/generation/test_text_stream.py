@@ -1,10 +1,8 @@
 """Text from ids as they come: whole characters, nothing of a stop string, any split the same."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groundup.errors import ConfigError
 from groundup.generation import TextStream
 from groundup.tokenizer import Tokenizer
 
@@ -66,8 +64,3 @@ def test_text_comes_as_soon_as_it_is_certain() -> None:
 def test_ids_without_a_token_stand_for_nothing() -> None:
     stream = TextStream(TOKENIZER)
     assert [stream.push(id) for id in (ord("a"), TOKENIZER.vocab_size, 10**6)] == ["a", "", ""]
-
-
-def test_an_empty_stop_string_is_refused() -> None:
-    with pytest.raises(ConfigError, match="stop string is empty"):
-        TextStream(TOKENIZER, ["a", ""])

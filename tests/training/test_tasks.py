@@ -12,6 +12,7 @@ import torch
 from groundup.data.tasks import Question, Task
 from groundup.errors import ConfigError, DataError
 from groundup.generation import LanguageModel
+from groundup.generation.scoring import log_softmax_tables
 from groundup.model import TransformerLM
 from groundup.runs.config import RunConfig
 from groundup.text_files import read_document_batches
@@ -170,11 +171,14 @@ def test_documents_are_scored_as_a_language_model_scores_them(
             begin_id=language_model.begin_id,
             batch_tokens=batch_tokens,
         )
-        scores = [language_model.score(text) for text in texts]
-        known = [one for score in scores for one in score.log_probabilities if one is not None]
+        begin = [] if language_model.begin_id is None else [language_model.begin_id]
+        ids = [begin + language_model.tokenizer.encode(text) for text in texts]
+        tables = [log_softmax_tables(language_model.model, one) for one in ids]
+        known = [value for parts in tables for own, _ in parts for value in own]
         nats, num_tokens = -sum(known), len(known)
         assert found.num_documents == 3
-        assert found.num_bytes == sum(score.num_bytes for score in scores)
+        scored = [language_model.tokenizer.decode_bytes(one[1:]) for one in ids]
+        assert found.num_bytes == sum(map(len, scored))
         assert found.evaluation.num_tokens == num_tokens
         assert found.evaluation.loss == pytest.approx(nats / num_tokens, rel=1e-5)
         bits = nats / math.log(2) / found.num_bytes

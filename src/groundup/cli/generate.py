@@ -13,7 +13,7 @@ from tyro.conf import UseAppendAction
 from groundup.cli.shared import ModelFlags
 from groundup.cli.terminal import as_text
 from groundup.errors import ConfigError
-from groundup.generation.request import GenerationSettings
+from groundup.generation.request import GenerationSettings, StopString
 
 if TYPE_CHECKING:
     from groundup.generation.language_model import LanguageModel, TextPiece
@@ -40,7 +40,7 @@ class Arguments(ModelFlags, GenerationSettings):
     json_: bool = False
     """Print one JSON object a line for each text, when it is finished."""
 
-    stop: UseAppendAction[tuple[str, ...]] = ()
+    stop: UseAppendAction[tuple[StopString, ...]] = ()
     """End before this text; repeat for more."""
 
 
@@ -51,8 +51,6 @@ def run(arguments: Arguments) -> None:
 
     num_samples, first_seed = arguments.num_samples, arguments.seed
     check_seed(first_seed + num_samples - 1)
-    # Before anything is loaded, so that a mistake is told at once.
-    arguments.sampler()
     folder = find_run(arguments.run)
     prompts = _read_prompts(arguments)
     language_model = arguments.load(folder)

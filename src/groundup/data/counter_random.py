@@ -24,9 +24,12 @@ _LOW_32 = np.uint64(0xFFFFFFFF)
 _NUM_ROUNDS = 16
 
 
-def random_uint64(seed: int, stream: int, counters: UInt64) -> UInt64:
-    """64 random bits for every counter; streams of one seed have nothing to do with each other."""
-    key = stream_keys([seed], stream)
+def random_uint64(seed: int | Sequence[int], stream: int, counters: UInt64) -> UInt64:
+    """64 random bits for every counter, all of one seed or each of its own.
+
+    Streams of one seed have nothing to do with each other.
+    """
+    key = stream_keys(seed if isinstance(seed, Sequence) else [seed], stream)
     return _mix(_mix(counters + key) ^ key)
 
 

@@ -15,14 +15,12 @@ from groundup.tokenizer.chat_template import ChatTemplate, check_messages
 _ANSWER = "4b1d answer 9c7e"
 
 
-def chat_prompt(tokenizer: Tokenizer, messages: Any, where: str = "the conversation") -> str:
+def chat_prompt(tokenizer: Tokenizer, messages: Any) -> str:
     """The text whose continuation is the assistant's next turn.
 
-    tokenizer: with a chat template; one without is a ConfigError.
     messages: the turns so far, `{"role": …, "content": …}` each.
-    where: the conversation's name in an error.
     """
-    checked = check_messages(messages, where)
+    checked = check_messages(messages, "the conversation")
     if tokenizer.chat_template is None:
         raise ConfigError(
             "the model has no chat template, so it knows no turns: tune it on conversations with "
@@ -32,17 +30,12 @@ def chat_prompt(tokenizer: Tokenizer, messages: Any, where: str = "the conversat
         found = next((one for one in tokenizer.special_tokens if one in message["content"]), None)
         if found is not None:
             # It would be read as the template's own, and begin a turn that nobody took.
-            raise DataError(
-                f"message {number} of {where} holds the special token {found}: take it out"
-            )
+            raise DataError(f"message {number} holds the special token {found}: take it out")
     return ChatTemplate(tokenizer.chat_template).render(checked, add_generation_prompt=True)
 
 
 def find_turn_end(tokenizer: Tokenizer) -> int | None:
-    """The id of the special token that ends an assistant's turn; None where there is none.
-
-    tokenizer: with a chat template or without.
-    """
+    """The id of the special token that ends an assistant's turn, if there is one."""
     if tokenizer.chat_template is None:
         return None
     try:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from groundup.data.counter_random import stream_keys
@@ -58,10 +58,9 @@ class CudaDecoder(Decoder):
         self,
         model: TransformerLM,
         max_rows: int,
-        max_seq_len: int | None = None,
         allowed: AllowedIds | None = None,
     ) -> None:
-        super().__init__(model, max_rows, max_seq_len, allowed)
+        super().__init__(model, max_rows, allowed)
         config, weight, allowed = model.config, model.output_weight, self.allowed
         assert isinstance(model.final_norm, RMSNorm)
         self._eps = model.final_norm.eps
@@ -78,7 +77,10 @@ class CudaDecoder(Decoder):
         ]
         table = model.token_embedding.weight.detach()
         self._table = table if config.input_scale == 1 else table * config.input_scale
-        self._extra_table = _extra_table(model, self._table)
+        # What blocks add to the values of each token does not depend on what else is there.
+        with torch.no_grad():
+            extra = model.extra(self._table)
+        self._extra_table = None if extra is None else extra.to(self._table.dtype).contiguous()
         num_columns = min(config.vocab_size, -(-allowed.end // _ALIGNMENT) * _ALIGNMENT)
         self._output = weight.detach()[:num_columns]
         num_bytes = sum(part.nbytes for layer in self._layers for part in layer.weights)
@@ -89,11 +91,10 @@ class CudaDecoder(Decoder):
         self.steps_at_once = _MAX_STEPS if num_bytes < _SMALL_BYTES else 1
         # Sampling sees all columns: a mask that ends between multiples would make it read one
         # number at a time.
-        gaps = allowed.gaps_on(weight.device, num_columns)
         self._absent = None
-        if gaps is not None:
+        if missing := allowed.missing(num_columns):
             self._absent = torch.zeros(num_columns, dtype=torch.bool, device=weight.device)
-            self._absent[gaps] = True
+            self._absent[missing] = True
         with torch.inference_mode():
             self._whole = torch.zeros(5, max_rows, dtype=torch.int64, device=weight.device)
             self._floats = torch.ones(4, max_rows, device=weight.device)
@@ -106,7 +107,7 @@ class CudaDecoder(Decoder):
             self._work = Buffers.make(max_rows, self._layers[0])
         # Two, so that one can be read while the next steps fill the other.
         self._read_back = [torch.zeros(shape, dtype=torch.int64).pin_memory() for _ in range(2)]
-        self._graphs: dict[tuple[int, Rules | None, int], torch.cuda.CUDAGraph] = {}
+        self._graphs: dict[tuple[int, Rules, int], torch.cuda.CUDAGraph] = {}
         self._prompts: dict[int, tuple[Tensor, Buffers, torch.cuda.CUDAGraph]] = {}
         self._rules = Rules()
         self._num_rows = 0
@@ -167,17 +168,6 @@ class CudaDecoder(Decoder):
         return self._ids.popleft(), self._scores.logits[: self._num_rows, : self.allowed.end]
 
     @torch.inference_mode()
-    def decode(
-        self, ids: Int[Tensor, " n"], positions: Int[Tensor, " n"]
-    ) -> Float[Tensor, "n allowed"]:
-        """Append one id to each of the rows 0 to n - 1, at its position; the logits after it."""
-        n = len(ids)
-        self._state.ids[:n] = ids.to(self.device)
-        self._state.positions[:n] = positions.to(self.device)
-        self._replay(n, None)
-        return self._scores.logits[:n, : self.allowed.end]
-
-    @torch.inference_mode()
     def _launch(self, max_steps: int) -> tuple[Callable[[], list[list[int]]], int]:
         """Begin some steps; what waits for the ids of each, and how many steps these are."""
         n, num_steps = self._num_rows, self.steps_at_once
@@ -217,8 +207,7 @@ class CudaDecoder(Decoder):
             self._prompts[size] = inputs, work, graph
         graph.replay()
 
-    def _replay(self, n: int, rules: Rules | None, num_steps: int = 1) -> None:
-        """Some steps of n rows, with sampling if there are rules for it."""
+    def _replay(self, n: int, rules: Rules, num_steps: int = 1) -> None:
         size = min(self.max_rows, 1 << (n - 1).bit_length())
         graph = self._graphs.get((size, rules, num_steps))
         if graph is None:
@@ -249,16 +238,15 @@ class CudaDecoder(Decoder):
             run()
         return graph
 
-    def _step(self, n: int, rules: Rules | None, chosen: Tensor) -> None:
+    def _step(self, n: int, rules: Rules, chosen: Tensor) -> None:
         state = self._state
         stream = self._through_blocks(self._work.rows(n), state.ids[:n], state.positions[:n])
         scores = self._scores.rows(n)
-        penalty = (state.seen, state.penalty) if rules is not None and rules.penalty else None
+        penalty = (state.seen, state.penalty) if rules.penalty else None
         norm = (self._eps, self._factor)
         to_logits(stream, norm, self._output, scores, self._absent, penalty)
-        if rules is not None:
-            last = self.max_seq_len - 1
-            sample(*scores, state, self._workspace, chosen, last, NO_ID, rules)
+        last = self.context_length - 1
+        sample(*scores, state, self._workspace, chosen, last, NO_ID, rules)
 
     def _through_blocks(
         self, work: Buffers, ids: Tensor, positions: Tensor, sequences: Tensor | None = None
@@ -294,10 +282,3 @@ def row_state(rows: Sequence[Row]) -> tuple[npt.NDArray[np.int64], npt.NDArray[n
         np.float32,
     )
     return whole, floats
-
-
-@torch.no_grad()
-def _extra_table(model: TransformerLM, embeddings: Tensor) -> Tensor | None:
-    """What blocks add to the values of each token; it does not depend on what else is there."""
-    extra = model.extra(embeddings)
-    return None if extra is None else extra.to(embeddings.dtype).contiguous()

@@ -6,19 +6,20 @@ It knows no text and no model. Running rows stay packed at the front of the deco
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+import math
 
 import torch
 from torch import Tensor
 
 from groundup.errors import ConfigError
 from groundup.generation.decoder import AllowedIds, Decoder, Row
-from groundup.generation.decoder_choice import choose_decoder, fingerprint, weight_versions
 from groundup.generation.request import NO_ID, FinishReason, GenerationRequest, NewToken
-from groundup.generation.sampling import Uniforms
+from groundup.generation.torch_decoder import TorchDecoder
+from groundup.model import TransformerLM
+from groundup.nn.kernels import HAS_TRITON, are_enabled
 
-if TYPE_CHECKING:
-    from groundup.model import TransformerLM
+# Attributes of modules that change training alone.
+_NOT_DECODED = {"training", "document_id", "float8_inputs", "_has_float8_output"}
 
 
 class Engine:
@@ -31,11 +32,10 @@ class Engine:
         self,
         model: TransformerLM | Decoder,
         max_rows: int = 64,
-        max_seq_len: int | None = None,
         allowed: AllowedIds | None = None,
     ) -> None:
-        """`max_rows`, `max_seq_len` (the context if not given) and `allowed` (all ids if not given)
-        are for a model, whose weights may change while no request is running."""
+        """`max_rows` and `allowed` (all ids if not given) are for a model, whose layers and weights
+        may change while no request is running."""
         self._rows: list[Row] = []
         self._has_changed = False
         # Steps in which nothing can happen but a stop id, and whether any row has such ids or asks
@@ -44,13 +44,12 @@ class Engine:
         self._has_stops = self._has_questions = False
         self._handles = itertools.count()
         self._model: TransformerLM | None = None
-        self.decoder: Decoder
-        if isinstance(model, torch.nn.Module):
-            self._model, self._settings = model, (max_rows, max_seq_len, allowed)
-            self._fingerprint: object = None
-            self.refresh()
-        else:
+        if isinstance(model, Decoder):
             self.decoder = model
+        else:
+            self._model, self._settings = model, (max_rows, allowed)
+            self._fingerprint = _fingerprint(model)
+            self.decoder = choose_decoder(model, *self._settings)
 
     @property
     def max_rows(self) -> int:
@@ -73,13 +72,15 @@ class Engine:
             raise ConfigError(f"all {self.max_rows} rows are taken: wait until one is free")
         if request.max_tokens < 1:
             raise ConfigError("max_tokens is 0; it must be 1 or more")
-        is_idle = not self._rows and self._model is not None
-        if is_idle and weight_versions(self._parameters) != self._versions:
-            self.refresh()
-        request.check_fits(self.decoder.vocab_size, self.decoder.max_seq_len)
+        if not self._rows and self._model is not None:
+            now = _fingerprint(self._model)
+            if now != self._fingerprint:
+                self._fingerprint = now
+                self.decoder = choose_decoder(self._model, *self._settings)
+        request.check_fits(self.decoder.vocab_size, self.decoder.context_length)
         ids = list(request.prompt_ids)
-        start = max(0, len(ids) - self.decoder.max_seq_len)
-        row = Row(next(self._handles), request, ids, start, Uniforms(request.seed))
+        start = max(0, len(ids) - self.decoder.context_length)
+        row = Row(next(self._handles), request, ids, start)
         self._rows.append(row)
         self._has_changed = True
         return row.handle
@@ -107,7 +108,7 @@ class Engine:
             # Most steps of many rows, so that little time goes into each row.
             tokens = [NewToken(id, None, (), None) for id in chosen]
             return list(zip([row.handle for row in self._rows], tokens, strict=True))
-        likelihoods = _likelihoods(self._rows, chosen, logits, self.decoder.allowed.num)
+        likelihoods = _likelihoods(self._rows, chosen, logits)
         new: list[tuple[int, NewToken]] = []
         finished: list[int] = []
         for index, (row, id) in enumerate(zip(self._rows, chosen, strict=True)):
@@ -116,7 +117,9 @@ class Engine:
                 reason = "error"
             elif id in row.request.stop_ids:
                 reason = "stop"
-            elif self._num_quiet_steps == 0 and self._is_finished(row):
+            elif row.num_new == row.request.max_tokens or (
+                row.num_visible > self.decoder.context_length and row.request.past_context == "stop"
+            ):
                 reason = "length"
             if reason is not None:
                 finished.append(index)
@@ -138,22 +141,8 @@ class Engine:
         """Let all requests leave."""
         self._rows = []
 
-    def refresh(self) -> None:
-        """Decode with the layers and weights that the model has now.
-
-        `add` notices weights that an optimizer or `load_state_dict` changed; hooks, swapped layers
-        and writes through `.data` need this call.
-        """
-        assert self._model is not None
-        now = fingerprint(self._model)
-        if now != self._fingerprint:
-            self._fingerprint = now
-            self._parameters = list(self._model.parameters())
-            self._versions = weight_versions(self._parameters)
-            self.decoder = choose_decoder(self._model, *self._settings)
-
     def _slide(self) -> None:
-        context = self.decoder.max_seq_len
+        context = self.decoder.context_length
         for row in self._rows:
             if row.num_visible > context:
                 row.start = len(row.ids) - max(1, context // 2)
@@ -188,12 +177,7 @@ class Engine:
     def _steps_until_event(self, row: Row) -> int:
         """After so many steps the row is full or finished, if no stop id comes before."""
         num_left = row.request.max_tokens - row.num_new
-        return min(num_left, self.decoder.max_seq_len + 1 - row.num_visible)
-
-    def _is_finished(self, row: Row) -> bool:
-        is_full = row.num_visible > self.decoder.max_seq_len
-        stops = is_full and row.request.past_context == "stop"
-        return stops or row.num_new == row.request.max_tokens
+        return min(num_left, self.decoder.context_length + 1 - row.num_visible)
 
     def _leave(self, index: int) -> None:
         last = self._rows.pop()
@@ -205,23 +189,74 @@ class Engine:
 
 @torch.inference_mode()
 def _likelihoods(
-    rows: list[Row], chosen: list[int], logits: Tensor, num_allowed: int
+    rows: list[Row], chosen: list[int], logits: Tensor
 ) -> dict[int, tuple[float, tuple[tuple[int, float], ...]]]:
     """For the rows that ask: the sampled id's log-probability, and those of the likeliest."""
-    wanted = {
+    counts = {
         index: row.request.num_alternatives
         for index, row in enumerate(rows)
         if row.request.num_alternatives >= 0 and chosen[index] != NO_ID
     }
-    if not wanted:
+    if not counts:
         return {}
-    log_probabilities = torch.log_softmax(logits[list(wanted)], dim=-1)
-    ids = torch.tensor([chosen[index] for index in wanted], device=logits.device)
+    log_probabilities = torch.log_softmax(logits[list(counts)], dim=-1)
+    ids = torch.tensor([chosen[index] for index in counts], device=logits.device)
     own = log_probabilities.gather(-1, ids[:, None])[:, 0].tolist()
-    best = log_probabilities.topk(min(max(wanted.values()), num_allowed), dim=-1)
+    best = log_probabilities.topk(min(max(counts.values()), logits.shape[-1]), dim=-1)
+    likeliest = map(zip, best.indices.tolist(), best.values.tolist())
     return {
-        index: (value, tuple(zip(best_ids[:count], best_values[:count], strict=True)))
-        for (index, count), value, best_ids, best_values in zip(
-            wanted.items(), own, best.indices.tolist(), best.values.tolist(), strict=True
+        index: (
+            value,
+            tuple(pair for pair in itertools.islice(pairs, count) if pair[1] > -math.inf),
         )
+        for (index, count), value, pairs in zip(counts.items(), own, likeliest, strict=True)
     }
+
+
+def choose_decoder(
+    model: TransformerLM, max_rows: int, allowed: AllowedIds | None = None
+) -> Decoder:
+    """The fastest decoder for the model and its device.
+
+    A model with a layer or a hook that its settings do not describe runs its own forward, as does
+    any model without kernels and on devices other than CPU and CUDA.
+    """
+    weight = model.output_weight
+    built = TransformerLM.from_config(model.config, device="meta")
+    is_known = are_enabled() and weight.device.type in ("cpu", "cuda")
+    is_known = is_known and _modules_of(model) == _modules_of(built)
+    is_half = weight.dtype in (torch.bfloat16, torch.float16)
+    is_usual = model.config.norm == "pre" and model.config.num_layers > 0
+    if is_known and weight.is_cuda and HAS_TRITON and is_half and is_usual:
+        from groundup.generation.cuda_decoder import CudaDecoder
+
+        return CudaDecoder(model, max_rows, allowed)
+    return TorchDecoder(model, max_rows, allowed, is_packed=is_known)
+
+
+def _fingerprint(model: TransformerLM) -> object:
+    """Changes with the modules and the weights, of which a decoder may have copies.
+
+    Torch does not count writes through `.data`, so these go unnoticed.
+    """
+    weights = [
+        (one.data_ptr(), 0 if one.is_inference() else one._version) for one in model.parameters()
+    ]
+    return _modules_of(model), weights
+
+
+def _modules_of(model: TransformerLM) -> list[tuple[type, dict[str, object], bool]]:
+    """Of each module its type, its plain attributes, and whether it has a hook or a forward of its
+    own: what decides, besides the weights, what the model computes."""
+    return [
+        (
+            type(module),
+            {
+                name: value
+                for name, value in vars(module).items()
+                if isinstance(value, int | float | str) and name not in _NOT_DECODED
+            },
+            bool(module._forward_hooks or module._forward_pre_hooks) or "forward" in vars(module),
+        )
+        for module in model.modules()
+    ]

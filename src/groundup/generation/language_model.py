@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -18,11 +17,9 @@ from groundup.generation.engine import Engine
 from groundup.generation.loading import CheckpointName, load_run, save_run
 from groundup.generation.request import FinishReason, GenerationRequest, GenerationSettings
 from groundup.generation.sampling import not_finite
-from groundup.generation.scoring import Score, log_probabilities
 from groundup.generation.special_ids import SpecialIds, find_special_ids
-from groundup.generation.text_stream import TextStream, check_stop_strings
+from groundup.generation.text_stream import TextStream
 from groundup.model import TransformerLM
-from groundup.runtime import count_of
 from groundup.text_files import END_OF_TEXT
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.chat_template import Message
@@ -32,10 +29,9 @@ _MAX_ROWS = 64
 
 
 class TextPiece(NamedTuple):
-    """Some of the text of one of several requests; a reason with the last piece of each."""
+    """Some of the text of request number `number`; a reason with the last piece of each."""
 
     number: int
-    """Of the request."""
     text: str
     finish_reason: FinishReason | None
 
@@ -70,8 +66,8 @@ class LanguageModel:
         if self.begin_id is None and ends:
             # In the shards every document but the first follows the end of another.
             self.begin_id = ends[0]
-        # At most one; a deque's ends are taken by one thread alone.
-        self._idle_engines: deque[Engine] = deque(maxlen=1)
+        # Building one takes longer than a short text; at most one waits here for the next call.
+        self._idle_engines: list[Engine] = []
 
     @classmethod
     def load(
@@ -83,32 +79,25 @@ class LanguageModel:
     ) -> LanguageModel:
         """The model of a run folder at its newest or best checkpoint, or at the one of a step.
 
-        device  where the weights go; the CPU if not given
-        dtype   what they are cast to; as they were saved if not given
+        Without a device it is on the CPU, without a dtype as it was saved.
         """
         return cls(*load_run(run, checkpoint, device, dtype))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the model as a new run folder, which every command opens; it cannot be resumed.
-
-        The weights are in there as they are now, also where they were changed by hand.
-        """
+        """Write the model as it is now as a new run folder, which every command opens; it cannot be
+        resumed."""
         save_run(folder, self.model, self.tokenizer, self.step or 0, self.special_ids)
 
     def generate(self, prompt: str = "", **settings: Any) -> str:
         """The text that follows `prompt`: up to `max_tokens`, one of the `stop` strings, or the
-        end of the document.
+        end of the document. Without a prompt a document is begun.
 
-        Without a prompt a document is begun. `settings` are those of `GenerationSettings`:
-        max_tokens, temperature, top_p, top_k, min_p, repetition_penalty, stop, seed, past_context.
+        settings: those of `GenerationSettings`.
         """
         return "".join(self.stream(prompt, **settings))
 
     def stream(self, prompt: str = "", **settings: Any) -> Iterator[str]:
-        """The same in pieces as they come, each of whole characters.
-
-        Wrong settings raise here, not at the first piece.
-        """
+        """The same in pieces as they come, each of whole characters. Wrong settings raise here."""
         chosen = GenerationSettings(**settings)
         pieces = self.stream_requests([self.request(prompt, chosen)], chosen.stop)
         return (piece.text for piece in pieces if piece.text)
@@ -128,26 +117,13 @@ class LanguageModel:
         """The text after each prompt, many rows at a time; the i-th as if alone with `seed` + i."""
         first = GenerationSettings(**settings)
         requests = [
-            self.request(prompt, first.model_copy(update={"seed": first.seed + index}))
+            replace(self.request(prompt, first), seed=(first.seed + index) % 2**64)
             for index, prompt in enumerate(prompts)
         ]
         texts = [""] * len(requests)
         for piece in self.stream_requests(requests, first.stop):
             texts[piece.number] += piece.text
         return texts
-
-    def score(self, text: str) -> Score:
-        """How likely the text is as the beginning of a document."""
-        ids = self.tokenizer.encode(text)
-        begin = [] if self.begin_id is None else [self.begin_id]
-        if len(begin) + len(ids) < 2:
-            raise ConfigError(
-                f"a text of {count_of(len(ids), 'id')} has none to score: give more text"
-            )
-        known = log_probabilities(self.model, begin + ids)
-        scored = ids if begin else ids[1:]
-        unknown = [None] * (len(ids) - len(scored))
-        return Score.of(ids, [*unknown, *known], len(self.tokenizer.decode_bytes(scored)))
 
     def encode_prompt(self, text: str) -> list[int]:
         """The ids to continue: those of the text, or for an empty text what begins a document."""
@@ -162,10 +138,7 @@ class LanguageModel:
         return [self.begin_id]
 
     def request(self, prompt: str, settings: GenerationSettings) -> GenerationRequest:
-        """What to ask an engine so that it continues `prompt` to the end of the document.
-
-        Stop strings are not part of it: an engine knows ids and no text.
-        """
+        """What to ask an engine, which knows no stop strings, so that it continues `prompt`."""
         return GenerationRequest(
             prompt_ids=tuple(self.encode_prompt(prompt)),
             max_tokens=settings.max_tokens,
@@ -186,27 +159,31 @@ class LanguageModel:
 
         Requests are taken as rows become free, so there may be any number. Mistakes in those of a
         sequence raise here, and in those that are made meanwhile once they are taken.
-
-        stop: texts that end each of them.
         """
-        stop = check_stop_strings(stop)
         waiting = iter(requests)
         first = list(itertools.islice(waiting, _MAX_ROWS))
         for request in requests if isinstance(requests, Sequence) else first:
             self.check(request)
-        return self._stream(len(first), itertools.chain(first, waiting), stop)
+        return self._stream(max(1, len(first)), itertools.chain(first, waiting), stop)
 
     def check(self, request: GenerationRequest) -> None:
         """Raise ConfigError for a request that the model cannot take."""
         request.check_fits(self.model.config.vocab_size, self.model.config.context_length)
 
     def _stream(
-        self, num_rows: int, requests: Iterator[GenerationRequest], stop: tuple[str, ...]
+        self, num_rows: int, requests: Iterator[GenerationRequest], stop: Sequence[str]
     ) -> Iterator[TextPiece]:
         waiting = enumerate(requests)
         upcoming = next(waiting, None)
         running: dict[int, tuple[int, TextStream]] = {}
-        with self._borrowed_engine(num_rows) as engine:
+        # Other calls may go on meanwhile, with engines of their own.
+        try:
+            engine = self._idle_engines.pop()
+        except IndexError:
+            engine = self.make_engine(num_rows)
+        if engine.max_rows < num_rows:
+            engine = self.make_engine(num_rows)
+        try:
             while upcoming is not None or running:
                 while upcoming is not None and engine.num_free:
                     index, request = upcoming
@@ -229,21 +206,6 @@ class LanguageModel:
                         del running[handle]
                     if text or reason is not None:
                         yield TextPiece(index, text, reason)
-
-    @contextmanager
-    def _borrowed_engine(self, num_rows: int) -> Iterator[Engine]:
-        """An engine of this call's own: the one that the last call left behind, or a new one."""
-        num_rows = max(1, min(num_rows, _MAX_ROWS))
-        try:
-            engine = self._idle_engines.pop()
-        except IndexError:
-            engine = None
-        if engine is None or engine.max_rows < num_rows:
-            engine = self.make_engine(num_rows)
-        else:
-            engine.refresh()
-        try:
-            yield engine
         finally:
             engine.clear()
-            self._idle_engines.append(engine)
+            self._idle_engines[:] = [engine]

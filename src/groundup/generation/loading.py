@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import pydantic
 import torch
 
 from groundup import __version__
 from groundup.checkpoint import Checkpoint, CheckpointFolder, check_shapes, restore_model
-from groundup.config import describe_validation_error, load_settings, load_yaml
+from groundup.config import load_settings
 from groundup.errors import CheckpointError, ConfigError
 from groundup.files import atomic_folder
 from groundup.generation.special_ids import (
@@ -43,7 +42,8 @@ def load_run(
     Settings, shapes and memory are checked before the weights are read.
     """
     folder = RunFolder(run)
-    config = _read_model_config(folder)
+    settings = folder.read_config()
+    config = settings.model
     tokenizer = Tokenizer.load(folder.tokenizer_file)
     found = _find_checkpoint(folder, checkpoint)
     while True:
@@ -64,8 +64,7 @@ def load_run(
     if dtype is not None:
         model = model.to(dtype)
     environment = folder.read_environment()
-    data = load_yaml(folder.config_file).get("data")
-    if isinstance(data, dict) and data.get("mask_documents") is True:
+    if settings.data.mask_documents and not settings.tuning.chats:
         model.document_id = known_id(environment.get("end_id"), tokenizer)
     return model.eval(), tokenizer, found.step, find_special_ids(tokenizer, environment)
 
@@ -80,8 +79,7 @@ def save_run(
 ) -> None:
     """Make a run folder, at once and whole, that holds one checkpoint of this model.
 
-    It can be generated with, evaluated, served, exported and trained from, not resumed: there is no
-    optimizer in it.
+    It cannot be resumed, as it has no optimizer state.
 
     environment: more to record in environment.json.
     """
@@ -109,32 +107,14 @@ def save_run(
         folder.begin(config, tokenizer, {**known, **(environment or {})})
 
 
-def _read_model_config(folder: RunFolder) -> ModelConfig:
-    path = folder.config_file
-    if not folder.path.is_dir():
-        raise CheckpointError(
-            f"run folder {folder.path} does not exist: check the name, or train it first"
-        )
-    if not folder.has_run():
-        raise CheckpointError(f"{folder.path} is not a run folder: it has no {path.name}")
-    try:
-        return ModelConfig.model_validate(load_yaml(path).get("model") or {})
-    except pydantic.ValidationError as error:
-        complaint = describe_validation_error(error)
-        raise CheckpointError(f"{path} does not describe a model: {complaint}") from error
-
-
 def _check_settings(folder: RunFolder, config: ModelConfig, checkpoint: Checkpoint) -> None:
     """Shapes do not tell everything: a checkpoint carries the settings it was saved with."""
-    saved = checkpoint.state.get("settings")
-    values = saved.get("model") if isinstance(saved, dict) else None
-    if not isinstance(values, dict):
-        return
+    saved = (checkpoint.state.get("settings") or {}).get("model") or {}
     for name, value in config.model_dump(mode="json", exclude={"dropout"}).items():
-        if name in values and values[name] != value:
+        if saved.get(name, value) != value:
             raise CheckpointError(
                 f"{folder.config_file} says model.{name} is {value!r:.60}, but "
-                f"{checkpoint.path} was saved with {values[name]!r:.60}: put config.yaml back as "
+                f"{checkpoint.path} was saved with {saved[name]!r:.60}: put config.yaml back as "
                 f"it was"
             )
 
@@ -143,10 +123,6 @@ def _find_checkpoint(folder: RunFolder, which: CheckpointName) -> Checkpoint:
     checkpoints = CheckpointFolder(folder.checkpoints)
     if not checkpoints.steps():
         raise CheckpointError(f"{folder.path} has no checkpoint yet: train until one is written")
-    if which == "newest":
-        return checkpoints.newest()
-    if which != "best" and type(which) is not int:
-        raise ConfigError(
-            f"checkpoint is {which!r:.60}; it must be newest, best or a step's number"
-        )
-    return checkpoints.best() if which == "best" else checkpoints.load(which)
+    if isinstance(which, int):
+        return checkpoints.load(which)
+    return checkpoints.best() if which == "best" else checkpoints.newest()

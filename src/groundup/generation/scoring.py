@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,7 +12,6 @@ from torch import Tensor
 
 from groundup.data.batches.order import sliding_windows
 from groundup.generation.sampling import not_finite
-from groundup.nn.losses import perplexity
 
 if TYPE_CHECKING:
     from groundup.model import TransformerLM
@@ -21,41 +19,6 @@ if TYPE_CHECKING:
 # The logits of so many positions are held at once: a whole context of a large vocabulary is more
 # memory than the rest of the model.
 _CHUNK = 128
-
-
-@dataclass(frozen=True)
-class Score:
-    """How likely one text is."""
-
-    ids: tuple[int, ...]
-    """The ids of the text."""
-    log_probabilities: tuple[float | None, ...]
-    """ln p of each id; None for a first one without context."""
-    loss: float
-    """Mean of -ln p, in nats."""
-    perplexity: float
-    """exp(loss): how many equally likely ids the model hesitates between."""
-    bits_per_byte: float
-    """Bits that the model needs for a byte of text."""
-    num_bytes: int
-    """Bytes of the ids that have a log-probability."""
-
-    @classmethod
-    def of(
-        cls, ids: Sequence[int], log_probabilities: Sequence[float | None], num_bytes: int
-    ) -> Score:
-        known = [value for value in log_probabilities if value is not None]
-        nats = -math.fsum(known)
-        loss = nats / len(known)
-        bits_per_byte = nats / math.log(2) / num_bytes if num_bytes else math.nan
-        ids, values = tuple(ids), tuple(log_probabilities)
-        return cls(ids, values, loss, perplexity(loss), bits_per_byte, num_bytes)
-
-
-def log_probabilities(model: TransformerLM, ids: Sequence[int]) -> list[float]:
-    """ln p of every id but the first, each seen with at least half a context before it, or all
-    there is."""
-    return [value for own, _ in log_softmax_tables(model, ids) for value in own]
 
 
 @torch.inference_mode()

@@ -31,9 +31,9 @@ class SpecialIds:
     def from_json(cls, value: dict[str, Any], tokenizer: Tokenizer) -> SpecialIds:
         """From Hugging Face's names; what is not an id of the tokenizer is left out."""
         stored = value.get("eos_token_id")
-        ends = [
+        ends = (
             known_id(id, tokenizer) for id in (stored if isinstance(stored, list) else [stored])
-        ]
+        )
         return cls(
             begin=known_id(value.get("bos_token_id"), tokenizer),
             ends=tuple(id for id in ends if id is not None),

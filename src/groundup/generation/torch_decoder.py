@@ -7,7 +7,7 @@ projections that lie side by side. Prompts go through the model itself in both c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from groundup.generation.decoder import AllowedIds, Decoder, Row
 from groundup.generation.request import NO_ID, Sampler
-from groundup.generation.sampling import sample
+from groundup.generation.sampling import sample, uniforms
 from groundup.nn import KVCache, RMSNorm, SwiGLU, TransformerBlock
 from groundup.nn.feed_forward import ACTIVATIONS
 
@@ -34,14 +34,14 @@ class TorchDecoder(Decoder):
         self,
         model: TransformerLM,
         max_rows: int,
-        max_seq_len: int | None = None,
         allowed: AllowedIds | None = None,
         is_packed: bool = True,
     ) -> None:
         """`is_packed` chooses the fast twin, which must know all layers of the model."""
-        super().__init__(model, max_rows, max_seq_len, allowed)
+        super().__init__(model, max_rows, allowed)
         self.model = model
-        self._gaps = self.allowed.gaps_on(self.device)
+        gaps = self.allowed.gaps
+        self._gaps = torch.tensor(gaps, device=self.device) if gaps else None
         self.packed = _PackedModel(model, self.cache) if is_packed else None
         self._rows: Sequence[Row] = ()
         # Rows of equal samplers are sampled together.
@@ -80,7 +80,8 @@ class TorchDecoder(Decoder):
             torch.tensor([row.ids[-1] for row in rows]),
             torch.tensor([row.num_visible - 1 for row in rows]),
         )
-        numbers = torch.tensor([row.uniforms[row.num_new] for row in rows], dtype=torch.float64)
+        seeds, counts = [row.request.seed for row in rows], [row.num_new for row in rows]
+        numbers = torch.tensor(uniforms(seeds, counts), dtype=torch.float64)
         # A prompt may hold ids that are not allowed.
         seen = None if self._seen is None else self._seen[:, : logits.shape[-1]]
         if len(self._groups) == 1:
@@ -122,6 +123,18 @@ class TorchDecoder(Decoder):
         return logits if self._gaps is None else logits.index_fill(-1, self._gaps, -torch.inf)
 
 
+class _Step(NamedTuple):
+    """What the layers of a step have in common."""
+
+    where: Tensor
+    """Where new keys go in a layer's cache as one list of positions."""
+    rotation: Tensor | None
+    span: int
+    """Rows see the cache up to here, but for the mask."""
+    mask: Tensor | None
+    extra: Tensor | None
+
+
 class _PackedModel:
     """The fast twin: one new token a row through all layers."""
 
@@ -132,10 +145,9 @@ class _PackedModel:
             _PackedLayer(cast(TransformerBlock, block), keys, values)
             for block, keys, values in zip(model.blocks, cache.keys, cache.values, strict=True)
         ]
-        heads = torch.arange(model.config.key_value_heads, device=self._device)
-        # Where the first position of (row, head) lies when rows and heads are one dimension.
-        rows = torch.arange(cache.num_rows, device=self._device)[:, None]
-        self._starts = (rows * len(heads) + heads) * cache.max_seq_len
+        num_heads = cache.keys.shape[2]
+        self._starts = torch.arange(cache.num_rows * num_heads, device=self._device)
+        self._starts = self._starts.view(-1, num_heads) * cache.max_seq_len
         self._positions = torch.arange(cache.max_seq_len, device=self._device)
         self._rotations = _rotations(model)
         self._final_norm = _fast_norm(model.final_norm)
@@ -152,9 +164,9 @@ class _PackedModel:
         if needs_mask:
             is_hidden = self._positions[:span] > positions[:, None, None, None]
             mask = x.new_zeros(is_hidden.shape).masked_fill_(is_hidden, -torch.inf)
-        extra = self._model.extra(x)
+        step = _Step(where, rotation, span, mask, self._model.extra(x))
         for layer in self._layers:
-            x = layer.advance(x, where, rotation, span, mask, extra)
+            x = layer.advance(x, step)
         return self._final_norm(x)
 
 
@@ -164,52 +176,34 @@ class _PackedLayer:
     def __init__(self, block: TransformerBlock, keys: Tensor, values: Tensor) -> None:
         attention, feed_forward = block.attention, block.feed_forward
         self._attention = attention
-        self._norm_placement = block.norm
+        self._is_post = block.norm == "post"
         # Without norms a block has no such modules.
         self._attention_norm = _fast_norm(getattr(block, "attention_norm", None))
         self._feed_forward_norm = _fast_norm(getattr(block, "feed_forward_norm", None))
         self._keys, self._values = keys, values
         self._rotation_dtype = torch.promote_types(keys.dtype, torch.float32)
-        self._flat_keys, self._flat_values = keys.flatten(0, 2), values.flatten(0, 2)
-        with torch.no_grad():
-            projections = (attention.query, attention.key, attention.value)
-            self._in = torch.cat([projection.weight for projection in projections]).T
-            self._out = attention.output.weight.detach().T
-            self._down = feed_forward.down.weight.detach().T
-            self._is_gated = isinstance(feed_forward, SwiGLU)
-            if isinstance(feed_forward, SwiGLU):
-                self._up = torch.cat([feed_forward.gate.weight, feed_forward.up.weight]).T
-            else:
-                self._up = feed_forward.up.weight.detach().T
-                self._activation = ACTIVATIONS[feed_forward.activation]
+        projections = (attention.query, attention.key, attention.value)
+        self._in = torch.cat([projection.weight.detach() for projection in projections]).T
+        self._out = attention.output.weight.detach().T
+        self._down = feed_forward.down.weight.detach().T
+        up = [feed_forward.up.weight.detach()]
+        self._activation: Callable[[Tensor], Tensor]
+        if isinstance(feed_forward, SwiGLU):
+            self._up = torch.cat([feed_forward.gate.weight.detach(), *up]).T
+            self._activation = _silu_gated
+        else:
+            self._up = up[0].T
+            self._activation = ACTIVATIONS[feed_forward.activation]
 
-    def advance(
-        self,
-        x: Tensor,
-        where: Tensor,
-        rotation: Tensor | None,
-        span: int,
-        mask: Tensor | None,
-        extra: Tensor | None,
-    ) -> Tensor:
+    def advance(self, x: Tensor, step: _Step) -> Tensor:
         """x + attention + feed-forward, with norms before or after."""
-        is_post = self._norm_placement == "post"
-        normed = x if is_post else self._attention_norm(x)
-        x = torch.addmm(x, self._attend(normed, where, rotation, span, mask, extra), self._out)
-        if is_post:
-            x = self._attention_norm(x)
+        if self._is_post:
+            x = self._attention_norm(torch.addmm(x, self._attend(x, step), self._out))
             return self._feed_forward_norm(torch.addmm(x, self._feed(x), self._down))
+        x = torch.addmm(x, self._attend(self._attention_norm(x), step), self._out)
         return torch.addmm(x, self._feed(self._feed_forward_norm(x)), self._down)
 
-    def _attend(
-        self,
-        x: Tensor,
-        where: Tensor,
-        rotation: Tensor | None,
-        span: int,
-        mask: Tensor | None,
-        extra: Tensor | None,
-    ) -> Tensor:
+    def _attend(self, x: Tensor, step: _Step) -> Tensor:
         a = self._attention
         n, num_rotated = len(x), a.num_heads + a.num_kv_heads
         packed = torch.mm(x, self._in).view(n, -1, a.d_head)
@@ -217,28 +211,28 @@ class _PackedLayer:
         if a.query_norm is not None and a.key_norm is not None:
             queries, keys = rotated[:, : a.num_heads], rotated[:, a.num_heads :]
             rotated = torch.cat([a.query_norm(queries), a.key_norm(keys)], dim=1)
-        if rotation is not None:
+        if step.rotation is not None:
             pairs = rotated.to(self._rotation_dtype).view(n, num_rotated, -1, 2)
-            rotated = torch.view_as_real(torch.view_as_complex(pairs) * rotation)
+            rotated = torch.view_as_real(torch.view_as_complex(pairs) * step.rotation)
             rotated = rotated.view(n, num_rotated, a.d_head).to(x.dtype)
-        self._flat_keys.index_copy_(0, where, rotated[:, a.num_heads :].reshape(-1, a.d_head))
-        values = packed[:, num_rotated:].reshape(n, -1)
-        if a.value_sum is not None and extra is not None:
-            values = a.value_sum(values, extra)
-        self._flat_values.index_copy_(0, where, values.reshape(-1, a.d_head))
+        keys, values = rotated[:, a.num_heads :], packed[:, num_rotated:].reshape(n, -1)
+        if a.value_sum is not None and step.extra is not None:
+            values = a.value_sum(values, step.extra)
+        for cache, new in ((self._keys, keys), (self._values, values)):
+            cache.view(-1, a.d_head).index_copy_(0, step.where, new.reshape(-1, a.d_head))
         # The queries of one key head take the positions of several queries of one head.
         query = rotated[:, : a.num_heads].view(n, a.num_kv_heads, -1, a.d_head)
-        mixed = functional.scaled_dot_product_attention(
-            query, self._keys[:n, :, :span], self._values[:n, :, :span], attn_mask=mask
-        )
+        keys, values = self._keys[:n, :, : step.span], self._values[:n, :, : step.span]
+        mixed = functional.scaled_dot_product_attention(query, keys, values, attn_mask=step.mask)
         return a.gated(mixed.reshape(n, -1), x)
 
     def _feed(self, x: Tensor) -> Tensor:
-        up = torch.mm(x, self._up)
-        if not self._is_gated:
-            return self._activation(up)
-        gate, up = up.chunk(2, dim=-1)
-        return functional.silu(gate).mul_(up)
+        return self._activation(torch.mm(x, self._up))
+
+
+def _silu_gated(packed: Tensor) -> Tensor:
+    gate, up = packed.chunk(2, dim=-1)
+    return functional.silu(gate).mul_(up)
 
 
 class _FastNorm:
@@ -263,11 +257,7 @@ def _fast_norm(norm: nn.Module | None) -> Callable[[Tensor], Tensor]:
 def _rotations(model: TransformerLM) -> Tensor | None:
     """For each position its rotation as complex numbers, (positions, 1, d_head / 2)."""
     rope = cast(TransformerBlock, model.blocks[0]).attention.rope if len(model.blocks) else None
-    if rope is None:
-        return None
-    rotations = torch.complex(rope.cos, rope.sin)[:, None]
-    is_wide = model.output_weight.dtype == torch.float64
-    return rotations.to(torch.complex128) if is_wide else rotations
+    return None if rope is None else torch.complex(rope.cos, rope.sin)[:, None]
 
 
 def _full_precision(device: torch.device) -> torch.autocast:
@@ -281,11 +271,10 @@ def _neighbours(
     """Texts of one length in rows side by side, each group with the first of its rows."""
     groups: list[tuple[int, list[Sequence[int]]]] = []
     for row, ids in texts:
-        if groups:
-            first_row, group = groups[-1]
-            is_next = row == first_row + len(group) and len(ids) == len(group[0])
-            if is_next and (len(group) + 1) * len(ids) <= _MAX_PREFILL_IDS:
-                group.append(ids)
-                continue
-        groups.append((row, [ids]))
+        first_row, group = groups[-1] if groups else (row, [])
+        is_next = group and row == first_row + len(group) and len(ids) == len(group[0])
+        if is_next and (len(group) + 1) * len(ids) <= _MAX_PREFILL_IDS:
+            group.append(ids)
+        else:
+            groups.append((row, [ids]))
     return groups
