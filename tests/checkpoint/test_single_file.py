@@ -10,14 +10,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 import groundup.optim
-from groundup.checkpoint import (
-    load_checkpoint,
-    restore_optimizer,
-    save_checkpoint,
-    save_weights,
-)
+from groundup.checkpoint import load_checkpoint, restore_optimizer, save_checkpoint, save_weights
 from groundup.errors import CheckpointError
 
 Parameters = Any
@@ -65,19 +61,12 @@ def make(kind: str, seed: int = 0, **options: Any) -> tuple[Net, torch.optim.Opt
     return model, OPTIMIZERS[kind](parameters)
 
 
-def bits(value: Any) -> Any:
-    if isinstance(value, Tensor):
+def all_bits(model: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
+    def bits(value: Tensor) -> Any:
         flat = value.detach().contiguous().reshape(-1)
         return value.dtype, tuple(value.shape), bytes(flat.view(torch.uint8).numpy())
-    if isinstance(value, dict):
-        return {key: bits(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(bits(item) for item in value)
-    return value
 
-
-def all_bits(model: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
-    return bits([dict(model.state_dict()), optimizer.state_dict()])
+    return tree_map_only(Tensor, bits, [dict(model.state_dict()), optimizer.state_dict()])
 
 
 @pytest.mark.parametrize(
@@ -127,12 +116,12 @@ def test_files_are_written_and_read_from_their_position(tmp_path: Path, bufferin
         assert src.read(6) == b"before"
         assert load_checkpoint(src, other, other_optimizer) == 5
         assert all_bits(other, other_optimizer) == all_bits(model, optimizer)
-        with pytest.raises(CheckpointError, match=r"seek\(0\)"):
+        with pytest.raises(CheckpointError, match="seek"):
             load_checkpoint(src, model, optimizer)
-    with open(tmp_path / "c", "w") as out, pytest.raises(CheckpointError, match="'wb'"):
+    with open(tmp_path / "c", "w") as out, pytest.raises(CheckpointError, match="binary"):
         save_checkpoint(model, optimizer, 0, out)  # type: ignore[arg-type]
     for wrong in (io.StringIO("text"), 3):
-        with pytest.raises(CheckpointError, match="'rb'"):
+        with pytest.raises(CheckpointError, match="binary"):
             load_checkpoint(wrong, model, optimizer)  # type: ignore[arg-type]
 
 
@@ -152,31 +141,30 @@ def renamed() -> tuple[nn.Module, torch.optim.Optimizer]:
     return model, torch.optim.AdamW(model.parameters())
 
 
-def over(kind: str, *, backwards: bool = False) -> tuple[nn.Module, torch.optim.Optimizer]:
+def backwards() -> tuple[nn.Module, torch.optim.Optimizer]:
     model, _ = make("AdamW")
-    parameters = list(model.parameters())
-    return model, OPTIMIZERS[kind](parameters[::-1] if backwards else parameters)
+    return model, OPTIMIZERS["AdamW"](list(model.parameters())[::-1])
 
 
 @pytest.mark.parametrize(
-    ("build", "complaint"),
+    ("build", "noun"),
     [
         (lambda: make("AdamW", width=7), r"first\.weight \(checkpoint \(6, 4\), model \(7, 4\)\)"),
         (renamed, r"lacks new\.weight, new\.bias.* has no norm\.weight, norm\.bias"),
-        (lambda: over("AdamW in groups"), r"groups of \[8\] parameters, this one of \[3, 5\]"),
-        (lambda: over("SGD with momentum"), "another kind of optimizer than SGD"),
-        (lambda: over("AdamW", backwards=True), "same order"),
+        (lambda: make("AdamW in groups"), r"groups of \[8\] parameters, this one of \[3, 5\]"),
+        (lambda: make("SGD with momentum"), "SGD"),
+        (backwards, "same order"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_nothing_changes(
-    tmp_path: Path, build: Any, complaint: str
+    tmp_path: Path, build: Any, noun: str
 ) -> None:
     model, optimizer = make("AdamW")
     train(model, optimizer, 0, 1)
     save_checkpoint(model, optimizer, 1, tmp_path / "c")
     other, other_optimizer = build()
     before = all_bits(other, other_optimizer)
-    with pytest.raises(CheckpointError, match=complaint):
+    with pytest.raises(CheckpointError, match=noun):
         load_checkpoint(tmp_path / "c", other, other_optimizer)
     assert all_bits(other, other_optimizer) == before
 
@@ -189,21 +177,22 @@ def test_options_that_an_older_state_lacks_stay() -> None:
     restore_optimizer(optimizer, state)
     assert optimizer.param_groups[0]["amsgrad"] is False
     assert optimizer.param_groups[0]["initial_lr"] == 0.5
-    for wrong in (
-        None,
-        {},
-        {"state": {}, "param_groups": [3]},
-        {"state": {0: 5}, "param_groups": []},
-    ):
-        with pytest.raises(CheckpointError, match="optimizer state"):
-            restore_optimizer(optimizer, wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [None, {}, {"state": {}, "param_groups": [3]}, {"state": {0: 5}, "param_groups": []}],
+)
+def test_a_damaged_optimizer_state_is_refused(wrong: Any) -> None:
+    with pytest.raises(CheckpointError, match="optimizer state"):
+        restore_optimizer(make("AdamW")[1], wrong)
 
 
 def test_foreign_files_are_refused(tmp_path: Path) -> None:
     model, optimizer = make("AdamW")
     torch.save({"model": model.state_dict()}, tmp_path / "pickle")
-    with pytest.raises(CheckpointError, match=r"torch\.save"):
+    with pytest.raises(CheckpointError, match="pickle"):
         load_checkpoint(tmp_path / "pickle", model, optimizer)
     save_weights(tmp_path / "weights", model.state_dict())
-    with pytest.raises(CheckpointError, match="holds tensors only"):
+    with pytest.raises(CheckpointError, match="weights"):
         load_checkpoint(tmp_path / "weights", model, optimizer)

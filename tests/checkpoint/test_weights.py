@@ -1,10 +1,11 @@
 """Weights and nested values to the bit: dtypes, strides, sharing, damage; nothing runs."""
 
 import contextlib
+import errno
 import json
 import os
 import pickle
-import struct
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,13 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from groundup.checkpoint import load_weights, save_weights
 from groundup.checkpoint.state_tree import pack, pack_tree, unpack, unpack_tree
-from groundup.checkpoint.weights import read_weights, weights_from_bytes, weights_to_bytes
+from groundup.checkpoint.weights import read_weights
 from groundup.errors import CheckpointError
 from groundup.files import hash_file
 
@@ -72,12 +73,9 @@ def test_tied_weights_are_stored_once_and_are_tied_again(tmp_path: Path) -> None
     tensors = {"head": weight, "embedding": weight, "norm": torch.ones(32)}
     save_weights(tmp_path / "w", tensors)
     assert (tmp_path / "w").stat().st_size < 1.5 * weight.nbytes
-    for loaded in (
-        load_weights(tmp_path / "w"),
-        weights_from_bytes(weights_to_bytes(tensors, {}), "")[0],
-    ):
-        assert_same(loaded, tensors)
-        assert loaded["head"] is loaded["embedding"]
+    loaded = load_weights(tmp_path / "w")
+    assert_same(loaded, tensors)
+    assert loaded["head"] is loaded["embedding"]
 
 
 def test_views_of_one_memory_come_back_as_what_they_show(tmp_path: Path) -> None:
@@ -98,15 +96,12 @@ def test_views_of_one_memory_come_back_as_what_they_show(tmp_path: Path) -> None
     assert_same(load_weights(tmp_path / "w"), tensors)
 
 
-@pytest.mark.parametrize(
-    ("key", "inner"), [("DCP_SHARDING_INFO", "saved_offsets"), ("groundup.chunks", "offsets")]
-)
-def test_parts_of_tensors_make_the_whole(tmp_path: Path, key: str, inner: str) -> None:
+def test_parts_of_tensors_make_the_whole(tmp_path: Path) -> None:
     whole = torch.arange(35.0).reshape(5, 7)
     for name, begin, end in (("0", 0, 3), ("1", 3, 5), ("2", 5, 5)):
-        places = {"a": {inner: [begin, 0]}, "number": {inner: []}}
+        places = {"a": {"saved_offsets": [begin, 0]}, "number": {"saved_offsets": []}}
         tensors = {"a": whole[begin:end]} | ({"number": torch.tensor(3.0)} if begin else {})
-        save_weights(tmp_path / name, tensors, {key: json.dumps(places)})
+        save_weights(tmp_path / name, tensors, {"DCP_SHARDING_INFO": json.dumps(places)})
     found = load_weights(*(tmp_path / name for name in "210"))
     assert_same(found, {"a": whole, "number": torch.tensor(3.0)})
 
@@ -127,15 +122,16 @@ def test_what_a_file_cannot_hold_is_refused(tmp_path: Path, name: str, value: An
     assert not os.listdir(tmp_path)
 
 
-def test_a_fault_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     save_weights(tmp_path / "w", {"a": torch.ones(3)})
-
-    def tear(tensors: Any, path: Path, metadata: Any) -> None:
-        path.write_bytes(safetensors.torch.save(tensors, metadata)[:-1])
-
-    monkeypatch.setattr(safetensors.torch, "save_file", tear)
-    with pytest.raises(OSError, match="not written as a whole"):
-        save_weights(tmp_path / "w", {"a": torch.zeros(3)})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50, limits[1]))
+    try:
+        with pytest.raises(OSError) as caught:
+            save_weights(tmp_path / "w", {"a": torch.zeros(3)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(tmp_path / "w"))
     assert_same(load_weights(tmp_path / "w"), {"a": torch.ones(3)})
     assert os.listdir(tmp_path) == ["w"]
     with pytest.raises(OSError, match="regular"):
@@ -150,20 +146,23 @@ def test_a_file_cut_short_anywhere_is_named(tmp_path: Path) -> None:
         path.write_bytes(damaged)
         with pytest.raises(CheckpointError, match=str(path)):
             load_weights(path)
-        with pytest.raises(CheckpointError, match="the stream"):
-            weights_from_bytes(damaged, "the stream")
     for other in (tmp_path / "nowhere", tmp_path):
         with pytest.raises(CheckpointError, match=str(other)):
             load_weights(other)
 
 
 @given(position=st.integers(0, 10_000), flip=st.integers(1, 255))
-def test_a_changed_byte_gives_tensors_or_a_checkpoint_error(position: int, flip: int) -> None:
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_changed_byte_gives_tensors_or_a_checkpoint_error(
+    tmp_path: Path, position: int, flip: int
+) -> None:
     weight = torch.ones(4)
-    data = bytearray(weights_to_bytes({"a": weight, "b": weight}, {"note": "x"}))
+    save_weights(tmp_path / "w", {"a": weight, "b": weight}, {"note": "x"})
+    data = bytearray((tmp_path / "w").read_bytes())
     data[position % len(data)] ^= flip
+    (tmp_path / "w").write_bytes(data)
     with contextlib.suppress(CheckpointError):
-        weights_from_bytes(bytes(data), "the data")
+        load_weights(tmp_path / "w")
 
 
 @pytest.mark.parametrize("note", ["", "[]", "{", '{"b": "none"}', '{"b": []}', "[" * 100_000])
@@ -177,23 +176,16 @@ def test_a_wrong_note_in_the_header_is_damage(tmp_path: Path, key: str, note: st
         load_weights(path)
 
 
-class Trap:
-    """Unpickling one makes a folder."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.path),)
-
-
 def test_pickles_are_refused_and_not_run(tmp_path: Path) -> None:
-    trap = Trap(tmp_path / "sprung")
-    torch.save(trap, tmp_path / "zip.pt")
-    torch.save(trap, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
-    (tmp_path / "plain.pkl").write_bytes(pickle.dumps(trap))
+    class Trap:
+        def __reduce__(self) -> Any:
+            return os.mkdir, (str(tmp_path / "sprung"),)
+
+    torch.save(Trap(), tmp_path / "zip.pt")
+    torch.save(Trap(), tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    (tmp_path / "plain.pkl").write_bytes(pickle.dumps(Trap()))
     for name in ("zip.pt", "old.pt", "plain.pkl"):
-        with pytest.raises(CheckpointError, match=f"{name} .*can run code"):
+        with pytest.raises(CheckpointError, match=name):
             load_weights(tmp_path / name)
     assert not (tmp_path / "sprung").exists()
 
@@ -228,21 +220,20 @@ def same(one: Any, other: Any) -> bool:
     """Equal in type, order and bits."""
     if type(one) is not type(other):
         return False
-    if isinstance(one, Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, float):
-        return struct.pack("d", one) == struct.pack("d", other)
     if isinstance(one, dict):
         return same(list(one.items()), list(other.items()))
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other)
+    if isinstance(one, Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    return repr(one) == repr(other)  # Tells -0.0 from 0.0, and a NaN is like another.
 
 
 @given(TREES)
-def test_nested_values_come_back_through_bytes(value: Any) -> None:
-    data = weights_to_bytes(*pack_tree(value))
-    assert same(unpack_tree(*weights_from_bytes(data, "x"), "x"), value)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_nested_values_come_back_through_a_file(tmp_path: Path, value: Any) -> None:
+    save_weights(tmp_path / "w", *pack_tree(value))
+    assert same(unpack_tree(*read_weights(tmp_path / "w"), "x"), value)
 
 
 def test_plain_json_is_its_own_skeleton_and_numpy_scalars_become_plain() -> None:
@@ -252,17 +243,9 @@ def test_plain_json_is_its_own_skeleton_and_numpy_scalars_become_plain() -> None
     assert not pack([torch.nn.Parameter(torch.ones(2))])[1]["0"].requires_grad
 
 
-def endless() -> list[Any]:
-    value: list[Any] = []
-    value.append(value)
-    return value
-
-
-@pytest.mark.parametrize(
-    "odd", [{1}, b"x", object(), 1j, np.ones(2), {1.5: 1}, {None: 1}, endless()]
-)
+@pytest.mark.parametrize("odd", [{1}, b"x", object(), 1j, np.ones(2), {1.5: 1}, {None: 1}])
 def test_what_cannot_be_stored_is_refused_with_its_place(odd: Any) -> None:
-    with pytest.raises(CheckpointError, match=r"at groups\.0\.odd"):
+    with pytest.raises(CheckpointError, match=r"groups\.0\.odd"):
         pack({"groups": [{"odd": odd}]})
 
 
@@ -276,6 +259,6 @@ def test_what_cannot_be_stored_is_refused_with_its_place(odd: Any) -> None:
 )
 def test_a_wrong_skeleton_is_damage(skeleton: Any) -> None:
     with pytest.raises(CheckpointError, match="damaged"):
-        unpack({"a": [skeleton]}, {})
+        unpack({"a": [skeleton]}, {}, "the file")
     with pytest.raises(CheckpointError, match="tensors only"):
         unpack_tree({}, {}, "the file")

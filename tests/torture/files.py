@@ -24,7 +24,7 @@ from writers import contents
 
 from groundup.checkpoint import CheckpointFolder, load_weights
 from groundup.checkpoint.state_tree import unpack_tree
-from groundup.checkpoint.weights import read_weights, weights_from_bytes
+from groundup.checkpoint.weights import read_weights
 from groundup.config import load_settings
 from groundup.data.prepare.writing import Sidecar
 from groundup.data.shards import read_index, verify
@@ -214,8 +214,7 @@ def parse_index(case: Case, path: Path) -> None:
 
 
 def parse_weights(case: Case, path: Path) -> None:
-    reads = (partial(read_weights, path), partial(weights_from_bytes, path.read_bytes(), "bytes"))
-    each_of(*(lambda read=read: unpack_tree(*read(), "the file") for read in reads))
+    unpack_tree(*read_weights(path), "the file")
 
 
 def parse_state(case: Case, path: Path) -> None:

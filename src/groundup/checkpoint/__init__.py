@@ -3,12 +3,7 @@
 from groundup.checkpoint.folder import CheckpointFolder
 from groundup.checkpoint.random_state import capture_random_state, restore_random_state
 from groundup.checkpoint.record import Checkpoint
-from groundup.checkpoint.restore import (
-    check_shapes,
-    restore_model,
-    restore_optimizer,
-    shape_differences,
-)
+from groundup.checkpoint.restore import check_shapes, restore_model, restore_optimizer
 from groundup.checkpoint.single_file import load_checkpoint, save_checkpoint
 from groundup.checkpoint.weights import load_weights, save_weights
 
@@ -24,5 +19,4 @@ __all__ = [
     "restore_random_state",
     "save_checkpoint",
     "save_weights",
-    "shape_differences",
 ]

@@ -20,15 +20,16 @@ _log = logging.getLogger(__name__)
 def capture_random_state(device: torch.device | None = None) -> dict[str, Any]:
     """What restore_random_state needs to continue from here.
 
-    CUDA devices are included once CUDA is in use: before, they have sampled nothing.
-
-    device: where all of the work is done; generators of another kind of device are left out.
+    CUDA devices are included once CUDA is in use: before, they have sampled nothing. With `device`,
+    generators of another kind of device are left out.
     """
     kinds = {"cuda", "mps"} if device is None else {device.type}
     version, words, gauss = random.getstate()
+    numpy = np.random.get_state(legacy=False)
+    key, position = _encode(numpy["state"]["key"].astype("<u4")), numpy["state"]["pos"]
     state: dict[str, Any] = {
         "python": {"version": version, "words": _encode(np.array(words, "<u4")), "gauss": gauss},
-        "numpy": _encode_arrays(np.random.get_state(legacy=False)),
+        "numpy": {**numpy, "state": {"key": {"dtype": "<u4", "data": key}, "pos": position}},
         "torch": _encode(torch.get_rng_state().numpy()),
         "cuda": [],
     }
@@ -45,11 +46,12 @@ def restore_random_state(state: dict[str, Any]) -> None:
     try:
         python = state["python"]
         words = tuple(_decode(python["words"], "<u4").tolist())
-        numpy_state = _decode_arrays(state["numpy"])
+        numpy = state["numpy"]
+        key = _decode(numpy["state"]["key"]["data"], "<u4")
         torch_state, *cuda_states = map(_decode_tensor, [state["torch"], *state["cuda"]])
         mps_state = _decode_tensor(state["mps"]) if "mps" in state else None
         random.setstate((python["version"], words, python["gauss"]))
-        np.random.set_state(numpy_state)
+        np.random.set_state({**numpy, "state": {**numpy["state"], "key": key}})
         torch.set_rng_state(torch_state)
         num_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
         for index, one in enumerate(cuda_states[:num_devices]):
@@ -62,12 +64,8 @@ def restore_random_state(state: dict[str, Any]) -> None:
             f"damaged, or of another version of Python, NumPy or torch"
         ) from error
     if len(cuda_states) > num_devices:
-        _log.warning(
-            "the stored random state has %d CUDA devices, this machine has %d: random numbers on "
-            "the others differ from the run that was saved",
-            len(cuda_states),
-            num_devices,
-        )
+        found = f"{len(cuda_states)} CUDA devices, this machine has {num_devices}"
+        _log.warning("the stored random state has %s: the others' numbers differ now", found)
 
 
 def _encode(array: np.ndarray[Any, Any]) -> str:
@@ -80,21 +78,3 @@ def _decode(text: str, dtype: str) -> np.ndarray[Any, Any]:
 
 def _decode_tensor(text: str) -> Tensor:
     return torch.from_numpy(_decode(text, "u1"))
-
-
-def _encode_arrays(value: Any) -> Any:
-    """NumPy's generators describe themselves by dicts of numbers, text and arrays."""
-    if isinstance(value, dict):
-        return {key: _encode_arrays(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray):
-        little = value.astype(value.dtype.newbyteorder("<"), copy=False)
-        return {"dtype": little.dtype.str, "data": _encode(little)}
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _decode_arrays(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return value
-    if value.keys() == {"dtype", "data"}:
-        return _decode(value["data"], value["dtype"])
-    return {key: _decode_arrays(item) for key, item in value.items()}

@@ -6,6 +6,7 @@ know. The record carries a hash of itself, so that a flipped digit in it is seen
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,17 +23,14 @@ from groundup.nn.adapters import merge_adapters, without_adapters
 
 FORMAT = "groundup-checkpoint"
 VERSION = 1
-OLD_SHARDED_VERSION = 2
 SHARDED_VERSION = 3
 
 STATE_NAME = "state.json"
 MODEL_NAME = "model.safetensors"
 OPTIMIZER_NAME = "optimizer.safetensors"
-# Of one process, of ranks before, and of ranks through torch.distributed.checkpoint.
-_MODEL_FILE = re.compile(r"(model(_\d{5,})?|shard-\d{5,}-model-00001-of-00002)\.safetensors")
-_OPTIMIZER_FILE = re.compile(
-    r"(optimizer(_\d{5,})?|shard-\d{5,}-model-00002-of-00002)\.safetensors"
-)
+# Of one process, and of ranks through torch.distributed.checkpoint.
+_MODEL_FILE = re.compile(r"(model|shard-\d{5,}-model-00001-of-00002)\.safetensors")
+_OPTIMIZER_FILE = re.compile(r"(optimizer|shard-\d{5,}-model-00002-of-00002)\.safetensors")
 
 
 class _Strict(pydantic.BaseModel):
@@ -58,7 +56,7 @@ class Record(_Strict):
     groundup: str = __version__
     step: int
     metric: float | None
-    files: dict[str, FileEntry]
+    files: dict[str, FileEntry] = {}
     state: dict[str, Any]
     """The skeleton of what the caller gave; see `state_tree`."""
     shared: dict[str, str] = {}
@@ -78,22 +76,13 @@ class Checkpoint:
     """A checkpoint whose files were found to be as they were written."""
 
     path: Path
-    record: Record
+    step: int
+    metric: float | None
+    """What the best checkpoint has the least of, say the validation loss."""
+    weights_id: str
     state: dict[str, Any]
     """JSON values of the caller."""
-
-    @property
-    def step(self) -> int:
-        return self.record.step
-
-    @property
-    def metric(self) -> float | None:
-        """What the best checkpoint has the least of, say the validation loss."""
-        return self.record.metric
-
-    @property
-    def weights_id(self) -> str:
-        return self.record.weights_id
+    record: Record
 
     def model_state(self) -> dict[str, Tensor]:
         """The weights, on the CPU, adapters merged into them."""
@@ -112,11 +101,10 @@ class Checkpoint:
 
     def optimizer_state(self) -> dict[str, Any]:
         """What `optimizer.state_dict()` gave, with its tensors on the CPU."""
-        tensors, metadata = read_weights(*self._files(_OPTIMIZER_FILE))
-        return self.optimizer_tree(tensors, metadata)
+        return self.optimizer_tree(*read_weights(*self._files(_OPTIMIZER_FILE)))
 
     def optimizer_tree(
-        self, tensors: dict[str, Tensor], metadata: dict[str, str]
+        self, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
     ) -> dict[str, Any]:
         """The optimizer's state with other tensors in place of the stored ones, by their names."""
         notes = {**metadata, **self.record.optimizer}
@@ -131,15 +119,13 @@ def open_checkpoint(path: Path, step: int) -> Checkpoint:
     """Check everything in the folder, to the last byte."""
     record = read_record(path, step)
     check_files(path, record, contents=True)
-    try:
-        return Checkpoint(path, record, unpack(record.state, {}))
-    except CheckpointError as error:
-        raise CheckpointError(f"{path / STATE_NAME}: {error}") from error
+    state = unpack(record.state, {}, str(path / STATE_NAME))
+    return Checkpoint(path, step, record.metric, record.weights_id, state, record)
 
 
-def write_record(path: Path, record: Record) -> None:
-    """Write `state.json`."""
-    body = record.model_dump()
+def write_record(path: Path, record: Record, files: Mapping[str, FileEntry]) -> None:
+    """Write `state.json` of the folder, which has these files."""
+    body = record.model_copy(update={"files": dict(files)}).model_dump()
     text = json.dumps({**body, "hash": _hash(body)}, indent=2, allow_nan=False)
     write_text_atomic(path / STATE_NAME, text + "\n")
 
@@ -151,27 +137,23 @@ def read_record(path: Path, step: int) -> Record:
         value = parse_json(file.read_bytes())
         if not isinstance(value, dict) or value.get("format") != FORMAT:
             raise ValueError(f"it is not a {FORMAT}")
-        version = value.get("version")
-        if isinstance(version, int) and version > SHARDED_VERSION:
+        if value.get("version") not in (VERSION, SHARDED_VERSION):
             raise CheckpointError(
-                f"{file} has format version {version}, this groundup knows {SHARDED_VERSION}: "
-                f"update groundup"
+                f"{file} has format version {value.get('version')!r:.60}, this groundup reads "
+                f"{VERSION} and {SHARDED_VERSION}: use the groundup that wrote it"
             )
         if value.pop("hash", None) != _hash(value):
             raise ValueError("its content does not have the hash it names")
         record = Record.model_validate(value)
+        if record.step != step:
+            raise ValueError(f"it is of step {record.step}, but its folder is of step {step}")
+        kinds = [[*filter(one.fullmatch, record.files)] for one in (_MODEL_FILE, _OPTIMIZER_FILE)]
+        if not all(kinds) or sum(map(len, kinds)) != len(record.files):
+            raise ValueError(f"it describes {', '.join(record.files)}")
     except OSError as error:
         raise CheckpointError(f"{file} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise CheckpointError(f"{file} is damaged or cut short: {error}") from None
-    kinds = [
-        [name for name in record.files if kind.fullmatch(name)]
-        for kind in (_MODEL_FILE, _OPTIMIZER_FILE)
-    ]
-    if not all(kinds) or sum(map(len, kinds)) != len(record.files):
-        raise CheckpointError(f"{file} is damaged: it describes {', '.join(record.files)}")
-    if record.step != step:
-        raise CheckpointError(f"{file} is of step {record.step}, but its folder is of step {step}")
     return record
 
 

@@ -12,8 +12,6 @@ from torch.optim import Optimizer
 from groundup.errors import CheckpointError
 
 _MAX_NAMES_SHOWN = 8
-# Options that schedulers and torch put into groups; they do not tell the kind of an optimizer.
-_ADDED_BY_OTHERS = {"initial_lr", "param_names"}
 
 
 def restore_model(model: nn.Module, state: Mapping[str, Any]) -> None:
@@ -45,7 +43,7 @@ def restore_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
 
 
 def check_model(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Raise a CheckpointError that lists the names and shapes that differ."""
+    """`check_shapes` for the weights of a model."""
     own = plain_model(model).state_dict()
     check_shapes(
         {name: tuple(value.shape) for name, value in own.items()},
@@ -56,44 +54,32 @@ def check_model(model: nn.Module, state: Mapping[str, Tensor]) -> None:
 def check_shapes(
     expected: Mapping[str, tuple[int, ...]], stored: Mapping[str, tuple[int, ...]]
 ) -> None:
-    """`check_model` by the shapes alone, before a model is built or a file is read."""
-    if differences := shape_differences(expected, stored):
+    """Raise a CheckpointError that lists the names and shapes that differ."""
+    differences = {
+        "the checkpoint lacks": [name for name in expected if name not in stored],
+        "the model has no": [name for name in stored if name not in expected],
+        "the shapes differ of": [
+            f"{name} (checkpoint {stored[name]}, model {shape})"
+            for name, shape in expected.items()
+            if stored.get(name, shape) != shape
+        ],
+    }
+    if any(differences.values()):
+        found = "; ".join(f"{what} {_enumerate(one)}" for what, one in differences.items() if one)
         raise CheckpointError(
-            f"the checkpoint belongs to another model: {differences}; build the model with the "
-            f"settings that it was trained with"
+            f"the checkpoint belongs to another model: {found}; build the model with the settings "
+            f"that it was trained with"
         )
 
 
-def shape_differences(
-    expected: Mapping[str, tuple[int, ...]], stored: Mapping[str, tuple[int, ...]]
-) -> str:
-    """What `stored` lacks, has too much or in another shape; empty if all is as `expected`."""
-    complaints = []
-    if missing := [name for name in expected if name not in stored]:
-        complaints.append(f"the checkpoint lacks {_enumerate(missing)}")
-    if unknown := [name for name in stored if name not in expected]:
-        complaints.append(f"the model has no {_enumerate(unknown)}")
-    differing = [
-        f"{name} (checkpoint {stored[name]}, model {shape})"
-        for name, shape in expected.items()
-        if name in stored and stored[name] != shape
-    ]
-    if differing:
-        complaints.append(f"the shapes differ of {_enumerate(differing)}")
-    return "; ".join(complaints)
-
-
 def check_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-    """Raise a CheckpointError when the groups of parameters or their options differ."""
+    """Raise a CheckpointError when the groups of parameters differ."""
     try:
-        groups, states = state["param_groups"], state["state"].values()
-        stored = [len(group["params"]) for group in groups]
-        if not all(isinstance(one, dict) for one in (*groups, *states)):
+        stored = [len(group["params"]) for group in state["param_groups"]]
+        if not all(isinstance(one, dict) for one in state["state"].values()):
             raise TypeError("not a dict")
     except (LookupError, TypeError, AttributeError) as error:
-        raise CheckpointError(
-            f"the checkpoint's optimizer state is not that of a torch optimizer ({error!r})"
-        ) from None
+        raise CheckpointError(f"the checkpoint's optimizer state is damaged ({error!r})") from None
     if not stored:
         raise CheckpointError(
             "the checkpoint has no optimizer state, like any imported or saved model: it cannot be "
@@ -105,14 +91,6 @@ def check_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
             f"the checkpoint's optimizer has groups of {stored} parameters, this one of {own}: "
             f"build it over the same model, with the same weight decay of embeddings"
         )
-    for theirs, ours in zip(groups, optimizer.param_groups, strict=True):
-        lacking = [name for name in ours if name not in {*theirs, *_ADDED_BY_OTHERS}]
-        unknown = [name for name in theirs if name not in {*ours, *_ADDED_BY_OTHERS}]
-        if lacking and unknown:
-            raise CheckpointError(
-                f"the checkpoint is of another kind of optimizer than {type(optimizer).__name__}: "
-                f"it lacks {_enumerate(lacking)} and has {_enumerate(unknown)}"
-            )
 
 
 def plain_model(model: nn.Module) -> nn.Module:
@@ -122,6 +100,5 @@ def plain_model(model: nn.Module) -> nn.Module:
 
 
 def _enumerate(names: list[str]) -> str:
-    shown = ", ".join(names[:_MAX_NAMES_SHOWN])
     rest = len(names) - _MAX_NAMES_SHOWN
-    return f"{shown} and {rest} more" if rest > 0 else shown
+    return ", ".join(names[:_MAX_NAMES_SHOWN]) + (f" and {rest} more" if rest > 0 else "")

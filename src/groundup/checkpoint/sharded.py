@@ -8,11 +8,10 @@ torch plans who writes and who reads which part, for any number of ranks.
 import contextlib
 import dataclasses
 import errno
-import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, distributed
@@ -21,48 +20,36 @@ from torch.distributed.checkpoint.hf_storage import (
     HuggingFaceStorageReader,
     HuggingFaceStorageWriter,
 )
-from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
-from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.tensor import DTensor
 
-from groundup.checkpoint.folder import CheckpointFolder, complete, new_record
+from groundup.checkpoint.folder import CheckpointFolder, new_record
 from groundup.checkpoint.record import (
-    OLD_SHARDED_VERSION,
     OPTIMIZER_NAME,
     SHARDED_VERSION,
     Checkpoint,
     FileEntry,
+    write_record,
 )
 from groundup.checkpoint.state_tree import pack, pack_tree
 from groundup.checkpoint.weights import read_metadata
-from groundup.errors import CheckpointError, GroundupError
-
-_Value = TypeVar("_Value")
-
-Place = Callable[[int, Tensor], Tensor]
-"""Gives the tensor to load a value of the optimizer's state into, for the number of the parameter
-and the value's shape and type."""
+from groundup.errors import GroundupError
 
 
 class ShardedFolder(CheckpointFolder):
     """Saves as `CheckpointFolder` does, by all ranks together and in the background.
 
-    The states may hold DTensors, of which each rank writes its own part.
+    The states may hold DTensors, of which each rank writes its own part. `group` is of all ranks,
+    for the host's memory, and used by nobody else.
     """
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        keep_last: int | None = 3,
-        keep_best: bool = True,
-        *,
-        group: distributed.ProcessGroup | None = None,
+        self, *settings: Any, group: distributed.ProcessGroup | None = None, **named: Any
     ) -> None:
-        """group: of all ranks, for the host's memory, used by nobody else."""
-        super().__init__(path, keep_last, keep_best)
+        super().__init__(*settings, **named)
         self._group = group
         self._saving: tuple[Future[Any], contextlib.ExitStack, Path] | None = None
 
@@ -86,23 +73,21 @@ class ShardedFolder(CheckpointFolder):
         shared = _shared(model_state)
         model = {name: one for name, one in model_state.items() if name not in shared}
         optimizer, outline = pack_tree(dict(optimizer_state))
-        record = new_record(
-            step, state, metric, version=SHARDED_VERSION, shared=shared, optimizer=outline
-        )
-        tensors = {**model, **optimizer}
+        more = {"version": SHARDED_VERSION, "shared": shared, "optimizer": outline}
+        record = new_record(step, state, metric, **more)
         leaving = contextlib.ExitStack()
+        temporary = self._agree(lambda: leaving.enter_context(self._new_folder(step)))
 
-        def commit(temporary: Path, files: dict[str, FileEntry]) -> None:
-            complete(temporary, record, files)
+        def commit(files: dict[str, FileEntry]) -> None:
+            write_record(temporary, record, files)
             leaving.close()
             self._drop_old(step)
 
-        temporary = self._agree(
-            lambda: leaving.enter_context(self._new_folder(step, tensors.values()))
-        )
         file_of = dict.fromkeys(model, 1) | dict.fromkeys(optimizer, 2)
         writer = _Writer(temporary, file_of, commit)
-        pending = async_save(tensors, storage_writer=writer, process_group=self._group)
+        pending = async_save(
+            {**model, **optimizer}, storage_writer=writer, process_group=self._group
+        )
         assert isinstance(pending, Future)
         self._saving = pending, leaving, self.path_of(step)
         return self.path_of(step)
@@ -116,11 +101,15 @@ class ShardedFolder(CheckpointFolder):
         try:
             pending.result()
         except CheckpointException as error:
+            rank, (cause, _) = min(error.failures.items())
+            number, reason = errno.EIO, str(cause) or type(cause).__name__
+            if isinstance(cause, OSError):
+                number, reason = cause.errno or number, cause.strerror or reason
             # What was written goes, as it does where an error is raised within a block.
             with leaving:
-                raise _first_failure(error, destination) from error
+                raise OSError(number, f"rank {rank}: {reason}", str(destination)) from error
 
-    def _agree(self, make: Callable[[], _Value]) -> _Value:
+    def _agree(self, make: Callable[[], Any]) -> Any:
         """What the first rank makes, or its error, on every rank."""
         answer: list[Any] = [None]
         if distributed.get_rank(self._group) == 0:
@@ -131,29 +120,22 @@ class ShardedFolder(CheckpointFolder):
         distributed.broadcast_object_list(answer, src=0, group=self._group)
         if isinstance(answer[0], Exception):
             raise answer[0]
-        made: _Value = answer[0]
-        return made
+        return answer[0]
 
 
 def load_into(
     checkpoint: Checkpoint,
     model_state: Mapping[str, Tensor],
-    place: Place,
+    place: Callable[[int, Tensor], Tensor],
     group: distributed.ProcessGroup | None = None,
 ) -> dict[str, Any]:
     """Fill the model's tensors, and give the state of the optimizer. Each rank reads its parts.
 
     checkpoint: of any layout and number of ranks, with tensors of these names and shapes.
-    model_state: tensors and DTensors to be filled in place.
-    place: where the optimizer's tensors go. What it gives as DTensors is returned as plain tensors,
-        this rank's rows.
+    place: gives the tensor to load a value of the optimizer's state into, for the number of the
+        parameter and a value of that shape and type. DTensors are returned as this rank's rows.
     group: of all ranks, for the host's memory; the default one if None.
     """
-    if checkpoint.record.version == OLD_SHARDED_VERSION:
-        raise CheckpointError(
-            f"{checkpoint.path} is sharded as earlier versions did it: resume the run for one "
-            f"checkpoint on one process with --distributed.strategy ddp, then on all ranks"
-        )
     reader = HuggingFaceStorageReader(str(checkpoint.path))
     stored = reader.read_metadata().state_dict_metadata
     empty = {
@@ -161,54 +143,37 @@ def load_into(
         for name, one in stored.items()
         if isinstance(one, TensorStorageMetadata)
     }
-    model = {name: one for name, one in model_state.items() if name in stored}
     notes = checkpoint.record.optimizer or read_metadata(checkpoint.path / OPTIMIZER_NAME)
-    state = _map_state(checkpoint.optimizer_tree(empty, notes), place)
+    state = checkpoint.optimizer_tree(empty, notes)
+    for index, values in state["state"].items():
+        tensors = {key: one for key, one in values.items() if isinstance(one, Tensor)}
+        values.update({key: place(index, one) for key, one in tensors.items()})
+    model = {name: one for name, one in model_state.items() if name in stored}
     load({**model, **pack(state)[1]}, storage_reader=reader, process_group=group)
-    return _map_state(state, lambda _, one: _local(one))
+    for values in state["state"].values():
+        values.update({key: _local(one) for key, one in values.items()})
+    return state
 
 
 class _Writer(HuggingFaceStorageWriter):
     """One rank's files of a checkpoint, hashed, and on the first rank the end of it."""
 
     def __init__(
-        self,
-        folder: Path,
-        file_of: dict[str, int],
-        commit: Callable[[Path, dict[str, FileEntry]], None],
+        self, folder: Path, file_of: dict[str, int], commit: Callable[[dict[str, FileEntry]], None]
     ) -> None:
         super().__init__(str(folder), file_of, save_distributed=True)
-        self._folder = folder
-        self._commit = commit
+        self._folder, self._commit = folder, commit
 
-    def write_data(
-        self, plan: SavePlan, planner: SavePlanner
-    ) -> torch.futures.Future[list[WriteResult]]:
-        results = super().write_data(plan, planner).wait()
+    def write_data(self, *plans: Any) -> torch.futures.Future[list[WriteResult]]:
+        results = super().write_data(*plans).wait()
         names = {result.storage_data.relative_path for result in results}
         files = {name: FileEntry.of(self._folder / name) for name in names}
         done: torch.futures.Future[list[WriteResult]] = torch.futures.Future()
         done.set_result([dataclasses.replace(one, storage_data=files) for one in results])
         return done
 
-    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        files: dict[str, FileEntry] = {}
-        for of_rank in results:
-            for result in of_rank[:1]:
-                files |= result.storage_data
-        self._commit(self._folder, files)
-
-
-def _map_state(state: dict[str, Any], change: Place) -> dict[str, Any]:
-    """The optimizer's state with each tensor changed."""
-    changed = {
-        index: {
-            key: change(index, one) if isinstance(one, Tensor) else one
-            for key, one in values.items()
-        }
-        for index, values in state["state"].items()
-    }
-    return {**state, "state": changed}
+    def finish(self, metadata: Any, results: list[list[WriteResult]]) -> None:
+        self._commit({k: v for one in results for k, v in one[0].storage_data.items()})
 
 
 def _shared(state: Mapping[str, Tensor]) -> dict[str, str]:
@@ -221,14 +186,5 @@ def _shared(state: Mapping[str, Tensor]) -> dict[str, str]:
     return {name: kept for name, kept in names.items() if name != kept}
 
 
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def _first_failure(error: CheckpointException, destination: Path) -> OSError:
-    """As an error of the disk, which is what it mostly is."""
-    rank, (cause, _) = min(error.failures.items())
-    number, reason = errno.EIO, str(cause) or type(cause).__name__
-    if isinstance(cause, OSError):
-        number, reason = cause.errno or number, cause.strerror or reason
-    return OSError(number, f"rank {rank}: {reason}", str(destination))
+def _local(value: Any) -> Any:
+    return value.to_local() if isinstance(value, DTensor) else value

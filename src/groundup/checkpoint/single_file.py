@@ -3,7 +3,10 @@
 Runs keep folders of checkpoints (see `folder`); this is for scripts and notebooks.
 """
 
+import io
 import os
+import shutil
+import tempfile
 from typing import IO
 
 from torch import nn
@@ -17,12 +20,7 @@ from groundup.checkpoint.restore import (
     restore_optimizer,
 )
 from groundup.checkpoint.state_tree import pack_tree, unpack_tree
-from groundup.checkpoint.weights import (
-    read_weights,
-    save_weights,
-    weights_from_bytes,
-    weights_to_bytes,
-)
+from groundup.checkpoint.weights import read_weights, save_weights
 from groundup.errors import CheckpointError
 
 Target = str | os.PathLike[str] | IO[bytes]
@@ -46,15 +44,10 @@ def save_checkpoint(model: nn.Module, optimizer: Optimizer, iteration: int, out:
     if isinstance(out, str | os.PathLike):
         save_weights(out, tensors, metadata)
         return
-    data = memoryview(weights_to_bytes(tensors, metadata))
-    try:
-        while data:  # Unbuffered files may take a part of what they are given.
-            num_written = out.write(data)
-            data = data[len(data) if num_written is None else num_written :]
-    except (TypeError, AttributeError) as error:
-        raise CheckpointError(
-            f"a checkpoint cannot be written to {out!r}: open the file in binary mode ('wb')"
-        ) from error
+    with tempfile.TemporaryDirectory() as folder:
+        save_weights(f"{folder}/checkpoint", tensors, metadata)
+        with open(f"{folder}/checkpoint", "rb") as file:
+            _copy(file, out)
 
 
 def load_checkpoint(src: Target, model: nn.Module, optimizer: Optimizer) -> int:
@@ -62,29 +55,25 @@ def load_checkpoint(src: Target, model: nn.Module, optimizer: Optimizer) -> int:
 
     A file that is not one of `save_checkpoint` and a state that does not fit are refused with a
     CheckpointError before anything is changed.
-
-    src: a path, or a file open for reading.
     """
-    name = str(src if isinstance(src, str | os.PathLike) else getattr(src, "name", src))
-    if isinstance(src, str | os.PathLike):
-        tensors, metadata = read_weights(src)
-    else:
-        data = src.read() if hasattr(src, "read") else None
-        if not isinstance(data, bytes | bytearray) or not data:
-            raise CheckpointError(
-                f"nothing can be read from {name}: open the file in binary mode ('rb'), and call "
-                f"seek(0) if it was just written"
-            )
-        tensors, metadata = weights_from_bytes(bytes(data), name)
+    if not isinstance(src, str | os.PathLike):
+        with tempfile.NamedTemporaryFile() as file:
+            _copy(src, file)
+            if file.tell() == 0:
+                raise CheckpointError(f"nothing can be read from {src!r}: call seek(0) before")
+            file.flush()
+            return load_checkpoint(file.name, model, optimizer)
+    name = os.fspath(src)
+    tensors, metadata = read_weights(src)
     value = unpack_tree(tensors, metadata, name)
     try:
         check_model(model, value["model"])
         check_optimizer(optimizer, value["optimizer"])
         iteration = int(value["iteration"])
         stored = value["optimizer_name"], value["parameter_shapes"]
-        own = type(optimizer).__name__, _parameter_shapes(optimizer)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{name} is damaged: {error!r} among its values") from error
+    own = type(optimizer).__name__, _parameter_shapes(optimizer)
     if stored != own:
         raise CheckpointError(
             f"the checkpoint's optimizer is {stored!s:.200}, this one is {own!s:.200}: build the "
@@ -97,3 +86,13 @@ def load_checkpoint(src: Target, model: nn.Module, optimizer: Optimizer) -> int:
 
 def _parameter_shapes(optimizer: Optimizer) -> list[list[list[int]]]:
     return [[list(one.shape) for one in group["params"]] for group in optimizer.param_groups]
+
+
+def _copy(source: IO[bytes], target: IO[bytes]) -> None:
+    """From the position of one open file to that of another."""
+    try:
+        shutil.copyfileobj(source, target)
+    except (TypeError, AttributeError, io.UnsupportedOperation) as error:
+        raise CheckpointError(
+            f"a checkpoint needs a path, or a file that is open in binary mode ({error})"
+        ) from error

@@ -18,7 +18,6 @@ from groundup.errors import CheckpointError
 from groundup.files import parse_json
 
 _TREE_KEY = "groundup.tree"
-_MAX_DEPTH = 90
 
 
 def pack(value: Any) -> tuple[Any, dict[str, Tensor]]:
@@ -31,12 +30,12 @@ def pack(value: Any) -> tuple[Any, dict[str, Tensor]]:
     return _pack(value, (), tensors), tensors
 
 
-def unpack(skeleton: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """The value that `pack` took apart."""
+def unpack(skeleton: Any, tensors: Mapping[str, Tensor], name: str) -> Any:
+    """The value that `pack` took apart; errors call where it comes from `name`."""
     try:
         return _unpack(skeleton, tensors)
-    except (LookupError, TypeError, ValueError, struct.error, RecursionError) as error:
-        raise CheckpointError(f"the checkpoint is damaged: {error!r} among its values") from error
+    except (LookupError, TypeError, ValueError, struct.error) as error:
+        raise CheckpointError(f"{name} is damaged: {error!r} among its values") from error
 
 
 def pack_tree(value: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -46,13 +45,14 @@ def pack_tree(value: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def unpack_tree(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], name: str) -> Any:
-    """The value that `pack_tree` took apart; errors call where it comes from `name`."""
+    """The value that `pack_tree` took apart."""
     if _TREE_KEY not in metadata:
         raise CheckpointError(f"{name} holds tensors only: read it with load_weights")
     try:
-        return unpack(parse_json(metadata[_TREE_KEY]), tensors)
-    except (ValueError, CheckpointError) as error:
+        skeleton = parse_json(metadata[_TREE_KEY])
+    except ValueError as error:
         raise CheckpointError(f"{name} is damaged: {error}") from error
+    return unpack(skeleton, tensors, name)
 
 
 def _pack(value: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any:
@@ -68,16 +68,15 @@ def _pack(value: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any:
         return value
     if type(value) is float:
         return value if math.isfinite(value) else {"$float": struct.pack(">d", value).hex()}
-    if len(path) < _MAX_DEPTH:
-        if type(value) in (list, tuple, torch.Size):
-            items = [_pack(item, (*path, str(i)), tensors) for i, item in enumerate(value)]
-            return items if type(value) is list else {"$tuple": items}
-        if isinstance(value, dict) and all(type(key) in (str, int) for key in value):
-            pairs = [[key, _pack(item, (*path, str(key)), tensors)] for key, item in value.items()]
-            is_plain = all(type(key) is str and not key.startswith("$") for key in value)
-            return dict(pairs) if is_plain else {"$items": pairs}
+    if type(value) in (list, tuple, torch.Size):
+        items = [_pack(item, (*path, str(i)), tensors) for i, item in enumerate(value)]
+        return items if type(value) is list else {"$tuple": items}
+    if isinstance(value, dict) and all(type(key) in (str, int) for key in value):
+        pairs = [[key, _pack(item, (*path, str(key)), tensors)] for key, item in value.items()]
+        is_plain = all(type(key) is str and not key.startswith("$") for key in value)
+        return dict(pairs) if is_plain else {"$items": pairs}
     raise CheckpointError(
-        f"the {type(value).__name__} at {'.'.join(path[:8]) or 'the root'} cannot be stored: use "
+        f"the {type(value).__name__} at {'.'.join(path) or 'the root'} cannot be stored: use "
         f"numbers, text, tensors, and lists, tuples or dicts (keys: text or integers) of them"
     )
 

@@ -22,11 +22,10 @@ from groundup.files import atomic_path, hash_file, parse_json
 
 PathLike = str | os.PathLike[str]
 
-# JSON in a header: for a name without a tensor of its own, the name whose tensor it shares. The
-# second key is that of older sharded checkpoints.
-_SHARED_KEYS = ("groundup.shared", "groundup.tied")
-# JSON in a header: where the parts of tensors begin, as torch writes it, and as we did before.
-_OFFSET_KEYS = {"DCP_SHARDING_INFO": "saved_offsets", "groundup.chunks": "offsets"}
+# JSON in a header: for a name without a tensor of its own, the name whose tensor it shares.
+_SHARED_KEY = "groundup.shared"
+# JSON in a header, as torch writes it: where the parts of tensors begin.
+_OFFSETS_KEY = "DCP_SHARDING_INFO"
 
 
 def save_weights(
@@ -34,32 +33,25 @@ def save_weights(
 ) -> str:
     """Write a file at once and whole; return its content id.
 
-    Names that stand for the very same memory, as tied weights do, share one copy.
-
-    metadata: texts for the file's header.
+    Names that stand for the very same memory, as tied weights do, share one copy. `metadata` goes
+    into the file's header.
     """
-    kept, notes = _separate_shared(tensors)
+    kept, shared = _separate_shared(tensors)
+    notes = {_SHARED_KEY: json.dumps(shared)} if shared else {}
     with atomic_path(path) as temporary:
         if not temporary.is_file():
             raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
         mode = stat.S_IMODE(temporary.stat().st_mode)
-        with _naming_failures(path):
+        try:
             safetensors.torch.save_file(kept, temporary, {**(metadata or {}), **notes} or None)
+        except (safetensors.SafetensorError, ValueError, LookupError, TypeError) as error:
+            if code := re.search(r"os error (\d+)", str(error)):
+                number = int(code[1])
+                raise OSError(number, os.strerror(number), os.fspath(path)) from error
+            raise CheckpointError(f"{os.fspath(path)} cannot be written: {error}") from error
         # The library renames a private file of its own over the path.
         os.chmod(temporary, mode)
-        content = hash_file(temporary)
-        try:
-            read_shapes(temporary)
-        except CheckpointError as error:
-            raise OSError(errno.EIO, f"was not written as a whole ({error})", str(path)) from error
-    return content
-
-
-def weights_to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
-    """The content of the file that `save_weights` would write."""
-    kept, notes = _separate_shared(tensors)
-    with _naming_failures("the data"):
-        return safetensors.torch.save(kept, {**metadata, **notes} or None)
+        return hash_file(temporary)
 
 
 def load_weights(*paths: PathLike) -> dict[str, Tensor]:
@@ -78,8 +70,7 @@ def read_weights(*paths: PathLike) -> tuple[dict[str, Tensor], dict[str, str]]:
     for path in paths:
         with _opened(path) as file:
             metadata |= file.metadata() or {}
-            offsets = _offsets(file)
-            for name in file.keys():  # noqa: SIM118
+            for name, offsets in _offsets(file).items():
                 # The library maps the file, which may go or change before the tensor is used.
                 part = file.get_tensor(name).clone()
                 if tuple(part.shape) == shapes[name]:
@@ -87,21 +78,11 @@ def read_weights(*paths: PathLike) -> tuple[dict[str, Tensor], dict[str, str]]:
                     continue
                 if name not in whole:
                     whole[name] = torch.empty(shapes[name], dtype=part.dtype)
-                places = zip(offsets[name], part.shape, strict=True)
+                places = zip(offsets, part.shape, strict=True)
                 whole[name][tuple(slice(begin, begin + n) for begin, n in places)] = part
             for alias, name in _shared(file.metadata()).items():
                 whole[alias] = whole[name]
     return whole, metadata
-
-
-def weights_from_bytes(data: bytes, name: str) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and metadata of the bytes of one file, which errors call `name`."""
-    with _explained(name):
-        tensors = safetensors.torch.load(data)
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        metadata = header.get("__metadata__") or {}
-        shared = {alias: tensors[kept] for alias, kept in _shared(metadata).items()}
-        return tensors | shared, metadata
 
 
 def read_shapes(*paths: PathLike) -> dict[str, tuple[int, ...]]:
@@ -126,15 +107,14 @@ def read_metadata(path: PathLike) -> dict[str, str]:
 
 
 def _separate_shared(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors to write, none of which shares memory with another, and a note on the others."""
+    """The tensors to write, none of which shares memory, and for the other names theirs."""
     kept: dict[str, Tensor] = {}
     shared: dict[str, str] = {}
     views: dict[object, str] = {}
     storages = set()
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor) or tensor.is_meta or tensor.layout != torch.strided:
-            kind = tensor.device if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise CheckpointError(f"{name!r} is no dense tensor with values ({kind}): leave it out")
+            raise CheckpointError(f"{name!r} is no dense tensor with values: leave it out")
         view = tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
         first = views.setdefault(view if tensor.numel() else name, name)
         if first != name:
@@ -145,22 +125,21 @@ def _separate_shared(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], 
         is_part = storage.nbytes() != plain.nbytes or storage.data_ptr() in storages
         kept[name] = plain.clone() if is_part else plain
         storages.add(storage.data_ptr())
-    return kept, {_SHARED_KEYS[0]: json.dumps(shared)} if shared else {}
+    return kept, shared
 
 
 def _shared(metadata: Mapping[str, str] | None) -> dict[str, str]:
-    notes = [parse_json((metadata or {}).get(key, "{}")) for key in _SHARED_KEYS]
-    return {**notes[0], **notes[1]}
+    return {**parse_json((metadata or {}).get(_SHARED_KEY, "{}"))}
 
 
 def _offsets(file: Any) -> dict[str, list[int]]:
     """Where in the whole tensors the tensors of a file begin."""
-    metadata = file.metadata() or {}
-    known: dict[str, list[int]] = {}
-    for key, inner in _OFFSET_KEYS.items():
-        known |= {name: one[inner] for name, one in parse_json(metadata.get(key, "{}")).items()}
+    known = parse_json((file.metadata() or {}).get(_OFFSETS_KEY, "{}"))
     sizes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
-    return {name: known.get(name, [0] * len(shape)) for name, shape in sizes.items()}
+    return {
+        name: known.get(name, {}).get("saved_offsets", [0] * len(shape))
+        for name, shape in sizes.items()
+    }
 
 
 @contextlib.contextmanager
@@ -184,15 +163,3 @@ def _explained(path: PathLike) -> Iterator[None]:
             f"{path} is not a safetensors file, or it is damaged or cut short ({error}); files of "
             f"torch.save and pickle can run code and are never loaded"
         ) from error
-
-
-@contextlib.contextmanager
-def _naming_failures(path: PathLike) -> Iterator[None]:
-    """The library's errors of writing: a full disk is an OSError, all else a CheckpointError."""
-    try:
-        yield
-    except (safetensors.SafetensorError, ValueError, LookupError, TypeError) as error:
-        if code := re.search(r"os error (\d+)", str(error)):
-            number = int(code[1])
-            raise OSError(number, os.strerror(number), os.fspath(path)) from error
-        raise CheckpointError(f"{os.fspath(path)} cannot be written: {error}") from error

@@ -12,7 +12,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from groundup.checkpoint import shape_differences
+from groundup.checkpoint import check_shapes
 from groundup.errors import CheckpointError, ConfigError
 from groundup.interop.architectures import has_one_table
 from groundup.model import ModelConfig
@@ -108,11 +108,7 @@ def check_foreign_shapes(
     """Raise a CheckpointError for tensors that are not those of the settings."""
     shapes = weight_shapes(config)
     expected = {theirs: shapes[ours] for ours, theirs in names.of(config).items()}
-    if differences := shape_differences(expected, found):
-        raise CheckpointError(
-            f"weights and config.json of the checkpoint do not belong together: {differences}; "
-            f"fetch it again as a whole"
-        )
+    check_shapes(expected, found)
 
 
 def from_foreign_weights(
