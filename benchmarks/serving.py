@@ -342,9 +342,10 @@ def _data_lines(answer: bytes) -> list[bytes]:
 
 def _expected_texts(rows: Json) -> Json:
     """The same seeds, each alone, by the library."""
-    from groundup.cli.shared import load_model
+    from groundup.cli.shared import ModelFlags
 
-    language_model = load_model(Path(rows["run"]), "newest", rows["device"], "auto")
+    flags = ModelFlags(run=rows["run"], device=rows["device"])
+    language_model = flags.load(Path(flags.run))
     texts = [
         language_model.generate(_PROMPT, max_tokens=rows["max_tokens"], seed=seed)
         for seed in rows["seeds"]

@@ -163,20 +163,20 @@ def test_a_kill_leaves_the_old_content_and_its_leftover_is_removed_afterwards(
     command = [sys.executable, "-c", WRITER_THAT_HANGS, str(target)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None and writer.stdout.readline() == b"writing\n"
-        assert files.remove_stale_temporaries(tmp_path) == []
+        files.remove_leftovers(tmp_path)
         assert len(listing(tmp_path)) == 2
         writer.send_signal(signal.SIGKILL)
     assert target.read_text() == "old"
-    assert len(files.remove_stale_temporaries(tmp_path)) == 1
+    files.remove_leftovers(tmp_path)
     assert listing(tmp_path) == ["file.txt"]
 
 
 def test_the_next_write_removes_what_a_killed_one_left(tmp_path: Path) -> None:
     target = tmp_path / "a[1].txt"
-    for name in (".a[1].txt.groundup-0123456789ab.tmp", ".b.txt.groundup-0123456789ab.tmp"):
+    for name in (".a[1].txt.writing-0123456789ab", ".b.txt.writing-0123456789ab"):
         (tmp_path / name).write_text("half")
     files.write_text_atomic(target, "whole")
-    assert listing(tmp_path) == [".b.txt.groundup-0123456789ab.tmp", target.name]
+    assert listing(tmp_path) == [".b.txt.writing-0123456789ab", target.name]
 
 
 json_objects = st.dictionaries(

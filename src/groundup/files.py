@@ -7,7 +7,6 @@ instant leaves the old content or the new, never half of one.
 import contextlib
 import errno
 import fcntl
-import glob
 import hashlib
 import json
 import logging
@@ -16,7 +15,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,10 @@ from groundup.errors import DataError
 
 PathLike = str | os.PathLike[str]
 
-_TEMPORARY_MARK = ".groundup-"
-_HIDDEN_FOLDER = re.compile(r"\.(?P<name>.+)\.(?P<role>writing|replaced|discarded)-[0-9a-f]{12}")
+_HIDDEN = re.compile(r"\.(?P<name>.+)\.(?P<role>writing|replaced|discarded)-[0-9a-f]{12}")
 # No file of ours comes near it, and Python's own limit is far enough from it.
 _MAX_DEPTH = 100
+_MAX_LINE_BYTES = 1 << 20
 
 _log = logging.getLogger(__name__)
 
@@ -45,26 +44,10 @@ def atomic_path(path: PathLike) -> Iterator[Path]:
     if destination.exists() and not destination.is_file():
         yield destination
         return
-    # Names may be 255 bytes long; the mark and the random part need room.
-    stem = os.fsdecode(os.fsencode(destination.name)[:200])
-    temporary = destination.with_name(f".{stem}{_TEMPORARY_MARK}{secrets.token_hex(6)}.tmp")
-    with contextlib.ExitStack() as stack:
-        try:
-            destination.parent.mkdir(parents=True, exist_ok=True)
-            # Another user's leftovers are not ours to remove.
-            with contextlib.suppress(OSError):
-                remove_stale_temporaries(destination.parent, stem)
-            _make_locked(temporary, temporary.touch, stack)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(destination)) from error
-        try:
-            yield temporary
-            sync_to_disk(temporary)
-            os.replace(temporary, destination)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-    sync_to_disk(destination.parent)
+    with _temporary_beside(destination, Path.touch, destination.name) as temporary:
+        yield temporary
+        sync_to_disk(temporary)
+        os.replace(temporary, destination)
 
 
 @contextlib.contextmanager
@@ -72,28 +55,19 @@ def atomic_folder(destination: Path) -> Iterator[Path]:
     """Yield a new folder beside `destination`; it becomes `destination` if the block succeeds.
 
     Its files are synced first. If the block raises, the new folder is removed and `destination` is
-    as it was. What killed writers left beside it is removed, or put back, before.
+    as it was.
     """
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(destination.parent)
-    temporary = _hidden_folder(destination, "writing")
-    with contextlib.ExitStack() as stack:
-        try:
-            _make_locked(temporary, temporary.mkdir, stack)
-            yield temporary
-            for path, _, names in os.walk(temporary, topdown=False):
-                for name in (*names, "."):
-                    sync_to_disk(Path(path, name))
-            _put_in_place(temporary, destination)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-    sync_to_disk(destination.parent)
+    with _temporary_beside(destination, Path.mkdir, None) as temporary:
+        yield temporary
+        for path, _, names in os.walk(temporary, topdown=False):
+            for name in (*names, "."):
+                sync_to_disk(Path(path, name))
+        _put_in_place(temporary, destination)
 
 
 def discard_folder(path: Path) -> None:
     """Delete a folder; at no moment is half of it under its own name."""
-    doomed = _hidden_folder(path, "discarded")
+    doomed = _hidden_sibling(path, "discarded")
     os.rename(path, doomed)
     shutil.rmtree(doomed)
 
@@ -105,22 +79,29 @@ def find_folders(parent: Path) -> dict[str, Path]:
         folders = [path for path in parent.iterdir() if path.is_dir()]
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    hidden = {path: _HIDDEN_FOLDER.fullmatch(path.name) for path in folders}
+    hidden = {path: _HIDDEN.fullmatch(path.name) for path in folders}
     aside = {it["name"]: path for path, it in hidden.items() if it and it["role"] == "replaced"}
     return aside | {path.name: path for path, match in hidden.items() if match is None}
 
 
-def remove_leftovers(parent: Path) -> None:
-    """Remove or put back the folders that killed writers left in `parent`."""
+def remove_leftovers(parent: Path, name: str | None = None) -> None:
+    """Remove or put back what killed writers left in `parent`, of one destination or of all. A
+    running writer holds a lock on what it writes."""
     names = os.listdir(parent)
-    for hidden in filter(None, map(_HIDDEN_FOLDER.fullmatch, sorted(names))):
+    for hidden in filter(None, map(_HIDDEN.fullmatch, sorted(names))):
         path = parent / hidden[0]
+        if name not in (None, hidden["name"]):
+            continue
         try:
             with locked(path) as is_stale:
-                if is_stale and hidden["role"] == "replaced" and hidden["name"] not in names:
+                if not is_stale:
+                    continue
+                if hidden["role"] == "replaced" and hidden["name"] not in names:
                     os.rename(path, parent / hidden["name"])
-                elif is_stale:
+                elif path.is_dir():
                     shutil.rmtree(path)
+                else:
+                    path.unlink()
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -158,9 +139,15 @@ def append_json_line(path: PathLike, value: dict[str, Any]) -> None:
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
-        size = _cut_torn_line(file)
-        if size > 0 and os.pread(file, 1, size - 1) != b"\n":
-            line = b"\n" + line
+        size = os.fstat(file).st_size
+        if size and os.pread(file, 1, size - 1) != b"\n":
+            tail = os.pread(file, _MAX_LINE_BYTES, max(0, size - _MAX_LINE_BYTES))
+            torn = tail[tail.rfind(b"\n") + 1 :]
+            if _parse_object(torn) is None:
+                size -= len(torn)
+                os.ftruncate(file, size)
+            else:
+                line = b"\n" + line
         try:
             while line:
                 line = line[os.write(file, line) :]
@@ -255,25 +242,33 @@ def sync_to_disk(path: Path) -> None:
         os.close(file)
 
 
-def remove_stale_temporaries(folder: PathLike, stem: str = "") -> list[Path]:
-    """Delete what killed writers left directly in `folder`, of one destination or of all; return
-    the paths removed. A running writer holds a lock on its temporary."""
-    removed = []
-    pattern = f".{glob.escape(stem) or '*'}{_TEMPORARY_MARK}*.tmp"
-    for temporary in sorted(Path(folder).glob(pattern)):
-        with contextlib.suppress(FileNotFoundError), locked(temporary) as is_stale:
-            if is_stale:
+@contextlib.contextmanager
+def _temporary_beside(
+    destination: Path, make: Callable[[Path], None], leftovers: str | None
+) -> Iterator[Path]:
+    """A new sibling, locked while it is written; removed if the block raises. `leftovers` are
+    removed before: of this name, or all."""
+    temporary = _hidden_sibling(destination, "writing")
+    with contextlib.ExitStack() as stack:
+        try:
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(destination.parent, leftovers)
+            # Another process may take it for a leftover before it is locked.
+            while not temporary.exists():
+                make(temporary)
+                with contextlib.suppress(FileNotFoundError):
+                    stack.enter_context(locked(temporary, wait=True))
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(destination)) from error
+        try:
+            yield temporary
+        except BaseException:
+            if temporary.is_dir():
+                shutil.rmtree(temporary, ignore_errors=True)
+            else:
                 temporary.unlink(missing_ok=True)
-                removed.append(temporary)
-    return removed
-
-
-def _make_locked(temporary: Path, make: Any, stack: contextlib.ExitStack) -> None:
-    """Make a file or folder and lock it; another process may take it for a leftover in between."""
-    while not temporary.exists():
-        make()
-        with contextlib.suppress(FileNotFoundError):
-            stack.enter_context(locked(temporary, wait=True))
+            raise
+    sync_to_disk(destination.parent)
 
 
 def _put_in_place(temporary: Path, destination: Path) -> None:
@@ -282,7 +277,7 @@ def _put_in_place(temporary: Path, destination: Path) -> None:
     if not destination.exists():
         os.rename(temporary, destination)
         return
-    aside = _hidden_folder(destination, "replaced")
+    aside = _hidden_sibling(destination, "replaced")
     with locked(destination, wait=True):
         os.rename(destination, aside)
         try:
@@ -297,25 +292,11 @@ def _put_in_place(temporary: Path, destination: Path) -> None:
             _log.warning("%s was replaced but cannot be removed: %s", aside, error.strerror)
 
 
-def _hidden_folder(path: Path, role: str) -> Path:
-    hidden = _HIDDEN_FOLDER.fullmatch(path.name)
-    name = hidden["name"] if hidden else path.name
+def _hidden_sibling(path: Path, role: str) -> Path:
+    hidden = _HIDDEN.fullmatch(path.name)
+    # Names may be 255 bytes long; the role and the random part need room.
+    name = os.fsdecode(os.fsencode(hidden["name"] if hidden else path.name)[:200])
     return path.with_name(f".{name}.{role}-{secrets.token_hex(6)}")
-
-
-def _cut_torn_line(file: int) -> int:
-    """Cut an unfinished last line off; return the size. A whole object merely lacks its "\\n"."""
-    size = os.fstat(file).st_size
-    end, tail = size, b""
-    while end > 0 and b"\n" not in tail:
-        begin = max(0, end - 65536)
-        tail = os.pread(file, end - begin, begin) + tail
-        end = begin
-    last_line = tail[tail.rfind(b"\n") + 1 :]
-    if last_line and _parse_object(last_line) is None:
-        size -= len(last_line)
-        os.ftruncate(file, size)
-    return size
 
 
 def _parse_object(line: bytes) -> dict[str, Any] | None:

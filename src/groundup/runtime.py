@@ -5,7 +5,6 @@ torch is imported inside the functions that need it, so that tools without tenso
 
 import contextlib
 import logging
-import math
 import os
 import platform
 import random
@@ -13,6 +12,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,30 +23,16 @@ Engine = Callable[[Callable[[Any], Iterator[Any]], Sequence[Any]], Iterator[Iter
 """Calls a function on tasks, wherever that may be: for each task, in order, an iterator over what
 the function yields, to be exhausted before the next. `map` is one."""
 
-# As Linux names them: of x86 the first two, of Arm the last.
-_BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 _IMPORTED = time.monotonic()
 
 
-class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to whatever sys.stderr is at the time, so that redirections are honoured."""
+class _ToStderr(logging.Handler):
+    """Plain text for what went as meant, `warning: …` for what did not, to whatever sys.stderr is
+    at the time."""
 
-    def __init__(self) -> None:
-        logging.Handler.__init__(self)
-
-    @property
-    def stream(self) -> object:
-        return sys.stderr
-
-
-class _Formatter(logging.Formatter):
-    """Plain text for what went as meant, `warning: …` and `error: …` for what did not."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        text = super().format(record)
-        if record.levelno < logging.WARNING:
-            return text
-        return f"{record.levelname.lower()}: {text}"
+    def emit(self, record: logging.LogRecord) -> None:
+        level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
+        print(f"{level}{self.format(record)}", file=sys.stderr, flush=True)
 
 
 def is_first_rank() -> bool:
@@ -55,16 +41,12 @@ def is_first_rank() -> bool:
 
 
 def set_up_logging(level: int = logging.INFO) -> None:
-    """Send groundup's log records to stderr; calling it again only changes the level."""
+    """Send groundup's log records to stderr; the log file takes those of other ranks."""
     logger = logging.getLogger("groundup")
     logger.setLevel(level)
-    if not is_first_rank():
-        # Its log file takes them; without a handler Python would print warnings.
-        logger.addHandler(logging.NullHandler())
-    elif not any(isinstance(handler, _StderrHandler) for handler in logger.handlers):
-        handler = _StderrHandler()
-        handler.setFormatter(_Formatter())
-        logger.addHandler(handler)
+    if not logger.handlers:
+        # Without a handler Python would print warnings.
+        logger.addHandler(_ToStderr() if is_first_rank() else logging.NullHandler())
 
 
 def format_duration(seconds: float) -> str:
@@ -77,21 +59,20 @@ def format_duration(seconds: float) -> str:
     return f"{seconds:.1f} s"
 
 
-def count_of(number: int, noun: str, plural: str | None = None) -> str:
+def count_of(number: int, noun: str) -> str:
     """A number of things in words: count_of(1, "document") is "1 document"."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def process_start() -> float:
     """When this process began, on the clock of time.monotonic; on systems other than Linux, when
     this module was imported."""
-    try:
+    with contextlib.suppress(OSError, ValueError, IndexError, AttributeError):
         fields = Path("/proc/self/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError, AttributeError):
-        return _IMPORTED
-    # A machine that slept, or a container with a clock of its own, may tell nonsense.
-    return min(_IMPORTED, time.monotonic() - max(0.0, age))
+        # A machine that slept, or a container with a clock of its own, may tell nonsense.
+        return min(_IMPORTED, time.monotonic() - max(0.0, age))
+    return _IMPORTED
 
 
 def num_cores() -> int:
@@ -118,7 +99,8 @@ def why_no_bfloat16() -> str | None:
     A 512 x 512 matmul in bfloat16 over one in float32, two threads (2026-11): 0.3 with AMX, 1.6
     with avx512_bf16, 5 with AVX-512 alone, 7 to 100 with AVX2, 300 on a Neoverse N1.
     """
-    if not (flags := _cpu_flags()) or flags & _BFLOAT16_FLAGS:
+    # As Linux names them: of x86 the first two, of Arm the last.
+    if not (flags := _cpu_flags()) or flags & {"avx512_bf16", "amx_bf16", "bf16"}:
         return None
     return "this CPU has no bfloat16 instructions, so matmuls take many times as long as in float32"
 
@@ -130,13 +112,13 @@ def is_onednn_slow() -> bool:
     return is_arm_linux and "sve" not in _cpu_flags()
 
 
-def _cpu_flags(system: Path = Path("/")) -> frozenset[str]:
+def _cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> set[str]:
     """The instruction sets that Linux lists, of the first core; none on other systems."""
     with contextlib.suppress(OSError):
-        text = (system / "proc/cpuinfo").read_text("utf-8", "replace")
+        text = cpuinfo.read_text("utf-8", "replace")
         if found := re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE):
-            return frozenset(found[1].split())
-    return frozenset()
+            return set(found[1].split())
+    return set()
 
 
 def matmul_seconds(dtype: str, size: int) -> float:
@@ -148,16 +130,14 @@ def matmul_seconds(dtype: str, size: int) -> float:
 
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    try:
-        matrix = torch.ones(size, size, dtype=getattr(torch, dtype), device="cpu")
-        seconds = [math.inf]
-        while len(seconds) < 100 and sum(seconds[1:]) < 0.1:
-            began = time.perf_counter()
-            torch.mm(matrix, matrix)
-            seconds.append(time.perf_counter() - began)
-    finally:
-        torch.set_num_threads(num_threads)
-    return max(min(seconds), 1e-9)
+    matrix = torch.ones(size, size, dtype=getattr(torch, dtype), device="cpu")
+    torch.mm(matrix, matrix)
+    ticks = [time.perf_counter()]
+    while len(ticks) < 100 and ticks[-1] - ticks[0] < 0.1:
+        torch.mm(matrix, matrix)
+        ticks.append(time.perf_counter())
+    torch.set_num_threads(num_threads)
+    return max(min(end - begin for begin, end in pairwise(ticks)), 1e-9)
 
 
 def peak_memory_bytes() -> int:

@@ -21,7 +21,7 @@ import torch
 
 from groundup.cli.arguments import parse
 from groundup.cli.main import main
-from groundup.cli.verbs import GROUPS, VERBS
+from groundup.cli.verbs import GROUPS, module_of
 from groundup.config import load_settings
 from groundup.data.shards import open_shards
 from groundup.files import locked
@@ -116,7 +116,7 @@ def test_its_commands_can_be_typed(
         if words[0] == "tune":
             continue
         name = " ".join(words[:2]) if words[0] in GROUPS else words[0]
-        arguments = import_module(VERBS[name].module).Arguments
+        arguments = import_module(module_of(name)).Arguments
         assert parse(arguments, name, words[len(name.split()) :]) is not None
 
 
@@ -198,7 +198,7 @@ def test_a_plan_of_few_steps_does_not_end_a_run_before_its_time(
     run(capsys, *words, "--minutes", "0.5")
     config, outcome = RunFolder(RUN).read_config(), RunFolder(RUN).read_outcome()
     assert config.minutes is not None and outcome is not None
-    assert outcome.state == "finished" and outcome.step is not None and outcome.step > 30
+    assert outcome.state == "finished" and outcome.step is not None and outcome.step > 8
 
 
 @pytest.mark.parametrize("words", ["--megabytes=inf", "--minutes=0", "--num-steps=0"])
@@ -211,7 +211,7 @@ def test_an_amount_of_nothing_is_a_mistake(capsys: pytest.CaptureFixture[str], w
 def test_a_file_in_the_way_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
     Path("quickstart").write_text("")
     assert main(["quickstart"]) == 2
-    assert "is a file" in capsys.readouterr().err
+    assert "quickstart: not a directory" in capsys.readouterr().err
 
 
 TEXT_OF_ONE = "The fox and the bear went to the river, and that was the end of it.\n"
@@ -240,7 +240,7 @@ def test_a_folder_of_ones_own_becomes_a_model_with_settings_left_behind(
     capsys: pytest.CaptureFixture[str], notes: Path
 ) -> None:
     page = new(capsys, str(notes), "--num-steps", "3")
-    assert "13 files, 13 documents" in page and "English" in page and "picture.png" in page
+    assert "13 files, 13 documents" in page and "picture.png" in page
     run = Path("runs/my-notes")
     assert LanguageModel.load(run).step == 3
     settings = load_settings(RunConfig, Path("prepared/my-notes/train.yaml"))
@@ -334,7 +334,7 @@ def test_text_that_takes_all_the_time_to_read_is_refused(
     Path("notes.txt").write_text("A fox ran over the hill.\n" * 2_000, "utf-8")
     assert main(["new", "notes.txt", "--minutes", "0.0001"]) == 2
     error = capsys.readouterr().err
-    assert "error: 1 file took " in error and "Give --minutes 1" in error
+    assert error.startswith("error: reading 1 file takes") and "give 1" in error
     assert not Path("runs").exists()
 
 

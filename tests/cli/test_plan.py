@@ -1,6 +1,5 @@
 """`groundup plan`: the costs of a preset, of a settings file, and of flags, as JSON."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import pytest
 import yaml
 
-from groundup.cli.main import main
 from groundup.config import flatten, load_settings
 from groundup.model.config import ModelConfig
 from groundup.planner import count_parameters, step_memory
@@ -72,22 +70,6 @@ def test_minutes_stand_for_steps(shell: Any) -> None:
     assert duration["seconds"] == 600
 
 
-def test_the_table_of_devices_has_rates_prices_and_sources(
-    capsys: pytest.CaptureFixture[str], shell: Any
-) -> None:
-    page = shell("plan", "--devices")
-    texts = ("A100 80GB", "M4 MAX", "CPU of", "989.4", "NVIDIA H200 data sheet", "2026-")
-    for text in texts:
-        assert text in page
-    assert main(["plan", "--devices", "--json"]) == 0
-    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
-    assert rows["H200"]["float32_flops_per_second"] == 66.9e12
-    assert rows["H200"]["price"]["dollars_per_hour"] == 4.0
-    for row in rows.values():
-        numbers = [value for name, value in row.items() if name.endswith(("second", "bytes"))]
-        assert numbers and all(value is None or type(value) is int for value in numbers)
-
-
 def test_another_device_is_planned_for_by_its_peak_and_memory(shell: Any) -> None:
     words = ["--device", "abacus", "--peak-tflops", "0.5", "--memory-gb", "16"]
     found = shell.json("plan", *words, "--price-per-hour", "0.1", "--mfu", "0.25")
@@ -118,7 +100,7 @@ def test_another_peak_gives_a_device_no_precision_that_it_lacks(
         ("--tokens 1e999", "--tokens"),
         ("--mfu 50", "--mfu"),
         ("--batch-size 0", "--batch-size"),
-        ("--batch-size 8 --micro-batch-size 3", "choose a divisor of the batch size"),
+        ("--batch-size 8 --micro-batch-size 3", "divisor of --batch-size"),
         ("--memory-gb inf", "--memory-gb"),
         ("--minutes 0", "--minutes"),
         (f"--num-steps 1{400 * '0'}", "--num-steps"),
@@ -130,7 +112,6 @@ def test_another_peak_gives_a_device_no_precision_that_it_lacks(
         ("--device V100 --precision bfloat16", "V100 has no bfloat16 of its own"),
         ("--gpus 3", "a batch of 1024 sequences cannot be divided among 3 GPUs"),
         ("--gpus 12", "12 GPUs do not fill machines of 8"),
-        ("--across-gb 5", "need --gpus"),
         ("--gpus 8 --minutes 5", "--minutes and --gpus exclude each other"),
     ],
 )
@@ -228,12 +209,11 @@ def test_a_run_on_a_cpu_is_planned_at_the_mfu_that_training_expects_there(
 def test_many_gpus_are_planned_beside_one(shell: Any, tmp_path: Path) -> None:
     words = ["--preset", "gpt2-small", "--device", "H200", "--batch-size", "512"]
     alone = shell.json("plan", *words)
-    found = shell.json("plan", *words, "--gpus", "64", "--across-gb", "12.5")
+    found = shell.json("plan", *words, "--gpus", "64")
     many = found.pop("distributed")
     assert found == alone
     assert (many["num_gpus"], many["num_machines"], many["strategy"]) == (64, 8, "ddp")
     assert many["inside_bytes_per_second"] == 370 * 10**9
-    assert many["across_bytes_per_second"] == 12_500_000_000
     ddp = many["strategies"]["ddp"]
     sent = ddp["sent_inside_bytes"] + ddp["sent_across_bytes"]
     assert sent == pytest.approx(2 * 63 / 64 * 4 * found["parameters"]["total"], abs=2)
@@ -258,28 +238,23 @@ def test_counts_bytes_and_operations_are_integers(shell: Any) -> None:
         assert not (isinstance(value, float) and whole.search(name)) or is_fraction, name
 
 
-def test_the_tables_show_the_numbers_of_the_json_and_what_was_assumed(shell: Any) -> None:
+def test_the_tables_show_the_numbers_of_the_json(shell: Any) -> None:
     words = ["--preset", "gpt2-xl", "--num-steps", "400000", "--precision", "float32"]
-    page = shell("plan", *words, "--gpus", "16")
+    page = " ".join(shell("plan", *words, "--gpus", "16").split())
+    found = shell.json("plan", *words)
     for text in (
         "2,127,057,600",
         "4,513,336,524,800",
-        "20,971,520,000",
+        "projections 20,971,520,000",
         "fractions by size",
         "18,034,335,744 x batch + 34,032,921,600 bytes",
         "19.5 TFLOP/s in float32 on one A100 80GB x 50.0% MFU = 9.75 TFLOP/s",
         "568,819,274 s = 6,583.6 days",
         "Hoffmann",
         "each GPU, by strategy",
-        "GPT-2 itself has 1558 million parameters",
-        "float32 (--precision)",
+        f"optimizer state {show_bytes(2 * found['weight_bytes'])}",
     ):
         assert text in page
-    found = shell.json("plan", *words)
-    assert (
-        f"optimizer state                             {show_bytes(2 * found['weight_bytes'])}"
-        in page
-    )
 
 
 def test_a_probe_is_shown_beside_what_was_predicted(

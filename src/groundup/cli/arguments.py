@@ -1,13 +1,12 @@
-"""Words of the command line to a verb's Arguments and back: tyro splits them, pydantic validates.
+"""Words of the command line to a verb's Arguments and back: argparse splits them, pydantic
+validates.
 
 Every field of an Arguments class is a flag, or a positional if marked so. All values reach pydantic
 as text, so that bounds, choices and the reading of numbers are in one place.
 """
 
-import contextlib
-import importlib
+import argparse
 import inspect
-import io
 import re
 import shlex
 import types
@@ -18,37 +17,19 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
-import tyro
 from pydantic.fields import FieldInfo
 
 from groundup.config import Settings, describe_validation_error
 from groundup.errors import ConfigError, nearest_name
 
 ArgumentsType = TypeVar("ArgumentsType", bound=Settings)
+Value = TypeVar("Value")
 
-# -3 is a value.
-_FLAG = re.compile(r"--?[A-Za-z][\w.-]*(=.*)?", re.DOTALL)
-_MARKS = (tyro.conf.Positional, tyro.conf.UseAppendAction)
+Positional = Annotated[Value, "positional"]
+Repeated = Annotated[Value, "repeated"]
+"""A flag with one value that may be given several times."""
+
 _TYPE_NAMES = {int: "INT", float: "FLOAT", Path: "PATH", str: "TEXT", type(None): "none"}
-# What other trainers call a setting of ours.
-_NAMES_ELSEWHERE = {
-    "learning-rate": "lr max-lr",
-    "weight-decay": "wd",
-    "warmup-steps": "warmup warmup-iters",
-    "clip-norm": "grad-clip max-grad-norm",
-    "num-steps": "steps max-steps max-iters",
-    "micro-batch-size": "gradient-accumulation-steps",
-    "batch-size": "bs batch",
-    "context-length": "block-size seq-len max-seq-len",
-    "num-layers": "n-layer n-layers layers depth",
-    "num-heads": "n-head n-heads heads",
-    "d-model": "n-embd hidden-size dim",
-    "precision": "dtype",
-    "max-tokens": "max-new-tokens",
-    "temperature": "temp",
-    "runs-folder": "out-dir",
-}
-_OURS = {theirs: ours for ours, names in _NAMES_ELSEWHERE.items() for theirs in names.split()}
 
 
 @dataclass(frozen=True)
@@ -80,47 +61,50 @@ class Flag:
         return f"--{self.setting.rstrip('_').replace('_', '-')}"
 
     @property
-    def off(self) -> str:
-        """What sets a switch to false: --no-resume, --logging.no-wandb."""
-        section, dot, name = self.name.removeprefix("--").rpartition(".")
-        return f"--{section}{dot}no-{name}"
-
-    @property
     def is_positional(self) -> bool:
-        return tyro.conf.Positional in self.field.metadata
+        return "positional" in self.field.metadata
 
     @property
     def is_repeated(self) -> bool:
-        return tyro.conf.UseAppendAction in self.field.metadata
+        return "repeated" in self.field.metadata
 
     @property
-    def words(self) -> Any:
-        """The type that tyro reads: bool for a switch, one word, or several."""
-        first = _options(self.field.annotation)[0]
-        if first is bool:
-            return bool
-        if typing.get_origin(first) not in (tuple, list):
-            return str
-        items = typing.get_args(first)
-        is_fixed = typing.get_origin(first) is tuple and Ellipsis not in items
-        return tuple[(str,) * len(items)] if is_fixed else tuple[str, ...]  # type: ignore[misc]
+    def is_switch(self) -> bool:
+        return _options(self.field.annotation)[0] is bool
 
-    def for_tyro(self) -> Any:
-        """The annotation from which tyro makes the flag and its help."""
-        hint = f"(default: {_show(self.field.get_default(call_default_factory=True))})"
+    @property
+    def is_several(self) -> bool:
+        return typing.get_origin(_options(self.field.annotation)[0]) in (tuple, list)
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        hint = f"default: {_show(self.field.get_default(call_default_factory=True))}"
         if self.field.is_required():
-            hint = "(required)"
+            hint = "required"
         elif self.is_repeated:
-            hint = "(repeatable)"
-        metavar = self.name if self.is_positional else _metavar(self.field.annotation)
-        options = tyro.conf.arg(
-            name=None if self.is_positional else self.name.removeprefix("--"),
-            metavar=None if self.words is bool else metavar,
-            help=self.field.description or "",
-            help_behavior_hint=hint,
+            hint = "repeatable"
+        options: dict[str, Any] = {
+            "help": f"{self.field.description or ''} ({hint})".replace("%", "%%"),
+            "default": argparse.SUPPRESS,
+        }
+        if self.is_switch:
+            options["action"] = argparse.BooleanOptionalAction
+        else:
+            options["metavar"] = self.name if self.is_positional else _metavar(self.field)
+            # What is missing is said by pydantic.
+            options["nargs"] = "?" if self.is_positional else None
+            if self.is_repeated:
+                options["action"] = "append"
+            elif self.is_several:
+                options["nargs"] = "*"
+        names = [self.setting] if self.is_positional else [self.name]
+        parser.add_argument(
+            *names, **options, **({} if self.is_positional else {"dest": self.setting})
         )
-        marks = [mark for mark in _MARKS if mark in self.field.metadata]
-        return Annotated[(self.words, options, *marks)]
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> typing.NoReturn:
+        raise ConfigError(f"{message}: see {self.prog} --help")
 
 
 def flags_of(settings: type[Settings], prefix: str = "") -> Iterator[Flag]:
@@ -138,7 +122,7 @@ def flags_of(settings: type[Settings], prefix: str = "") -> Iterator[Flag]:
 def known_flags(arguments: type[Settings]) -> list[str]:
     """Every flag that may be typed, with both spellings of a switch."""
     flags = [flag for flag in flags_of(arguments) if not flag.is_positional]
-    switched_off = [flag.off for flag in flags if flag.words is bool]
+    switched_off = [f"--no-{flag.name[2:]}" for flag in flags if flag.is_switch]
     return ["--help", *(flag.name for flag in flags), *switched_off]
 
 
@@ -148,149 +132,77 @@ def parse(arguments: type[ArgumentsType], prog: str, argv: Sequence[str]) -> Arg
     Raises ConfigError, one line that names the flag and, for an unknown one, the nearest.
     """
     flags = {flag.setting: flag for flag in flags_of(arguments)}
-    words, loose = _split(list(argv), flags, known_flags(arguments), prog)
-    typed = typing.TypedDict(  # type: ignore[misc]
-        "Flags", {name: flag.for_tyro() for name, flag in flags.items()}, total=False
+    positionals = [flag.name for flag in flags.values() if flag.is_positional]
+    parser = _Parser(
+        prog=prog,
+        usage=" ".join([prog, *positionals, "[OPTIONS]"]),
+        description=inspect.cleandoc(arguments.__doc__ or ""),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
+    for flag in flags.values():
+        flag.add_to(parser)
+    words = [re.sub(r"^--\w[\w.-]*", lambda name: name[0].replace("_", "-"), it) for it in argv]
     try:
-        with contextlib.redirect_stderr(io.StringIO()):
-            values, unknown = tyro.cli(
-                typed,
-                prog=prog,
-                description=inspect.cleandoc(arguments.__doc__ or ""),
-                args=words,
-                # tyro cannot leave out what is appended to.
-                default={name: () for name, flag in flags.items() if flag.is_repeated},
-                return_unknown_args=True,
-            )
-    except SystemExit as stop:
-        if not stop.code:
-            return None
-        raise ConfigError(f"{prog} cannot use these arguments: see {prog} --help") from None
-    values = {name: value for name, value in values.items() if value != ()}
-    _place([*unknown, *loose], values, flags, prog)
-    return _validate(arguments, values, flags, prog)
+        found, unknown = parser.parse_known_intermixed_args(words)
+    except SystemExit:
+        return None
+    for word in unknown:
+        if word.startswith("-"):
+            meant = _meant_by(word.partition("=")[0], known_flags(arguments))
+            hint = f"did you mean {meant}?" if meant else f"see {prog} --help"
+            raise ConfigError(f"{prog} has no option {word.partition('=')[0]}: {hint}")
+    if unknown:
+        raise ConfigError(f"{prog} has no use for {', '.join(unknown)}: see {prog} --help")
+    return _validate(arguments, vars(found), flags, prog)
 
 
 def as_command(verb: str, arguments: Settings) -> str:
     """The command line that gives these arguments."""
-    positionals, options = [], []
+    words, options = ["groundup", *verb.split()], []
     values: dict[str, Any] = {}
     for name, field in type(arguments).model_fields.items():
         value, mark = getattr(arguments, name), _mark_of(field)
-        values |= (
-            {name: value} if mark is None else {mark.prefix + one: value[one] for one in value}
-        )
+        values |= {mark.prefix + one: value[one] for one in value} if mark else {name: value}
     for flag in flags_of(type(arguments)):
-        if flag.setting not in values:
+        default = flag.field.get_default(call_default_factory=True)
+        if (value := values.get(flag.setting, default)) == default:
             continue
-        value = values[flag.setting]
-        if value == flag.field.get_default(call_default_factory=True):
-            continue
-        texts = list(map(str, value)) if isinstance(value, tuple | list) else [_show(value)]
+        texts = list(map(str, value)) if flag.is_several else [_show(value)]
         if flag.is_positional:
-            positionals += texts
-        elif flag.words is bool:
-            options.append(flag.name if value else flag.off)
-        elif flag.is_repeated or flag.words is str:
+            words += texts
+        elif flag.is_switch:
+            options.append(flag.name if value else f"--no-{flag.name[2:]}")
+        elif flag.is_several and not flag.is_repeated:
+            options += [flag.name, *texts]
+        else:
             for text in texts:
                 options += [f"{flag.name}={text}"] if text[:1] == "-" else [flag.name, text]
-        else:
-            options += [flag.name, *texts]
-    if any(word.startswith("-") for word in positionals):
-        return shlex.join(["groundup", *verb.split(), *options, "--", *positionals])
-    return shlex.join(["groundup", *verb.split(), *positionals, *options])
-
-
-def take_step(title: str, verb: str, arguments: Settings, **options: Any) -> int:
-    """Show a verb as it could be typed, and run it; its exit status."""
-    from groundup.cli.verbs import VERBS
-
-    show_commands(title, as_command(verb, arguments))
-    status = importlib.import_module(VERBS[verb].module).run(arguments, **options)
-    return int(status or 0)
-
-
-def show_commands(title: str, *commands: str) -> None:
-    """A heading, and command lines."""
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(highlight=False)
-    console.print("\n", Text(title, style="bold"), sep="")
-    for command in commands:
-        console.print(Text(f"$ {command}", style="green"), soft_wrap=True)
-
-
-def _split(
-    argv: list[str], flags: Mapping[str, Flag], known: list[str], prog: str
-) -> tuple[list[str], list[str]]:
-    """The words for tyro, each value joined to its flag, and the words after --.
-
-    Raises ConfigError for a flag that is unknown or lacks its value.
-    """
-    end = argv.index("--") if "--" in argv else len(argv)
-    argv, loose = argv[:end], argv[end + 1 :]
-    if {"-h", "--help"} & set(argv):
-        return ["--help"], []
-    takes_one = {flag.name for flag in flags.values() if flag.words is str or flag.is_repeated}
-    words: list[str] = []
-    while argv:
-        word = argv.pop(0)
-        if not _FLAG.fullmatch(word):
-            words.append(word)
-            continue
-        typed, is_joined, _ = word.partition("=")
-        name = typed.replace("_", "-")
-        if name not in known:
-            meant = _meant_by(name, known)
-            hint = f"did you mean {meant}?" if meant else f"see {prog} --help"
-            raise ConfigError(f"{prog} has no option {typed}: {hint}")
-        if name in takes_one and not is_joined:
-            if not argv or argv[0].partition("=")[0].replace("_", "-") in known:
-                raise ConfigError(f"{name} needs a value: see {prog} --help")
-            word = f"{name}={argv.pop(0)}"
-        words.append(word)
-    return words, loose
-
-
-def _place(loose: list[str], values: dict[str, Any], flags: Mapping[str, Flag], prog: str) -> None:
-    """Give words that stood apart (`RUN --json FILE`) to the positionals that they belong to."""
-    for name, flag in flags.items():
-        if loose and flag.is_positional and flag.words is not str:
-            values[name] = (*values.get(name, ()), *loose)
-            loose = []
-        elif loose and flag.is_positional and name not in values:
-            values[name] = loose.pop(0)
-    if loose:
-        raise ConfigError(f"{prog} has no use for {', '.join(loose)}: see {prog} --help")
+    return shlex.join([*words, *options])
 
 
 def _validate(
     arguments: type[ArgumentsType], values: dict[str, Any], flags: Mapping[str, Flag], prog: str
 ) -> ArgumentsType:
-    names = {name: flag.name for name, flag in flags.items()}
     own = {name: value for name, value in values.items() if name in arguments.model_fields}
     try:
         for name, field in arguments.model_fields.items():
             if mark := _mark_of(field):
-                typed = {
-                    flag.setting: values[flag.setting]
-                    for flag in flags_of(mark.settings, mark.prefix)
-                    if flag.setting in values and flag.setting not in own
-                }
+                typed = [one.setting for one in flags_of(mark.settings, mark.prefix)]
+                typed = [one for one in typed if one in values and one not in own]
                 # Each by itself: what depends on others is checked with what a file says.
                 fields: dict[str, Any] = {
                     one: (flags[one].field.annotation, flags[one].field) for one in typed
                 }
                 checked = pydantic.create_model("Typed", __base__=Settings, **fields)
-                found = checked.model_validate(typed)
+                found = checked.model_validate({one: values[one] for one in typed})
                 own[name] = {one.removeprefix(mark.prefix): getattr(found, one) for one in typed}
         return arguments.model_validate(own)
     except pydantic.ValidationError as error:
-        missing = [str(one["loc"][0]) for one in error.errors() if one["type"] == "missing"]
+        names = {name: flag.name for name, flag in flags.items()}
+        missing = [names[str(one["loc"][0])] for one in error.errors() if one["type"] == "missing"]
         if missing:
-            needed = " and ".join(names[name] for name in missing)
+            needed = " and ".join(missing)
             raise ConfigError(f"{prog} needs {needed}: see {prog} --help") from None
         raise ConfigError(describe_validation_error(error, names=names)) from None
 
@@ -310,16 +222,13 @@ def _options(annotation: Any) -> list[Any]:
     return [annotation]
 
 
-def _metavar(annotation: Any) -> str:
+def _metavar(field: FieldInfo) -> str:
     shown = []
-    for option in _options(annotation):
-        if typing.get_origin(option) is Literal:
-            shown += list(map(str, typing.get_args(option)))
-        elif typing.get_origin(option) in (tuple, list):
-            items = [item for item in typing.get_args(option) if item is not Ellipsis]
-            shown.append(" ".join(map(_metavar, items)))
-        else:
-            shown.append(_TYPE_NAMES.get(option, "TEXT"))
+    for option in _options(field.annotation):
+        if typing.get_origin(option) in (tuple, list):
+            option = _options(typing.get_args(option)[0])[0]
+        choices = typing.get_args(option) if typing.get_origin(option) is Literal else ()
+        shown += map(str, choices or [_TYPE_NAMES.get(option, "TEXT")])
     return "|".join(shown)
 
 
@@ -330,8 +239,9 @@ def _show(value: Any) -> str:
 
 
 def _meant_by(name: str, flags: list[str]) -> str | None:
-    """The flag that a word probably means: by its name elsewhere, its last part, or its letters."""
+    """The flag that a word probably means: by its last part, or its letters."""
+    bare = {flag.removeprefix("--"): flag for flag in flags}
     last = name.lstrip("-").rpartition(".")[2]
-    own = _OURS.get(last, last)
-    alike = [flag for flag in flags if flag.removeprefix("--").rpartition(".")[2] == own]
-    return " or ".join(alike[:2]) or nearest_name(name, flags)
+    alike = [bare[one] for one in bare if one.rpartition(".")[2] == last]
+    nearest = nearest_name(name.lstrip("-"), bare)
+    return " or ".join(alike[:2]) or (nearest and bare[nearest])

@@ -2,14 +2,11 @@
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from groundup.cli.shared import CorpusFlags, TokenizerFlags
-
-if TYPE_CHECKING:
-    from groundup.data.prepare import PrepareSummary
+from groundup.cli.terminal import print_results
 
 
 class Arguments(CorpusFlags, TokenizerFlags):
@@ -29,51 +26,36 @@ class Arguments(CorpusFlags, TokenizerFlags):
 
 
 def run(arguments: Arguments) -> None:
-    """Prepare and print the result."""
-    from groundup.cli.terminal import progress_bar
+    """Prepare, and print what lies in the folder and how fast it came there."""
     from groundup.data.prepare import prepare
+    from groundup.planner.quantities import show_bytes
+    from groundup.runtime import count_of
 
     tokenizer = arguments.load()
-    with arguments.connect() as engine, progress_bar("encoding") as progress:
+    with arguments.work("encoding") as work:
         summary = prepare(
             arguments.files,
             tokenizer,
             arguments.out,
             validation_fraction=arguments.validation_fraction,
             separator=arguments.separator,
-            **arguments.reading,
-            num_threads=arguments.num_threads,
             overwrite=arguments.overwrite,
-            progress=progress,
-            engine=engine,
+            **work,
         )
-    _print_summary(summary)
-
-
-def _print_summary(summary: "PrepareSummary") -> None:
-    """What lies in the folder, and how fast it came there."""
-    from groundup.cli.terminal import print_results
-    from groundup.planner.quantities import show_bytes
-    from groundup.runtime import count_of, format_duration
-
-    index = summary.index
-    rows = []
+    rows, index = [], summary.index
     for name, split in index.splits.items():
         text = f"{count_of(split.num_ids, 'id')}, {count_of(split.num_documents, 'document')}"
         text += f", {show_bytes(split.num_bytes)} of text"
         rows.append((name, f"{text}, {count_of(len(split.shards), f'{index.dtype} shard')}"))
-    num_ids = sum(split.num_ids for split in index.splits.values())
-    num_bytes = sum(split.num_bytes for split in index.splits.values())
-    num_documents = sum(split.num_documents for split in index.splits.values())
-    # The id that ends a document stands for no text.
-    rows.append(("bytes per token", f"{num_bytes / max(1, num_ids - num_documents):.3f}"))
-    if summary.outcome != "up to date":
-        rate = summary.num_bytes / summary.seconds / 1e6
-        rows.append(("time", f"{format_duration(summary.seconds)}, {rate:,.1f} MB/s"))
-    for name, split in index.splits.items():
         if not split.num_ids and (name == "train" or index.settings["validation_fraction"]):
             fix = "rerun with another --validation-fraction and --overwrite, or with more documents"
             rows.append(("note", f"no {name} split; {fix}"))
+    splits = index.splits.values()
+    # The id that ends a document stands for no text.
+    num_tokens = sum(split.num_ids - split.num_documents for split in splits)
+    bytes_per_token = sum(split.num_bytes for split in splits) / max(1, num_tokens)
+    rows.append(("bytes per token", f"{bytes_per_token:.3f}"))
+    if summary.outcome != "up to date":
+        rows.append(("speed", f"{summary.num_bytes / summary.seconds / 1e6:,.1f} MB/s"))
     verb = {"written": "wrote", "resumed": "finished", "up to date": "up to date:"}
-    folder = shlex.quote(str(summary.folder))
-    print_results(f"{verb[summary.outcome]} {folder}", rows)
+    print_results(f"{verb[summary.outcome]} {shlex.quote(str(summary.folder))}", rows)

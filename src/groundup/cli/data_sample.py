@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from groundup.cli.terminal import progress_bar
 from groundup.config import Seed, Settings
 from groundup.errors import ConfigError
 
@@ -32,10 +33,8 @@ class Arguments(Settings):
 
 def run(arguments: Arguments) -> None:
     """Write the file and say what is in it."""
-    from groundup.cli.terminal import progress_bar
     from groundup.data.samples import write_sample_corpus, write_sample_dialogues
     from groundup.planner.quantities import show_bytes
-    from groundup.runtime import count_of
 
     kind = arguments.kind
     out = arguments.out or Path(_FILES[kind])
@@ -43,13 +42,9 @@ def run(arguments: Arguments) -> None:
     if out.is_dir():
         raise ConfigError(f"--out {out} is a folder; name the text file to write")
     nearest = next(folder for folder in out.resolve().parents if folder.is_dir())
-    free = shutil.disk_usage(nearest).free
-    if megabytes > free / 1e6:
-        raise ConfigError(
-            f"--megabytes {megabytes:g} is more than the {show_bytes(free)} that are free at {out}"
-        )
+    if megabytes > shutil.disk_usage(nearest).free / 1e6:
+        raise ConfigError(f"--megabytes {megabytes:g} is more than what is free at {out}")
     write = write_sample_corpus if kind == "stories" else write_sample_dialogues
     with progress_bar(f"writing {kind}") as progress:
         corpus = write(out, megabytes, arguments.seed, progress=progress)
-    one = {"stories": "story", "dialogues": "dialogue"}[kind]
-    print(f"wrote {out}: {count_of(corpus.num_texts, one, kind)}, {show_bytes(corpus.num_bytes)}")
+    print(f"wrote {out}: {corpus.num_texts:,} {kind}, {show_bytes(corpus.num_bytes)}")

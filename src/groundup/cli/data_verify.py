@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from tyro.conf import Positional
-
+from groundup.cli.arguments import Positional
 from groundup.cli.shared import SplitFlags
 
 
@@ -25,13 +24,9 @@ def run(arguments: Arguments) -> None:
     from groundup.runtime import count_of
     from groundup.tokenizer import Tokenizer
 
-    tokenizer = None
-    if arguments.tokenizer is not None:
-        tokenizer = Tokenizer.from_definition(arguments.read(arguments.tokenizer))
+    path = arguments.tokenizer
+    tokenizer = None if path is None else Tokenizer.from_definition(arguments.read(path))
     with progress_bar("checking") as progress:
         summary = verify(arguments.folder, tokenizer, progress)
-    num_ids = sum(split.num_ids for split in summary.index.splits.values())
-    print(
-        f"{arguments.folder} is sound: {count_of(summary.num_shards, 'shard')}, "
-        f"{count_of(num_ids, 'id')}, {show_bytes(summary.num_bytes)}"
-    )
+    shards, size = count_of(summary.num_shards, "shard"), show_bytes(summary.num_bytes)
+    print(f"{arguments.folder} is sound: {shards}, {size}")

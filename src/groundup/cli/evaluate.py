@@ -1,21 +1,19 @@
 """`groundup evaluate`: loss, perplexity and bits per byte of a run on a split of its shards or on
 any text, and its accuracy on multiple-choice tasks."""
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tyro.conf import Positional
-
-from groundup.cli.shared import Precision, ReadingFlags, RunFlags
+from groundup.cli.arguments import Positional
+from groundup.cli.shared import Precision, ReadingFlags, RunFlags, find_run
+from groundup.cli.terminal import print_results, print_table, progress_bar
 from groundup.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from groundup.data.tasks import Task
-    from groundup.generation import LanguageModel
     from groundup.runs.config import RunConfig
+    from groundup.tokenizer import Tokenizer
     from groundup.training.evaluation import Evaluation
     from groundup.training.tasks import TaskScore
 
@@ -57,15 +55,17 @@ class Arguments(RunFlags, ReadingFlags):
 
 def run(arguments: Arguments) -> None:
     """Load, measure, print."""
-    from groundup.cli.shared import find_run
-    from groundup.cli.task_scores import describe_score, print_scores
     from groundup.config import load_settings
     from groundup.data.tasks import read_tasks
+    from groundup.files import without_non_finite
     from groundup.generation import LanguageModel
     from groundup.runs.config import RunConfig
     from groundup.runs.folder import RunFolder
-    from groundup.training.execution import switches
-    from groundup.training.resolve import resolve_device
+    from groundup.text_files import read_document_batches
+    from groundup.training.evaluation import Evaluator
+    from groundup.training.execution import autocast, switches
+    from groundup.training.resolve import resolve_device, sequences_to_evaluate
+    from groundup.training.tasks import TaskEvaluator, batch_tokens_of, evaluate_documents
 
     is_split = not arguments.files and not arguments.tasks
     if not is_split and (arguments.shards or arguments.whole or arguments.split != "validation"):
@@ -80,165 +80,97 @@ def run(arguments: Arguments) -> None:
     load_settings(RunConfig, overrides=asked)  # model_copy checks nothing.
     config = resolve_device(config.model_copy(update=asked))
     tasks = read_tasks(arguments.tasks)
-    language_model = LanguageModel.load(folder, arguments.checkpoint, device=config.device)
-    measuring = _Measuring(config, language_model)
-    results: dict[str, Any] = {"run": str(folder), "step": language_model.step}
+    loaded = LanguageModel.load(folder, arguments.checkpoint, device=config.device)
+    model, tokenizer, length = loaded.model, loaded.tokenizer, config.model.context_length
+    num_sequences = config.evaluation.batch_size or sequences_to_evaluate(config)
+    by_text: dict[str, Any] = {
+        "begin_id": loaded.begin_id,
+        "batch_tokens": batch_tokens_of(num_sequences, length),
+    }
+    results: dict[str, Any] = {"run": str(folder), "step": loaded.step}
     scores: list[TaskScore] = []
     with switches(config):
-        if is_split and config.tuning.chats and arguments.shards is None:
-            found = with_chats_of(folder, config)
-            results |= measuring.answers(found, arguments.split, whole=arguments.whole)
-        elif is_split:
-            shards = arguments.shards or shards_of(folder, config)
-            results |= measuring.split(shards, arguments.split, whole=arguments.whole)
-            results |= {"shards": str(shards), "mix": list(config.data.mix)}
+        if is_split:
+            rows, notes = _open_split(arguments, folder, config, tokenizer)
+            num_windows = None if arguments.whole else config.evaluation.num_windows
+            evaluator = Evaluator(rows, tokenizer, length, num_windows, num_sequences)
+            found = evaluator(model, lambda: autocast(config))
+            results |= {"split": arguments.split, **_describe(found), **notes}
         if arguments.files:
-            results |= measuring.text(arguments)
+            with progress_bar("evaluating") as progress:
+                batches = read_document_batches(
+                    arguments.files,
+                    **arguments.reading,
+                    batch_bytes=_BATCH_BYTES,
+                    progress=progress,
+                )
+                texts = evaluate_documents(
+                    model, tokenizer, batches, **by_text, autocast=lambda: autocast(config)
+                )
+            counts = {"documents": texts.num_documents, "bytes": texts.num_bytes}
+            results |= {"files": arguments.files, **counts, **_describe(texts.evaluation)}
         if tasks:
-            scores = measuring.tasks(tasks)
+            asker = TaskEvaluator(tasks, tokenizer, length, **by_text)
+            with progress_bar("scoring choices", "texts") as progress:
+                scores = asker(model, lambda: autocast(config), progress)
+            results["tasks"] = {score.name: _describe_score(score) for score in scores}
     if arguments.json_:
-        described = {score.name: describe_score(score) for score in scores}
-        _print_json(results | ({"tasks": described} if described else {}))
+        print(json.dumps(without_non_finite(results), ensure_ascii=False))
         return
     if "loss" in results:
-        _print_table(results)
+        _print_evaluation(results)
     if scores:
-        print_scores(f"{folder}, step {language_model.step:,}", scores)
+        _print_scores(f"{folder}, step {loaded.step:,}", scores)
 
 
-def shards_of(folder: Path, config: "RunConfig") -> Path:
-    """Where the data of a run lie; a warning where other data have taken their place.
+def _open_split(
+    arguments: Arguments, folder: Path, config: "RunConfig", tokenizer: "Tokenizer"
+) -> tuple[Any, dict[str, Any]]:
+    """A split of the shards, or of the conversations of a tuned run; and notes about it."""
+    from groundup.data.shards import open_shards
+    from groundup.training.tuning import read_conversation_rows
 
-    A relative path is read from where the run was started, which the folder's own path tells.
+    name, tuning = arguments.split, config.tuning
+    if tuning.chats and arguments.shards is None:
+        chats = tuple(_from_where_it_started(path, folder, config) for path in tuning.chats)
+        tuning = tuning.model_copy(update={"chats": chats})
+        config = config.model_copy(update={"tuning": tuning})
+        _, train, validation = read_conversation_rows(config, tokenizer)
+        rows = {"train": train, "validation": validation}.get(name)
+        if rows is None:
+            raise DataError(f"the conversations have no {name} split: choose --split train")
+        return rows, {}
+    path = arguments.shards or _shards_of(folder, config)
+    shards = open_shards(path, name, tokenizer)
+    if len(shards) < 2:
+        raise DataError(
+            f"the {name} split in {path} has too few tokens to evaluate ({len(shards)}); rerun "
+            f"groundup data prepare with --validation-fraction 0.1 --overwrite"
+        )
+    return shards, {"shards": str(path), "mix": config.data.mix}
 
-    folder, config: of the run.
-    """
+
+def _shards_of(folder: Path, config: "RunConfig") -> Path:
+    """Where the data of a run lie; a warning where other data have taken their place."""
     from groundup.data.shards import content_id, read_index
     from groundup.runs.folder import RunFolder
 
     shards = _from_where_it_started(config.data.shards, folder, config)
-    if not shards.exists():
-        return config.data.shards
     trained = RunFolder(folder).read_environment().get("data")
     expected = trained.get("content") if isinstance(trained, dict) else None
-    if expected is not None and content_id(read_index(shards)) != expected:
+    if shards.exists() and expected is not None and content_id(read_index(shards)) != expected:
         message = f"{shards} does not hold the data that {folder} was trained on"
         print(f"warning: {message}; name other shards with --shards", file=sys.stderr)
     return shards
 
 
-def with_chats_of(folder: Path, config: "RunConfig") -> "RunConfig":
-    """The settings of a tuned run, with its conversations found as `shards_of` finds shards."""
-    chats = [_from_where_it_started(path, folder, config) for path in config.tuning.chats]
-    found = tuple(
-        new if new.exists() else old for new, old in zip(chats, config.tuning.chats, strict=True)
-    )
-    return config.model_copy(update={"tuning": config.tuning.model_copy(update={"chats": found})})
-
-
 def _from_where_it_started(path: Path, folder: Path, config: "RunConfig") -> Path:
+    """A relative path as it was meant where the run was started, which the run's own path tells;
+    as it is if nothing is there."""
     parts, num_own = folder.absolute().parts, len(config.run_folder.parts)
     is_known = parts[-num_own:] == config.run_folder.parts
-    return Path(*parts[:-num_own]) / path if is_known else path
-
-
-class _Measuring:
-    """Measures a model as its run does."""
-
-    def __init__(self, config: "RunConfig", language_model: "LanguageModel") -> None:
-        """config: of the run, with the device and the precision to compute in, resolved."""
-        from groundup.training.resolve import sequences_to_evaluate
-
-        self._config = config
-        self._language_model = language_model
-        self._num_sequences = config.evaluation.batch_size or sequences_to_evaluate(config)
-
-    def split(self, folder: Path, split: str, *, whole: bool) -> dict[str, Any]:
-        """On a split of shards: all of it, or the windows of the run's own evaluations."""
-        from groundup.data.shards import open_shards
-
-        tokenizer = self._language_model.tokenizer
-        shards = open_shards(folder, split, tokenizer)
-        if len(shards) < 2:
-            raise DataError(
-                f"the {split} split in {folder} has too few tokens to evaluate ({len(shards)}); "
-                f"rerun groundup data prepare with --validation-fraction 0.1 --overwrite"
-            )
-        return {"split": split, **self._evaluate(shards, self._config, whole=whole)}
-
-    def answers(self, config: "RunConfig", split: str, *, whole: bool) -> dict[str, Any]:
-        """On the answers of a tuned run's conversations."""
-        from groundup.training.tuning import read_conversation_rows
-
-        tokenizer = self._language_model.tokenizer
-        _, train, validation = read_conversation_rows(config, tokenizer)
-        rows = {"train": train, "validation": validation}.get(split)
-        if rows is None:
-            raise DataError(
-                f"the conversations of the run have no {split} split: choose --split train"
-            )
-        return {"split": split, **self._evaluate(rows, config, whole=whole)}
-
-    def _evaluate(self, rows: Any, config: "RunConfig", *, whole: bool) -> dict[str, Any]:
-        from groundup.training.evaluation import Evaluator
-
-        evaluate = Evaluator(
-            rows,
-            self._language_model.tokenizer,
-            config.model.context_length,
-            None if whole else config.evaluation.num_windows,
-            self._num_sequences,
-        )
-        return _describe(evaluate(self._language_model.model, self._autocast))
-
-    def text(self, arguments: Arguments) -> dict[str, Any]:
-        """On the documents of files."""
-        from groundup.cli.terminal import progress_bar
-        from groundup.text_files import read_document_batches
-        from groundup.training.tasks import evaluate_documents
-
-        with progress_bar("evaluating") as report:
-            found = evaluate_documents(
-                self._language_model.model,
-                self._language_model.tokenizer,
-                read_document_batches(
-                    arguments.files,
-                    **arguments.reading,
-                    batch_bytes=_BATCH_BYTES,
-                    progress=report,
-                ),
-                begin_id=self._language_model.begin_id,
-                batch_tokens=self._batch_tokens,
-                autocast=self._autocast,
-            )
-        counts = {"documents": found.num_documents, "bytes": found.num_bytes}
-        return {"files": list(arguments.files), **counts, **_describe(found.evaluation)}
-
-    def tasks(self, tasks: "list[Task]") -> "list[TaskScore]":
-        """On multiple-choice tasks."""
-        from groundup.cli.terminal import progress_bar
-        from groundup.training.tasks import TaskEvaluator
-
-        evaluator = TaskEvaluator(
-            tasks,
-            self._language_model.tokenizer,
-            self._config.model.context_length,
-            begin_id=self._language_model.begin_id,
-            batch_tokens=self._batch_tokens,
-        )
-        with progress_bar("scoring choices", "texts") as report:
-            return evaluator(self._language_model.model, self._autocast, report)
-
-    @property
-    def _batch_tokens(self) -> int:
-        from groundup.training.tasks import batch_tokens_of
-
-        return batch_tokens_of(self._num_sequences, self._config.model.context_length)
-
-    def _autocast(self) -> "AbstractContextManager[Any]":
-        from groundup.training.execution import autocast
-
-        return autocast(self._config)
+    found = Path(*parts[:-num_own]) / path if is_known else path
+    return found if found.exists() else path
 
 
 def _describe(evaluation: "Evaluation") -> dict[str, Any]:
@@ -250,23 +182,24 @@ def _describe(evaluation: "Evaluation") -> dict[str, Any]:
     }
 
 
-def _print_json(results: dict[str, Any]) -> None:
-    import json
+def _describe_score(score: "TaskScore") -> dict[str, Any]:
+    """The results on a task as JSON: accuracies are fractions of 1."""
+    found: dict[str, Any] = {"questions": score.num_questions, "cut": score.num_cut}
+    found["chance"] = score.chance
+    for suffix, accuracy in (
+        ("", score.raw),
+        ("_per_byte", score.per_byte),
+        ("_per_character", score.per_character),
+    ):
+        found[f"accuracy{suffix}"] = accuracy.value
+        found[f"interval{suffix}"] = list(accuracy.interval)
+    return found
 
-    from groundup.files import without_non_finite
 
-    print(json.dumps(without_non_finite(results), ensure_ascii=False))
-
-
-def _print_table(results: dict[str, Any]) -> None:
-    from groundup.cli.terminal import print_results
-    from groundup.planner.quantities import show_bytes
-    from groundup.runtime import count_of
-
-    amount = count_of(results["tokens"], "token")
+def _print_evaluation(results: dict[str, Any]) -> None:
+    amount = f"{results['tokens']:,} tokens"
     if "documents" in results:
-        documents = count_of(results["documents"], "document")
-        amount = f"{documents}, {amount}, {show_bytes(results['bytes'])}"
+        amount = f"{results['documents']:,} documents, {amount}, {results['bytes']:,} bytes"
     rows = [("checkpoint", f"step {results['step']:,}")]
     if results.get("mix"):
         rows += [("trained on", ", ".join(results["mix"])), ("shards", results["shards"])]
@@ -278,3 +211,25 @@ def _print_table(results: dict[str, Any]) -> None:
     if results["bits_per_byte"] is not None:
         rows.append(("bits per byte", f"{results['bits_per_byte']:.4f}"))
     print_results(results["run"], rows)
+
+
+def _print_scores(title: str, scores: "list[TaskScore]") -> None:
+    """Accuracies with their 95% intervals, and the mean where there are several tasks."""
+    rows = []
+    for one in scores:
+        row = [one.name, f"{one.num_questions:,}", f"{one.chance:.1%}"]
+        for accuracy in (one.raw, one.per_byte):
+            low, high = accuracy.interval
+            row += [f"{accuracy.value:.1%}", f"{low:.1%} to {high:.1%}"]
+        rows.append(row)
+    if len(scores) > 1:
+        columns = zip(
+            *((one.chance, one.raw.value, one.per_byte.value) for one in scores), strict=True
+        )
+        chance, raw, per_byte = (f"{sum(column) / len(scores):.1%}" for column in columns)
+        total = sum(one.num_questions for one in scores)
+        rows.append(["mean", f"{total:,}", chance, raw, "", per_byte, ""])
+    headers = ["task", "questions", "chance", "accuracy", "95%", "per byte", "95%"]
+    print_table(title, headers, rows)
+    if num_cut := sum(one.num_cut for one in scores):
+        print(f"{num_cut:,} questions are longer than the model's context and were cut to its end")

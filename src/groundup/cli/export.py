@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from tyro.conf import Positional
-
+from groundup.cli.arguments import Positional
 from groundup.cli.shared import RunFlags
 
 

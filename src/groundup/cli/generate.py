@@ -3,23 +3,20 @@
 import json
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import Field
-from tyro.conf import UseAppendAction
 
-from groundup.cli.shared import ModelFlags
+from groundup.cli.arguments import Repeated
+from groundup.cli.shared import ModelFlags, find_run
 from groundup.cli.terminal import as_text
 from groundup.errors import ConfigError
 from groundup.generation.request import GenerationSettings, StopString
 
 if TYPE_CHECKING:
-    from groundup.generation.language_model import LanguageModel, TextPiece
-
-# Prompt, sample and seed of the text with this index.
-Label = Callable[[int], dict[str, Any]]
+    from groundup.generation.language_model import TextPiece
 
 
 class Arguments(ModelFlags, GenerationSettings):
@@ -40,43 +37,50 @@ class Arguments(ModelFlags, GenerationSettings):
     json_: bool = False
     """Print one JSON object a line for each text, when it is finished."""
 
-    stop: UseAppendAction[tuple[StopString, ...]] = ()
+    stop: Repeated[tuple[StopString, ...]] = ()
     """End before this text; repeat for more."""
 
 
 def run(arguments: Arguments) -> None:
     """Load, ask for all texts at once, print them in order."""
-    from groundup.cli.shared import find_run
     from groundup.data.counter_random import check_seed
+    from groundup.generation.chat import chat_prompt
 
     num_samples, first_seed = arguments.num_samples, arguments.seed
     check_seed(first_seed + num_samples - 1)
     folder = find_run(arguments.run)
     prompts = _read_prompts(arguments)
-    language_model = arguments.load(folder)
-    firsts = [
-        language_model.request(_as_message(prompt, language_model, arguments), arguments)
-        for prompt in prompts
-    ]
-    for first in firsts:
-        language_model.check(first)
+    model = arguments.load(folder)
+    firsts = []
+    for prompt in prompts:
+        message = {"role": "user", "content": prompt}
+        text = chat_prompt(model.tokenizer, [message]) if arguments.chat else prompt
+        firsts.append(model.request(text, arguments))
+        model.check(firsts[-1])
     # Made as they are needed: there may be more of them than fit into memory.
     requests = (
         replace(first, seed=first_seed + sample)
         for first in firsts
         for sample in range(num_samples)
     )
-    pieces = language_model.stream_requests(requests, tuple(map(as_text, arguments.stop)))
-
-    def label(index: int) -> dict[str, Any]:
+    pieces = model.stream_requests(requests, tuple(map(as_text, arguments.stop)))
+    num_texts, whole, is_new = len(prompts) * num_samples, "", True
+    for index, text, finish_reason in _in_order(pieces):
         number, sample = divmod(index, num_samples)
-        return {"prompt": prompts[number], "sample": sample, "seed": first_seed + sample}
-
-    if arguments.json_:
-        _print_json(_in_order(pieces), label)
-    else:
-        gap = "\n" if arguments.chat else ""
-        _print_text(_in_order(pieces), label, len(prompts) * num_samples, gap)
+        label = {"prompt": prompts[number], "sample": sample, "seed": first_seed + sample}
+        whole += text
+        if not arguments.json_:
+            if is_new and num_texts > 1:
+                print(f"=== {index + 1} of {num_texts}, seed {label['seed']} ===")
+            if is_new:
+                sys.stdout.write(prompts[number] + ("\n" if arguments.chat else ""))
+            sys.stdout.write(text)
+        if is_new := finish_reason is not None:
+            record = {**label, "text": whole, "finish_reason": finish_reason}
+            end = "" if index + 1 == num_texts else "\n"
+            print(json.dumps(record, ensure_ascii=False) if arguments.json_ else end)
+            whole = ""
+        sys.stdout.flush()
 
 
 def _read_prompts(arguments: Arguments) -> list[str]:
@@ -90,42 +94,8 @@ def _read_prompts(arguments: Arguments) -> list[str]:
     lines = read_text(arguments.prompts).replace("\r\n", "\n").split("\n")
     prompts = [line for line in lines if line.strip()]
     if not prompts:
-        name = "standard input" if arguments.prompts == "-" else arguments.prompts
-        raise ConfigError(f"{name} has no prompt: write one a line")
+        raise ConfigError(f"--prompts {arguments.prompts} has no prompt: write one a line")
     return prompts
-
-
-def _as_message(prompt: str, language_model: "LanguageModel", arguments: Arguments) -> str:
-    if not arguments.chat:
-        return prompt
-    from groundup.generation.chat import chat_prompt
-
-    return chat_prompt(language_model.tokenizer, [{"role": "user", "content": prompt}])
-
-
-def _print_text(pieces: "Iterable[TextPiece]", label: Label, num_texts: int, gap: str) -> None:
-    """Each text after its prompt; where there are several, each below a line that counts them."""
-    shown = -1
-    for index, text, finish_reason in pieces:
-        if index != shown:
-            shown, labels = index, label(index)
-            if num_texts > 1:
-                print(f"=== {index + 1} of {num_texts}, seed {labels['seed']} ===")
-            sys.stdout.write(labels["prompt"] + gap)
-        sys.stdout.write(text)
-        if finish_reason is not None:
-            sys.stdout.write("\n\n" if index + 1 < num_texts else "\n")
-        sys.stdout.flush()
-
-
-def _print_json(pieces: "Iterable[TextPiece]", label: Label) -> None:
-    whole = ""
-    for index, text, finish_reason in pieces:
-        whole += text
-        if finish_reason is not None:
-            record = {**label(index), "text": whole, "finish_reason": finish_reason}
-            print(json.dumps(record, ensure_ascii=False), flush=True)
-            whole = ""
 
 
 def _in_order(pieces: "Iterable[TextPiece]") -> "Iterator[TextPiece]":

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from pydantic import Field
-from tyro.conf import Positional
 
+from groundup.cli.arguments import Positional
 from groundup.config import Settings
 
 

@@ -5,6 +5,7 @@ keeps what is done and resumes an interrupted training. The settings are left be
 """
 
 import hashlib
+import importlib
 import json
 import os
 import re
@@ -16,15 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
-from tyro.conf import Positional
 
-from groundup.cli.arguments import as_command, show_commands, take_step
+from groundup.cli.arguments import Positional, as_command
 from groundup.cli.shared import RUNS_FOLDER, ReadingFlags
-from groundup.config import MAX_STEPS, Seed
+from groundup.cli.verbs import module_of
+from groundup.config import MAX_STEPS, Seed, Settings
 from groundup.errors import ConfigError, DataError
 from groundup.files import parse_json, write_json_atomic
 from groundup.runs.config import NAME_PATTERN
-from groundup.runtime import count_of, format_duration, process_start
+from groundup.runs.folder import RunFolder, list_checkpoints
+from groundup.runtime import count_of, process_start
 from groundup.text_files import STDIN, Source, find_sources, path_text
 
 if TYPE_CHECKING:
@@ -36,11 +38,37 @@ PREPARED_FOLDER = Path("prepared")
 _LAST_FRACTION, _LAST_MINUTES = 0.04, 0.5
 _VALIDATION_BYTES = 300_000
 _FEW_BYTES = 20_000
-# The most of the time that reading the text may take, and what it usually takes.
-_MOST_READING, _USUAL_READING = 0.7, 0.3
+# The most of the time that reading the text may take.
+_MOST_READING = 0.7
 
 
-class Arguments(ReadingFlags):
+class MakeFlags(Settings):
+    """What a person may decide about a model."""
+
+    minutes: float = Field(10.0, gt=0, le=10**6)
+    """How long all of it may take."""
+
+    vocab_size: int | None = Field(None, ge=257, le=10**8)
+    """Tokens in the vocabulary; chosen for text and time if not given."""
+
+    num_steps: int | None = Field(None, ge=1, le=MAX_STEPS)
+    """The most steps to train."""
+
+    exportable: bool = True
+    """Keep to the parts of a model that other programs know, so that it can be exported; without
+    them it learns more in the same time, and groundup alone can run it."""
+
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
+
+    max_tokens: int = Field(200, ge=1, le=10**6)
+    """The most tokens of each sample at the end."""
+
+    seed: Seed = 0
+    """Seed of the initial weights and of the data order."""
+
+
+class Arguments(ReadingFlags, MakeFlags):
     """Train a model on your own text: look at it, choose settings for it and for this machine,
     train for some minutes, evaluate, and generate."""
 
@@ -51,28 +79,6 @@ class Arguments(ReadingFlags):
     name: str | None = Field(None, pattern=NAME_PATTERN, max_length=200)
     """Name of the run in runs, and of the folder in prepared for its tokenizer, shards and
     settings; after the text if not given."""
-
-    minutes: float = Field(10.0, gt=0, le=10**6)
-    """How long all of it may take."""
-
-    device: str = "auto"
-    """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
-
-    vocab_size: int | None = Field(None, ge=257, le=10**8)
-    """Tokens in the vocabulary; chosen for the text if not given."""
-
-    num_steps: int | None = Field(None, ge=1, le=MAX_STEPS)
-    """The most steps to train."""
-
-    exportable: bool = True
-    """Keep to the parts of a model that other programs know, so that it can be exported; without
-    them it learns more in the same time, and groundup alone can run it."""
-
-    max_tokens: int = Field(200, ge=1, le=10**6)
-    """The most tokens of each sample at the end."""
-
-    seed: Seed = 0
-    """Seed of the initial weights and of the data order."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,11 @@ class Project:
         return self.folder / "shards"
 
     @property
+    def source(self) -> str:
+        """The input that gives the name if none is given: others may have the same."""
+        return path_text(Path(self.arguments.files[0]).resolve())
+
+    @property
     def minutes_left(self) -> float:
         """For the training; what comes after it takes a little, too."""
         whole = self.arguments.minutes
@@ -113,18 +124,53 @@ class Project:
             return {}
         return found if isinstance(found, dict) and self.config.exists() else {}
 
+    def check(self) -> None:
+        """Raise ConfigError for what cannot be made, before anything is written."""
+        from groundup.config import load_settings
+        from groundup.runs.config import RunConfig
+
+        load_settings(RunConfig, overrides={"device": self.arguments.device})
+        path, plan = self.folder, self.read_plan()
+        own = {"new.json", "stories.txt", "stories.json", "train.yaml"}
+        if path.exists() and not plan and not {one.name for one in path.iterdir()} <= own:
+            raise ConfigError(f"folder {path} holds other files; choose another --name")
+        made_from = plan.get("named_after", self.source)
+        if self.arguments.name is None and made_from != self.source:
+            raise ConfigError(f"{path} was made from {made_from}; choose another --name")
+
 
 def run(arguments: Arguments) -> int:
     """Take the steps; a signal that stopped the training decides the status."""
-    name = arguments.name or _name_of(arguments.files[0])
+    stem = Path(arguments.files[0]).resolve().name.split(".")[0]
+    name = re.sub(r"[^A-Za-z0-9._+=-]+", "-", stem).strip("-._+=") or "model"
+    name = arguments.name or name
     return make(Project(arguments, name, PREPARED_FOLDER / name, RUNS_FOLDER))
+
+
+def take_step(
+    title: str, verb: str, arguments: Settings, *, is_done: bool = False, **options: Any
+) -> int:
+    """Show a verb as it could be typed, and run it unless that was done; its exit status."""
+    show_commands(title, as_command(verb, arguments))
+    if is_done:
+        print("done before, and kept")
+        return 0
+    return int(importlib.import_module(module_of(verb)).run(arguments, **options) or 0)
+
+
+def show_commands(title: str, *commands: str) -> None:
+    print(f"\n{title}", *(f"$ {command}" for command in commands), sep="\n", flush=True)
 
 
 def make(project: Project) -> int:
     """From text to a model; the exit status."""
-    check(project)
-    sources = find_sources(project.arguments.files)
-    fingerprint = _fingerprint(sources, project.arguments)
+    from groundup.cli import data_prepare, tokenizer_inspect, tokenizer_train, train
+
+    project.check()
+    arguments = project.arguments
+    files, reading = arguments.files, arguments.reading
+    sources = find_sources(files)
+    fingerprint = _fingerprint(sources, arguments)
     show_commands("1  A plan: settings for this text, this machine and this time")
     plan = project.read_plan()
     if plan.get("fingerprint") == fingerprint:
@@ -134,29 +180,39 @@ def make(project: Project) -> int:
         # Made from other text or for another vocabulary.
         project.tokenizer.unlink(missing_ok=True)
         write_json_atomic(project.folder / "new.json", plan)
-    _prepare(project, plan)
-    if status := _train(project, plan):
+    learn = tokenizer_train.Arguments(
+        files=files, vocab_size=plan["vocab_size"], out=project.tokenizer, **reading
+    )
+    title = "2  A vocabulary: the most frequent pairs, merged again and again"
+    take_step(title, "tokenizer train", learn, is_done=project.tokenizer.exists())
+    # Shards older than the vocabulary are of another one.
+    newest = max((path.stat().st_mtime_ns for path in project.shards.glob("*")), default=0)
+    prepare = data_prepare.Arguments(
+        files=files,
+        tokenizer=project.tokenizer,
+        out=project.shards,
+        validation_fraction=plan["validation_fraction"],
+        overwrite=0 < newest < project.tokenizer.stat().st_mtime_ns,
+        **reading,
+    )
+    title = "3  Shards: every document as ids, ready to be mapped into memory"
+    take_step(title, "data prepare", prepare)
+    inspect = tokenizer_inspect.Arguments(text=plan["prompts"][0], tokenizer=project.tokenizer)
+    take_step("Words as the model will see them", "tokenizer inspect", inspect)
+    run = RunFolder(project.runs_folder / plan["name"])
+    begin = train.Arguments(config=run.config_file, resume=True)
+    if not run.has_run():
+        steps = {} if arguments.num_steps is None else {"num_steps": arguments.num_steps}
+        settings = {"minutes": round(project.minutes_left, 2), **steps}
+        begin = train.Arguments(config=project.config, settings=settings)
+    outcome = run.read_outcome()
+    is_done = outcome is not None and outcome.state == "finished"
+    title = "4  A model: it guesses the next token, and learns from every miss"
+    if status := take_step(title, "train", begin, is_done=is_done, started=time.monotonic()):
         print("or run what you typed again: it resumes from there, then evaluates and generates")
         return status
     _look(project, plan)
     return 0
-
-
-def check(project: Project) -> None:
-    """Raise ConfigError for what cannot be made, before anything is written."""
-    from groundup.config import load_settings
-    from groundup.runs.config import RunConfig
-
-    load_settings(RunConfig, overrides={"device": project.arguments.device})
-    path, plan = project.folder, project.read_plan()
-    if path.exists() and not path.is_dir():
-        raise ConfigError(f"{path} is a file, and the folder of that name is needed; use --name")
-    own = {"new.json", "stories.txt", "stories.json", "train.yaml"}
-    if path.is_dir() and not plan and {one.name for one in path.iterdir()} - own:
-        raise ConfigError(f"folder {path} holds other files; choose another --name")
-    named_after = plan.get("named_after", _named_after(project))
-    if project.arguments.name is None and named_after != _named_after(project):
-        raise ConfigError(f"{path} was made from {named_after}; choose another --name")
 
 
 def _choose_plan(project: Project, sources: Sequence[Source]) -> dict[str, Any]:
@@ -165,12 +221,18 @@ def _choose_plan(project: Project, sources: Sequence[Source]) -> dict[str, Any]:
     from groundup.config import as_yaml
     from groundup.data.survey import survey_text
     from groundup.files import write_text_atomic
+    from groundup.planner.quantities import show_bytes
 
     arguments = project.arguments
     began = time.monotonic()
     survey = survey_text(sources, **arguments.reading)
-    if arguments.num_steps is None:
-        _check_time(arguments.minutes, time.monotonic() - began, len(sources))
+    # For the vocabulary and for the shards it is read again.
+    reading_minutes = 3 * (time.monotonic() - began) / 60
+    if arguments.num_steps is None and reading_minutes > _MOST_READING * arguments.minutes:
+        raise ConfigError(
+            f"reading {count_of(len(sources), 'file')} takes most of --minutes "
+            f"{arguments.minutes:g}: give {max(1, round(4 * reading_minutes))}"
+        )
     recipe, machine = _choose_recipe(project, survey)
     num_bytes, context_length = survey.num_bytes, recipe.config.model.context_length
     if num_bytes <= context_length:
@@ -178,9 +240,12 @@ def _choose_plan(project: Project, sources: Sequence[Source]) -> dict[str, Any]:
             f"the text has {count_of(num_bytes, 'byte')} and one context {context_length} tokens: "
             f"give more text, {_FEW_BYTES:,} bytes or more to learn anything general"
         )
-    if num_bytes < _FEW_BYTES:
-        print(f"a model needs more text than {num_bytes:,} bytes to learn anything general")
-    name = _free_name(project)
+    name, number = project.name, 1
+    while RunFolder(project.runs_folder / name).has_run():
+        number += 1
+        name = f"{project.name}-{number}"
+    if number > 1:
+        print(f"run {project.name} was trained with other settings and stays; this one is {name}")
     prompts = project.prompts or survey.prompts or ("The",)
     values = json.loads(recipe.config.model_dump_json(exclude_defaults=True))
     # It comes from the shards: a small text may have fewer.
@@ -190,22 +255,27 @@ def _choose_plan(project: Project, sources: Sequence[Source]) -> dict[str, Any]:
         "name": name,
         "runs_folder": str(project.runs_folder),
         "seed": arguments.seed,
-        **({} if arguments.device == "auto" else {"device": arguments.device}),
+        "device": arguments.device,
         **values,
         "data": {**data, **values.get("data", {})},
         "samples": {**values.get("samples", {}), "prompts": list(prompts[:1])},
     }
-    files = path_text(shlex.join(arguments.files)[:80])
-    head = f"# What groundup new chose for {files}. To train it again:\n#\n"
-    head += f"#   groundup train --config {project.config} --name {name}-again\n\n"
+    head = f"# What groundup new chose for {path_text(shlex.join(arguments.files)[:80])}\n\n"
     write_text_atomic(project.config, head + as_yaml(values))
-    lines = [("text", _describe(survey)), ("machine", machine), *recipe.reasons]
-    lines.append(("time", f"{arguments.minutes:g} minutes in all (--minutes)"))
+    about = "" if survey.is_whole else "about "
+    text = f"{count_of(survey.num_files, 'file')}, {about}"
+    text += f"{count_of(survey.num_documents, 'document')}, {show_bytes(num_bytes)}"
+    if survey.num_repeated or survey.num_alike:
+        text += f"; {survey.num_repeated:,} repeated and {survey.num_alike:,} nearly so"
+        text += " (groundup data clean drops them)"
+    lines = [("text", text), ("machine", machine), *recipe.reasons]
+    if num_bytes < _FEW_BYTES:
+        lines.append(("note", f"{num_bytes:,} bytes are too few to learn anything general"))
     print_results(f"wrote {project.config}", lines)
     fraction = min(0.1, max(0.002, _VALIDATION_BYTES / num_bytes))
     return {
         "name": name,
-        "named_after": _named_after(project),
+        "named_after": project.source,
         "vocab_size": recipe.config.model.vocab_size,
         "prompts": list(prompts),
         "validation_fraction": float(f"{fraction:.2g}"),
@@ -253,68 +323,15 @@ def _choose_recipe(project: Project, survey: "Survey") -> tuple["Recipe", str]:
     return recipe, f"{device_name(device)}: {show_flops(speed)} a second in steps of this model"
 
 
-def _prepare(project: Project, plan: dict[str, Any]) -> None:
-    """A vocabulary, shards, and a few words as ids."""
-    from groundup.cli import data_prepare, tokenizer_inspect, tokenizer_train
-
-    files, reading = project.arguments.files, project.arguments.reading
-    train = tokenizer_train.Arguments(
-        files=files, vocab_size=plan["vocab_size"], out=project.tokenizer, **reading
-    )
-    title = "2  A vocabulary: the most frequent pairs, merged again and again"
-    if project.tokenizer.exists():
-        show_commands(title, as_command("tokenizer train", train))
-        print("done before, and kept")
-    else:
-        take_step(title, "tokenizer train", train)
-    # Shards older than the vocabulary are of another one.
-    newest = max((path.stat().st_mtime_ns for path in project.shards.glob("*")), default=0)
-    prepare = data_prepare.Arguments(
-        files=files,
-        tokenizer=project.tokenizer,
-        out=project.shards,
-        validation_fraction=plan["validation_fraction"],
-        overwrite=0 < newest < project.tokenizer.stat().st_mtime_ns,
-        **reading,
-    )
-    title = "3  Shards: every document as ids, ready to be mapped into memory"
-    take_step(title, "data prepare", prepare)
-    inspect = tokenizer_inspect.Arguments(text=plan["prompts"][0], tokenizer=project.tokenizer)
-    take_step("Words as the model will see them", "tokenizer inspect", inspect)
-
-
-def _train(project: Project, plan: dict[str, Any]) -> int:
-    """Train, resume, or find that it is done; the exit status if a signal stopped it."""
-    from groundup.cli import train
-    from groundup.runs.folder import RunFolder
-
-    title = "4  A model: it guesses the next token, and learns from every miss"
-    run = RunFolder(project.runs_folder / plan["name"])
-    if not run.has_run():
-        settings: dict[str, Any] = {"minutes": round(project.minutes_left, 2)}
-        if project.arguments.num_steps is not None:
-            settings["num_steps"] = project.arguments.num_steps
-        arguments = train.Arguments(config=project.config, settings=settings)
-        return take_step(title, "train", arguments, started=time.monotonic())
-    arguments = train.Arguments(config=run.config_file, resume=True)
-    outcome = run.read_outcome()
-    if outcome is not None and outcome.state == "finished":
-        show_commands(title, as_command("train", arguments))
-        print("done before, and kept")
-        return 0
-    return take_step(title, "train", arguments, started=time.monotonic())
-
-
 def _look(project: Project, plan: dict[str, Any]) -> None:
     """Evaluate, generate, and say what can be done next."""
     from groundup.cli import evaluate, generate
     from groundup.data.shards import read_index
-    from groundup.runs.folder import RunFolder, list_checkpoints
 
     folder = project.runs_folder / plan["name"]
-    found = list_checkpoints(RunFolder(folder).checkpoints)
-    is_older = any(one["is_best"] for one in found[1:])
-    checkpoint = {"run": str(folder), "checkpoint": "best" if is_older else "newest"}
+    older = list_checkpoints(RunFolder(folder).checkpoints)[1:]
+    is_best_older = any(one["is_best"] for one in older)
+    checkpoint = {"run": str(folder), "checkpoint": "best" if is_best_older else "newest"}
     validation = read_index(project.shards).splits.get("validation")
     if validation is not None and validation.num_ids > 1:
         title = "5  Evaluation: text that it has never seen"
@@ -338,18 +355,16 @@ def _look(project: Project, plan: dict[str, Any]) -> None:
     run, config = shlex.quote(str(folder)), shlex.quote(str(project.config))
     show_commands("Look at it in a browser", f"groundup serve {run}")
     print("then open http://127.0.0.1:8000; Ctrl-C ends it")
-    name, exports = plan["name"], shlex.quote(str(project.folder / "exports" / plan["name"]))
+    exports = shlex.quote(str(project.folder / "exports" / plan["name"]))
     export = f"groundup export {run} {exports} --to huggingface"
     if not project.arguments.exportable:
-        export = shlex.join(
-            ["groundup", "new", *project.arguments.files, "--name", f"{name}-exportable"]
-        )
+        again = ["groundup", "new", *project.arguments.files, "--name"]
+        export = shlex.join([*again, f"{plan['name']}-exportable"])
     own = generate.Arguments(run=str(folder), prompt="Your own beginning", **sampling)
     show_commands(
         "What to try next",
         as_command("generate", own),
-        f"groundup train --config {config} --name {name}-longer --minutes 30",
-        f"groundup train --from {run} --config {config} --name {name}-more",
+        f"groundup train --from {run} --config {config} --name {plan['name']}-more",
         "groundup data sample --kind dialogues --out chats.jsonl",
         f"groundup tune {run} chats.jsonl",
         export,
@@ -357,65 +372,10 @@ def _look(project: Project, plan: dict[str, Any]) -> None:
     )
 
 
-def _check_time(minutes: float, survey_seconds: float, num_files: int) -> None:
-    """Refuse text that takes so long to read that hardly anything is left of the time."""
-    # For the vocabulary and for the shards it is read again.
-    reading = 3 * survey_seconds
-    if reading > _MOST_READING * 60 * minutes:
-        raise ConfigError(
-            f"{count_of(num_files, 'file')} took {format_duration(survey_seconds)} to read, and "
-            f"have to be read twice more: too little of --minutes {minutes:g} is left to train. "
-            f"Give --minutes {max(1, round(reading / 60 / _USUAL_READING)):g}"
-        )
-
-
-def _free_name(project: Project) -> str:
-    """The name, or with a number the first of which there is no run: none is ever deleted."""
-    from groundup.runs.folder import RunFolder
-
-    name, number = project.name, 1
-    while RunFolder(project.runs_folder / name).has_run():
-        number += 1
-        name = f"{project.name}-{number}"
-    if number > 1:
-        print(f"run {project.name} was trained with other settings and stays; this one is {name}")
-    return name
-
-
-def _describe(survey: "Survey") -> str:
-    from groundup.planner.quantities import show_bytes
-
-    about = "" if survey.is_whole else "about "
-    documents = count_of(survey.num_documents, "document")
-    text = (
-        f"{count_of(survey.num_files, 'file')}, {about}{documents}, {show_bytes(survey.num_bytes)}"
-    )
-    if survey.num_repeated or survey.num_alike:
-        text += f"; {survey.num_repeated:,} repeated and {survey.num_alike:,} nearly so"
-        text += " (groundup data clean drops them)"
-    return text
-
-
-def _named_after(project: Project) -> str:
-    """The input that gives the name if none is given: others may have the same."""
-    return path_text(Path(project.arguments.files[0]).resolve())
-
-
-def _name_of(source: str) -> str:
-    """A name for runs and folders from that of a file or folder."""
-    stem = Path(source).resolve().name.split(".")[0]
-    return re.sub(r"[^A-Za-z0-9._+=-]+", "-", stem).strip("-._+=") or "model"
-
-
 def _fingerprint(sources: Sequence[Source], arguments: Arguments) -> str:
     """Changes when a file does, by its name, size and time, or an argument that decides."""
     if any(source.path == STDIN for source in sources):
         raise ConfigError("the text is read more than once: save standard input to a file first")
-    found = hashlib.sha256()
-    for source in sources:
-        found.update(
-            os.path.normpath(os.fsencode(source)) + f"\0{source.size}, {source.stamp}\0".encode()
-        )
+    files = [(os.path.normpath(one.path), one.size, one.stamp) for one in sources]
     decisive = arguments.model_dump_json(exclude={"files", "name", "max_tokens"})
-    found.update(decisive.encode())
-    return found.hexdigest()
+    return hashlib.sha256(repr((files, decisive)).encode()).hexdigest()

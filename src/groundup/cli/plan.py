@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from groundup.cli.arguments import FlagsOf
 from groundup.config import MAX_STEPS, Settings, flatten, load_settings
 from groundup.errors import ConfigError
-from groundup.model.config import PUBLISHED_PARAMETERS, ModelConfig, preset
+from groundup.model.config import ModelConfig, preset
 from groundup.optim.config import OptimizerConfig
 from groundup.planner import (
     Accelerator,
@@ -21,6 +21,7 @@ from groundup.planner import (
     get_accelerator,
     make_plan,
 )
+from groundup.planner.distributed import plan_distributed
 from groundup.planner.duration import ASSUMED_MFU, EXPECTED_MFU
 from groundup.planner.flops import OptimizerName, optimal_tokens
 from groundup.planner.hardware import Price
@@ -93,14 +94,8 @@ class Arguments(Settings):
     gpus_per_machine: Count = 8
     """Devices in each machine."""
 
-    across_gb: Amount | None = None
-    """GB/s that each device sends to other machines; what the device usually has, if not given."""
-
     probe: bool = False
     """Time three real steps on this machine, and plan for it with what they took."""
-
-    devices: bool = False
-    """Print the table of devices, with the sources of its rates and prices, and plan nothing."""
 
     json_: bool = False
     """Print one JSON object instead of tables."""
@@ -120,8 +115,6 @@ class Arguments(Settings):
             found = [f"--{name.replace('_', '-')}" for name in names if name in given]
             if len(found) > 1:
                 raise ValueError(f"{' and '.join(found)} exclude each other: give one")
-        if given & {"across_gb", "gpus_per_machine"} and self.gpus is None:
-            raise ValueError("--across-gb and --gpus-per-machine need --gpus")
         return self
 
 
@@ -129,49 +122,41 @@ def run(arguments: Arguments) -> None:
     """Plan, and print it."""
     from groundup.cli import plan_page
 
-    if arguments.devices:
-        plan_page.print_devices(is_json=arguments.json_)
-        return
-    config = _run_config(arguments)
-    if config is not None:
-        arguments = _with_run(arguments, config)
-    base = preset(arguments.preset) if arguments.preset else ModelConfig()
-    base = base if config is None else config.model
+    base, config = preset(arguments.preset) if arguments.preset else ModelConfig(), None
+    if arguments.config is not None:
+        from groundup.training.resolve import with_vocabulary
+
+        config = with_vocabulary(load_settings(RunConfig, arguments.config))
+        arguments, base = _with_run(arguments, config), config.model
     model = load_settings(ModelConfig, overrides={**base.model_dump(), **arguments.model})
-    size = arguments.micro_batch_size
-    if size is not None and arguments.batch_size % size:
-        raise ConfigError(
-            f"--batch-size {arguments.batch_size} cannot be cut into micro-batches of "
-            f"--micro-batch-size {size}: choose a divisor of the batch size"
-        )
+    if arguments.batch_size % (arguments.micro_batch_size or 1):
+        raise ConfigError("--micro-batch-size must be a divisor of --batch-size")
     probe = _probe(arguments, model) if arguments.probe else None
     plan = _plan(arguments, model, config, probe)
-    distributed = None if arguments.gpus is None else _distributed(arguments, plan, config)
     results = plan.to_json()
     if probe is not None:
         results["probe"] = probe.to_json()
-    if distributed is not None:
-        results["distributed"] = distributed
+    if arguments.gpus is not None:
+        is_half = config is not None and config.distributed.reduce_dtype == "bfloat16"
+        results["distributed"] = plan_distributed(
+            plan,
+            num_gpus=arguments.gpus,
+            gpus_per_machine=arguments.gpus_per_machine,
+            micro_batch=arguments.micro_batch_size,
+            reduce_bytes=2 if is_half else 4,
+        )
     if arguments.json_:
         print(json.dumps(results, ensure_ascii=False, indent=2))
         return
-    for line in _assumptions(arguments, plan):
-        print(line)
     plan_page.print_plan(results)
-
-
-def _run_config(arguments: Arguments) -> RunConfig | None:
-    if arguments.config is None:
-        return None
-    from groundup.training.resolve import with_vocabulary
-
-    return with_vocabulary(load_settings(RunConfig, arguments.config))
+    print("change it with --device, --precision, --mfu, --batch-size, --num-steps or --tokens")
 
 
 def _with_run(arguments: Arguments, run: RunConfig) -> Arguments:
     """The arguments with what the settings of a run say, where no flag does."""
     given = arguments.model_fields_set
     device = arguments.device if "device" in given or run.device != "cpu" else "cpu"
+    is_tf32 = run.precision == "float32" and run.tf32
     found = {
         "batch_size": run.batch_size,
         "micro_batch_size": run.micro_batch,
@@ -179,15 +164,12 @@ def _with_run(arguments: Arguments, run: RunConfig) -> Arguments:
         "optimizer": run.optimizer.name,
         "device": device,
         "mfu": EXPECTED_MFU["cpu" if device.lower() == "cpu" else "cuda"],
-        "precision": "tf32"
-        if run.precision == "float32" and run.tf32
-        else run.evaluation_precision,
+        "precision": "tf32" if is_tf32 else run.evaluation_precision,
     }
     if not given & {"num_steps", "tokens", "minutes"}:
         found |= {"num_steps": run.num_steps, "minutes": run.minutes}
-    return arguments.model_copy(
-        update={name: value for name, value in found.items() if name not in given}
-    )
+    update = {name: value for name, value in found.items() if name not in given}
+    return arguments.model_copy(update=update)
 
 
 def _plan(
@@ -217,53 +199,18 @@ def _plan(
     return plan if arguments.minutes is None else plan.within(60 * arguments.minutes)
 
 
-def _distributed(arguments: Arguments, plan: Plan, run: RunConfig | None) -> dict[str, Any]:
-    """The same run on --gpus."""
-    from groundup.planner.distributed import plan_distributed
-
-    is_half = run is not None and run.distributed.reduce_dtype == "bfloat16"
-    return plan_distributed(
-        plan,
-        num_gpus=arguments.gpus or 1,
-        gpus_per_machine=arguments.gpus_per_machine,
-        micro_batch=arguments.micro_batch_size,
-        reduce_bytes=2 if is_half else 4,
-        across_bytes_per_second=None if arguments.across_gb is None else 1e9 * arguments.across_gb,
-    )
-
-
-def _assumptions(arguments: Arguments, plan: Plan) -> list[str]:
-    """What the plan takes for granted, with the flags that change it."""
-    duration, lines = plan.duration, []
-    name = arguments.preset or ""
-    if name in PUBLISHED_PARAMETERS:
-        lines.append(
-            f"{name} is groundup's layers (RMSNorm, SwiGLU, rotation, untied) at GPT-2's sizes; "
-            f"GPT-2 itself has {PUBLISHED_PARAMETERS[name]} million parameters"
-        )
-    if arguments.config is None and not arguments.probe:
-        parts = [f"one {duration.device} (--device)", f"{duration.precision} (--precision)"]
-        parts += [
-            f"{duration.mfu:.0%} MFU (--mfu)",
-            f"batches of {duration.batch_size} (--batch-size)",
-        ]
-        if arguments.num_steps is None and arguments.tokens is None and arguments.minutes is None:
-            parts.append("20 tokens a parameter (--tokens, --num-steps)")
-        lines.append(f"planned for {', '.join(parts)}")
-    return lines
-
-
 def _probe(arguments: Arguments, model: ModelConfig) -> "Probe":
     from groundup.training.probe import probe_this_machine
 
+    is_tf32 = arguments.precision == "tf32"
     config = RunConfig(
         batch_size=arguments.batch_size,
         micro_batch_size=arguments.micro_batch_size,
         model=model,
         device="cpu" if arguments.device == "cpu" else "auto",
         optimizer=OptimizerConfig(name=arguments.optimizer),
-        precision="float32" if arguments.precision == "tf32" else arguments.precision,
-        tf32=arguments.precision == "tf32",
+        precision="float32" if is_tf32 else arguments.precision,
+        tf32=is_tf32,
     )
     return probe_this_machine(config, memory_bytes())
 
@@ -289,10 +236,8 @@ def _device(arguments: Arguments) -> Accelerator:
 
 def _tokens_in(folders: Mapping[Path, float]) -> int | None:
     """The size of a corpus that has been prepared already: one folder of shards, or a mix."""
-    from groundup.data.shards import INDEX_NAME, read_index
+    from groundup.data.shards import find_index
 
-    mixed = [folder for folder, weight in folders.items() if weight]
-    if not all((folder / INDEX_NAME).is_file() for folder in mixed):
-        return None
-    splits = [read_index(folder).splits.get("train") for folder in mixed]
-    return sum(split.num_ids for split in splits if split) or None
+    indexes = [find_index(folder) for folder, weight in folders.items() if weight]
+    sizes = [one.splits["train"].num_ids for one in indexes if one is not None]
+    return sum(sizes) or None if len(sizes) == len(indexes) else None

@@ -48,18 +48,14 @@ def run(arguments: Arguments) -> None:
 
     folder = find_run(arguments.run).resolve()
     samples = RunFolder(folder).read_config().samples
+    names = ("host", "port", "max_rows", "max_queue", "max_client_rows", "drain_seconds")
     settings = ServerSettings(
         # Default prompts say nothing about the model.
         prompts=samples.prompts if samples.every_steps else (),
-        host=arguments.host,
-        port=arguments.port,
-        max_rows=arguments.max_rows,
-        max_queue=arguments.max_queue,
-        max_client_rows=arguments.max_client_rows,
-        drain_seconds=arguments.drain_seconds,
         trusted_proxies=arguments.trusted_proxy,
         runs_folder=arguments.runs_folder or folder.parent,
         tokens=read_tokens(arguments.token_file),
+        **{name: getattr(arguments, name) for name in names},
     )
     # After the settings, so that a mistake is reported before torch is loaded.
     from groundup.serving.launch import address_to_open, open_socket, serve
@@ -68,8 +64,7 @@ def run(arguments: Arguments) -> None:
         language_model = arguments.load(folder)
 
         def announce() -> None:
-            address = address_to_open(listener)
-            name, step = folder.name, language_model.step
-            print(f"serving {name}, step {step:,}, at {address}", flush=True)
+            where = f"{folder.name}, step {language_model.step:,}, at {address_to_open(listener)}"
+            print(f"serving {where}", flush=True)
 
         serve({folder.name: language_model}, settings, listener, announce)

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
-from tyro.conf import Positional, UseAppendAction
 
-from groundup.cli.terminal import as_text
+from groundup.cli.arguments import Positional, Repeated
+from groundup.cli.terminal import as_text, progress_bar
 from groundup.config import MAX_STEPS, Settings
 from groundup.errors import ConfigError, did_you_mean
 from groundup.runs.folder import RunFolder
@@ -30,7 +30,7 @@ class SplitFlags(Settings):
     pattern: str | None = None
     """The split pattern, for tokenizer files that do not say theirs."""
 
-    special_token: UseAppendAction[tuple[str, ...]] = ()
+    special_token: Repeated[tuple[str, ...]] = ()
     """A special token besides the tokenizer's own; repeat for more."""
 
     def read(self, path: Path) -> "TokenizerDefinition":
@@ -71,13 +71,6 @@ class ReadingFlags(Settings):
         """The same as arguments of the functions that read."""
         return {name: getattr(self, name) for name in ReadingFlags.model_fields}
 
-    def read_texts(self, files: tuple[str, ...]) -> list[str]:
-        """The text of the files in blocks that end where documents end."""
-        from groundup.text_files import read_document_batches
-
-        batches = read_document_batches(files, **self.reading)
-        return [str(batch.data, "utf-8") for batch in batches]
-
 
 class EngineFlags(Settings):
     """Where the work is done."""
@@ -114,6 +107,13 @@ class CorpusFlags(ReadingFlags, EngineFlags):
     num_threads: Annotated[int, Field(ge=1, le=1_024)] | None = None
     """Threads; all cores if not given. The result is the same."""
 
+    @contextlib.contextmanager
+    def work(self, label: str) -> Iterator[dict[str, Any]]:
+        """How the text is read and worked through, as arguments of the functions that do."""
+        with self.connect() as engine, progress_bar(label) as progress:
+            threads = {"num_threads": self.num_threads, "progress": progress, "engine": engine}
+            yield self.reading | threads
+
 
 class RunFlags(Settings):
     """A checkpoint of a run."""
@@ -136,31 +136,20 @@ class ModelFlags(RunFlags):
 
     def load(self, folder: Path) -> "LanguageModel":
         """The model of the run in this folder."""
-        return load_model(folder, self.checkpoint, self.device, self.precision)
+        import torch
 
+        from groundup.config import load_settings
+        from groundup.generation import LanguageModel
+        from groundup.runs.config import RunConfig
+        from groundup.runtime import keep_freed_memory
+        from groundup.training.resolve import resolve_device
 
-def load_model(
-    folder: Path, checkpoint: Checkpoint, device: str, precision: Precision
-) -> "LanguageModel":
-    """The model of a run on the device and in the precision that the flags ask for."""
-    import torch
-
-    from groundup.config import load_settings
-    from groundup.generation import LanguageModel
-    from groundup.runs.config import RunConfig
-    from groundup.runtime import keep_freed_memory
-    from groundup.training.resolve import resolve_device
-
-    asked = {"device": device, "precision": precision}
-    resolved = resolve_device(load_settings(RunConfig, overrides=asked))
-    if resolved.device == "cpu":
-        keep_freed_memory()
-    return LanguageModel.load(
-        folder,
-        checkpoint,
-        device=resolved.device,
-        dtype=torch.bfloat16 if resolved.precision == "bfloat16" else None,
-    )
+        asked = {"device": self.device, "precision": self.precision}
+        resolved = resolve_device(load_settings(RunConfig, overrides=asked))
+        if resolved.device == "cpu":
+            keep_freed_memory()
+        dtype = torch.bfloat16 if resolved.precision == "bfloat16" else None
+        return LanguageModel.load(folder, self.checkpoint, device=resolved.device, dtype=dtype)
 
 
 def find_run(run: str) -> Path:
@@ -170,11 +159,13 @@ def find_run(run: str) -> Path:
             return folder
     if Path(run).is_dir():
         raise ConfigError(f"{run} is not a run folder: it has no config.yaml")
-    names = sorted(path.name for path in RUNS_FOLDER.glob("*") if RunFolder(path).has_run())
-    beside = Path(run).parent
-    if beside != Path():
-        names += sorted(str(path) for path in beside.glob("*") if RunFolder(path).has_run())
-    raise ConfigError(
-        f"run {run} does not exist, neither as a folder nor in {RUNS_FOLDER}: "
-        f"{did_you_mean(run, names)}"
+    raise unknown_run(run)
+
+
+def unknown_run(run: str) -> ConfigError:
+    """The error about a run that is neither a path nor under `runs`."""
+    names = sorted(path.name for path in RUNS_FOLDER.glob("*/"))
+    hint = did_you_mean(Path(run).name, names)
+    return ConfigError(
+        f"run {run} does not exist, neither as a folder nor in {RUNS_FOLDER}: {hint}"
     )

@@ -3,16 +3,12 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import Field
-from tyro.conf import Positional
 
+from groundup.cli.arguments import Positional
 from groundup.cli.shared import ReadingFlags, SplitFlags
 from groundup.errors import DataError, TokenizerError
-
-if TYPE_CHECKING:
-    from groundup.tokenizer.definition import TokenizerDefinition
 
 
 class Arguments(ReadingFlags, SplitFlags):
@@ -40,19 +36,24 @@ def run(arguments: Arguments) -> None:
     from groundup.experiments.tokenizer_comparison import compare_tokenizers
     from groundup.planner.quantities import show_bytes
     from groundup.runtime import format_duration
+    from groundup.text_files import read_document_batches
     from groundup.tokenizer import Tokenizer
 
-    paths = list(dict.fromkeys(arguments.tokenizers))
-    is_told_by_name = len({path.name for path in paths}) == len(paths)
-    tokenizers = {
-        path.name if is_told_by_name else str(path): _read(arguments, path) for path in paths
-    }
-    texts = {text: arguments.read_texts((text,)) for text in arguments.texts}
-    for text, documents in texts.items():
-        if not any(documents):
+    tokenizers, texts = {}, {}
+    for path in arguments.tokenizers:
+        try:
+            definition = arguments.model_copy(update={"pattern": None}).read(path)
+        except TokenizerError:
+            # --pattern is for a file that does not say its own.
+            definition = arguments.read(path)
+        tokenizers[str(path)] = Tokenizer.from_definition(definition)
+    for text in arguments.texts:
+        batches = read_document_batches([text], **arguments.reading)
+        texts[text] = [str(batch.data, "utf-8") for batch in batches]
+        if not any(texts[text]):
             raise DataError(f"no text in {text}; name files with text")
     results = compare_tokenizers(
-        {name: Tokenizer.from_definition(one) for name, one in tokenizers.items()},
+        tokenizers,
         texts,
         corpus_bytes=arguments.corpus_gb * 1e9,
         num_threads=arguments.num_threads,
@@ -75,11 +76,3 @@ def run(arguments: Arguments) -> None:
     ]
     headers = ("text", "tokenizer", "vocabulary", "size", "tokens", "bytes/token", "tokens/s")
     print_table("tokenizers compared", (*headers, f"time for {arguments.corpus_gb:,.4g} GB"), rows)
-
-
-def _read(arguments: Arguments, path: Path) -> "TokenizerDefinition":
-    """A tokenizer file; --pattern is for one that does not say its own."""
-    try:
-        return arguments.model_copy(update={"pattern": None}).read(path)
-    except TokenizerError:
-        return arguments.read(path)

@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from tyro.conf import Positional
-
+from groundup.cli.arguments import Positional
 from groundup.cli.shared import SplitFlags
 
 
@@ -28,12 +27,8 @@ def run(arguments: Arguments) -> None:
     definition = arguments.read(arguments.source)
     paths = write_definition(definition, arguments.out, arguments.to)
     print(f"wrote {' and '.join(map(str, paths))}: {len(definition.vocab):,} tokens")
-    if arguments.to == "tiktoken":
-        print(f"a ranks file holds no split pattern; this one's is {definition.pattern.name}")
-    if arguments.to in ("tiktoken", "gpt2") and definition.special_tokens:
-        names = list(definition.special_tokens.items())
-        shown = ", ".join(f"{text} ({id})" for text, id in names[:5])
-        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-        print(f"name its special tokens when you load it: {shown}{more}")
-    if arguments.to in ("tiktoken", "gpt2") and definition.chat_template is not None:
-        print("the chat template is left out: this format has no place for one")
+    if arguments.to in ("tiktoken", "gpt2"):
+        special = ", ".join(definition.special_tokens) or "none"
+        print(f"not in the file: pattern {definition.pattern.name}; special tokens {special}")
+        if definition.chat_template is not None:
+            print("not in the file: the chat template")

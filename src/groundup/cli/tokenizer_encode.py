@@ -1,13 +1,11 @@
 """`groundup tokenizer encode`: text to ids, as text or as an array file."""
 
-import io
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tyro.conf import Positional
-
+from groundup.cli.arguments import Positional
 from groundup.cli.shared import TokenizerFlags
 from groundup.cli.terminal import as_text
 from groundup.errors import ConfigError, DataError
@@ -50,25 +48,21 @@ def run(arguments: Arguments) -> None:
 
 def read_text(file: str) -> str:
     """The text of a file or of standard input; a byte that is not UTF-8 is a DataError."""
-    data = sys.stdin.buffer.read() if file == "-" else _read_bytes(Path(file))
+    from groundup.text_files import find_sources
+    from groundup.text_files.opening import open_source
+
+    if Path(file).is_dir():
+        raise DataError(f"{file} is a folder; name a file")
+    if file == "-":
+        data = sys.stdin.buffer.read()
+    else:
+        with open_source(find_sources([file])[0]) as (stream, _):
+            data = stream.read()
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         name = "standard input" if file == "-" else file
-        raise DataError(
-            f"{name} is not UTF-8: byte {error.start} is 0x{data[error.start]:02X}; convert it to "
-            f"UTF-8 first"
-        ) from None
-
-
-def _read_bytes(path: Path) -> bytes:
-    from groundup.text_files import find_sources
-    from groundup.text_files.opening import open_source
-
-    if path.is_dir():
-        raise DataError(f"{path} is a folder; name a file to encode")
-    with open_source(find_sources([path])[0]) as (stream, _):
-        return stream.read()
+        raise DataError(f"{name} is not UTF-8 at byte {error.start}; convert it first") from None
 
 
 def _as_text(ids: "numpy.ndarray") -> Iterator[str]:
@@ -80,15 +74,14 @@ def _as_text(ids: "numpy.ndarray") -> Iterator[str]:
 
 
 def _write(ids: "numpy.ndarray", path: Path) -> None:
-    from groundup.files import write_bytes_atomic
+    from groundup.files import atomic_path
 
-    if path.suffix == ".npy":
-        import numpy
+    with atomic_path(path) as temporary, open(temporary, "wb") as file:
+        if path.suffix == ".npy":
+            import numpy
 
-        buffer = io.BytesIO()
-        numpy.save(buffer, ids, allow_pickle=False)
-        write_bytes_atomic(path, buffer.getvalue())
-    elif path.suffix == ".bin":
-        write_bytes_atomic(path, ids.astype(ids.dtype.newbyteorder("<"), copy=False).tobytes())
-    else:
-        write_bytes_atomic(path, "".join(_as_text(ids)).encode())
+            numpy.save(file, ids, allow_pickle=False)
+        elif path.suffix == ".bin":
+            file.write(ids.astype(ids.dtype.newbyteorder("<"), copy=False).tobytes())
+        else:
+            file.writelines(part.encode() for part in _as_text(ids))

@@ -1,16 +1,11 @@
 """`groundup tokenizer train`: learn a vocabulary from text and write it as one JSON file."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from tyro.conf import UseAppendAction
-
+from groundup.cli.arguments import Repeated
 from groundup.cli.shared import CorpusFlags
-from groundup.cli.terminal import as_text
+from groundup.cli.terminal import as_text, print_results
 from groundup.errors import ConfigError
-
-if TYPE_CHECKING:
-    from groundup.tokenizer.training import TrainingSummary
 
 
 class Arguments(CorpusFlags):
@@ -19,7 +14,7 @@ class Arguments(CorpusFlags):
     vocab_size: int = 10_000
     """Tokens in all: the 256 bytes, the merges and the special tokens."""
 
-    special_token: UseAppendAction[tuple[str, ...]] = ()
+    special_token: Repeated[tuple[str, ...]] = ()
     """A text kept whole that nothing merges across; repeat for more. Without any: <|endoftext|>."""
 
     out: Path = Path("tokenizer.json")
@@ -31,35 +26,23 @@ class Arguments(CorpusFlags):
 
 def run(arguments: Arguments) -> None:
     """Train, write the file, print the summary."""
-    from groundup.cli.terminal import progress_bar
+    from groundup.planner.quantities import show_bytes
+    from groundup.runtime import format_duration
     from groundup.text_files import check_not_input, find_sources
     from groundup.tokenizer.training import train_from_files
 
-    if arguments.out.is_dir():
-        raise ConfigError(f"--out {arguments.out} is a folder; name the tokenizer file to write")
+    out = arguments.out
+    if out.is_dir():
+        raise ConfigError(f"--out {out} is a folder; name the tokenizer file to write")
     sources = find_sources(arguments.files, arguments.errors)
-    check_not_input(arguments.out, sources)
+    check_not_input(out, sources)
     special_tokens = list(map(as_text, arguments.special_token)) or ["<|endoftext|>"]
-    with arguments.connect() as engine, progress_bar("learning the vocabulary") as progress:
+    with arguments.work("learning the vocabulary") as work:
         tokenizer, summary = train_from_files(
-            sources,
-            arguments.vocab_size,
-            special_tokens,
-            pattern=arguments.pattern,
-            num_threads=arguments.num_threads,
-            progress=progress,
-            engine=engine,
-            **arguments.reading,
+            sources, arguments.vocab_size, special_tokens, pattern=arguments.pattern, **work
         )
-    tokenizer.save(arguments.out)
-    _print_summary(summary, arguments.out)
-
-
-def _print_summary(summary: "TrainingSummary", out: Path) -> None:
-    from groundup.cli.terminal import print_results, show_token
-    from groundup.planner.quantities import show_bytes
-    from groundup.runtime import format_duration
-
+    tokenizer.save(out)
+    longest = [repr(token.decode("utf-8", "replace")) for token in summary.longest_tokens[:8]]
     reached = f"{summary.vocab_size_reached:,}"
     if summary.ran_out_of_pairs:
         reached += f" of {summary.vocab_size_requested:,}: the text ran out of pairs to merge"
@@ -68,7 +51,7 @@ def _print_summary(summary: "TrainingSummary", out: Path) -> None:
         ("distinct pre-tokens", f"{summary.num_words:,}"),
         ("vocabulary", reached),
         ("bytes per token", f"{summary.bytes_per_token:.3f}"),
-        ("longest tokens", ", ".join(map(show_token, summary.longest_tokens[:8]))),
+        ("longest tokens", " ".join(longest)),
     ]
     results += [
         (name, f"{format_duration(seconds)}, peak memory {show_bytes(peak)}")

@@ -1,8 +1,8 @@
 """`groundup verify-resume`: the proof, on this machine, that a stopped run loses nothing."""
 
 from pydantic import Field
-from tyro.conf import Positional
 
+from groundup.cli.arguments import Positional
 from groundup.config import MAX_STEPS, Settings
 
 

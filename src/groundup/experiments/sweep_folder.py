@@ -17,7 +17,7 @@ from groundup.config import flatten, load_settings, save_yaml
 from groundup.errors import ConfigError, DataError
 from groundup.experiments.spec import SweepConfig, base_config
 from groundup.experiments.trials import Point, Status, Trial, TrialRecord
-from groundup.files import append_json_line, locked, read_json_lines, remove_stale_temporaries
+from groundup.files import append_json_line, locked, read_json_lines, remove_leftovers
 from groundup.runs.folder import RunFolder
 
 TrialState = Status | Literal["begun", "to run"]
@@ -46,7 +46,7 @@ class SweepFolder:
                     f"another process is running the sweep in {self.path}: wait until it is done, "
                     f"or give yours another name"
                 )
-            remove_stale_temporaries(self.path)
+            remove_leftovers(self.path)
             yield
 
     def check(self, spec: SweepConfig) -> None:

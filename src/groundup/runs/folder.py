@@ -26,7 +26,7 @@ import yaml
 
 from groundup.config import flatten, load_settings, save_yaml
 from groundup.errors import ConfigError
-from groundup.files import locked, parse_json, remove_stale_temporaries, write_json_atomic
+from groundup.files import locked, parse_json, remove_leftovers, write_json_atomic
 from groundup.runs.config import RunConfig
 from groundup.runs.metrics import as_float
 from groundup.runs.outcome import Outcome, parse_outcome
@@ -118,7 +118,7 @@ class RunFolder:
                 time.sleep(0.02)
             if not resume:
                 self._refuse_existing()
-            remove_stale_temporaries(self.path)
+            remove_leftovers(self.path)
             try:
                 yield
             except BaseException:

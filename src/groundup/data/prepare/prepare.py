@@ -41,7 +41,7 @@ from groundup.data.shards.index import (
 )
 from groundup.data.shards.reading import check_shard_file
 from groundup.errors import ConfigError, DataError, TokenizerError
-from groundup.files import locked, remove_stale_temporaries
+from groundup.files import locked, remove_leftovers
 from groundup.runtime import Engine, Progress, num_cores
 from groundup.text_files import (
     END_OF_TEXT,
@@ -312,7 +312,7 @@ def _claim(folder: Path) -> Iterator[Path]:
     with locked(folder) as is_ours:
         if not is_ours:
             raise DataError(f"another process is writing to {folder}; wait until it is done")
-        remove_stale_temporaries(folder)
+        remove_leftovers(folder)
         yield folder
 
 
