@@ -214,6 +214,25 @@ def speaker() -> Callable[..., LanguageModel]:
     return make
 
 
+@pytest.fixture(scope="session")
+def log_likelihoods() -> Callable[[TransformerLM, list[int]], list[float]]:
+    """Of each id of a text but the first, seen with half a context before it, or all there is."""
+    import torch
+
+    from groundup.data.batches.order import sliding_windows
+
+    def measure(model: TransformerLM, ids: list[int]) -> list[float]:
+        found: list[float] = []
+        for begin, end, num in sliding_windows(len(ids), len(ids) - 1, model.config.context_length):
+            window = torch.tensor(ids[begin:end])
+            with torch.no_grad():
+                table = torch.log_softmax(model(window[None, :-1])[0].float(), dim=-1)
+            found += table.gather(-1, window[1:, None])[-num:, 0].tolist()
+        return found
+
+    return measure
+
+
 @pytest.fixture(params=["cpu", "cuda"])
 def device(request: pytest.FixtureRequest) -> torch.device:
     """Every kind of device there is."""

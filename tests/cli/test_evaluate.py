@@ -11,7 +11,6 @@ from groundup.cli.main import main
 from groundup.data.shards import open_shards
 from groundup.files import read_json_lines
 from groundup.generation import LanguageModel
-from groundup.generation.scoring import log_softmax_tables
 
 
 @pytest.fixture(autouse=True)
@@ -109,13 +108,15 @@ def test_a_run_of_a_mix_names_its_folders(
     assert "trained on" not in shell("evaluate", "mixed", "--tasks", "agreement")
 
 
-def test_any_text_is_evaluated_as_documents(shell: Any, tmp_path: Path) -> None:
+def test_any_text_is_evaluated_as_documents(
+    shell: Any, tmp_path: Path, log_likelihoods: Any
+) -> None:
     text, model = "The fox sat. It was glad. " * 5, LanguageModel.load("runs/small")
     (tmp_path / "one.txt").write_text(text)
     (tmp_path / "more.jsonl").write_text('{"body": "Anna ran."}\n{"body": "Ben ran."}\n')
     found = shell.json("evaluate", "small", tmp_path / "one.txt")
     ids = [model.begin_id or 0, *model.tokenizer.encode(text)]
-    nats = -sum(value for own, _ in log_softmax_tables(model.model, ids) for value in own)
+    nats = -sum(log_likelihoods(model.model, ids))
     assert found["loss"] == pytest.approx(nats / (len(ids) - 1), rel=1e-5)
     assert found["bits_per_byte"] == pytest.approx(nats / math.log(2) / len(text), rel=1e-5)
     assert (found["documents"], found["bytes"]) == (1, len(text))

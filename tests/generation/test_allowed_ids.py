@@ -33,10 +33,8 @@ TOKENIZERS = {"no gaps": WITHOUT_GAPS, "gaps": WITH_GAPS}
 PROMPTS = ["Once", "upon", "O"]
 RULES: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0},
-    "top-p": {"top_p": 0.9},
-    "top-k": {"temperature": 2.0, "top_k": 5},
-    "repetition penalty": {"repetition_penalty": 1.5},
     "all": {"temperature": 1.5, "top_k": 40, "top_p": 0.8, "min_p": 0.01},
+    "repetition penalty": {"repetition_penalty": 1.5},
 }
 
 

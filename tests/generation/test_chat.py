@@ -18,7 +18,7 @@ CHAT = PLAIN.with_chat()
 ASK: list[Message] = [{"role": "user", "content": "hi"}]
 
 
-def test_an_answer_ends_with_its_turn(speaker: Any) -> None:
+def test_an_answer_ends_with_its_turn(tmp_path: Path, speaker: Any) -> None:
     turn_end = CHAT.special_tokens["<|im_end|>"]
     model = speaker(CHAT, "yes!<|im_end|>no")
     assert model.stop_ids == {CHAT.special_tokens[END], turn_end}
@@ -27,10 +27,6 @@ def test_an_answer_ends_with_its_turn(speaker: Any) -> None:
     assert model.chat(ASK, temperature=0, stop=("s",)) == "ye"
     # The same answer as the text that continues the prompt.
     assert model.generate(chat_prompt(CHAT, ASK), temperature=0) == "yes!"
-
-
-def test_a_saved_model_still_knows_the_end_of_a_turn(tmp_path: Path, speaker: Any) -> None:
-    model = speaker(CHAT, "yes!<|im_end|>no")
     model.save(tmp_path / "run")
     again = LanguageModel.load(tmp_path / "run")
     assert again.special_ids == model.special_ids

@@ -53,7 +53,7 @@ def test_entries_are_the_tokens_of_the_text_with_their_places(
     language_model: LanguageModel, ids: list[int], stop: list[str]
 ) -> None:
     tokenizer = language_model.tokenizer
-    writer, pieces = write(tokenizer, ids, stop, with_entries=True, echo="echo")
+    writer, pieces = write(tokenizer, ids, stop, with_entries=True)
     entries = [piece.entry for piece in pieces if piece.entry is not None]
     # Half a character at the end is no token's.
     if len(entries) < len(pieces):
@@ -62,8 +62,8 @@ def test_entries_are_the_tokens_of_the_text_with_their_places(
     assert [entry.id for entry in entries] == ids[: len(entries)]
     if writer.finish_reason == "length":
         assert len(entries) == len(ids)
-    # Each piece stands where its entry says, in a text that begins with what is echoed.
-    place = 4
+    # Each piece stands where its entry says.
+    place = 0
     for piece in pieces:
         assert piece.entry is not None
         assert piece.entry.begin <= place <= piece.entry.end
@@ -95,16 +95,3 @@ def test_the_likeliest_include_the_chosen_and_lose_none(language_model: Language
     assert named == {"b": -1.0, "bytes:\\xe9": -9999.0, "a": -3.0} and ids == [98, 0xE9, 97]
     named, ids = spelling.likeliest(Entry(97, -3.0, ((97, -3.0),), 0, 1))
     assert named == {"a": -3.0} and ids == [97]
-
-
-def test_who_has_the_prompt_scored_gets_an_entry_for_the_end_of_the_document(
-    language_model: LanguageModel,
-) -> None:
-    """Clients ask for one token more than they want, and drop the last entry."""
-    tokenizer, end = language_model.tokenizer, NewToken(289, -0.5, ((289, -0.5),), "stop")
-    for echo, expected in (("the", [Entry(289, -0.5, ((289, -0.5),), 3, 3)]), (None, [])):
-        writer = ChoiceText(tokenizer, [], echo=echo, with_entries=True)
-        pieces = writer.push(end)
-        assert [piece.entry for piece in pieces] == expected
-        assert "".join(piece.text for piece in pieces) == "" and writer.num_tokens == 0
-        assert writer.finish_reason == "stop"

@@ -117,30 +117,6 @@ def test_a_stream_with_logprobs_has_one_chunk_a_token(client: openai.OpenAI) -> 
         assert joined == getattr(whole.logprobs, name)
 
 
-def test_echo_with_logprobs_scores_the_prompt(
-    client: openai.OpenAI, language_model: LanguageModel
-) -> None:
-    ids = language_model.tokenizer.encode("the café is")
-    for max_tokens in (0, 3):
-        choice: Any = client.completions.create(
-            model="tiny",
-            prompt="the café is",
-            max_tokens=max_tokens,
-            echo=True,
-            logprobs=1,
-            # Any of the ids that are sampled may be one that ends the text.
-            seed=1,
-        ).choices[0]
-        found = choice.logprobs
-        assert found.token_ids[: len(ids)] == ids and len(found.tokens) == len(ids) + max_tokens
-        scores = language_model.model(torch.tensor([ids])).log_softmax(-1)[0]
-        expected = [scores[place, id].item() for place, id in enumerate(ids[1:])]
-        assert found.token_logprobs[0] is None and found.top_logprobs[0] is None
-        assert found.token_logprobs[1 : len(ids)] == pytest.approx(expected, abs=1e-4)
-        assert choice.text.startswith("the café is")
-        assert choice.finish_reason == "length"
-
-
 def test_many_clients_at_once_get_what_each_would_alone(
     running: Any, client: openai.OpenAI, language_model: LanguageModel
 ) -> None:

@@ -15,7 +15,6 @@ from groundup.generation import LanguageModel
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runs.metrics_file import cut_metrics
-from groundup.serving.app import STATIC_FOLDER
 
 TOKENS = ".output-tokens button"
 ANSWER = "[data-role=assistant]"
@@ -250,27 +249,6 @@ def test_a_server_with_a_token_asks_for_it_once(browser: Any, start: Any) -> Non
     assert all("ERR_CONNECTION" in line for line in browser.take_complaints())
 
 
-def test_colours_contrast_in_both_themes() -> None:
-    sheet = (STATIC_FOLDER / "pages.css").read_text("utf-8")
-    found = re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\);", sheet)
-    colours = {name: pair for name, *pair in found}
-    pairs = [
-        (text, under, 4.5)
-        for text in ("text", "text-muted", "accent")
-        for under in ("paper", "surface", "sunken")
-    ]
-    pairs += [("text-on-accent", "accent", 4.5), ("accent", "accent-tint", 4.5)]
-    pairs += [("danger", "danger-tint", 4.5), ("warning", "surface", 4.5)]
-    pairs += [("text", f"level-{level}", 4.5) for level in range(5)]
-    pairs += [(text, f"hue-{hue}", 4.5) for text in ("text", "text-muted") for hue in range(4)]
-    pairs += [("line-strong", under, 3.0) for under in ("surface", "paper")]
-    for first, second, least in pairs:
-        for theme in (0, 1):
-            one, other = luminance(colours[first][theme]), luminance(colours[second][theme])
-            ratio = (max(one, other) + 0.05) / (min(one, other) + 0.05)
-            assert ratio >= least, (first, second, theme)
-
-
 def check_page(browser: Any, server: Any) -> None:
     """Nothing is wider than the screen, every control has a name, and no other host is asked."""
     for width in (360, 768, 1920):
@@ -348,11 +326,3 @@ def percent(text: str) -> float:
     found = re.search(r"(<?)([\d.]+)%", text)
     assert found is not None, text
     return 0.0 if found[1] else float(found[2])
-
-
-def luminance(colour: str) -> float:
-    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-    linear = [
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
-    ]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

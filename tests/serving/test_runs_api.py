@@ -2,16 +2,12 @@
 
 import contextlib
 import http.client
-import math
 import os
 import urllib.parse
-from array import array
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
@@ -23,7 +19,7 @@ from groundup.runs.folder import RunFolder
 from groundup.runs.metrics_file import cut_metrics
 from groundup.runs.outcome import Outcome
 from groundup.serving.api_errors import ApiError
-from groundup.serving.runs_api import RunsApi, thin
+from groundup.serving.runs_api import runs_routes
 
 LONG_AGO = 1_000_000_000
 SECRET = "the-secret-of-another-folder"
@@ -42,7 +38,7 @@ def runs_folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def client(runs_folder: Path) -> TestClient:
     handlers: Any = {ApiError: lambda request, error: error.response()}
-    return TestClient(Starlette(routes=RunsApi(runs_folder).routes(), exception_handlers=handlers))
+    return TestClient(Starlette(routes=runs_routes(runs_folder), exception_handlers=handlers))
 
 
 def make_run(runs_folder: Path, name: str = "one", **changes: Any) -> RunFolder:
@@ -272,24 +268,18 @@ def test_the_state_follows_from_lock_outcome_and_silence(
         assert details(client)["status"] in ("running", "stalled")
 
 
-@given(
-    st.lists(st.floats(-1e6, 1e6) | st.just(math.nan), min_size=1, max_size=400),
-    st.integers(0, 300),
-    st.integers(10, 120),
-)
-def test_thinning_keeps_ends_extremes_and_order(
-    values: list[float], first: int, limit: int
+def test_thinning_keeps_the_ends_the_evaluations_and_what_was_skipped(
+    client: Client, runs_folder: Path
 ) -> None:
-    columns = {"loss": array("d", values), "step": array("d", range(len(values)))}
-    kept = thin(columns, first, len(values), limit)
-    assert kept == sorted(set(kept))
-    present = [i for i in range(first, len(values)) if not math.isnan(values[i])]
-    if len(values) - first <= limit:
-        assert kept == list(range(first, len(values)))
-    else:
-        assert len(kept) <= limit + 4
-        assert {first, len(values) - 1} <= set(kept)
-    if present:
-        finite = [values[i] for i in kept if not math.isnan(values[i])]
-        assert max(finite) == max(values[i] for i in present)
-        assert min(finite) == min(values[i] for i in present)
+    folder = make_run(runs_folder)
+    for step in range(1, 1_001):
+        known = {"validation_loss": 2.0} if step == 501 else {}
+        add_line(folder, step, loss=9.0 if step == 333 else 1 / step, **known)
+    append_json_line(folder.metrics_file, {"step": 1_001, "skipped": True, "reason": "odd"})
+    add_line(folder, 1_002, loss=1.0)
+    found = metrics(client, limit=100)
+    steps = [line["step"] for line in found["lines"]]
+    assert steps == sorted(set(steps)) and len(steps) <= 104
+    assert {1, 333, 501, 1_001, 1_002} <= set(steps) and found["next"] == 1_002
+    rest = metrics(client, limit=100, after=990, version=found["version"])
+    assert [line["step"] for line in rest["lines"]] == list(range(991, 1_003))

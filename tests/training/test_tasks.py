@@ -12,7 +12,6 @@ import torch
 from groundup.data.tasks import Question, Task
 from groundup.errors import ConfigError, DataError
 from groundup.generation import LanguageModel
-from groundup.generation.scoring import log_softmax_tables
 from groundup.model import TransformerLM
 from groundup.runs.config import RunConfig
 from groundup.text_files import read_document_batches
@@ -156,7 +155,7 @@ def test_without_an_end_of_text_a_lone_token_cannot_be_asked(
 
 @pytest.mark.parametrize("has_begin", [True, False])
 def test_documents_are_scored_as_a_language_model_scores_them(
-    language_model: LanguageModel, tmp_path: Path, has_begin: bool
+    language_model: LanguageModel, tmp_path: Path, has_begin: bool, log_likelihoods: Any
 ) -> None:
     if not has_begin:
         bytes_alone = Tokenizer({id: bytes([id]) for id in range(256)}, [])
@@ -173,8 +172,7 @@ def test_documents_are_scored_as_a_language_model_scores_them(
         )
         begin = [] if language_model.begin_id is None else [language_model.begin_id]
         ids = [begin + language_model.tokenizer.encode(text) for text in texts]
-        tables = [log_softmax_tables(language_model.model, one) for one in ids]
-        known = [value for parts in tables for own, _ in parts for value in own]
+        known = [value for one in ids for value in log_likelihoods(language_model.model, one)]
         nats, num_tokens = -sum(known), len(known)
         assert found.num_documents == 3
         scored = [language_model.tokenizer.decode_bytes(one[1:]) for one in ids]

@@ -67,22 +67,16 @@ def internal_error() -> ApiError:
 def invalid_request(error: ValidationError) -> ApiError:
     """The first thing that pydantic found wrong with a body or a query, as a sentence."""
     finding = error.errors(include_url=False, include_context=False)[0]
-    kind, reason = finding["type"], finding["msg"]
+    kind, reason = finding["type"], finding["msg"].removeprefix("Value error, ")
     if kind == "json_invalid":
         return ApiError(400, f"the body is not valid JSON: {reason.partition(': ')[2]}")
-    if kind == OUT_OF_BOUNDS and not finding["loc"]:
+    if not finding["loc"]:
         # Fields that do not go together: the sentence begins with the name of one.
         return ApiError(400, reason, param=reason.partition(" ")[0])
-    if not finding["loc"]:
-        return ApiError(400, "the body must be a JSON object")
     field = str(finding["loc"][0]).encode("ascii", "backslashreplace").decode()[:60]
-    if kind == "extra_forbidden":
-        reason = f"unknown field {excerpt(field)}: it is not part of this API"
-    elif kind == "missing":
-        reason = f"{field} is missing"
-    elif kind != OUT_OF_BOUNDS:
-        reason = _SHAPES.get(field) or reason.removeprefix("Value error, ")
-        reason = f"{field} is {excerpt(finding['input'])}, but {reason[:1].lower()}{reason[1:]}"
+    if kind != OUT_OF_BOUNDS:
+        reason = _SHAPES.get(field) or reason[:1].lower() + reason[1:]
+        reason = f"{field} is {excerpt(finding['input'])}, but {reason}"
     return ApiError(400, reason, param=field)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import time
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -23,14 +22,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from groundup.errors import GroundupError
 from groundup.serving.api_errors import ApiError, answer_http_exception, excerpt
 from groundup.serving.bodies import read_body
 from groundup.serving.completions import Completions
 from groundup.serving.guards import Guards
 from groundup.serving.metrics import Metrics
 from groundup.serving.protocol import ChatRequest, CompletionRequest
-from groundup.serving.runs_api import RunsApi
+from groundup.serving.runs_api import runs_routes
 from groundup.serving.scheduler import Scheduler
 from groundup.serving.tokenizer_view import TokenizeRequest, describe_tokenization
 
@@ -86,14 +84,14 @@ def create_app(language_models: Mapping[str, LanguageModel], settings: ServerSet
         for scheduler in schedulers:
             scheduler.stop()
 
-    runs = RunsApi(settings.runs_folder, served=next(iter(models)))
+    routes = [
+        *_model_routes(models),
+        *_monitor_routes(models, metrics),
+        *runs_routes(settings.runs_folder, served=next(iter(models))),
+        *_page_routes(),
+    ]
     app = Starlette(
-        routes=[
-            *_model_routes(models),
-            *_monitor_routes(models, metrics),
-            *runs.routes(),
-            *_page_routes(),
-        ],
+        routes=routes,
         middleware=[Middleware(Guards, settings=settings, metrics=metrics)],
         exception_handlers={HTTPException: answer_http_exception},
         lifespan=lifespan,
@@ -120,13 +118,12 @@ def _model_routes(models: Mapping[str, ServedModel]) -> list[Route]:
     async def get_model(request: Request) -> Response:
         return JSONResponse(find(request.path_params["name"]).card)
 
-    async def complete(request: Request) -> Response:
-        body = await read_body(request, CompletionRequest)
-        return await find(body.model).completions.answer(request, body)
+    def complete(kind: type[CompletionRequest | ChatRequest]) -> Any:
+        async def answer(request: Request) -> Response:
+            body = await read_body(request, kind)
+            return await find(body.model).completions.answer(request, body)
 
-    async def chat(request: Request) -> Response:
-        body = await read_body(request, ChatRequest)
-        return await find(body.model).completions.answer(request, body)
+        return answer
 
     async def tokenize(request: Request) -> Response:
         body = await read_body(request, TokenizeRequest)
@@ -138,8 +135,8 @@ def _model_routes(models: Mapping[str, ServedModel]) -> list[Route]:
     return [
         Route("/v1/models", list_models),
         Route("/v1/models/{name}", get_model),
-        Route("/v1/completions", complete, methods=["POST"]),
-        Route("/v1/chat/completions", chat, methods=["POST"]),
+        Route("/v1/completions", complete(CompletionRequest), methods=["POST"]),
+        Route("/v1/chat/completions", complete(ChatRequest), methods=["POST"]),
         Route("/api/tokenize", tokenize, methods=["POST"]),
     ]
 
@@ -166,7 +163,7 @@ def _monitor_routes(models: Mapping[str, ServedModel], metrics: Metrics) -> list
 
 def _page_routes() -> list[Route | Mount]:
     static = _StaticFiles(directory=STATIC_FOLDER)
-    plotly = _StaticFiles(directory=plotly_script_path().parent)
+    plotly = _StaticFiles(packages=[("plotly", "package_data")])
 
     def page(files: StaticFiles, name: str) -> Any:
         async def answer(request: Request) -> Response:
@@ -190,16 +187,3 @@ class _StaticFiles(StaticFiles):
         response = super().file_response(*given, **options)
         response.headers["Cache-Control"] = "no-cache"
         return response
-
-
-def plotly_script_path() -> Path:
-    """plotly.js in the installed plotly package."""
-    spec = importlib.util.find_spec("plotly")
-    for folder in (spec.submodule_search_locations or []) if spec is not None else []:
-        script = Path(folder) / "package_data" / "plotly.min.js"
-        if script.is_file():
-            return script
-    raise GroundupError(
-        "the page of the runs needs plotly.min.js, which the package plotly brings: "
-        "run pip install 'plotly>=6' and try again"
-    )

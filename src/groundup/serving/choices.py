@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from groundup.generation.scoring import log_softmax_tables
 from groundup.generation.text_stream import TextStream
 
 if TYPE_CHECKING:
     from groundup.generation.request import NewToken
-    from groundup.model import TransformerLM
     from groundup.tokenizer import Tokenizer
 
 # JSON has no infinity; OpenAI writes this for what cannot happen.
@@ -25,7 +23,7 @@ class Entry(NamedTuple):
     """A token with its log-probability and those of the likeliest ids."""
 
     id: int
-    log_probability: float | None
+    log_probability: float
     alternatives: tuple[tuple[int, float], ...]
     # Characters of the choice's text before the token, and up to its end.
     begin: int
@@ -42,22 +40,12 @@ class Piece(NamedTuple):
 class ChoiceText:
     """Takes the tokens of one row, gives pieces of text. `finish_reason` is set when it is done."""
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        stop: Sequence[str],
-        *,
-        echo: str | None = None,
-        with_entries: bool,
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], with_entries: bool) -> None:
         self._stream = TextStream(tokenizer, stop)
         self._with_entries = with_entries
-        # Whoever has a prompt scored counts on an entry for every new token, also for the one that
-        # ends a document: lm-evaluation-harness asks for one token and drops the last entry.
-        self._shows_end = with_entries and echo is not None
         # Where tokens begin and end is known from the text before anything is held back.
         self._all_text = TextStream(tokenizer)
-        self._num_decoded = self._num_released = len(echo or "")
+        self._num_decoded = self._num_released = 0
         self._undecided: list[Entry] = []
         self._text = ""
         self.num_tokens = 0
@@ -72,15 +60,15 @@ class ChoiceText:
         if token.finish_reason == "stop":
             self._text += self._stream.finish()
             self.finish_reason = "stop"
-            if self._shows_end:
-                self._undecided.append(Entry(*token[:3], self._num_decoded, self._num_decoded))
             return self._release()
         self.num_tokens += 1
         self._text += self._stream.push(token.id)
         if self._with_entries:
             begin = self._num_decoded
             self._num_decoded += len(self._all_text.push(token.id))
-            self._undecided.append(Entry(*token[:3], begin, self._num_decoded))
+            assert token.log_probability is not None
+            known = (token.id, token.log_probability, token.alternatives)
+            self._undecided.append(Entry(*known, begin, self._num_decoded))
         if self._stream.stopped:
             self.finish_reason = "stop"
         elif token.finish_reason == "length":
@@ -108,41 +96,13 @@ class ChoiceText:
         return entry.end <= num_certain or (self.is_done and entry.begin < num_certain)
 
 
-def score_prompt(
-    model: TransformerLM, tokenizer: Tokenizer, ids: Sequence[int], num_alternatives: int
-) -> list[Entry]:
-    """An entry for each id of a prompt; the first has no log-probability, as nothing precedes it.
-
-    The log-probabilities are over all ids of the model, those of new tokens over the allowed ones.
-    """
-    scores: list[tuple[float | None, tuple[tuple[int, float], ...]]] = [(None, ())]
-    for own, table in log_softmax_tables(model, ids):
-        best = table.topk(min(num_alternatives, table.shape[-1]), dim=-1)
-        pairs = map(zip, best.indices.tolist(), best.values.tolist())
-        scores += zip(own, map(tuple, pairs), strict=True)
-    decoder = tokenizer.decode_stream()
-    entries, end = [], 0
-    for id, (value, alternatives) in zip(ids, scores, strict=True):
-        begin, end = end, end + len(decoder.push(id))
-        entries.append(Entry(id, value, alternatives, begin, end))
-    # A prompt may end within a character.
-    entries[-1] = entries[-1]._replace(end=end + len(decoder.finish()))
-    return entries
-
-
 class TokenSpelling:
     """Tokens in JSON: their text, or `bytes:\\xe2` if it is not whole characters."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._vocab = tokenizer.vocab
-        self._known: dict[int, str] = {}
 
     def __getitem__(self, id: int) -> str:
-        if id not in self._known:
-            self._known[id] = self._spell(id)
-        return self._known[id]
-
-    def _spell(self, id: int) -> str:
         data = self._vocab.get(id)
         if data is None:
             return f"<id {id}>"
@@ -157,17 +117,15 @@ class TokenSpelling:
         likeliest = [self.likeliest(entry) for entry in entries]
         return {
             "tokens": [self[entry.id] for entry in entries],
-            "token_logprobs": [_bounded(entry.log_probability) for entry in entries],
+            "token_logprobs": [max(entry.log_probability, _LOWEST) for entry in entries],
             "top_logprobs": [named for named, _ in likeliest],
             "text_offset": [entry.begin for entry in entries],
             "token_ids": [entry.id for entry in entries],
             "top_ids": [ids for _, ids in likeliest],
         }
 
-    def likeliest(self, entry: Entry) -> tuple[dict[str, float] | None, list[int]]:
+    def likeliest(self, entry: Entry) -> tuple[dict[str, float], list[int]]:
         """The likeliest tokens and the chosen one by text, and their ids in the same order."""
-        if entry.log_probability is None:
-            return None, []
         values = dict(entry.alternatives)
         values.setdefault(entry.id, entry.log_probability)
         named: dict[str, float] = {}
@@ -187,13 +145,9 @@ class TokenSpelling:
         ]
         return {"content": content, "refusal": None}
 
-    def _token(self, id: int, log_probability: float | None) -> dict[str, Any]:
-        data = list(self._vocab.get(id, b""))
-        return {"token": self[id], "logprob": _bounded(log_probability), "bytes": data, "id": id}
-
-
-def _bounded(log_probability: float | None) -> float | None:
-    return None if log_probability is None else max(log_probability, _LOWEST)
+    def _token(self, id: int, log_probability: float) -> dict[str, Any]:
+        data, value = list(self._vocab.get(id, b"")), max(log_probability, _LOWEST)
+        return {"token": self[id], "logprob": value, "bytes": data, "id": id}
 
 
 class Form(NamedTuple):
@@ -202,7 +156,6 @@ class Form(NamedTuple):
     id_prefix: str
     object: str
     chunk_object: str
-    """The object in a stream."""
     whole: Callable[[str], dict[str, Any]]
     piece: Callable[[str], dict[str, Any]]
     """The text's field in a whole answer and in an event of a stream."""
@@ -211,7 +164,7 @@ class Form(NamedTuple):
     """The field in the first event of a choice, if it begins with an event of its own."""
 
 
-TEXT_FORM = Form(
+TEXT = Form(
     "cmpl",
     "text_completion",
     "text_completion",
@@ -219,7 +172,7 @@ TEXT_FORM = Form(
     lambda text: {"text": text},
     TokenSpelling.logprobs,
 )
-CHAT_FORM = Form(
+CHAT = Form(
     "chatcmpl",
     "chat.completion",
     "chat.completion.chunk",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,56 +30,40 @@ _STREAM = 0x5E87
 AnyRequest = CompletionRequest | ChatRequest
 
 
-class Prompt(NamedTuple):
-    """What to continue, as ids and, if it is echoed, as text."""
-
-    text: str
-    ids: tuple[int, ...]
-
-
 @dataclass(frozen=True)
 class Plan:
-    """Choice number i continues prompt i // num_choices by request i."""
+    """Request i is for choice number i."""
 
-    prompts: Sequence[Prompt]
-    num_choices: int
+    prompts: Sequence[tuple[int, ...]]
     requests: Sequence[GenerationRequest]
     wanted: GenerationSettings
-    num_alternatives: int
-    echo: bool
-
-    @property
-    def has_logprobs(self) -> bool:
-        return self.num_alternatives >= 0
+    has_logprobs: bool
 
 
-def make_plan(
-    body: AnyRequest, name: str, language_model: LanguageModel, settings: ServerSettings
-) -> Plan:
-    """The plan, or an ApiError that says what is not possible; `name` is the model's."""
+def make_plan(body: AnyRequest, language_model: LanguageModel, settings: ServerSettings) -> Plan:
+    """The plan, or an ApiError that says what is not possible."""
     is_chat = isinstance(body, ChatRequest)
-    most = settings.max_new_tokens
-    wanted = body.settings(most if is_chat else DEFAULT_MAX_TOKENS)
-    if is_chat:
-        # A client that chats names a ceiling, not what it needs.
-        wanted = wanted.model_copy(update={"max_tokens": min(wanted.max_tokens, most)})
-    if wanted.max_tokens > most:
+    most, context = settings.max_new_tokens, language_model.model.config.context_length
+    try:
+        wanted = body.settings(most if is_chat else DEFAULT_MAX_TOKENS)
+    except ConfigError as error:
+        # The sentence begins with the name of a field.
+        raise ApiError(400, str(error), param=str(error).partition(" ")[0]) from error
+    if wanted.max_tokens > most and not is_chat:
         message = f"max_tokens is {excerpt(wanted.max_tokens)}: this server allows at most {most}"
         raise ApiError(400, message, param="max_tokens")
-    prompts = _read_prompts(body, name, language_model, settings)
-    context = language_model.model.config.context_length
-    if is_chat and wanted.past_context == "stop":
-        room = max(1, context - len(prompts[0].ids))
-        wanted = wanted.model_copy(update={"max_tokens": min(wanted.max_tokens, room)})
+    prompts = _read_prompts(body, language_model, settings)
+    if is_chat:
+        # A client that chats names a ceiling, not what it needs.
+        room = max(1, context - len(prompts[0])) if wanted.past_context == "stop" else most
+        wanted = wanted.model_copy(update={"max_tokens": min(wanted.max_tokens, most, room)})
     for prompt in prompts:
-        _check_context(len(prompt.ids), wanted, context, body)
-    try:
-        sampler = wanted.sampler()
-    except ConfigError as error:
-        raise ApiError(400, str(error)) from error
+        if wanted.past_context == "stop" and len(prompt) + wanted.max_tokens > context:
+            raise _too_long(body, len(prompt), wanted.max_tokens, context)
+    sampler = wanted.sampler()
     requests = [
         GenerationRequest(
-            prompt_ids=prompt.ids,
+            prompt_ids=prompt,
             max_tokens=wanted.max_tokens,
             sampler=sampler,
             seed=seed,
@@ -90,15 +74,15 @@ def make_plan(
         for prompt in prompts
         for seed in _seeds_of_choices(wanted.seed, body.num_choices)
     ]
-    return Plan(prompts, body.num_choices, requests, wanted, body.num_alternatives, body.echoes)
+    return Plan(prompts, requests, wanted, body.num_alternatives >= 0)
 
 
 def _read_prompts(
-    body: AnyRequest, name: str, language_model: LanguageModel, settings: ServerSettings
-) -> list[Prompt]:
+    body: AnyRequest, language_model: LanguageModel, settings: ServerSettings
+) -> list[tuple[int, ...]]:
     given: Sequence[str | Sequence[int]]
     if isinstance(body, ChatRequest):
-        given = [_render_chat(body, name, language_model)]
+        given = [_render_chat(body, language_model)]
     elif body.prompt is None or isinstance(body.prompt, str):
         given = [body.prompt or ""]
     elif isinstance(body.prompt[0], int):
@@ -107,51 +91,32 @@ def _read_prompts(
         given = body.prompt
     limit = min(settings.max_choices, settings.client_held)
     if len(given) * body.num_choices > limit:
-        raise ApiError(
-            400,
-            f"{count_of(len(given), 'prompt')} and n = {excerpt(body.num_choices)} ask for more "
-            f"than the {limit} texts that this server generates for one request",
-            param="n",
-        )
-    prompts = [_read_prompt(prompt, language_model, body) for prompt in given]
-    num_echoed = body.num_choices * sum(len(prompt.text) for prompt in prompts if body.echoes)
-    if num_echoed > settings.max_body_bytes:
-        raise ApiError(
-            400,
-            f"the answer would repeat {num_echoed} characters of prompts, more than the "
-            f"{settings.max_body_bytes} that this server sends: leave echo out",
-            param="echo",
-        )
-    return prompts
+        message = f"this server generates at most {limit} texts for one request"
+        raise ApiError(400, message, param="n")
+    return [_read_prompt(prompt, language_model, body) for prompt in given]
 
 
-def _render_chat(body: ChatRequest, name: str, language_model: LanguageModel) -> str:
-    if language_model.tokenizer.chat_template is None:
-        raise ApiError(
-            400,
-            f"{name} has no chat template, so it cannot chat: tune it on conversations with "
-            f"`groundup tune`, or use /v1/completions",
-            param="model",
-            code="no_chat_template",
-        )
+def _render_chat(body: ChatRequest, language_model: LanguageModel) -> str:
     try:
         return chat_prompt(language_model.tokenizer, body.messages)
     except GroundupError as error:
-        raise ApiError(400, str(error), param="messages") from error
+        can_chat = language_model.tokenizer.chat_template is not None
+        code = None if can_chat else "no_chat_template"
+        raise ApiError(400, str(error), param="messages", code=code) from error
 
 
 def _read_prompt(
     prompt: str | Sequence[int], language_model: LanguageModel, body: AnyRequest
-) -> Prompt:
+) -> tuple[int, ...]:
     tokenizer = language_model.tokenizer
     if isinstance(prompt, str):
         ids = tokenizer.encode_to_numpy(prompt)
         context = language_model.model.config.context_length
         # Checked before they become Python integers, each of which takes as much as a line of text.
         if len(ids) > max(MAX_ELEMENTS, context):
-            raise _too_long(body, len(ids), context)
+            raise _too_long(body, len(ids), 1, context)
         try:
-            return Prompt(prompt, tuple(ids.tolist() or language_model.encode_prompt("")))
+            return tuple(ids.tolist() or language_model.encode_prompt(""))
         except ConfigError as error:
             raise ApiError(400, str(error), param=body.subject_field) from error
     unknown = next((id for id in prompt if id not in tokenizer.vocab), None)
@@ -159,35 +124,16 @@ def _read_prompt(
         last = tokenizer.vocab_size - 1
         message = f"id {excerpt(unknown)} is not in the vocabulary (ids 0 to {last})"
         raise ApiError(400, message, param="prompt")
-    return Prompt(tokenizer.decode(prompt) if body.echoes else "", tuple(prompt))
+    return tuple(prompt)
 
 
-def _check_context(size: int, wanted: GenerationSettings, context: int, body: AnyRequest) -> None:
-    """Refuse a prompt of `size` ids that leaves no room for the answer, or cannot be scored."""
-    max_tokens = wanted.max_tokens
-    is_scored = body.echoes and body.num_alternatives >= 0
-    if size + max_tokens <= context or (wanted.past_context == "slide" and not is_scored):
-        return
-    if size > context or (size == context and wanted.past_context == "stop"):
-        raise _too_long(body, size, context)
-    if wanted.past_context == "slide":
-        return
-    raise ApiError(
-        400,
-        f"prompt tokens ({size}) and max_tokens ({max_tokens}) together exceed the model's context "
-        f"of {context}: ask for at most {context - size}, or set past_context to slide",
-        param="max_tokens",
-        code="context_length_exceeded",
-    )
-
-
-def _too_long(body: AnyRequest, size: int, context: int) -> ApiError:
+def _too_long(body: AnyRequest, size: int, max_tokens: int, context: int) -> ApiError:
     return ApiError(
         400,
-        f"the {body.subject} has {count_of(size, 'token')}, but the model's context is {context} "
-        f"and the answer has to fit in too: shorten the {body.subject}, or set past_context to "
-        f"slide (up to {max(MAX_ELEMENTS, context)} tokens)",
-        param=body.subject_field,
+        f"the {body.subject} has {count_of(size, 'token')}, which together with max_tokens "
+        f"({max_tokens}) is more than the model's context of {context}: shorten it, ask for fewer, "
+        f"or set past_context to slide (up to {max(MAX_ELEMENTS, context)} tokens)",
+        param="max_tokens" if size < context else body.subject_field,
         code="context_length_exceeded",
     )
 

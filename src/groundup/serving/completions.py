@@ -16,19 +16,12 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from groundup.serving.api_errors import ApiError, internal_error
-from groundup.serving.choices import (
-    CHAT_FORM,
-    TEXT_FORM,
-    ChoiceText,
-    Piece,
-    TokenSpelling,
-    score_prompt,
-)
+from groundup.serving.choices import CHAT, TEXT, ChoiceText, Piece, TokenSpelling
 from groundup.serving.completion_plan import AnyRequest, Plan, make_plan
 from groundup.serving.protocol import ChatRequest
 
@@ -50,10 +43,6 @@ _CLIENT_LEFT = 499
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
-class _ClientLeftError(Exception):
-    """The client closed the connection before the answer was there."""
-
-
 class Completions:
     """Answers completion requests for one model."""
 
@@ -71,7 +60,7 @@ class Completions:
         self._settings = settings
 
     async def answer(self, request: Request, body: AnyRequest) -> Response:
-        plan_it = functools.partial(make_plan, body, self.name, self.language_model, self._settings)
+        plan_it = functools.partial(make_plan, body, self.language_model, self._settings)
         length = int(request.headers.get("content-length", _LONG_BYTES))
         plan = await asyncio.to_thread(plan_it) if length >= _LONG_BYTES else plan_it()
         running = _Running(self, plan, body, request.scope["client_name"])
@@ -81,17 +70,14 @@ class Completions:
                 news = await _unless_left(request, running.next_pieces())
                 return _EventStream(running.events(news), running.close)
             parts = await _unless_left(request, running.collect())
-        except _ClientLeftError:
+        except BaseException as error:
             running.close()
-            return Response(status_code=_CLIENT_LEFT)
-        except BaseException:
-            running.close()
+            if isinstance(error, ClientDisconnect):
+                return Response(status_code=_CLIENT_LEFT)
             raise
+        render = functools.partial(running.render, parts)
         # With log-probabilities an answer may have megabytes.
-        is_long = plan.echo or plan.has_logprobs
-        content = (
-            await asyncio.to_thread(running.render, parts) if is_long else running.render(parts)
-        )
+        content = await asyncio.to_thread(render) if plan.has_logprobs else render()
         return Response(content, media_type="application/json")
 
 
@@ -104,7 +90,7 @@ class _Running:
         self._scheduler = model.scheduler
         self._spelling = model.spelling
         self._wants_usage = body.wants_usage_chunk
-        self._form = form = CHAT_FORM if isinstance(body, ChatRequest) else TEXT_FORM
+        self._form = form = CHAT if isinstance(body, ChatRequest) else TEXT
         self._frame = {
             "id": f"{form.id_prefix}-{secrets.token_hex(12)}",
             "object": form.chunk_object if body.stream else form.object,
@@ -112,131 +98,89 @@ class _Running:
             "model": model.name,
         }
         self._head = _to_json(self._frame)[:-1]
-        tokenizer, stop = model.language_model.tokenizer, plan.wanted.stop
-        prompts = [prompt for prompt in plan.prompts for _ in range(plan.num_choices)]
-        echoes = [prompt.text if plan.echo else None for prompt in prompts]
         self._texts = [
-            ChoiceText(tokenizer, stop, echo=echo, with_entries=plan.has_logprobs)
-            for echo in echoes
+            ChoiceText(model.language_model.tokenizer, plan.wanted.stop, plan.has_logprobs)
+            for _ in plan.requests
         ]
-        if not plan.wanted.max_tokens:
-            for text in self._texts:
-                text.finish_reason = "length"
-        # Echoed prompts are scored before their choices begin, by calls between engine steps.
-        is_scored = plan.echo and plan.has_logprobs
-        self._scored = [n for n, prompt in enumerate(plan.prompts) if is_scored and prompt.text]
-        score = functools.partial(score_prompt, model.language_model.model, tokenizer)
-        calls = [
-            functools.partial(score, plan.prompts[number].ids, plan.num_alternatives)
-            for number in self._scored
-        ]
-        self._num_calls = self._num_calls_left = len(calls)
-        work: list[Any] = [*calls, *(plan.requests if plan.wanted.max_tokens else ())]
-        self._job = self._scheduler.submit(work, client) if work else None
-        # What choices begin with that needs no score.
-        self._pending = {
-            index: [Piece(echo)] if echo else []
-            for index, echo in enumerate(echoes)
-            if index // plan.num_choices not in self._scored
-        }
+        self._job = self._scheduler.submit(plan.requests, client)
 
     @property
     def is_done(self) -> bool:
-        return not self._num_calls_left and all(text.is_done for text in self._texts)
+        return all(text.is_done for text in self._texts)
 
     async def events(self, news: list[tuple[int, list[Piece]]]) -> AsyncIterator[bytes]:
         """The stream: pieces as they come, the usage if wanted, and [DONE]."""
         try:
             if self._form.opening is not None:
-                opening = {**self._form.opening, "logprobs": None, "finish_reason": None}
-                chunks = [{"index": index, **opening} for index in range(len(self._texts))]
-                yield b"".join(map(self._wrap, chunks))
+                rest = {**self._form.opening, "logprobs": None, "finish_reason": None}
+                yield b"".join(self._wrap({"index": n, **rest}) for n in range(len(self._texts)))
             while True:
-                chunks = [chunk for one in news for chunk in self._chunks(*one)]
-                if chunks:
-                    yield b"".join(map(self._wrap, chunks))
+                if chunks := [self._wrap(chunk) for one in news for chunk in self._chunks(*one)]:
+                    yield b"".join(chunks)
                 if self.is_done:
                     break
                 news = await self.next_pieces()
-        except ApiError as error:
+            if self._wants_usage:
+                yield _event({**self._frame, "choices": [], **self._summary()})
+            yield b"data: [DONE]\n\n"
+        except Exception as error:
+            if not isinstance(error, ApiError):
+                _log.exception("a stream failed")
+                error = internal_error()
             # The status has been sent; clients know an error inside a stream by this shape.
             yield _event(error.body())
-            return
-        except Exception:
-            _log.exception("a stream failed")
-            yield _event(internal_error().body())
-            return
-        if self._wants_usage:
-            yield _event({**self._frame, "choices": [], **self._summary()})
-        yield b"data: [DONE]\n\n"
 
     def _chunks(self, index: int, pieces: list[Piece]) -> Iterator[dict[str, Any]]:
         """One event a token if log-probabilities are wanted, else one for all that has come."""
-        reason = self._texts[index].finish_reason
         groups = [[piece] for piece in pieces] if self._plan.has_logprobs and pieces else [pieces]
         for number, group in enumerate(groups, start=1):
-            end = reason if number == len(groups) else None
+            end = self._texts[index].finish_reason if number == len(groups) else None
             if group or end:
-                yield self._choice(index, group, self._form.piece, end)
+                text = "".join([piece.text for piece in group])
+                yield self._choice(index, self._form.piece(text), group, end)
 
     def _choice(
-        self,
-        index: int,
-        pieces: list[Piece],
-        write: Callable[[str], dict[str, Any]],
-        finish_reason: str | None,
+        self, index: int, field: dict[str, Any], pieces: list[Piece], reason: str | None
     ) -> dict[str, Any]:
         has_logprobs = self._plan.has_logprobs
         logprobs = self._form.logprobs(self._spelling, pieces) if has_logprobs else None
-        field = write("".join([piece.text for piece in pieces]))
-        return {"index": index, **field, "logprobs": logprobs, "finish_reason": finish_reason}
+        return {"index": index, **field, "logprobs": logprobs, "finish_reason": reason}
 
     def _wrap(self, choice: dict[str, Any]) -> bytes:
         return f'data: {self._head},"choices":[{_to_json(choice)}],"usage":null}}\n\n'.encode()
 
     def render(self, parts: list[list[Piece]]) -> bytes:
         """The whole answer, one choice at a time: the encoder holds Python's lock."""
-        write, texts = self._form.whole, self._texts
-        choices = [
-            _to_json(self._choice(index, pieces, write, texts[index].finish_reason))
-            for index, pieces in enumerate(parts)
-        ]
+        choices = []
+        for index, (pieces, text) in enumerate(zip(parts, self._texts, strict=True)):
+            whole = self._form.whole("".join([piece.text for piece in pieces]))
+            choices.append(_to_json(self._choice(index, whole, pieces, text.finish_reason)))
         tail = _to_json(self._summary())[1:]
         return f'{self._head},"choices":[{",".join(choices)}],{tail}'.encode()
 
     def _summary(self) -> dict[str, Any]:
-        num_prompt = sum(len(prompt.ids) for prompt in self._plan.prompts)
+        num_prompt = sum(map(len, self._plan.prompts))
         num_new = sum(text.num_tokens for text in self._texts)
-        usage = {
-            "prompt_tokens": num_prompt,
-            "completion_tokens": num_new,
-            "total_tokens": num_prompt + num_new,
-        }
+        usage = {"prompt_tokens": num_prompt, "completion_tokens": num_new}
+        usage["total_tokens"] = num_prompt + num_new
         seed = self._plan.wanted.seed
         # As it was sent: requests have signed seeds.
         return {"usage": usage, "seed": seed - 2**64 if seed >= 2**63 else seed}
 
     async def next_pieces(self) -> list[tuple[int, list[Piece]]]:
         """Wait for tokens: the choices that have more text now, or have come to their end."""
-        news, self._pending = self._pending, {}
-        if self._job is None:
-            return list(news.items())
+        news: dict[int, list[Piece]] = {}
         for event in await self._job.next_events():
-            index = event.number - self._num_calls
-            if event.error is not None and (index < 0 or not self._texts[index].is_done):
+            index, text = event.number, self._texts[event.number]
+            if text.is_done:
+                continue
+            if event.error is not None:
                 raise event.error
-            if index < 0:
-                self._num_calls_left -= 1
-                number = self._scored[event.number]
-                text = self._plan.prompts[number].text
-                pieces = [Piece(text[entry.begin : entry.end], entry) for entry in event.result]
-                for choice in range(self._plan.num_choices):
-                    news[number * self._plan.num_choices + choice] = list(pieces)
-            elif event.token is not None and not self._texts[index].is_done:
-                news.setdefault(index, []).extend(self._texts[index].push(event.token))
-                if event.token.finish_reason is None and self._texts[index].is_done:
+            if event.token is not None:
+                news.setdefault(index, []).extend(text.push(event.token))
+                if event.token.finish_reason is None and text.finish_reason is not None:
                     # A stop string has come, of which the engine knows nothing.
-                    self._scheduler.cancel([self._job.rows[event.number]])
+                    self._scheduler.cancel([self._job.rows[index]])
         return list(news.items())
 
     async def collect(self) -> list[list[Piece]]:
@@ -250,7 +194,7 @@ class _Running:
 
     def close(self) -> None:
         """Cancel what has not come to its end."""
-        if self._job is not None and not self.is_done:
+        if not self.is_done:
             self._scheduler.cancel(self._job.rows)
 
 
@@ -286,7 +230,7 @@ async def _unless_left(request: Request, awaitable: Awaitable[Result]) -> Result
         await asyncio.wait({work, left}, return_when=asyncio.FIRST_COMPLETED)
         if work.done():
             return work.result()
-        raise _ClientLeftError
+        raise ClientDisconnect
     finally:
         work.cancel()
         left.cancel()

@@ -1,18 +1,15 @@
-"""What waits and runs in the scheduler: a job is one request, a row is one sequence or one call.
+"""What waits and runs in the scheduler: a job is one request, a row is one of its sequences.
 
-Rows wait in a FairQueue. The engine's thread puts new tokens into an Outbox, which hands them to
-their jobs in the event loop.
+The engine's thread puts new tokens into an Outbox; it hands them to their jobs in the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-import collections
 import contextlib
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from groundup.serving.api_errors import ApiError
 
@@ -25,11 +22,11 @@ _PATIENCE_SECONDS = 0.01
 
 @dataclass(eq=False)
 class Row:
-    """Sequence or call number `index` of its job."""
+    """Sequence number `index` of its job."""
 
     job: Job
     index: int
-    work: GenerationRequest | Callable[[], Any]
+    request: GenerationRequest
     # The rest belongs to the scheduler's thread, except is_cancelled, which a client sets.
     handle: int | None = None
     num_new: int = 0
@@ -37,11 +34,10 @@ class Row:
 
 
 class Event(NamedTuple):
-    """A new token of a row, the result of its call, or the error that ended it."""
+    """A new token of a row, or the error that ended it."""
 
     number: int
     token: NewToken | None = None
-    result: Any = None
     error: ApiError | None = None
 
 
@@ -53,9 +49,8 @@ class Job:
     rows: list[Row] = field(default_factory=list)
     submitted: float = field(default_factory=time.perf_counter)
 
-    def __post_init__(self) -> None:
-        self._events: list[Event] = []
-        self._has_events = asyncio.Event()
+    _events: list[Event] = field(default_factory=list)
+    _has_events: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def next_events(self) -> list[Event]:
         """Wait for something to happen; all that has happened since the last call."""
@@ -86,65 +81,20 @@ class Outbox:
         self._events.setdefault(row.job, []).append(event)
         self._is_urgent |= is_urgent
 
-    def send_if_due(self) -> None:
-        if self._is_urgent or time.perf_counter() - self._last_sent >= _PATIENCE_SECONDS:
+    def send_if_due(self, is_last: bool = False) -> None:
+        is_late = time.perf_counter() - self._last_sent >= _PATIENCE_SECONDS
+        if is_last or self._is_urgent or is_late:
             self.send()
 
     def send(self) -> None:
-        if self._events:
-            # Nobody waits on a closed loop.
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._hand_over, self._events)
-        self._events = {}
+        events, self._events = self._events, {}
+
+        def hand_over() -> None:
+            for job, items in events.items():
+                job.receive(items)
+
+        # Nobody waits on a closed loop.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(hand_over)
         self._is_urgent = False
         self._last_sent = time.perf_counter()
-
-    @staticmethod
-    def _hand_over(events: dict[Job, list[Event]]) -> None:
-        for job, items in events.items():
-            job.receive(items)
-
-
-class FairQueue:
-    """Rows of many clients, who take turns; those of one client leave in the order they came."""
-
-    def __init__(self) -> None:
-        # The client whose turn is longest ago comes first.
-        self._rows: dict[str, collections.deque[Row]] = {}
-
-    def __len__(self) -> int:
-        return sum(map(len, self._rows.values()))
-
-    def __iter__(self) -> Iterator[Row]:
-        for rows in self._rows.values():
-            yield from rows
-
-    def count(self, client: str) -> int:
-        return len(self._rows.get(client, ()))
-
-    def push(self, row: Row) -> None:
-        self._rows.setdefault(row.job.client, collections.deque()).append(row)
-
-    def heads(self) -> Iterator[Row]:
-        """The first row of each client, in the order of their turns."""
-        return (rows[0] for rows in self._rows.values())
-
-    def pop(self, row: Row) -> None:
-        """Take out a client's first row; its next turn comes after those of all who wait now."""
-        rows = self._rows.pop(row.job.client)
-        rows.popleft()
-        if rows:
-            self._rows[row.job.client] = rows
-
-    def remove(self, row: Row) -> bool:
-        """Take out a row wherever it is; whether it was there."""
-        rows = self._rows.get(row.job.client)
-        if rows is None or row not in rows:
-            return False
-        rows.remove(row)
-        if not rows:
-            del self._rows[row.job.client]
-        return True
-
-    def clear(self) -> None:
-        self._rows.clear()

@@ -13,6 +13,7 @@ import errno
 import gc
 import ipaddress
 import logging
+import re
 import resource
 import signal
 import socket
@@ -204,9 +205,9 @@ def raise_file_limit(max_connections: int) -> int:
     """Let the process open as many files as it may; how many connections that allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH_FILES)
-    if 0 <= soft < wanted:
-        # Some systems promise more than they let a process have.
-        with contextlib.suppress(ValueError, OSError):
+    # Some systems promise more than they let a process have.
+    with contextlib.suppress(ValueError, OSError):
+        if 0 <= soft < wanted:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             soft = wanted
     return max_connections if soft < 0 else max(1, min(max_connections, soft - _OTHER_FILES))
@@ -216,11 +217,10 @@ def _check_rows(language_model: LanguageModel, max_rows: int) -> None:
     """Refuse more rows than there is free memory for their keys and values."""
     import torch
 
-    config, device = language_model.model.config, language_model.model.device
-    size = next(language_model.model.parameters()).element_size()
-    row_bytes = 2 * config.num_layers * config.key_value_heads * config.d_head * size
-    row_bytes *= config.context_length
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory_bytes()
+    config, weight = language_model.model.config, language_model.model.output_weight
+    row_bytes = 2 * config.num_layers * config.key_value_heads * config.d_head
+    row_bytes *= config.context_length * weight.element_size()
+    free = torch.cuda.mem_get_info(weight.device)[0] if weight.is_cuda else free_memory_bytes()
     if max_rows * row_bytes > free:
         raise ConfigError(
             f"{max_rows} rows take {show_bytes(max_rows * row_bytes)} for their context of "
@@ -231,9 +231,7 @@ def _check_rows(language_model: LanguageModel, max_rows: int) -> None:
 
 def free_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
     """Memory that can be had without swapping; all of the machine's if the system does not say."""
-    total = memory_bytes()
-    with contextlib.suppress(OSError, StopIteration):
-        lines = meminfo.read_text("ascii").splitlines()
-        available = next(line for line in lines if line.startswith("MemAvailable:"))
-        return min(total, int(available.split()[1]) * 1024)
-    return total
+    with contextlib.suppress(OSError):
+        if found := re.search(r"MemAvailable: +(\d+) kB", meminfo.read_text("ascii")):
+            return min(memory_bytes(), int(found[1]) * 1024)
+    return memory_bytes()

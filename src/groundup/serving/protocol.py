@@ -9,10 +9,10 @@ from __future__ import annotations
 import secrets
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, StrictInt, StrictStr, ValidationInfo, field_validator, model_validator
+from pydantic import Field, StrictInt, StrictStr, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from groundup.errors import ConfigError, DataError
+from groundup.errors import DataError
 from groundup.generation.request import GenerationSettings, PastContext
 from groundup.serving.api_errors import OUT_OF_BOUNDS
 from groundup.serving.bodies import Body
@@ -23,11 +23,10 @@ MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 1000
 
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 Ids = Annotated[list[StrictInt], Field(min_length=1, fail_fast=True)]
 StopString = Annotated[StrictStr, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 NumLogprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
-NumTokens = Annotated[int, Field(ge=0)]
+NumTokens = Annotated[int, Field(ge=1)]
 
 
 def out_of_bounds(message: object) -> PydanticCustomError:
@@ -43,7 +42,10 @@ class StreamOptions(Body):
 
 
 class GenerationBody(Body):
-    """How to continue what is given; `null` stands for a field's default."""
+    """How to continue what is given; `null` stands for a field's default.
+
+    `GenerationSettings` checks the numbers.
+    """
 
     # What is continued, for error messages: a word and the field's name.
     subject: ClassVar[str]
@@ -51,8 +53,8 @@ class GenerationBody(Body):
 
     model: str | None = None
     max_tokens: NumTokens | None = None
-    temperature: Finite | None = None
-    top_p: Finite | None = None
+    temperature: float | None = None
+    top_p: float | None = None
     n: int | None = Field(None, ge=1)
     stop: (
         StopString
@@ -65,31 +67,21 @@ class GenerationBody(Body):
     # Accepted without effect.
     user: str | None = None
     # Refused unless empty: ignoring them would give another text than the one asked for.
-    presence_penalty: Finite | None = None
-    frequency_penalty: Finite | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
     logit_bias: dict[str, Any] | None = None
     # Not OpenAI's.
     top_k: int | None = None
-    min_p: Finite | None = None
-    repetition_penalty: Finite | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
     past_context: PastContext | None = None
-
-    @field_validator("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-    @classmethod
-    def _check_rule(cls, value: Any, info: ValidationInfo) -> Any:
-        # The sampling rules know their own bounds.
-        if value is not None:
-            try:
-                GenerationSettings(**{str(info.field_name): value}).sampler()
-            except ConfigError as error:
-                raise out_of_bounds(error) from error
-        return value
 
     @field_validator(
         "presence_penalty",
         "frequency_penalty",
         "logit_bias",
         "suffix",
+        "echo",
         "tools",
         "response_format",
         check_fields=False,
@@ -114,11 +106,6 @@ class GenerationBody(Body):
     def num_alternatives(self) -> int:
         """How many of the likeliest tokens to return with each; below 0, no log-probabilities."""
         raise NotImplementedError
-
-    @property
-    def echoes(self) -> bool:
-        """Whether the answer begins with the prompt."""
-        return False
 
     @property
     def wants_usage_chunk(self) -> bool:
@@ -151,10 +138,11 @@ class CompletionRequest(GenerationBody):
         | None
     ) = None
     logprobs: NumLogprobs | None = None
-    echo: bool | None = None
     # Only equal to n.
     best_of: int | None = Field(None, ge=1)
+    # Refused unless empty, as above.
     suffix: str | None = None
+    echo: bool | None = None
 
     @model_validator(mode="after")
     def _check_best_of(self) -> CompletionRequest:
@@ -165,10 +153,6 @@ class CompletionRequest(GenerationBody):
     @property
     def num_alternatives(self) -> int:
         return -1 if self.logprobs is None else self.logprobs
-
-    @property
-    def echoes(self) -> bool:
-        return bool(self.echo)
 
 
 class ChatRequest(GenerationBody):

@@ -8,11 +8,9 @@ spelling of a name leads elsewhere.
 import contextlib
 import datetime
 import json
+import math
 import os
-import re
 import time
-from array import array
-from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import chain, repeat
 from pathlib import Path
@@ -31,10 +29,9 @@ from groundup.runs.metrics import Metrics
 from groundup.runs.metrics_file import MetricsReader, Newest, read_newest
 from groundup.runs.outcome import judge
 from groundup.runs.plain_files import file_signature
-from groundup.serving.api_errors import ApiError, invalid_request
+from groundup.serving.api_errors import ApiError, excerpt, invalid_request
 
 _SUMMARY = ("step", "tokens", "loss", "validation_loss", "tokens_per_second", "wall_seconds")
-_POSITIONS = frozenset({"step", "tokens", "wall_seconds"})
 _INTEGERS = frozenset({"step", "tokens", "memory_bytes"})
 
 # A run is expected to write a line at least this often.
@@ -51,65 +48,56 @@ class _Query(BaseModel):
     limit: int | None = Field(None, ge=100, le=100_000)
 
 
-class RunsApi:
+def runs_routes(runs_folder: Path, served: str | None = None) -> list[Route]:
     """The routes over one folder; the page shows the run named `served` first."""
+    runs_folder = Path(runs_folder).absolute()
 
-    def __init__(self, runs_folder: Path, served: str | None = None) -> None:
-        self._folder = Path(runs_folder).absolute()
-        self._served = served
-
-    def routes(self) -> list[Route]:
-        return [
-            Route("/api/runs", self._list_runs),
-            Route("/api/runs/{name}", self._show_run),
-            Route("/api/runs/{name}/metrics", self._show_metrics),
-        ]
+    def find(request: Request) -> RunFolder:
+        name = request.path_params["name"]
+        for folder in find_runs(runs_folder):
+            if folder.path.name == name:
+                return folder
+        raise ApiError(404, f"run {excerpt(name)} does not exist here", code="run_not_found")
 
     # Not coroutines: they read files, so Starlette calls them in its threads.
-    def _list_runs(self, request: Request) -> Response:
-        runs = [summarize(folder) for folder in find_runs(self._folder)]
+    def list_runs(request: Request) -> Response:
+        runs = [summarize(folder) for folder in find_runs(runs_folder)]
         runs.sort(key=lambda run: run["started"] or run["updated"] or 0.0, reverse=True)
-        folder, now = self._folder.name, time.time()
-        return _answer({"runs": runs, "served": self._served, "folder": folder, "now": now})
+        found = {"runs": runs, "served": served, "folder": runs_folder.name, "now": time.time()}
+        return _answer(found)
 
-    def _show_run(self, request: Request) -> Response:
-        return _answer(describe(self._find(request)))
+    def show_run(request: Request) -> Response:
+        return _answer(describe(find(request)))
 
-    def _show_metrics(self, request: Request) -> Response:
-        reader = _reader_of(self._find(request).metrics_file)
+    def show_metrics(request: Request) -> Response:
+        reader = _reader_of(find(request).metrics_file)
         try:
             query = _Query.model_validate(dict(request.query_params))
         except ValidationError as error:
             raise invalid_request(error) from error
         return _answer(lines_after(reader, query.after, query.version, query.limit))
 
-    def _find(self, request: Request) -> RunFolder:
-        name = request.path_params["name"]
-        for folder in find_runs(self._folder):
-            if folder.path.name == name:
-                return folder
-        message = f"run {name[:200]!r} does not exist here"
-        raise ApiError(404, message, param="name", code="run_not_found")
+    return [
+        Route("/api/runs", list_runs),
+        Route("/api/runs/{name}", show_run),
+        Route("/api/runs/{name}/metrics", show_metrics),
+    ]
 
 
 def find_runs(runs_folder: Path) -> list[RunFolder]:
     """Every run folder directly below `runs_folder`, by name."""
     try:
         with os.scandir(runs_folder) as entries:
-            names = sorted(entry.name for entry in entries if _is_own_folder(entry))
+            names = sorted(
+                entry.name
+                for entry in entries
+                # Names on disk need not be text.
+                if entry.name.isprintable() and entry.is_dir(follow_symlinks=False)
+            )
     except OSError:
         return []
     folders = (RunFolder(runs_folder / name, follow_links=False) for name in names)
     return [folder for folder in folders if folder.is_begun()]
-
-
-def _is_own_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        # Names on disk need not be text.
-        entry.name.encode("utf-8")
-        return not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
-    except (OSError, UnicodeEncodeError):
-        return False
 
 
 def summarize(folder: RunFolder) -> dict[str, Any]:
@@ -150,10 +138,7 @@ def status_of(
         return "running", "Training." if step else "Started; no metrics yet."
     if state != "killed":
         return "stalled", "No new metrics for much longer than usual."
-    if step is None and file_signature(folder.log_file) is None:
-        return "stopped", "The folder has no metrics."
-    message = "No process holds this run: it was killed, or it trains on another machine."
-    return "failed", message
+    return "failed", "No process holds this run: it was killed, or it trains on another machine."
 
 
 def last_change(folder: RunFolder) -> float | None:
@@ -167,7 +152,13 @@ def describe(folder: RunFolder) -> dict[str, Any]:
     """Everything except the curves."""
     settings = _read_small(folder)[0]
     with _reader_of(folder.metrics_file).reading() as metrics:
-        samples = _samples(metrics, settings.get("samples.prompts"))
+        prompts = settings.get("samples.prompts")
+        prompts = prompts if isinstance(prompts, list) else []
+        samples = [
+            {"step": sample.step, "prompt": str(prompt), "text": text}
+            for sample in metrics.samples
+            for text, prompt in zip(sample.texts, chain(prompts, repeat("")), strict=False)
+        ]
         health = _health(metrics)
     return {
         **summarize(folder),
@@ -186,7 +177,7 @@ def lines_after(
     with reader.reading() as metrics:
         total = metrics.num_lines
         is_restarted = after > total or (after > 0 and version not in (None, reader.version))
-        kept = thin(metrics.columns, 0 if is_restarted else after, total, limit, metrics.reasons)
+        kept = thin(metrics, 0 if is_restarted else after, limit)
         return {
             "lines": [_line(metrics, index) for index in kept],
             "next": total,
@@ -195,53 +186,28 @@ def lines_after(
         }
 
 
-def thin(
-    columns: Mapping[str, "array[float]"],
-    first: int,
-    stop: int,
-    limit: int | None,
-    always: Iterable[int] = (),
-) -> list[int]:
-    """The line numbers to keep of `first` to `stop`: all, or about `limit` with the extremes.
-
-    For each metric the lines are cut into spans of equal count, and the minimum and the maximum of
-    every span are kept, so that a spike of one line is still seen. Half of the limit is the loss's.
-
-    columns: each metric's values by line number, NaN if a line has none.
-    always: line numbers to keep in any case.
-    """
-    if limit is None or stop - first <= limit:
-        return list(range(first, stop))
-    metrics = [name for name in columns if name not in _POSITIONS]
-    kept = {first, stop - 1, *(index for index in always if first <= index < stop)}
-    for name in metrics:
-        num_lines = limit / 2 if name == "loss" else limit / 2 / max(1, len(metrics) - 1)
-        num_spans = max(1, int(num_lines / 2))
-        values = numpy.array(columns[name][first:stop])
-        present = numpy.flatnonzero(numpy.isfinite(values))
-        if len(present) > 2 * num_spans:
-            spans = numpy.array_split(present, num_spans)
-            extremes = [span[find(values[span])] for span in spans for find in _EXTREMES]
-            present = numpy.array([present[0], present[-1], *extremes])
-        kept.update((first + present).tolist())
-    return sorted(kept)
-
-
-_EXTREMES = (numpy.argmin, numpy.argmax)
+def thin(metrics: Metrics, first: int, limit: int | None) -> list[int]:
+    """The line numbers to keep from `first` on: all, or about `limit` of which the loss is lowest
+    and highest, with those of evaluations and skipped steps."""
+    numbers = numpy.arange(first, metrics.num_lines)
+    if limit is None or len(numbers) <= limit:
+        return list(map(int, numbers))
+    columns = (metrics.columns.get(name, [math.nan]) for name in ("loss", "validation_loss"))
+    losses, validation = (
+        numpy.nan_to_num(numpy.array(one)) * numpy.ones(metrics.num_lines) for one in columns
+    )
+    spans = numpy.array_split(numbers, limit // 2)
+    kept = {span[find(losses[span])] for span in spans for find in (numpy.argmin, numpy.argmax)}
+    always = {*metrics.reasons, *numpy.flatnonzero(validation).tolist()}
+    kept |= {numbers[0], numbers[-1], *always.intersection(numbers.tolist())}
+    return sorted(map(int, kept))
 
 
 def as_json(value: Any) -> bytes:
     """JSON that any client can read, whatever a file held: what is no finite number is null."""
     text = json.dumps(value, default=str, skipkeys=True)
-    if re.search(r"NaN|Infinity|\d{309}", text):
-        # JavaScript takes an integer of 309 digits for infinite.
-        text = json.dumps(
-            json.loads(
-                text,
-                parse_constant=lambda name: None,
-                parse_int=lambda digits: int(digits) if len(digits) < 309 else None,
-            )
-        )
+    if "NaN" in text or "Infinity" in text:
+        text = json.dumps(json.loads(text, parse_constant=lambda name: None))
     return text.encode("ascii")
 
 
@@ -257,7 +223,7 @@ def _reader_of(path: Path) -> MetricsReader:
 
 
 def _health(metrics: Metrics) -> dict[str, Any]:
-    lowest = {name: metrics.lowest(name) for name in ("loss", "validation_loss")}
+    best = ((name, metrics.lowest(name)) for name in ("loss", "validation_loss"))
     return {
         "num_lines": metrics.num_lines,
         "num_damaged_lines": metrics.num_damaged,
@@ -268,7 +234,7 @@ def _health(metrics: Metrics) -> dict[str, Any]:
         ],
         "best": {
             name: None if found is None else {"value": found[0], "step": found[1]}
-            for name, found in lowest.items()
+            for name, found in best
         },
         "memory_bytes": metrics.last("memory_bytes"),
     }
@@ -283,15 +249,6 @@ def _line(metrics: Metrics, index: int) -> dict[str, Any]:
     if index in metrics.reasons:
         line |= {"skipped": True, "reason": metrics.reasons[index]}
     return line
-
-
-def _samples(metrics: Metrics, prompts: Any) -> list[dict[str, Any]]:
-    known = prompts if isinstance(prompts, list) else []
-    return [
-        {"step": sample.step, "prompt": str(prompt), "text": text}
-        for sample in metrics.samples
-        for text, prompt in zip(sample.texts, chain(known, repeat("")), strict=False)
-    ]
 
 
 _Small = tuple[dict[str, Any], Newest, float | None, int | None]

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import itertools
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from groundup.errors import GroundupError
 from groundup.generation.sampling import not_finite
 from groundup.serving.api_errors import ApiError, internal_error
-from groundup.serving.jobs import Event, FairQueue, Job, Outbox, Row
+from groundup.serving.jobs import Event, Job, Outbox, Row
 
 if TYPE_CHECKING:
     from groundup.generation import Engine, GenerationRequest
@@ -43,7 +44,8 @@ class Scheduler:
         self._make_engine = make_engine
         self._settings = settings
         self._wake = threading.Condition()
-        self._waiting = FairQueue()
+        # By client, the one whose turn is longest ago first.
+        self._waiting: dict[str, collections.deque[Row]] = {}
         self._running: dict[int, Row] = {}
         # Rows that each client holds: admitted and not yet free.
         self._held: collections.Counter[str] = collections.Counter()
@@ -72,22 +74,13 @@ class Scheduler:
         self._engine = self._make_engine()
         self._thread.start()
 
-    def submit(
-        self, work: Sequence[GenerationRequest | Callable[[], Any]], client: str = ""
-    ) -> Job:
-        """Queue all of the work of one request, or nothing. Called in the event loop, as `cancel`.
-
-        work: sequences to generate, and functions to call between two steps, when the model is
-            free. Calls beside sequences need no room of their own.
-        client: clients take turns.
-        """
+    def submit(self, requests: Sequence[GenerationRequest], client: str = "") -> Job:
+        """Queue all sequences of a request, or none. Called in the event loop, as `cancel`."""
         job = Job(client)
-        job.rows = [Row(job, index, one) for index, one in enumerate(work)]
-        num_sequences = sum(not callable(one) for one in work)
+        job.rows = [Row(job, index, one) for index, one in enumerate(requests)]
         with self._wake:
-            self._check_room(client, num_sequences or len(work))
-            for row in job.rows:
-                self._waiting.push(row)
+            self._check_room(client, len(requests))
+            self._waiting.setdefault(client, collections.deque()).extend(job.rows)
             self._wake.notify()
         return job
 
@@ -96,7 +89,9 @@ class Scheduler:
         with self._wake:
             for row in rows:
                 row.is_cancelled = True
-                if not self._waiting.remove(row):
+                if row in self._waiting.get(row.job.client, ()):
+                    self._take(row)
+                else:
                     self._cancelled.append(row)
             self._wake.notify()
 
@@ -121,7 +116,7 @@ class Scheduler:
     @property
     def num_waiting(self) -> int:
         with self._wake:
-            return len(self._waiting)
+            return sum(map(len, self._waiting.values()))
 
     @property
     def num_running(self) -> int:
@@ -136,12 +131,12 @@ class Scheduler:
 
     def _check_room(self, client: str, num_wanted: int) -> None:
         if self._is_broken:
-            raise _unavailable("the engine has failed: the server must be started again")
+            raise _unavailable("the engine has failed: start the server again")
         if self._is_refusing:
             raise _unavailable("the server is stopping")
         settings = self._settings
         num_all = self.num_waiting + self.num_running + num_wanted
-        num_own = self._waiting.count(client) + self._held[client] + num_wanted
+        num_own = len(self._waiting.get(client, ())) + self._held[client] + num_wanted
         if num_all > settings.max_rows + settings.max_queue or num_own > settings.client_held:
             message = "too many requests are waiting: try again later"
             raise ApiError(429, message, code="queue_full", headers={"Retry-After": "2"})
@@ -156,11 +151,8 @@ class Scheduler:
                 cancelled, self._cancelled = self._cancelled, []
             if not self._work(cancelled):
                 self._replace_engine()
-            if self._running:
-                self._outbox.send_if_due()
-            else:
-                self._outbox.send()
-        self._fail_everyone(_unavailable("the server stopped"))
+            self._outbox.send_if_due(is_last=not self._running)
+        self._fail(_unavailable("the server stopped"), with_waiting=True)
 
     def _work(self, cancelled: Sequence[Row]) -> bool:
         """One round: rows leave, rows join, everyone gets a token; whether the engine works."""
@@ -184,56 +176,53 @@ class Scheduler:
         return True
 
     def _admit(self) -> list[Row]:
-        """As many as there are free rows and time to read their prompts, and at most one call."""
+        """As many as there are free rows and time to read their prompts."""
         admitted: list[Row] = []
         prompts: set[int] = set()
         num_ids = 0
         with self._wake:
             while (row := self._next_row()) is not None:
-                if not callable(row.work):
-                    # The engine reads a prompt once for all the rows that begin with it.
-                    prompt = row.work.prompt_ids
-                    num_ids += 0 if id(prompt) in prompts else len(prompt)
-                    prompts.add(id(prompt))
-                    if admitted and num_ids > _PROMPT_IDS_A_STEP:
-                        break
-                self._waiting.pop(row)
+                # The engine reads a prompt once for all the rows that begin with it.
+                prompt = row.request.prompt_ids
+                num_ids += 0 if id(prompt) in prompts else len(prompt)
+                prompts.add(id(prompt))
+                if admitted and num_ids > _PROMPT_IDS_A_STEP:
+                    break
+                self._take(row)
                 self._held[row.job.client] += 1
                 admitted.append(row)
-                if callable(row.work):
-                    break
         return admitted
 
     def _next_row(self) -> Row | None:
-        """Of the clients that may begin something now, the next one of the one that holds least."""
-        has_room = self.num_running < self._settings.max_rows
-        limit = self._settings.client_rows
-        heads = [
-            row
-            for row in self._waiting.heads()
-            if callable(row.work) or (has_room and self._held[row.job.client] < limit)
-        ]
-        return min(heads, key=lambda row: self._held[row.job.client], default=None)
+        """Of the clients that may have another row, the next one of the one that holds least."""
+        if self.num_running >= self._settings.max_rows:
+            return None
+        clients = [one for one in self._waiting if self._held[one] < self._settings.client_rows]
+        client = min(clients, key=self._held.__getitem__, default=None)
+        return None if client is None else self._waiting[client][0]
+
+    def _take(self, row: Row) -> None:
+        """Out of the queue; its client's next turn comes after those of all who wait now."""
+        rows = self._waiting.pop(row.job.client)
+        rows.remove(row)
+        if rows:
+            self._waiting[row.job.client] = rows
 
     def _begin(self, row: Row) -> None:
-        """Make the call, or let the sequence join; what cannot be begun fails alone."""
+        """Let the sequence join; what cannot be begun fails alone."""
         try:
-            if callable(row.work):
-                self._outbox.put(row, Event(row.index, result=row.work()))
-                self._free(row)
-                return
-            row.handle = self._engine.add(row.work)
-        except Exception as error:
-            told = internal_error()
-            if isinstance(error, GroundupError) and not callable(row.work):
-                told = ApiError(400, str(error))
+            row.handle = self._engine.add(row.request)
+        except Exception as problem:
+            error = internal_error()
+            if isinstance(problem, GroundupError):
+                error = ApiError(400, str(problem))
             else:
                 _log.exception("a request could not be begun")
-            self._outbox.put(row, Event(row.index, error=told))
+            self._outbox.put(row, Event(row.index, error=error))
             self._free(row)
-            return
-        self._running[row.handle] = row
-        self._prompt_tokens.inc(len(row.work.prompt_ids))
+        else:
+            self._running[row.handle] = row
+            self._prompt_tokens.inc(len(row.request.prompt_ids))
 
     def _step(self) -> None:
         if self._last_step is None:
@@ -264,19 +253,13 @@ class Scheduler:
         client = row.job.client
         with self._wake:
             self._held[client] -= 1
-            if not self._held[client]:
-                del self._held[client]
+            # Without zeros.
+            self._held = +self._held
 
     def _replace_engine(self) -> None:
         """Fail what was running and make a new engine."""
         self._engine_failures.inc()
-        for row in self._running.values():
-            self._outbox.put(row, Event(row.index, error=internal_error()))
-            # The new engine may give the same handle to another row.
-            row.handle = None
-        with self._wake:
-            self._running.clear()
-            self._held.clear()
+        self._fail(internal_error(), with_waiting=False)
         self._last_step = None
         # The memory of the old one must be free before the new one asks for as much.
         del self._engine
@@ -285,14 +268,19 @@ class Scheduler:
         except Exception:
             _log.exception("the engine cannot be replaced: every request is refused from now on")
             self._is_broken = True
-            self._fail_everyone(internal_error())
+            self._fail(internal_error(), with_waiting=True)
 
-    def _fail_everyone(self, error: ApiError) -> None:
+    def _fail(self, error: ApiError, *, with_waiting: bool) -> None:
         with self._wake:
-            for row in (*self._running.values(), *self._waiting):
+            rows = list(self._running.values())
+            if with_waiting:
+                rows += itertools.chain.from_iterable(self._waiting.values())
+                self._waiting.clear()
+            for row in rows:
+                # A new engine may give the same handle to another row.
+                row.handle = None
                 self._outbox.put(row, Event(row.index, error=error))
             self._running.clear()
-            self._waiting.clear()
             self._held.clear()
         self._outbox.send()
 
