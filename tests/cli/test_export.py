@@ -38,4 +38,3 @@ def test_a_file_for_llama_cpp_and_its_options(tmp_path: Path) -> None:
     words = ["export", "runs/small", "--to", "gguf", out, "--dtype", "float16"]
     assert main([*words, "--checkpoint", "best"]) == 0
     assert main([*words, "--checkpoint", "8", "--force"]) == 0
-    assert "| step | 8 |" in (tmp_path / "small.md").read_text("utf-8")

@@ -157,7 +157,7 @@ def test_every_setting_has_a_rule() -> None:
 def test_a_setting_without_a_rule_passes_at_its_default_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delitem(RULES, "dropout")  # type: ignore[arg-type]
+    monkeypatch.delitem(RULES, "dropout")
     check_exportable(ModelConfig())
     with pytest.raises(ConfigError, match=r"dropout is 0\.5"):
         check_exportable(ModelConfig(dropout=0.5))

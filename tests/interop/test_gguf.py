@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from groundup.errors import ConfigError, MissingExtraError, TokenizerError
+from groundup.files import hash_file
 from groundup.generation import LanguageModel
 from groundup.interop import export_gguf, export_huggingface
 from groundup.tokenizer import Tokenizer
@@ -194,7 +195,7 @@ def test_tokenizers_that_llama_cpp_would_read_otherwise_are_refused(
     def refusal(name: str, made: Tokenizer) -> str:
         with pytest.raises((TokenizerError, ConfigError)) as raised:
             export_gguf(make_run(name, tokenizer=made), tmp_path / "out.gguf")
-        assert not (tmp_path / "out.gguf").exists() and not (tmp_path / "out.md").exists()
+        assert not (tmp_path / "out.gguf").exists()
         return str(raised.value)
 
     for number, pattern in enumerate(["cl100k", "o200k", r"\w+|\W+"]):
@@ -222,35 +223,35 @@ def test_whole_words_matter_only_where_merges_miss_one(make_run: MakeRun, tmp_pa
         export_gguf(make_run("missed", tokenizer=missed), tmp_path / "missed.gguf")
 
 
-def test_a_folder_holds_file_and_card_and_a_file_has_its_card_beside_it(
-    make_run: MakeRun, tmp_path: Path
-) -> None:
-    run, out, file = make_run(), tmp_path / "out", tmp_path / "models" / "one.gguf"
-    assert export_gguf(run, out) == ["README.md", "tiny.gguf"]
-    assert export_gguf(run, file) == ["one.gguf", "one.md"]
-    before = file.read_bytes()
-    for target, complaint in ((out, "not empty"), (file, r"one.gguf exists.*--force")):
-        with pytest.raises(ConfigError, match=complaint):
-            export_gguf(run, target, dtype="float16")
-        assert file.read_bytes() == before
-        export_gguf(run, target, dtype="float16", force=True)
-    assert len(file.read_bytes()) < len(before)
-    assert sorted(one.name for one in file.parent.iterdir()) == ["one.gguf", "one.md"]
-
-
-def test_a_file_that_cannot_be_put_in_place_leaves_no_card(
+def test_a_file_is_replaced_by_force_alone_and_never_by_half(
     make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, file = make_run(), tmp_path / "one.gguf"
+    run, file = make_run(), tmp_path / "models" / "one.gguf"
+    assert export_gguf(run, file) == ["one.gguf"]
+    before = file.read_bytes()
+    for target in (file, tmp_path / "one", tmp_path):
+        with pytest.raises(ConfigError, match=target.name):
+            export_gguf(run, target, dtype="float16")
 
     def replace(source: Any, target: Any) -> None:
         raise OSError("no room")
 
     with monkeypatch.context() as patched, pytest.raises(OSError, match="no room"):
         patched.setattr("os.replace", replace)
-        export_gguf(run, file)
-    assert not list(tmp_path.glob("one*"))
-    assert export_gguf(run, file) == ["one.gguf", "one.md"]
+        export_gguf(run, file, dtype="float16", force=True)
+    assert file.read_bytes() == before and len(list(file.parent.iterdir())) == 1
+    export_gguf(run, file, dtype="float16", force=True)
+    assert len(file.read_bytes()) < len(before)
+
+
+def test_the_lineage_is_told(make_run: MakeRun, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    run = make_run()
+    export_gguf(run, tmp_path / "tiny.gguf")
+    keys, _ = read(tmp_path / "tiny.gguf")
+    weights = run / "checkpoints" / "step_000007" / "model.safetensors"
+    assert keys["groundup.checkpoint_weights"] == hash_file(weights)
+    assert keys["groundup.tokenizer"] == tokenizer.definition.content_id()
+    assert "36,768 parameters" in keys["general.description"]
 
 
 def test_without_the_package_the_extra_is_named(

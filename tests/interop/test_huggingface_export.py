@@ -1,7 +1,6 @@
 """A run exported to Hugging Face is the same model in the real transformers."""
 
 import json
-import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 import torch
 
 from groundup.checkpoint import CheckpointFolder
-from groundup.errors import CheckpointError, ConfigError
+from groundup.errors import ConfigError
 from groundup.generation import LanguageModel
 from groundup.interop import export_huggingface, huggingface_export
 from groundup.tokenizer import Tokenizer
@@ -96,16 +95,6 @@ def test_half_precision_is_the_float32_model_rounded(
         assert torch.equal(half[name], weight.to(getattr(torch, dtype))), name
 
 
-def test_shards_hold_what_one_file_holds(make_run: MakeRun, tmp_path: Path) -> None:
-    run = make_run()
-    export_huggingface(run, tmp_path / "one")
-    names = export_huggingface(run, tmp_path / "many", max_shard_bytes=20_000)
-    shards = [name for name in names if name.endswith(".safetensors")]
-    assert len(shards) > 2 and shards[0] == f"model-00001-of-{len(shards):05d}.safetensors"
-    one, many = load(tmp_path / "one").state_dict(), load(tmp_path / "many").state_dict()
-    assert all(torch.equal(one[name], many[name]) for name in one | many)
-
-
 def test_the_chosen_checkpoint_is_exported(make_run: MakeRun, tmp_path: Path) -> None:
     run = make_run()
     later = LanguageModel.load(run, device="cpu").model
@@ -150,7 +139,7 @@ def test_weights_that_do_not_fit_the_dtype_are_named(make_run: MakeRun, tmp_path
     with torch.no_grad():
         model.lm_head.weight[0, 0] = torch.nan
     save(run, model, step=9)
-    with pytest.raises(CheckpointError, match=r"lm_head.* not finite"):
+    with pytest.raises(ConfigError, match=r"lm_head.* nan"):
         export_huggingface(run, tmp_path / "other")
 
 
@@ -196,17 +185,6 @@ def test_a_stopped_export_leaves_what_was_there(
             export_huggingface(run, out, force=True)
     assert os.listdir(new.parent) == [] and os.listdir(old.parent) == ["out"]
     assert sorted(os.listdir(old)) == names
-
-
-def test_a_special_token_that_decodes_wrongly_there_is_named(
-    make_run: MakeRun, tmp_path: Path, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
-) -> None:
-    special = Tokenizer(tokenizer.vocab, tokenizer.merges, ["<|endoftext|>", "<é>", "<日>"])
-    run = make_run(tokenizer=special, vocab_size=302)
-    with caplog.at_level(logging.WARNING, "groundup"):
-        export_huggingface(run, tmp_path / "out")
-    (record,) = caplog.records
-    assert "<é>" in record.getMessage()
 
 
 @pytest.mark.parametrize(("vocab_size", "lacking"), [(300, None), (303, [300, 301, 302])])

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from groundup.files import hash_file
-from groundup.interop import export_gguf, export_huggingface, import_huggingface
+from groundup.interop import export_huggingface, import_huggingface
 from groundup.tokenizer import Tokenizer
 
 MakeRun = Callable[..., Path]
@@ -86,14 +85,6 @@ def test_an_imported_run_has_its_own_lineage(make_run: MakeRun, tmp_path: Path) 
     weights = tmp_path / "first" / "model.safetensors"
     assert told["imported model.safetensors"] == hash_file(weights)
     assert "commit" not in told and "optimizer:" not in card
-
-
-def test_a_gguf_card_names_its_file(make_run: MakeRun, tmp_path: Path) -> None:
-    pytest.importorskip("gguf")
-    export_gguf(make_run(), tmp_path / "one.gguf")
-    card = (tmp_path / "one.md").read_text("utf-8")
-    assert rows(card)["one.gguf"] == hash_file(tmp_path / "one.gguf")
-    assert "llama-cli -m one.gguf" in card
 
 
 def test_values_cannot_break_out_of_the_table(make_run: MakeRun) -> None:

@@ -72,7 +72,7 @@ def test_every_number_of_ranks_trains_the_same_bits(
     assert [error for result in results[:7] for error in result] == [None] * 13
     lost = results[8][1]
     assert results[7:] == [["killed"], ["killed", lost], [None] * 4, [None]]
-    assert "a rank is gone" in str(lost) or "rank 0 on" in str(lost)
+    assert "a rank is gone" in str(lost)
     pairs = {"two": "one", "four": "one", "moving": "one", "muon_two": "muon", "tuned_two": "tuned"}
     for many, one in pairs.items():
         found = compare_runs(runs[one].run_folder, runs[many].run_folder)
@@ -236,7 +236,7 @@ def test_torchrun_goes_on_after_a_rank_was_killed(make_config: MakeConfig, tmp_p
             process.terminate()
             process.wait()
     text = (tmp_path / "log.txt").read_text()
-    assert "error: rank 1 on " in text, text
+    assert "error: a rank is gone" in text, text
     outcome = RunFolder(config.run_folder).read_outcome()
     assert outcome is not None and (outcome.state, outcome.reason) == ("stopped", "SIGTERM")
     steps = [record["step"] for record in read_json_lines(metrics)]

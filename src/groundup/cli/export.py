@@ -8,10 +8,10 @@ from groundup.cli.shared import RunFlags
 
 
 class Arguments(RunFlags):
-    """Write a trained model in the form of another tool, with a model card."""
+    """Write a trained model in the form of another tool."""
 
     out: Positional[Path]
-    """The folder to write; for gguf also a file that ends in .gguf."""
+    """The folder to write; for gguf the file, which ends in .gguf."""
 
     to: Literal["huggingface", "gguf"]
     """A folder for transformers, or a file for llama.cpp."""

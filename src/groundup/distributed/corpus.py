@@ -1,8 +1,7 @@
 """Work on a corpus by the machines of a Ray cluster: a function on many parts, results in order.
 
-Only a few more parts than there are cores are under way, so memory stays bounded whatever the
-corpus; a part whose worker or machine dies is done again. What a function does with a part is the
-caller's matter, and results never depend on who did what.
+Only a few more parts than there are cores are under way, so memory stays bounded; a part whose
+worker or machine dies is done again.
 """
 
 import contextlib
@@ -12,34 +11,28 @@ import os
 import pickle
 import socket
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from groundup import __version__
 from groundup.distributed import ray_task
 from groundup.errors import ConfigError, DataError, GroundupError, MissingExtraError
-from groundup.runtime import count_of
 
 # A part is given up after so many machines died under it: by then it is the part that kills them.
 _RETRIES = 10
 # Enough that no core waits for the one that is furthest behind.
 _PARTS_PER_CORE = 2
 _CONNECT_SECONDS = 10.0
-_LONGEST_REASON = 300
 
 _log = logging.getLogger(__name__)
 
 
 class RayEngine:
-    """Runs functions on a cluster, to which it connects for the first; see `runtime.Engine`."""
+    """Runs functions on a cluster, to which it connects for the first of them."""
 
     def __init__(self, address: str | None = None, **options: Any) -> None:
-        """Find the cluster when it is needed.
-
-        address: host:port; without one RAY_ADDRESS, the cluster that this machine is part of, or
-            else a new one of this machine alone.
-        options: of Ray's, for the tasks.
-        """
+        """address: host:port; without one RAY_ADDRESS, the cluster that this machine is part of, or
+        else a new one of this machine alone. options: of Ray's, for the tasks."""
         self._address = address or os.environ.get("RAY_ADDRESS") or None
         self._options = {"num_cpus": 1, "max_retries": _RETRIES, **options}
         self._is_ours = False
@@ -58,15 +51,13 @@ class RayEngine:
         try:
             ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
         except Exception as error:
-            reason = " ".join(str(error).split())[:_LONGEST_REASON] or type(error).__name__
             raise ConfigError(
-                f"cannot use the Ray cluster {where}: {reason.rstrip('.')}; start one with `ray "
-                f"start --head`, and run this command on a machine of it"
+                f"cannot use the Ray cluster {where}: {_reason(error)}; start one with `ray start "
+                f"--head`, and run this command on a machine of it"
             ) from error
         self._is_ours = True
-        machines = _machines(ray)
-        cores = count_of(_num_cores(machines), "core")
-        _log.info("Ray cluster %s: %s, %s", where, count_of(len(machines), "machine"), cores)
+        num_cores = sum(int(machine.get("CPU", 0)) for machine in _machines(ray))
+        _log.info("Ray cluster %s: %d machines, %d cores", where, len(_machines(ray)), num_cores)
         return ray
 
     def close(self) -> None:
@@ -87,7 +78,8 @@ class RayEngine:
         run = self.ray.remote(ray_task.run_task).options(num_returns="streaming", **self._options)
         waiting: deque[Any] = deque()
         for task in tasks:
-            if len(waiting) >= _PARTS_PER_CORE * _num_cores(self.machines):
+            num_cores = max(1, sum(int(machine.get("CPU", 0)) for machine in self.machines))
+            if len(waiting) >= _PARTS_PER_CORE * num_cores:
                 yield self._results(waiting.popleft())
             arguments = (__version__, os.getcwd(), [reference], pickle.dumps(task))
             waiting.append(run.remote(*arguments))
@@ -116,10 +108,9 @@ def explained_errors(ray: Any) -> Iterator[None]:
             raise ConfigError(str(cause)) from None
         raise cause from (None if isinstance(cause, GroundupError) else error)
     except ray.exceptions.RayError as error:
-        reason = " ".join(str(error).split())[:_LONGEST_REASON]
         raise DataError(
-            f"part of the work was lost {_RETRIES + 1} times ({type(error).__name__}: {reason}); "
-            f"look at the memory of the machines, and run the command again"
+            f"part of the work was lost {_RETRIES + 1} times ({_reason(error)}); look at the "
+            f"memory of the machines, and run the command again"
         ) from None
 
 
@@ -127,8 +118,8 @@ def _machines(ray: Any) -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
-def _num_cores(machines: Sequence[Mapping[str, float]]) -> int:
-    return max(1, sum(int(machine.get("CPU", 0)) for machine in machines))
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}".rstrip(".")
 
 
 def _import_ray() -> Any:
@@ -148,12 +139,10 @@ def _check_address(address: str) -> None:
     if address in ("auto", "local"):
         return
     host, _, port = address.rpartition(":")
-    if not host or "://" in address or not port.isdigit():
-        raise ConfigError(f"--ray-address must be host:port of a Ray cluster, got {address!r}")
     try:
         socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, ValueError) as error:
         raise ConfigError(
-            f"no Ray cluster answers at {address} ({error}); check --ray-address or RAY_ADDRESS, "
-            f"or start one there with `ray start --head`"
+            f"no Ray cluster answers at {address!r} ({error}); check --ray-address or RAY_ADDRESS, "
+            f"which are host:port, or start one there with `ray start --head`"
         ) from None

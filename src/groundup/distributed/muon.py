@@ -33,7 +33,7 @@ class CopiedMatrices(WholeMatrices):
         if size == 1:
             return result
         gathered = result.new_empty(size, count, *shape)
-        with lost_ranks_named(self._world):
+        with lost_ranks_named():
             distributed.all_gather(list(gathered), result)
         return gathered.flatten(0, 1)[: len(matrices)]
 
@@ -42,20 +42,14 @@ class ShardedMatrices:
     """Every rank has some rows of each matrix, as `sharding` cuts them: as many but the last."""
 
     def __init__(
-        self,
-        world: World,
-        shapes: Mapping[torch.nn.Parameter, tuple[int, ...]],
-        group: distributed.ProcessGroup,
+        self, shapes: Mapping[Tensor, tuple[int, ...]], group: distributed.ProcessGroup
     ) -> None:
-        """shapes: of the matrix that each parameter is some rows of.
-        group: the ranks that a matrix is cut over.
-        """
-        self._world = world
+        """shapes: of the matrix that each parameter is some rows of; group: the ranks it is cut
+        over."""
         self._shapes = shapes
         self._group = group
 
     def shape(self, parameter: Tensor) -> tuple[int, ...]:
-        assert isinstance(parameter, torch.nn.Parameter)
         return self._shapes[parameter]
 
     def orthogonalize(self, matrices: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -75,7 +69,7 @@ class ShardedMatrices:
     def _exchange(self, parts: Tensor) -> Tensor:
         """Part i of each rank to rank i."""
         received = torch.empty_like(parts, memory_format=torch.contiguous_format)
-        with lost_ranks_named(self._world):
+        with lost_ranks_named():
             distributed.all_to_all_single(received, parts.contiguous(), group=self._group)
         return received
 

@@ -67,7 +67,7 @@ class World:
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
-        with lost_ranks_named(self):
+        with lost_ranks_named():
             distributed.all_gather_object(values, value, group=self.host_group)
         if not isinstance(value, _Failure):
             for rank, other in enumerate(values):
@@ -84,7 +84,7 @@ class World:
         if self.size == 1:
             return number
         numbers = torch.tensor([number])
-        with lost_ranks_named(self):
+        with lost_ranks_named():
             distributed.all_reduce(numbers, distributed.ReduceOp.MAX, group=self.host_group)
         return int(numbers)
 
@@ -122,10 +122,9 @@ ALONE = World()
 
 def find_world(environment: Mapping[str, str] = os.environ) -> World:
     """Rank and world size from torchrun's environment variables; ALONE without them."""
-    if not any(name in environment for name in ("RANK", "WORLD_SIZE")):
+    if "RANK" not in environment and "WORLD_SIZE" not in environment:
         return ALONE
-    missing = [name for name in _NAMES if name not in environment]
-    if missing:
+    if missing := [name for name in _NAMES if name not in environment]:
         raise ConfigError(
             f"{missing[0]} is not set although others of torchrun's variables are: start several "
             f"processes with torchrun, or unset RANK and WORLD_SIZE"
@@ -136,19 +135,14 @@ def find_world(environment: Mapping[str, str] = os.environ) -> World:
 
 @contextlib.contextmanager
 def open_world(world: World, device: str, timeout_minutes: float) -> Iterator[World]:
-    """Connect the ranks for the time of the block: CUDA ranks by NCCL, others by gloo.
-
-    timeout_minutes: how long a rank may keep the others waiting.
-    """
+    """Connect the ranks for the time of the block: CUDA ranks by NCCL, others by gloo."""
     # One rank that torchrun started may still be told to divide its weights.
     if world == ALONE and "RANK" not in os.environ:
         yield world
         return
     timeout = datetime.timedelta(minutes=timeout_minutes)
-    backend = "nccl" if device.startswith("cuda") else "gloo"
-    if backend == "nccl" and world.local_size > torch.cuda.device_count():
-        # NCCL refuses two ranks on one GPU; gloo copies through the host.
-        backend = "gloo"
+    # NCCL refuses two ranks on one GPU; gloo copies through the host.
+    on_gpus = device.startswith("cuda") and world.local_size <= torch.cuda.device_count()
     if device == "cuda":
         torch.cuda.set_device(world.local_rank % torch.cuda.device_count())
     try:
@@ -158,6 +152,7 @@ def open_world(world: World, device: str, timeout_minutes: float) -> Iterator[Wo
             # left there before would lead them to ports that are closed.
             attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
             store = distributed_c10d.PrefixStore(f"attempt_{attempt}", store)
+        backend = "nccl" if on_gpus else "gloo"
         distributed.init_process_group(
             backend, store=store, rank=rank, world_size=size, timeout=timeout
         )
@@ -169,10 +164,8 @@ def open_world(world: World, device: str, timeout_minutes: float) -> Iterator[Wo
             f"between machines it must be open"
         ) from error
     try:
-        messages = None
-        if backend == "nccl":
-            messages = distributed.new_group(backend="gloo", timeout=timeout)
-        yield dataclasses.replace(world, is_open=True, host_group=messages)
+        on_host = distributed.new_group(backend="gloo", timeout=timeout) if on_gpus else None
+        yield dataclasses.replace(world, is_open=True, host_group=on_host)
     finally:
         # A rank that failed does not wait for the others to come here.
         with contextlib.suppress(Exception):
@@ -180,43 +173,19 @@ def open_world(world: World, device: str, timeout_minutes: float) -> Iterator[Wo
 
 
 @contextlib.contextmanager
-def lost_ranks_named(world: World) -> Iterator[None]:
-    """Convert what the backends raise for a rank that is gone into an error that names it."""
+def lost_ranks_named() -> Iterator[None]:
+    """Convert what the backends raise for a rank that is gone into a LostRankError."""
     try:
         yield
     except RuntimeError as error:
         # gloo raises plain RuntimeErrors that name a place in its source.
         if not isinstance(error, distributed.DistError) and "gloo/" not in str(error):
             raise
-        raise LostRankError(_describe_loss(world, error)) from error
-
-
-def note_arrival(world: World, step: int) -> None:
-    """Note, before this rank waits for the others, which step it has come to."""
-    if world.size > 1:
-        with contextlib.suppress(distributed.DistError):
-            _store().set(f"groundup/arrival/{world.rank}", f"{step} {socket.gethostname()}")
-
-
-def _store() -> Any:
-    return distributed_c10d._get_default_store()
-
-
-def _describe_loss(world: World, error: Exception) -> str:
-    """Which ranks are behind the others, by the steps that all have noted."""
-    arrivals = {}
-    for rank in range(world.size):
-        with contextlib.suppress(Exception):
-            if _store().check([f"groundup/arrival/{rank}"]):
-                step, _, host = _store().get(f"groundup/arrival/{rank}").decode().partition(" ")
-                arrivals[rank] = int(step), host
-    latest = max((step for step, _ in arrivals.values()), default=0)
-    who = [f"rank {rank} on {host}" for rank, (step, host) in arrivals.items() if step < latest]
-    said = f"{' and '.join(who)} did not come to step {latest}" if who else "a rank is gone"
-    return (
-        f"{said} ({_first_line(error)}). Look at its log beside log.txt; a run that has "
-        f"checkpoints continues with --resume, and torchrun --max-restarts does so by itself"
-    )
+        raise LostRankError(
+            f"a rank is gone, or did not answer in time ({_first_line(error)}). Look at its log "
+            f"beside log.txt; a run that has checkpoints continues with --resume, and torchrun "
+            f"--max-restarts does so by itself"
+        ) from error
 
 
 def _first_line(error: Exception) -> str:

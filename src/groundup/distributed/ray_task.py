@@ -75,10 +75,8 @@ class HeldProcess:
         output: str,
         environment: dict[str, str],
     ) -> None:
-        """Run a command, in which {python} is this machine's and {pid} the process of this actor.
-
-        output: the file that gets what it prints.
-        """
+        """Run a command, in which {python} is this machine's and {pid} the process of this actor;
+        the file `output` gets what it prints."""
         enter(version, folder)
         place = os.path.dirname(os.path.abspath(output))
         if not os.path.isdir(place):

@@ -4,8 +4,9 @@
 `FastReduction` the backend's all-reduce, `ExactReduction` one fixed binary tree.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, distributed
@@ -17,9 +18,10 @@ Backward = Callable[[int], Tensor]
 """Computes the loss of the micro-batch with this number and adds its gradients to `.grad`; gives
 the loss, detached."""
 
+T = TypeVar("T")
 
-# Gradients travel in pieces of about this size, which bounds the memory for what comes in.
-_PIECE_BYTES = 64 << 20
+# Gradients travel in pieces of about this size: larger ones are new memory each time.
+_PIECE_BYTES = 8 << 20
 # Large enough for the wire to be busy, small enough for the first to leave early.
 _BUCKET_BYTES = 32 << 20
 
@@ -75,7 +77,7 @@ class FastReduction(Reduction):
     ) -> Tensor:
         learning = [one for one in parameters if one.requires_grad]
         total = torch.zeros((), device=learning[0].device)
-        with lost_ranks_named(self.world):
+        with lost_ranks_named():
             for index in range(num_micro_batches - 1):
                 total += backward(index)
             departure = _Departure(learning, self._reduce_dtype)
@@ -120,17 +122,13 @@ class _Departure:
             self._send()
         for bucket, (flat, request) in zip(self._buckets, self._sent, strict=True):
             request.wait()
-            parts = torch.split(flat, [one.numel() for one in bucket])
-            for parameter, part in zip(bucket, parts, strict=True):
-                assert parameter.grad is not None
-                parameter.grad.copy_(part.view_as(parameter))
+            _put(flat, [_gradient(one) for one in bucket])
 
     def _send(self) -> None:
         bucket = self._buckets[len(self._sent)]
         for parameter in bucket:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        flat = torch.cat([one.grad.reshape(-1) for one in bucket if one.grad is not None])
+            parameter.grad = _gradient(parameter)
+        flat = torch.cat([_gradient(one).reshape(-1) for one in bucket])
         flat = flat.to(self._dtype or flat.dtype)
         self._sent.append((flat, distributed.all_reduce(flat, async_op=True)))
 
@@ -140,11 +138,10 @@ class ExactReduction(Reduction):
 
     The leaves are the micro-batches of the whole batch in their order. A node over micro-batches
     [a, b) is the sum of the nodes over [a, m) and [m, b), m in the middle. Each rank has a
-    contiguous part of the leaves; if the number of ranks is a power of two that part is a node, and
-    nodes are added by recursive halving and doubling: a sum of two is the same from both sides, so
-    each of two ranks adds half of the gradients, then a quarter with the next neighbour, and what
-    they have is gathered on the way back. With another number of ranks the rank of a node's first
-    leaf collects what it lacks, and rank 0 tells all. A parameter without a gradient gets 0.
+    contiguous part of the leaves, and adds up the largest nodes that lie in it: a single one if the
+    number of ranks is a power of two. Then each rank gets a slice of all these nodes, adds the rest
+    of the tree for it, and the slices of the root are gathered. A parameter without a gradient
+    gets 0.
     """
 
     def __init__(self, world: World = ALONE) -> None:
@@ -153,97 +150,98 @@ class ExactReduction(Reduction):
     def sum_gradients(
         self, parameters: Sequence[Tensor], num_micro_batches: int, backward: Backward
     ) -> Tensor:
-        tree = _Tree(self.world, parameters, num_micro_batches, backward)
-        loss, *gradients = tree.sum()
-        for parameter, gradient in zip(tree.learning, gradients, strict=True):
+        rank, size = self.world.rank, self.world.size
+        learning = [one for one in parameters if one.requires_grad]
+        whole = Leaves(0, size * num_micro_batches)
+        parts = [Leaves(i * num_micro_batches, (i + 1) * num_micro_batches) for i in range(size)]
+
+        def leaf(node: Leaves) -> list[Tensor] | None:
+            if node.end - node.first > 1:
+                return None
+            sums = [backward(node.first - parts[rank].first), *map(_gradient, learning)]
+            for parameter in learning:
+                parameter.grad = None
+            return sums
+
+        def add(left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
+            for one, other in zip(left, right, strict=True):
+                one += other
+            return left
+
+        own = [_add_up(node, leaf, add) for node in _largest_nodes(whole, parts[rank])]
+        sums = own[0]
+        if size > 1:
+            nodes = [_largest_nodes(whole, part) for part in parts]
+            first = 0
+            with torch.no_grad(), lost_ranks_named():
+                for piece in _in_pieces(sums, _PIECE_BYTES):
+                    last = first + len(piece)
+                    rows = [
+                        torch.cat([one.reshape(-1) for one in node[first:last]]) for node in own
+                    ]
+                    _put(_sum_over_ranks(rank, rows, whole, nodes), piece)
+                    first = last
+        loss, *gradients = sums
+        for parameter, gradient in zip(learning, gradients, strict=True):
             parameter.grad = gradient
         return loss
 
 
-class _Tree:
-    """The tree of one step. What is summed is the loss and the gradients of `learning`."""
+class Leaves(NamedTuple):
+    """Micro-batches `first` … `end` - 1 of the whole batch."""
 
-    def __init__(
-        self, world: World, parameters: Sequence[Tensor], num_per_rank: int, backward: Backward
-    ) -> None:
-        self.learning = [one for one in parameters if one.requires_grad]
-        self._rank, self._size = world.rank, world.size
-        self._world = world
-        self._num_per_rank = num_per_rank
-        self._backward = backward
+    first: int
+    end: int
 
-    def sum(self) -> list[Tensor]:
-        """The root, on every rank."""
-        is_power_of_two = self._size & (self._size - 1) == 0
-        first = self._rank * self._num_per_rank
-        sums = (
-            self._node(first, first + self._num_per_rank)
-            if is_power_of_two
-            else self._node(0, self._size * self._num_per_rank)
-        )
-        if self._size == 1:
-            assert sums is not None
-            return sums
-        if sums is None:
-            sums = [torch.zeros((), device=self.learning[0].device)]
-            sums += [torch.empty_like(one) for one in self.learning]
-        with torch.no_grad(), lost_ranks_named(self._world):
-            for piece in _in_pieces(sums, _PIECE_BYTES):
-                flat = torch.cat([tensor.reshape(-1) for tensor in piece])
-                if is_power_of_two:
-                    flat = self._add_nodes(flat)
-                else:
-                    distributed.broadcast(flat, src=0)
-                parts = torch.split(flat, [tensor.numel() for tensor in piece])
-                for tensor, part in zip(piece, parts, strict=True):
-                    tensor.copy_(part.view_as(tensor))
-        return sums
+    def halves(self) -> tuple["Leaves", "Leaves"]:
+        middle = (self.first + self.end) // 2
+        return Leaves(self.first, middle), Leaves(middle, self.end)
 
-    def _add_nodes(self, flat: Tensor) -> Tensor:
-        """The root of which each rank has a node; every rank adds one part of it."""
-        padded = torch.nn.functional.pad(flat, (0, -len(flat) % self._size))
-        own = padded
-        siblings: list[tuple[Tensor, Tensor, int]] = []
-        for level in range(self._size.bit_length() - 1):
-            other = self._rank ^ (1 << level)
-            halves = own.chunk(2)
-            own, theirs = halves if self._rank < other else halves[::-1]
-            own += _exchange(theirs, other)
-            siblings.append((own, theirs, other))
-        for summed, theirs, other in reversed(siblings):
-            theirs.copy_(_exchange(summed, other))
-        return padded[: len(flat)]
 
-    def _node(self, first: int, end: int) -> list[Tensor] | None:
-        """The sums of leaves `first` … `end` - 1, on the rank of the first leaf alone."""
-        owner = first // self._num_per_rank
-        if end - first == 1:
-            return self._leaf(first) if owner == self._rank else None
-        middle = (first + end) // 2
-        left, right = self._node(first, middle), self._node(middle, end)
-        sender = middle // self._num_per_rank
-        if right is not None and owner != self._rank:
-            for tensor in right:
-                with lost_ranks_named(self._world):
-                    distributed.send(_on_wire(tensor), owner)
-            return None
-        if left is None:
-            return None
-        if right is None:
-            right = [torch.empty_like(_on_wire(tensor)) for tensor in left]
-            for tensor in right:
-                with lost_ranks_named(self._world):
-                    distributed.recv(tensor, sender)
-        for tensor, other in zip(left, right, strict=True):
-            tensor += other.to(tensor.device)
-        return left
+def _largest_nodes(node: Leaves, part: Leaves) -> list[Leaves]:
+    """The nodes below `node` that lie in a part, but not their parents."""
+    if node.first >= part.end or node.end <= part.first:
+        return []
+    if part.first <= node.first and node.end <= part.end:
+        return [node]
+    return [found for half in node.halves() for found in _largest_nodes(half, part)]
 
-    def _leaf(self, index: int) -> list[Tensor]:
-        loss = self._backward(index - self._rank * self._num_per_rank)
-        sums = [loss, *(_gradient(one) for one in self.learning)]
-        for parameter in self.learning:
-            parameter.grad = None
-        return sums
+
+def _add_up(node: Leaves, find: Callable[[Leaves], T | None], add: Callable[[T, T], T]) -> T:
+    """The sum over a node, of the nodes below it that can be found."""
+    if (found := find(node)) is not None:
+        return found
+    left, right = node.halves()
+    return add(_add_up(left, find, add), _add_up(right, find, add))
+
+
+def _sum_over_ranks(
+    rank: int, rows: list[Tensor], whole: Leaves, nodes: list[list[Leaves]]
+) -> Tensor:
+    """The root, of vectors for the nodes of this rank."""
+    size, length = len(nodes), len(rows[0])
+    own = _on_wire(torch.nn.functional.pad(torch.stack(rows), (0, -length % size)))
+    # For each rank, its slice of the nodes of this one.
+    outgoing = own.view(len(rows), size, -1).transpose(0, 1).contiguous()
+    incoming = [outgoing.new_empty(len(found), outgoing.shape[2]) for found in nodes]
+    _exchange(rank, list(outgoing), incoming)
+    slices = dict(zip(itertools.chain(*nodes), torch.cat(incoming), strict=True))
+    root = own.new_empty(size, outgoing.shape[2])
+    _exchange(rank, [_add_up(whole, slices.get, torch.add)] * size, list(root))
+    return root.view(-1)[:length].to(rows[0].device)
+
+
+def _exchange(rank: int, outgoing: Sequence[Tensor], incoming: Sequence[Tensor]) -> None:
+    """Send a tensor to each rank, and receive one of each."""
+    incoming[rank].copy_(outgoing[rank])
+    operations = [
+        distributed.P2POp(send, tensors[other], other)
+        for other in range(len(outgoing))
+        for send, tensors in ((distributed.isend, outgoing), (distributed.irecv, incoming))
+        if other != rank
+    ]
+    for request in distributed.batch_isend_irecv(operations):
+        request.wait()
 
 
 def _in_pieces(tensors: Iterable[Tensor], num_bytes: int) -> Iterator[list[Tensor]]:
@@ -259,21 +257,14 @@ def _in_pieces(tensors: Iterable[Tensor], num_bytes: int) -> Iterator[list[Tenso
     yield piece
 
 
+def _put(flat: Tensor, tensors: Sequence[Tensor]) -> None:
+    parts = torch.split(flat, [one.numel() for one in tensors])
+    for tensor, part in zip(tensors, parts, strict=True):
+        tensor.copy_(part.view_as(tensor))
+
+
 def _gradient(parameter: Tensor) -> Tensor:
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-
-
-def _exchange(own: Tensor, other: int) -> Tensor:
-    """What rank `other` has, which gets ours."""
-    outgoing = _on_wire(own)
-    incoming = torch.empty_like(outgoing)
-    operations = [
-        distributed.P2POp(distributed.isend, outgoing, other),
-        distributed.P2POp(distributed.irecv, incoming, other),
-    ]
-    for request in distributed.batch_isend_irecv(operations):
-        request.wait()
-    return incoming.to(own.device)
 
 
 def _on_wire(tensor: Tensor) -> Tensor:

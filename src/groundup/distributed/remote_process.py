@@ -24,10 +24,7 @@ class RemoteProcess:
         environment: Mapping[str, str],
         resources: Mapping[str, float],
     ) -> None:
-        """Start it as soon as there is room; see `ray_task.HeldProcess`.
-
-        resources: what it takes: num_cpus, num_gpus.
-        """
+        """Start it where num_cpus and num_gpus are free; see `ray_task.HeldProcess`."""
         self._ray = engine.ray
         self.returncode: int | None = None
         self._is_started = False

@@ -56,9 +56,9 @@ def shard(
 ) -> "ShardedReduction":
     """Leave each rank its rows of every parameter, and give what sums the gradients.
 
-    model: the same on every rank; changed in place, block by block. Compile it before.
-    strategy: fsdp cuts over all ranks, hsdp over those of a machine, with a copy on each machine.
-    reduce_dtype: what gradients are sent in; their own type by default.
+    The model is the same on every rank, compiled before, and changed in place. fsdp cuts over all
+    ranks, hsdp over those of a machine, with a copy on each machine. reduce_dtype is what gradients
+    are sent in; their own type by default.
     """
     mesh = _mesh(world, strategy, device.type)
     policy = MixedPrecisionPolicy(reduce_dtype=reduce_dtype)
@@ -101,18 +101,14 @@ class LocalParameters(nn.Module):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self._pairs: list[tuple[str, DTensor, nn.Parameter]] = []
+        self.pairs: list[tuple[str, DTensor, nn.Parameter]] = []
         for name, whole in model.named_parameters():
             assert isinstance(whole, DTensor), name
             rows = nn.Parameter(whole.to_local().detach(), requires_grad=whole.requires_grad)
-            self._pairs.append((name, whole, rows))
+            self.pairs.append((name, whole, rows))
 
     def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Parameter]]:
-        return ((name, rows) for name, _, rows in self._pairs)
-
-    def sharded(self) -> dict[nn.Parameter, DTensor]:
-        """The model's own parameter for each."""
-        return {rows: whole for _, whole, rows in self._pairs}
+        return ((name, rows) for name, _, rows in self.pairs)
 
     def state_of(self, optimizer: Optimizer) -> dict[str, Any]:
         """`optimizer.state_dict()`, with what belongs to rows as parts of whole tensors."""
@@ -129,23 +125,22 @@ class LocalParameters(nn.Module):
         wholes = self._wholes(optimizer)
 
         def place(index: int, value: Tensor) -> Tensor:
-            if index < len(wholes) and _is_cut_alike(value, wholes[index]):
-                rows = wholes[index].to_local()
-                rows = rows.new_empty(rows.shape[: value.ndim], dtype=value.dtype)
-                part: Tensor = _like(wholes[index], rows)
-                return part
-            return torch.empty(value.shape, dtype=value.dtype)
+            if index >= len(wholes) or not _is_cut_alike(value, wholes[index]):
+                return torch.empty(value.shape, dtype=value.dtype)
+            rows = wholes[index].to_local()
+            rows = rows.new_empty(rows.shape[: value.ndim], dtype=value.dtype)
+            part: Tensor = _like(wholes[index], rows)
+            return part
 
         return place
 
     def _wholes(self, optimizer: Optimizer) -> list[DTensor]:
-        """The model's parameters, as the optimizer counts them."""
-        sharded = self.sharded()
+        sharded = {rows: whole for _, whole, rows in self.pairs}
         return [sharded[one] for group in optimizer.param_groups for one in group["params"]]
 
     def take_gradients(self) -> None:
         """Move the gradients from the model's parameters to these."""
-        for _, whole, rows in self._pairs:
+        for _, whole, rows in self.pairs:
             # torch moves rows of uneven parts to other memory once, at the first forward pass.
             rows.data = whole.to_local().detach()
             gradient = whole.grad
@@ -169,15 +164,15 @@ class ShardedReduction:
 
     def matrices(self) -> ShardedMatrices:
         """For Muon."""
-        wholes = self.parameters.sharded()
-        shapes = {rows: tuple(whole.shape) for rows, whole in wholes.items()}
-        return ShardedMatrices(self.world, shapes, self._shard_group)
+        shapes: dict[Tensor, tuple[int, ...]]
+        shapes = {rows: tuple(whole.shape) for _, whole, rows in self.parameters.pairs}
+        return ShardedMatrices(shapes, self._shard_group)
 
     def sum_gradients(
         self, parameters: Sequence[Tensor], num_micro_batches: int, backward: Backward
     ) -> Tensor:
         total = torch.zeros((), device=next(self.parameters.parameters()).device)
-        with lost_ranks_named(self.world):
+        with lost_ranks_named():
             for index in range(num_micro_batches):
                 # Between machines the sums of all micro-batches go at once.
                 assert isinstance(self._model, FSDPModule)
@@ -189,7 +184,7 @@ class ShardedReduction:
 
     def gradient_norm(self, parameters: Sequence[Tensor]) -> Tensor:
         square = gradient_norm(self.parameters.parameters()).square()
-        with lost_ranks_named(self.world):
+        with lost_ranks_named():
             distributed.all_reduce(square, group=self._shard_group)
         return square.sqrt()
 
@@ -218,8 +213,8 @@ def _mesh(world: World, strategy: str, device: str) -> DeviceMesh:
         return init_device_mesh(device, (world.size,), mesh_dim_names=("shard",))
     if world.size % world.local_size:
         raise ConfigError(
-            f"distributed.strategy hsdp needs the same number of ranks on every machine, but there "
-            f"are {world.size} ranks and {world.local_size} on this one: use fsdp"
+            f"distributed.strategy hsdp needs as many ranks on every machine, but there are "
+            f"{world.size} ranks and {world.local_size} on this one: use fsdp"
         )
     shape = world.size // world.local_size, world.local_size
     return init_device_mesh(device, shape, mesh_dim_names=("replicate", "shard"))

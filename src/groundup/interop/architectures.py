@@ -7,7 +7,6 @@ refused by name. The weights are in `weights`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -18,21 +17,18 @@ from groundup.errors import CheckpointError, ConfigError
 from groundup.model.config import ModelConfig
 
 
-@dataclass(frozen=True)
-class Architecture:
-    """A family of foreign models that compute what ours do."""
+class Architecture(NamedTuple):
+    """A family of foreign models that compute what ours do, as config.json and GGUF files call it,
+    and the class that transformers runs it with."""
 
     model_type: str
-    """As config.json and GGUF files call it."""
     class_name: str
-    """The class that transformers runs it with."""
 
 
 LLAMA = Architecture("llama", "LlamaForCausalLM")
 QWEN3 = Architecture("qwen3", "Qwen3ForCausalLM")
 MISTRAL = Architecture("mistral", "MistralForCausalLM")
-_ARCHITECTURES = {one.class_name: one for one in (LLAMA, QWEN3, MISTRAL)}
-_BY_MODEL_TYPE = {one.model_type: one for one in _ARCHITECTURES.values()}
+_ARCHITECTURES = (LLAMA, QWEN3, MISTRAL)
 
 # What transformers takes where config.json is silent, by architecture where they differ.
 _DEFAULT_KV_HEADS = {"qwen3": 32, "mistral": 8}
@@ -43,17 +39,15 @@ _DEFAULT_THETA = 10_000.0
 
 
 class Rule(NamedTuple):
-    """How the formats express a setting of ours, and which of its values they can."""
+    """How the formats express a setting: its key in config.json, the method of GGUFWriter without
+    `add_`, the only values that can be expressed and why, and the property to write in its place.
+    """
 
     huggingface: str | None = None
-    """The key in config.json."""
     gguf: str | None = None
-    """The method of GGUFWriter, without its `add_`."""
     only: tuple[object, ...] = ()
-    """The values that can be expressed; empty for any."""
     reason: str = ""
     value: str | None = None
-    """The property of ModelConfig that is written in place of the field."""
 
 
 RULES: Mapping[str, Rule] = {
@@ -86,11 +80,8 @@ RULES: Mapping[str, Rule] = {
 
 def express(config: ModelConfig, target: Literal["huggingface", "gguf"]) -> dict[str, Any]:
     """The settings that have a name of their own in a format."""
-    return {
-        key: getattr(config, rule.value or name)
-        for name, rule in RULES.items()
-        if (key := getattr(rule, target)) is not None
-    }
+    rules = {getattr(rule, target): rule.value or name for name, rule in RULES.items()}
+    return {key: getattr(config, name) for key, name in rules.items() if key is not None}
 
 
 def check_exportable(config: ModelConfig) -> Architecture:
@@ -185,17 +176,14 @@ def read_config_json(
 
 def _find_architecture(value: dict[str, Any], path: Path) -> Architecture:
     names = value.get("architectures")
-    name = names[0] if isinstance(names, list) and names else None
-    found = _ARCHITECTURES.get(name) if isinstance(name, str) else None
-    if name is None and isinstance(value.get("model_type"), str):
-        name = value["model_type"]
-        found = _BY_MODEL_TYPE.get(name)
-    if found is None:
-        raise CheckpointError(
-            f"{path} is of the architecture {name!r:.80}; groundup can compute "
-            f"{', '.join(_ARCHITECTURES)}: take a checkpoint of one of these"
-        )
-    return found
+    name = names[0] if isinstance(names, list) and names else value.get("model_type")
+    for one in _ARCHITECTURES:
+        if name in (one.class_name, one.model_type):
+            return one
+    raise CheckpointError(
+        f"{path} is of the architecture {name!r:.80}; groundup can compute "
+        f"{', '.join(one.class_name for one in _ARCHITECTURES)}: take a checkpoint of one of these"
+    )
 
 
 def _differences(value: dict[str, Any], architecture: Architecture, path: Path) -> Iterator[str]:
@@ -230,16 +218,16 @@ def _differences(value: dict[str, Any], architecture: Architecture, path: Path) 
 
 def _rope(value: dict[str, Any]) -> dict[str, Any]:
     """The settings of RoPE, wherever this or that release of transformers put them."""
-    given = [value.get(key) for key in ("rope_parameters", "rope_scaling")]
-    found = [one for one in given if isinstance(one, dict)]
-    nested: dict[str, Any] = {key: one[key] for one in found for key in one}
-    flat: dict[str, Any] = {
-        key: value[key] for key in ("rope_theta", "partial_rotary_factor") if key in value
-    }
-    # Each has a type of its own, and either may stretch.
-    kinds = [one.get("rope_type", one.get("type", "default")) for one in found]
-    kind = next((one for one in kinds if one != "default"), "default")
-    return {"rope_theta": _DEFAULT_THETA, **flat, **nested, "rope_type": kind}
+    rope: dict[str, Any] = {"rope_theta": _DEFAULT_THETA}
+    rope |= {key: value[key] for key in ("rope_theta", "partial_rotary_factor") if key in value}
+    kind: Any = "default"
+    for one in (value.get("rope_parameters"), value.get("rope_scaling")):
+        if isinstance(one, dict):
+            rope |= one
+            # Each has a type of its own, and either may stretch.
+            found = one.get("rope_type", one.get("type", "default"))
+            kind = found if kind == "default" else kind
+    return {**rope, "rope_type": kind}
 
 
 def _integer(value: dict[str, Any], key: str, path: Path) -> int:

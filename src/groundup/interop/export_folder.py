@@ -32,7 +32,7 @@ CARD_TAG = "groundup"
 # What an export holds, and so what another may replace.
 _OUR_NAMES = (
     *(CARD_NAME, "*config.json", "tokenizer.json", "special_tokens_map.json"),
-    *("model*.safetensors", "model.safetensors.index.json", "*.gguf"),
+    *("model*.safetensors", "model.safetensors.index.json"),
 )
 
 
@@ -89,14 +89,6 @@ def export_folder(folder: str | os.PathLike[str], *, force: bool) -> Iterator[Pa
         yield temporary
 
 
-def check_file_is_free(file: Path, *, force: bool) -> None:
-    """Refuse a file that is there, unless it may be replaced; folders are never replaced."""
-    if file.is_dir():
-        raise ConfigError(f"{file} is a folder: choose another name")
-    if file.exists() and not force:
-        raise ConfigError(f"{file} exists: choose another name, or replace it with --force")
-
-
 def _why_not(destination: Path, *, force: bool) -> str | None:
     """What keeps an export from replacing what is there."""
     if not destination.is_dir():
@@ -107,10 +99,9 @@ def _why_not(destination: Path, *, force: bool) -> str | None:
     for one in entries:
         if one.is_dir() or not any(map(one.match, _OUR_NAMES)):
             return f"holds {one.name}, which is not part of an export: choose another folder"
-    card = destination / CARD_NAME
-    is_ours = card.exists() and f"- {CARD_TAG}\n" in card.read_text("utf-8", "replace")
-    if entries and not is_ours:
-        return "is not empty, and no export of ours: choose another folder"
     if entries and not force:
         return "is not empty: choose another folder, or replace the export in it with --force"
+    card = destination / CARD_NAME
+    if entries and not (card.exists() and f"- {CARD_TAG}\n" in card.read_text("utf-8", "replace")):
+        return "is not empty, and no export of ours: choose another folder"
     return None

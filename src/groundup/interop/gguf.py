@@ -10,32 +10,20 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from groundup.errors import ConfigError, MissingExtraError
-from groundup.files import atomic_path, hash_file
+from groundup.files import atomic_path
 from groundup.generation.chat import find_turn_end
 from groundup.generation.loading import CheckpointName
 from groundup.interop.architectures import QWEN3, check_exportable, express
-from groundup.interop.export_folder import (
-    CARD_NAME,
-    DtypeName,
-    Source,
-    check_file_is_free,
-    export_folder,
-    open_source,
-)
+from groundup.interop.export_folder import DtypeName, Source, open_source
 from groundup.interop.gguf_vocabulary import Vocabulary, express_vocabulary
-from groundup.interop.model_card import write_card
+from groundup.interop.model_card import describe, lineage
 from groundup.interop.weights import GGUF_NAMES, cast_weights, to_foreign_weights
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
-
-SUFFIX = ".gguf"
 
 
 def export_gguf(
@@ -46,44 +34,28 @@ def export_gguf(
     dtype: DtypeName = "float32",
     force: bool = False,
 ) -> list[str]:
-    """Write a GGUF file and its card; gives the names of the files.
+    """Write a GGUF file, which holds the lineage of the model as well; gives its name.
 
-    out: the file if it ends in .gguf, with the card beside it as .md, else a folder for both.
     dtype: of the matrices; vectors stay in float32, as llama.cpp wants them.
-    force: replace an earlier export.
+    force: replace a file that is there.
     """
     try:
         import gguf  # noqa: F401
     except ImportError:
         raise MissingExtraError("writing GGUF files", "gguf") from None
+    file = Path(out)
+    if file.suffix != ".gguf" or file.is_dir():
+        raise ConfigError(f"{file} must be the name of a file, and end in .gguf")
+    if file.exists() and not force:
+        raise ConfigError(f"{file} exists: choose another name, or replace it with --force")
     source = open_source(run_folder, checkpoint)
-    out = Path(out)
-    if out.suffix == SUFFIX:
-        card_file = out.with_suffix(".md")
-        for file in (out, card_file):
-            check_file_is_free(file, force=force)
-        # Where the file cannot be put in place, no card is left either.
-        with atomic_path(card_file) as card, atomic_path(out) as temporary:
-            _write_file(temporary, source, dtype)
-            _write_card(card, source, dtype, out.name, temporary)
-        return [out.name, card_file.name]
-    with export_folder(out, force=force) as folder:
-        file = folder / f"{source.name}{SUFFIX}"
-        with atomic_path(file) as temporary:
-            _write_file(temporary, source, dtype)
-        _write_card(folder / CARD_NAME, source, dtype, file.name, file)
-        return sorted(one.name for one in folder.iterdir())
-
-
-def _write_card(card: Path, source: Source, dtype: DtypeName, name: str, file: Path) -> None:
-    text = write_card(
-        source, library="llama.cpp", tag="gguf", dtype=dtype, content_ids={name: hash_file(file)}
-    )
-    card.write_text(text, encoding="utf-8")
+    with atomic_path(file) as temporary:
+        _write_file(temporary, source, dtype)
+    return [file.name]
 
 
 def _write_file(path: Path, source: Source, dtype: DtypeName) -> None:
-    from gguf import GGUFWriter
+    from gguf import GGMLQuantizationType, GGUFWriter
 
     architecture = check_exportable(source.config)
     vocabulary = express_vocabulary(source.tokenizer, source.config.vocab_size)
@@ -100,7 +72,11 @@ def _write_file(path: Path, source: Source, dtype: DtypeName) -> None:
         _add_settings(writer, source, dtype)
         _add_vocabulary(writer, source, vocabulary)
         for name, weight in cast_weights(weights, getattr(torch, dtype), keep_vectors=True).items():
-            _add_tensor(writer, name, weight)
+            # NumPy has no bfloat16, which goes as bytes.
+            is_plain = weight.dtype != torch.bfloat16
+            plain = weight.contiguous() if is_plain else weight.contiguous().view(torch.uint8)
+            kind = None if is_plain else GGMLQuantizationType.BF16
+            writer.add_tensor(name, plain.numpy(), raw_dtype=kind)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
@@ -118,6 +94,9 @@ def _add_settings(writer: GGUFWriter, source: Source, dtype: DtypeName) -> None:
     }
     writer.add_type(gguf.GGUFType.MODEL)
     writer.add_name(source.name)
+    writer.add_description(describe(source, dtype))
+    for key, text in lineage(source):
+        writer.add_string(f"groundup.{key.replace(' ', '_')}", text)
     writer.add_file_type(file_types[dtype])
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     for name, value in express(source.config, "gguf").items():
@@ -147,15 +126,3 @@ def _add_vocabulary(writer: GGUFWriter, source: Source, vocabulary: Vocabulary) 
     writer.add_add_bos_token(False)
     writer.add_add_eos_token(False)
     writer.add_add_space_prefix(False)
-
-
-def _add_tensor(writer: GGUFWriter, name: str, weight: Tensor) -> None:
-    from gguf import GGMLQuantizationType
-
-    plain = weight.detach().cpu().contiguous()
-    if plain.dtype != torch.bfloat16:
-        writer.add_tensor(name, plain.numpy())
-        return
-    # NumPy has no such numbers, so they go as bytes.
-    data: npt.NDArray[np.uint8] = plain.view(torch.uint8).numpy()
-    writer.add_tensor(name, data, raw_dtype=GGMLQuantizationType.BF16)

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from groundup.errors import TokenizerError
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.definition import TokenizerDefinition
 from groundup.tokenizer.formats.spelling import spell_merges, spell_vocab
 
-_FORMAT = "GGUF"
-
 # Token types of the format.
 NORMAL, CONTROL, UNUSED = 1, 3, 5
 
 
-@dataclass(frozen=True)
-class PreTokenizer:
-    """What llama.cpp calls a split pattern, and what comes with it there."""
+class PreTokenizer(NamedTuple):
+    """What llama.cpp calls a split pattern, and whether a pre-token that is a vocabulary entry is
+    that token there, whatever the merges say."""
 
     name: str
     whole_words: bool = False
-    """A pre-token that is a vocabulary entry is that token, whatever the merges say."""
 
 
 # cl100k has none: its relatives there cut white space at the end of a text otherwise. Nor has
@@ -35,8 +33,7 @@ _PRE_TOKENIZERS = {
 }
 
 
-@dataclass(frozen=True)
-class Vocabulary:
+class Vocabulary(NamedTuple):
     """The lists that a GGUF file has of a tokenizer."""
 
     pre_tokenizer: str
@@ -54,7 +51,7 @@ def express_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> Vocabulary:
             "llama.cpp refuses a tokenizer without merges, and this one has none: export to "
             "huggingface instead"
         )
-    spelled = spell_vocab(definition, _FORMAT)
+    spelled = spell_vocab(definition, "GGUF")
     merges = spell_merges(definition, spelled)
     tokens = [f"[unused {id}]" for id in range(vocab_size)]
     types = [UNUSED] * vocab_size
@@ -85,11 +82,9 @@ def _check_merges_reach_whole_words(
     """Taking whole words changes no id where the merges lead to each of them anyway."""
     words = []
     for token in definition.ordinary_tokens().values():
-        try:
+        # No text holds part of a character by itself, so no pre-token is it.
+        with contextlib.suppress(UnicodeDecodeError):
             words.append(token.decode())
-        except UnicodeDecodeError:
-            # No text holds it by itself, so no pre-token is it.
-            continue
     by_merges, whole = (
         Tokenizer.from_definition(dataclasses.replace(definition, whole_words=whole_words))
         for whole_words in (False, True)

@@ -6,6 +6,7 @@ The run has one checkpoint, at step 0, without an optimizer: `generate`, `serve`
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -15,18 +16,13 @@ from typing import Any
 import torch
 
 from groundup.checkpoint import CheckpointFolder, load_weights
-from groundup.checkpoint.weights import read_shapes
 from groundup.errors import CheckpointError, ConfigError, TokenizerError
 from groundup.files import hash_file, parse_json
 from groundup.generation.loading import save_run
 from groundup.generation.special_ids import IMPORTED_KEY, SpecialIds
 from groundup.interop.architectures import read_config_json
 from groundup.interop.huggingface_export import CONFIG_NAME, INDEX_NAME, SINGLE_NAME
-from groundup.interop.weights import (
-    HUGGINGFACE_NAMES,
-    check_foreign_shapes,
-    from_foreign_weights,
-)
+from groundup.interop.weights import HUGGINGFACE_NAMES, check_foreign_shapes, from_foreign_weights
 from groundup.model import ModelConfig, TransformerLM
 from groundup.runs.config import NAME_PATTERN
 from groundup.runs.folder import RunFolder
@@ -57,8 +53,6 @@ def import_huggingface(
     """Make the run folder `name` from a checkpoint folder; gives its path.
 
     Everything is checked before the run folder appears, which is at once and whole.
-
-    context_length: of the new run; that of the checkpoint by default.
     """
     folder = Path(folder)
     if not re.fullmatch(NAME_PATTERN, name):
@@ -72,7 +66,8 @@ def import_huggingface(
     value = _read_json(folder / CONFIG_NAME)
     config, architecture = read_config_json(value, folder / CONFIG_NAME, context_length)
     tokenizer = _read_tokenizer(folder, config)
-    weights, files = _read_weights(folder, config)
+    files = _find_weights(folder)
+    weights = _read_weights(files, config)
     # For special ids generation_config.json overrules config.json, as in transformers.
     path = folder / "generation_config.json"
     special_ids = SpecialIds.from_json(
@@ -98,8 +93,7 @@ def is_import_of(folder: Path, run: RunFolder) -> bool:
     imported = run.read_environment().get(IMPORTED_KEY)
     if not isinstance(imported, dict) or CheckpointFolder(run.checkpoints).steps() != [0]:
         return False
-    _, files = read_weight_shapes(folder)
-    return imported.get("files") == _hash_files(folder, files)
+    return imported.get("files") == _hash_files(folder, _find_weights(folder))
 
 
 def _read_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
@@ -129,72 +123,45 @@ def _read_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
     return tokenizer
 
 
-def _read_weights(folder: Path, config: ModelConfig) -> tuple[dict[str, torch.Tensor], list[Path]]:
-    shapes, files = read_weight_shapes(folder)
-    shapes = {name: shape for name, shape in shapes.items() if not _DERIVED.fullmatch(name)}
-    if config.tie_embeddings and shapes.get("lm_head.weight") == shapes.get(_THEIR_TABLE):
-        shapes.pop("lm_head.weight", None)
-    check_foreign_shapes(shapes, config, HUGGINGFACE_NAMES)
+def _read_weights(files: list[Path], config: ModelConfig) -> dict[str, torch.Tensor]:
     tensors = {
-        name: value
+        name: tensor
         for file in files
-        for name, value in load_weights(file).items()
+        for name, tensor in load_weights(file).items()
         if not _DERIVED.fullmatch(name)
     }
-    if config.tie_embeddings and "lm_head.weight" in tensors:
-        head = tensors.pop("lm_head.weight")
-        if not torch.equal(head, tensors[_THEIR_TABLE]):
+    head, table = (tensors.get(name) for name in ("lm_head.weight", _THEIR_TABLE))
+    if config.tie_embeddings and head is not None and table is not None:
+        if not torch.equal(head, table):
             raise CheckpointError(
-                f"{folder} says tie_word_embeddings, but its lm_head.weight is not its "
-                f"{_THEIR_TABLE}: fix that setting in {CONFIG_NAME}"
+                f"{CONFIG_NAME} says tie_word_embeddings, but lm_head.weight is not "
+                f"{_THEIR_TABLE}: fix that setting"
             )
-    return from_foreign_weights(tensors, config, HUGGINGFACE_NAMES), files
-
-
-def read_weight_shapes(folder: Path) -> tuple[dict[str, tuple[int, ...]], list[Path]]:
-    """The shapes of all tensors of a folder, from their headers alone, and the files they are in;
-    pickled weights are refused."""
-    if (folder / INDEX_NAME).is_file():
-        return _read_shard_shapes(folder)
-    single = folder / SINGLE_NAME
-    if single.is_file():
-        return read_shapes(single), [single]
-    pickled = sorted(file.name for pattern in ("*.bin", "*.pt*") for file in folder.glob(pattern))
-    if pickled:
-        raise CheckpointError(
-            f"{folder} has its weights as {pickled[0]}, a pickle, and loading one can run code: "
-            f"take the safetensors form of the checkpoint, or save it so in transformers, which "
-            f"save_pretrained does"
-        )
-    raise CheckpointError(
-        f"{folder} has no weights: neither {SINGLE_NAME} nor {INDEX_NAME} is there; check the path"
+        del tensors["lm_head.weight"]
+    check_foreign_shapes(
+        {name: tuple(tensor.shape) for name, tensor in tensors.items()}, config, HUGGINGFACE_NAMES
     )
+    return from_foreign_weights(tensors, config, HUGGINGFACE_NAMES)
 
 
-def _read_shard_shapes(folder: Path) -> tuple[dict[str, tuple[int, ...]], list[Path]]:
-    path = folder / INDEX_NAME
-    file_of = _read_json(path).get("weight_map")
+def _find_weights(folder: Path) -> list[Path]:
+    """The files that hold the weights; pickled ones are refused."""
+    single, index = folder / SINGLE_NAME, folder / INDEX_NAME
+    if not index.is_file():
+        if single.is_file():
+            return [single]
+        raise CheckpointError(
+            f"{folder} has no weights: neither {SINGLE_NAME} nor {INDEX_NAME} is there. Pickled "
+            f"weights can run code when they are read: take the checkpoint's safetensors form"
+        )
+    file_of = _read_json(index).get("weight_map")
     if not isinstance(file_of, dict) or not file_of:
-        raise CheckpointError(f"{path} has no weight_map: fetch the checkpoint again as a whole")
-    for name, file in file_of.items():
+        raise CheckpointError(f"{index} has no weight_map: fetch the checkpoint again as a whole")
+    for name in file_of.values():
         # The index is a stranger's: it names files of its own folder and no others.
-        if not isinstance(file, str) or Path(file).name != file or file in ("", ".", ".."):
-            raise CheckpointError(
-                f"{path} says that {name} is in {file!r:.60}, which is not a file beside it"
-            )
-    shapes: dict[str, tuple[int, ...]] = {}
-    files = [folder / name for name in sorted(set(file_of.values()))]
-    for file in files:
-        shard = read_shapes(file)
-        promised = {name for name, home in file_of.items() if home == file.name}
-        if shard.keys() != promised:
-            name = sorted(shard.keys() ^ promised)[0]
-            raise CheckpointError(
-                f"{file} and {path.name} disagree about {name}: the files are of different "
-                f"checkpoints; fetch it again as a whole"
-            )
-        shapes.update(shard)
-    return shapes, files
+        if not isinstance(name, str) or Path(name).name != name or name in ("", ".", ".."):
+            raise CheckpointError(f"{index} names {name!r:.60}, which is not a file beside it")
+    return [folder / name for name in sorted(set(file_of.values()))]
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -221,13 +188,9 @@ def _hash_files(folder: Path, weights: list[Path]) -> dict[str, str]:
 def _find_prefix(folder: Path) -> str | None:
     """The special token that the tokenizer's post-processor begins every text with."""
     path = folder / "tokenizer.json"
-    processor = _read_json(path).get("post_processor") if path.is_file() else None
-    if not isinstance(processor, dict):
-        return None
-    parts = processor.get("processors")
-    for part in [processor, *(parts if isinstance(parts, list) else [])]:
-        template = part.get("single") if isinstance(part, dict) else None
-        first = template[0] if isinstance(template, list) and template else None
-        if isinstance(first, dict) and isinstance(first.get("SpecialToken"), dict):
-            return str(first["SpecialToken"].get("id"))
+    processor: Any = _read_json(path).get("post_processor") if path.is_file() else None
+    with contextlib.suppress(AttributeError, TypeError, LookupError):
+        for part in [processor, *processor.get("processors", [])]:
+            if part["type"] == "TemplateProcessing":
+                return str(part["single"][0]["SpecialToken"]["id"])
     return None

@@ -5,9 +5,8 @@ Absolute paths, host names and command lines of the run stay in the run folder.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 
@@ -19,99 +18,91 @@ from groundup.nn.losses import perplexity
 from groundup.planner.parameters import count_parameters
 from groundup.runs.metrics_file import read_metrics
 
-Library = Literal["transformers", "llama.cpp"]
-
 # The settings that decided what the model became; paths on somebody's disk are not among them.
 _SHOWN_SETTINGS = (
     *("num_steps", "batch_size", "seed", "precision", "clip_norm", "z_loss"),
     *("multi_token_weight", "model", "optimizer", "schedule"),
 )
 
+_USAGE = """\
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+folder = "."  # where this file is
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModelForCausalLM.from_pretrained(folder)
+inputs = tokenizer("Once upon a time", return_tensors="pt")
+ids = model.generate(**inputs, max_new_tokens=64, do_sample=True, temperature=0.8)
+print(tokenizer.decode(ids[0]))
+```"""
+
 Rows = Iterable[tuple[str, str]]
 
 
 def write_card(
-    source: Source, *, library: Library, tag: str, dtype: DtypeName, content_ids: Mapping[str, str]
+    source: Source, *, tag: str, dtype: DtypeName, content_ids: Mapping[str, str]
 ) -> str:
     """The text of README.md for an export that consists of the weight files named."""
     head = {
-        "library_name": library,
+        "library_name": "transformers",
         "pipeline_tag": "text-generation",
         "tags": [CARD_TAG, tag],
     }
+    files = [("exported by groundup", __version__), *content_ids.items()]
     parts = [
         f"---\n{_yaml(head)}---",
         f"# {_cell(source.name)}",
-        _summary(source, dtype),
+        describe(source, dtype),
         f"## Results\n\n{_table(_results(source))}",
-        f"## Use\n\n{_usage(source, library, content_ids)}",
+        f"## Use\n\n{_USAGE}",
         f"## Settings\n\n```yaml\n{_yaml(_shown_settings(source))}```",
-        f"## Lineage\n\n{_table(_lineage(source, content_ids))}",
+        f"## Lineage\n\n{_table([*lineage(source), *files])}",
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _summary(source: Source, dtype: DtypeName) -> str:
+def describe(source: Source, dtype: DtypeName) -> str:
+    """The model in a paragraph."""
     config = source.config
-    origin = "trained with groundup"
-    if IMPORTED_KEY in source.environment:
-        origin = "imported into groundup"
+    verb = "imported into" if IMPORTED_KEY in source.environment else "trained with"
     if source.tokenizer.chat_template is None:
-        use = "It continues text; it was not taught to follow instructions and may"
+        use = "It continues text, and was not taught to follow instructions."
     else:
-        use = "It was tuned on conversations and answers by its chat template; it may"
-    num_parameters = sum(count_parameters(config).values())
-    data, masked = source.settings.get("data"), ""
+        use = "It was tuned on conversations and answers by its chat template."
+    data = source.settings.get("data")
     if isinstance(data, dict) and data.get("mask_documents") is True:
-        masked = " It saw each document by itself: give it one document a prompt."
+        use += " It saw each document by itself: give it one document a prompt."
     return (
-        f"A Transformer language model, {origin}: {num_parameters:,} parameters in {dtype}, "
-        f"{config.num_layers} blocks of width {config.d_model}, a vocabulary of "
-        f"{config.vocab_size:,} tokens and a context of {config.context_length:,}. {use} "
-        f"generate anything its data suggests.{masked}"
+        f"A Transformer language model, {verb} groundup: {_num_parameters(source)} parameters in "
+        f"{dtype}, {config.num_layers} blocks of width {config.d_model}, a vocabulary of "
+        f"{config.vocab_size:,} tokens and a context of {config.context_length:,}. {use}"
     )
+
+
+def _num_parameters(source: Source) -> str:
+    return f"{sum(count_parameters(source.config).values()):,}"
 
 
 def _results(source: Source) -> Rows:
     """The last of each metric up to the step of the checkpoint."""
-    yield "parameters", f"{sum(count_parameters(source.config).values()):,}"
+    yield "parameters", _num_parameters(source)
     yield "step", f"{source.step:,}"
     metrics = read_metrics(source.folder.metrics_file)
-    steps = metrics.column("step")
 
     def latest(name: str) -> float | None:
-        known = metrics.indices(name) if steps else []
-        index = max((index for index in known if steps[index] <= source.step), default=None)
-        return metrics.at(name, index)
+        known = [i for i in metrics.indices(name) if metrics.step_of(i) <= source.step]
+        return metrics.at(name, max(known, default=None))
 
-    if (tokens := latest("tokens")) is not None:
-        yield "tokens", f"{int(tokens):,}"
-    if (loss := latest("loss")) is not None:
-        yield "training loss", f"{loss:.4f}"
-    if (loss := latest("validation_loss")) is not None:
-        yield "validation loss", f"{loss:.4f}"
-        yield "validation perplexity", f"{perplexity(loss):.3f}"
-    if (bits := latest("bits_per_byte")) is not None:
-        yield "validation bits per byte", f"{bits:.4f}"
-
-
-def _usage(source: Source, library: Library, content_ids: Mapping[str, str]) -> str:
-    if library == "llama.cpp":
-        file = shlex.quote(next(iter(content_ids)))
-        return f"```text\nllama-cli -m {file} -no-cnv -p 'Once upon a time' -n 64 --temp 0.8\n```"
-    return (
-        "```python\n"
-        "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
-        'folder = "."  # where this file is\n'
-        "tokenizer = AutoTokenizer.from_pretrained(folder)\n"
-        "model = AutoModelForCausalLM.from_pretrained(folder)\n"
-        'inputs = tokenizer("Once upon a time", return_tensors="pt")\n'
-        "ids = model.generate(**inputs, max_new_tokens=64, do_sample=True, temperature=0.8)\n"
-        "print(tokenizer.decode(ids[0]))\n"
-        "```\n\n"
-        f"A text and what follows it may have {source.config.context_length:,} tokens together; "
-        "no special token is put before a text."
-    )
+    for name, title, form in (
+        ("tokens", "tokens", ",.0f"),
+        ("loss", "training loss", ".4f"),
+        ("validation_loss", "validation loss", ".4f"),
+        ("bits_per_byte", "validation bits per byte", ".4f"),
+    ):
+        if (value := latest(name)) is not None:
+            yield title, f"{value:{form}}"
+            if name == "validation_loss":
+                yield "validation perplexity", f"{perplexity(value):.3f}"
 
 
 def _shown_settings(source: Source) -> dict[str, Any]:
@@ -121,29 +112,26 @@ def _shown_settings(source: Source) -> dict[str, Any]:
     return {key: source.settings[key] for key in _SHOWN_SETTINGS if key in source.settings}
 
 
-def _lineage(source: Source, content_ids: Mapping[str, str]) -> Rows:
+def lineage(source: Source) -> Rows:
+    """What the model was made of and by, by content ids."""
     environment = source.environment
     yield "run", source.name
     yield "run settings", hash_file(source.folder.config_file)
     yield "checkpoint weights", source.weights_id
     yield "tokenizer", source.tokenizer.definition.content_id()
-    data = environment.get("data")
-    if isinstance(data, dict):
+    if isinstance(data := environment.get("data"), dict):
         yield "shards", str(data.get("content"))
-        for split, count in dict(data.get("num_ids") or {}).items():
-            yield f"ids for {split}", f"{count:,}"
     imported = environment.get(IMPORTED_KEY)
+    verb = "trained"
     if isinstance(imported, dict):
+        verb = "imported"
         yield "imported from", f"{imported.get('folder')} ({imported.get('architecture')})"
         for name, found in dict(imported.get("files") or {}).items():
             yield f"imported {name}", str(found)
-    verb = "imported" if isinstance(imported, dict) else "trained"
     names = {"groundup": f"{verb} by groundup", "git_commit": "commit"}
     for key in ("groundup", "git_commit", "torch", "device", "started"):
         if environment.get(key):
             yield names.get(key, key), str(environment[key])
-    yield "exported by groundup", __version__
-    yield from content_ids.items()
 
 
 def _table(rows: Rows) -> str:

@@ -18,61 +18,62 @@ from groundup.interop.architectures import has_one_table
 from groundup.model import ModelConfig
 from groundup.model.transformer import weight_shapes
 
-# Names of others for the parts of a block: Hugging Face's and GGUF's.
-_BLOCK_NAMES = {
-    "attention_norm": ("input_layernorm", "attn_norm"),
-    "attention.query": ("self_attn.q_proj", "attn_q"),
-    "attention.key": ("self_attn.k_proj", "attn_k"),
-    "attention.value": ("self_attn.v_proj", "attn_v"),
-    "attention.output": ("self_attn.o_proj", "attn_output"),
-    "attention.query_norm": ("self_attn.q_norm", "attn_q_norm"),
-    "attention.key_norm": ("self_attn.k_norm", "attn_k_norm"),
-    "feed_forward_norm": ("post_attention_layernorm", "ffn_norm"),
-    "feed_forward.gate": ("mlp.gate_proj", "ffn_gate"),
-    "feed_forward.up": ("mlp.up_proj", "ffn_up"),
-    "feed_forward.down": ("mlp.down_proj", "ffn_down"),
+Names = Mapping[str, str]
+
+# What others call our tensors, with {} for the number of a block.
+HUGGINGFACE_NAMES: Names = {
+    "token_embedding": "model.embed_tokens",
+    "final_norm": "model.norm",
+    "lm_head": "lm_head",
+    "blocks.{}.attention_norm": "model.layers.{}.input_layernorm",
+    "blocks.{}.attention.query": "model.layers.{}.self_attn.q_proj",
+    "blocks.{}.attention.key": "model.layers.{}.self_attn.k_proj",
+    "blocks.{}.attention.value": "model.layers.{}.self_attn.v_proj",
+    "blocks.{}.attention.output": "model.layers.{}.self_attn.o_proj",
+    "blocks.{}.attention.query_norm": "model.layers.{}.self_attn.q_norm",
+    "blocks.{}.attention.key_norm": "model.layers.{}.self_attn.k_norm",
+    "blocks.{}.feed_forward_norm": "model.layers.{}.post_attention_layernorm",
+    "blocks.{}.feed_forward.gate": "model.layers.{}.mlp.gate_proj",
+    "blocks.{}.feed_forward.up": "model.layers.{}.mlp.up_proj",
+    "blocks.{}.feed_forward.down": "model.layers.{}.mlp.down_proj",
+}
+GGUF_NAMES: Names = {
+    "token_embedding": "token_embd",
+    "final_norm": "output_norm",
+    "lm_head": "output",
+    "blocks.{}.attention_norm": "blk.{}.attn_norm",
+    "blocks.{}.attention.query": "blk.{}.attn_q",
+    "blocks.{}.attention.key": "blk.{}.attn_k",
+    "blocks.{}.attention.value": "blk.{}.attn_v",
+    "blocks.{}.attention.output": "blk.{}.attn_output",
+    "blocks.{}.attention.query_norm": "blk.{}.attn_q_norm",
+    "blocks.{}.attention.key_norm": "blk.{}.attn_k_norm",
+    "blocks.{}.feed_forward_norm": "blk.{}.ffn_norm",
+    "blocks.{}.feed_forward.gate": "blk.{}.ffn_gate",
+    "blocks.{}.feed_forward.up": "blk.{}.ffn_up",
+    "blocks.{}.feed_forward.down": "blk.{}.ffn_down",
 }
 
 
-class WeightNames:
-    """What another project calls our tensors."""
-
-    def __init__(self, embedding: str, norm: str, head: str, block_prefix: str, which: int) -> None:
-        """`block_prefix` has {} for the number of the block; `which` of `_BLOCK_NAMES`."""
-        self._outer = {"token_embedding": embedding, "final_norm": norm, "lm_head": head}
-        self._block_prefix, self._which = block_prefix, which
-
-    def of(self, config: ModelConfig) -> dict[str, str]:
-        """Their names by ours, of every tensor that a file holds: tied embeddings stand once."""
-        names = {f"{ours}.weight": f"{theirs}.weight" for ours, theirs in self._outer.items()}
-        if has_one_table(config):
-            del names["lm_head.weight"]
-        for number in range(config.num_layers):
-            prefix = self._block_prefix.format(number)
-            for ours, theirs in _BLOCK_NAMES.items():
-                if config.qk_norm or ours not in ("attention.query_norm", "attention.key_norm"):
-                    names[f"blocks.{number}.{ours}.weight"] = (
-                        f"{prefix}{theirs[self._which]}.weight"
-                    )
-        return names
-
-
-HUGGINGFACE_NAMES = WeightNames(
-    "model.embed_tokens", "model.norm", "lm_head", "model.layers.{}.", which=0
-)
-GGUF_NAMES = WeightNames("token_embd", "output_norm", "output", "blk.{}.", which=1)
+def _names_of(config: ModelConfig, names: Names) -> dict[str, str]:
+    """Their names by ours, of every tensor that a file holds: tied embeddings stand once."""
+    lacking = ["lm_head"] if has_one_table(config) else []
+    if not config.qk_norm:
+        lacking += ["blocks.{}.attention.query_norm", "blocks.{}.attention.key_norm"]
+    held = {ours: theirs for ours, theirs in names.items() if ours not in lacking}
+    found = {ours: theirs for ours, theirs in held.items() if "{}" not in ours}
+    for number in range(config.num_layers):
+        in_block = {ours: theirs for ours, theirs in held.items() if "{}" in ours}
+        found |= {ours.format(number): theirs.format(number) for ours, theirs in in_block.items()}
+    return {f"{ours}.weight": f"{theirs}.weight" for ours, theirs in found.items()}
 
 
 def to_foreign_weights(
-    weights: Mapping[str, Tensor],
-    config: ModelConfig,
-    names: WeightNames,
-    *,
-    rotates_halves: bool,
+    weights: Mapping[str, Tensor], config: ModelConfig, names: Names, *, rotates_halves: bool
 ) -> dict[str, Tensor]:
     """Our tensors under their names, in the row order of their rotation."""
     foreign = {}
-    for ours, theirs in names.of(config).items():
+    for ours, theirs in _names_of(config, names).items():
         weight, num_heads = weights[ours], _num_rotated_heads(ours, config)
         if rotates_halves and num_heads is not None:
             weight = permute_rotation_rows(weight, num_heads)
@@ -90,42 +91,35 @@ def cast_weights(
     for name, weight in weights.items():
         cast[name] = weight.to(torch.float32 if keep_vectors and weight.ndim == 1 else dtype)
         if not bool(cast[name].isfinite().all()):
-            if not bool(weight.isfinite().all()):
-                raise CheckpointError(
-                    f"{name} has values that are not finite: its training diverged; export an "
-                    f"earlier checkpoint with --checkpoint"
-                )
             raise ConfigError(
-                f"{name} has values up to {float(weight.abs().max()):.6g}, which "
-                f"{str(dtype).removeprefix('torch.')} cannot hold: use bfloat16 or float32"
+                f"{name} has values up to {float(weight.abs().max()):.6g}, which {dtype} cannot "
+                f"hold: use bfloat16 or float32, or --checkpoint with one before it diverged"
             )
     return cast
 
 
 def check_foreign_shapes(
-    found: Mapping[str, tuple[int, ...]], config: ModelConfig, names: WeightNames
+    found: Mapping[str, tuple[int, ...]], config: ModelConfig, names: Names
 ) -> None:
     """Raise a CheckpointError for tensors that are not those of the settings."""
     shapes = weight_shapes(config)
-    expected = {theirs: shapes[ours] for ours, theirs in names.of(config).items()}
+    expected = {theirs: shapes[ours] for ours, theirs in _names_of(config, names).items()}
     check_shapes(expected, found)
 
 
 def from_foreign_weights(
-    foreign: Mapping[str, Tensor], config: ModelConfig, names: WeightNames
+    foreign: Mapping[str, Tensor], config: ModelConfig, names: Names
 ) -> dict[str, Tensor]:
     """Tensors of a model that rotates halves as ours, in float32; `check_foreign_shapes` has passed
     theirs."""
-    names_by_ours = names.of(config)
     for name, weight in foreign.items():
         if weight.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-            kind = str(weight.dtype).removeprefix("torch.")
             raise CheckpointError(
-                f"{name} is {kind}, and only float32, float16 and bfloat16 weights are read: take "
-                f"a checkpoint that is not quantized"
+                f"{name} is {weight.dtype}, and only float32, float16 and bfloat16 weights are "
+                f"read: take a checkpoint that is not quantized"
             )
     weights = {}
-    for ours, theirs in names_by_ours.items():
+    for ours, theirs in _names_of(config, names).items():
         weight, num_heads = foreign[theirs].to(torch.float32), _num_rotated_heads(ours, config)
         weights[ours] = weight if num_heads is None else restore_rotation_rows(weight, num_heads)
     if config.tie_embeddings:
@@ -134,11 +128,8 @@ def from_foreign_weights(
 
 
 def permute_rotation_rows(weight: Tensor, num_heads: int) -> Tensor:
-    """Reorder the rows of every head from pairs (2k, 2k+1) to pairs (k, k + d_head/2).
-
-    Queries and keys are reordered alike, so their dot products stay what they were. A vector of
-    d_head gains, shared by the heads, is a weight of one head.
-    """
+    """Reorder the rows of every head from pairs (2k, 2k+1) to pairs (k, k + d_head/2), queries and
+    keys alike, so that their dot products stay what they were."""
     return rearrange(
         weight, "(heads pair part) ... -> (heads part pair) ...", heads=num_heads, part=2
     )
@@ -154,10 +145,6 @@ def restore_rotation_rows(weight: Tensor, num_heads: int) -> Tensor:
 def _num_rotated_heads(ours: str, config: ModelConfig) -> int | None:
     """How many heads' rows a tensor has, if they are rotated by position."""
     part = ours.partition(".attention.")[2].removesuffix(".weight")
-    counts = {
-        "query": config.num_heads,
-        "key": config.key_value_heads,
-        "query_norm": 1,
-        "key_norm": 1,
-    }
-    return counts.get(part)
+    # The gains of a norm are shared by the heads.
+    counts = {"query": config.num_heads, "key": config.key_value_heads}
+    return (counts | {"query_norm": 1, "key_norm": 1}).get(part)

@@ -361,12 +361,12 @@ class _Loop:
         with self._meter.pause(), state.averaged():
             state.wall_seconds = self._meter.wall_seconds
             state.clock = self._clock.state(state.last_good_step)
-            with lost_ranks_named(self._world):
+            with lost_ranks_named():
                 self._saver.save(state, metric)
 
     def _save_at_last(self) -> None:
         """Save, and end with an error if that cannot be."""
-        with self._world.together(), lost_ranks_named(self._world):
+        with self._world.together(), lost_ranks_named():
             self._save()
             self._saver.check()
 

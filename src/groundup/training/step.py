@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from groundup.data.batches.loader import Batch
-from groundup.distributed.process_group import ALONE, World, note_arrival
+from groundup.distributed.process_group import ALONE, World
 from groundup.distributed.reduction import Accumulated, Reduction
 from groundup.model import TransformerLM
 from groundup.nn.linear_cross_entropy import linear_cross_entropy
@@ -158,8 +158,6 @@ class Step:
                     fraction = part.targets.numel() / (batch.targets.numel() * world.size)
                     loss = self._loss(model, part.inputs, part.targets) * fraction
             loss.backward()  # type: ignore[no-untyped-call]
-            if index == len(micro_batches) - 1:
-                note_arrival(world, batch.step + 1)
             return loss.detach()
 
         total = self._reduction.sum_gradients(parameters, len(micro_batches), backward)
