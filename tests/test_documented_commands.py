@@ -31,7 +31,6 @@ PAGES = ["README.md", "docs/quickstart.md", *(f"docs/guides/{name}.md" for name 
 
 LEFT_OUT = {
     ("serve",): "tests/serving starts servers",
-    ("data", "download"): "needs the network; tests/data/test_corpora.py replaces the hub",
     ("verify-resume",): "tests/training proves a resume",
     ("new",): "tests/cli trains on folders of its own",
 }

@@ -439,7 +439,6 @@ def bare_machine(with_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("data sample --megabytes 0", "--megabytes"),
         ("data sample --megabytes 1e18", "--megabytes 1e+18 is more than"),
         ("data sample --megabytes 1 --out runs", "is a folder"),
-        ("data download tinystory", "tinystories"),
         ("data clean gone", "gone does not exist"),
         ("data clean stories.txt --max-symbols 2", "--max-symbols"),
         ("data prepare stories.txt --validation-fraction 2", "--validation-fraction"),

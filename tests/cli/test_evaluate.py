@@ -130,10 +130,10 @@ def test_any_text_is_evaluated_as_documents(
 def test_tasks_are_one_table_and_one_object(shell: Any, tmp_path: Path) -> None:
     pair = '{"sentence_good": "They were glad.", "sentence_bad": "They was glad."}\n'
     (tmp_path / "pairs.jsonl").write_text(pair * 3)
-    words = ["evaluate", "small", "--tasks", "who_did_what", tmp_path / "pairs.jsonl"]
+    words = ["evaluate", "small", "--tasks", "agreement", tmp_path / "pairs.jsonl"]
     found = shell.json(*words)
     assert set(found) == {"run", "step", "tasks"} and list(found["tasks"]) == [
-        "who_did_what",
+        "agreement",
         "pairs",
     ]
     who, pairs = found["tasks"].values()

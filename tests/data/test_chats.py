@@ -66,7 +66,7 @@ def test_both_forms_are_read_also_compressed(tmp_path: Path) -> None:
         ('{"messages": [{"role": "system", "content": "x"}]}', "has no answer"),
         ('{"prompt": "x", "completion": ""}', "message 2 of"),
         ('{"prompt": "x", "completion": 3}', "content is 3 in message 2"),
-        ('{"prompt": "x", "completion": "\\ud800"}', "half of a surrogate pair"),
+        ('{"prompt": "x", "completion": "\\ud800"}', "not UTF-8"),
         ("[" * 100_000, "is not JSON"),
     ],
 )
@@ -88,7 +88,7 @@ def test_two_questions_in_a_row_lack_an_answer(tmp_path: Path) -> None:
 def test_bytes_that_are_not_utf8_and_other_formats_are_named(tmp_path: Path) -> None:
     path = tmp_path / "chats.jsonl"
     path.write_bytes(b'{"prompt": "\xff", "completion": "x"}\n')
-    with pytest.raises(DataError, match="line 1: not UTF-8"):
+    with pytest.raises(DataError, match=r"line 1 .*not UTF-8"):
         list(read_conversations([path]))
     with pytest.raises(DataError, match="is not JSON lines"):
         list(read_conversations([_touch(tmp_path / "chats.parquet")]))

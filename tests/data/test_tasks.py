@@ -75,22 +75,19 @@ def test_tasks_are_called_like_their_files_or_by_path(tmp_path: Path) -> None:
         ("[1]", "line 2 holds [1], not an object"),
         ({"context": "a"}, "line 2: no field choices (fields: context)"),
         ({}, "line 2: no field context (fields: none)"),
-        ({**OURS, "choices": ["one"]}, "line 2: only 1 choice; a question needs at least 2"),
-        ({**OURS, "choices": []}, "line 2: no choices"),
-        ({**OURS, "choices": "ab"}, 'line 2: choices must be a list of texts, got "ab"'),
-        ({**OURS, "choices": ["a", 1]}, "line 2: choices must be a list of texts"),
+        ({**OURS, "choices": ["one"]}, "line 2: 1 choice"),
+        ({**OURS, "choices": []}, "line 2: 0 choices"),
+        ({**OURS, "choices": "ab"}, "line 2: choices must be"),
+        ({**OURS, "choices": ["a", 1]}, "line 2: choices must be"),
         ({**OURS, "choices": ["a", " "]}, "line 2: one of the choices is empty"),
-        ({**OURS, "answer": 3}, "line 2: answer 3 is outside of the 3 choices: 0 to 2"),
-        ({**OURS, "answer": -1}, "line 2: answer -1 is outside"),
+        ({**OURS, "answer": 3}, "line 2: answer 3"),
+        ({**OURS, "answer": -1}, "line 2: answer -1"),
         ({**OURS, "answer": True}, "line 2: answer must be the index of the right choice"),
-        (
-            {**OURS, "answer": "blue."},
-            'line 2: answer must be the index of the right choice, from 0, got "blue."',
-        ),
-        ({**OURS, "context": None}, "line 2: context must be a text, got null"),
+        ({**OURS, "answer": "blue."}, "line 2: answer must be the index"),
+        ({**OURS, "context": None}, "line 2: context must be text"),
         ({**HELLASWAG, "label": ""}, "line 2: label must be the index of the right choice"),
-        ({**BLIMP, "sentence_bad": 1}, "line 2: sentence_bad must be a text, got 1"),
-        ({**OURS, "context": "\ud800"}, "line 2: one half of a surrogate pair"),
+        ({**BLIMP, "sentence_bad": 1}, "line 2: sentence_bad must be text"),
+        ({**OURS, "context": "\ud800"}, "line 2 has text that is not UTF-8"),
     ],
 )
 def test_a_bad_line_is_named_with_its_number(tmp_path: Path, line: Any, complaint: str) -> None:
@@ -113,15 +110,13 @@ def test_files_that_are_no_tasks_are_told(tmp_path: Path) -> None:
         read_tasks([str(tmp_path)])
 
 
-def test_built_in_tasks_are_fair_and_the_same_each_time() -> None:
-    tasks = read_tasks(list(BUILT_IN))
-    assert [task.name for task in tasks] == ["agreement", "who_did_what"]
-    for task in tasks:
-        assert task == BUILT_IN[task.name]()
-        assert len(task.questions) == 200 == len(set(task.questions))
-        assert sum(question.answer for question in task.questions) == 100
-        for context, (one, other), _ in task.questions:
-            assert context and one != other
+def test_the_built_in_task_is_fair_and_the_same_each_time() -> None:
+    (task,) = read_tasks(list(BUILT_IN))
+    assert task == BUILT_IN[task.name]()
+    assert len(task.questions) == 200 == len(set(task.questions))
+    assert sum(question.answer for question in task.questions) == 100
+    for context, (one, other), _ in task.questions:
+        assert context and one != other
     # Who always takes the singular, or always the plural, is right half of the time.
-    right = [question.choices[question.answer] for question in tasks[0].questions]
+    right = [question.choices[question.answer] for question in task.questions]
     assert sum(bool(re.search(r"\b(?:was|is)\b", text)) for text in right) == 100

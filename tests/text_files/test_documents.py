@@ -1,6 +1,7 @@
 """Files as documents: every kind gives the same ones, and what is wrong with one is named."""
 
 import codecs
+import csv
 import gzip
 import io
 import json
@@ -11,6 +12,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import hypothesis
+import hypothesis.strategies as st
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -72,6 +75,10 @@ def test_every_kind_of_file_gives_the_same_documents(
 ) -> None:
     path = tmp_path / f"corpus{suffix}{packing}"
     path.write_bytes(PACKERS[packing](WRITERS[suffix](TEXTS)))
+    if suffix == ".parquet" and packing:
+        with pytest.raises(DataError, match="unpack"):
+            read(path)
+        return
     assert read(path, batch_bytes=batch_bytes) == [text.encode() for text in TEXTS]
 
 
@@ -112,15 +119,15 @@ def test_a_long_window_of_zstd_is_unpacked(tmp_path: Path) -> None:
     assert read(path) == [b"text"]
 
 
-@pytest.mark.parametrize("packing", PACKERS)
-@pytest.mark.parametrize("suffix", WRITERS)
-def test_damaged_files_are_named(tmp_path: Path, suffix: str, packing: str) -> None:
+@pytest.mark.parametrize("packing", [packing for packing in PACKERS if packing])
+@pytest.mark.parametrize("suffix", [".txt", ".jsonl"])
+def test_damaged_and_cut_files_are_named(tmp_path: Path, suffix: str, packing: str) -> None:
     path = tmp_path / f"corpus{suffix}{packing}"
-    if packing:
-        for data in (PACKERS[packing](WRITERS[suffix](TEXTS * 100))[:-9], b"plainly not packed"):
-            path.write_bytes(data)
-            with pytest.raises(DataError, match=rf"{path} is damaged or cut short"):
-                read(path)
+    packed = PACKERS[packing](WRITERS[suffix](f"line {n} of a text" for n in range(20_000)))
+    for data in (packed[: len(packed) // 2], packed[:-9], packed[:-1], b"plainly not packed"):
+        path.write_bytes(data)
+        with pytest.raises(DataError, match=rf"{path} cannot be read"):
+            read(path)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +146,7 @@ def test_a_missing_package_is_named_with_its_extra(
 def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
     link = tmp_path / "link.txt"
     link.symlink_to(tmp_path / "gone.txt")
-    with pytest.raises(DataError, match=rf"{link} does not exist"):
+    with pytest.raises(DataError, match=rf"{link} cannot be read: No such file"):
         read(link)
     if os.geteuid() == 0:
         pytest.skip("the superuser may read everything")
@@ -154,6 +161,8 @@ def test_progress_ends_at_the_size_of_the_files(tmp_path: Path) -> None:
     sizes = 0
     for suffix, write in WRITERS.items():
         for packing, pack in PACKERS.items():
+            if suffix == ".parquet" and packing:
+                continue
             path = tmp_path / f"corpus{suffix}{packing}"
             path.write_bytes(pack(write(TEXTS)))
             sizes += path.stat().st_size
@@ -176,7 +185,7 @@ def test_progress_ends_at_the_size_of_the_files(tmp_path: Path) -> None:
         (b'{"body": "x", "id": 7}', "field text.*body, id.*--field"),
         (b'{"text": 3}', "line 2 holds 3"),
         (b'{"text": "\xff"}', "line 2: not UTF-8"),
-        (b'{"text": "\\ud800"}', "line 2 has .*not a character"),
+        (b'{"text": "\\ud800"}', "line 2: not UTF-8"),
         (b"[" * 100_000, "line 2 is not JSON"),
     ],
 )
@@ -189,7 +198,7 @@ def test_a_bad_json_line_is_named_and_can_be_left_out(
         read(path)
     assert str(path) in str(caught.value)
     assert read(path, errors="skip") == [b"fine"]
-    assert path.name in caplog.text and "left out 1 record" in caplog.text
+    assert path.name in caplog.text and "left out 1" in caplog.text
 
 
 def test_json_lines_are_read_generously(tmp_path: Path) -> None:
@@ -202,8 +211,9 @@ def test_json_lines_are_read_generously(tmp_path: Path) -> None:
 
 def test_bad_records_are_replaced_or_left_out(tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl"
-    path.write_bytes(b'{"text": "a"}\n{"text": "b\xff"}\n{"text": "c\\ud800d"}\n')
-    assert read(path, errors="replace") == [b"a", "b\ufffd".encode(), "c\ufffdd".encode()]
+    path.write_bytes(b'{"text": "a"}\n{"text": "b\xff"}\n{"text": "c\\ud800d\xe2\x82 e"}\n')
+    replaced = ["a", "b\ufffd", "c\ufffdd\ufffd e"]
+    assert read(path, errors="replace") == [text.encode() for text in replaced]
     assert read(path, errors="skip") == [b"a"]
 
 
@@ -244,21 +254,85 @@ def test_bad_bytes_in_parquet_are_named(tmp_path: Path) -> None:
         assert mended == [b"fine", "b\ufffdd".encode()]
 
 
-def test_rows_of_a_batch_are_counted_by_the_text_beside_structs(tmp_path: Path) -> None:
+def test_rows_of_a_batch_are_counted_by_their_bytes(tmp_path: Path) -> None:
     path = tmp_path / "corpus.parquet"
     structs = [{"x": 1, "y": 2, "z": 3}] * 4000
     table = pyarrow.table({"a": structs, "text": ["0123456789" * 100] * 4000})
     pyarrow.parquet.write_table(table, path, use_dictionary=False, compression="none")
-    metadata = pyarrow.parquet.ParquetFile(path).metadata
-    assert 7_000 < _rows_in(metadata, "text") < 9_000
+    assert 7_000 < _rows_in(pyarrow.parquet.ParquetFile(path).metadata) < 9_000
 
 
-def test_a_cut_frame_is_never_the_end(tmp_path: Path) -> None:
-    text = b"".join(b"line %d of a text\n" % number for number in range(20_000))
-    for packing in (".zst", ".xz", ".gz"):
-        path = tmp_path / f"corpus.txt{packing}"
-        packed = PACKERS[packing](text)
-        for size in (len(packed) // 2, len(packed) - 1):
-            path.write_bytes(packed[:size])
-            with pytest.raises(DataError, match="damaged or cut short"):
-                read(path)
+# Tables
+
+
+def write_table(path: Path, rows: list[list[str]], delimiter: str = ",") -> Path:
+    text = io.StringIO(newline="")
+    csv.writer(text, delimiter=delimiter).writerows(rows)
+    data = text.getvalue().encode()
+    path.write_bytes(lzma.compress(data) if path.suffix == ".xz" else data)
+    return path
+
+
+cells = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"), min_size=1)
+
+
+@hypothesis.settings(suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
+@hypothesis.given(rows=st.lists(st.tuples(cells, cells), max_size=6), size=st.integers(1, 30))
+def test_a_column_comes_back_as_it_was_written(
+    tmp_path: Path, rows: list[tuple[str, str]], size: int
+) -> None:
+    path = write_table(tmp_path / "t.csv", [["id", "text"], *map(list, rows)])
+    assert read(path, batch_bytes=size) == [text.encode() for _, text in rows]
+
+
+@pytest.mark.parametrize(
+    ("name", "delimiter"), [("t.csv", ","), ("t.tsv", "\t"), ("t.csv", ";"), ("t.csv.xz", ",")]
+)
+def test_the_header_tells_the_delimiter(tmp_path: Path, name: str, delimiter: str) -> None:
+    rows = [["id", "body"], ["1", "a, b; c\td\nsecond line"], [], ["2", ""], ["3", "z"]]
+    path = write_table(tmp_path / name, rows, delimiter)
+    assert read(path, field="body") == [b"a, b; c\td\nsecond line", b"z"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"id,body\n1,x\n", "no column text .*id, body.*--field"),
+        (b"id,text\n1,x\n2\n", r"t\.csv line 3 has 1 columns? and none for text"),
+        (b"text\nfine\nb\xff\n", r"t\.csv line 3: not UTF-8; name its encoding"),
+        (
+            "text\nx\n".encode("utf-16"),
+            r"line 1: not UTF-8; .*utf-16",
+        ),
+        (
+            b'id,text\n1,"a"\n2,"b ""c"" d\n3,e\n4,f\n',
+            r"line 3 cannot be read: .* quote",
+        ),
+        (b'id,text\n1,a\n2,"cut off', r"line 3 cannot be read: .* quote"),
+        (b'text,"cut off\n1,a\n', r"t\.csv line 1 cannot be read: .* quote"),
+    ],
+)
+def test_what_is_wrong_with_a_table_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        read(path)
+
+
+def test_a_mark_at_the_beginning_is_not_part_of_a_name(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"\xef\xbb\xbftext\nx\nb\xffd\n")
+    assert read(path, errors="replace") == [b"x", "b\ufffdd".encode()]
+    assert read(path, errors="skip") == [b"x"]
+    path.write_bytes(b"id,text\n1,x\n2\n3,y\n")
+    assert read(path, errors="skip") == [b"x", b"y"]
+    path.write_bytes(b"text\nb\xffd\n")
+    assert read(path, encoding="cp1252") == ["bÿd".encode()]
+
+
+def test_the_limit_of_the_csv_module_stays_what_it_is(tmp_path: Path) -> None:
+    limit = csv.field_size_limit()
+    path = tmp_path / "long.csv"
+    path.write_text("text\n" + "x" * (limit + 1) + "\n")
+    (batch,) = read_document_batches([path])
+    assert len(batch.data) == limit + 1 and csv.field_size_limit() == limit

@@ -7,7 +7,7 @@ from groundup.cli.shared import SplitFlags
 
 
 class Arguments(SplitFlags):
-    """Hash every shard again and check every id; the first thing that is wrong is named."""
+    """Hash every shard again; the first that is not what the index says is named."""
 
     folder: Positional[Path]
     """The folder that groundup data prepare wrote."""
@@ -27,6 +27,8 @@ def run(arguments: Arguments) -> None:
     path = arguments.tokenizer
     tokenizer = None if path is None else Tokenizer.from_definition(arguments.read(path))
     with progress_bar("checking") as progress:
-        summary = verify(arguments.folder, tokenizer, progress)
-    shards, size = count_of(summary.num_shards, "shard"), show_bytes(summary.num_bytes)
+        index = verify(arguments.folder, tokenizer, progress)
+    entries = [shard for split in index.splits.values() for shard in split.shards]
+    shards = count_of(len(entries), "shard")
+    size = show_bytes(sum(shard.num_ids for shard in entries) * index.id_bytes)
     print(f"{arguments.folder} is sound: {shards}, {size}")

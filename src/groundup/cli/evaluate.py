@@ -32,7 +32,7 @@ class Arguments(RunFlags, ReadingFlags):
 
     tasks: tuple[str, ...] = ()
     """Multiple-choice tasks: .jsonl files in our format, BLiMP's or HellaSwag's, folders of such,
-    or the built-in agreement and who_did_what."""
+    or the built-in agreement."""
 
     split: str = "validation"
     """The split of the shards to evaluate on."""

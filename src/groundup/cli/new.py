@@ -73,7 +73,7 @@ class Arguments(ReadingFlags, MakeFlags):
     train for some minutes, evaluate, and generate."""
 
     files: Positional[tuple[str, ...]]
-    """Files, folders or globs: .txt, .md, .html, source code, .jsonl, .csv, .parquet and more, also
+    """Files, folders or globs: .txt, .md, source code, .jsonl, .csv, .parquet and more, also
     packed as .gz, .zst or .xz."""
 
     name: str | None = Field(None, pattern=NAME_PATTERN, max_length=200)
@@ -265,9 +265,6 @@ def _choose_plan(project: Project, sources: Sequence[Source]) -> dict[str, Any]:
     about = "" if survey.is_whole else "about "
     text = f"{count_of(survey.num_files, 'file')}, {about}"
     text += f"{count_of(survey.num_documents, 'document')}, {show_bytes(num_bytes)}"
-    if survey.num_repeated or survey.num_alike:
-        text += f"; {survey.num_repeated:,} repeated and {survey.num_alike:,} nearly so"
-        text += " (groundup data clean drops them)"
     lines = [("text", text), ("machine", machine), *recipe.reasons]
     if num_bytes < _FEW_BYTES:
         lines.append(("note", f"{num_bytes:,} bytes are too few to learn anything general"))

@@ -100,7 +100,7 @@ class CorpusFlags(ReadingFlags, EngineFlags):
     """Much text to work through."""
 
     files: Positional[tuple[str, ...]]
-    """Files, folders, globs, addresses such as hf://… or - for standard input: .txt, .md, .html,
+    """Files, folders, globs, addresses such as hf://… or - for standard input: .txt, .md,
     source code, .jsonl, .csv, .parquet and more, also packed as .gz, .zst or .xz. Of a folder other
     files are left out and counted."""
 

@@ -26,7 +26,6 @@ VERBS = {
     "tokenizer compare": "compare tokenizers on texts: bytes per token, speed",
     "tokenizer convert": "rewrite a tokenizer file in another format",
     "data sample": "write the built-in corpus of little stories",
-    "data download": "fetch a public corpus",
     "data clean": "leave out duplicates and poor documents",
     "data prepare": "encode a corpus into shards",
     "data verify": "check shards against their index and tokenizer",

@@ -1,4 +1,4 @@
-"""Files to shards to batches: reading corpora, writing the built-in one, fetching public ones.
+"""Files to shards to batches: reading corpora and writing the built-in one.
 
 Its names are found on first use, so that what only handles text costs no torch import.
 """

@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,15 +26,12 @@ from groundup.errors import ConfigError, DataError
 from groundup.files import atomic_path, write_json_atomic
 from groundup.runtime import Engine, Progress, num_cores
 from groundup.text_files import (
-    DocumentBatch,
-    Errors,
     Part,
     Reading,
     check_not_input,
     cut_into_parts,
     find_sources,
     read,
-    read_document_batches,
     run_parts,
 )
 
@@ -44,12 +40,9 @@ _MOST_EXAMPLES = 3
 _EXCERPT_CHARACTERS = 100
 # So long a run of words is hardly written twice by chance.
 _PASSAGE_WORDS = 13
-# The backslash first: the others bring some of their own.
-_ESCAPES = ((b"\\", b"\\\\"), (b'"', b'\\"'), (b"\n", b"\\n"), (b"\r", b"\\r"), (b"\t", b"\\t"))
-_CONTROLS = bytes(range(32))
+_REASONS = ("short", "long", "symbols", "repeated lines", "same", "near duplicates")
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
-_Fractions = npt.NDArray[np.float64]
 
 
 class CleanSettings(Settings):
@@ -116,25 +109,24 @@ def clean(
     settings: CleanSettings | None = None,
     *,
     validation: Sequence[str | os.PathLike[str]] = (),
-    field: str = "text",
-    errors: Errors = "strict",
-    encoding: str | None = None,
     num_threads: int | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
     engine: Engine | None = None,
     part_bytes: int = 32 << 20,
+    **reading: Any,
 ) -> CleanSummary:
     """Write the documents worth keeping as JSON lines, and a report beside them.
 
     out: the .jsonl file; None counts only. The report lies at `report_path`.
     validation: files to look for in what is kept; `num_leaked` says how much of them is there.
     engine: reads and measures parts of the text elsewhere; what is written is the same.
+    reading: field, errors and encoding, see `text_files.Reading`.
     """
     started = time.perf_counter()
     settings = settings or CleanSettings()
-    reading = Reading(field=field, errors=errors, encoding=encoding)
-    sources = find_sources(inputs, errors)
+    how = Reading(**reading)
+    sources = find_sources(inputs)
     target = None if out is None else Path(out)
     if target is not None:
         if target.suffix != ".jsonl" or target.is_dir():
@@ -145,27 +137,23 @@ def clean(
                 raise ConfigError(f"{path} exists; name another file, or use --overwrite")
     passages = np.empty(0, np.uint64)
     if validation:
-        how: dict[str, Any] = {"field": field, "errors": errors, "encoding": encoding}
-        batches = read_document_batches(validation, **how)
-        passages = np.unique(np.concatenate([passages, *map(_passages, batches)]))
-    threads = 1 if engine else num_threads or num_cores()
-    measuring = _Measuring(reading, threads, passages)
+        batches = read(Part(tuple(find_sources(validation))), how)
+        passages = np.unique(np.concatenate([_passages(one.data, one.bounds) for one in batches]))
+    measuring = _Measuring(how, 1 if engine else num_threads or num_cores(), passages)
     parts = [Part(tuple(sources))]
     if engine is not None:
-        parts = cut_into_parts(sources, part_bytes, reading)
+        parts = cut_into_parts(sources, part_bytes, how)
     work = _Cleaning(settings, len(passages))
+    summary = work.summary
     with contextlib.ExitStack() as stack:
-        results = stack.enter_context(
-            contextlib.closing(run_parts(engine or map, measuring, parts, progress))  # type: ignore[type-var]
-        )
+        results = run_parts(engine or map, measuring, parts, progress)
+        stack.enter_context(contextlib.closing(results))  # type: ignore[type-var]
         groups = stack.enter_context(read_ahead(results, _DEPTH))
         file = None
         if target is not None:
             file = stack.enter_context(stack.enter_context(atomic_path(target)).open("wb"))
         for group in groups:
             work.add(group, file)
-        summary = work.summary
-        summary.seconds = time.perf_counter() - started
         if not summary.kept_documents:
             raise DataError(
                 f"no document is left of {summary.num_documents:,}; loosen the settings"
@@ -175,6 +163,7 @@ def clean(
         del report["seconds"]
         report |= {"settings": settings.model_dump(), "num_sources": len(sources)}
         write_json_atomic(report_path(target), report)
+    summary.seconds = time.perf_counter() - started
     return summary
 
 
@@ -190,9 +179,9 @@ class _Group:
     lines: list[bytes]
     lengths: npt.NDArray[np.int64]
     measured: npt.NDArray[np.void]
-    repeated_lines: _Fractions
-    leaks: list[npt.NDArray[np.int64]]
-    """Of each document, the numbers of the validation passages that it has."""
+    repeated_lines: npt.NDArray[np.float64]
+    leaks: list[set[int]]
+    """The validation passages that each document has."""
 
 
 @dataclass(frozen=True)
@@ -204,23 +193,22 @@ class _Measuring:
     passages: npt.NDArray[np.uint64]
 
     def __call__(self, part: Part) -> Iterator[_Group]:
+        passages = set(self.passages.tolist())
         with read_ahead(read(part, self.reading, batch_bytes=4 << 20), _DEPTH) as batches:
             for batch in batches:
-                view = memoryview(batch.data)
-                texts = [bytes(view[begin:end]) for begin, end in batch.bounds.tolist()]
+                view, bounds = memoryview(batch.data), batch.bounds
+                texts = [bytes(view[begin:end]) for begin, end in bounds.tolist()]
+                found = [
+                    passages.intersection(_passages(text, np.array([[0, len(text)]])).tolist())
+                    for text in (texts if passages else [])
+                ]
                 yield _Group(
                     [encode_line(text, self.reading.field) for text in texts],
-                    batch.bounds[:, 1] - batch.bounds[:, 0],
-                    measure(batch.data, batch.bounds, self.num_threads),
+                    bounds[:, 1] - bounds[:, 0],
+                    measure(batch.data, bounds, self.num_threads),
                     np.array([_repeated_lines(text) for text in texts]),
-                    [self._find(text) for text in texts] if len(self.passages) else [],
+                    found,
                 )
-
-    def _find(self, text: bytes) -> npt.NDArray[np.int64]:
-        hashes = _passages(DocumentBatch(text, np.array([[0, len(text)]], np.int64)))
-        at = np.minimum(np.searchsorted(self.passages, hashes), len(self.passages) - 1)
-        found: npt.NDArray[np.int64] = at[self.passages[at] == hashes]
-        return found
 
 
 class _Cleaning:
@@ -229,13 +217,13 @@ class _Cleaning:
     def __init__(self, settings: CleanSettings, num_passages: int) -> None:
         self._settings = settings
         self._duplicates = Duplicates(settings.near_duplicates)
-        self._is_leaked = np.zeros(num_passages, np.bool_)
-        names = "short", "long", "symbols", "repeated lines", "same", "near duplicates"
-        num_bands = self._duplicates.num_bands
-        found = round(recall(settings.near_duplicates, num_bands), 4) if num_bands else None
+        threshold, num_bands = settings.near_duplicates, self._duplicates.num_bands
         self.summary = CleanSummary(
-            {name: Removed() for name in names}, found, num_passages=num_passages
+            {name: Removed() for name in _REASONS},
+            round(recall(threshold, num_bands), 4) if num_bands else None,
+            num_passages=num_passages,
         )
+        self._leaked: set[int] = set()
 
     def add(self, group: _Group, file: IO[bytes] | None) -> None:
         summary, settings, rows = self.summary, self._settings, group.measured
@@ -257,14 +245,14 @@ class _Cleaning:
         kept = left[found == 0]
         for row in kept.tolist():
             if group.leaks:
-                self._is_leaked[group.leaks[row]] = True
+                self._leaked |= group.leaks[row]
             if file is not None:
                 file.write(group.lines[row])
         summary.num_documents += len(rows)
         summary.num_bytes += int(group.lengths.sum())
         summary.kept_documents += len(kept)
         summary.kept_bytes += int(group.lengths[kept].sum())
-        summary.num_leaked = int(self._is_leaked.sum())
+        summary.num_leaked = len(self._leaked)
 
     def _remove(self, name: str, group: _Group, rows: npt.NDArray[np.int64]) -> None:
         removed = self.summary.removed[name]
@@ -276,12 +264,8 @@ class _Cleaning:
 
 
 def encode_line(text: bytes, field: str) -> bytes:
-    """UTF-8 as a line of JSON; its bytes are escaped as they are, which is faster than a string."""
-    for character, escape in _ESCAPES:
-        text = text.replace(character, escape)
-    if len(text.translate(None, _CONTROLS)) < len(text):
-        text = re.sub(rb"[\x00-\x1f]", lambda found: b"\\u%04x" % ord(found[0]), text)
-    return b'{%s: "%s"}\n' % (json.dumps(field, ensure_ascii=False).encode(), text)
+    """UTF-8 as a line of JSON."""
+    return json.dumps({field: text.decode()}, ensure_ascii=False).encode() + b"\n"
 
 
 def _repeated_lines(text: bytes) -> float:
@@ -291,6 +275,7 @@ def _repeated_lines(text: bytes) -> float:
     return 1 - sum(map(len, set(lines))) / total if total else 0.0
 
 
-def _passages(batch: DocumentBatch) -> npt.NDArray[np.uint64]:
-    found: Any = hash_shingles(batch.data, batch.bounds.data, _PASSAGE_WORDS)
+def _passages(data: bytes | memoryview, bounds: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """A hash of every run of words."""
+    found: Any = hash_shingles(data, bounds.data, _PASSAGE_WORDS)
     return np.frombuffer(memoryview(found), np.uint64)

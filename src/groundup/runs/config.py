@@ -105,7 +105,7 @@ class EvaluationConfig(Interval):
     """Windows at once; as many as a micro-batch has if not given."""
 
     tasks: tuple[str, ...] = ()
-    """Multiple-choice tasks to measure as well: agreement, who_did_what, or .jsonl files."""
+    """Multiple-choice tasks to measure as well: agreement, or .jsonl files."""
 
 
 class CheckpointConfig(Interval):

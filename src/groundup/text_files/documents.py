@@ -1,5 +1,6 @@
 """The types that readers share, and the promise that documents are UTF-8."""
 
+import codecs
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
@@ -8,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from groundup.errors import DataError, check_choice
-from groundup.text_files.encodings import check_encoding, guess_encoding
+from groundup.text_files.encodings import check_encoding, marked_encoding
 
 END_OF_TEXT = "<|endoftext|>"
 STDIN = "-"
@@ -17,8 +18,6 @@ Errors = Literal["strict", "replace", "skip"]
 Bounds = npt.NDArray[np.int64]
 FindCut = Callable[[memoryview], int]
 """The last position where a document may be cut without changing its pre-tokens; 0 for none."""
-
-_SAMPLE_BYTES = 20_000
 
 
 class Source(NamedTuple):
@@ -114,19 +113,17 @@ def pack(texts: Sequence[bytes | memoryview], glue: bytes) -> tuple[bytes, Bound
     return glue.join(texts), np.stack([ends - lengths, ends], axis=1)
 
 
-def check_utf8(piece: Piece, errors: Errors, source: Source, glue: bytes) -> tuple[Piece, int]:
-    """Make a piece UTF-8 as `errors` says; also returns how many documents were left out."""
+def check_utf8(piece: Piece, errors: Errors, source: Source, glue: bytes) -> Piece:
+    """Make a piece UTF-8 as `errors` says."""
     from groundup._native import find_invalid_utf8
 
     position = find_invalid_utf8(piece.data)
     if position < 0:
-        return piece, 0
+        return piece
     view = memoryview(piece.data)
     if errors == "strict":
         where = "a document" if piece.offset is None else f"byte {piece.offset + position}"
-        before = bytes(view[max(0, position - _SAMPLE_BYTES) : position])
-        line = position - len(before) + before.rfind(b"\n") + 1
-        raise not_utf8(f"{source}, {where}", bytes(view[line : line + _SAMPLE_BYTES]))
+        raise _not_utf8(f"{source}, {where}", bytes(view[:4]))
     texts: list[bytes | memoryview] = []
     for begin, end in piece.bounds.tolist():
         text = view[begin:end]
@@ -135,49 +132,30 @@ def check_utf8(piece: Piece, errors: Errors, source: Source, glue: bytes) -> tup
         elif errors == "replace":
             texts.append(str(text, "utf-8", "replace").encode())
     data, bounds = pack(texts, glue)
-    return piece._replace(data=data, bounds=bounds), len(piece.bounds) - len(texts)
+    return piece._replace(data=data, bounds=bounds)
 
 
-def decode(data: bytes, errors: Errors, where: str) -> str | None:
-    """Bytes as text, a byte order mark taken off; None for text to leave out."""
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        if errors == "strict":
-            raise not_utf8(where, data[:_SAMPLE_BYTES]) from None
-    return data.decode("utf-8-sig", "replace") if errors == "replace" else None
+def encode(text: str, errors: Errors, where: str) -> bytes:
+    """Text that was decoded with surrogateescape as the bytes that it stands for.
 
-
-def encode(text: str, errors: Errors, where: str) -> bytes | None:
-    """Text as UTF-8, which has no halves of surrogate pairs; None for text to leave out."""
+    Half of a surrogate pair is no UTF-8 either. With another law than strict, `check_utf8` does
+    with such bytes what is to be done.
+    """
     try:
         return text.encode()
-    except UnicodeEncodeError as error:
+    except UnicodeEncodeError:
+        data = text.encode(errors=_RAW)
         if errors == "strict":
-            raise DataError(
-                f"{where} has {error.object[error.start]!a}, which is not a character; fix "
-                f"it, or use --errors replace or --errors skip"
-            ) from None
-    if errors == "skip":
-        return None
-    pairs = text.encode("utf-16-le", "surrogatepass")
-    return pairs.decode("utf-16-le", "replace").encode()
+            raise _not_utf8(where, data) from None
+        return data
 
 
-def not_utf8(where: str, sample: bytes) -> DataError:
+def _not_utf8(where: str, data: bytes) -> DataError:
     """The error for bytes that are not UTF-8, with the flags that accept them."""
-    guessed = guess_encoding(sample)
-    found = f" but probably {guessed}" if guessed else ""
     return DataError(
-        f"{where}: not UTF-8{found}; name its encoding (--encoding {guessed or 'latin-1'}), or use "
-        f"--errors replace or --errors skip"
+        f"{where}: not UTF-8; name its encoding (--encoding {marked_encoding(data) or 'latin-1'} "
+        f"or another), or use --errors replace or --errors skip"
     )
-
-
-def drop_empty(bounds: Bounds) -> Bounds:
-    """The bounds of documents that have text."""
-    is_filled = bounds[:, 1] > bounds[:, 0]
-    return bounds if is_filled.all() else bounds[is_filled]
 
 
 def split_documents(data: bytes | memoryview, marks: Iterable[bytes]) -> Bounds:
@@ -185,3 +163,15 @@ def split_documents(data: bytes | memoryview, marks: Iterable[bytes]) -> Bounds:
     from groundup._native import find_documents
 
     return np.frombuffer(memoryview(find_documents(data, list(marks))), np.int64).reshape(-1, 2)
+
+
+_RAW = "groundup-raw"
+
+
+def _raw_bytes(error: UnicodeError) -> tuple[bytes, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    halves = map(ord, error.object[error.start : error.end])
+    return bytes(one & 255 if 0xDC80 <= one <= 0xDCFF else 255 for one in halves), error.end
+
+
+codecs.register_error(_RAW, _raw_bytes)

@@ -1,8 +1,5 @@
 """Parquet: each row of one column is a document."""
 
-import contextlib
-import shutil
-import tempfile
 from collections.abc import Iterator
 from typing import IO, Any
 
@@ -20,39 +17,22 @@ def read_parquet(stream: IO[bytes], reading: Reading, name: str) -> Iterator[byt
         import pyarrow.parquet
     except ImportError as error:
         raise MissingExtraError("reading .parquet files", "parquet") from error
-    column = reading.field
+    if not stream.seekable() or hasattr(stream, "mtime"):
+        # It is read from its end; gzip would unpack all before for every step back.
+        raise DataError(f"{name} is Parquet, which is packed already: unpack the file around it")
     try:
-        with _seekable(stream) as file:
-            table = pyarrow.parquet.ParquetFile(file)
-            _check_column(table.schema_arrow, column, name, pyarrow.types)
-            for rows in table.iter_batches(_rows_in(table.metadata, column), columns=[column]):
-                texts = rows.column(0).cast(pyarrow.large_binary()).fill_null(b"")
-                yield from texts.to_pylist()
+        table = pyarrow.parquet.ParquetFile(stream)
+        _check_column(table.schema_arrow, reading.field, name, pyarrow.types)
+        for rows in table.iter_batches(_rows_in(table.metadata), columns=[reading.field]):
+            yield from rows.column(0).cast(pyarrow.large_binary()).fill_null(b"").to_pylist()
     except pyarrow.ArrowException as error:
         raise UnreadableError(f"{name} is not a readable Parquet file: {error}") from error
 
 
-@contextlib.contextmanager
-def _seekable(stream: IO[bytes]) -> Iterator[IO[bytes]]:
-    """The file itself, or a copy of one that is unpacked: Parquet is read from its end."""
-    # gzip would seek by unpacking from the beginning again.
-    if stream.seekable() and not hasattr(stream, "mtime"):
-        yield stream
-        return
-    with tempfile.TemporaryFile() as copy:
-        shutil.copyfileobj(stream, copy, 1 << 20)
-        copy.seek(0)
-        yield copy
-
-
-def _rows_in(metadata: Any, column: str) -> int:
-    """How many rows make up about a batch. Columns of structs are several here."""
-    total = 0
-    for group in range(metadata.num_row_groups):
-        columns = metadata.row_group(group)
-        for number in range(columns.num_columns):
-            if columns.column(number).path_in_schema == column:
-                total += int(columns.column(number).total_uncompressed_size)
+def _rows_in(metadata: Any) -> int:
+    """How many rows make up about a batch, all their columns counted."""
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    total = sum(int(group.total_byte_size) for group in groups)
     return max(1, min(1 << 20, _BATCH_BYTES * int(metadata.num_rows) // max(1, total)))
 
 

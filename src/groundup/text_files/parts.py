@@ -4,19 +4,20 @@ A range is moved to where documents begin, by whoever reads it: neighbours find 
 the parts hold every document once, in order, and nobody else has to look at the text.
 """
 
-import io
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any
 
 from groundup.runtime import Engine, Progress
+from groundup.text_files.chunk_stream import stream_of
 from groundup.text_files.documents import Part, Reading, Source
 
 _WINDOW_BYTES = 1 << 16
 
 
 def can_cut(source: Source, reading: Reading) -> bool:
-    """Whether a range of a source can be read: packed files, tables and pages are read from front
-    to back, and a server of pages may not give ranges."""
+    """Whether a range of a source can be read: packed files and tables are read from front
+    to back, and a server of the web may not give ranges."""
     is_text = source.format == "text" and not _may_overlap(reading.marks)
     is_open = source.compression is None and reading.encoding is None
     is_there = source.size is not None and not source.path.startswith("http")
@@ -78,7 +79,7 @@ def open_span(
     if begin < last:
         end = _find_start(raw, last, size, size, marks)
     raw.seek(begin)
-    return io.BufferedReader(_Span(raw, end - begin), _WINDOW_BYTES), begin
+    return stream_of(_read(raw, end - begin)), begin
 
 
 def _find_start(raw: IO[bytes], begin: int, limit: int, size: int, marks: Sequence[bytes]) -> int:
@@ -89,41 +90,23 @@ def _find_start(raw: IO[bytes], begin: int, limit: int, size: int, marks: Sequen
     while begin < limit:
         context = max(0, begin - longest)
         raw.seek(context)
-        data = _read_fully(raw, begin - context + _WINDOW_BYTES)
+        data = b"".join(_read(raw, min(begin - context + _WINDOW_BYTES, size - context)))
         found = [(data.find(one, max(0, begin - context - len(one))), len(one)) for one in marks]
         starts = [context + at + length for at, length in found if at >= 0]
-        if starts or not data or context + len(data) >= size:
+        if starts or context + len(data) >= size:
             return min([*starts, limit])
         begin = context + len(data) + 1
     return limit
 
 
-def _read_fully(raw: IO[bytes], count: int) -> bytes:
-    parts = []
-    while count > 0 and (part := raw.read(count)):
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
-
-
-class _Span(io.RawIOBase):
-    """What follows in a file, up to a number of bytes."""
-
-    def __init__(self, raw: IO[bytes], num_bytes: int) -> None:
-        self._raw = raw
-        self._left = num_bytes
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, target: Any) -> int:
-        view = memoryview(target).cast("B")
-        data = self._raw.read(min(len(view), self._left))
-        if self._left and view and not data:
+def _read(raw: IO[bytes], num_bytes: int) -> Iterator[bytes]:
+    """Yield what follows in a file, up to a number of bytes."""
+    while num_bytes > 0:
+        data = raw.read(min(num_bytes, _WINDOW_BYTES))
+        if not data:
             raise OSError("it became shorter while it was being read")
-        view[: len(data)] = data
-        self._left -= len(data)
-        return len(data)
+        yield data
+        num_bytes -= len(data)
 
 
 def _may_overlap(marks: Sequence[bytes]) -> bool:
@@ -131,11 +114,9 @@ def _may_overlap(marks: Sequence[bytes]) -> bool:
 
     Then which of them are in a text depends on where one begins to look.
     """
-    for one in marks:
-        for other in marks:
-            if one is not other and one in other:
-                return True
-            shorter = min(len(one), len(other))
-            if any(one[-size:] == other[:size] for size in range(1, shorter)):
-                return True
+    for one, other in itertools.product(marks, repeat=2):
+        if one is not other and one in other:
+            return True
+        if any(one[-size:] == other[:size] for size in range(1, min(len(one), len(other)))):
+            return True
     return False

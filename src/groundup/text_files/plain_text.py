@@ -45,21 +45,20 @@ def read_text(
             last = int(np.searchsorted(bounds[:, 0], len(data) - longest, side="right")) - 1
             num_complete, cut = max(0, last), int(bounds[last, 0]) if last >= 0 else 0
         size = int(bounds[0, 1]) if len(bounds) and not bounds[0, 0] else 0
-        is_long = find_cut is not None and size > piece_bytes
         piece = 0
-        if is_long and find_cut is not None:
+        if find_cut is not None and size > piece_bytes:
             is_grown, margin = window > piece_bytes, 0 if num_complete else longest
             piece = find_cut(data[: size - margin if is_grown else piece_bytes])
             piece = 0 if piece >= size and num_complete else piece
         if piece:
             cut = piece
-            yield Piece(data[:cut], _one(cut), offset, is_alone=True, continues=True)
+            yield Piece(data[:cut], np.array([[0, cut]]), offset, is_alone=True, continues=True)
             is_inside = True
-        elif is_inside or is_long:
+        elif is_inside or (find_cut is not None and size > piece_bytes):
             cut = 0
             if num_complete:
                 cut = int(bounds[1, 0]) if len(bounds) > 1 else len(data)
-                yield Piece(data[:size], _one(size), offset, is_alone=True)
+                yield Piece(data[:size], np.array([[0, size]]), offset, is_alone=True)
                 is_inside = False
         else:
             if find_cut is not None:
@@ -92,7 +91,3 @@ def _fill(stream: IO[bytes], rest: bytes | memoryview, size: int) -> tuple[memor
             return buffer[:filled], True
         filled += count
     return buffer, False
-
-
-def _one(size: int) -> np.ndarray:
-    return np.array([[0, size]], np.int64)

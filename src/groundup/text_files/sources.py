@@ -8,10 +8,10 @@ import stat
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from groundup.errors import ConfigError, DataError
-from groundup.text_files.documents import STDIN, Errors, Source
+from groundup.text_files.documents import STDIN, Source
 from groundup.text_files.opening import explained_errors, stamp_of
 
 # Prose and source code: each file is one text unless a separator stands in it.
@@ -25,7 +25,6 @@ _TEXT_SUFFIXES = (
 _FORMATS: dict[str, str] = {
     **dict.fromkeys(_TEXT_SUFFIXES, "text"),
     **dict.fromkeys((".jsonl", ".ndjson", ".json-lines"), "json_lines"),
-    **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
     **dict.fromkeys((".csv", ".tsv"), "delimited"),
     ".parquet": "parquet",
 }
@@ -40,39 +39,30 @@ _NAMES_SHOWN = 3
 _log = logging.getLogger(__name__)
 
 
-def find_sources(
-    inputs: Sequence[str | os.PathLike[str]], errors: Errors = "strict"
-) -> list[Source]:
+def find_sources(inputs: Sequence[str | os.PathLike[str]]) -> list[Source]:
     """The files that `inputs` name, in order; those of a folder or glob are sorted by path.
 
     Of a folder, visible regular files with a suffix of text count, at any depth; folders of models
     and runs, links to folders, empty and other files are left out and counted in a warning. What is
     named outright is read whatever it is. A file named twice is read once.
-
-    errors: "skip" passes over folders that cannot be read.
     """
-    found: list[Source] = []
-    seen: dict[object, int] = {}
+    found: dict[object, tuple[int, Source]] = {}
     skipped: dict[str, list[str]] = defaultdict(list)
     for number, text in enumerate(inputs):
-        num_found = 0
-        for source, identity in _expand(text, errors, skipped):
-            num_found += 1
-            if identity not in seen:
-                seen[identity] = number
-                found.append(source)
-            elif seen[identity] != number:
+        matches = list(_expand(text, skipped))
+        for source, identity in matches:
+            if found.setdefault(identity, (number, source))[0] != number:
                 _log.warning("%s is named twice; it is read once", source)
-        if not num_found:
+        if not matches:
             _warn(skipped)
             raise DataError(
-                f"{text} has no text files (.txt, .md, .html, .jsonl, .csv, .parquet, source code "
+                f"{text} has no text files (.txt, .md, .jsonl, .csv, .parquet, source code "
                 f"and more, also with .gz, .zst or .xz); name other files one by one"
             )
     _warn(skipped)
     if not found:
         raise DataError("no input: name at least one file, folder or glob, or - for standard input")
-    return found
+    return [source for _, source in found.values()]
 
 
 def check_not_input(out: Path, sources: Sequence[Source]) -> None:
@@ -88,7 +78,7 @@ def path_text(path: str | os.PathLike[str]) -> str:
 
 
 def _expand(
-    text: str | os.PathLike[str], errors: Errors, skipped: dict[str, list[str]]
+    text: str | os.PathLike[str], skipped: dict[str, list[str]]
 ) -> Iterator[tuple[Source, object]]:
     """What one input names, each source with what it is known by."""
     path = os.fspath(text)
@@ -99,10 +89,9 @@ def _expand(
     elif path == STDIN:
         yield Source(STDIN), STDIN
     elif _ADDRESS.match(path) and not os.path.lexists(path):
-        for source in _find_remote(path, skipped):
-            yield source, source.path
+        yield from ((source, source.path) for source in _find_remote(path, skipped))
     elif os.path.isdir(path):
-        yield from _walk(path, errors, skipped)
+        yield from _walk(path, skipped)
     elif os.path.lexists(path):
         with explained_errors(path):
             status = os.stat(path)
@@ -113,22 +102,18 @@ def _expand(
             raise DataError(f"no file matches {path}; check the pattern")
         for match in sorted(matches, key=_parts):
             if os.path.isdir(match):
-                yield from _walk(match, errors, skipped)
+                yield from _walk(match, skipped)
             else:
                 yield from _some_file(match, skipped)
     else:
         raise DataError(f"{path} does not exist; check the name")
 
 
-def _walk(
-    folder: str, errors: Errors, skipped: dict[str, list[str]]
-) -> Iterator[tuple[Source, object]]:
+def _walk(folder: str, skipped: dict[str, list[str]]) -> Iterator[tuple[Source, object]]:
     """The text files under a folder in the order of their paths."""
 
     def fail(error: OSError) -> None:
-        if errors != "skip":
-            raise DataError(f"folder {error.filename} cannot be read: {error.strerror}") from error
-        skipped["cannot be read"].append(f"folder {error.filename}")
+        raise DataError(f"folder {error.filename} cannot be read: {error.strerror}") from error
 
     paths: list[str] = []
     for parent, folders, names in os.walk(folder, onerror=fail):
@@ -150,9 +135,8 @@ def _some_file(path: str, skipped: dict[str, list[str]]) -> Iterator[tuple[Sourc
     try:
         status = os.stat(path)
     except OSError:
-        skipped["not a regular file"].append(path)
-        return
-    if not stat.S_ISREG(status.st_mode):
+        status = None
+    if status is None or not stat.S_ISREG(status.st_mode):
         skipped["not a regular file"].append(path)
     elif status.st_size == 0:
         skipped["empty"].append(path)
@@ -165,7 +149,6 @@ def _find_remote(address: str, skipped: dict[str, list[str]]) -> Iterator[Source
         import fsspec
 
         system, path = fsspec.core.url_to_fs(address)
-        found: dict[str, Any] = {}
         is_file = system.isfile(path)
         if not is_file and glob.has_magic(path):
             found = system.glob(path, detail=True)
@@ -173,18 +156,17 @@ def _find_remote(address: str, skipped: dict[str, list[str]]) -> Iterator[Source
             found = system.find(path, detail=True)
         else:
             found = {path: system.info(path)}
-    for name in sorted(found):
-        info, full = found[name], str(system.unstrip_protocol(name))
+    for name, info in sorted(found.items()):
+        full = str(system.unstrip_protocol(name))
         kind, compression = _classify(full.split("?")[0] if full.startswith("http") else full)
         if info.get("type", "file") != "file":
             continue
         if kind is None and not is_file:
             skipped["no suffix of a text"].append(full)
             continue
-        stamps = (info.get(key) for key in ("ETag", "etag", "blob_id", "mtime"))
         # Some servers tell only the size.
-        stamp = next((str(value) for value in stamps if value), "unknown")
-        yield Source(full, kind or "text", compression, info.get("size"), stamp, is_remote=True)
+        stamp = next(filter(None, map(info.get, ("ETag", "etag", "blob_id", "mtime"))), "unknown")
+        yield Source(full, kind or "text", compression, info.get("size"), str(stamp), True)
 
 
 def _source(path: str, status: os.stat_result) -> Source:

@@ -105,7 +105,7 @@ def train_from_files(
     block_bytes = block_bytes or num_cores() * _BLOCK_BYTES_PER_CORE
 
     def count(counting: WordCounting) -> None:
-        sources = find_sources(inputs, how.errors)
+        sources = find_sources(inputs)
         if engine is None:
             blocks = _read_blocks(Part(tuple(sources)), pattern, texts, how, block_bytes)
             for block, num_bytes in blocks:

@@ -8,9 +8,8 @@ from pathlib import Path
 import torch
 
 from groundup.data.batches.loader import BatchLoader
-from groundup.data.batches.mixing import MixedOrder, join_shards
-from groundup.data.batches.order import SampleOrder, ShuffledEpochs
-from groundup.data.batches.windows import IdArray
+from groundup.data.batches.order import MixedOrder, SampleOrder, ShuffledEpochs
+from groundup.data.batches.windows import IdArray, join_shards
 from groundup.data.chats.packing import PackedRows, ShuffledRows
 from groundup.data.shards import (
     DataIds,

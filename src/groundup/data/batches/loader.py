@@ -10,7 +10,6 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 
 import torch
 from torch import Tensor
@@ -58,21 +57,16 @@ class Batch:
     micro_batch_size: int | None = None
     positions: Tensor | None = None
 
-    def micro_batches(self, size: int | None = None) -> list["Batch"]:
-        """Batches of equal numbers of rows, `size`, by default the loader's."""
-        rows = len(self.inputs)
-        chosen = self.micro_batch_size if size is None else size
-        num_pieces = 1 if chosen is None else rows // _check_micro_batch(chosen, rows)
-        inputs, targets = self.inputs.chunk(num_pieces), self.targets.chunk(num_pieces)
-        positions: Sequence[Tensor | None] = [None] * num_pieces
+    def micro_batches(self) -> list["Batch"]:
+        """Batches of `micro_batch_size` rows, which divides those there are."""
+        size = self.micro_batch_size or len(self.inputs)
+        count = len(self.inputs) // size
+        inputs, targets = self.inputs.chunk(count), self.targets.chunk(count)
+        positions: Sequence[Tensor | None] = [None] * count
         if self.positions is not None:
-            positions = self.positions.chunk(num_pieces)
-        return [
-            Batch(self.step, some_inputs, some_targets, None, some_positions)
-            for some_inputs, some_targets, some_positions in zip(
-                inputs, targets, positions, strict=True
-            )
-        ]
+            positions = self.positions.chunk(count)
+        pieces = zip(inputs, targets, positions, strict=True)
+        return [Batch(self.step, one, other, None, places) for one, other, places in pieces]
 
 
 class BatchLoader:
@@ -101,11 +95,7 @@ class BatchLoader:
                 f"the order goes over {order.num_ids} ids and the text has {self._reader.num_ids}; "
                 f"make the order for this text"
             )
-        if prefetch < 0:
-            raise ConfigError(f"prefetch is {prefetch}; choose 0 or more batches to read ahead")
         self.rank_batch_size = len(batch_samples(0, batch_size, rank, world))
-        if micro_batch_size is not None:
-            _check_micro_batch(micro_batch_size, self.rank_batch_size)
         self.order = order
         self.batch_size = batch_size
         self.micro_batch_size = micro_batch_size
@@ -118,8 +108,6 @@ class BatchLoader:
 
     def batches(self, first_step: int = 0, num_steps: int | None = None) -> "Batches":
         """The batches of steps first_step, first_step + 1, …; without `num_steps`, for ever."""
-        if first_step < 0 or (num_steps is not None and num_steps < 0):
-            raise ConfigError(f"steps from {first_step}, {num_steps} of them, do not exist")
         return Batches(self, first_step, num_steps)
 
     def starts(self, step: int) -> Starts:
@@ -171,12 +159,7 @@ class Batches(Iterator[Batch]):
     def __enter__(self) -> "Batches":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -185,13 +168,3 @@ def _close(resources: contextlib.ExitStack) -> None:
     # itself; it has been told to stop all the same.
     with contextlib.suppress(RuntimeError):
         resources.close()
-
-
-def _check_micro_batch(size: int, rows: int) -> int:
-    """The size, if it cuts the rows into equal pieces, as a mean over pieces supposes."""
-    if size < 1 or rows % size != 0:
-        raise ConfigError(
-            f"micro_batch_size {size} does not divide the {rows} rows that a rank takes at a step; "
-            f"choose a divisor of {rows}"
-        )
-    return size

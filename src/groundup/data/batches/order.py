@@ -5,7 +5,7 @@ position in it is reached at once. A window of context_length inputs takes one i
 target. Reading the windows is left to `windows`, making batches of them to `loader`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -17,7 +17,10 @@ from groundup.errors import ConfigError, DataError
 Starts = npt.NDArray[np.int64]
 
 # Numbers that tell the uses of one seed apart; to change one is to change every run's order.
-_, _EPOCH_OFFSETS, _EPOCH_SHUFFLES, _FIXED_WINDOWS, MIXED = range(5)
+_, _EPOCH_OFFSETS, _EPOCH_SHUFFLES, _FIXED_WINDOWS, _MIXED = range(5)
+
+BLOCK_SAMPLES = 10_000
+"""Weights are exact to one part in so many."""
 
 
 class SampleOrder(Protocol):
@@ -32,24 +35,7 @@ class SampleOrder(Protocol):
         ...
 
 
-class Order:
-    """The order of one text: where the windows of any samples begin."""
-
-    def __init__(self, num_ids: int, context_length: int, seed: int) -> None:
-        check_window(num_ids, context_length)
-        self.num_ids = num_ids
-        self.context_length = context_length
-        self.seed = check_seed(seed)
-
-    def starts(self, first_sample: int, count: int) -> Starts:
-        return self.starts_of(number_samples(first_sample, count))
-
-    def starts_of(self, samples: UInt64) -> Starts:
-        """Where the windows of the samples with these numbers begin."""
-        raise NotImplementedError
-
-
-class ShuffledEpochs(Order):
+class ShuffledEpochs:
     """Windows that lie end to end, each once an epoch, in an order that differs every epoch.
 
     Every epoch puts its first window at another position, so that the cuts fall elsewhere and all
@@ -57,16 +43,74 @@ class ShuffledEpochs(Order):
     """
 
     def __init__(self, num_ids: int, context_length: int, seed: int) -> None:
-        super().__init__(num_ids, context_length, seed)
+        check_window(num_ids, context_length)
+        self.num_ids = num_ids
+        self.context_length = context_length
+        self.seed = check_seed(seed)
         self.num_windows = max(1, (num_ids - context_length) // context_length)
         """Samples in an epoch."""
 
+    def starts(self, first_sample: int, count: int) -> Starts:
+        return self.starts_of(number_samples(first_sample, count))
+
     def starts_of(self, samples: UInt64) -> Starts:
+        """Where the windows of the samples with these numbers begin."""
         epochs, positions = np.divmod(samples, np.uint64(self.num_windows))
         num_offsets = self.num_ids - self.num_windows * self.context_length
         offsets = random_below(self.seed, _EPOCH_OFFSETS, epochs, num_offsets)
         windows = permute(self.seed, _EPOCH_SHUFFLES, epochs, positions, self.num_windows)
         return (offsets + windows * np.uint64(self.context_length)).astype(np.int64)
+
+
+class MixedOrder:
+    """The orders of several texts that lie one behind the other, mixed by weight.
+
+    Of every block of samples each text has the same number, as its weight says, at positions that a
+    permutation chooses; which of its own samples come next follows by counting. So any position is
+    reached at once, and each text keeps its own order and epochs.
+    """
+
+    def __init__(
+        self, orders: Sequence[ShuffledEpochs], weights: Sequence[float], seed: int
+    ) -> None:
+        self.num_ids = sum(order.num_ids for order in orders)
+        self.context_length = orders[0].context_length
+        self.seed = check_seed(seed)
+        self.quotas = quotas_of(weights)
+        """Samples of each text in a block."""
+        self._orders = list(orders)
+        self._ends = np.cumsum(self.quotas)
+        self._begins = np.cumsum([0, *(order.num_ids for order in orders)])
+
+    def starts(self, first_sample: int, count: int) -> Starts:
+        samples = number_samples(first_sample, count)
+        blocks, positions = np.divmod(samples, np.uint64(BLOCK_SAMPLES))
+        slots = permute(self.seed, _MIXED, blocks, positions, BLOCK_SAMPLES).astype(np.int64)
+        texts = np.searchsorted(self._ends, slots, side="right")
+        starts = np.empty(count, np.int64)
+        for text in np.unique(texts).tolist():
+            here = np.flatnonzero(texts == text)
+            quota = int(self.quotas[text])
+            number = slots[here] - (int(self._ends[text]) - quota)
+            own = blocks[here] * np.uint64(quota) + number.astype(np.uint64)
+            starts[here] = self._orders[text].starts_of(own) + self._begins[text]
+        return starts
+
+
+def quotas_of(weights: Sequence[float]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """How many samples of a block each weight comes to; the largest remainders get what is over.
+
+    weights: of any sum; those that are not 0 come to one sample at least.
+    """
+    exact = np.array(weights, np.float64) / float(sum(weights)) * BLOCK_SAMPLES
+    quotas = np.floor(exact).astype(np.int64)
+    quotas = np.maximum(quotas, (np.array(weights) > 0).astype(np.int64))
+    order = np.argsort(quotas - exact, kind="stable")
+    for index in range(BLOCK_SAMPLES - int(quotas.sum())):
+        quotas[order[index % len(order)]] += 1
+    while quotas.sum() > BLOCK_SAMPLES:
+        quotas[np.argmax(quotas)] -= 1
+    return quotas
 
 
 def check_window(num_ids: int, context_length: int) -> None:
@@ -85,17 +129,11 @@ def batch_samples(step: int, batch_size: int, rank: int = 0, world: int = 1) -> 
 
     The ranks' parts, joined in order, are the samples step * batch_size up to the next step's.
     """
-    if batch_size < 1 or world < 1:
-        raise ConfigError(f"batch_size {batch_size} and world {world} must both be at least 1")
     if batch_size % world != 0:
         raise ConfigError(
             f"batch_size {batch_size} cannot be divided among {world} ranks; choose a multiple of "
             f"{world}, for example {-(-batch_size // world) * world}"
         )
-    if not 0 <= rank < world:
-        raise ConfigError(f"rank {rank} does not exist among {world}; they count from 0")
-    if step < 0:
-        raise ConfigError(f"step {step} does not exist; steps count from 0")
     count = batch_size // world
     first = step * batch_size + rank * count
     return range(first, first + count)
@@ -111,8 +149,6 @@ def fixed_windows(
     num_windows: how many; with None, or more than there are, all that fit from the first id on.
     """
     check_window(num_ids, context_length)
-    if num_windows is not None and num_windows < 1:
-        raise ConfigError(f"num_windows is {num_windows}; choose at least 1, or none for all")
     available = (num_ids - 1) // context_length
     if num_windows is None or num_windows >= available:
         return np.arange(available, dtype=np.int64) * context_length
@@ -133,8 +169,6 @@ class WholeWalk(NamedTuple):
 
 def whole_walk(num_ids: int, context_length: int) -> WholeWalk:
     """Windows that predict every id exactly once, save the first, which nothing precedes."""
-    if context_length < 1:
-        raise ConfigError(f"context_length is {context_length}; it must be at least 1")
     if num_ids < 2:
         raise DataError(f"the text has {num_ids} ids; at least 2 are needed to predict one")
     num_windows, tail_length = divmod(num_ids - 1, context_length)
@@ -160,6 +194,4 @@ def sliding_windows(
 
 def number_samples(first: int, count: int) -> UInt64:
     """The numbers of `count` samples from `first` on."""
-    if first < 0 or count < 0 or first + count > 1 << 63:
-        raise ConfigError(f"samples {first} to {first + count} are out of range (0 to 2**63)")
     return np.arange(count, dtype=np.uint64) + np.uint64(first)

@@ -3,6 +3,7 @@
 Where the windows begin is left to `order`, what becomes of them to `loader`.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,8 @@ class IdArray:
         # As a plain array: the memmap subclass would look after every slice of itself.
         self._ids = np.asarray(ids)
         if self._ids.ndim != 1 or self._ids.dtype.kind not in "iu":
-            raise DataError(
-                f"ids must be a one-dimensional array of integers, not "
-                f"{self._ids.ndim}-dimensional {self._ids.dtype}; give an array, a memory-mapped "
-                f"file or what open_shards returns"
-            )
+            found = f"{self._ids.ndim}-dimensional {self._ids.dtype}"
+            raise DataError(f"ids must be a one-dimensional array of integers, not {found}")
 
     @property
     def num_ids(self) -> int:
@@ -60,17 +58,22 @@ class WindowReader:
 
     def read(self, starts: npt.ArrayLike) -> npt.NDArray[Any]:
         """The rows ids[start : start + length], in the order of `starts`, as the ids' type."""
-        positions = np.asarray(starts, np.int64)
-        last = self.num_ids - self.length
-        if len(positions) and (positions.min() < 0 or positions.max() > last):
-            raise IndexError(
-                f"windows of {self.length} ids begin at 0 to {last}, not at {positions.min()} to "
-                f"{positions.max()}"
-            )
-        return self._ids.read_windows(positions, self.length)
+        return self._ids.read_windows(np.asarray(starts, np.int64), self.length)
 
     def fill(self, target: npt.NDArray[np.int64], starts: npt.ArrayLike) -> None:
         """Write inputs and targets to `target`, (2, windows, context_length)."""
         windows = self.read(starts)
         target[0] = windows[:, :-1]
         target[1] = windows[:, 1:]
+
+
+def join_shards(parts: Sequence[Shards]) -> Shards:
+    """The same split of several folders as one, in their order; a window must not cross."""
+    first = parts[0]
+    for part in parts[1:]:
+        if part.index.end != first.index.end:
+            raise DataError(
+                f"documents end with {first.index.end.text} in one folder of the mix and with "
+                f"{part.index.end.text} in another; prepare them with the same --separator"
+            )
+    return Shards(first.split, [file for part in parts for file in part.files], first.index)

@@ -7,7 +7,7 @@ conversation counts its positions from 0, which is how attention knows where it 
 import numpy as np
 import numpy.typing as npt
 
-from groundup.data.batches.order import Starts
+from groundup.data.batches.order import Starts, number_samples
 from groundup.data.chats.encoding import EncodedConversations
 from groundup.data.counter_random import check_seed, permute
 
@@ -82,7 +82,7 @@ class ShuffledRows:
 
     def starts(self, first_sample: int, count: int) -> Starts:
         """The numbers of the rows of some samples."""
-        samples = np.arange(count, dtype=np.uint64) + np.uint64(first_sample)
+        samples = number_samples(first_sample, count)
         epochs, positions = np.divmod(samples, np.uint64(self.num_rows))
         rows = permute(self.seed, _ROW_SHUFFLES, epochs, positions, self.num_rows)
         return rows.astype(np.int64)

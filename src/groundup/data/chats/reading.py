@@ -49,7 +49,7 @@ def _messages_of(record: dict[str, Any], where: str) -> list[Message]:
 
 
 def _check_turns(messages: list[Message], where: str) -> None:
-    """Every user's turn is answered, no answer is empty, and all of it is UTF-8."""
+    """Every user's turn is answered, and no answer is empty."""
     following = [message["role"] for message in messages[1:]] + ["nothing"]
     for number, (message, after) in enumerate(zip(messages, following, strict=True), start=1):
         place = f"message {number} of {where}"
@@ -57,9 +57,5 @@ def _check_turns(messages: list[Message], where: str) -> None:
             raise DataError(f"{place} is a user's turn without an answer: {after} follows it")
         if message["role"] == "assistant" and not message["content"].strip():
             raise DataError(f"{place} is an empty answer; write one, or remove the turn")
-        try:
-            message["content"].encode()
-        except UnicodeEncodeError:
-            raise DataError(f"{place} holds half of a surrogate pair; fix the text") from None
     if all(message["role"] != "assistant" for message in messages):
         raise DataError(f"{where} has no answer; add a message of the assistant")

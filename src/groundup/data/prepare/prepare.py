@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -40,12 +40,11 @@ from groundup.data.shards.index import (
     write_record,
 )
 from groundup.data.shards.reading import check_shard_file
-from groundup.errors import ConfigError, DataError, TokenizerError
+from groundup.errors import DataError, TokenizerError
 from groundup.files import locked, remove_leftovers
 from groundup.runtime import Engine, Progress, num_cores
 from groundup.text_files import (
     END_OF_TEXT,
-    Errors,
     Part,
     Reading,
     Source,
@@ -89,83 +88,66 @@ def prepare(
     validation_fraction: float = 0.005,
     shard_bytes: int = 400_000_000,
     separator: str = END_OF_TEXT,
-    field: str = "text",
-    errors: Errors = "strict",
-    encoding: str | None = None,
     num_threads: int | None = None,
     batch_bytes: int | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
     engine: Engine | None = None,
     part_bytes: int = 32 << 20,
+    **reading: Any,
 ) -> PrepareSummary:
     """Encode the documents of files, folders or globs into shards in the folder `out`.
 
     A folder that was not finished keeps its first shards as far as they are what this call would
     write. A finished one is left alone if it came from the same, and refused otherwise.
 
-    validation_fraction: fraction of the documents for validation, chosen by their hashes. Where
-        they are so few that none is chosen, the end of the text is taken, a tenth of a small one.
+    validation_fraction: of the documents, chosen by their hashes, from 0 to below 1. Where they are
+        so few that none is chosen, the end of the text is taken, a tenth of a small one.
     shard_bytes: about how much of the files makes a shard; a packed file is never divided.
     separator: the special token between documents of plain text, which ends each one in the shards.
-    field, errors, encoding: how text is read, see `text_files.Reading`.
     num_threads, batch_bytes: how much is encoded at once; the shards do not depend on it.
     engine: reads and encodes parts of `part_bytes` elsewhere; the shards are the same.
+    reading: field, errors and encoding, see `text_files.Reading`.
     """
     started = time.perf_counter()
-    if not 0 <= validation_fraction < 1:
-        raise ConfigError(
-            f"validation_fraction is {validation_fraction:g}; choose 0 or more, below 1"
-        )
-    for name, value in (("shard_bytes", shard_bytes), ("num_threads", num_threads)):
-        if value is not None and value < 1:
-            raise ConfigError(f"{name} is {value}; it must be at least 1")
     if separator not in tokenizer.special_tokens:
         known = ", ".join(list(tokenizer.special_tokens)[:5]) or "none"
         raise TokenizerError(
             f"the tokenizer has no special token {separator} to end documents with (it has: "
             f"{known}); name one of them as the separator, or add it with --special-token"
         )
-    reading = Reading((separator,), field, encoding, errors)
-    settings: dict[str, Any] = {
-        "validation_fraction": float(validation_fraction),
-        "shard_bytes": shard_bytes,
-        "errors": errors,
-        "separators": [separator],
-        "field": field,
-        **({"encoding": encoding} if encoding else {}),
-    }
-    made_with = {
+    how = Reading((separator,), **reading)
+    end = EndToken(id=tokenizer.special_tokens[separator], text=separator)
+    made_with: dict[str, Any] = {
         "dtype": "uint16" if tokenizer.id_type.itemsize == 2 else "uint32",
         "vocab_size": tokenizer.vocab_size,
         "tokenizer": tokenizer.id,
-        "end": EndToken(id=tokenizer.special_tokens[separator], text=separator).model_dump(),
-        "settings": settings,
+        "end": end.model_dump(),
+        "settings": {
+            "validation_fraction": float(validation_fraction),
+            "shard_bytes": shard_bytes,
+            "errors": how.errors,
+            "separators": [separator],
+            "field": how.field,
+            **({"encoding": how.encoding} if how.encoding else {}),
+        },
     }
-    sources = find_sources(inputs, errors)
+    sources = find_sources(inputs)
     num_threads = num_threads or num_cores()
-    encoder = PartEncoder(
-        tokenizer,
-        tokenizer.special_tokens[separator],
-        reading,
-        1 if engine else num_threads,
-        batch_bytes or max(_BATCH_BYTES, num_threads * _BATCH_BYTES_PER_THREAD),
-    )
+    batch_bytes = batch_bytes or max(_BATCH_BYTES, num_threads * _BATCH_BYTES_PER_THREAD)
+    encoder = PartEncoder(tokenizer, end.id, how, 1 if engine else num_threads, batch_bytes)
     with _claim(Path(out)) as folder:
         if overwrite:
             _clear(folder)
         elif (folder / INDEX_NAME).exists():
             index = _check_finished(folder, made_with, sources)
-            _remove(
-                folder, {entry.file for split in index.splits.values() for entry in split.shards}
-            )
+            _remove_all_but(folder, (split.shards for split in index.splits.values()))
             return PrepareSummary(folder, index, "up to date", 0, time.perf_counter() - started)
-        work = _Preparing(
-            folder, made_with, encoder, cut_into_parts(sources, shard_bytes, reading, 1 << 40)
-        )
+        parts = cut_into_parts(sources, shard_bytes, how, most_sources=1 << 40)
+        work = _Preparing(folder, made_with, encoder, parts)
         num_kept = work.resume()
         work.run(engine, part_bytes, progress)
-        index = work.finish()
+        index = work.finish(end)
     outcome: Literal["resumed", "written"] = "resumed" if num_kept else "written"
     return PrepareSummary(folder, index, outcome, work.num_bytes, time.perf_counter() - started)
 
@@ -176,12 +158,11 @@ class _Preparing:
     def __init__(
         self, folder: Path, made_with: dict[str, Any], encoder: PartEncoder, parts: list[Part]
     ) -> None:
-        self._folder = folder
+        self._folder, self._encoder, self._parts = folder, encoder, parts
         self._made_with = made_with
-        self._encoder = encoder
-        self._parts = parts
-        self._done: list[Sidecar] = []
+        self._fraction = made_with["settings"]["validation_fraction"]
         self._dtype = np.dtype(made_with["dtype"]).newbyteorder("<")
+        self._done: list[Sidecar] = []
         self.num_bytes = 0
 
     def resume(self) -> int:
@@ -197,36 +178,37 @@ class _Preparing:
             if not is_same or any(source.stamp is None for source in part.sources):
                 break
             self._done.append(sidecar)
-        kept = {entry.file for sidecar in self._done for entry in sidecar.shards.values()}
-        _remove(self._folder, kept | {self._sidecar(n).name for n in range(len(self._done))})
+        sidecars = {self._sidecar(number).name for number in range(len(self._done))}
+        _remove_all_but(self._folder, (one.shards.values() for one in self._done), sidecars)
         return len(self._done)
 
     def run(self, engine: Engine | None, part_bytes: int, progress: Progress | None) -> None:
         """Write the shards that are missing."""
         sizes = [source.size for part in self._parts for source in part.sources]
         total = None if None in sizes else sum(part.num_bytes for part in self._parts)
-        fraction = self._made_with["settings"]["validation_fraction"]
         items = self._encode(engine, part_bytes)
-        writer: ShardWriter | None = None
-        try:
-            with contextlib.closing(items), read_ahead(items, _DEPTH) as ready:
-                for number, done, item in ready:
-                    writer = writer or ShardWriter(self._folder, number, self._dtype, fraction)
-                    if item is None:
-                        self._finish_shard(number, writer)
-                        writer = None
-                        continue
-                    writer.write(item)
-                    self.num_bytes += int(item.lengths.sum())
-                    if progress is not None:
-                        progress(done, total)
-        finally:
-            if writer is not None:
-                writer.close()
+        with (
+            contextlib.closing(items),
+            read_ahead(items, _DEPTH) as ready,
+            contextlib.ExitStack() as files,
+        ):
+            writer: ShardWriter | None = None
+            for number, done, item in ready:
+                if writer is None:
+                    writer = ShardWriter(self._folder, number, self._dtype, self._fraction)
+                    files.callback(writer.close)
+                if item is None:
+                    self._finish_shard(number, writer)
+                    writer = None
+                    continue
+                writer.write(item)
+                self.num_bytes += int(item.lengths.sum())
+                if progress is not None:
+                    progress(done, total)
         if progress is not None and total is not None:
             progress(total, total)
 
-    def finish(self) -> ShardIndex:
+    def finish(self, end: EndToken) -> ShardIndex:
         """Write the index: from now on the folder is finished."""
         splits: dict[str, list[ShardEntry]] = {
             split: [one.shards[split] for one in self._done if split in one.shards]
@@ -234,26 +216,25 @@ class _Preparing:
         }
         if not splits["train"] and not splits["validation"]:
             raise DataError("the inputs hold no documents")
-        if self._made_with["settings"]["validation_fraction"] and not splits["validation"]:
-            self._cut_a_tail(splits)
+        if self._fraction and not splits["validation"]:
+            self._cut_a_tail(splits, end)
         index = ShardIndex(
-            **{**self._made_with, "end": EndToken(**self._made_with["end"])},
+            **{**self._made_with, "end": end},
             splits={split: SplitEntry.of(shards) for split, shards in splits.items()},
             sources=join_sources(one.sources for one in self._done),
         )
         write_record(self._folder / INDEX_NAME, index)
-        _remove(self._folder, {entry.file for shards in splits.values() for entry in shards})
+        _remove_all_but(self._folder, splits.values())
         return index
 
     def _encode(
         self, engine: Engine | None, part_bytes: int
     ) -> Generator[tuple[int, int, EncodedDocuments | None], None, None]:
         """Yield shard numbers, bytes read so far, and documents; None after the last of a shard."""
-        first = len(self._done)
+        first, reading = len(self._done), self._encoder.reading
         done = sum(part.num_bytes for part in self._parts[:first])
         work: list[tuple[int, bool, Part]] = []
         for number, part in enumerate(self._parts[first:], first):
-            reading = self._encoder.reading
             smaller = [part] if engine is None else cut_part(part, part_bytes, reading)
             work += [(number, one is smaller[-1], one) for one in smaller]
         results = (engine or map)(self._encoder, [part for _, _, part in work])
@@ -267,13 +248,12 @@ class _Preparing:
     def _finish_shard(self, number: int, writer: ShardWriter) -> None:
         part = self._parts[number]
         shards, sources = writer.finish(part)
-        sidecar = Sidecar(
-            made_with=self._made_with, part=describe_part(part), shards=shards, sources=sources
-        )
+        made_of = describe_part(part)
+        sidecar = Sidecar(made_with=self._made_with, part=made_of, shards=shards, sources=sources)
         write_record(self._sidecar(number), sidecar)
         self._done.append(sidecar)
 
-    def _cut_a_tail(self, splits: dict[str, list[Any]]) -> None:
+    def _cut_a_tail(self, splits: dict[str, list[ShardEntry]], end: EndToken) -> None:
         """Let the end of the text, at least a tenth of a small one, be the validation split.
 
         A kill in between leaves a shard that is not what its sidecar says, which is written anew.
@@ -282,20 +262,18 @@ class _Preparing:
         if last.num_ids < 2 * _FEWEST_IDS:
             return
         all_ids = sum(shard.num_ids for shard in splits["train"])
-        fraction = self._made_with["settings"]["validation_fraction"]
-        wanted = max(int(fraction * all_ids), min(all_ids // 10, _SMALL_TAIL_IDS), _FEWEST_IDS)
-        path, end = self._folder / last.file, self._made_with["end"]
+        wanted = max(int(self._fraction * all_ids), min(all_ids // 10, _SMALL_TAIL_IDS))
+        path = self._folder / last.file
         ids = np.memmap(path, self._dtype, "r")
-        cut = len(ids) - min(wanted, len(ids) // 2)
+        cut = len(ids) - min(max(wanted, _FEWEST_IDS), len(ids) // 2)
         tail = ids[cut:]
-        num_documents = int(np.count_nonzero(tail == end["id"]))
+        num_documents = int(np.count_nonzero(tail == end.id))
         num_bytes = int(token_sizes(self._encoder.tokenizer)[tail].sum())
-        num_bytes -= num_documents * len(end["text"].encode())
-        count, whole = f"{len(tail):,}", f"{all_ids:,}"
-        _log.info("too few documents for validation: the last %s of %s ids are taken", count, whole)
+        num_bytes -= num_documents * len(end.text.encode())
+        _log.info("too few documents: the last %d of %d ids validate", len(tail), all_ids)
         name = last.file.replace("train", "validation")
         splits["validation"] = [write_shard(path.with_name(name), [tail], num_documents, num_bytes)]
-        head = [ids[:cut], np.array([end["id"]], self._dtype)]
+        head = [ids[:cut], np.array([end.id], self._dtype)]
         counts = last.num_documents - num_documents + 1, last.num_bytes - num_bytes
         splits["train"][-1] = write_shard(path, head, *counts)
 
@@ -306,9 +284,10 @@ class _Preparing:
 @contextlib.contextmanager
 def _claim(folder: Path) -> Iterator[Path]:
     """Make the folder if need be and hold it, so that no second process writes there."""
-    if folder.exists() and not folder.is_dir():
-        raise DataError(f"{folder} is a file; name a folder for the shards")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise DataError(f"{folder} is a file; name a folder for the shards") from None
     with locked(folder) as is_ours:
         if not is_ours:
             raise DataError(f"another process is writing to {folder}; wait until it is done")
@@ -323,11 +302,14 @@ def _clear(folder: Path) -> None:
         raise DataError(f"{index} is not an index of shards; choose another folder, or move it")
     # The index goes first: without it the folder no longer looks finished.
     index.unlink(missing_ok=True)
-    _remove(folder, set())
+    _remove_all_but(folder, [])
 
 
-def _remove(folder: Path, kept: set[str]) -> None:
+def _remove_all_but(
+    folder: Path, shards: Iterable[Iterable[ShardEntry]], others: Iterable[str] = ()
+) -> None:
     """Delete files of shards, finished or not, that are not among those to keep."""
+    kept = {entry.file for entries in shards for entry in entries}.union(others)
     for name in os.listdir(folder):
         if _OURS.fullmatch(name) and name not in kept:
             os.unlink(folder / name)
@@ -338,32 +320,24 @@ def _check_finished(
 ) -> ShardIndex:
     """The index of a folder that is what would be written; a DataError names the difference."""
     index = read_index(folder)
-    written_ns = (folder / INDEX_NAME).stat().st_mtime_ns
-    found = {**index.model_dump(include=set(made_with) - {"settings"}), **index.settings}
+    found = {**index.model_dump(include=set(made_with)), **index.settings}
     wanted = {**made_with, **made_with["settings"]}
-    # Folders of before have these instead of shard_bytes.
-    ignored = {"settings", "shard_ids", "column"} | ({"shard_bytes"} - set(found))
+    names = ["tokenizer", *sorted({*found, *wanted} - {"tokenizer", "settings"})]
     differences = [
         f"its {name} is {found.get(name)}, not {wanted.get(name)}"
-        for name in sorted(
-            {*found, *wanted} - ignored, key=lambda name: (name != "tokenizer", name)
-        )
+        for name in names
         if found.get(name) != wanted.get(name)
     ]
     paths, old_paths = [path_text(one) for one in sources], [one.path for one in index.sources]
     if paths != old_paths:
         other = sorted(set(paths) ^ set(old_paths))
         differences.append(f"its sources differ ({other[0] if other else 'another order'})")
-    else:
-        for entry, source in zip(index.sources, sources, strict=True):
-            is_older = source.stamp is not None and (
-                source.stamp == entry.stamp
-                if entry.stamp is not None
-                else source.stamp.isdigit() and int(source.stamp) < written_ns
-            )
-            if entry.unreadable is None and not (is_older and entry.size == source.size):
-                differences.append(f"{entry.path} has changed since, or cannot be read again")
-                break
+    differences += [
+        f"{entry.path} has changed since, or cannot be read again"
+        for entry, source in zip(index.sources, sources, strict=False)
+        if entry.unreadable is None
+        and (source.stamp is None or (entry.size, entry.stamp) != (source.size, source.stamp))
+    ]
     if differences:
         raise DataError(
             f"{folder} is finished, but {differences[0]}; choose another folder, or replace it "

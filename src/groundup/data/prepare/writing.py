@@ -3,8 +3,9 @@
 What is known about a finished shard stays in a sidecar, written last, until the index has it.
 """
 
+import dataclasses
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,18 +63,17 @@ class ShardWriter:
 
     def write(self, item: EncodedDocuments) -> None:
         is_validation = item.hashes < self._threshold
+        if self._inside is not None:
+            is_validation[:] = self._inside == "validation"
         if item.continues or self._inside is not None:
-            split = self._inside or ("validation" if is_validation[0] else "train")
+            split: Split = "validation" if is_validation[0] else "train"
             self._inside = split if item.continues else None
-            file = self._files[split]
-            file.write(item.ids)
-            file.count(int(not item.continues), int(item.lengths.sum()))
-        else:
-            for split, mask in (("train", ~is_validation), ("validation", is_validation)):
-                for chunk in gather(item.ids, item.offsets, mask):
-                    self._files[split].write(chunk)
-                num_bytes = int(item.lengths[mask].sum())
-                self._files[split].count(int(mask.sum()), num_bytes)
+        for name, mask in zip(SPLITS, (~is_validation, is_validation), strict=True):
+            file = self._files[name]
+            for chunk in gather(item.ids, item.offsets, mask):
+                file.write(chunk)
+            num_documents = 0 if item.continues else int(mask.sum())
+            file.count(num_documents, int(item.lengths[mask].sum()))
         begin = 0
         for row, source, note in item.ends:
             self._count(item, begin, row)
@@ -87,9 +87,7 @@ class ShardWriter:
             # A range that ends before its source does.
             self._end_source(part.sources[-1], None)
         entries = {split: file.finish() for split, file in self._files.items()}
-        shards: dict[str, ShardEntry]
-        shards = {split: entry for split, entry in entries.items() if entry is not None}
-        return shards, self._sources
+        return {split: entry for split, entry in entries.items() if entry}, self._sources
 
     def close(self) -> None:
         for file in self._files.values():
@@ -114,38 +112,30 @@ class ShardWriter:
 def join_sources(shards: Iterable[list[SourceEntry]]) -> list[SourceEntry]:
     """The sources of all shards; one that several shards share is counted together."""
     joined: list[SourceEntry] = []
-    for entries in shards:
-        for entry in entries:
-            if joined and joined[-1].path == entry.path:
-                last = joined.pop()
-                entry = SourceEntry(
-                    entry.path,
-                    entry.size,
-                    last.num_documents + entry.num_documents,
-                    last.num_bytes + entry.num_bytes,
-                    hash_bytes((last.hash + entry.hash).encode()),
-                    last.unreadable or entry.unreadable,
-                    entry.stamp,
-                )
-            joined.append(entry)
+    for entry in (entry for entries in shards for entry in entries):
+        if joined and joined[-1].path == entry.path:
+            last = joined.pop()
+            entry = dataclasses.replace(
+                entry,
+                num_documents=last.num_documents + entry.num_documents,
+                num_bytes=last.num_bytes + entry.num_bytes,
+                hash=hash_bytes((last.hash + entry.hash).encode()),
+                unreadable=last.unreadable or entry.unreadable,
+            )
+        joined.append(entry)
     return joined
 
 
 def gather(
     ids: npt.NDArray[Any], offsets: npt.NDArray[np.int64], mask: npt.NDArray[np.bool_]
 ) -> list[npt.NDArray[Any]]:
-    """The ids of the chosen documents: views of whole runs of them where runs are long."""
-    if mask.all():
-        return [ids[offsets[0] : offsets[-1]]]
+    """The ids of the chosen documents: views of runs of them."""
     runs = np.flatnonzero(np.diff(mask, prepend=False, append=False)).reshape(-1, 2)
-    begins, ends = offsets[runs[:, 0]], offsets[runs[:, 1]]
-    if len(runs) > 64 and len(runs) * 512 > int((ends - begins).sum()):
-        return [ids[offsets[0] : offsets[-1]][np.repeat(mask, np.diff(offsets))]]
-    return [ids[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
+    return [ids[begin:end] for begin, end in offsets[runs].tolist()]
 
 
 def write_shard(
-    path: Path, chunks: list[npt.NDArray[Any]], num_documents: int, num_bytes: int
+    path: Path, chunks: Sequence[npt.NDArray[Any]], num_documents: int, num_bytes: int
 ) -> ShardEntry:
     """Write a whole shard at once."""
     file = _SplitFile(path, chunks[0].dtype)

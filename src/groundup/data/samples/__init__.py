@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from groundup.data.samples.grammar import Grammar, Telling
-from groundup.errors import DataError
 from groundup.files import atomic_path
 
 if TYPE_CHECKING:
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 STORIES = Path(__file__).with_name("stories")
 DIALOGUES = Path(__file__).with_name("dialogues")
 SEPARATOR = "<|endoftext|>"
-
-_CHUNK_BYTES = 1 << 18
 
 
 class SampleCorpus(NamedTuple):
@@ -40,19 +37,18 @@ def write_stories(num_bytes: int, seed: int = 0) -> Iterator[str]:
     The same seed gives the same stories on every machine and Python version, and a longer run
     begins with the stories of a shorter one.
     """
-    overhead = len(_with_separator(""))
     written = 0
     for telling in story_tellings(seed):
         if written >= num_bytes:
             return
         story = telling.expand("story")
         yield story
-        written += len(story.encode()) + overhead
+        written += len(f"{story}\n{SEPARATOR}\n".encode())
 
 
 def story_tellings(seed: int) -> Iterator[Telling]:
     """Stories to be told, without end: `expand("story")` tells one, whose people are then known."""
-    return _story_grammar().tellings(seed)
+    return _read_grammar(STORIES).tellings(seed)
 
 
 def write_sample_corpus(
@@ -65,8 +61,8 @@ def write_sample_corpus(
 
     `<|endoftext|>` stands on a line of its own after each story.
     """
-    texts = map(_with_separator, write_stories(_check_size(megabytes), seed))
-    return _write_texts(path, texts, megabytes, progress)
+    stories = write_stories(round(megabytes * 1e6), seed)
+    return _write_texts(path, (f"{one}\n{SEPARATOR}\n" for one in stories), megabytes, progress)
 
 
 def write_dialogues(seed: int = 0) -> Iterator[list[dict[str, str]]]:
@@ -74,7 +70,7 @@ def write_dialogues(seed: int = 0) -> Iterator[list[dict[str, str]]]:
 
     The same seed gives the same dialogues on every machine and Python version.
     """
-    for telling in _dialogue_grammar().tellings(seed):
+    for telling in _read_grammar(STORIES, DIALOGUES).tellings(seed):
         turns = telling.expand("dialogue").split("\n\n")
         roles = ("user", "assistant") * len(turns)
         yield [{"role": role, "content": turn} for role, turn in zip(roles, turns, strict=False)]
@@ -100,12 +96,10 @@ def _write_texts(
     megabytes: float,
     progress: "Progress | None",
 ) -> SampleCorpus:
-    total = _check_size(megabytes)
+    total = round(megabytes * 1e6)
     num_texts = num_bytes = 0
-    with atomic_path(path) as temporary, open(temporary, "wb", _CHUNK_BYTES) as file:
-        for text in texts:
-            if num_bytes >= total:
-                break
+    with atomic_path(path) as temporary, open(temporary, "wb", 1 << 18) as file:
+        while num_bytes < total and (text := next(texts, None)):
             num_bytes += file.write(text.encode())
             num_texts += 1
             if progress is not None:
@@ -113,21 +107,4 @@ def _write_texts(
     return SampleCorpus(num_texts, num_bytes)
 
 
-def _check_size(megabytes: float) -> int:
-    if not 0 < megabytes < float("inf"):
-        raise DataError(f"a corpus of {megabytes} megabytes cannot be written; ask for more than 0")
-    return round(megabytes * 1e6)
-
-
-@cache
-def _story_grammar() -> Grammar:
-    return Grammar.read(STORIES)
-
-
-@cache
-def _dialogue_grammar() -> Grammar:
-    return Grammar.read(STORIES, DIALOGUES)
-
-
-def _with_separator(story: str) -> str:
-    return f"{story}\n{SEPARATOR}\n"
+_read_grammar = cache(Grammar.read)

@@ -32,37 +32,24 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import NamedTuple, TypeVar
-
-from groundup.errors import DataError
 
 Option = str | Callable[["Telling"], str]
 Row = dict[str, Option]
-Value = TypeVar("Value")
 
 _HEADER = re.compile(r"(table )?(\w+)(?: @(\w+))?(?::(.*))?")
 _BINDING = re.compile(r"pick (\w+)|let (\w+) = ?(.*)")
-_REFERENCE = re.compile(r"\^?(?:a )?(\w+)")
 _VOWEL_SOUND = re.compile(r"(?!(?:uni|use|one\b|eu))(?:[aeiou]|hour|honest)", re.IGNORECASE)
 
 
-class _Line(NamedTuple):
-    """A line together with the indented ones that continue it."""
-
-    where: str
-    text: str
-
-
-@dataclass(frozen=True)
+@dataclass
 class _Block:
     """A rule or a table as it stands in its file; `columns` is empty for a rule."""
 
-    where: str
     name: str
     tag: str
     columns: list[str]
-    options: list[_Line]
-    bindings: list[_Line] = field(default_factory=list)
+    options: list[str]
+    bindings: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -74,23 +61,36 @@ class _View:
 
 
 class Grammar:
-    """Rules and tables, ready to be expanded.
+    """Rules and tables, ready to be expanded, out of the texts of files by name.
 
-    `files` maps names to the texts of files that make up one grammar; a DataError names the file
-    and line of a mistake.
+    The files are part of the package, so a mistake in them is no error of a user: it is a KeyError.
     """
 
     def __init__(self, files: Mapping[str, str]) -> None:
-        blocks = [block for name, text in files.items() for block in _read_blocks(name, text)]
+        blocks = [block for text in files.values() for block in _read_blocks(text)]
         tags = sorted({block.tag for block in blocks} - {""})
         self._views = {tag: _View() for tag in tags or [""]}
+        self._num_hidden = 0
         self._choices: dict[tuple[str, ...], str] = {}
-        self._references: dict[str, str] = {}
-        self._picks: dict[str, str] = {}
         for block in blocks:
-            add = self._add_table if block.columns else self._add_rule
-            add(block)
-        self._check_names()
+            views = [self._views[block.tag]] if block.tag else list(self._views.values())
+            for view in views:
+                assert block.name not in (view.tables if block.columns else view.rules), block.name
+            if block.columns:
+                rows = [
+                    [self._compile(cell.strip()) for cell in one.split("|")]
+                    for one in block.options
+                ]
+                table = tuple(dict(zip(block.columns, cells, strict=True)) for cells in rows)
+                for view in views:
+                    view.tables[block.name] = table
+                continue
+            options = tuple(map(self._compile, block.options))
+            if block.bindings:
+                tables = list(map(self._bind, block.bindings))
+                options = tuple(_with_bindings(tables, option) for option in options)
+            for view in views:
+                view.rules[block.name] = options
 
     @classmethod
     def read(cls, *folders: Path) -> "Grammar":
@@ -106,71 +106,36 @@ class Grammar:
             view = views[int(random() * len(views))]
             yield Telling(view, random)
 
-    def _add_rule(self, block: _Block) -> None:
-        if not block.options:
-            raise DataError(f"{block.where}: rule {block.name} has no options")
-        options = tuple(self._compile(*option) for option in block.options)
-        if block.bindings:
-            tables = [self._bind(*binding) for binding in block.bindings]
-            options = tuple(_with_bindings(tables, option) for option in options)
-        for view in self._views_of(block.tag):
-            _define(view.rules, block.name, options, block.where)
-
-    def _add_table(self, block: _Block) -> None:
-        rows = []
-        for where, text in block.options:
-            cells = [self._compile(where, cell.strip()) for cell in text.split("|")]
-            if len(cells) != len(block.columns):
-                raise DataError(f"{where}: {len(cells)} cells for {len(block.columns)} columns")
-            rows.append(dict(zip(block.columns, cells, strict=True)))
-        for view in self._views_of(block.tag):
-            _define(view.tables, block.name, tuple(rows), block.where)
-
-    def _bind(self, where: str, text: str) -> str:
+    def _bind(self, text: str) -> str:
         """The table that a `pick` or `let` line takes a row from."""
         match = _BINDING.fullmatch(text)
         assert match is not None
         table, name, value = match.groups()
         if table is None:
-            table = where
+            self._num_hidden += 1
+            table = f"_table_{self._num_hidden}"
             for view in self._views.values():
-                view.tables[table] = ({name: self._compile(where, value)},)
-        self._picks.setdefault(table, where)
-        return table
+                view.tables[table] = ({name: self._compile(value)},)
+        return str(table)
 
-    def _views_of(self, tag: str) -> list[_View]:
-        return [self._views[tag]] if tag else list(self._views.values())
-
-    def _compile(self, where: str, text: str) -> Option:
+    def _compile(self, text: str) -> Option:
         """Text with choices turned into rules of their own, so that only `{name}` remains."""
         template, position = "", 0
         while (begin := text.find("{", position)) >= 0:
-            template += _plain(where, text[position:begin])
-            parts, position = _split_braces(text, begin, where)
-            key = parts[0] if len(parts) == 1 else self._choice(where, tuple(parts))
-            self._references.setdefault(key, where)
+            template += text[position:begin]
+            parts, position = _split_braces(text, begin)
+            key = parts[0] if len(parts) == 1 else self._choice(tuple(parts))
             template += "{" + key + "}"
-        template += _plain(where, text[position:])
+        template += text[position:]
         return template.format_map if position else template
 
-    def _choice(self, where: str, parts: tuple[str, ...]) -> str:
+    def _choice(self, parts: tuple[str, ...]) -> str:
         if parts not in self._choices:
             self._choices[parts] = f"_choice_{len(self._choices)}"
-            options = tuple(self._compile(where, part) for part in parts)
+            options = tuple(map(self._compile, parts))
             for view in self._views.values():
                 view.rules[self._choices[parts]] = options
         return self._choices[parts]
-
-    def _check_names(self) -> None:
-        for view in self._views.values():
-            fixed = {name for rows in view.tables.values() for row in rows for name in row}
-            for reference, where in self._references.items():
-                match = _REFERENCE.fullmatch(reference)
-                if match is None or (match[1] not in view.rules and match[1] not in fixed):
-                    raise DataError(f"{where}: nothing is called {{{reference}}}")
-            for table, where in self._picks.items():
-                if not view.tables.get(table):
-                    raise DataError(f"{where}: unknown table {table}, or it has no rows")
 
 
 class Telling(dict[str, str]):
@@ -222,13 +187,7 @@ class Telling(dict[str, str]):
         if name[:2] == "a ":
             text = self[name[2:]]
             return ("an " if _VOWEL_SOUND.match(text) else "a ") + text
-        raise DataError(f"{{{name}}} is used in a text where nothing has fixed it")
-
-
-def _define(known: dict[str, Value], name: str, value: Value, where: str) -> None:
-    if name in known:
-        raise DataError(f"{where}: {name} is defined twice")
-    known[name] = value
+        raise KeyError(name)
 
 
 def _with_bindings(tables: list[str], option: Option) -> Option:
@@ -240,51 +199,30 @@ def _with_bindings(tables: list[str], option: Option) -> Option:
     return expand
 
 
-def _read_blocks(file: str, text: str) -> list[_Block]:
+def _read_blocks(text: str) -> list[_Block]:
     blocks: list[_Block] = []
-    for line in _join_lines(file, text):
-        is_option = line.text.startswith("-")
-        if not is_option and _BINDING.fullmatch(line.text) is None:
-            blocks.append(_read_header(line))
-        elif not blocks:
-            raise DataError(f"{line.where}: the file must begin with the name of a rule or table")
-        elif is_option:
-            blocks[-1].options.append(_Line(line.where, line.text[1:].strip()))
-        else:
+    # An indented line continues the one before it.
+    for line in re.sub(r"\n[ \t]+(?=\S)", " ", re.sub(r"(?m)^#.*\n?", "", text)).splitlines():
+        line = line.strip()
+        if line.startswith("-"):
+            blocks[-1].options.append(line[1:].strip())
+        elif _BINDING.fullmatch(line):
             blocks[-1].bindings.append(line)
+        elif line:
+            blocks.append(_read_header(line))
     return blocks
 
 
-def _read_header(line: _Line) -> _Block:
-    match = _HEADER.fullmatch(line.text)
-    if match is None:
-        raise DataError(f"{line.where}: {line.text!r:.60} names no rule or table")
+def _read_header(line: str) -> _Block:
+    match = _HEADER.fullmatch(line)
+    assert match is not None, line
     table, name, tag, words = match.groups()
     parts = [part.strip() for part in (words or "").split("|" if table else ",")]
-    columns = parts if table else []
-    options = [_Line(line.where, part) for part in parts] if words and not table else []
-    return _Block(line.where, name, tag or "", columns, options)
+    options = parts if words and not table else []
+    return _Block(name, tag or "", parts if table else [], options)
 
 
-def _join_lines(file: str, text: str) -> list[_Line]:
-    lines: list[_Line] = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        if line[0].isspace() and lines:
-            lines[-1] = lines[-1]._replace(text=f"{lines[-1].text} {line.strip()}")
-        else:
-            lines.append(_Line(f"{file} line {number}", line.strip()))
-    return lines
-
-
-def _plain(where: str, text: str) -> str:
-    if "}" in text:
-        raise DataError(f"{where}: a brace closes that was never opened: {text!r:.60}")
-    return text
-
-
-def _split_braces(text: str, begin: int, where: str) -> tuple[list[str], int]:
+def _split_braces(text: str, begin: int) -> tuple[list[str], int]:
     """The parts between `/` of the braces that open at `begin`, and the position after them."""
     parts = [""]
     depth = 0
@@ -297,4 +235,4 @@ def _split_braces(text: str, begin: int, where: str) -> tuple[list[str], int]:
             parts.append("")
         else:
             parts[-1] += letter
-    raise DataError(f"{where}: braces never close: {text[begin:]!r:.60}")
+    raise AssertionError(f"braces never close: {text[begin:]}")

@@ -1,14 +1,14 @@
 """Are shards whole, and do they belong to this tokenizer and model?
 
-`check_shards` looks at what is cheap, whatever the size of the corpus; `verify` reads every byte.
+`check_shards` looks at what training needs; `verify` reads every byte.
 """
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -33,8 +33,6 @@ _NUM_BLOCKS = 64
 _BLOCK_IDS = 4096
 _READ_BYTES = 16 * HASH_BLOCK_BYTES
 
-_Sizes = npt.NDArray[np.int64]
-
 
 @dataclass(frozen=True)
 class DataIds:
@@ -51,15 +49,6 @@ class DataIds:
     """The contents of the other folders that were mixed in."""
 
 
-@dataclass(frozen=True)
-class VerifySummary:
-    """What was checked."""
-
-    index: ShardIndex
-    num_shards: int
-    num_bytes: int
-
-
 def check_shards(
     folder: str | os.PathLike[str],
     tokenizer: "Tokenizer",
@@ -70,12 +59,10 @@ def check_shards(
     """Make sure that a folder of shards can be trained on; a DataError says why it cannot.
 
     The index, presence and size of the files of `splits`, the tokenizer, and blocks of ids spread
-    evenly are checked; with `full`, the hashes and ids of all files.
+    evenly are checked; with `full`, the hashes of all files.
     """
     sizes = token_sizes(tokenizer)
     index = index or read_index(Path(folder))
-    if not splits:
-        raise ConfigError("no split was named to check; name train at least")
     num_ids = {}
     for split in splits:
         shards = open_shards(folder, split, tokenizer, index)
@@ -87,10 +74,13 @@ def check_shards(
         last = max(0, shards.num_ids - _BLOCK_IDS)
         for begin in np.unique(np.linspace(0, last, _NUM_BLOCKS, dtype=np.int64)).tolist():
             ids = shards.read(begin, min(begin + _BLOCK_IDS, shards.num_ids))
-            bad = _find_unknown(ids, len(sizes), sizes)
-            if bad is not None:
-                file, position = shards.locate(begin + bad)
-                raise _unknown_id(file.path, int(ids[bad]), position * index.id_bytes)
+            is_bad = (ids >= len(sizes)) | (sizes[np.minimum(ids, len(sizes) - 1)] == 0)
+            if is_bad.any():
+                file, position = shards.locate(begin + int(np.argmax(is_bad)))
+                raise DataError(
+                    f"{file.path} has an id at byte {position * index.id_bytes} that is not in the "
+                    f"vocabulary; {RESTORE}"
+                )
         num_ids[split] = shards.num_ids
     if full:
         verify(folder, tokenizer, index=index)
@@ -122,107 +112,43 @@ def verify(
     tokenizer: "Tokenizer | None" = None,
     progress: Progress | None = None,
     index: ShardIndex | None = None,
-) -> VerifySummary:
+) -> ShardIndex:
     """Read all shards again; a DataError names the first that is not what the index says.
 
-    With `tokenizer` its id must be the one in the index, ids that its vocabulary leaves out are
-    found, and the tokens must add up to the bytes of text that were encoded.
+    With `tokenizer` its id must be the one in the index.
     """
     folder = Path(folder)
     index = index or read_index(folder)
-    sizes = None
     if tokenizer is not None:
         check_tokenizer(folder, index, tokenizer)
-        sizes = token_sizes(tokenizer)
     shards = [shard for split in index.splits.values() for shard in split.shards]
-    total = sum(shard.num_ids for shard in shards) * index.id_bytes
-    done = 0
-    paths = [check_shard_file(folder, shard, index.id_bytes) for shard in shards]
-    for path, shard in zip(paths, shards, strict=True):
-        for num_bytes in _check_shard(path, shard, index, sizes):
-            done += num_bytes
-            if progress is not None:
-                progress(done, total)
-    return VerifySummary(index, len(shards), total)
+    for shard in shards:
+        check_shard_file(folder, shard, index.id_bytes)
+    done, total = 0, sum(shard.num_ids for shard in shards)
+    for shard in shards:
+        check_hash(folder, shard, index.id_bytes)
+        done += shard.num_ids
+        if progress is not None:
+            progress(done * index.id_bytes, total * index.id_bytes)
+    return index
 
 
 def check_hash(folder: Path, shard: ShardEntry, id_bytes: int) -> None:
     """Make sure that a shard is there, whole and unchanged."""
-    path = check_shard_file(folder, shard, id_bytes)
-    tree = HashTree()
-    for block in _blocks(path):
-        tree.add_bytes(block)
-    _compare_hash(path, shard, tree)
-
-
-def token_sizes(tokenizer: "Tokenizer") -> _Sizes:
-    """Bytes of each token by id; 0 where the vocabulary has a gap."""
-    sizes = np.zeros(tokenizer.vocab_size, np.int64)
-    sizes[list(tokenizer.vocab)] = [len(token) for token in tokenizer.vocab.values()]
-    return sizes
-
-
-def _check_shard(
-    path: Path, shard: ShardEntry, index: ShardIndex, sizes: _Sizes | None
-) -> Iterator[int]:
-    """Read a shard once; yield how many bytes came each time."""
-    tree, end = HashTree(), index.end
-    offset = num_ends = num_bytes = 0
-    last_id = -1
-    for block in _blocks(path):
-        tree.add_bytes(block)
-        ids = np.frombuffer(block, np.dtype(index.dtype).newbyteorder("<"))
-        bad = _find_unknown(ids, index.vocab_size, sizes)
-        if bad is not None:
-            raise _unknown_id(path, int(ids[bad]), offset + bad * index.id_bytes)
-        num_bytes += 0 if sizes is None else int(sizes[ids].sum())
-        num_ends += int(np.count_nonzero(ids == end.id))
-        last_id = int(ids[-1])
-        offset += len(block)
-        yield len(block)
-    _compare_hash(path, shard, tree)
-    if last_id != end.id:
-        raise DataError(f"{path} does not end with the end id {end.id}; {RESTORE}")
-    if num_ends < shard.num_documents:
-        raise DataError(
-            f"{path} has {num_ends} end ids for the {shard.num_documents} documents that the index "
-            f"counts; {RESTORE}"
-        )
-    # An end id inside a document stood there as text, and counts as such.
-    num_bytes -= shard.num_documents * len(end.text.encode())
-    if sizes is not None and num_bytes != shard.num_bytes:
-        raise DataError(
-            f"{path} holds {num_bytes} bytes of text where the index says {shard.num_bytes}; "
-            f"{RESTORE}"
-        )
-
-
-def _find_unknown(ids: npt.NDArray[Any], vocab_size: int, sizes: _Sizes | None) -> int | None:
-    """The index of the first id that is no token; gaps are known only with the sizes of tokens."""
-    is_bad = ids >= (vocab_size if sizes is None else len(sizes))
-    if sizes is not None and not is_bad.any():
-        is_bad = sizes[ids] == 0
-    return int(np.argmax(is_bad)) if is_bad.any() else None
-
-
-def _unknown_id(path: Path, id: int, offset: int) -> DataError:
-    # In bytes, as a hex editor shows it.
-    return DataError(
-        f"{path} has id {id} at byte {offset}, which is not in the vocabulary; {RESTORE}"
-    )
-
-
-def _blocks(path: Path) -> Iterator[memoryview]:
-    """The file in pieces of whole hash blocks; each is overwritten by the next."""
+    path, tree = check_shard_file(folder, shard, id_bytes), HashTree()
     view = memoryview(bytearray(_READ_BYTES))
     with open(path, "rb") as file:
         while count := file.readinto(view):
-            yield view[:count]
-
-
-def _compare_hash(path: Path, shard: ShardEntry, tree: HashTree) -> None:
+            tree.add_bytes(view[:count])
     if tree.value() != shard.hash:
         raise DataError(
             f"{path} is damaged: its hash is {tree.value()} where the index says {shard.hash}; "
             f"{RESTORE}"
         )
+
+
+def token_sizes(tokenizer: "Tokenizer") -> npt.NDArray[np.int64]:
+    """Bytes of each token by id; 0 where the vocabulary has a gap."""
+    sizes = np.zeros(tokenizer.vocab_size, np.int64)
+    sizes[list(tokenizer.vocab)] = [len(token) for token in tokenizer.vocab.values()]
+    return sizes

@@ -29,10 +29,9 @@ SPLITS: tuple[Split, ...] = ("train", "validation")
 HASH_BLOCK_BYTES = 1 << 16
 
 RecordType = TypeVar("RecordType", bound="Record")
-
-
-def _is_none(value: object) -> bool:
-    return value is None
+Optional = Annotated[
+    pydantic.StrictStr | None, pydantic.Field(exclude_if=lambda value: value is None)
+]
 
 
 class Record(pydantic.BaseModel):
@@ -45,7 +44,7 @@ class ShardEntry(Record):
     """One finished shard: whole documents, each with the end id behind it."""
 
     file: str
-    num_ids: int
+    num_ids: int = pydantic.Field(gt=0)
     num_documents: int
     num_bytes: int
     """Bytes of text, without separators."""
@@ -62,12 +61,9 @@ class SplitEntry(Record):
 
     @classmethod
     def of(cls, shards: list[ShardEntry]) -> "SplitEntry":
-        return cls(
-            num_ids=sum(shard.num_ids for shard in shards),
-            num_documents=sum(shard.num_documents for shard in shards),
-            num_bytes=sum(shard.num_bytes for shard in shards),
-            shards=shards,
-        )
+        names = ("num_ids", "num_documents", "num_bytes")
+        sums = {name: sum(getattr(shard, name) for shard in shards) for name in names}
+        return cls(**sums, shards=shards)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +80,9 @@ class SourceEntry:
     num_documents: pydantic.StrictInt
     num_bytes: pydantic.StrictInt
     hash: pydantic.StrictStr
-    unreadable: Annotated[pydantic.StrictStr | None, pydantic.Field(exclude_if=_is_none)] = None
+    unreadable: Optional = None
     """Why it, or the rest of it, was skipped."""
-    stamp: Annotated[pydantic.StrictStr | None, pydantic.Field(exclude_if=_is_none)] = None
+    stamp: Optional = None
     """Its time, ETag or blob id."""
 
 
@@ -150,9 +146,8 @@ def read_index(folder: Path) -> ShardIndex:
     if not path.is_file():
         if any(folder.glob(SIDECARS)):
             raise DataError(f"{folder} is not finished: run the same groundup data prepare again")
-        is_there = folder.is_dir()
-        what = f"{folder} has no {INDEX_NAME}" if is_there else f"folder {folder} does not exist"
-        raise DataError(f"{what}; make shards with groundup data prepare")
+        what = f"has no {INDEX_NAME}" if folder.is_dir() else "does not exist"
+        raise DataError(f"folder {folder} {what}; make shards with groundup data prepare")
     index = read_record(path, ShardIndex, FORMAT, VERSION)
     for name, split in index.splits.items():
         if split != SplitEntry.of(split.shards):
@@ -162,8 +157,6 @@ def read_index(folder: Path) -> ShardIndex:
 
 def find_index(folder: Path) -> ShardIndex | None:
     """The index of a folder, or None where there is none that can be read."""
-    if not (folder / INDEX_NAME).is_file():
-        return None
     try:
         return read_index(folder)
     except DataError:
@@ -179,30 +172,20 @@ def write_record(path: Path, record: Record) -> None:
 def read_record(
     path: Path, record_type: type[RecordType], format_name: str, version: int
 ) -> RecordType:
-    """Read a JSON file of a known format and version.
-
-    path: the file.
-    record_type: what to make of it.
-    format_name: what its field `format` must say.
-    version: the newest version that is known.
-    """
+    """Read a JSON file whose fields `format` and `version` must be these."""
     try:
         value = parse_json(path.read_bytes())
-    except ValueError as error:
-        raise DataError(f"{path} is damaged or cut short: {error}; make it anew") from None
-    if not isinstance(value, dict):
-        raise DataError(f"{path} holds no JSON object; make it anew")
-    if value.get("format") != format_name:
-        raise DataError(
-            f"{path} is not a {format_name} file: its format is {value.get('format')!r:.60}"
-        )
-    found = value.get("version")
-    if found != version:
-        fix = "update groundup" if isinstance(found, int) and found > version else "make it anew"
-        raise DataError(f"{path} has format version {found}, this groundup knows {version}; {fix}")
-    try:
-        return record_type.model_validate(value)
+        record = value if isinstance(value, dict) else {}
+        found = record.get("format"), record.get("version")
+        if found != (format_name, version):
+            raise DataError(
+                f"{path} is of format {found[0]!r:.60} and version {found[1]}, and this groundup "
+                f"reads {format_name} {version}; update groundup, or make it anew"
+            )
+        return record_type.model_validate(record)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(map(str, first["loc"]))
         raise DataError(f"{path} is damaged at {key}: {first['msg']}; make it anew") from None
+    except ValueError as error:
+        raise DataError(f"{path} is damaged or cut short: {error}; make it anew") from None

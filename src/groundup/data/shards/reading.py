@@ -7,14 +7,13 @@ that shrinks is a bus error.
 import os
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from groundup.data.shards.index import ShardEntry, ShardIndex, read_index
 from groundup.errors import DataError, did_you_mean
-from groundup.runtime import count_of
 
 if TYPE_CHECKING:
     from groundup.tokenizer import Tokenizer
@@ -26,9 +25,8 @@ RESTORE = "put the file back as it was, or run groundup data prepare again with 
 class ShardFile:
     """The ids in one open file."""
 
-    def __init__(self, path: Path, dtype: np.dtype[Any], num_ids: int) -> None:
+    def __init__(self, path: Path, num_ids: int) -> None:
         self.path = path
-        self.dtype = dtype
         self._num_ids = num_ids
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self._file)
@@ -36,20 +34,17 @@ class ShardFile:
     def __len__(self) -> int:
         return self._num_ids
 
-    def read_windows(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[Any]:
-        """The rows ids[start : start + length], as (count, length)."""
-        rows = np.empty((len(starts), length), self.dtype)
-        for row, offset in zip(rows, (starts * self.dtype.itemsize).tolist(), strict=True):
-            view = memoryview(row).cast("B")
-            while view:
-                try:
-                    count = os.preadv(self._file, [view], offset)
-                except OSError as error:
-                    raise DataError(f"{self.path} cannot be read: {error.strerror}") from error
-                if not count:
-                    raise DataError(f"{self.path} became shorter while it was in use; {RESTORE}")
-                view, offset = view[count:], offset + count
-        return rows
+    def read_into(self, ids: npt.NDArray[Any], position: int) -> None:
+        """Fill `ids` with those from a position on."""
+        view, offset = ids.data.cast("B"), position * ids.itemsize
+        while view:
+            try:
+                count = os.preadv(self._file, [view], offset)
+            except OSError as error:
+                raise DataError(f"{self.path} cannot be read: {error.strerror}") from error
+            if not count:
+                raise DataError(f"{self.path} became shorter while it was in use; {RESTORE}")
+            view, offset = view[count:], offset + count
 
 
 class Shards:
@@ -71,23 +66,14 @@ class Shards:
 
     def read_windows(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[Any]:
         """The rows ids[start : start + length], as (count, length), for starts that all exist."""
-        if len(self.files) == 1:
-            return self.files[0].read_windows(starts, length)
         rows = np.empty((len(starts), length), self.dtype)
         numbers = np.searchsorted(self._begins, starts, side="right") - 1
-        is_inside = starts + length <= self._begins[numbers + 1]
-        for number in np.unique(numbers[is_inside]):
-            here = np.flatnonzero(is_inside & (numbers == number))
-            offsets = starts[here] - self._begins[number]
-            rows[here] = self.files[number].read_windows(offsets, length)
-        for row in np.flatnonzero(~is_inside):
-            filled = 0
-            while filled < length:
-                file, offset = self.locate(int(starts[row]) + filled)
-                count = min(length - filled, len(file) - offset)
-                part = file.read_windows(np.array([offset]), count)
-                rows[row, filled : filled + count] = part[0]
-                filled += count
+        positions = starts - self._begins[numbers]
+        for row, number, position in zip(rows, numbers.tolist(), positions.tolist(), strict=True):
+            while len(row):
+                count = len(self.files[number]) - position
+                self.files[number].read_into(row[:count], position)
+                row, number, position = row[count:], number + 1, 0
         return rows
 
     def read(self, begin: int, end: int) -> npt.NDArray[Any]:
@@ -103,23 +89,9 @@ class Shards:
         number = int(np.searchsorted(self._begins, position, side="right")) - 1
         return self.files[number], position - int(self._begins[number])
 
-    @overload
-    def __getitem__(self, key: int) -> int: ...
-    @overload
-    def __getitem__(self, key: slice) -> npt.NDArray[Any]: ...
-    def __getitem__(self, key: int | slice) -> int | npt.NDArray[Any]:
-        if isinstance(key, slice):
-            begin, end, step = key.indices(self.num_ids)
-            if step < 1:
-                raise IndexError(f"a slice of shards goes forward; its step is {step}")
-            return self.read(begin, max(begin, end))[::step]
-        position = key + self.num_ids if key < 0 else key
-        if not 0 <= position < self.num_ids:
-            raise IndexError(f"id {key} of {self.num_ids} in split {self.split}")
-        return int(self.read(position, position + 1)[0])
-
-    def __repr__(self) -> str:
-        return f"Shards({self.split}: {self.num_ids} ids in {count_of(len(self.files), 'shard')})"
+    def __getitem__(self, key: slice) -> npt.NDArray[Any]:
+        begin, end, step = key.indices(self.num_ids)
+        return self.read(begin, max(begin, end))[::step]
 
 
 def open_shards(
@@ -138,8 +110,11 @@ def open_shards(
         check_tokenizer(folder, index, tokenizer)
     if split not in index.splits:
         raise DataError(f"{folder} has no split {split}: {did_you_mean(split, index.splits)}")
-    shards = index.splits[split].shards
-    return Shards(split, [_open(folder, shard, index) for shard in shards], index)
+    files = [
+        ShardFile(check_shard_file(folder, shard, index.id_bytes), shard.num_ids)
+        for shard in index.splits[split].shards
+    ]
+    return Shards(split, files, index)
 
 
 def check_tokenizer(folder: Path, index: ShardIndex, tokenizer: "Tokenizer") -> None:
@@ -162,10 +137,3 @@ def check_shard_file(folder: Path, shard: ShardEntry, id_bytes: int) -> Path:
     if size != expected:
         raise DataError(f"{path} has {size} bytes where the index says {expected}; {RESTORE}")
     return path
-
-
-def _open(folder: Path, shard: ShardEntry, index: ShardIndex) -> ShardFile:
-    path = check_shard_file(folder, shard, index.id_bytes)
-    if shard.num_ids == 0:
-        raise DataError(f"{folder}: the index names an empty shard, {shard.file}; it is damaged")
-    return ShardFile(path, np.dtype(index.dtype).newbyteorder("<"), shard.num_ids)

@@ -7,20 +7,18 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from groundup.data.tasks import stories
+from groundup.data.tasks.agreement import agreement
 from groundup.data.tasks.question import Question, Task
 from groundup.errors import DataError, did_you_mean
+from groundup.runtime import count_of
 from groundup.text_files import STDIN, Source, find_sources
 from groundup.text_files.records import read_objects
 
-BUILT_IN: dict[str, Callable[[], Task]] = {
-    "agreement": stories.agreement,
-    "who_did_what": stories.who_did_what,
-}
+BUILT_IN: dict[str, Callable[[], Task]] = {"agreement": agreement}
 """What makes each of the tasks that need no file."""
 
 _MARK = re.compile(r"\[.*?\]")
@@ -38,18 +36,14 @@ def read_tasks(names: Sequence[str]) -> list[Task]:
 
     names: as typed. A file that is called like a built-in task is named with a folder: ./agreement.
     """
-    built_in: dict[str, Task] = {}
-    files: dict[Source, None] = {}
-    for name in names:
-        if name in BUILT_IN:
-            built_in[name] = BUILT_IN[name]()
-        else:
-            files.update(dict.fromkeys(_task_files(name)))
-    stems = [*built_in, *(Path(str(file)).name.partition(".")[0] for file in files)]
-    is_shared = [stems.count(stem) > 1 for stem in stems[len(built_in) :]]
-    tasks = list(built_in.values())
-    for file, stem, by_path in zip(files, stems[len(built_in) :], is_shared, strict=True):
-        tasks.append(Task(str(file) if by_path else stem, tuple(_read_file(file))))
+    built_in = [name for name in dict.fromkeys(names) if name in BUILT_IN]
+    others = [name for name in names if name not in BUILT_IN]
+    files = dict.fromkeys(file for name in others for file in _task_files(name))
+    stems = [*built_in, *(Path(file).name.partition(".")[0] for file in files)]
+    tasks = [BUILT_IN[name]() for name in built_in]
+    for file, stem in zip(files, stems[len(built_in) :], strict=True):
+        name = stem if stems.count(stem) == 1 else str(file)
+        tasks.append(Task(name, tuple(_read_file(file))))
     return tasks
 
 
@@ -72,22 +66,22 @@ def _task_files(name: str) -> list[Source]:
     return lines
 
 
-def _read_file(file: Source) -> Iterator[Question]:
-    is_empty = True
+def _read_file(file: Source) -> list[Question]:
+    questions = []
     for where, record in read_objects(file):
-        is_empty = False
         try:
-            yield _question_of(record)
+            questions.append(_question_of(record))
         except _BadLine as error:
             raise DataError(f"{where}: {error}") from None
-    if is_empty:
+    if not questions:
         raise DataError(f"{file} has no questions; each line of a task must be a JSON object")
+    return questions
 
 
 def _question_of(record: dict[str, Any]) -> Question:
     if "sentence_good" in record and "sentence_bad" in record:
         good, bad = (_text(record, name) for name in ("sentence_good", "sentence_bad"))
-        return _checked(Question("", (good, bad), 0), "sentences")
+        return _checked(Question("", (good, bad), 0))
     if "endings" in record and "ctx" in record:
         endings = tuple(map(_without_marks, _texts(record, "endings")))
         return _checked(Question(_hellaswag_context(record), endings, _index(record, "label")))
@@ -101,34 +95,25 @@ def _question_of(record: dict[str, Any]) -> Question:
     return _checked(Question(_text(record, "context"), choices, _index(record, "answer")))
 
 
-def _checked(question: Question, noun: str = "choices") -> Question:
+def _checked(question: Question) -> Question:
     count = len(question.choices)
     if count < 2:
-        found = "only 1 choice" if count else "no choices"
-        raise _BadLine(f"{found}; a question needs at least 2")
+        raise _BadLine(f"{count_of(count, 'choice')}; a question needs at least 2")
     if not 0 <= question.answer < count:
-        raise _BadLine(
-            f"answer {question.answer} is outside of the {count} choices: 0 to {count - 1}"
-        )
+        raise _BadLine(f"answer {question.answer} is not one of the {count} choices, from 0 on")
     if not all(choice.strip() for choice in question.choices):
-        raise _BadLine(f"one of the {noun} is empty; give it some text")
-    try:
-        "".join((question.context, *question.choices)).encode()
-    except UnicodeEncodeError:
-        raise _BadLine("one half of a surrogate pair, which is not a character") from None
+        raise _BadLine("one of the choices is empty; give it some text")
     return question
 
 
 def _text(record: dict[str, Any], name: str) -> str:
-    if not isinstance(record[name], str):
-        raise _BadLine(f"{name} must be a text, got {json.dumps(record[name])[:60]}")
-    return str(record[name])
+    return _texts({name: [record[name]]}, name)[0]
 
 
 def _texts(record: dict[str, Any], name: str) -> list[str]:
     values = record[name]
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise _BadLine(f"{name} must be a list of texts, got {json.dumps(values)[:60]}")
+        raise _BadLine(f"{name} must be text, or a list of texts, got {json.dumps(values):.60}")
     return values
 
 
