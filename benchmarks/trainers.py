@@ -89,7 +89,7 @@ def _tokenizers(threads: int) -> Train:
     from tokenizers.pre_tokenizers import ByteLevel
     from tokenizers.trainers import BpeTrainer
 
-    from groundup.tokenizer.formats.spelling import read_spelled_tokens
+    from groundup.tokenizer.formats.spelling import read_spelling
 
     def train(path: str, vocab_size: int) -> Callable[[], Trained]:
         tokenizer = Tokenizer(BPE())
@@ -104,7 +104,7 @@ def _tokenizers(threads: int) -> Train:
 
         def tell() -> Trained:
             spelled = [word for word in tokenizer.get_vocab() if word != SEPARATOR]
-            return Trained([*read_spelled_tokens(spelled), SEPARATOR.encode()], None)
+            return Trained([*map(read_spelling, spelled), SEPARATOR.encode()], None)
 
         return tell
 

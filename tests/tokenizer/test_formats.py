@@ -3,7 +3,7 @@
 import base64
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +56,6 @@ def test_spelling_goes_both_ways(tokens: list[bytes]) -> None:
     assert all(text.isprintable() and " " not in text for text in spelled)
 
 
-def test_a_character_outside_the_spelling_is_an_error() -> None:
-    with pytest.raises(UnicodeEncodeError):
-        read_spelling("a b")
-
-
 @pytest.mark.parametrize("pattern", [GPT2, CL100K, O200K, DEEPSEEK, find_pattern(r"\w+|\W")])
 def test_our_file_holds_everything(tmp_path: Path, pattern: Pattern) -> None:
     definition = dataclasses.replace(
@@ -79,29 +74,21 @@ def test_our_file_holds_everything(tmp_path: Path, pattern: Pattern) -> None:
 
 
 def test_our_file_keeps_gaps_and_repeated_special_tokens(tmp_path: Path) -> None:
-    definition = dataclasses.replace(
-        SMALL,
-        vocab={**SMALL.vocab, 999: b"the"},
-        special_tokens={**SMALL.special_tokens, "the": 999},
-    )
+    special = {**SMALL.special_tokens, "the": 999}
+    vocab = {**SMALL.vocab, 999: b"the"}
+    definition = dataclasses.replace(SMALL, vocab=vocab, special_tokens=special)
     write_definition(definition, tmp_path / "tokenizer.json")
     assert read_definition(tmp_path / "tokenizer.json") == definition
 
 
 @pytest.mark.parametrize(
-    ("format", "name"),
-    [
-        ("groundup", "a.tiktoken"),
-        ("huggingface", "b.bin"),
-        ("tiktoken", "c.json"),
-        ("gpt2", "out"),
-    ],
+    ("format", "name"), [("groundup", "a.tiktoken"), ("huggingface", "b.bin"), ("gpt2", "out")]
 )
 def test_a_file_is_known_by_its_content_not_its_name(
     tmp_path: Path, format: Any, name: str
 ) -> None:
     paths = write_definition(SMALL, tmp_path / name, format)
-    read = read_definition(paths[0], pattern=GPT2, special_tokens=["<|end|>"])
+    read = read_definition(paths[0], GPT2, ["<|end|>"])
     assert read.content_id() == SMALL.content_id()
 
 
@@ -148,75 +135,9 @@ def read_value(tmp_path: Path, value: dict[str, Any]) -> TokenizerDefinition:
     return read_definition(tmp_path / "changed.json")
 
 
-def set_entry(value: Any, place: str, entry: Any) -> None:
-    *folders, key = place.split(".")
-    for folder in folders:
-        value = value[int(folder)] if isinstance(value, list) else value[folder]
-    value[key] = entry
-
-
-@pytest.mark.parametrize(
-    ("place", "entry", "message"),
-    [
-        ("normalizer", {"type": "NFC"}, "a normalizer"),
-        (
-            "normalizer",
-            {"type": "Sequence", "normalizers": [{"type": "Lowercase"}]},
-            "a normalizer",
-        ),
-        ("normalizer", "NFC", "a normalizer"),
-        ("normalizer", {"type": "Sequence", "normalizers": ["NFC"]}, "a normalizer"),
-        ("model.type", "WordPiece", "a model of type WordPiece"),
-        ("model.dropout", 0.1, "dropout 0.1"),
-        ("model.continuing_subword_prefix", "##", "continuing_subword_prefix '##'"),
-        ("pre_tokenizer.add_prefix_space", True, "add_prefix_space"),
-        ("pre_tokenizer", None, "no pre-tokenizer"),
-        ("pre_tokenizer", "ByteLevel", "'pre_tokenizer' in the tokenizer file .* is 'ByteLevel'"),
-        (
-            "pre_tokenizer",
-            {"type": "Sequence", "pretokenizers": ["ByteLevel"]},
-            "'pre_tokenizer' in .* is 'ByteLevel'",
-        ),
-        (
-            "pre_tokenizer",
-            {"type": "Whitespace"},
-            "the pre-tokenizer Whitespace at position 1 of 1",
-        ),
-        (
-            "pre_tokenizer",
-            {"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Isolated", "invert": False},
-            "no ByteLevel pre-tokenizer at the end",
-        ),
-        ("added_tokens.0.lstrip", True, r"lstrip set for the added token '<\|end\|>'"),
-        ("added_tokens.0.single_word", True, "single_word set"),
-        ("added_tokens.0.id", 5, r"'<\|end\|>' in .* has id 5"),
-        ("added_tokens.0.id", "5", "'id' in the tokenizer file .* is '5'"),
-        ("model.vocab.Ġ", "x", "'Ġ' in .* has the id 'x'"),
-        ("model.vocab", [], "'vocab' in the tokenizer file .* should be a JSON object"),
-        ("model.merges", ["t h", "onlyone"], "merge 2 of .* is 'onlyone'"),
-        ("model.merges", [["t", "h"], ["a"]], r"merge 2 of .* is \['a'\]"),
-        ("model.merges", ["t h", "t zzz"], "merge 2 of .* zzz"),
-        ("model.merges", ["t", "h e r"], "merge 1 of .* is 't'"),
-    ],
-)
-def test_what_a_huggingface_file_asks_in_vain_is_named(
-    tmp_path: Path, place: str, entry: Any, message: str
-) -> None:
-    value = huggingface_value(tmp_path)
-    set_entry(value, place, entry)
-    with pytest.raises(TokenizerError, match=message):
-        read_value(tmp_path, value)
-
-
-def split_step(
-    expression: str, behaviour: str = "Isolated", invert: bool = False
-) -> dict[str, Any]:
-    return {
-        "type": "Split",
-        "pattern": {"Regex": expression},
-        "behavior": behaviour,
-        "invert": invert,
-    }
+def split_step(regex: str, behaviour: str = "Isolated", invert: bool = False) -> dict[str, Any]:
+    options = {"pattern": {"Regex": regex}, "behavior": behaviour, "invert": invert}
+    return {"type": "Split", **options}
 
 
 BYTE_LEVEL = {
@@ -225,6 +146,55 @@ BYTE_LEVEL = {
     "trim_offsets": True,
     "use_regex": False,
 }
+
+
+def set_entry(value: Any, place: str, entry: Any) -> None:
+    *folders, key = place.split(".")
+    for folder in folders:
+        value = value[int(folder)] if isinstance(value, list) else value[folder]
+    value[int(key) if isinstance(value, list) else key] = entry
+
+
+@pytest.mark.parametrize(
+    ("place", "entry", "noun"),
+    [
+        ("normalizer", {"type": "NFC"}, "normalizer"),
+        ("normalizer", {"type": "Sequence", "normalizers": ["NFC"]}, "normalizer"),
+        ("normalizer", "NFC", "normalizer"),
+        ("model.type", "WordPiece", "WordPiece"),
+        ("model.dropout", 0.1, "dropout"),
+        ("model.continuing_subword_prefix", "##", "continuing_subword_prefix"),
+        ("pre_tokenizer.add_prefix_space", True, "add_prefix_space"),
+        ("pre_tokenizer", None, "pre_tokenizer"),
+        ("pre_tokenizer", "ByteLevel", "pre_tokenizer"),
+        ("pre_tokenizer", {"type": "Sequence", "pretokenizers": ["ByteLevel"]}, "pre_tokenizer"),
+        ("pre_tokenizer", {"type": "Sequence", "pretokenizers": []}, "ByteLevel"),
+        (
+            "pre_tokenizer",
+            {"type": "Sequence", "pretokenizers": [{"type": "Whitespace"}, BYTE_LEVEL]},
+            "Whitespace",
+        ),
+        ("pre_tokenizer", split_step("a"), "ByteLevel"),
+        ("added_tokens.0.lstrip", True, "lstrip"),
+        ("added_tokens.0.single_word", True, "single_word"),
+        ("added_tokens.0.id", 5, r"<\|end\|>.*id 5"),
+        ("added_tokens.0.id", "5", "'id'"),
+        ("added_tokens.0", "<|end|>", "added_tokens"),
+        ("model.vocab.Ġ", "x", "'Ġ'"),
+        ("model.vocab", [], "'vocab'"),
+        ("model.merges", ["t h", "onlyone"], "merge"),
+        ("model.merges", [["t", "h"], ["a"]], "merge"),
+        ("model.merges", ["t h", "t zzz"], "merge .*zzz"),
+        ("model.merges", ["t", "h e r"], "merge"),
+    ],
+)
+def test_what_a_huggingface_file_asks_in_vain_is_named(
+    tmp_path: Path, place: str, entry: Any, noun: str
+) -> None:
+    value = huggingface_value(tmp_path)
+    set_entry(value, place, entry)
+    with pytest.raises(TokenizerError, match=noun):
+        read_value(tmp_path, value)
 
 
 @pytest.mark.parametrize(
@@ -283,55 +253,43 @@ def test_the_huggingface_library_reads_what_we_write(tmp_path: Path, pattern: Pa
         assert oracle.decode(oracle.encode(text).ids, skip_special_tokens=False) == text
 
 
-def test_tiktoken_reads_what_we_write(tmp_path: Path) -> None:
-    tiktoken = pytest.importorskip("tiktoken")
-    write_definition(SMALL, tmp_path / "ranks", "tiktoken")
-    lines = (tmp_path / "ranks").read_bytes().splitlines()
-    ranks = {base64.b64decode(line.split()[0]): int(line.split()[1]) for line in lines}
-    oracle = tiktoken.Encoding(
-        "ours",
-        pat_str=GPT2.stages[0],
-        mergeable_ranks=ranks,
-        special_tokens=SMALL.special_tokens,
-    )
-    text = TEXT + "<|end|>" + TEXT
-    assert oracle.encode(text, allowed_special="all") == encode_reference(SMALL, text)
+def write_ranks(path: Path, tokens: Iterable[bytes]) -> None:
+    lines = [base64.b64encode(token) + b" %d" % rank for rank, token in enumerate(tokens)]
+    path.write_bytes(b"\n".join(lines))
 
 
 def test_ranks_that_are_not_published_need_a_pattern(tmp_path: Path) -> None:
-    write_definition(SMALL, tmp_path / "ranks", "tiktoken")
-    with pytest.raises(TokenizerError, match="give the pattern: one of gpt2, cl100k"):
+    write_ranks(tmp_path / "ranks", SMALL.ordinary_tokens().values())
+    with pytest.raises(TokenizerError, match="pattern"):
         read_definition(tmp_path / "ranks")
-    read = read_definition(tmp_path / "ranks", pattern=r"\w+|\W", special_tokens={"<|x|>": 400})
+    assert read_definition(tmp_path / "ranks", GPT2, ["<|end|>"]).content_id() == SMALL.content_id()
+    read = read_definition(tmp_path / "ranks", r"\w+|\W", {"<|x|>": 400})
     assert read.pattern.name == "custom"
     assert read.special_tokens == {"<|x|>": 400}
 
 
 def test_tokens_that_no_merge_reaches_make_whole_words(tmp_path: Path) -> None:
-    tokens = [*(bytes([byte]) for byte in range(256)), b"abc"]
-    lines = [base64.b64encode(token) + b" %d" % rank for rank, token in enumerate(tokens)]
-    (tmp_path / "ranks").write_bytes(b"\n".join(lines))
-    definition = read_definition(tmp_path / "ranks", pattern="gpt2")
+    write_ranks(tmp_path / "ranks", [*(bytes([byte]) for byte in range(256)), b"abc"])
+    definition = read_definition(tmp_path / "ranks", "gpt2")
     assert definition.whole_words
     assert encode_reference(definition, "abc abc") == [256, 32, 97, 98, 99]
-    with pytest.raises(TokenizerError, match=r"cannot say that pre-tokens .* are kept whole"):
+    with pytest.raises(TokenizerError, match="whole_words"):
         write_definition(definition, tmp_path / "out", "gpt2")
 
 
 @pytest.mark.parametrize(
-    ("changes", "format", "message"),
+    ("changes", "format", "noun"),
     [
-        ({"pattern": CL100K}, "gpt2", "this tokenizer has cl100k"),
-        ({"merges": SMALL.merges[::-1]}, "tiktoken", "is merged after"),
-        ({"merges": SMALL.merges[:-1]}, "tiktoken", "from other parts than its merges"),
-        ({"pattern": find_pattern(r"\w+$")}, "huggingface", r"'\$' means something else"),
-        ({"pattern": CL100K}, "yaml", "unknown tokenizer format 'yaml'"),
+        ({"pattern": CL100K}, "gpt2", "cl100k"),
+        ({"merges": [*SMALL.merges, (b"<|", b"end|>")]}, "groundup", "merge"),
+        ({"pattern": find_pattern(r"\w+$")}, "huggingface", r"'\$'"),
+        ({"pattern": CL100K}, "yaml", "'yaml'"),
     ],
 )
 def test_what_a_format_cannot_express_is_refused(
-    tmp_path: Path, changes: dict[str, Any], format: Any, message: str
+    tmp_path: Path, changes: dict[str, Any], format: Any, noun: str
 ) -> None:
-    with pytest.raises(TokenizerError, match=message):
+    with pytest.raises(TokenizerError, match=noun):
         write_definition(dataclasses.replace(SMALL, **changes), tmp_path / "out", format)
     assert list(tmp_path.iterdir()) == []
 
@@ -343,7 +301,7 @@ def test_a_special_token_spelled_like_an_ordinary_one_is_refused(tmp_path: Path)
         vocab={**SMALL.vocab, 300: text.encode()},
         special_tokens={**SMALL.special_tokens, text: 300},
     )
-    with pytest.raises(TokenizerError, match="cannot tell the special token 'Ġthe'"):
+    with pytest.raises(TokenizerError, match="Ġthe"):
         write_definition(definition, tmp_path / "out", "huggingface")
     write_definition(definition, tmp_path / "out", "groundup")
     assert read_definition(tmp_path / "out") == definition
@@ -365,21 +323,18 @@ def test_special_tokens_and_pattern_can_be_given_on_top(tmp_path: Path) -> None:
 def test_a_file_cut_short_is_named(tmp_path: Path, format: Any, part: float) -> None:
     path = tmp_path / "tokenizer.json"
     write_definition(SMALL, path, format)
-    data = path.read_bytes()
-    path.write_bytes(data[: int(len(data) * part)])
-    with pytest.raises(TokenizerError, match=r"tokenizer\.json is (not valid JSON|empty)"):
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * part)])
+    with pytest.raises(TokenizerError, match=str(path)):
         read_definition(path)
 
 
-def test_a_changed_file_is_named(tmp_path: Path) -> None:
+def test_a_changed_file_does_not_match_its_content_id(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     write_definition(SMALL, path)
-    text = path.read_text("utf-8")
-    path.write_text(text.replace('"whole_words": false', '"whole_words": true'), "utf-8")
-    with pytest.raises(TokenizerError, match="does not match its content id sha256:"):
-        read_definition(path)
-    path.write_text(text.replace('"content_id": "sha256:', '"content_id": "sha256:0'), "utf-8")
-    with pytest.raises(TokenizerError, match="does not match its content id sha256:0"):
+    value = json.loads(path.read_text("utf-8"))
+    value["merges"] = value["merges"][::-1]
+    path.write_text(json.dumps(value), "utf-8")
+    with pytest.raises(TokenizerError, match="content id"):
         read_definition(path)
 
 
@@ -391,88 +346,81 @@ def test_a_file_with_another_layout_is_still_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "entry", "message"),
+    ("place", "entry", "noun"),
     [
-        ("version", 2, "format version 2"),
-        ("version", 0, "format version 0"),
-        ("version", "1", "'version' in the tokenizer file .* is '1'"),
-        ("merges", {}, "'merges' .* should be a JSON array"),
+        ("version", 2, "version 2"),
+        ("version", "1", "'version'"),
+        ("merges", {}, "'merges'"),
         ("pattern.stages", [], "'pattern'"),
-        ("pattern.stages", ["("], "not a valid regular expression"),
+        ("pattern.stages", ["("], "regular expression"),
+        ("pattern.stages", [""], "pattern"),
         ("special_tokens", {"<|end|>": "299"}, "'special_tokens'"),
+        ("chat_template", 7, "'chat_template'"),
         ("vocabulary", ["a", 7], "'vocabulary'"),
-        ("vocabulary", ["a", "b c"], "'b c' in .* is not written in GPT-2's byte spelling"),
-        ("merges", ["t h", "q zzz"], "merge 2 of .* zzz"),
+        ("vocabulary", ["a", "b c"], "'b c'"),
+        ("merges", ["t h", "q zzz"], "merge"),
     ],
 )
 def test_a_broken_entry_of_our_file_is_named(
-    tmp_path: Path, place: str, entry: Any, message: str
+    tmp_path: Path, place: str, entry: Any, noun: str
 ) -> None:
     path = tmp_path / "tokenizer.json"
     write_definition(SMALL, path)
     value = json.loads(path.read_text("utf-8"))
     set_entry(value, place, entry)
     path.write_text(json.dumps(value), "utf-8")
-    with pytest.raises(TokenizerError, match=message):
+    with pytest.raises(TokenizerError, match=noun):
         read_definition(path)
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "noun"),
     [
-        (b"", "is empty"),
-        (b" \n", "is empty"),
-        (b"hello", "not a tokenizer file we know"),
-        (b"\x80\x04\x95", "not a tokenizer file we know"),
-        (b'{"a": "\xff"}', "not valid JSON"),
-        (b'{"a": "b"}', "no tokenizer file we know .* its keys are 'a'"),
-        (b'{"a": 1, "a": 2}', "has 'a' twice"),
-        (b'{"a": 1}', "a vocabulary without merges"),
-        (b"[" * 5, "not a tokenizer file we know"),
-        (b'{"a":' * 100_000, "nested too deeply"),
-        (b'{"a": ' + b"9" * 5000 + b"}", "not valid JSON"),
-        (b"QQ== 0\nQg== x\n", "line 2 of the ranks file .* is b'Qg== x'"),
-        (b"QQ== 0\nQ*== 1\n", "line 2 of the ranks file"),
-        (b"QQ== 0\nQg*== 1\n", "line 2 of the ranks file"),
-        (b"QQ== 0\nQg== 0\n", "line 2 of the ranks file"),
-        (b"QQ== 0\nQg==", "line 2 of the ranks file"),
-        (b"QQ== 0\nQg== -1\n", "line 2 of the ranks file"),
-        (b"QQ== 0\nQg== 5\n", "no token for the single byte 0x00"),
+        (b" \n", "file"),
+        (b"hello", "JSON"),
+        (b"\x80\x04\x95", "JSON"),
+        (b'{"a": "\xff"}', "JSON"),
+        (b'{"a": "b"}', "no tokenizer file"),
+        (b'{"a": 1}', "without merges"),
+        (b"[]", "object"),
+        (b'{"a":' * 100_000, "JSON"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "JSON"),
+        (b"QQ== 0\nQg== x\n", "line 2 .*Qg== x"),
+        (b"QQ== 0\nQ*== 1\n", "line 2"),
+        (b"QQ== 0\nQg*== 1\n", "line 2"),
+        (b"QQ== 0\nQg== 0\n", "line 2"),
+        (b"QQ== 0\nQQ== 0\n", "line 2"),
+        (b"QQ== 0\nQg==", "line 2"),
+        (b"QQ== 0\nQg== -1\n", "line 2"),
+        (b"QQ== 0\nQg== 5\n", "byte 0x00"),
     ],
 )
-def test_other_content_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+def test_other_content_is_named(tmp_path: Path, content: bytes, noun: str) -> None:
     (tmp_path / "file").write_bytes(content)
-    with pytest.raises(TokenizerError, match=message):
-        read_definition(tmp_path / "file", pattern="gpt2")
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match=r"the tokenizer file .*nowhere\.json does not exist"):
-        read_definition(tmp_path / "nowhere.json")
-    with pytest.raises(TokenizerError, match=r"does not exist"):
-        read_definition(tmp_path)
+    for path in (tmp_path / "file", tmp_path / "nowhere", tmp_path):
+        with pytest.raises(TokenizerError, match=noun if path.is_file() else str(path)):
+            read_definition(path, "gpt2")
 
 
 @pytest.mark.parametrize(
-    ("vocab", "merges", "message"),
+    ("vocab", "merges", "noun"),
     [
-        ({"extra": 700}, "", "no token has id 300, though ids run to 700"),
-        ({"extra": 5}, "", "and 'extra' in .* share the id 5"),
-        ({}, "\nt zzz", r"merge 44 of .*merges\.txt is 't zzz'"),
-        ({}, "\nt h e", r"merge 44 of .*merges\.txt is 't h e'"),
-        ({}, "\n\nt h", r"merge 44 of .*merges\.txt is ''"),
-        ({"日": 300}, "", "'日' in .* is not written in GPT-2's byte spelling"),
+        ({"extra": 700}, "", "id 300"),
+        ({"extra": 5}, "", "'extra' .* id 5"),
+        ({}, "\nt zzz", r"merges\.txt .*zzz"),
+        ({}, "\nt h e", r"merges\.txt"),
+        ({}, "\n\nt h", r"merges\.txt"),
+        ({"日": 300}, "", "'日'"),
     ],
 )
 def test_broken_gpt2_files_are_named(
-    tmp_path: Path, vocab: dict[str, int], merges: str, message: str
+    tmp_path: Path, vocab: dict[str, int], merges: str, noun: str
 ) -> None:
     vocab_path, merges_path = write_definition(SMALL, tmp_path / "out", "gpt2")
     value = {**json.loads(vocab_path.read_text("utf-8")), **vocab}
     vocab_path.write_text(json.dumps(value), "utf-8")
-    text = merges_path.read_text("utf-8")
-    merges_path.write_text(text.rstrip("\n") + merges, "utf-8")
-    with pytest.raises(TokenizerError, match=message):
+    merges_path.write_text(merges_path.read_text("utf-8").rstrip("\n") + merges, "utf-8")
+    with pytest.raises(TokenizerError, match=noun):
         read_gpt2_files(vocab_path, merges_path, ["<|end|>"])
 
 
@@ -498,11 +446,10 @@ def test_published_ranks_survive_all_formats(
 ) -> None:
     source = unpack(f"tokenizers/{name}")
     definition = read_definition(source)
-    for format in ("groundup", "huggingface", "tiktoken"):
+    for format in ("groundup", "huggingface"):
         write_definition(definition, tmp_path / format, format)
     assert read_definition(tmp_path / "groundup") == definition
     assert read_definition(tmp_path / "huggingface").content_id() == definition.content_id()
-    assert (tmp_path / "tiktoken").read_bytes() == source.read_bytes()
 
 
 def test_gpt2s_own_files_are_r50k(unpack: Callable[[str], Path]) -> None:

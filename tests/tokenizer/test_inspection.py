@@ -8,11 +8,7 @@ import pytest
 
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.definition import TokenizerDefinition
-from groundup.tokenizer.inspection import (
-    describe_code_point,
-    explain,
-    find_longest_tokens,
-)
+from groundup.tokenizer.inspection import describe_code_point, explain
 from groundup.tokenizer.reference import train_bpe_reference
 
 TEXT = "the theme of the thesis is then and there"
@@ -67,7 +63,3 @@ def test_code_points_have_number_name_and_bytes() -> None:
     assert point.utf8 == b"\xc3\xa9"
     assert describe_code_point("\n").name == "<Cc>"
     assert describe_code_point("😀").number == "U+1F600"
-
-
-def test_the_longest_tokens_come_in_a_fixed_order() -> None:
-    assert find_longest_tokens([b"a", b"ccc", b"bbb", b"dd"], 3) == (b"bbb", b"ccc", b"dd")

@@ -58,38 +58,19 @@ def test_special_tokens_are_those_of_tiktoken(text: str, special_tokens: list[st
     assert tokenizer.encode(text) == oracle.encode(text, allowed_special="all")
 
 
-@pytest.mark.parametrize("kind", ["numbered", "nested", "random"])
-def test_ten_thousand_special_tokens_are_found(kind: str) -> None:
+def test_ten_thousand_special_tokens_are_found() -> None:
     shuffled = random.Random(0)
-    special_tokens = {
-        "numbered": [f"<|{number}|>" for number in range(10_000)],
-        "nested": ["<" + "x" * size for size in range(100)]
-        + [f"[{number}" for number in range(9_900)],
-        "random": sorted(
-            {
-                "".join(shuffled.choices("abcdé<>", k=shuffled.randrange(4, 9)))
-                for _ in range(11_000)
-            }
-        )[:10_000],
-    }[kind]
-    assert len(special_tokens) == 10_000
+    special_tokens = [f"<|{number}|>" for number in range(5_000)]
+    special_tokens += [f"[{number}" for number in range(4_900)]
+    special_tokens += ["<" + "x" * size for size in range(99)] + ["<|" + "long " * 20_000]
     tokenizer = with_special(special_tokens)
-    text = "".join(
-        shuffled.choice(special_tokens) + shuffled.choice(["", " ", "the", "<", "\n"])
-        for _ in range(3000)
-    )
+    between = ["", " ", "the", "<", "\n"]
+    parts = (shuffled.choice(special_tokens) + shuffled.choice(between) for _ in range(3000))
+    text = "".join(parts) + special_tokens[-1] + special_tokens[-1][:-1]
     expected = encode_reference(tokenizer.definition, text)
     assert tokenizer.encode(text) == expected
     assert tokenizer.encode_batch([text, text[7:]], 2)[0].tolist()[: len(expected)] == expected
     assert list(tokenizer.encode_iterable([text[:999], text[999:]])) == expected
-
-
-def test_a_very_long_special_token_is_found() -> None:
-    long = "<|" + "long " * 20_000 + "|>"
-    tokenizer = with_special([long, "<|"])
-    assert tokenizer.encode(f"a{long}b{long[:-1]}") == encode_reference(
-        tokenizer.definition, f"a{long}b{long[:-1]}"
-    )
 
 
 def test_one_that_was_not_given_is_ordinary_text() -> None:
@@ -103,16 +84,12 @@ def test_one_that_was_not_given_is_ordinary_text() -> None:
 
 
 def test_ones_missing_from_the_vocabulary_are_appended_in_order() -> None:
-    tokenizer = Tokenizer({**BYTES, 256: b"<|b|>"}, [], ["<|c|>", "<|b|>", "<|a|>"])
+    vocab = {**BYTES, 256: b"<|b|>"}
+    tokenizer = Tokenizer(vocab, [], ["<|c|>", "<|b|>", "<|a|>"])
+    assert len(vocab) == 257
     assert tokenizer.special_tokens == {"<|c|>": 257, "<|b|>": 256, "<|a|>": 258}
     assert tokenizer.vocab_size == len(tokenizer) == 259
     assert tokenizer.encode("<|a|><|b|>x<|c|>") == [258, 256, ord("x"), 257]
-
-
-def test_a_vocabulary_given_is_left_as_it_is() -> None:
-    vocab = dict(BYTES)
-    Tokenizer(vocab, [], ["<|x|>"])
-    assert vocab == BYTES
 
 
 @pytest.mark.parametrize("pattern_number", range(len(PATTERNS) - 1))

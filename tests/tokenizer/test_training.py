@@ -1,6 +1,7 @@
 """Training gives the merges of the definition, for any threads, blocks, memory and order."""
 
 import random
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from groundup._native import WordCounter
 from groundup.errors import TokenizerError
+from groundup.tokenizer import training
 from groundup.tokenizer.native import as_array
 from groundup.tokenizer.patterns import (
     CL100K,
@@ -23,8 +25,13 @@ from groundup.tokenizer.patterns import (
     Pattern,
     find_pattern,
 )
-from groundup.tokenizer.reference import merge_pair, split_into_bytes, train_bpe_reference
-from groundup.tokenizer.training import train_bpe, train_from_files, train_tokenizer
+from groundup.tokenizer.reference import (
+    merge_pair,
+    split_into_bytes,
+    split_special_tokens,
+    train_bpe_reference,
+)
+from groundup.tokenizer.training import train_from_files, train_tokenizer
 
 END = "<|end|>"
 Merges = list[tuple[bytes, bytes]]
@@ -150,9 +157,8 @@ def test_a_corpus_can_run_out_of_pairs() -> None:
     tokenizer, summary = train_tokenizer([b"abab"], 1000, [END])
     assert tokenizer.merges == [(b"a", b"b"), (b"ab", b"ab")]
     assert tokenizer.vocab_size == summary.vocab_size_reached == 259
-    assert summary.ran_out_of_pairs
     assert summary.vocab_size_requested == 1000
-    assert summary.longest_tokens[0] == b"abab"
+    assert summary.longest_tokens[:3] == (b"abab", b"ab", b"\x00")
     assert (summary.num_bytes, summary.num_words, summary.bytes_per_token) == (4, 1, 4.0)
 
 
@@ -168,12 +174,11 @@ def test_text_without_a_pair_leaves_the_bytes(blocks: list[bytes]) -> None:
     ("vocab_size", "special_tokens", "options", "message"),
     [
         (255, [], {}, "vocab_size is 255"),
-        (257, ["<a>", "<b>"], {}, "at least 258"),
-        (-5, [], {}, "vocab_size is -5"),
-        (300, [""], {}, "is empty"),
-        (300, ["<a>", "<a>"], {}, "given twice"),
-        (300, ["\ud800"], {}, "lone surrogate"),
+        (257, ["<a>", "<b>"], {}, "258"),
+        (300, ["<a>", "<a>"], {}, "<a>"),
+        (300, ["\ud800"], {}, "surrogate"),
         (300, [], {"num_threads": 0}, "num_threads is 0"),
+        (2**63, [], {}, "64 bits"),
     ],
 )
 def test_impossible_training_is_refused(
@@ -183,33 +188,12 @@ def test_impossible_training_is_refused(
         train_tokenizer([b"text"], vocab_size, special_tokens, **options)
 
 
-def test_a_vocabulary_far_too_large_costs_nothing() -> None:
-    vocab, merges = train(["abab"], 10**15)
-    assert merges == [(b"a", b"b"), (b"ab", b"ab")]
-    assert len(vocab) == 259
-
-
 def test_nothing_merges_across_special_tokens() -> None:
     special_tokens = ("<|end|>", "ab", "a", " ")
     texts = ["xab<|end|>xya xy abxy"] * 3
     vocab, merges = train(texts, 20, special_tokens)
     assert (vocab, merges) == train_reference(texts, 20, special_tokens)
     assert merges == [(b"x", b"y")]
-
-
-def test_blocks_may_be_any_buffer() -> None:
-    text = b"the theme of the thesis"
-    expected = train_tokenizer([text], 270, [])[0].merges
-    blocks: list[Any] = [bytearray(text), memoryview(text), np.frombuffer(text, np.uint8)]
-    for block in blocks:
-        assert train_tokenizer([block], 270, [])[0].merges == expected
-
-
-@pytest.mark.parametrize("vocab_size", [2**63, 2**70, 10**400])
-def test_a_vocabulary_beyond_64_bits_is_refused(tmp_path: Path, vocab_size: int) -> None:
-    (tmp_path / "text.txt").write_text("abc", "utf-8")
-    with pytest.raises(TokenizerError, match="64 bits"):
-        train_bpe(tmp_path / "text.txt", vocab_size, [])
 
 
 @pytest.mark.parametrize(
@@ -239,3 +223,37 @@ def test_words_are_counted_in_parts_of_the_text_as_in_all_of_it(
         )
         assert parts.definition == whole.definition
         assert counted.num_bytes == summary.num_bytes
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_pieces_for_threads_never_cut_a_special_token(num_threads: int) -> None:
+    # Six megabytes. All natural cuts of this text lie inside of special tokens, or next to them.
+    special_tokens = ["a b", "b\na", " the a"]
+    pieces = ["a b", "b\na", "b\nab", " the a", "the", "a", " ", "\n", "ab", "1 2", "."]
+    text = "".join(random.Random(0).choices(pieces, k=2_400_000))
+    counter = WordCounter("gpt2", [token.encode() for token in special_tokens], num_threads)
+    counter.add_text(text)
+    words = Counter[str]()
+    for piece, is_special in split_special_tokens(text, special_tokens):
+        if not is_special:
+            words.update(GPT2.split(piece))
+    assert counter.items() == {word.encode(): count for word, count in words.items()}
+
+
+def test_progress_counts_the_bytes() -> None:
+    seen: list[int] = []
+    train(["abc", "de", ""], 3, progress=lambda done, total: seen.append(done))
+    assert seen == [3, 5, 5]
+
+
+def test_a_word_that_takes_too_much_memory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "letters.txt"
+    path.write_bytes(b"a word, then " + b"a" * 3_000_000)
+    assert train_from_files([path], 258, [])[0].merges[:2] == [(b"a", b"a"), (b"aa", b"aa")]
+    monkeypatch.setattr(training, "_LONGEST_WORD_BYTES", 1_000_000)
+    with pytest.raises(TokenizerError, match="pre-token"):
+        train_from_files([path], 300, [], block_bytes=1 << 16)
+    with pytest.raises(TokenizerError, match="3000000 bytes"):
+        train(["a" * 3_000_000], 3)

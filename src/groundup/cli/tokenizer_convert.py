@@ -16,7 +16,7 @@ class Arguments(SplitFlags):
     out: Positional[Path]
     """The file to write; for gpt2 a folder, or the vocabulary with merges.txt beside it."""
 
-    to: Literal["groundup", "huggingface", "tiktoken", "gpt2"] = "groundup"
+    to: Literal["groundup", "huggingface", "gpt2"] = "groundup"
     """The format to write."""
 
 
@@ -27,7 +27,7 @@ def run(arguments: Arguments) -> None:
     definition = arguments.read(arguments.source)
     paths = write_definition(definition, arguments.out, arguments.to)
     print(f"wrote {' and '.join(map(str, paths))}: {len(definition.vocab):,} tokens")
-    if arguments.to in ("tiktoken", "gpt2"):
+    if arguments.to == "gpt2":
         special = ", ".join(definition.special_tokens) or "none"
         print(f"not in the file: pattern {definition.pattern.name}; special tokens {special}")
         if definition.chat_template is not None:

@@ -27,7 +27,6 @@ class Arguments(CorpusFlags):
 def run(arguments: Arguments) -> None:
     """Train, write the file, print the summary."""
     from groundup.planner.quantities import show_bytes
-    from groundup.runtime import format_duration
     from groundup.text_files import check_not_input, find_sources
     from groundup.tokenizer.training import train_from_files
 
@@ -44,7 +43,7 @@ def run(arguments: Arguments) -> None:
     tokenizer.save(out)
     longest = [repr(token.decode("utf-8", "replace")) for token in summary.longest_tokens[:8]]
     reached = f"{summary.vocab_size_reached:,}"
-    if summary.ran_out_of_pairs:
+    if summary.vocab_size_reached < summary.vocab_size_requested:
         reached += f" of {summary.vocab_size_requested:,}: the text ran out of pairs to merge"
     results = [
         ("text", show_bytes(summary.num_bytes)),
@@ -52,9 +51,5 @@ def run(arguments: Arguments) -> None:
         ("vocabulary", reached),
         ("bytes per token", f"{summary.bytes_per_token:.3f}"),
         ("longest tokens", " ".join(longest)),
-    ]
-    results += [
-        (name, f"{format_duration(seconds)}, peak memory {show_bytes(peak)}")
-        for name, seconds, peak in summary.phases
     ]
     print_results(f"wrote {out}", results)

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypedDict, cast
 
 from groundup.errors import DataError, TokenizerError
 from groundup.runtime import count_of
+from groundup.tokenizer.formats.json_files import excerpt
 
 if TYPE_CHECKING:
     import jinja2
 
 Role = Literal["system", "user", "assistant"]
 ROLES: tuple[Role, ...] = ("system", "user", "assistant")
+_FORM = '[{"role": …, "content": …}'
 
 
 class Message(TypedDict):
@@ -57,8 +59,7 @@ class ChatTemplate:
     def render(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> str:
         """The text of a conversation; one that the template refuses is a TokenizerError.
 
-        messages: the turns, the first one first.
-        add_generation_prompt: end with what begins an assistant's turn.
+        With `add_generation_prompt` it ends with what begins an assistant's turn.
         """
         try:
             return _compile(self.source).render(
@@ -75,49 +76,36 @@ class ChatTemplate:
 def check_messages(messages: Any, where: str) -> list[Message]:
     """The messages with role and content alone; what is not a conversation is a DataError.
 
-    Content may also come as OpenAI's list of parts, if all of them are text.
-
-    messages: as read from JSON.
-    where: their place for an error, such as "line 3 of chats.jsonl".
+    Content may also come as OpenAI's list of parts, if all of them are text. `where` is their place
+    for an error, such as "line 3 of chats.jsonl".
     """
     if not isinstance(messages, list | tuple) or not messages:
         raise DataError(
-            f"messages in {where} is {_excerpt(messages)}; it must be a list of at least one "
-            f'{{"role": …, "content": …}}'
+            f"messages in {where} is {excerpt(messages)}; it must have at least one: {_FORM}, …]"
         )
-    return [
-        _check_message(message, f"message {n} of {where}") for n, message in enumerate(messages, 1)
-    ]
-
-
-def _check_message(message: Any, where: str) -> Message:
-    if not isinstance(message, dict):
-        raise DataError(
-            f'{where} is {_excerpt(message)}; it must be an object {{"role": …, "content": …}}'
-        )
-    role = message.get("role")
-    if role not in ROLES:
-        found = f"is {_excerpt(role)}" if "role" in message else "is missing"
-        raise DataError(f"role {found} in {where}; it must be one of {', '.join(ROLES)}")
-    content = message.get("content")
-    if isinstance(content, list) and all(map(_is_text_part, content)):
-        content = "".join(part["text"] for part in content)
-    if not isinstance(content, str):
-        found = f"is {_excerpt(content)}" if "content" in message else "is missing"
-        raise DataError(f"content {found} in {where}; it must be a string")
-    return {"role": cast(Role, role), "content": content}
+    checked: list[Message] = []
+    for number, message in enumerate(messages, start=1):
+        fields = message if isinstance(message, dict) else {"role": message}
+        role, content = fields.get("role"), fields.get("content")
+        if isinstance(content, list) and all(map(_is_text_part, content)):
+            content = "".join(part["text"] for part in content)
+        for name, value, fits in (
+            ("role", role, role in ROLES),
+            ("content", content, isinstance(content, str)),
+        ):
+            if not fits:
+                raise DataError(
+                    f"{name} is {excerpt(value)} in message {number} of {where}; messages are "
+                    f"{_FORM}, …] with a role of {', '.join(ROLES)}, and text"
+                )
+        checked.append({"role": cast(Role, role), "content": cast(str, content)})
+    return checked
 
 
 def _is_text_part(part: Any) -> bool:
     return (
         isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
     )
-
-
-def _excerpt(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=repr)
-    text = text.encode("utf-8", "backslashreplace").decode()  # JSON may hold half a surrogate pair.
-    return text if len(text) <= 60 else text[:57] + "…"
 
 
 @lru_cache(maxsize=8)
@@ -128,9 +116,8 @@ def _compile(source: str) -> jinja2.Template:
         return _make_environment().from_string(source)
     except jinja2.TemplateError as error:
         line = getattr(error, "lineno", None)
-        where = f" (line {line})" if line else ""
         raise TokenizerError(
-            f"the chat template does not compile{where}: {error}; fix its Jinja"
+            f"line {line} of the chat template does not compile: {error}"
         ) from None
 
 

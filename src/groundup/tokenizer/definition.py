@@ -10,12 +10,14 @@ import dataclasses
 import hashlib
 import json
 import operator
-import sys
-from array import array
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import chain, starmap
+from functools import cached_property
+from itertools import chain, filterfalse, starmap
 from typing import Any
+
+import numpy as np
 
 from groundup.errors import TokenizerError
 from groundup.tokenizer.patterns import GPT2, Pattern
@@ -42,8 +44,6 @@ class TokenizerDefinition:
     whole_words: bool = False
     lineage: dict[str, Any] = field(default_factory=dict)
     chat_template: str | None = None
-    _content_id: str | None = field(default=None, init=False, repr=False, compare=False)
-    _is_valid: bool = field(default=False, init=False, repr=False, compare=False)
 
     @property
     def vocab_size(self) -> int:
@@ -77,16 +77,21 @@ class TokenizerDefinition:
 
     def validate(self) -> TokenizerDefinition:
         """The definition itself if its parts hold together, else a TokenizerError."""
-        if not self._is_valid:
-            if problem := self._find_problem():
-                raise TokenizerError(problem)
-            object.__setattr__(self, "_is_valid", True)
+        if self._problem is not None:
+            raise TokenizerError(self._problem)
         return self
 
     def content_id(self) -> str:
         """A hash of all that decides the ids of a text: "sha256:" and 64 hexadecimal digits."""
-        if self._content_id is not None:
-            return self._content_id
+        return self._content_id
+
+    def trust(self, content_id: str) -> TokenizerDefinition:
+        """Take content id and validity as given, from a file whose checksum holds."""
+        self.__dict__.update(_content_id=content_id, _problem=None)
+        return self
+
+    @cached_property
+    def _content_id(self) -> str:
         ids = sorted(self.vocab)
         tokens = list(map(self.vocab.__getitem__, ids))
         merge_parts = list(chain.from_iterable(self.merges))
@@ -97,19 +102,13 @@ class TokenizerDefinition:
         }
         digest = hashlib.sha256(json.dumps(head, sort_keys=True).encode() + b"\n")
         for numbers in (ids, map(len, tokens), map(len, merge_parts)):
-            digest.update(_little_endian(numbers))
+            digest.update(np.fromiter(numbers, "<i8").tobytes())
         digest.update(b"".join(tokens))
         digest.update(b"".join(merge_parts))
-        object.__setattr__(self, "_content_id", f"sha256:{digest.hexdigest()}")
-        return self.content_id()
+        return f"sha256:{digest.hexdigest()}"
 
-    def trust(self, content_id: str) -> TokenizerDefinition:
-        """Take content id and validity as given, from a file whose checksum holds."""
-        object.__setattr__(self, "_content_id", content_id)
-        object.__setattr__(self, "_is_valid", True)
-        return self
-
-    def _find_problem(self) -> str | None:
+    @cached_property
+    def _problem(self) -> str | None:
         """What is wrong with the vocabulary, the special tokens or the merges, if anything."""
         special_ids = set(self.special_tokens.values())
         if len(special_ids) < len(self.special_tokens):
@@ -135,23 +134,16 @@ class TokenizerDefinition:
         missing = next((id for id in range(last + 1) if id not in self.vocab), None)
         if missing is not None:
             return f"the vocabulary has a gap: no token has id {missing}, though ids run to {last}"
-        return self._find_bad_merge(ids)
-
-    def _find_bad_merge(self, ids: dict[bytes, int]) -> str | None:
-        merged = starmap(operator.add, self.merges)
-        if all(map(ids.__contains__, chain(chain.from_iterable(self.merges), merged))):
-            if len(set(self.merges)) == len(self.merges):
-                return None
-            pair = next(pair for pair in self.merges if self.merges.count(pair) > 1)
-            return f"the merge {pair[0]!r} + {pair[1]!r} occurs twice"
-        for number, (left, right) in enumerate(self.merges, start=1):
-            for token in (left, right, left + right):
-                if token not in ids:
-                    return (
-                        f"merge {number} ({left!r} + {right!r}) names the token {token!r}, which "
-                        f"is not in the vocabulary; vocabulary and merges do not belong together"
-                    )
-        raise AssertionError("a merge is wrong and was not found")
+        parts = chain(chain.from_iterable(self.merges), starmap(operator.add, self.merges))
+        if (absent := next(filterfalse(ids.__contains__, parts), None)) is not None:
+            return (
+                f"a merge names the token {absent!r}, which is not in the vocabulary; vocabulary "
+                f"and merges do not belong together"
+            )
+        if len(set(self.merges)) < len(self.merges):
+            left, right = Counter(self.merges).most_common(1)[0][0]
+            return f"the merge {left!r} + {right!r} occurs twice"
+        return None
 
 
 def assign_special_tokens(
@@ -186,10 +178,7 @@ def add_to_vocab(vocab: Mapping[int, bytes], special_tokens: Mapping[str, int]) 
 def check_special_token_texts(special_tokens: Iterable[str]) -> list[str]:
     """The texts as a list; an empty one or one given twice is a TokenizerError."""
     if isinstance(special_tokens, str):
-        raise TokenizerError(
-            f"special tokens are a list of texts: write [{special_tokens!r}], not "
-            f"{special_tokens!r}"
-        )
+        raise TokenizerError(f"special tokens are a list: write [{special_tokens!r}]")
     texts = list(special_tokens)
     if "" in texts:
         raise TokenizerError("a special token is empty; it needs at least one character")
@@ -218,10 +207,3 @@ def encode_special_token(text: str) -> bytes:
         raise TokenizerError(
             f"the special token {text!r} has a lone surrogate, which UTF-8 cannot encode"
         ) from None
-
-
-def _little_endian(numbers: Iterable[int]) -> bytes:
-    packed = array("q", numbers)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()

@@ -6,7 +6,7 @@ Gives results as small dataclasses; printing them is the command line's work.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from groundup.tokenizer.definition import TokenizerDefinition
@@ -15,8 +15,6 @@ from groundup.tokenizer.reference import merge_steps, split_into_bytes, split_sp
 
 @dataclass(frozen=True)
 class CodePoint:
-    """One character of a text."""
-
     character: str
     number: str
     name: str
@@ -56,7 +54,6 @@ class Explanation:
 
     @property
     def ids(self) -> list[int]:
-        """The ids of the whole text."""
         return [id for pre_token in self.pre_tokens for id in pre_token.ids]
 
 
@@ -76,21 +73,18 @@ def follow_merges(definition: TokenizerDefinition) -> Callable[[str, bool], PreT
     ranks = {pair: rank for rank, pair in enumerate(definition.merges)}
     ids_by_token = definition.ids_by_token()
 
-    def follow(pre_token: str, is_special: bool) -> PreToken:
-        if is_special:
-            token = (pre_token.encode(),)
-            ids: tuple[int, ...] = (definition.special_tokens[pre_token],)
-            return PreToken(pre_token, token, (), token, ids, is_special=True)
-        data = pre_token.encode()
+    def follow(text: str, is_special: bool) -> PreToken:
+        data = text.encode()
         start = split_into_bytes(data)
+        if is_special:
+            id = definition.special_tokens[text]
+            return PreToken(text, (data,), (), (data,), (id,), is_special=True)
         if definition.whole_words and data in ids_by_token:
-            ids = (ids_by_token[data],)
-            return PreToken(pre_token, start, (), (data,), ids, is_whole_word=True)
+            return PreToken(text, start, (), (data,), (ids_by_token[data],), is_whole_word=True)
         merges = merge_steps(data, ranks.get)
         steps = tuple(MergeStep(rank, *pair, symbols) for rank, pair, symbols in merges)
         symbols = steps[-1].symbols if steps else start
-        ids = tuple(ids_by_token[symbol] for symbol in symbols)
-        return PreToken(pre_token, start, steps, symbols, ids)
+        return PreToken(text, start, steps, symbols, tuple(map(ids_by_token.__getitem__, symbols)))
 
     return follow
 
@@ -99,8 +93,3 @@ def describe_code_point(character: str) -> CodePoint:
     """The number, name and bytes of one character."""
     name = unicodedata.name(character, "") or f"<{unicodedata.category(character)}>"
     return CodePoint(character, f"U+{ord(character):04X}", name, character.encode())
-
-
-def find_longest_tokens(tokens: Iterable[bytes], count: int = 10) -> tuple[bytes, ...]:
-    """The longest tokens, the longest first and equal ones in the order of their bytes."""
-    return tuple(sorted(tokens, key=lambda token: (-len(token), token))[:count])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain, pairwise
 from typing import Any
 
 from groundup.errors import TokenizerError, did_you_mean
@@ -87,26 +88,19 @@ DEEPSEEK = Pattern(
     ),
 )
 
-_PATTERN_OF_NAME = {
-    pattern.name: pattern for pattern in (GPT2, CL100K, LLAMA3, QWEN2, O200K, DEEPSEEK)
-} | {
-    "r50k": GPT2,
-    "r50k_base": GPT2,
-    "p50k": GPT2,
-    "p50k_base": GPT2,
+_PUBLISHED = (GPT2, CL100K, LLAMA3, QWEN2, O200K, DEEPSEEK)
+_PATTERN_OF_NAME = {pattern.name: pattern for pattern in _PUBLISHED} | {
+    **dict.fromkeys(("r50k", "r50k_base", "p50k", "p50k_base"), GPT2),
     "cl100k_base": CL100K,
     "o200k_base": O200K,
     "qwen": QWEN2,
 }
-
 PATTERN_NAMES = tuple(_PATTERN_OF_NAME)
 
 # Other spellings in use for the same cuts: of GPT-2's in tiktoken (early, now) and in papers; of
 # the cl100k family in tiktoken over time (the `\s++$` of its present form means the end of the text
 # only).
-_PATTERN_OF_STAGES = {
-    pattern.stages: pattern for pattern in (GPT2, CL100K, LLAMA3, QWEN2, O200K, DEEPSEEK)
-} | {
+_PATTERN_OF_STAGES = {pattern.stages: pattern for pattern in _PUBLISHED} | {
     (r"'s|'t|'re|'ve|'m|'ll|'d| ?[\p{L}]+| ?[\p{N}]+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",): GPT2,
     (r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",): GPT2,
     (r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s",): GPT2,
@@ -141,9 +135,9 @@ def find_staged_pattern(stages: tuple[str, ...]) -> Pattern:
     known = _PATTERN_OF_STAGES.get(stages)
     if known is not None:
         return known
+    if not all(stages):
+        raise TokenizerError("the split pattern is empty; give a name or a regular expression")
     for stage in stages:
-        if not stage:
-            raise TokenizerError("the split pattern is empty; give a name or a regular expression")
         _compile(stage)
     return Pattern("custom", stages)
 
@@ -162,15 +156,5 @@ def _compile(expression: str) -> Any:
 
 
 def _split_once(expression: Any, text: str) -> list[str]:
-    pieces = []
-    end = 0
-    for match in expression.finditer(text):
-        begin, match_end = match.span()
-        if begin > end:
-            pieces.append(text[end:begin])
-        if match_end > begin:
-            pieces.append(text[begin:match_end])
-        end = max(end, match_end)
-    if end < len(text):
-        pieces.append(text[end:])
-    return pieces
+    spans = chain.from_iterable(match.span() for match in expression.finditer(text))
+    return [text[begin:end] for begin, end in pairwise(sorted({0, len(text), *spans}))]

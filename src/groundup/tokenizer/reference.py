@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from groundup.errors import TokenizerError
 from groundup.tokenizer.definition import (
     TokenizerDefinition,
     check_special_token_texts,
@@ -30,12 +29,8 @@ def train_bpe_reference(
 ) -> tuple[dict[int, bytes], list[Pair]]:
     """Learn merges: again and again, join the pair of neighbours that occurs most often.
 
-    Ids: the 256 bytes, then one token for each merge, then the special tokens.
-
-    text_or_documents: what to learn from; nothing merges across documents.
-    vocab_size: how many ids there will be.
-    special_tokens: texts that stay whole.
-    pattern: how text is split into pre-tokens.
+    Ids: the 256 bytes, then one token for each merge, then the special tokens. Nothing merges
+    across documents, special tokens or pre-tokens.
     """
     special_tokens = check_special_token_texts(special_tokens)
     num_merges = count_merges(vocab_size, len(special_tokens))
@@ -67,12 +62,7 @@ def train_bpe_reference(
 def count_words(
     documents: Iterable[str], special_tokens: Sequence[str], pattern: Pattern
 ) -> Counter[tuple[bytes, ...]]:
-    """Count the pre-tokens of the documents, each as the sequence of its bytes.
-
-    documents: the texts.
-    special_tokens: cut out before the rest is split.
-    pattern: how text is split into pre-tokens.
-    """
+    """Count the pre-tokens of the documents, each as the sequence of its bytes."""
     words: Counter[tuple[bytes, ...]] = Counter()
     for document in documents:
         for piece, is_special in split_special_tokens(document, special_tokens):
@@ -88,11 +78,7 @@ def split_into_bytes(data: bytes) -> tuple[bytes, ...]:
 
 
 def merge_pair(symbols: tuple[bytes, ...], pair: Pair) -> tuple[bytes, ...]:
-    """Join each occurrence of the pair, from left to right.
-
-    symbols: the tokens of a pre-token so far.
-    pair: two neighbours to join.
-    """
+    """Join each occurrence of the pair, from left to right."""
     merged: list[bytes] = []
     index = 0
     while index < len(symbols):
@@ -106,11 +92,7 @@ def merge_pair(symbols: tuple[bytes, ...], pair: Pair) -> tuple[bytes, ...]:
 
 
 def split_special_tokens(text: str, special_tokens: Iterable[str]) -> list[tuple[str, bool]]:
-    """Cut text at its special tokens, leftmost first and there the longest: (piece, special).
-
-    text: what to cut.
-    special_tokens: the texts that stay whole.
-    """
+    """Cut text at its special tokens, leftmost first and there the longest: (piece, special)."""
     longest_first = sorted(special_tokens, key=len, reverse=True)
     if not longest_first:
         return [(text, False)] if text else []
@@ -121,11 +103,7 @@ def split_special_tokens(text: str, special_tokens: Iterable[str]) -> list[tuple
 
 
 def encode_reference(definition: TokenizerDefinition, text: str) -> list[int]:
-    """Text to ids: special tokens stay whole, each pre-token is merged on its own.
-
-    definition: of the tokenizer.
-    text: what to encode.
-    """
+    """Text to ids: special tokens stay whole, each pre-token is merged on its own."""
     ids_by_token = definition.ids_by_token()
     ranks = {pair: rank for rank, pair in enumerate(definition.merges)}
     ids: list[int] = []
@@ -149,12 +127,8 @@ def merge_steps(
 ) -> Iterator[tuple[int, Pair, tuple[bytes, ...]]]:
     """Merge the bytes of one pre-token: the lowest rank first, its leftmost occurrence first.
 
-    Args:
-        data: The bytes of the pre-token.
-        rank_of: The rank of a pair of neighbours, None for one that does not merge.
-
-    Yields:
-        The rank of each merge, its pair, and the symbols after it.
+    Yields the rank of each merge, its pair, and the symbols after it. A pair without a rank does
+    not merge.
     """
     symbols = list(split_into_bytes(data))
     while True:
@@ -169,20 +143,8 @@ def merge_steps(
 
 
 def decode_reference(definition: TokenizerDefinition, ids: Iterable[int]) -> str:
-    """Ids to text; bytes that are not UTF-8 become U+FFFD.
-
-    definition: of the tokenizer.
-    ids: what to decode.
-    """
-    tokens: list[bytes] = []
-    for id in ids:
-        if id not in definition.vocab:
-            raise TokenizerError(
-                f"id {id} at position {len(tokens)} is not in the vocabulary of "
-                f"{definition.vocab_size}; were these ids made by another tokenizer?"
-            )
-        tokens.append(definition.vocab[id])
-    return b"".join(tokens).decode("utf-8", errors="replace")
+    """Ids to text; bytes that are not UTF-8 become U+FFFD."""
+    return b"".join(definition.vocab[id] for id in ids).decode("utf-8", errors="replace")
 
 
 def recover_merges_reference(tokens: Sequence[bytes]) -> list[tuple[int, int]]:

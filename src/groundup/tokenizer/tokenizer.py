@@ -48,10 +48,8 @@ class Tokenizer:
 
     Special tokens given here are kept whole, the longest first where they overlap; ones missing
     from the vocabulary are appended to it. A special token that is not given is ordinary text.
-    Safe to use from many threads.
-
-    merges: pairs of tokens to join, the first learned first.
-    pattern: how text is split into pre-tokens, by name or as a regular expression; GPT-2's if None.
+    Safe to use from many threads. The first merge was learned first; the pattern is a name or a
+    regular expression.
     """
 
     def __init__(
@@ -63,9 +61,8 @@ class Tokenizer:
         pattern: str | Pattern | None = None,
     ) -> None:
         ids = assign_special_tokens(vocab, special_tokens or [])
-        split = GPT2 if pattern is None else find_pattern(pattern)
         whole = {**vocab, **add_to_vocab({}, ids)}
-        self._set_up(TokenizerDefinition(whole, list(merges), ids, split))
+        self._set_up(TokenizerDefinition(whole, list(merges), ids, find_pattern(pattern or GPT2)))
 
     @classmethod
     def from_definition(cls, definition: TokenizerDefinition) -> Tokenizer:
@@ -93,11 +90,9 @@ class Tokenizer:
     ) -> Tokenizer:
         """Read our JSON, a Hugging Face tokenizer.json or .tiktoken ranks, known by content.
 
-        pattern, special_tokens: for a format that does not hold them.
+        Pattern and special tokens are for a format that does not hold them.
         """
-        return cls.from_definition(
-            read_definition(path, pattern=pattern, special_tokens=special_tokens)
-        )
+        return cls.from_definition(read_definition(path, pattern, special_tokens))
 
     def save(self, path: str | os.PathLike[str], format: FormatName = "groundup") -> None:
         """Write one JSON file, or another format; for gpt2, the path is a folder."""
@@ -123,13 +118,10 @@ class Tokenizer:
         tokens = list(map(definition.vocab.get, range(self.vocab_size)))
         special = [(text.encode(), id) for text, id in definition.special_tokens.items()]
         self._is_native = self.pattern.native
+        pattern = self.pattern.name if self._is_native else None
         try:
             self._encoder = Encoder(
-                tokens,
-                definition.merges,
-                special,
-                self.pattern.name if self._is_native else None,
-                definition.whole_words,
+                tokens, definition.merges, special, pattern, definition.whole_words
             )
         except ValueError as error:
             raise TokenizerError(f"{error}; vocabulary and merges do not belong together") from None
@@ -172,7 +164,7 @@ class Tokenizer:
         """The ids of many documents, and where each begins: `ids[offsets[i]:offsets[i + 1]]`."""
         texts = texts if isinstance(texts, list | tuple) else list(texts)
         if not self._is_native:
-            return self._join([self._encode_by_regex(text) for text in texts])
+            return self._encode_each_by_regex(texts, [])
         threads = self._num_threads(num_threads, sum(map(len, texts)))
         try:
             ids, offsets = self._encoder.encode_batch(texts, threads, -1)
@@ -195,19 +187,13 @@ class Tokenizer:
         Special tokens inside a document are kept whole. `end_id` is put behind every document.
         """
         if end_id is not None and end_id not in self.vocab:
-            raise TokenizerError(
-                f"end_id {end_id} is not in the vocabulary (ids 0 to {self.vocab_size - 1})"
-            )
+            raise TokenizerError(f"end_id {end_id} is not in the vocabulary")
         end = -1 if end_id is None else end_id
         bounds = np.ascontiguousarray(bounds, dtype=np.int64)
         if not self._is_native:
             view = memoryview(data)
-            tail = np.array([] if end_id is None else [end_id], dtype=self.id_type)
-            parts = [
-                np.concatenate([self._encode_by_regex(str(view[begin:stop], "utf-8")), tail])
-                for begin, stop in bounds.tolist()
-            ]
-            return self._join(parts)
+            texts = [str(view[begin:stop], "utf-8") for begin, stop in bounds.tolist()]
+            return self._encode_each_by_regex(texts, [] if end_id is None else [end_id])
         total = int((bounds[:, 1] - bounds[:, 0]).sum()) if len(bounds) else 0
         threads = self._num_threads(num_threads, total)
         ids, offsets = self._encoder.encode_documents(data, bounds, threads, end)
@@ -216,8 +202,8 @@ class Tokenizer:
     def encode_iterable(self, iterable: Iterable[str]) -> Iterator[int]:
         """The ids of a text that comes in pieces, lazily, in memory that does not grow with it.
 
-        They are the ids of the joined text: what a later piece could still change is held back. (A
-        pattern without a native scanner is the exception: there each piece is encoded by itself.)
+        They are the ids of the joined text: what a later piece could still change is held back.
+        With a pattern that has no native scanner, each piece is encoded by itself.
         """
         if self._is_native:
             return encode_pieces(self._encoder, iterable)
@@ -267,25 +253,24 @@ class Tokenizer:
         return Tokenizer.from_definition, (self.definition,)
 
     def _encode_by_regex(self, text: str) -> npt.NDArray[Any]:
-        parts: list[npt.NDArray[Any]] = []
+        parts = [np.empty(0, self.id_type)]
         text = without_lone_surrogates(text)
         for piece, is_special in split_special_tokens(text, self.special_tokens):
             if is_special:
-                parts.append(np.array([self.special_tokens[piece]], dtype=self.id_type))
+                parts.append(np.array([self.special_tokens[piece]], self.id_type))
                 continue
-            data = [word.encode() for word in self.pattern.split(piece)]
-            ends = np.cumsum([len(word) for word in data], dtype=np.uint64)
-            ids = self._encoder.encode_pieces(piece, ends)
+            sizes = [len(word.encode()) for word in self.pattern.split(piece)]
+            ids = self._encoder.encode_pieces(piece, np.cumsum(sizes, dtype=np.uint64))
             parts.append(as_array(ids, self.id_type))
-        return np.concatenate(parts) if parts else np.empty(0, self.id_type)
+        return np.concatenate(parts)
 
-    def _join(
-        self, parts: list[npt.NDArray[Any]]
+    def _encode_each_by_regex(
+        self, texts: Sequence[str], end: list[int]
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-        offsets = np.zeros(len(parts) + 1, dtype=np.int64)
-        np.cumsum([len(part) for part in parts], out=offsets[1:])
-        ids = np.concatenate(parts) if parts else np.empty(0, self.id_type)
-        return ids, offsets
+        tail = np.array(end, self.id_type)
+        parts = [part for text in texts for part in (self._encode_by_regex(text), tail)]
+        offsets = np.cumsum([0, *map(len, parts)], dtype=np.int64)[::2].copy()
+        return np.concatenate([tail[:0], *parts]), offsets
 
     def _num_threads(self, wanted: int | None, num_bytes: int) -> int:
         if wanted is not None and wanted < 1:
@@ -294,11 +279,9 @@ class Tokenizer:
         return max(1, min(threads, num_bytes // _BYTES_PER_THREAD))
 
     def _cannot_decode(self, error: KeyError | TypeError) -> TokenizerError:
-        if isinstance(error, TypeError):
-            return TokenizerError(f"cannot decode: ids are a sequence of integers ({error})")
         return TokenizerError(
-            f"cannot decode: {error.args[0]} (ids 0 to {self.vocab_size - 1}); was the text "
-            f"encoded with another tokenizer?"
+            f"cannot decode: {error.args[0]}; ids of this tokenizer are integers from 0 to "
+            f"{self.vocab_size - 1}"
         )
 
 

@@ -17,12 +17,11 @@ from groundup.tokenizer.formats.gpt2_files import read_gpt2_files
 from groundup.tokenizer.formats.json_files import parse_json, read_file
 from groundup.tokenizer.patterns import Pattern, find_pattern
 
-FormatName = Literal["groundup", "huggingface", "tiktoken", "gpt2"]
+FormatName = Literal["groundup", "huggingface", "gpt2"]
 
 _WRITERS = {
     "groundup": groundup_json.write,
     "huggingface": huggingface.write,
-    "tiktoken": tiktoken.write,
     "gpt2": gpt2_files.write,
 }
 FORMAT_NAMES = tuple(_WRITERS)
@@ -32,7 +31,6 @@ __all__ = ["FORMAT_NAMES", "FormatName", "read_definition", "read_gpt2_files", "
 
 def read_definition(
     path: str | os.PathLike[str],
-    *,
     pattern: str | Pattern | None = None,
     special_tokens: SpecialTokens | None = None,
 ) -> TokenizerDefinition:
@@ -50,18 +48,17 @@ def read_definition(
     if tiktoken.recognise(data):
         return tiktoken.read(data, path, chosen, special_tokens)
     value = parse_json(data, path)
-    if groundup_json.recognise(value):
-        definition = groundup_json.read(value, data, path)
-    elif huggingface.recognise(value):
-        definition = huggingface.read(value, path)
-    elif gpt2_files.recognise(value):
+    if set(map(type, value.values())) == {int}:
         merges_path = gpt2_files.find_merges(path)
         return read_gpt2_files(path, merges_path, special_tokens, pattern=chosen)
+    if value.get("format") == groundup_json.FORMAT:
+        definition = groundup_json.read(value, data, path)
+    elif isinstance(value.get("model"), dict):
+        definition = huggingface.read(value, path)
     else:
         raise TokenizerError(
             f"{path} is JSON but no tokenizer file we know (groundup's, Hugging Face's "
-            f"tokenizer.json or GPT-2's vocab.json); its keys are "
-            f"{', '.join(map(repr, list(value)[:5])) or 'none'}"
+            f"tokenizer.json or GPT-2's vocab.json)"
         )
     return definition.with_special_tokens(special_tokens, chosen)
 

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from groundup.errors import TokenizerError
 from groundup.files import write_text_atomic
@@ -19,11 +18,6 @@ from groundup.tokenizer.definition import (
 from groundup.tokenizer.formats.json_files import describe_source, parse_json, read_file
 from groundup.tokenizer.formats.spelling import read_merges, read_vocab, spell_merges, spell_vocab
 from groundup.tokenizer.patterns import GPT2, Pattern
-
-
-def recognise(value: dict[str, Any]) -> bool:
-    """Whether a JSON object maps tokens to numbers and nothing else."""
-    return len(value) > 0 and set(map(type, value.values())) == {int}
 
 
 def find_merges(vocab_path: Path) -> Path:
@@ -63,15 +57,11 @@ def read_gpt2_files(
 
 def write(definition: TokenizerDefinition, path: Path) -> list[Path]:
     """Write vocab.json and merges.txt into a folder, or beside each other under this path."""
-    if definition.pattern != GPT2:
+    if definition.pattern != GPT2 or definition.whole_words:
         raise TokenizerError(
-            f"GPT-2's files imply the gpt2 split pattern, and this tokenizer has "
-            f"{definition.pattern.name}; convert to huggingface or groundup instead"
-        )
-    if definition.whole_words:
-        raise TokenizerError(
-            "GPT-2's files cannot say that pre-tokens in the vocabulary are kept whole, as this "
-            "tokenizer does; convert to huggingface or groundup instead"
+            f"GPT-2's files imply its split pattern and merges alone, and this tokenizer has "
+            f"{definition.pattern.name} (whole_words: {definition.whole_words}); convert to "
+            f"huggingface or groundup instead"
         )
     vocab_path = path if path.suffix == ".json" else path / "vocab.json"
     merges_path = vocab_path.with_name("merges.txt")

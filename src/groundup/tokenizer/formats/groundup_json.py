@@ -29,29 +29,24 @@ VERSION = 1
 _CHECKSUM_MARK = b',\n"checksum": '
 
 
-def recognise(value: dict[str, Any]) -> bool:
-    """Whether a JSON object says it is ours."""
-    return value.get("format") == FORMAT
-
-
 def read(value: dict[str, Any], data: bytes, path: Path) -> TokenizerDefinition:
     """Read our JSON object; a newer version or a content that does not match its id is refused."""
     version = require(value, "version", int, path)
     if version != VERSION:
         raise TokenizerError(
             f"the tokenizer file {path} has format version {version}, and this groundup reads "
-            f"version {VERSION}; upgrade groundup, or convert the file with the one that wrote it"
+            f"{VERSION}: use the groundup that wrote it"
         )
     stages = require(require(value, "pattern", dict, path), "stages", list, path)
     special_tokens = require(value, "special_tokens", dict, path)
     vocabulary = require(value, "vocabulary", list, path)
     spelling_of = {id: text for id, text in enumerate(vocabulary) if text is not None}
     for name, values, kind in (
-        ("pattern", stages, str),
+        ("pattern", stages or [None], str),
         ("special_tokens", special_tokens.values(), int),
         ("vocabulary", spelling_of.values(), str),
     ):
-        if set(map(type, values)) - {kind} or (name == "pattern" and not stages):
+        if set(map(type, values)) - {kind}:
             raise TokenizerError(f"an entry of {name!r} in {path} is not a {kind.__name__}")
     tokens = read_tokens(list(spelling_of.values()), path)
     token_of = dict(zip(spelling_of.values(), tokens, strict=True))
@@ -62,9 +57,7 @@ def read(value: dict[str, Any], data: bytes, path: Path) -> TokenizerDefinition:
         pattern=find_staged_pattern(tuple(stages)),
         whole_words=require(value, "whole_words", bool, path),
         lineage=require(value, "lineage", dict, path),
-        chat_template=(
-            require(value, "chat_template", str, path) if "chat_template" in value else None
-        ),
+        chat_template=require({"chat_template": "", **value}, "chat_template", str, path) or None,
     )
     content_id = require(value, "content_id", str, path)
     text, _, rest = data.rpartition(_CHECKSUM_MARK)
@@ -72,9 +65,8 @@ def read(value: dict[str, Any], data: bytes, path: Path) -> TokenizerDefinition:
         return definition.trust(content_id)
     if definition.content_id() != content_id:
         raise TokenizerError(
-            f"the content of the tokenizer file {path} does not match its content id "
-            f"{content_id[:19]}…: it was changed after it was written; restore it, or train or "
-            f"convert it again"
+            f"the content of the tokenizer file {path} does not match its content id: it was "
+            f"changed after it was written; restore it, or make it again"
         )
     return definition.validate()
 
@@ -82,6 +74,7 @@ def read(value: dict[str, Any], data: bytes, path: Path) -> TokenizerDefinition:
 def write(definition: TokenizerDefinition, path: Path) -> list[Path]:
     """Write the definition as our JSON."""
     spellings = dict(zip(definition.vocab, spell_tokens(definition.vocab.values()), strict=True))
+    template = definition.chat_template
     fields = {
         "format": _dump(FORMAT),
         "version": _dump(VERSION),
@@ -91,11 +84,7 @@ def write(definition: TokenizerDefinition, path: Path) -> list[Path]:
         "whole_words": _dump(definition.whole_words),
         "lineage": _dump(definition.lineage),
         "special_tokens": _dump_lines(definition.special_tokens),
-        **(
-            {"chat_template": _dump(definition.chat_template)}
-            if definition.chat_template is not None
-            else {}
-        ),
+        **({} if template is None else {"chat_template": _dump(template)}),
         "merges": _dump_lines(spell_merges(definition)),
         "vocabulary": _dump_lines([*map(spellings.get, range(definition.vocab_size))]),
     }

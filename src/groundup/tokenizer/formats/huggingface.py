@@ -25,11 +25,8 @@ _DIALECT = re.compile(r"\}\+|\\[hHRXKGzZ]|(?<!\\)\$|(?<!\\)\^|\(\?P")
 _CLASS = re.compile(r"(?<!\\)\[\^?\]?(?:\\.|[^\]\\])*\]")
 
 _SETTINGS_NAME = "tokenizer_config.json"
-
-
-def recognise(value: dict[str, Any]) -> bool:
-    """Whether a JSON object is a tokenizer.json."""
-    return isinstance(value.get("model"), dict)
+_AFFIXES = ("continuing_subword_prefix", "end_of_word_suffix")
+_STRIPPING = ("single_word", "lstrip", "rstrip")
 
 
 def read(value: dict[str, Any], path: Path) -> TokenizerDefinition:
@@ -59,16 +56,9 @@ def read(value: dict[str, Any], path: Path) -> TokenizerDefinition:
 def write(definition: TokenizerDefinition, path: Path) -> list[Path]:
     """Write a tokenizer.json; a chat template goes into the tokenizer_config.json beside it."""
     vocabulary = spell_vocab(definition, "Hugging Face")
+    flags = dict.fromkeys((*_STRIPPING, "normalized"), False)
     added_tokens = [
-        {
-            "id": id,
-            "content": text,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": True,
-        }
+        {"id": id, "content": text, **flags, "special": True}
         for text, id in sorted(definition.special_tokens.items(), key=lambda item: item[1])
     ]
     value = {
@@ -82,12 +72,8 @@ def write(definition: TokenizerDefinition, path: Path) -> list[Path]:
         "decoder": _byte_level(use_regex=True),
         "model": {
             "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
+            **dict.fromkeys(("dropout", "unk_token", *_AFFIXES), None),
+            **dict.fromkeys(("fuse_unk", "byte_fallback"), False),
             "ignore_merges": definition.whole_words,
             "vocab": vocabulary,
             "merges": spell_merges(definition, vocabulary),
@@ -146,55 +132,46 @@ def _check(model: dict[str, Any], normalizer: Any, path: Path) -> None:
     kind = model.get("type") or ("BPE" if "merges" in model else "unknown")
     if kind != "BPE":
         raise _refuse(f"a model of type {kind}", path)
-    for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
+    for key in ("dropout", *_AFFIXES):
         if model.get(key):
             raise _refuse(f"{key} {model[key]!r}", path)
-    is_empty = isinstance(normalizer, dict) and normalizer.get("normalizers") == []
-    if normalizer is not None and not is_empty:
+    if normalizer not in (None, {"type": "Sequence", "normalizers": []}):
         raise _refuse(f"a normalizer, {excerpt(normalizer)}", path)
 
 
 def _read_added_tokens(added_tokens: list[Any], path: Path) -> dict[str, int]:
     special_tokens: dict[str, int] = {}
     for token in added_tokens:
-        if not isinstance(token, dict):
-            raise TokenizerError(f"an added token in {path} is {excerpt(token)}, not an object")
+        require({"added_tokens": token}, "added_tokens", dict, path)
         text, id = require(token, "content", str, path), require(token, "id", int, path)
-        for flag in ("single_word", "lstrip", "rstrip"):
-            if token.get(flag):
-                raise _refuse(f"{flag} set for the added token {text!r}", path)
-        if text in special_tokens:
-            raise TokenizerError(
-                f"the added token {text!r} occurs twice in {path}; it may occur once"
-            )
+        if flags := [flag for flag in _STRIPPING if token.get(flag)]:
+            raise _refuse(f"{flags[0]} set for the added token {text!r}", path)
         special_tokens[text] = id
     return special_tokens
 
 
 def _read_pattern(pre_tokenizer: Any, path: Path) -> Pattern:
     """The stages of a pre-tokenizer, whose last step must be the byte-level one."""
-    if pre_tokenizer is None:
-        raise _refuse("no pre-tokenizer, so no byte-level step", path)
     steps = [pre_tokenizer]
     if isinstance(pre_tokenizer, dict) and pre_tokenizer.get("type") == "Sequence":
         steps = require(pre_tokenizer, "pretokenizers", list, path)
+    kinds = [
+        require({"pre_tokenizer": one}, "pre_tokenizer", dict, path).get("type") for one in steps
+    ]
+    if kinds.count("ByteLevel") != 1 or kinds[-1] != "ByteLevel":
+        raise _refuse("no ByteLevel pre-tokenizer at the end", path)
     stages: list[str] = []
-    for index, step in enumerate(steps):
-        require({"pre_tokenizer": step}, "pre_tokenizer", dict, path)
-        kind = step.get("type")
-        if kind == "ByteLevel" and index == len(steps) - 1:
-            if step.get("add_prefix_space", True):
-                raise _refuse("add_prefix_space in its ByteLevel pre-tokenizer", path)
-            if step.get("use_regex", True):
-                stages.extend(GPT2.stages)
-        elif kind == "Split":
+    for kind, step in zip(kinds, steps, strict=True):
+        if kind == "Split":
             stages.append(_read_split(step, path))
         elif kind == "Digits":
             stages.append(r"\p{N}" if step.get("individual_digits") else r"\p{N}+")
-        else:
-            raise _refuse(f"the pre-tokenizer {kind} at position {index + 1} of {len(steps)}", path)
-    if not steps or steps[-1].get("type") != "ByteLevel":
-        raise _refuse("no ByteLevel pre-tokenizer at the end", path)
+        elif kind != "ByteLevel":
+            raise _refuse(f"the pre-tokenizer {kind}", path)
+    if steps[-1].get("add_prefix_space", True):
+        raise _refuse("add_prefix_space in its ByteLevel pre-tokenizer", path)
+    if steps[-1].get("use_regex", True):
+        stages.extend(GPT2.stages)
     if not stages:
         # Without any pattern the whole text is one pre-token.
         return Pattern("custom", (r"(?s:.+)",))
@@ -232,8 +209,8 @@ def _express_pattern(pattern: Pattern) -> dict[str, Any]:
         return _byte_level(use_regex=True)
     if (found := _find_dialect(pattern)) is not None:
         raise TokenizerError(
-            f"Hugging Face files cannot hold the split pattern {pattern.stages!r}: {found!r} means "
-            f"something else there; convert to groundup instead"
+            f"Hugging Face reads {found!r} in a split pattern differently; convert to groundup "
+            f"instead"
         )
     splits = [
         {"type": "Split", "pattern": {"Regex": stage}, "behavior": "Isolated", "invert": False}
@@ -243,9 +220,5 @@ def _express_pattern(pattern: Pattern) -> dict[str, Any]:
 
 
 def _byte_level(use_regex: bool) -> dict[str, Any]:
-    return {
-        "type": "ByteLevel",
-        "add_prefix_space": False,
-        "trim_offsets": True,
-        "use_regex": use_regex,
-    }
+    options = {"add_prefix_space": False, "trim_offsets": True, "use_regex": use_regex}
+    return {"type": "ByteLevel", **options}

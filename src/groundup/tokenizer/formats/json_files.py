@@ -1,4 +1,4 @@
-"""Reading tokenizer files: whole files, strict JSON, entries of a known type."""
+"""Reading tokenizer files: whole files, JSON objects, entries of a known type."""
 
 from __future__ import annotations
 
@@ -10,60 +10,30 @@ from typing import Any
 from groundup.errors import TokenizerError
 from groundup.files import hash_bytes
 
-_JSON_NAMES = {
-    dict: "object",
-    list: "array",
-    str: "string",
-    int: "integer",
-    bool: "true or false",
-}
+_JSON_NAMES = {dict: "object", list: "array", str: "string", int: "integer", bool: "boolean"}
 
 
 def read_file(path: Path) -> bytes:
-    """The bytes of a tokenizer file; a missing, unreadable or empty one is a TokenizerError."""
+    """The bytes of a tokenizer file; one that cannot be read is a TokenizerError."""
     try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        raise TokenizerError(f"the tokenizer file {path} does not exist; check the path") from None
+        return path.read_bytes()
     except OSError as error:
         raise TokenizerError(
-            f"the tokenizer file {path} cannot be read: {error.strerror}; check its permissions"
+            f"the tokenizer file {path} cannot be read: {error.strerror}; check the path"
         ) from None
-    if not data.strip():
-        raise TokenizerError(f"the tokenizer file {path} is empty; make it or fetch it again")
-    return data
 
 
 def parse_json(data: bytes, path: Path) -> dict[str, Any]:
-    """Read a JSON object whose keys are all different."""
-
-    def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        value = dict(pairs)
-        if len(value) != len(pairs):
-            keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise TokenizerError(
-                f"the tokenizer file {path} has {twice!r} twice in one object; remove one"
-            )
-        return value
-
-    if data.lstrip()[:1] not in (b"{", b"\xef"):
-        raise TokenizerError(
-            f"{path} is not a tokenizer file we know: neither a JSON object nor lines of base64 "
-            f"and a rank; it begins {data[:16]!r}"
-        )
+    """Read a JSON object."""
     try:
-        value = json.loads(data.decode("utf-8-sig"), object_pairs_hook=unique_keys)
-    except RecursionError:
-        raise TokenizerError(f"the JSON of {path} is nested too deeply for a tokenizer") from None
-    except ValueError as error:
-        # Bytes that are not UTF-8, broken JSON, or a number of thousands of digits.
+        value = json.loads(data.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        # Bytes that are not UTF-8, broken or endless JSON, or a number of thousands of digits.
         raise TokenizerError(
-            f"the tokenizer file {path} is not valid JSON ({error}): it was cut short or changed; "
-            f"make it or fetch it again"
+            f"the tokenizer file {path} is neither a JSON object nor lines of base64 and a rank "
+            f"({error}); if it was cut short, make it or fetch it again"
         ) from None
-    assert isinstance(value, dict)
-    return value
+    return require({"content": value}, "content", dict, path)  # type: ignore[no-any-return]
 
 
 def require(value: Mapping[str, Any], key: str, kind: type, path: Path) -> Any:

@@ -8,7 +8,6 @@ reads `Ġ`.
 from __future__ import annotations
 
 import codecs
-import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, chain, pairwise, repeat
 from pathlib import Path
@@ -39,24 +38,17 @@ def read_spelling(text: str) -> bytes:
 
 
 def spell_tokens(tokens: Iterable[bytes]) -> list[str]:
-    """Spell many tokens in one go."""
     tokens = list(tokens)
     return _cut(spell_bytes(b"".join(tokens)), tokens)
 
 
-def read_spelled_tokens(spellings: Iterable[str]) -> list[bytes]:
-    """Read many spelled tokens in one go; each character is one byte, so the lengths carry over."""
-    spellings = list(spellings)
-    return _cut(read_spelling("".join(spellings)), spellings)
-
-
 def read_tokens(spellings: list[str], path: Path) -> list[bytes]:
-    """The same for the tokens of a file, whose error names the token."""
+    """Read the spelled tokens of a file in one go; each character is one byte, so the lengths carry
+    over."""
     try:
-        return read_spelled_tokens(spellings)
+        return _cut(read_spelling("".join(spellings)), spellings)
     except UnicodeEncodeError:
-        known = set(ALPHABET)
-        spelling = next(one for one in spellings if not known.issuperset(one))
+        spelling = next(one for one in spellings if not set(ALPHABET).issuperset(one))
         raise TokenizerError(
             f"the token {spelling!r} in {path} is not written in GPT-2's byte spelling; if it is a "
             f"special token, name it as one"
@@ -91,19 +83,20 @@ def read_merges(
     merges: Sequence[Any], token_of: Mapping[str, bytes], path: Path
 ) -> list[tuple[bytes, bytes]]:
     """Read merges written as "left right" or [left, right], spelled as in the vocabulary."""
-    # All at once where all is well, one by one to name the one that is not.
-    with contextlib.suppress(KeyError, ValueError, TypeError):
-        tokens = map(token_of.__getitem__, _split_merges(merges))
+    kinds = set(map(type, merges))
+    parts: list[Any] = [None]
+    if kinds == {str} and set(map(str.count, merges, repeat(" "))) == {1}:
+        parts = " ".join(merges).split(" ")
+    elif kinds <= {list} and set(map(len, merges)) <= {2}:
+        parts = list(chain.from_iterable(merges))
+    try:
+        tokens = map(token_of.__getitem__, parts)
         return list(zip(tokens, tokens, strict=True))
-    for number, merge in enumerate(merges, 1):
-        parts = merge.split(" ") if isinstance(merge, str) else merge
-        is_pair = isinstance(parts, list) and [*map(type, parts)] == [str, str]
-        if not is_pair or not all(part in token_of for part in parts):
-            raise TokenizerError(
-                f"merge {number} of {path} is {excerpt(merge)}; a merge is two tokens of the "
-                f"vocabulary, separated by one space"
-            )
-    raise AssertionError("a merge failed to read and then did not")
+    except (KeyError, ValueError, TypeError) as error:
+        raise TokenizerError(
+            f"a merge of {path} is not two tokens of the vocabulary, as text with one space "
+            f"between them or as a list: {error!r}"
+        ) from None
 
 
 def spell_vocab(definition: TokenizerDefinition, format_name: str) -> dict[str, int]:
@@ -126,23 +119,12 @@ def spell_merges(
     """The merges as lines of two spelled tokens, which `spelled`, if given, must hold."""
     lefts = spell_tokens(left for left, _ in definition.merges)
     rights = spell_tokens(right for _, right in definition.merges)
-    if spelled is not None:
-        for part in chain(lefts, rights):
-            if part not in spelled:
-                raise TokenizerError(
-                    f"this format cannot hold a merge of {part!r}, a special token; use groundup's "
-                    f"own format"
-                )
+    if spelled is not None and (special := {*lefts, *rights} - spelled.keys()):
+        raise TokenizerError(
+            f"this format cannot hold a merge of the special token {min(special)!r}; use "
+            f"groundup's own format"
+        )
     return [f"{left} {right}" for left, right in zip(lefts, rights, strict=True)]
-
-
-def _split_merges(merges: Sequence[Any]) -> list[str]:
-    kinds = set(map(type, merges))
-    if kinds == {str} and set(map(str.count, merges, repeat(" "))) == {1}:
-        return " ".join(merges).split(" ")
-    if kinds <= {list} and set(map(len, merges)) <= {2}:
-        return list(chain.from_iterable(merges))
-    raise ValueError
 
 
 def _cut(joined: _Spelled, parts: list[Any]) -> list[_Spelled]:

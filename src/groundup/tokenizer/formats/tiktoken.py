@@ -1,4 +1,4 @@
-"""tiktoken's ranks: lines of a token in base64 and its rank, its id and order of merging.
+"""Reading tiktoken's ranks: lines of a token in base64 and its rank, its id and order of merging.
 
 Such a file holds neither pattern nor special tokens; those of the published files are known here by
 the hash of their content. The merges are recovered from the ranks.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import binascii
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from groundup.errors import TokenizerError
-from groundup.files import hash_bytes, write_bytes_atomic
+from groundup.files import hash_bytes
 from groundup.tokenizer import native
 from groundup.tokenizer.definition import (
     SpecialTokens,
@@ -26,7 +26,7 @@ from groundup.tokenizer.patterns import CL100K, GPT2, LLAMA3, O200K, PATTERN_NAM
 _FIRST_LINE = re.compile(rb"\s*[A-Za-z0-9+/]+={0,2} \d+\s*(\n|$)")
 
 _RESERVED = [f"<|reserved_special_token_{number}|>" for number in range(251)]
-_LLAMA3_SPECIAL_TOKENS = [
+_LLAMA3_TEXTS = [
     "<|begin_of_text|>",
     "<|end_of_text|>",
     *_RESERVED[:4],
@@ -36,45 +36,27 @@ _LLAMA3_SPECIAL_TOKENS = [
     "<|eot_id|>",
     *_RESERVED[5:],
 ]
-_QWEN_SPECIAL_TOKENS = [
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    *(f"<|extra_{number}|>" for number in range(205)),
-]
-_CL100K_SPECIAL_TOKENS = {
+_LLAMA3_TOKENS = {text: id for id, text in enumerate(_LLAMA3_TEXTS, 128000)}
+_QWEN_TEXTS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+_QWEN_TEXTS += [f"<|extra_{number}|>" for number in range(205)]
+_QWEN_TOKENS = {text: id for id, text in enumerate(_QWEN_TEXTS, 151643)}
+_GPT2_TOKENS = {"<|endoftext|>": 50256}
+_CL100K_TOKENS = {
     "<|endoftext|>": 100257,
     "<|fim_prefix|>": 100258,
     "<|fim_middle|>": 100259,
     "<|fim_suffix|>": 100260,
     "<|endofprompt|>": 100276,
 }
+_O200K_TOKENS = {"<|endoftext|>": 199999, "<|endofprompt|>": 200018}
 # r50k_base, p50k_base, cl100k_base, o200k_base, Llama 3, Qwen.
 _PUBLISHED: dict[str, tuple[Pattern, dict[str, int]]] = {
-    "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930": (
-        GPT2,
-        {"<|endoftext|>": 50256},
-    ),
-    "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069": (
-        GPT2,
-        {"<|endoftext|>": 50256},
-    ),
-    "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7": (
-        CL100K,
-        _CL100K_SPECIAL_TOKENS,
-    ),
-    "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d": (
-        O200K,
-        {"<|endoftext|>": 199999, "<|endofprompt|>": 200018},
-    ),
-    "82e9d31979e92ab929cd544440f129d9ecd797b69e327f80f17e1c50d5551b55": (
-        LLAMA3,
-        {text: id for id, text in enumerate(_LLAMA3_SPECIAL_TOKENS, 128000)},
-    ),
-    "b2b1b8dfb5cc5f024bafc373121c6aba3f66f9a5a0269e243470a1de16a33186": (
-        QWEN2,
-        {text: id for id, text in enumerate(_QWEN_SPECIAL_TOKENS, 151643)},
-    ),
+    "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930": (GPT2, _GPT2_TOKENS),
+    "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069": (GPT2, _GPT2_TOKENS),
+    "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7": (CL100K, _CL100K_TOKENS),
+    "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d": (O200K, _O200K_TOKENS),
+    "82e9d31979e92ab929cd544440f129d9ecd797b69e327f80f17e1c50d5551b55": (LLAMA3, _LLAMA3_TOKENS),
+    "b2b1b8dfb5cc5f024bafc373121c6aba3f66f9a5a0269e243470a1de16a33186": (QWEN2, _QWEN_TOKENS),
 }
 
 
@@ -117,21 +99,6 @@ def read(
     ).validate()
 
 
-def write(definition: TokenizerDefinition, path: Path) -> list[Path]:
-    """Write the ordinary tokens as ranks, if ranks alone say the same as the merges."""
-    ranks = definition.ordinary_tokens()
-    if reason := _find_difference(definition, ranks):
-        raise TokenizerError(
-            f"this tokenizer cannot be written as tiktoken ranks: {reason}; convert to huggingface "
-            f"or groundup instead"
-        )
-    lines = [
-        binascii.b2a_base64(token, newline=False) + b" %d\n" % rank for rank, token in ranks.items()
-    ]
-    write_bytes_atomic(path, b"".join(lines))
-    return [path]
-
-
 def recover_merges(tokens: Sequence[bytes]) -> list[tuple[int, int]]:
     """The pair of tokens that makes each token, or (-1, -1); see `recover_merges_reference`."""
     buffer = native.recover_merges(list(tokens))
@@ -152,29 +119,7 @@ def _parse_ranks(data: bytes, path: Path) -> dict[int, bytes]:
         if not token or rank < 0 or rank in vocab:
             raise TokenizerError(
                 f"line {number} of the ranks file {path} is {line[:60]!r}; it should be a token in "
-                f"base64, a space and a rank that no other line has: the file was cut short or "
-                f"changed"
+                f"base64, a space and a rank of its own: the file was cut short or changed"
             )
         vocab[rank] = token
     return dict(sorted(vocab.items()))
-
-
-def _find_difference(definition: TokenizerDefinition, ranks: Mapping[int, bytes]) -> str | None:
-    """Why ranks, which merge whatever makes the lowest id first, do not say what the merges say."""
-    tokens = list(ranks.values())
-    rank_of = {token: rank for rank, token in ranks.items()}
-    last = -1
-    for left, right in definition.merges:
-        merged = rank_of.get(left + right)
-        if merged is None or left not in rank_of or right not in rank_of:
-            return f"the merge {left!r} + {right!r} uses a special token"
-        if merged < last:
-            return f"{left + right!r} has id {merged} and is merged after id {last}"
-        last = merged
-    merges = set(definition.merges)
-    for token, (left_rank, right_rank) in zip(tokens, recover_merges(tokens), strict=True):
-        if left_rank >= 0 and (tokens[left_rank], tokens[right_rank]) not in merges:
-            return f"ranks would merge {token!r} from other parts than its merges do"
-        if left_rank < 0 and len(token) > 1 and not definition.whole_words:
-            return f"ranks would make {token!r} a token, which its merges never do"
-    return None
