@@ -36,7 +36,7 @@ from groundup.model.config import ModelConfig
 from groundup.planner import count_parameters
 from groundup.runs.config import RunConfig, in_fractions
 from groundup.runs.folder import RunFolder
-from groundup.training.data import RunData, build_evaluator, open_data
+from groundup.training.data import RunData, open_data
 from groundup.training.evaluation import Evaluator
 from groundup.training.loop import train
 from groundup.training.resolve import resolve_device
@@ -179,7 +179,7 @@ def _run_peer(entry: Json, config: RunConfig) -> Json:
     torch.set_float32_matmul_precision("high")
     device = torch.device(config.device)
     data = open_data(config, RunFolder("."), {})
-    evaluator = build_evaluator(config, data)
+    evaluator = data.evaluator(config)
     assert evaluator is not None
     model = _Peer(config.model).to(device)
     compute_loss = torch.compile(model.lm) if device.type == "cuda" else model.lm

@@ -230,7 +230,7 @@ def _our_step(model: ModelConfig, job: Json) -> Iterator[Step]:
 
     with switches(config):
         state = build_state(run)
-        take_step = TrainingStep(config, state.model, state.optimizer, state.reduction)
+        take_step = TrainingStep(config, state)
         yield step
 
 

@@ -333,7 +333,7 @@ def test_a_core_that_is_not_built_is_one_line(tmp_path: Path) -> None:
 
 
 BFLOAT16 = "precision is bfloat16, but this CPU is slow at it"
-WITHOUT_CUDA = "is built without CUDA"
+WITHOUT_CUDA = "finds 0 CUDA"
 TRAIN = "train --config small.yaml --name new"
 
 

@@ -125,7 +125,7 @@ def test_flags_take_values_of_every_kind() -> None:
         (["--minutes", "soon"], "--minutes"),
         (
             ["--name", "a"],
-            "tokenizer.json does not exist: name the one that the shards were made with",
+            "tokenizer.json does not exist",
         ),
     ],
 )
@@ -157,7 +157,7 @@ def test_an_unknown_key_of_the_file_offers_the_nearest(
         ("micro_batch_size: foo", "micro_batch_size is 'foo', but"),
         ("compile: yes", "compile is True, but input should be 'auto'"),
         # YAML's false.
-        ("compile: off", "the tokenizer none.json does not exist"),
+        ("compile: off", "the tokenizer file none.json does not exist"),
     ],
 )
 def test_a_value_of_the_wrong_kind_in_the_file_is_named(

@@ -114,7 +114,7 @@ def take_step() -> Callable[..., StepResult]:
     def take(config: RunConfig, state: TrainingState, batch: Any) -> StepResult:
         schedule = config.schedule.model_copy(update={"name": "constant", "warmup_steps": 0})
         config = resolve_device(config.model_copy(update={"schedule": schedule}))
-        step = Step(config, state.model, state.optimizer, state.reduction)
+        step = Step(config, state)
         return step(batch, Tick(1, 0, 1, 12, False, 0)).read()
 
     return take
@@ -166,7 +166,7 @@ def make_tuning(make_config: MakeConfig, finished: RunConfig, chats: Path) -> Ma
 
 
 class FakeRun:
-    """What wandb and trackio give back, as far as it is used."""
+    """What wandb gives back, as far as it is used."""
 
     def __init__(self, **options: Any) -> None:
         self.options = options
@@ -184,17 +184,16 @@ class FakeRun:
 
 @pytest.fixture
 def tracked(monkeypatch: pytest.MonkeyPatch) -> list[FakeRun]:
-    """What was opened at wandb and trackio, which are there and do nothing."""
+    """What was opened at wandb, which is there and does nothing."""
     opened: list[FakeRun] = []
 
     def init(**options: Any) -> FakeRun:
         opened.append(FakeRun(**options))
         return opened[-1]
 
-    for name in ("wandb", "trackio"):
-        module = types.ModuleType(name)
-        monkeypatch.setattr(module, "init", init, raising=False)
-        monkeypatch.setitem(sys.modules, name, module)
+    module = types.ModuleType("wandb")
+    monkeypatch.setattr(module, "init", init, raising=False)
+    monkeypatch.setitem(sys.modules, "wandb", module)
     return opened
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from groundup.checkpoint import CheckpointFolder
 from groundup.errors import ConfigError
-from groundup.runs.config import Interval, RunConfig, in_fractions
+from groundup.runs.config import Interval, RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.training.callbacks import AfterStep
 from groundup.training.clock import Clock, ReplayClock, Tick
@@ -160,10 +160,9 @@ def test_time_that_is_spent_is_an_error(make_config: MakeConfig, fake_time: Fake
 
 
 def test_verify_resume_replays_a_timed_run(make_config: MakeConfig) -> None:
-    config = make_config("run", {**TIMED, "minutes": 0.03})
-    train(config)
-    report = verify_resume(config.run_folder, num_steps=4)
-    assert report.is_exact, report.describe()
+    config = make_config("run", {**TIMED, "minutes": 0.2})
+    train(config, clock=Clock(stop_after=2))
+    assert verify_resume(config.run_folder, num_steps=4).differences == []
 
 
 @pytest.mark.parametrize(
@@ -180,11 +179,3 @@ def test_intervals_are_steps_or_fractions(settings: dict[str, Any], due: list[in
     interval = Interval(**settings)
     ticks = [Tick(step, step - 1, 1, 10, step == 10, step - 2) for step in range(1, 11)]
     assert [tick.step for tick in ticks if tick.is_due(interval)] == due
-
-
-def test_counts_become_fractions_of_the_run(make_config: MakeConfig) -> None:
-    config = make_config("run", {"num_steps": 60, "schedule.decay_steps": 15})
-    found = in_fractions(config, chosen=["evaluation.every_steps"])
-    assert found["schedule.warmup_fraction"] == pytest.approx(2 / 60)
-    assert found["schedule.decay_fraction"] == 0.25 and found["schedule.decay_steps"] is None
-    assert "evaluation.every_fraction" not in found

@@ -13,7 +13,7 @@ from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 from groundup.training import train
 from groundup.training.clock import Clock
-from groundup.training.data import build_loader, open_data
+from groundup.training.data import open_data
 from groundup.training.verify import compare_runs
 
 END = "<|endoftext|>"
@@ -57,7 +57,7 @@ def test_batches_come_from_all_folders_by_weight(
 ) -> None:
     config = make_config("run", mixed(corpus_folder, other))
     data = open_data(config, RunFolder("nowhere"), {})
-    loader = build_loader(config, data.train)
+    loader = data.loader(config)
     first = open_data(make_config("alone"), RunFolder("nowhere"), {}).train.num_ids
     starts = [start for step in range(2500) for start in loader.starts(step).tolist()]
     assert sum(start < first for start in starts) == 7500

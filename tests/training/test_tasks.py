@@ -16,10 +16,8 @@ from groundup.model import TransformerLM
 from groundup.runs.config import RunConfig
 from groundup.text_files import read_document_batches
 from groundup.tokenizer import Tokenizer
-from groundup.training import train
-from groundup.training.clock import Clock
-from groundup.training.tasks import Accuracy, TaskEvaluator, evaluate_documents
-from groundup.training.verify import compare_runs
+from groundup.training import tasks
+from groundup.training.tasks import Accuracy, TaskScore, evaluate_documents, score_task
 
 END = "<|endoftext|>"
 CONTEXT = 16
@@ -46,21 +44,14 @@ def language_model(corpus_folder: Path) -> LanguageModel:
     return LanguageModel(model.eval(), Tokenizer.load(corpus_folder / "tokenizer.json"))
 
 
-def evaluator_of(
-    language_model: LanguageModel, *questions: Question, batch_tokens: int = 64
-) -> TaskEvaluator:
-    return TaskEvaluator(
-        [Task("asked", questions)],
+def ask(language_model: LanguageModel, *questions: Question) -> TaskScore:
+    return score_task(
+        language_model.model,
         language_model.tokenizer,
-        CONTEXT,
+        Task("asked", questions),
         begin_id=language_model.begin_id,
-        batch_tokens=batch_tokens,
+        batch_tokens=64,
     )
-
-
-def ask(language_model: LanguageModel, *questions: Question) -> Any:
-    (score,) = evaluator_of(language_model, *questions)(language_model.model)
-    return score
 
 
 @torch.no_grad()
@@ -79,7 +70,7 @@ def likelihood(language_model: LanguageModel, context: str, continuation: str) -
 
 def test_likelihoods_are_those_of_each_choice_alone(language_model: LanguageModel) -> None:
     right = np.zeros(3)
-    expected = []
+    expected, task = [], Task("asked", QUESTIONS)
     for question in QUESTIONS:
         pairs = [(question.context, question.continuation(i)) for i in range(len(question.choices))]
         raw = np.array([likelihood(language_model, *pair) for pair in pairs])
@@ -89,33 +80,14 @@ def test_likelihoods_are_those_of_each_choice_alone(language_model: LanguageMode
         for index, values in enumerate((raw, raw / num_bytes, raw / num_characters)):
             right[index] += float(values.argmax() == question.answer)
     for batch_tokens in (1, 40, 10_000):
-        evaluator = evaluator_of(language_model, *QUESTIONS, batch_tokens=batch_tokens)
-        (found,) = evaluator.likelihoods(language_model.model)
+        rows = list(tasks._encode(task, language_model.tokenizer, language_model.begin_id))
+        found = tasks.choice_likelihoods(language_model.model, rows, batch_tokens)
         for own, values in zip(expected, found, strict=True):
             assert values == pytest.approx(own, abs=1e-4)
     score = ask(language_model, *QUESTIONS)
     accuracies = [score.raw.value, score.per_byte.value, score.per_character.value]
     assert accuracies == pytest.approx(right / len(QUESTIONS))
     assert score.num_questions == 7 and score.num_cut == 2
-
-
-def test_every_answer_can_be_the_right_one(language_model: LanguageModel) -> None:
-    """Whatever is likeliest, exactly one answer of a question is right."""
-    for context, choices, _ in QUESTIONS:
-        scores = [ask(language_model, Question(context, choices, i)) for i in range(len(choices))]
-        assert sum(score.raw.value for score in scores) == 1
-        assert sum(score.per_byte.value for score in scores) == 1
-
-
-def test_length_counts_in_bytes_and_in_characters(language_model: LanguageModel) -> None:
-    """Twice the bytes halve the sum: what is unlikely alone wins where it is long enough."""
-    choices = ("é" * 6, "e" * 7)
-    raw = [likelihood(language_model, "Ada", f" {choice}") for choice in choices]
-    assert raw[0] < raw[1]
-    score = ask(language_model, Question("Ada", choices, 0))
-    assert score.raw.value == 0
-    assert score.per_byte.value == float(raw[0] / 12 > raw[1] / 7)
-    assert score.per_character.value == float(raw[0] / 6 > raw[1] / 7)
 
 
 def test_ties_count_half(language_model: LanguageModel) -> None:
@@ -163,7 +135,7 @@ def test_documents_are_scored_as_a_language_model_scores_them(
     texts = ["Ada had a red kite. " * 9, "Who?", "Ben lost the old drum, and Eve found it."]
     (tmp_path / "text.txt").write_text(END.join(texts), "utf-8")
     for batch_tokens, batch_bytes in ((16, 10), (1000, 1 << 20)):
-        found = evaluate_documents(
+        found, num_documents = evaluate_documents(
             language_model.model,
             language_model.tokenizer,
             read_document_batches([tmp_path / "text.txt"], batch_bytes=batch_bytes),
@@ -174,13 +146,13 @@ def test_documents_are_scored_as_a_language_model_scores_them(
         ids = [begin + language_model.tokenizer.encode(text) for text in texts]
         known = [value for one in ids for value in log_likelihoods(language_model.model, one)]
         nats, num_tokens = -sum(known), len(known)
-        assert found.num_documents == 3
+        assert num_documents == 3
         scored = [language_model.tokenizer.decode_bytes(one[1:]) for one in ids]
         assert found.num_bytes == sum(map(len, scored))
-        assert found.evaluation.num_tokens == num_tokens
-        assert found.evaluation.loss == pytest.approx(nats / num_tokens, rel=1e-5)
+        assert found.num_tokens == num_tokens
+        assert found.loss == pytest.approx(nats / num_tokens, rel=1e-5)
         bits = nats / math.log(2) / found.num_bytes
-        assert found.evaluation.bits_per_byte == pytest.approx(bits, rel=1e-5)
+        assert found.bits_per_byte == pytest.approx(bits, rel=1e-5)
 
 
 def test_text_without_a_token_to_predict_is_told(
@@ -193,51 +165,7 @@ def test_text_without_a_token_to_predict_is_told(
         evaluate_documents(language_model.model, tokenizer, batches, **options)
 
     bytes_alone = Tokenizer({id: bytes([id]) for id in range(256)}, [])
-    with pytest.raises(DataError, match="each document is one token"):
+    with pytest.raises(DataError, match="1 document"):
         evaluate("a", bytes_alone)
-    with pytest.raises(DataError, match="the files hold no document"):
+    with pytest.raises(DataError, match="0 documents"):
         evaluate(END, language_model.tokenizer)
-
-
-def test_tasks_are_measured_while_a_run_trains_and_resumes_exactly(
-    make_config: MakeConfig, records_of: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    file = tmp_path / "own.jsonl"
-    file.write_text('{"context": "Ada had a", "choices": ["red hat.", "hat red."], "answer": 0}\n')
-    usual = {"evaluation.every_steps": 6}
-    tasks = {**usual, "evaluation.tasks": ("agreement", str(file)), "checkpoints.every_steps": 6}
-    whole, plain = make_config("whole", tasks), make_config("plain", usual)
-    with caplog.at_level("INFO", "groundup"):
-        train(whole)
-    train(plain)
-    measured = {r["step"]: r for r in records_of(whole) if "validation_loss" in r}
-    assert list(measured) == [6, 12]
-    for record in measured.values():
-        assert 0 <= record["task/agreement"] <= 1 and record["task/own"] in (0, 1)
-    assert f"agreement {measured[12]['task/agreement']:.1%}  own" in caplog.text
-    # Nothing else changes with them.
-    for record, other in zip(records_of(whole), records_of(plain), strict=True):
-        assert record["loss"] == other["loss"]
-    assert measured[12]["validation_loss"] == records_of(plain)[-1]["validation_loss"]
-    stopped = make_config("stopped", tasks)
-    train(stopped, clock=Clock(stop_after=7))
-    train(stopped, resume=True)
-    assert compare_runs(whole.run_folder, stopped.run_folder).differences == []
-
-
-def test_tasks_need_no_validation_split_and_are_checked_before_a_run_begins(
-    make_config: MakeConfig, records_of: Any, corpus_folder: Path, tmp_path: Path
-) -> None:
-    from groundup.data.prepare import prepare
-
-    tokenizer = Tokenizer.load(corpus_folder / "tokenizer.json")
-    inputs, shards = [corpus_folder / "stories.txt"], tmp_path / "all"
-    prepare(inputs, tokenizer, shards, validation_fraction=0.0)
-    changes = {"data.shards": str(shards), "num_steps": 2}
-    config = make_config("alone", {**changes, "evaluation.tasks": ["agreement"]})
-    summary = train(config)
-    assert summary.validation_loss is None
-    assert "task/agreement" in records_of(config)[-1]
-    with pytest.raises(DataError, match="task nothing is neither a file nor built in"):
-        train(make_config("never", {**changes, "evaluation.tasks": ["nothing"]}))
-    assert not (tmp_path / "runs" / "never" / "config.yaml").exists()

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # Of the text that is read at once: a document is never cut, and progress is told after each part.
 _BATCH_BYTES = 1 << 18
+# Fewer ids at once keep no device busy, and without gradients so many always fit.
+_LEAST_BATCH_TOKENS = 2048
 
 
 class Arguments(RunFlags, ReadingFlags):
@@ -65,7 +67,7 @@ def run(arguments: Arguments) -> None:
     from groundup.training.evaluation import Evaluator
     from groundup.training.execution import autocast, switches
     from groundup.training.resolve import resolve_device, sequences_to_evaluate
-    from groundup.training.tasks import TaskEvaluator, batch_tokens_of, evaluate_documents
+    from groundup.training.tasks import evaluate_documents, score_task
 
     is_split = not arguments.files and not arguments.tasks
     if not is_split and (arguments.shards or arguments.whole or arguments.split != "validation"):
@@ -85,7 +87,8 @@ def run(arguments: Arguments) -> None:
     num_sequences = config.evaluation.batch_size or sequences_to_evaluate(config)
     by_text: dict[str, Any] = {
         "begin_id": loaded.begin_id,
-        "batch_tokens": batch_tokens_of(num_sequences, length),
+        "batch_tokens": max(_LEAST_BATCH_TOKENS, num_sequences * length),
+        "autocast": lambda: autocast(config),
     }
     results: dict[str, Any] = {"run": str(folder), "step": loaded.step}
     scores: list[TaskScore] = []
@@ -104,15 +107,13 @@ def run(arguments: Arguments) -> None:
                     batch_bytes=_BATCH_BYTES,
                     progress=progress,
                 )
-                texts = evaluate_documents(
-                    model, tokenizer, batches, **by_text, autocast=lambda: autocast(config)
-                )
-            counts = {"documents": texts.num_documents, "bytes": texts.num_bytes}
-            results |= {"files": arguments.files, **counts, **_describe(texts.evaluation)}
+                found, num_documents = evaluate_documents(model, tokenizer, batches, **by_text)
+            counts = {"documents": num_documents, "bytes": found.num_bytes}
+            results |= {"files": arguments.files, **counts, **_describe(found)}
         if tasks:
-            asker = TaskEvaluator(tasks, tokenizer, length, **by_text)
             with progress_bar("scoring choices", "texts") as progress:
-                scores = asker(model, lambda: autocast(config), progress)
+                by_text["progress"] = progress
+                scores = [score_task(model, tokenizer, task, **by_text) for task in tasks]
             results["tasks"] = {score.name: _describe_score(score) for score in scores}
     if arguments.json_:
         print(json.dumps(without_non_finite(results), ensure_ascii=False))

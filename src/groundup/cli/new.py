@@ -265,7 +265,7 @@ def _choose_plan(project: Project, sources: Sequence[Source]) -> dict[str, Any]:
     about = "" if survey.is_whole else "about "
     text = f"{count_of(survey.num_files, 'file')}, {about}"
     text += f"{count_of(survey.num_documents, 'document')}, {show_bytes(num_bytes)}"
-    lines = [("text", text), ("machine", machine), *recipe.reasons]
+    lines = [("text", text), ("machine", machine), *recipe.reasons.items()]
     if num_bytes < _FEW_BYTES:
         lines.append(("note", f"{num_bytes:,} bytes are too few to learn anything general"))
     print_results(f"wrote {project.config}", lines)
@@ -317,7 +317,10 @@ def _choose_recipe(project: Project, survey: "Survey") -> tuple["Recipe", str]:
         before, recipe = recipe, choose(speed)
         if recipe.config.model == before.config.model:
             break
-    return recipe, f"{device_name(device)}: {show_flops(speed)} a second in steps of this model"
+    return (
+        recipe,
+        f"{device_name(device.device)}: {show_flops(speed)} a second in steps of this model",
+    )
 
 
 def _look(project: Project, plan: dict[str, Any]) -> None:

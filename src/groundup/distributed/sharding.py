@@ -5,7 +5,7 @@ and cut at once. The model does not know, its names stay, and the optimizer work
 each rank's rows of every parameter.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -80,16 +80,6 @@ def shard(
 
     model.hidden = hidden  # type: ignore[method-assign]
     return ShardedReduction(model, world, mesh)
-
-
-def whole_weights(state: Mapping[str, Tensor], world: World) -> dict[str, Tensor]:
-    """A sharded model's whole tensors, in the first rank's host memory. All ranks call it."""
-    gathered: dict[str, Tensor] = {}
-    for name, tensor in state.items():
-        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-        if world.is_first:
-            gathered[name] = whole.cpu()
-    return gathered
 
 
 class LocalParameters(nn.Module):

@@ -48,9 +48,6 @@ class Optimizer(torch.optim.Optimizer):
     average_decay: float | Tensor | None = None
     """If given, each parameter has an EMA in its state: average <- d average + (1 - d) θ."""
 
-    is_moving: bool = False
-    """Whether a step has begun and not ended, which an error leaves so: some weights have moved."""
-
     state_dict = _unwrapped(torch.optim.Optimizer.state_dict)
     zero_grad = _unwrapped(torch.optim.Optimizer.zero_grad)
     add_param_group = _unwrapped(torch.optim.Optimizer.add_param_group)
@@ -87,7 +84,6 @@ class Optimizer(torch.optim.Optimizer):
             None if gradient_scale is None else gradient_scale.to(device, torch.float32),
             None if skip is None else skip.to(device, torch.float32),
         )
-        self.is_moving = True
         if self.average_decay is not None:
             for one in learning:
                 if "average" not in self.state[one]:
@@ -104,7 +100,6 @@ class Optimizer(torch.optim.Optimizer):
                 moves, weight if control.skip is None else weight * (1 - control.skip)
             )
             torch._foreach_add_(averages, moves)
-        self.is_moving = False
         return result
 
     @torch.no_grad()

@@ -96,16 +96,15 @@ class Interval(Settings):
 
 
 class EvaluationConfig(Interval):
-    """How the run is measured on the validation split and on tasks; once more at the end."""
+    """How the run is measured on the validation split; once more at the end."""
+
+    removed: ClassVar[Mapping[str, tuple[Any, ...]]] = {"tasks": ((), [])}
 
     num_windows: int | None = Field(256, ge=1, le=10**9)
     """How many windows of the split to use, the same ones each time; all of it if None."""
 
     batch_size: int | None = Field(None, ge=1, le=_MAX_SEQUENCES)
     """Windows at once; as many as a micro-batch has if not given."""
-
-    tasks: tuple[str, ...] = ()
-    """Multiple-choice tasks to measure as well: agreement, or .jsonl files."""
 
 
 class CheckpointConfig(Interval):
@@ -121,20 +120,19 @@ class CheckpointConfig(Interval):
 class LoggingConfig(Interval):
     """How often a line goes to metrics.jsonl and the console, and where the metrics go besides."""
 
+    removed: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "tensorboard": (False,),
+        "trackio": (False,),
+    }
+
     every_fraction: float = Field(0.002, ge=0, le=1)
     """The fraction of the run from one line to the next."""
-
-    tensorboard: bool = False
-    """Write TensorBoard event files into the run folder."""
 
     wandb: bool = False
     """Send the metrics to Weights & Biases."""
 
-    trackio: bool = False
-    """Send the metrics to trackio."""
-
     project: str = "groundup"
-    """The project that wandb and trackio file the run under."""
+    """The project that Weights & Biases files the run under."""
 
 
 class SampleConfig(Interval):

@@ -29,6 +29,7 @@ from groundup.errors import ConfigError
 from groundup.files import locked, parse_json, remove_leftovers, write_json_atomic
 from groundup.runs.config import RunConfig
 from groundup.runs.metrics import as_float
+from groundup.runs.metrics_file import cut_metrics
 from groundup.runs.outcome import Outcome, parse_outcome
 from groundup.runs.plain_files import open_plain_file, read_tail
 
@@ -133,6 +134,13 @@ class RunFolder:
             file.unlink(missing_ok=True)
         tokenizer.save(self.tokenizer_file)
         write_json_atomic(self.environment_file, environment)
+        save_yaml(self.config_file, config)
+
+    def go_back(self, config: RunConfig, environment: dict[str, Any], step: int) -> None:
+        """Put the files of a run back to where its checkpoint of that step is."""
+        self.outcome_file.unlink(missing_ok=True)
+        write_json_atomic(self.environment_file, environment)
+        cut_metrics(self.metrics_file, step)
         save_yaml(self.config_file, config)
 
     def read_settings(self) -> dict[str, Any]:

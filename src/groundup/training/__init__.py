@@ -6,10 +6,10 @@ from groundup.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from groundup.training.loop import TrainSummary, train
-    from groundup.training.verify import ResumeReport, verify_resume
+    from groundup.training.verify import Comparison, verify_resume
 
-__all__ = ["ResumeReport", "TrainSummary", "train", "verify_resume"]
+__all__ = ["Comparison", "TrainSummary", "train", "verify_resume"]
 
 __getattr__, __dir__ = lazy_exports(
-    __name__, {"loop": "TrainSummary train", "verify": "ResumeReport verify_resume"}
+    __name__, {"loop": "TrainSummary train", "verify": "Comparison verify_resume"}
 )

@@ -34,7 +34,7 @@ def build_state(
     model: learns instead of a new one.
     document_id: what begins a document, if tokens are to see their own alone.
     """
-    config = run.config
+    config, device = run.config, torch.device(run.config.device)
     check_holdable(config.model, memory_bytes())
     set_seed(config.seed)
     # Made on the CPU, so that a seed gives the same weights whatever they move to.
@@ -52,7 +52,7 @@ def build_state(
         recompute_blocks(model)
     # Of a sharded one no more than a block is ever whole on the device.
     if run.strategy == "ddp":
-        model = model.to(torch.device(config.device))
+        model = model.to(device)
     model.use_float8(config.precision == "float8")
     compile_model(model, config)
     dtype = torch.bfloat16 if config.distributed.reduce_dtype == "bfloat16" else None
@@ -70,7 +70,7 @@ def build_state(
         return TrainingState(model, optimizer, config.tokens_per_step, reduction)
     from groundup.distributed.sharding import shard
 
-    sharded = shard(model, world, run.strategy, torch.device(config.device), dtype)
+    sharded = shard(model, world, run.strategy, device, dtype)
     optimizer = build_optimizer(sharded.parameters, config.optimizer, length)
     if isinstance(optimizer, Muon):
         optimizer.matrices = sharded.matrices()

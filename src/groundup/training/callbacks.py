@@ -1,5 +1,4 @@
-"""What else happens while a run trains: a progress bar, samples, TensorBoard, Weights & Biases or
-trackio. None is required, and packages are imported only when a setting asks for them."""
+"""What else happens while a run trains: a progress bar, samples, Weights & Biases."""
 
 import importlib
 import logging
@@ -41,86 +40,40 @@ class AfterStep(Callback):
         self._call(step, progress)
 
 
-class Tracker(Callback):
-    """Takes records as they come.
+class WeightsAndBiases(Callback):
+    """Sends the numbers of records to a run of the same name there; a resume continues it.
 
-    One that fails is left out from then on: the run is worth more than its curves.
+    Once that fails no more are sent: the run is worth more than its curves.
     """
 
-    def __init__(
-        self, name: str, write: Callable[[dict[str, Any]], object], close: Callable[[], object]
-    ) -> None:
-        self._name = name
-        self._write = write
-        self._close = close
+    def __init__(self, config: RunConfig, folder: Path) -> None:
+        try:
+            wandb: Any = importlib.import_module("wandb")
+        except ImportError as error:
+            raise MissingExtraError("the setting logging.wandb", "wandb") from error
+        self._run = wandb.init(
+            project=config.logging.project,
+            id=config.name,
+            name=config.name,
+            dir=str(folder),
+            config=config.model_dump(mode="json"),
+            resume="allow",
+        )
         self._has_failed = False
 
     def record(self, record: dict[str, Any]) -> None:
-        self._try(self._write, record)
+        numbers = {key: one for key, one in record.items() if isinstance(one, int | float)}
+        step = numbers.pop("step")
+        self._try(lambda: self._run.log(numbers, step=step))
 
     def close(self) -> None:
-        self._try(self._close)
+        self._try(self._run.finish)
 
-    def _try(self, action: Callable[..., object], *arguments: Any) -> None:
+    def _try(self, action: Callable[[], object]) -> None:
         if self._has_failed:
             return
         try:
-            action(*arguments)
+            action()
         except Exception as error:
-            _log.warning("%s failed and gets no more records: %s", self._name, error)
+            _log.warning("wandb failed and gets no more records: %s", error)
             self._has_failed = True
-
-
-def open_trackers(config: RunConfig, folder: Path) -> list[Tracker]:
-    """The trackers that the settings ask for, in a fixed order."""
-    trackers = []
-    if config.logging.tensorboard:
-        trackers.append(_open_tensorboard(folder / "tensorboard"))
-    if config.logging.wandb:
-        trackers.append(_open_hosted("wandb", config, id=config.name, dir=str(folder)))
-    if config.logging.trackio:
-        trackers.append(_open_hosted("trackio", config))
-    return trackers
-
-
-def _open_tensorboard(folder: Path) -> Tracker:
-    """Event files in the run folder: `tensorboard --logdir runs` shows them."""
-    writer = _import("torch.utils.tensorboard", "tensorboard").SummaryWriter(str(folder))
-
-    def write(record: dict[str, Any]) -> None:
-        for name, value in _scalars(record).items():
-            writer.add_scalar(name, value, record["step"])
-        for number, text in enumerate(record.get("samples", ())):
-            writer.add_text(f"sample {number}", text, record["step"])
-        writer.flush()
-
-    return Tracker("tensorboard", write, writer.close)
-
-
-def _open_hosted(name: str, config: RunConfig, **options: Any) -> Tracker:
-    """A run of the same name at Weights & Biases or trackio, which have one interface; a resume
-    continues it."""
-    run = _import(name, name).init(
-        project=config.logging.project,
-        name=config.name,
-        config=config.model_dump(mode="json"),
-        resume="allow",
-        **options,
-    )
-    return Tracker(name, lambda record: run.log(_scalars(record), step=record["step"]), run.finish)
-
-
-def _scalars(record: dict[str, Any]) -> dict[str, float]:
-    """The numbers of a record but its step, which trackers take apart."""
-    return {
-        name: value
-        for name, value in record.items()
-        if isinstance(value, int | float) and name != "step"
-    }
-
-
-def _import(module: str, name: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise MissingExtraError(f"the setting logging.{name}", name) from error

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from groundup.distributed.process_group import ALONE, World
+from groundup.distributed.process_group import World
 from groundup.errors import ConfigError
 from groundup.files import read_json_lines
 from groundup.runs.config import Interval, RunConfig
@@ -67,6 +67,10 @@ class Clock:
     The only place where a run looks at time and signals. All ranks get the same ticks.
     """
 
+    _config: RunConfig
+    _world: World
+    _stop: StopRequest
+
     def __init__(
         self,
         *,
@@ -79,30 +83,17 @@ class Clock:
         """
         self._now = now
         self._began = now() if began is None else began
-        self._stop_after = stop_after
-        self._config = RunConfig()
-        self._world: World = ALONE
-        self._stop: StopRequest | None = None
+        self._stop_after = math.inf if stop_after is None else stop_after
+        self._num_warm_up = 0
+        self._reserve_seconds = 0.0
+        # When the first step began that counts, and what counts of the run before a resume.
         self._started: float | None = None
         self._elapsed_before = 0.0
         self._budget_seconds: float | None = None
+        # Where steps began: those of late, and those that no record tells yet.
         self._positions: dict[int, float] = {}
         self._reported_step = 0
         self._is_over = False
-        self._num_warm_up = 0
-        self.reserve_seconds = 0.0
-        """Kept free for what follows the last step."""
-
-    @property
-    def is_measuring(self) -> bool:
-        """Whether the run has a time that is still to be divided: `reserve_seconds` counts."""
-        return self._config.minutes is not None and self._budget_seconds is None
-
-    def time(self, work: Callable[[], object]) -> float:
-        """How many seconds some work takes."""
-        began = self._now()
-        work()
-        return self._now() - began
 
     def open(
         self,
@@ -111,8 +102,12 @@ class Clock:
         stop: StopRequest,
         saved: Mapping[str, Any],
         step: int,
+        rehearse: Callable[[], object],
     ) -> None:
-        """Begin after `step` steps, with what `state` gave for them."""
+        """Begin after `step` steps, with what `state` gave for them.
+
+        rehearse: does what follows the last step of a timed run, which needs time too.
+        """
         self._config, self._world, self._stop = config, world, stop
         self._reported_step = step
         self._num_warm_up = _WARM_UP_STEPS if config.device.startswith("cuda") else 0
@@ -122,6 +117,12 @@ class Clock:
             self._positions = {int(step): float(value) for step, value in saved["positions"]}
             self._reported_step = int(saved["reported_step"])
             self._is_over = bool(saved["is_over"])
+        elif config.minutes is not None:
+            # Once to load and to compile, and once to measure.
+            rehearse()
+            began = self._now()
+            rehearse()
+            self._reserve_seconds = self._now() - began
 
     def state(self, step: int) -> dict[str, Any]:
         """What a resume after that step goes on with: a timed run where its time stood."""
@@ -132,25 +133,23 @@ class Clock:
             "budget_seconds": self._budget_seconds,
             "positions": [pair for pair in self._positions.items() if pair[0] <= step],
             "reported_step": min(self._reported_step, step),
-            "is_over": self._is_over and step in self._positions and step == max(self._positions),
+            "is_over": self._is_over and step == max(self._positions),
         }
 
     def tick(self, step: int) -> Tick | None:
         """The tick of a step, counted from 1; None where the run is to end before it."""
-        assert self._stop is not None
         number = self._world.greatest(self._stop.signal or 0)
         # A signal that came while the ranks asked each other counts before the next step.
         if number:
             self._stop.signal = signal.Signals(number)
         num_steps = self._config.num_steps or math.inf
-        limit = min(num_steps, math.inf if self._stop_after is None else self._stop_after)
-        if number or step > limit or self._is_over:
+        if number or step > min(num_steps, self._stop_after) or self._is_over:
             return None
         if self._config.minutes is None:
-            assert self._config.num_steps is not None
-            return Tick(step, step - 1, 1, self._config.num_steps, step == num_steps, step - 2)
+            return Tick(step, step - 1, 1, num_steps, step == num_steps, step - 2)
         previous = self._positions.get(step - 1, 0.0)
-        position = min(1.0, max(previous, self._find_position(step)))
+        of_steps = (step - 1) / num_steps
+        position = min(1.0, max(previous, of_steps, self._position_in_time(step)))
         self._positions[step] = position
         delta = self._find_delta(step)
         self._is_over = step == num_steps or position + delta >= 1.0
@@ -158,9 +157,8 @@ class Clock:
 
     def is_done(self, step: int) -> bool:
         """Whether the run has come to its end by that many steps."""
-        if self._config.minutes is None:
-            return step >= (self._config.num_steps or 0)
-        return self._is_over
+        is_timed = self._config.minutes is not None
+        return self._is_over if is_timed else step >= (self._config.num_steps or 0)
 
     def take_progress(self, step: int) -> dict[str, Any]:
         """For the record of a step: the positions of all steps since the last record."""
@@ -173,30 +171,27 @@ class Clock:
         self._positions = {step: value for step, value in self._positions.items() if step > kept}
         return {"step_progress": found}
 
-    def _find_position(self, step: int) -> float:
-        """The fraction of the time, or of the steps if that is larger, that has passed."""
-        of_steps = (step - 1) / self._config.num_steps if self._config.num_steps else 0.0
+    def _position_in_time(self, step: int) -> float:
+        """The fraction of the time that has passed; it begins after the warm-up."""
         elapsed_seconds = self._elapsed_seconds()
         if self._num_warm_up > 0:
             self._num_warm_up -= 1
         elif self._started is None:
             self._started = self._now()
-            self._divide_time()
+            if self._budget_seconds is None:
+                self._divide_time()
         if self._budget_seconds is None:
-            return of_steps
-        microseconds = self._world.greatest(int(1e6 * elapsed_seconds))
-        return max(microseconds / 1e6 / self._budget_seconds, of_steps)
+            return 0.0
+        return self._world.greatest(int(1e6 * elapsed_seconds)) / 1e6 / self._budget_seconds
 
     def _divide_time(self) -> None:
-        if self._budget_seconds is not None:
-            return
-        assert self._config.minutes is not None
-        taken = self._now() - self._began + self.reserve_seconds
-        self._budget_seconds = self._world.from_first(60 * self._config.minutes - taken)
+        minutes = self._config.minutes or 0.0
+        taken = self._now() - self._began + self._reserve_seconds
+        self._budget_seconds = self._world.from_first(60 * minutes - taken)
         if self._budget_seconds <= 0:
             raise ConfigError(
-                f"minutes is {self._config.minutes:g}, but {taken:.1f} s have passed before the "
-                f"first step or are needed after the last: give it more time"
+                f"minutes is {minutes:g}, but {taken:.1f} s have passed before the first step or "
+                f"are needed after the last: give it more time"
             )
 
     def _elapsed_seconds(self) -> float:
@@ -219,14 +214,9 @@ class ReplayClock(Clock):
         self._recorded: dict[int, float] = {}
         for record in read_json_lines(metrics_file):
             values = record.get("step_progress", [])
-            first = record["step"] - len(values) + 1
-            self._recorded.update(enumerate(values, first))
+            self._recorded.update(enumerate(values, record["step"] - len(values) + 1))
 
-    @property
-    def is_measuring(self) -> bool:
-        return False
-
-    def _find_position(self, step: int) -> float:
+    def _position_in_time(self, step: int) -> float:
         return self._recorded[step]
 
     def _find_delta(self, step: int) -> float:

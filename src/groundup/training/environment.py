@@ -6,16 +6,15 @@ import logging
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy
 import torch
 
 from groundup import __version__
-from groundup.config import Settings, flatten
+from groundup.config import flatten
 from groundup.data.shards import DataIds
 from groundup.errors import ConfigError
 from groundup.runs.config import RunConfig
@@ -23,58 +22,47 @@ from groundup.runs.folder import RunFolder
 from groundup.runtime import num_cores
 from groundup.text_files import path_text
 from groundup.training.execution import describe_kernels
-from groundup.training.machine import device_name
+from groundup.training.machine import device_name, find_peak
 
-# Whether a resume may change a setting: freely, if it is allowed, or never, as the weights would
-# not fit. The first row that the name begins with counts.
-_RULES: tuple[tuple[str, Literal["free", "allow", "never"]], ...] = (
-    ("logging.", "free"),
-    ("micro_batch_size", "free"),
-    ("model.norm_eps", "allow"),
-    ("model.rope_theta", "allow"),
-    ("model.dropout", "allow"),
-    ("model.", "never"),
-    ("optimizer.name", "never"),
-    ("", "allow"),
-)
+# A resume may change these settings freely; with others its weights would be of no use. All the
+# rest needs --allow-changes.
+_FREE = ("logging.", "micro_batch_size")
+_FIXED = ("model.", "optimizer.name")
 
-# A resume under other values of these may round differently.
-_DECISIVE = ("groundup", "python", "torch", "numpy", "machine", "device", "num_threads", "data")
+# A resume with other data, or from other weights, needs --allow-changes; under other versions or on
+# other hardware it may round differently.
+_INPUTS = ("data", "start_from")
+_DECISIVE = ("groundup", "python", "torch", "numpy", "machine", "device", "num_threads")
 
 _log = logging.getLogger(__name__)
 
 
-def differences(old: Settings, new: Settings) -> list[str]:
-    """Every setting that is not the same, as "key: old -> new"."""
-    return [_show(*change) for change in _changes(old.model_dump(mode="json"), new)]
-
-
 def check_changes(old: Mapping[str, Any], config: RunConfig, *, allow_changes: bool) -> list[str]:
-    """The differences between the settings of a checkpoint, or of a run without one, and those it
-    is resumed with.
+    """The differences, as "key: old -> new", between the settings of a checkpoint, or of a run
+    without one, and those it is resumed with.
 
-    Raises ConfigError if there are any and `allow_changes` is not set, or if one makes the old
-    weights useless. Logging may change at any time, and so may micro-batches without dropout.
+    Raises ConfigError if they must be allowed and are not, or make the old weights useless.
     """
-    changes = list(_changes(old, config))
-    rules = {key: _rule(key, config) for key, _, _ in changes}
-    found = [_show(*change) for change in changes]
-    fixed = [key for key, rule in rules.items() if rule == "never"]
-    advice = None
-    if fixed:
+    # Settings that an older version did not have are as it was without.
+    before = dict(flatten(old))
+    found = {
+        key: f"{key}: {before[key]!r} -> {value!r}"
+        for key, value in flatten(config.model_dump(mode="json"))
+        if before.get(key, value) != value
+    }
+    # Dropout takes its random numbers by micro-batches.
+    free = _FREE[: 1 if config.model.dropout else None]
+    advice = "Resume with its own settings, or accept the changes with --allow-changes"
+    is_refused = not allow_changes and any(not key.startswith(free) for key in found)
+    if fixed := [key for key in found if key.startswith(_FIXED)]:
         advice = f"Its weights do not fit another {fixed[0]}: begin a new run with another --name"
-    elif "allow" in rules.values() and not allow_changes:
-        advice = "Resume with its own settings, or accept the changes with --allow-changes"
-    if advice is not None:
-        raise ConfigError(
-            f"the run in {config.run_folder} has other settings: {'; '.join(found)}. {advice}"
-        )
-    return found
+    if fixed or is_refused:
+        changes = "; ".join(found.values())
+        raise ConfigError(f"the run in {config.run_folder} has other settings: {changes}. {advice}")
+    return list(found.values())
 
 
-def describe_environment(
-    config: RunConfig, data: DataIds, end_id: int | None, peak_flops_per_second: float | None
-) -> dict[str, Any]:
+def describe_environment(config: RunConfig, data: DataIds, end_id: int | None) -> dict[str, Any]:
     """Everything that decides a run besides its settings, as environment.json holds it."""
     # A run without a mix says nothing of one.
     hidden = ("folder",) if data.mix is not None else ("folder", "mix")
@@ -85,9 +73,9 @@ def describe_environment(
         "numpy": numpy.__version__,
         "platform": platform.platform(),
         "machine": platform.machine(),
-        "device": device_name(config),
+        "device": device_name(config.device),
         "kernels": describe_kernels(config),
-        "peak_flops_per_second": peak_flops_per_second,
+        "peak_flops_per_second": find_peak(config),
         "num_cores": num_cores(),
         "num_threads": torch.get_num_threads(),
         "git_commit": _git_commit(),
@@ -105,51 +93,30 @@ def note_resume(new: dict[str, Any], folder: RunFolder, *, allow_changes: bool) 
     Other data must be allowed; other versions or hardware are named.
     """
     old = folder.read_environment()
-    if not isinstance(old.get("data"), dict) and not allow_changes:
-        raise ConfigError(
-            f"{folder.environment_file} is damaged or missing, so that nothing tells which data "
-            f"the run was trained on: put it back, or go on without with --allow-changes"
-        )
+    is_readable = isinstance(old.get("data"), dict)
     changes = {
         key: f"{key}: {old[key]} -> {new[key]}"
-        for key in _DECISIVE
-        if key in old and old[key] != new[key]
+        for key in (*_INPUTS, *_DECISIVE)
+        if key in old and key in new and old[key] != new[key]
     }
-    noted = {"started": _now(), "changes": list(changes.values())}
-    data_change = changes.pop("data", None)
-    if data_change is not None and not allow_changes:
+    inputs = [changes[key] for key in _INPUTS if key in changes]
+    if (inputs or not is_readable) and not allow_changes:
+        found = "; ".join(inputs) or f"{folder.environment_file.name} is damaged or missing"
         raise ConfigError(
-            f"the run in {folder.path} was trained on other data ({data_change}): give it the "
-            f"shards it began with, or accept the change with --allow-changes"
+            f"the run in {folder.path} was trained on other data, as far as can be told ({found}): "
+            f"give it what it began with, or accept the change with --allow-changes"
         )
-    if data_change is not None:
-        _log.warning("losses before and after do not compare, the data differ: %s", data_change)
     if changes:
         _log.warning(
-            "the last bits may differ from those of a run that was not interrupted: %s",
+            "the results may differ from those of a run that was not interrupted: %s",
             "; ".join(changes.values()),
         )
     earlier = old.get("resumes")
-    resumes = [*(earlier if isinstance(earlier, list) else []), noted]
-    return {**(old or new), "resumes": resumes}
-
-
-def _rule(key: str, config: RunConfig) -> str:
-    if key == "micro_batch_size" and config.model.dropout:
-        return "allow"
-    return next(rule for prefix, rule in _RULES if key.startswith(prefix))
-
-
-def _changes(old: Mapping[str, Any], new: Settings) -> Iterator[tuple[str, Any, Any]]:
-    """Settings that differ; those that an older version did not have are as it was without."""
-    before = dict(flatten(old))
-    for key, value in flatten(new.model_dump(mode="json")):
-        if before.get(key, value) != value:
-            yield key, before[key], value
-
-
-def _show(key: str, before: Any, after: Any) -> str:
-    return f"{key}: {before!r} -> {after!r}"
+    noted = {"started": _now(), "changes": list(changes.values())}
+    return {
+        **(old if is_readable else new),
+        "resumes": [*(earlier if isinstance(earlier, list) else []), noted],
+    }
 
 
 def _now() -> str:
@@ -160,9 +127,7 @@ def _git_commit() -> str | None:
     """The commit of the repository that the process stands in, "-dirty" if files differ from it."""
     command = ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
     try:
-        done = subprocess.run(
-            command, cwd=Path.cwd(), capture_output=True, text=True, timeout=10, check=True
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() or None

@@ -39,12 +39,13 @@ class Evaluation:
     bits_per_byte: float | None
     """Bits that the model needs for a byte of text: comparable between vocabularies."""
     num_tokens: int
+    num_bytes: int
 
     @classmethod
     def of(cls, nats: float, num_tokens: int, num_bytes: int) -> "Evaluation":
         loss = nats / num_tokens
         bits_per_byte = nats / math.log(2) / num_bytes if num_bytes else None
-        return cls(loss, perplexity(loss), bits_per_byte, num_tokens)
+        return cls(loss, perplexity(loss), bits_per_byte, num_tokens, num_bytes)
 
 
 class Evaluator:
@@ -90,16 +91,10 @@ class Evaluator:
                 loss = summed_loss(model, Batch(0, inputs, targets, None, *positions))
                 if self._world.rank < len(together):
                     losses.append(loss)
-        # One wait for the device, at the end.
-        own = torch.stack(losses).cpu() if losses else torch.zeros(0)
-        gathered = self._world.gather(own)
-        in_order = [
-            part[index]
-            for index in range(len(gathered[0]))
-            for part in gathered
-            if index < len(part)
-        ]
-        nats = torch.stack(in_order).double().sum().item()
+        # One wait for the device, at the end. Added in the order of the batches.
+        gathered = self._world.gather(torch.stack(losses).cpu() if losses else torch.zeros(0))
+        in_order = torch.nn.utils.rnn.pad_sequence(gathered).flatten()
+        nats = in_order[: sum(map(len, gathered))].double().sum().item()
         return Evaluation.of(nats, num_tokens, num_bytes)
 
     def _batches(self) -> Iterator[npt.NDArray[np.int64]]:
@@ -114,10 +109,9 @@ class Evaluator:
                 yield parts
             return
         length = min(self._context_length, split.num_ids - 1)
-        tail = 0, 0
+        tail = [0, 0]
         if self._num_windows is None or split.num_ids <= self._context_length:
-            walk = whole_walk(split.num_ids, self._context_length)
-            starts, tail = walk.starts, (walk.tail_start, walk.tail_length)
+            starts, *tail = whole_walk(split.num_ids, self._context_length)
         else:
             starts = fixed_windows(split.num_ids, length, self._num_windows, self._seed)
         reader = WindowReader(split, length)

@@ -1,7 +1,4 @@
-"""How a run computes: precision, compilation, and torch's switches for the time of the run.
-
-The log gets one line that says which kernels run.
-"""
+"""How a run computes: precision, compilation, and torch's switches for the time of the run."""
 
 import contextlib
 import os
@@ -14,8 +11,6 @@ import torch
 from torch.nn.attention import SDPBackend
 
 from groundup.model import TransformerLM
-from groundup.nn import float8
-from groundup.nn.kernels import HAS_TRITON
 from groundup.runs.config import RunConfig
 from groundup.runtime import is_onednn_slow, keep_freed_memory
 from groundup.training.machine import device_name, matmul_precision
@@ -70,34 +65,23 @@ def compile_model(model: TransformerLM, config: RunConfig) -> None:
 
 
 def describe_kernels(config: RunConfig) -> str:
-    """One line for the log: which kernels the run computes with."""
-    layers = "fused attention and layers"
-    if config.device.startswith("cuda") and HAS_TRITON and config.precision != "float32":
-        layers += " in Triton"
-    precision = {
-        "bfloat16": "bfloat16 (autocast, float32 weights)",
-        "tf32": "float32 with TF32 matmuls",
-        "float32": "float32",
-    }[matmul_precision(config)]
-    if config.precision == "float8":
-        fits = config.model.vocab_size % float8.MULTIPLE == 0
-        exception = "" if fits else " but for the output layer"
-        precision = f"float8 in training{exception}, else {precision}"
+    """One line for the log: what the run computes with."""
+    precision = matmul_precision(config)
     is_deterministic = config.deterministic or config.device == "cpu"
     parts = [
-        layers,
         f"compile {config.compile}",
-        f"precision {precision}",
+        f"precision {'float8 and bfloat16' if config.precision == 'float8' else precision}",
         "deterministic" if is_deterministic else "not deterministic",
         f"{torch.get_num_threads()} CPU threads",
     ]
-    return f"kernels on {device_name(config)}: {', '.join(parts)}"
+    return f"kernels on {device_name(config.device)}: {', '.join(parts)}"
 
 
 @contextlib.contextmanager
 def _deterministic(is_compiled: bool) -> Iterator[None]:
     mode = torch.get_deterministic_debug_mode()
-    was_filling = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    filling = torch.utils.deterministic
+    was_filling = filling.fill_uninitialized_memory  # type: ignore[attr-defined]
     workspace = os.environ.get(_CUBLAS_WORKSPACE)
     # cuBLAS reads this when it starts; without it, it refuses to be deterministic.
     os.environ.setdefault(_CUBLAS_WORKSPACE, ":4096:8")
@@ -106,7 +90,7 @@ def _deterministic(is_compiled: bool) -> Iterator[None]:
         # The same and a switch of the compiler, which this imports: two seconds on a slow core.
         torch.use_deterministic_algorithms(True)
     # Filling finds reads of uninitialized memory, at the price of writing all of it.
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    filling.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     try:
         yield
     finally:
@@ -115,7 +99,7 @@ def _deterministic(is_compiled: bool) -> Iterator[None]:
         if is_compiled:
             torch.use_deterministic_algorithms(mode > 0)
         torch.set_deterministic_debug_mode(mode)
-        torch.utils.deterministic.fill_uninitialized_memory = was_filling  # type: ignore[attr-defined]
+        filling.fill_uninitialized_memory = was_filling  # type: ignore[attr-defined]
 
 
 def not_compiled() -> AbstractContextManager[Any]:

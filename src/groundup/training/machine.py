@@ -37,27 +37,41 @@ class Machine:
     @classmethod
     def detect(cls, device: str = "auto") -> "Machine":
         """The device of that name, or the fastest there is; an error where it is missing."""
-        device = _find_device(device)
-        name = _device_name(device)
-        if not device.startswith("cuda"):
-            return cls(device, name, memory_bytes())
-        properties = torch.cuda.get_device_properties(torch.device(device))
-        why_no_float8 = float8.why_not(torch.device(device))
-        if not HAS_TRITON:
-            why_no_float8 = "Triton, which its kernels need, is not installed"
+        has_mps = torch.backends.mps.is_available()
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if device == "auto":
+            device = "cuda" if count else "mps" if has_mps else "cpu"
+        is_cuda = device.startswith("cuda")
+        if (device == "mps" and not has_mps) or (
+            is_cuda and int(device.partition(":")[2] or 0) >= count
+        ):
+            raise ConfigError(
+                f"device is {device}, but torch {torch.__version__} finds {count} CUDA devices and "
+                f"{'an' if has_mps else 'no'} MPS device: use --device auto, or a build of torch "
+                f"and a driver that fit the device"
+            )
+        if not is_cuda:
+            return cls(device, device_name(device), memory_bytes())
         return cls(
             device,
-            name,
-            properties.total_memory,
+            device_name(device),
+            torch.cuda.get_device_properties(torch.device(device)).total_memory,
             torch.cuda.is_bf16_supported(including_emulation=False),
             HAS_TRITON,
-            why_no_float8,
+            float8.why_not(torch.device(device)) if HAS_TRITON else "Triton is not installed",
         )
 
 
-def device_name(config: RunConfig) -> str:
-    """The device of a resolved run as its maker calls it."""
-    return _device_name(config.device)
+def device_name(name: str) -> str:
+    """A device as its maker calls it."""
+    device = torch.device(name)
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    processor = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
+        found = (line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+        processor = next(found, processor)
+    return processor if device.type == "cpu" else f"{processor} ({device.type})"
 
 
 def matmul_precision(config: RunConfig) -> Precision:
@@ -70,13 +84,12 @@ def matmul_precision(config: RunConfig) -> Precision:
 
 def find_peak(config: RunConfig) -> float | None:
     """The device's peak in floating-point operations a second, from the data sheet of a GPU and
-    measured on a CPU. It is the same all through a process; None where nobody knows."""
+    measured on a CPU; None where nobody knows."""
     precision = matmul_precision(config)
     if config.device.startswith("cuda"):
-        return peak_flops_per_second(device_name(config), precision)
+        return peak_flops_per_second(device_name(config.device), precision)
     if config.device == "cpu":
-        dtype = "bfloat16" if precision == "bfloat16" else "float32"
-        return torch.get_num_threads() * core_peak(dtype)
+        return torch.get_num_threads() * core_peak(precision)
     return None
 
 
@@ -84,43 +97,6 @@ def find_peak(config: RunConfig) -> float | None:
 def core_peak(dtype: str) -> float:
     """The peak of one core, measured once: who asks twice has to get the same answer.
 
-    Eight times in new processes on two busy cores, the best of 0.3 s of matmuls on both was between
-    35 and 331 GFLOP/s, twice that of 0.1 s on one between 316 and 332 (2026-11).
+    On one core, because with other processes beside it a measurement on all cores is ten times off.
     """
     return 2 * _MATMUL_SIZE**3 / matmul_seconds(dtype, _MATMUL_SIZE)
-
-
-def _find_device(device: str) -> str:
-    has_cuda, has_mps = torch.cuda.is_available(), torch.backends.mps.is_available()
-    if device == "auto":
-        return "cuda" if has_cuda else "mps" if has_mps else "cpu"
-    version = f"this torch ({torch.__version__})"
-    if device == "mps" and not has_mps:
-        raise ConfigError(f"device is mps, but {version} finds no MPS: use --device auto")
-    if not device.startswith("cuda"):
-        return device
-    count = torch.cuda.device_count() if has_cuda else 0
-    if not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
-        raise ConfigError(
-            f"device is {device}, but {version} is built without CUDA: install a CUDA build from "
-            f"https://pytorch.org/get-started, or use --device auto"
-        )
-    if count == 0:
-        raise ConfigError(
-            f"device is {device}, but torch finds no CUDA device: check the driver with "
-            f"nvidia-smi, or use --device auto"
-        )
-    if int(device.partition(":")[2] or 0) >= count:
-        raise ConfigError(f"device is {device}, but the last of {count} is cuda:{count - 1}")
-    return device
-
-
-def _device_name(name: str) -> str:
-    device = torch.device(name)
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    processor = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
-        found = (line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
-        processor = next(found, processor)
-    return processor if device.type == "cpu" else f"{processor} ({device.type})"

@@ -1,7 +1,7 @@
 """What a program brings to a run instead of settings and shards: a model, ids, a loss."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TypedDict
 
 from torch import Tensor
@@ -31,25 +31,23 @@ class Overrides(TypedDict, total=False):
     """The mean loss to learn by. Validation losses are cross-entropies all the same."""
 
 
+# What says the same thing as a part, or is a part of the loss that another one lacks.
+_EXCLUDED = {
+    "data": ("tuning.chats", "data.mix"),
+    "loss": ("tuning.chats", "z_loss", "multi_token_weight"),
+}
+
+
 def check_overrides(config: RunConfig, overrides: Overrides) -> None:
     """Raise ConfigError where the parts and the settings cannot be one run."""
-    model, has_loss = overrides.get("model"), "loss" in overrides
-    if model is not None and not isinstance(model, TransformerLM):
-        raise ConfigError(
-            f"model must be a TransformerLM, whose layers may be swapped, got "
-            f"{type(model).__name__}"
-        )
-    clashes = {
-        "data and tuning.chats both say what to learn": "data" in overrides and config.tuning.chats,
-        "data and data.mix both say what to learn": "data" in overrides and config.data.mix,
-        "a loss of one's own goes without tuning.chats": has_loss and config.tuning.chats,
-        "a loss of one's own goes without z_loss": has_loss and config.z_loss,
-        "a loss of one's own goes without multi_token_weight": has_loss
-        and config.multi_token_weight,
-    }
-    for text, is_found in clashes.items():
-        if is_found:
-            raise ConfigError(f"{text}: give one of them")
+    if not isinstance(overrides.get("model"), TransformerLM | None):
+        raise ConfigError("model must be a TransformerLM, whose layers may be swapped")
+    for part, names in _EXCLUDED.items():
+        for name in names:
+            section, _, setting = name.rpartition(".")
+            settings = getattr(config, section) if section else config
+            if part in overrides and getattr(settings, setting):
+                raise ConfigError(f"a {part} of one's own goes without {name}: give one of them")
 
 
 def open_ids(
@@ -57,11 +55,12 @@ def open_ids(
 ) -> tuple[Shards | IdArray, Shards | IdArray | None, DataIds]:
     """Ids to train on, ids to validate with, and what to remember of them."""
     parts = data if isinstance(data, tuple) else (data,)
-    splits = dict(zip(("train", "validation"), map(_as_rows, parts), strict=False))
+    rows = [ids if isinstance(ids, Shards | IdArray) else IdArray(ids) for ids in parts]
+    splits = dict(zip(("train", "validation"), rows, strict=False))
     content = hashlib.sha256()
-    for name, rows in splits.items():
-        for begin in range(0, rows.num_ids, _CHUNK_IDS):
-            ids = rows.read(begin, min(begin + _CHUNK_IDS, rows.num_ids))
+    for name, split in splits.items():
+        for begin in range(0, split.num_ids, _CHUNK_IDS):
+            ids = split.read(begin, min(begin + _CHUNK_IDS, split.num_ids))
             if int(ids.min()) < 0 or int(ids.max()) >= config.model.vocab_size:
                 raise DataError(
                     f"the {name} dataset has ids from {ids.min()} to {ids.max()}, but "
@@ -69,16 +68,12 @@ def open_ids(
                 )
             content.update(ids.astype("<u4").tobytes())
         content.update(name.encode())
-    num_ids: Mapping[str, int] = {name: rows.num_ids for name, rows in splits.items()}
+    num_ids = {name: split.num_ids for name, split in splits.items()}
     found = DataIds(
         "a dataset of the caller's",
         content.hexdigest(),
         tokenizer.id,
         tokenizer.vocab_size,
-        dict(num_ids),
+        num_ids,
     )
     return splits["train"], splits.get("validation"), found
-
-
-def _as_rows(ids: Ids) -> Shards | IdArray:
-    return ids if isinstance(ids, Shards | IdArray) else IdArray(ids)

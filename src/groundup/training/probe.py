@@ -5,28 +5,22 @@
 
 import statistics
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from groundup.data.batches.loader import Batch
 from groundup.model.config import ModelConfig
-from groundup.planner import (
-    Accelerator,
-    MeasuredStep,
-    describe_cpu,
-    find_accelerator,
-    step_flops,
-)
+from groundup.planner import Accelerator, MeasuredStep, describe_cpu, find_accelerator, step_flops
 from groundup.planner.hardware import Precision, rate_in
 from groundup.runs.config import RunConfig
 from groundup.runtime import num_cores, peak_memory_bytes
 from groundup.training.build import build_state
 from groundup.training.clock import Tick
 from groundup.training.execution import switches
-from groundup.training.machine import Machine, device_name, matmul_precision
-from groundup.training.resolve import planned_memory, resolve
+from groundup.training.machine import Machine, matmul_precision
+from groundup.training.resolve import resolve
 from groundup.training.step import Step
 
 _PROBE_STEPS = 3
@@ -36,99 +30,73 @@ _CPU_PROBE_TOKENS = 4_096
 
 @dataclass(frozen=True)
 class Probe:
-    """What a few steps took on this machine, beside what was predicted."""
+    """What a few steps took on this machine."""
 
     device: Accelerator
     precision: Precision
-    micro_batch: int
+    step: MeasuredStep
+    """What the planner corrects its closed form by."""
     seconds_per_step: float
     tokens_per_second: float
     mfu: float
-    peak_bytes: int
-    predicted_bytes: int
-
-    @property
-    def step(self) -> MeasuredStep:
-        """What the planner corrects its closed form by."""
-        return MeasuredStep(self.micro_batch, self.peak_bytes)
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "device": self.device.name}
+        names = ("precision", "seconds_per_step", "tokens_per_second", "mfu")
+        values = {name: getattr(self, name) for name in names}
+        return {"device": self.device.name, **values, **self.step._asdict()}
 
 
 def probe_this_machine(config: RunConfig, host_memory_bytes: int) -> Probe:
     """Train a model of these settings for a few steps of one micro-batch of random ids."""
     machine = Machine.detect(config.device)
     config = resolve(config, machine).config
-    precision = matmul_precision(config)
-    device = _describe_device(config, machine, host_memory_bytes)
+    is_cpu, precision = config.device == "cpu", matmul_precision(config)
     most = config.sequences_in_memory
-    if config.device == "cpu":
+    if is_cpu:
         most = min(most, max(1, _CPU_PROBE_TOKENS // config.model.context_length))
     size = next(count for count in range(most, 0, -1) if config.batch_size % count == 0)
     config = config.model_copy(update={"batch_size": size, "micro_batch_size": size})
     seconds, peak_bytes = time_steps(config, machine)
     speed = step_flops(config.model, size) / seconds
+    device = find_accelerator(machine.name) or Accelerator(machine.name, None, None, 0.0, 0)
+    device = device._replace(memory_bytes=machine.memory_bytes)
+    if is_cpu:
+        device = describe_cpu(config.num_threads or num_cores(), host_memory_bytes)
     peak = rate_in(device, precision)
     if not peak or speed > peak:
         # Unknown device, or a faster one than the data sheet says: use the measured rate.
         peak = speed
-        device = device._replace(
-            float32_flops_per_second=speed,
-            tf32_flops_per_second=speed if precision == "tf32" else None,
-            bfloat16_flops_per_second=speed if precision == "bfloat16" else None,
-        )
-    return Probe(
-        device=device,
-        precision=precision,
-        micro_batch=size,
-        seconds_per_step=seconds,
-        tokens_per_second=config.tokens_per_step / seconds,
-        mfu=speed / peak,
-        peak_bytes=peak_bytes,
-        predicted_bytes=planned_memory(config, device.memory_bytes).bytes_at(size),
-    )
+        rates: Any = {"float32_flops_per_second": speed, f"{precision}_flops_per_second": speed}
+        device = device._replace(**rates)
+    speeds = seconds, config.tokens_per_step / seconds, speed / peak
+    return Probe(device, precision, MeasuredStep(size, peak_bytes), *speeds)
 
 
 def time_steps(config: RunConfig, machine: Machine) -> tuple[float, int]:
-    """Seconds of a step, the median of a few after the warm-up, and the peak of the memory."""
+    """Seconds of a step, the median of a few after the warm-up, and the peak of the memory: of the
+    device, or what the process grew by."""
+    is_cuda = config.device.startswith("cuda")
     # What is loaded on the way to a first step, here of next to nothing, is not part of its memory.
-    sizes = {"context_length": 16, "d_model": 16, "num_layers": 1, "num_heads": 1, "vocab_size": 16}
-    one = {"compile": "off", "batch_size": 1, "micro_batch_size": 1, "model": ModelConfig(**sizes)}
+    tiny = ModelConfig(context_length=16, d_model=16, num_layers=1, num_heads=1, vocab_size=16)
+    one = {"compile": "off", "batch_size": 1, "micro_batch_size": 1, "model": tiny}
     _take_steps(config.model_copy(update=one), machine, 1)
-    before = peak_memory_bytes()
-    num_warm_up = 5 if config.device.startswith("cuda") else 1
+    before, num_warm_up = peak_memory_bytes(), 5 if is_cuda else 1
     with switches(config):
         seconds = _take_steps(config, machine, num_warm_up + _PROBE_STEPS)
-        if config.device.startswith("cuda"):
-            peak = torch.cuda.max_memory_allocated(config.device)
-        else:
-            # The system counts in batches: what grew by nothing may seem to have shrunk.
-            peak = max(0, peak_memory_bytes() - before)
+    peak = max(0, peak_memory_bytes() - before)
+    peak = torch.cuda.max_memory_allocated(config.device) if is_cuda else peak
     return statistics.median(seconds[num_warm_up:]), peak
 
 
 def _take_steps(config: RunConfig, machine: Machine, count: int) -> list[float]:
     """The seconds of each of so many steps on random ids, as a run takes them."""
     state = build_state(resolve(config, machine))
-    step = Step(config, state.model, state.optimizer, state.reduction)
-    shape = (config.batch_size, config.model.context_length + 1)
-    seconds = []
+    step = Step(config, state)
+    shape, seconds = (config.batch_size, config.model.context_length + 1), []
     for number in range(count):
-        generator = torch.Generator().manual_seed(number)
-        ids = torch.randint(config.model.vocab_size, shape, generator=generator).to(config.device)
-        inputs, targets = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+        ids = torch.randint(config.model.vocab_size, shape).to(config.device)
+        batch = Batch(number, ids[:, :-1].contiguous(), ids[:, 1:].contiguous(), shape[0])
         began = time.perf_counter()
-        tick = Tick(number + 1, number, 1, count, number == count - 1, number - 1)
-        step(Batch(number, inputs, targets, config.micro_batch), tick).read()
+        step(batch, Tick(number + 1, number, 1, count, False, number - 1)).read()
         seconds.append(time.perf_counter() - began)
     return seconds
-
-
-def _describe_device(config: RunConfig, machine: Machine, host_memory_bytes: int) -> Accelerator:
-    if config.device == "cpu":
-        return describe_cpu(config.num_threads or num_cores(), host_memory_bytes)
-    num_bytes = machine.memory_bytes if config.device.startswith("cuda") else host_memory_bytes
-    name = device_name(config)
-    row = find_accelerator(name) or Accelerator(name, None, None, 0.0, num_bytes)
-    return row._replace(memory_bytes=num_bytes)

@@ -43,8 +43,8 @@ class Recipe:
     """A run without name and data, and why it is as it is."""
 
     config: RunConfig
-    reasons: tuple[tuple[str, str], ...]
-    """What was chosen, with the reason; a line each."""
+    reasons: dict[str, str]
+    """What was chosen, with the reason."""
 
 
 def choose_recipe(
@@ -64,7 +64,7 @@ def choose_recipe(
     flops: operations that there is time for.
     num_bytes, num_tokens: the text to learn from, by either.
     document_bytes: the usual length of its documents, if known.
-    is_exportable: keep to the parts that other programs know; all that help if not.
+    is_exportable: keep to the parts that other programs know.
     is_on_cpu: elsewhere masks of documents cost speed.
     """
     tokens = num_tokens if num_tokens is not None else max(1.0, (num_bytes or 0) / _BYTES_PER_TOKEN)
@@ -78,10 +78,9 @@ def choose_recipe(
         most = min(tokens / _OCCURRENCES_PER_TOKEN, in_blocks / d_model)
         vocab_size = max(512, min(32_768, 2 ** int(math.log2(max(512, most)))))
     context = 512 if in_blocks >= _LONG_CONTEXT_PARAMETERS else 256
-    in_contexts = math.inf
-    if document_bytes is not None:
-        in_contexts = document_bytes / _BYTES_PER_TOKEN / context
-    if in_contexts < 1 / 4:
+    document_tokens = math.inf if document_bytes is None else document_bytes / _BYTES_PER_TOKEN
+    is_masked = document_tokens < _MASKED_CONTEXTS * context and is_on_cpu
+    if document_tokens < context / 4:
         context //= 2
     counts = range(max(1, d_model // (32 if d_model <= 256 else 64)), 0, -1)
     model = ModelConfig(
@@ -102,9 +101,9 @@ def choose_recipe(
         "num_steps": num_steps,
         "epochs": _MAX_EPOCHS,
         "batch_size": batch_size,
-        "data.mask_documents": in_contexts < _MASKED_CONTEXTS and is_on_cpu,
+        "data.mask_documents": is_masked,
         **{f"model.{name}": value for name, value in model.model_dump().items()},
-        **_learning(d_model, epochs, num_steps, is_exportable=is_exportable),
+        **_learning(d_model, epochs, num_steps, is_exportable),
         "evaluation.every_fraction": 1 / (8 if num_steps >= _FEW_STEPS else 4),
         # Of the data alone: the same text is measured alike on any machine.
         "evaluation.num_windows": min(1_024, max(16, round(tokens / context / 150))),
@@ -115,22 +114,17 @@ def choose_recipe(
         "samples.max_tokens": 48,
     }
     config = load_settings(RunConfig, None, values)
-    num_parameters = show_count(sum(count_parameters(config.model).values()))
+    num_parameters = show_count(sum(count_parameters(model).values()))
     limit = "the time allows" if affordable < _MAX_EPOCHS * tokens else "the text can teach"
-    optimizer = config.optimizer
-    own = "gates of heads and extra values, which learn more; --exportable is for other programs"
     reasons = {
         "vocabulary": f"{vocab_size:,} tokens, for {show_count(tokens)} tokens of text",
         "model": f"{model.num_layers} layers of {d_model}, {model.num_heads} heads, "
         f"{num_parameters} parameters: what {limit}",
-        "context": f"{context} tokens{', of one document each' * config.data.mask_documents}",
-        "batch": f"{count_of(batch_size, 'sequence')}, {batch_size * context:,} tokens a step",
-        "optimizer": f"Muon, learning rate {optimizer.learning_rate:g}, weight decay "
-        f"{optimizer.weight_decay:g} for {epochs:.1f} epochs",
-        "form": "Llama's, so that it can be exported" if is_exportable else own,
-        "schedule": f"warm-up, then linear to 0 over about {count_of(num_steps, 'step')}",
+        "batch": f"{count_of(batch_size, 'sequence')} of {context} tokens",
+        "optimizer": f"Muon, learning rate {config.optimizer.learning_rate:g}, weight decay "
+        f"{config.optimizer.weight_decay:g} for {epochs:.1f} epochs, linear to 0",
     }
-    return Recipe(config, tuple(reasons.items()))
+    return Recipe(config, reasons)
 
 
 def _num_layers(d_model: int) -> int:
@@ -142,9 +136,7 @@ def _in_blocks(d_model: int) -> int:
     return 12 * _num_layers(d_model) * d_model**2
 
 
-def _learning(
-    d_model: int, epochs: float, num_steps: int, *, is_exportable: bool
-) -> dict[str, Any]:
+def _learning(d_model: int, epochs: float, num_steps: int, is_exportable: bool) -> dict[str, Any]:
     """Optimizer, schedule and the parts of the model that learn soon."""
     learning_rate = 1.6e-2 * (128 / d_model) ** 0.7 / (2 if epochs > 4 else 1)
     values: dict[str, Any] = {

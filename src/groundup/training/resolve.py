@@ -4,8 +4,9 @@ Every "auto" is decided here, once, before anything is opened; all that follows 
 and the run folder holds it. Resolving a resolved run changes nothing.
 """
 
+import datetime
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from groundup.config import flatten
@@ -13,10 +14,12 @@ from groundup.data.batches.order import batch_samples
 from groundup.data.shards import find_index
 from groundup.distributed.process_group import ALONE, World
 from groundup.errors import ConfigError
+from groundup.model import ModelConfig
 from groundup.nn import float8
-from groundup.planner import Execution, StepMemory, step_memory
+from groundup.planner import Execution, StepMemory, count_parameters, step_memory
 from groundup.planner.distributed import Strategy, choose_strategy
 from groundup.planner.memory import check_fits, choose_micro_batch, memory_options
+from groundup.planner.quantities import show_count
 from groundup.runs.config import RunConfig
 from groundup.runtime import count_of, why_no_bfloat16
 from groundup.training.machine import Machine
@@ -37,8 +40,24 @@ class ResolvedRun:
     """Whether each rank has all weights or some rows of each."""
     is_exact: bool
     """Whether gradients are added in one order, whatever the number of ranks."""
-    num_shards: int
-    """How many ranks hold the weights between them."""
+
+    def halved(self) -> "ResolvedRun | None":
+        """The same with micro-batches of half the size or less; None where there are none."""
+        sizes = range(self.config.sequences_in_memory // 2, 0, -1)
+        half = next((count for count in sizes if self.config.batch_size % count == 0), None)
+        if half is None:
+            return None
+        return replace(self, config=_changed(self.config, micro_batch_size=half))
+
+    def describe(self, num_ranks: int) -> str:
+        """What is trained, in a line."""
+        config = self.config
+        length = "" if config.num_steps is None else f"{config.num_steps:,} steps, "
+        length += "" if config.minutes is None else f"{config.minutes:g} minutes, "
+        parameters = show_count(sum(count_parameters(config.model).values()))
+        way = "exact" if self.is_exact else f"fast, in {config.distributed.reduce_dtype}"
+        ranks = f", {num_ranks} ranks: {self.strategy}, reduction {way}" if num_ranks > 1 else ""
+        return f"{parameters} parameters, {length}{config.tokens_per_step:,} tokens a step{ranks}"
 
 
 def resolve(
@@ -57,12 +76,7 @@ def resolve(
     has, once the data are known; `epochs` waits for them.
     """
     config = resolve_device(config, machine)
-    _check(config)
-    if config.model.dropout and (world.size > 1 or config.distributed.recompute):
-        raise ConfigError(
-            f"model.dropout {config.model.dropout:g} needs one process and no "
-            f"distributed.recompute, for each process drops values in its own order"
-        )
+    _check(config, world)
     if previous is not None and config.num_steps is None and config.epochs == previous.epochs:
         config = _changed(config, num_steps=previous.num_steps)
     if config.num_steps is None and config.epochs is not None and epoch_rows is not None:
@@ -71,16 +85,22 @@ def resolve(
             rows_a_step = int(num_rows / _FEWEST_TUNING_STEPS)
             config = _changed(config, batch_size=max(1, min(_TUNING_BATCH_SIZE, rows_a_step)))
         config = _changed(config, num_steps=max(1, round(num_rows / config.batch_size)))
-    strategy = _find_strategy(config, machine, world, is_resumed=previous is not None)
-    is_exact = strategy == "ddp" and reduces_exactly(config)
-    shards = {"ddp": 1, "fsdp": world.size, "hsdp": world.local_size}[strategy]
+    strategy = _find_strategy(config, machine, world)
     if config.precision == "float8" and strategy != "ddp":
         raise ConfigError(
             f"precision float8 wants all weights on each rank, not strategy {strategy}: use "
             f"--precision bfloat16"
         )
-    size = _find_micro_batch(config, machine, world, previous, shards, is_exact)
-    return ResolvedRun(_changed(config, micro_batch_size=size), strategy, is_exact, shards)
+    is_exact = strategy == "ddp" and _reduces_exactly(config)
+    size = _find_micro_batch(config, machine, world, previous, strategy, is_exact)
+    return ResolvedRun(_changed(config, micro_batch_size=size), strategy, is_exact)
+
+
+def name_run(config: RunConfig, model: ModelConfig | None = None) -> RunConfig:
+    """The run with a name, from the time if it has none, and the settings of a model that a program
+    brings to it."""
+    name = config.name or datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    return _changed(config, name=name, model=model or config.model)
 
 
 def resolve_device(config: RunConfig, machine: Machine | None = None) -> RunConfig:
@@ -109,20 +129,11 @@ def with_vocabulary(config: RunConfig) -> RunConfig:
 
     Shards that cannot be read change nothing: training says what is wrong with them.
     """
-    if "vocab_size" in config.model.model_fields_set:
-        return config
     index = find_index(config.data.shards)
-    if index is None:
+    if index is None or "vocab_size" in config.model.model_fields_set:
         return config
     model = config.model.model_copy(update={"vocab_size": index.vocab_size})
     return _changed(config, model=model)
-
-
-def reduces_exactly(config: RunConfig) -> bool:
-    """Whether ranks that have all weights add gradients in one order, however many they are."""
-    if config.distributed.reduction == "auto":
-        return config.deterministic or config.device == "cpu"
-    return config.distributed.reduction == "exact"
 
 
 def planned_memory(config: RunConfig, memory_bytes: int) -> StepMemory:
@@ -141,36 +152,40 @@ def sequences_to_evaluate(config: RunConfig) -> int:
     return choose_micro_batch(memory, config.batch_size, num_bytes) or 1
 
 
-def _check(config: RunConfig) -> None:
+def _check(config: RunConfig, world: World) -> None:
     """Refuse settings that exclude each other."""
     model, schedule = config.model, config.schedule
+    if model.dropout and (world.size > 1 or config.distributed.recompute):
+        raise ConfigError(
+            f"model.dropout {model.dropout:g} needs one process and no distributed.recompute, for "
+            f"each process drops values in its own order"
+        )
     is_odd = model.d_model % float8.MULTIPLE or model.feed_forward_dim % float8.MULTIPLE
     if config.precision == "float8" and is_odd:
         raise ConfigError(
             f"precision float8 wants model.d_model and model.d_ff to be multiples of "
             f"{float8.MULTIPLE}: use --precision bfloat16"
         )
-    if config.minutes is not None:
-        for name in ("warmup", "decay"):
-            if getattr(schedule, f"{name}_steps"):
-                raise ConfigError(
-                    f"schedule.{name}_steps counts steps, and minutes gives the run a length in "
-                    f"time: use schedule.{name}_fraction"
-                )
+    if config.minutes is not None and (schedule.warmup_steps or schedule.decay_steps):
+        raise ConfigError(
+            "schedule.warmup_steps and decay_steps count steps, and minutes gives the run a length "
+            "in time: use schedule.warmup_fraction and decay_fraction"
+        )
 
 
-def _find_strategy(
-    config: RunConfig, machine: Machine, world: World, *, is_resumed: bool
-) -> Strategy:
+def _reduces_exactly(config: RunConfig) -> bool:
+    if config.distributed.reduction == "auto":
+        return config.deterministic or config.device == "cpu"
+    return config.distributed.reduction == "exact"
+
+
+def _find_strategy(config: RunConfig, machine: Machine, world: World) -> Strategy:
     wanted, reduction = config.distributed.strategy, config.distributed.reduction
     if wanted in ("fsdp", "hsdp") and not world.is_open:
-        if not is_resumed:
-            raise ConfigError(
-                f"distributed.strategy {wanted} divides the weights among processes, and there is "
-                f"one: start it with torchrun, or leave the strategy out"
-            )
-        _log.warning("one process holds all weights: strategy %s becomes ddp", wanted)
-        return "ddp"
+        raise ConfigError(
+            f"distributed.strategy {wanted} divides the weights among processes, and there is one: "
+            f"start it with torchrun, or set the strategy to auto"
+        )
     if wanted in ("fsdp", "hsdp") and reduction == "exact":
         raise ConfigError(
             f"distributed.strategy {wanted} adds gradients in the order of the backend: use "
@@ -195,7 +210,7 @@ def _find_micro_batch(
     machine: Machine,
     world: World,
     previous: RunConfig | None,
-    shards: int,
+    strategy: Strategy,
     is_exact: bool,
 ) -> int | None:
     """Sequences in memory at once: as given, as the resumed run had them where so many ranks can
@@ -208,6 +223,7 @@ def _find_micro_batch(
         fits = num_rows % previous.sequences_in_memory == 0 or takes_all_rows
         size = previous.micro_batch_size if fits else "auto"
     if size == "auto":
+        shards = {"ddp": 1, "fsdp": world.size, "hsdp": world.local_size}[strategy]
         memory = planned_memory(config, machine.memory_bytes).shard(shards)
         num_bytes = _rank_memory(machine, world)
         size = check_fits(memory, choose_micro_batch(memory, num_rows, num_bytes), num_bytes)

@@ -11,7 +11,7 @@ from typing import Any
 from groundup.config import flatten, load_settings, load_yaml
 from groundup.data.shards import ShardIndex, find_index
 from groundup.errors import ConfigError
-from groundup.runs.config import DataConfig, RunConfig, in_fractions
+from groundup.runs.config import RunConfig, in_fractions
 from groundup.runs.folder import RunFolder
 from groundup.training.machine import find_peak
 from groundup.training.recipe import GUESSED_UTILIZATION, choose_recipe
@@ -32,28 +32,19 @@ def make_config(
     """
     in_file = dict(flatten(load_yaml(file))) if file is not None else {}
     found = {} if source is None else settings_from(source)
-    # Where there are no shards to be read, training says what is wrong with them.
-    index = None if "model.vocab_size" in found else find_index(_find_shards(given, in_file))
-    if index is not None:
-        found |= {} if file is not None else _recipe_for(index, given)
-        found["model.vocab_size"] = index.vocab_size
-    base = {name: value for name, value in found.items() if name not in in_file}
-    values = {**base, **given}
+    if "model.vocab_size" not in found:
+        data = load_settings(RunConfig, file, given).data
+        # Where there are no shards to be read, training says what is wrong with them.
+        index = find_index(data.shards)
+        if index is not None:
+            found |= {} if file is not None else _recipe_for(index, given)
+            found["model.vocab_size"] = index.vocab_size
+    values = {name: value for name, value in found.items() if name not in in_file} | dict(given)
     if given.get("minutes") is not None and given.get("num_steps") is None:
-        steps = {name: values.get(name) for name in ("minutes", "epochs")}
         counted = load_settings(RunConfig, file, {**values, "minutes": None, "epochs": None})
-        values |= {**in_fractions(counted, given), **steps, "num_steps": None}
+        values |= in_fractions(counted, given)
+        values |= {"num_steps": None, "epochs": values.get("epochs")}
     return load_settings(RunConfig, file, values)
-
-
-def _find_shards(given: Mapping[str, Any], in_file: Mapping[str, Any]) -> Path:
-    """The folder of shards, or the first of a mix."""
-    mix = given.get("data.mix") or in_file.get("data.mix")
-    named = (name.removeprefix("data.mix.") for name in in_file if name.startswith("data.mix."))
-    first = next(iter(mix), None) if isinstance(mix, list | tuple) else next(named, None)
-    first = None if first is None else str(first).rpartition("=")[0] or str(first)
-    shards = given.get("data.shards") or in_file.get("data.shards")
-    return Path(str(shards or first or DataConfig().shards))
 
 
 def _recipe_for(index: ShardIndex, given: Mapping[str, Any]) -> dict[str, Any]:

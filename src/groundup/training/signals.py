@@ -38,13 +38,6 @@ class StopRequest:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._old_handlers.clear()
 
-    def outlast_termination(self) -> None:
-        """Let SIGTERM pass from now on: torchrun sends it to the ranks that are left when one is
-        lost, and they end by themselves once they have saved and said why."""
-        self.__exit__()
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.signal = signal.Signals(number)
         self.__exit__()

@@ -1,13 +1,10 @@
 """A new run that begins with the weights of another: what has to fit, and what is remembered."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from groundup.checkpoint import Checkpoint, CheckpointFolder, check_shapes
 from groundup.errors import CheckpointError, ConfigError
@@ -18,15 +15,8 @@ from groundup.tokenizer import Tokenizer
 
 # With a row for each token.
 _TABLES = ("token_embedding.weight", "lm_head.weight")
-# What decides nothing about the weights, or nothing about how they are to be read.
-_MAY_DIFFER = {
-    "vocab_size",
-    "context_length",
-    "embedding_scale",
-    "initialization",
-    "zero_outputs",
-    "dropout",
-}
+# Settings that change neither the weights nor how they are to be read.
+_MAY_DIFFER = ("vocab_size", "context_length", "initialization", "zero_outputs", "dropout")
 
 
 def settings_from(run: RunFolder) -> dict[str, Any]:
@@ -44,32 +34,44 @@ class Start:
     """The checkpoint that a run begins from, checked against the run's model and tokenizer."""
 
     folder: RunFolder
-    config: ModelConfig
     checkpoint: Checkpoint
     new_ids: tuple[int, ...]
     """The tokens that its tokenizer does not have."""
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], config: ModelConfig, tokenizer: Tokenizer) -> Start:
+    def open(
+        cls, path: str | os.PathLike[str], config: ModelConfig, tokenizer: Tokenizer
+    ) -> "Start":
         """The newest checkpoint of the run in `path`, for a run with this model and tokenizer.
 
         The context may differ, and the vocabulary be larger, if the ids that both have mean the
         same.
         """
         folder = RunFolder(path)
-        if not folder.has_run():
-            raise ConfigError(f"{path} is not a run folder: start from one with a config.yaml")
-        source = folder.read_config().model
-        _check_settings(path, source, config)
-        known = Tokenizer.load(folder.tokenizer_file)
-        _check_tokenizer(path, known, tokenizer)
+        source, known = folder.read_config().model, Tokenizer.load(folder.tokenizer_file)
+        theirs, ours = _decisive(source), _decisive(config)
+        found = [
+            f"model.{name} is {ours[name]} and there {value}"
+            for name, value in theirs.items()
+            if ours[name] != value
+        ]
+        if config.vocab_size < source.vocab_size:
+            found.append(f"model.vocab_size is {config.vocab_size}, below {source.vocab_size}")
+        ids = known.vocab.keys()
+        other = next((id for id in ids if tokenizer.vocab.get(id) != known.vocab[id]), None)
+        if other is not None:
+            found.append(f"the tokenizer has another token with the id {other}")
+        if found:
+            raise ConfigError(
+                f"the weights of {path} do not fit this run: {'; '.join(found)}. Use the settings "
+                f"of that run, and its tokenizer or one with more special tokens at its end"
+            )
         checkpoints = CheckpointFolder(folder.checkpoints)
         if not checkpoints.steps():
             raise CheckpointError(f"{path} has no checkpoint yet: train until one is written")
         checkpoint = checkpoints.newest()
         check_shapes(weight_shapes(source), checkpoint.model_shapes())
-        new_ids = tuple(sorted(tokenizer.vocab.keys() - known.vocab.keys()))
-        return cls(folder, source, checkpoint, new_ids)
+        return cls(folder, checkpoint, tuple(sorted(tokenizer.vocab.keys() - ids)))
 
     def lineage(self) -> dict[str, Any]:
         """For environment.json: which weights these are."""
@@ -90,7 +92,7 @@ class Start:
     def load_into(self, model: TransformerLM) -> None:
         """Copy the weights. New tokens begin as the mean of the others: one that nobody knows yet
         is an average token. Rows of ids that no token has stay as they are."""
-        own: dict[str, Tensor] = model.state_dict()
+        own = model.state_dict()
         for name, weight in self.checkpoint.model_state().items():
             target = own[name]
             target[: len(weight)].copy_(weight)
@@ -98,36 +100,11 @@ class Start:
                 target[list(self.new_ids)] = weight.mean(0).to(target)
 
 
-def _check_settings(path: str | os.PathLike[str], source: ModelConfig, config: ModelConfig) -> None:
-    theirs, ours = (
-        {
-            **one.model_dump(exclude=_MAY_DIFFER),
-            "d_ff": one.feed_forward_dim,
-            "num_kv_heads": one.key_value_heads,
-            "embedding_scale": one.input_scale,
-        }
-        for one in (source, config)
-    )
-    differing = [
-        f"model.{name} is {ours[name]} and there {value}"
-        for name, value in theirs.items()
-        if ours[name] != value
-    ]
-    if config.vocab_size < source.vocab_size:
-        differing.append(f"model.vocab_size is {config.vocab_size}, below {source.vocab_size}")
-    if differing:
-        raise ConfigError(
-            f"the weights of {path} do not fit this model: {'; '.join(differing)}. Use the "
-            f"settings of that run"
-        )
-
-
-def _check_tokenizer(path: str | os.PathLike[str], source: Tokenizer, tokenizer: Tokenizer) -> None:
-    vocab = tokenizer.vocab
-    for id, token in source.vocab.items():
-        if vocab.get(id) != token:
-            raise ConfigError(
-                f"the tokenizer differs from that of {path}: id {id} is {vocab.get(id)!r} and "
-                f"there {token!r}. Prepare the text with {path}/tokenizer.json, or a copy "
-                f"with more special tokens at its end"
-            )
+def _decisive(config: ModelConfig) -> dict[str, Any]:
+    """The settings of a model that its weights depend on, defaults by rule filled in."""
+    return {
+        **config.model_dump(exclude={*_MAY_DIFFER, "embedding_scale"}),
+        "d_ff": config.feed_forward_dim,
+        "num_kv_heads": config.key_value_heads,
+        "embedding_scale": config.input_scale,
+    }

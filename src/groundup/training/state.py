@@ -8,6 +8,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from groundup.checkpoint import (
@@ -21,8 +22,9 @@ from groundup.checkpoint import (
 from groundup.distributed.reduction import Accumulated, Reduction
 from groundup.errors import CheckpointError, GroundupError
 from groundup.model import TransformerLM
-from groundup.nn.adapters import adapted_state, merge_adapters, with_torch_names
+from groundup.nn.adapters import adapted_state, with_torch_names
 from groundup.optim.base import Optimizer
+from groundup.runs.config import RunConfig
 
 if TYPE_CHECKING:
     from groundup.distributed.sharding import LocalParameters
@@ -65,11 +67,6 @@ class TrainingState:
         """The latest step that changed the weights: what a checkpoint is a state of."""
         return self.step - self.num_skipped_in_row
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether the weights are those of one step, all of them here: no update is half done."""
-        return self.local is None and not self.optimizer.is_moving
-
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
         """Within it the weights are their averages, if the optimizer keeps any.
@@ -97,20 +94,6 @@ class TrainingState:
         if self.best_validation_loss is None or loss < self.best_validation_loss:
             self.best_validation_loss = loss
 
-    def whole_model(self) -> TransformerLM:
-        """The model, or where ranks share the weights a copy of all of them in the memory of the
-        first rank's host; all ranks ask for it, and the others have no use for what they get."""
-        if self.local is None:
-            return self.model
-        from groundup.distributed.sharding import whole_weights
-
-        weights = whole_weights(adapted_state(self.model), self.reduction.world)
-        if not self.reduction.world.is_first:
-            return self.model
-        copy = TransformerLM.from_config(self.model.config, device="cpu")
-        copy.load_state_dict(merge_adapters(weights))
-        return copy
-
     def optimizer_state(self) -> dict[str, Any]:
         """What a checkpoint holds of the optimizer."""
         if self.local is None:
@@ -119,13 +102,12 @@ class TrainingState:
 
     def counters(self) -> dict[str, Any]:
         """The JSON part of a checkpoint at `last_good_step`: skipped steps behind it are undone."""
-        clock = {"clock": self.clock} if self.clock else {}
         return {
             "tokens": self.tokens - self.num_skipped_in_row * self.tokens_per_step,
             "num_skipped": self.num_skipped - self.num_skipped_in_row,
             **{name: getattr(self, name) for name in _METRICS},
             "wall_seconds": self.wall_seconds,
-            **clock,
+            **({"clock": self.clock} if self.clock else {}),
             "random": self.random_state or capture_random_state(self.model.device),
         }
 
@@ -133,7 +115,16 @@ class TrainingState:
         """Become what the checkpoint was made of."""
         groups = self.optimizer.param_groups
         options = [{k: v for k, v in group.items() if k != "params"} for group in groups]
-        restore_optimizer(self.optimizer, self._restore_model(checkpoint))
+        if self.local is None:
+            restore_model(self.model, with_torch_names(checkpoint.adapted_state()))
+            optimizer_state = checkpoint.optimizer_state()
+        else:
+            from groundup.checkpoint.sharded import load_into
+
+            place = self.local.place_for(self.optimizer)
+            group = self.reduction.world.host_group
+            optimizer_state = load_into(checkpoint, adapted_state(self.model), place, group)
+        restore_optimizer(self.optimizer, optimizer_state)
         # The settings decide over learning rate and weight decay, also where they have changed.
         for group, own in zip(self.optimizer.param_groups, options, strict=True):
             group.update(own)
@@ -143,7 +134,6 @@ class TrainingState:
                 state.pop("average", None)
         counters = checkpoint.state
         self.step = checkpoint.step
-        self.num_skipped_in_row = 0
         try:
             self.tokens = int(counters["tokens"])
             self.num_skipped = int(counters["num_skipped"])
@@ -158,16 +148,19 @@ class TrainingState:
                 f"resumed"
             ) from error
 
-    def _restore_model(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        """The weights become the checkpoint's; gives its state of the optimizer."""
-        if self.local is None:
-            restore_model(self.model, with_torch_names(checkpoint.adapted_state()))
-            return checkpoint.optimizer_state()
-        from groundup.checkpoint.sharded import load_into
 
-        place = self.local.place_for(self.optimizer)
-        group = self.reduction.world.host_group
-        return load_into(checkpoint, adapted_state(self.model), place, group)
+def open_checkpoints(config: RunConfig, path: Path, is_sharded: bool) -> CheckpointFolder:
+    """Where the run's checkpoints are, and how they are written."""
+    settings = config.checkpoints
+    if not is_sharded:
+        return CheckpointFolder(path, settings.keep_last, settings.keep_best)
+    from torch import distributed
+
+    from groundup.checkpoint.sharded import ShardedFolder
+
+    # The thread that writes must not come between what others say in a group of theirs.
+    group = distributed.new_group(backend="gloo")
+    return ShardedFolder(path, settings.keep_last, settings.keep_best, group=group)
 
 
 class Saver:
@@ -185,72 +178,48 @@ class Saver:
         saved_step: int | None = None,
     ) -> None:
         self._checkpoints = checkpoints
-        self._settings = settings
         self._sync_metrics = sync_metrics
-        self._saved_step = saved_step
-        self._failure: OSError | None = None
-        # Of a checkpoint that is being written: its step, and the one that it follows.
-        self._begun: tuple[int, int | None] | None = None
+        self._settings = settings
+        self._failure: str | None = None
+        # The step that was saved, maybe in the background, and the one before it.
+        self._step = self._kept = saved_step
         # Kept for a save that is tried again.
-        self._metric: tuple[int, float] | None = None
+        self._metrics: dict[int, float] = {}
 
     def save(self, state: TrainingState, metric: float | None = None) -> None:
         """Save the state after its last good step; a failure is logged and remembered."""
-        self._finish()
+        self._attempt(self._checkpoints.finish)
         step = state.last_good_step
         if metric is not None:
-            self._metric = step, metric
-        elif self._metric is not None and self._metric[0] == step:
-            metric = self._metric[1]
-        if step == self._saved_step:
-            return
-        try:
-            # A resume takes the records up to its checkpoint from the file, so they come first.
-            self._checkpoints.prepare(self._sync_metrics)
-            self._checkpoints.save(
-                step,
-                adapted_state(state.model),
-                state.optimizer_state(),
-                {**state.counters(), "settings": self._settings},
-                metric,
-            )
-            self._begun = step, self._saved_step
-            self._saved_step, self._failure = step, None
-        except OSError as error:
-            self._fail(step, error)
+            self._metrics = {step: metric}
+        if step != self._step:
+            self._kept, self._step, self._failure = self._step, step, None
+            self._attempt(lambda: self._write(state, step))
 
     def check(self) -> None:
         """Raise if the latest checkpoint could not be written."""
-        self._finish()
+        self._attempt(self._checkpoints.finish)
         if self._failure is not None:
-            raise GroundupError(
-                f"the last checkpoint could not be written: {_reason(self._failure)}; "
-                f"{self._describe_kept()}. Free some space and continue with --resume"
-            ) from self._failure
+            raise GroundupError(f"{self._failure}. Free some space and continue with --resume")
 
-    def _finish(self) -> None:
-        """Wait for a checkpoint that is being written."""
-        try:
-            self._checkpoints.finish()
-        except OSError as error:
-            assert self._begun is not None
-            step, self._saved_step = self._begun
-            self._fail(step, error)
-
-    def _fail(self, step: int, error: OSError) -> None:
-        self._failure = error
-        _log.error(
-            "no checkpoint of step %d: %s; %s, and the next one is tried in its time",
+    def _write(self, state: TrainingState, step: int) -> None:
+        # A resume takes the records up to its checkpoint from the file, so they come first.
+        self._checkpoints.prepare(self._sync_metrics)
+        self._checkpoints.save(
             step,
-            _reason(error),
-            self._describe_kept(),
+            adapted_state(state.model),
+            state.optimizer_state(),
+            {**state.counters(), "settings": self._settings},
+            self._metrics.get(step),
         )
 
-    def _describe_kept(self) -> str:
-        step = self._saved_step
-        return "there is no earlier one" if step is None else f"the one of step {step} is kept"
-
-
-def _reason(error: OSError) -> str:
-    reason = error.strerror or str(error) or type(error).__name__
-    return f"{error.filename}: {reason}" if error.filename else reason
+    def _attempt(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except OSError as error:
+            found = "there is no earlier one"
+            if self._kept is not None:
+                found = f"the one of step {self._kept} is kept"
+            self._failure = f"no checkpoint of step {self._step} can be written: {error}; {found}"
+            _log.error(self._failure)
+            self._step = self._kept

@@ -11,10 +11,8 @@ from torch import Tensor
 
 from groundup.data.batches.loader import Batch
 from groundup.distributed.process_group import ALONE, World
-from groundup.distributed.reduction import Accumulated, Reduction
 from groundup.model import TransformerLM
 from groundup.nn.linear_cross_entropy import linear_cross_entropy
-from groundup.optim.base import Optimizer
 from groundup.optim.build import average_decay, set_learning_rates
 from groundup.optim.clipping import clip_scale
 from groundup.optim.schedules import learning_rate_factor
@@ -22,6 +20,7 @@ from groundup.runs.config import RunConfig
 from groundup.training.clock import Tick
 from groundup.training.execution import autocast
 from groundup.training.overrides import Loss
+from groundup.training.state import TrainingState
 
 # The part of a run over which `multi_token_weight` falls to 0.
 _MULTI_TOKEN_PART = 0.6
@@ -38,13 +37,7 @@ class StepResult:
     gradient_norm: float
     """Before clipping."""
     is_skipped: bool
-
-    @property
-    def reason(self) -> str:
-        """Why the step was skipped."""
-        values = {"loss": self.loss, "gradient norm": self.gradient_norm}
-        bad = [f"the {name} is {value}" for name, value in values.items() if value - value != 0.0]
-        return " and ".join(bad)
+    """Whether one of them was not finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +48,18 @@ class QueuedStep:
     learning_rate: float
     _result: Tensor
     _arrived: torch.cuda.Event | None
+
+    @classmethod
+    def of(cls, tick: Tick, learning_rate: float, result: Tensor) -> "QueuedStep":
+        """Send the result on its way to the host."""
+        if result.device.type != "cuda":
+            return cls(tick, learning_rate, result.cpu(), None)
+        # A copy to pinned memory and an event behind it: reading waits for this step alone, not for
+        # the ones queued since.
+        on_host = result.to("cpu", non_blocking=True)
+        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        arrived.record(torch.cuda.current_stream(result.device))
+        return cls(tick, learning_rate, on_host, arrived)
 
     def read(self) -> StepResult:
         """Wait for the result, if need be."""
@@ -73,42 +78,28 @@ class Step:
     the EMA of a timed run) is then read from tensors on the device.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        model: TransformerLM,
-        optimizer: Optimizer,
-        reduction: Reduction | None = None,
-        loss: Loss | None = None,
-        *,
-        can_record: bool = True,
-    ) -> None:
+    def __init__(self, config: RunConfig, state: TrainingState, loss: Loss | None = None) -> None:
         """loss: the mean loss of a model, inputs and targets, instead of the cross-entropy."""
         self._config = config
-        self._model = model
-        self._optimizer = optimizer
-        self._reduction = reduction or Accumulated()
+        self._model = state.model
+        self._optimizer = state.optimizer
+        self._reduction = state.reduction
         self._loss = loss
-        self._later_weight: Tensor | None = None
-        if config.multi_token_weight:
-            self._later_weight = torch.zeros((), device=model.device)
-        is_cuda = model.device.type == "cuda"
+        device = state.model.device
+        is_cuda = device.type == "cuda"
+        self._later_weight = torch.zeros((), device=device) if config.multi_token_weight else None
         self._average_decay: Tensor | None = None
         if is_cuda and config.minutes is not None and config.optimizer.average_over is not None:
-            self._average_decay = torch.zeros((), device=model.device)
-        for group in optimizer.param_groups:
+            self._average_decay = torch.zeros((), device=device)
+        for group in state.optimizer.param_groups:
             # A number and a tensor round differently, and a recorded step can only read a tensor:
             # with numbers in the plain steps a resumed run would have other bits.
             if is_cuda and not isinstance(group["lr"], Tensor):
-                group["lr"] = torch.tensor(float(group["lr"]), device=model.device)
-        # Conversations have as many targets as there are answers, and a graph has one shape.
-        self._is_recorded = (
-            is_cuda
-            and can_record
-            and config.cuda_graph
-            and not config.tuning.chats
-            and self._reduction.world.size == 1
-        )
+                group["lr"] = torch.tensor(float(group["lr"]), device=device)
+        # What gathers weights cannot be recorded. Conversations have as many targets as there are
+        # answers, and a graph has one shape.
+        is_alone = state.local is None and state.reduction.world.size == 1
+        self._is_recorded = is_cuda and is_alone and config.cuda_graph and not config.tuning.chats
         self._num_plain = 0
         self._graph: torch.cuda.CUDAGraph | None = None
         self._batch: Batch
@@ -118,13 +109,13 @@ class Step:
         rate = self._set_numbers(tick)
         if not self._is_recorded or self._num_plain < _PLAIN_STEPS:
             self._num_plain += 1
-            return _queue_result(tick, rate, self._compute(batch))
+            return QueuedStep.of(tick, rate, self._compute(batch))
         if self._graph is None:
             self._graph = self._record(batch)
         self._batch.inputs.copy_(batch.inputs)
         self._batch.targets.copy_(batch.targets)
         self._graph.replay()
-        return _queue_result(tick, rate, self._result)
+        return QueuedStep.of(tick, rate, self._result)
 
     def _set_numbers(self, tick: Tick) -> float:
         """Set what depends on how far the run is; gives the learning rate."""
@@ -209,15 +200,3 @@ def count_targets(batch: Batch, world: World = ALONE) -> int | Tensor:
         return batch.targets.numel() * world.size
     count = (batch.targets >= 0).sum()
     return count if world.size == 1 else sum(world.gather(int(count)))
-
-
-def _queue_result(tick: Tick, rate: float, result: Tensor) -> QueuedStep:
-    """Send the result on its way to the host."""
-    if result.device.type != "cuda":
-        return QueuedStep(tick, rate, result.cpu(), None)
-    # A copy to pinned memory and an event behind it: reading waits for this step alone, not for
-    # the ones queued since.
-    on_host = result.to("cpu", non_blocking=True)
-    arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    arrived.record(torch.cuda.current_stream(result.device))
-    return QueuedStep(tick, rate, on_host, arrived)

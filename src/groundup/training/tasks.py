@@ -5,7 +5,6 @@ the sum per character of the choice, which are `acc`, `acc_bytes` and `acc_norm`
 lm-evaluation-harness. No random state is touched.
 """
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -18,12 +17,10 @@ import numpy.typing as npt
 import torch
 
 from groundup.data.batches.order import sliding_windows
-from groundup.data.tasks import Task, read_tasks
-from groundup.distributed.process_group import ALONE, World
+from groundup.data.tasks import Task
 from groundup.errors import ConfigError, DataError
 from groundup.model import TransformerLM
-from groundup.runs.config import RunConfig
-from groundup.runtime import Progress
+from groundup.runtime import Progress, count_of
 from groundup.text_files import END_OF_TEXT, DocumentBatch
 from groundup.tokenizer import Tokenizer
 from groundup.training.evaluation import Autocast, Evaluation, token_bytes
@@ -34,24 +31,13 @@ Numbers = npt.NDArray[np.float64]
 _NORMAL_95 = 1.959963984540054
 # Logits that are held at once; their softmax takes as much again.
 _MOST_LOGITS = 1 << 24
-# Fewer ids at once keep no device busy, and without gradients so many always fit.
-_LEAST_BATCH_TOKENS = 2048
 
 
 class Row(NamedTuple):
-    """Ids of which the last few are predicted, in one forward pass."""
+    """Ids of which the last few are predicted."""
 
     ids: npt.NDArray[Any]
     num_predicted: int
-
-
-@dataclass(frozen=True)
-class TextEvaluation:
-    """The results on some documents, and how much of them was predicted."""
-
-    evaluation: Evaluation
-    num_documents: int
-    num_bytes: int
 
 
 @dataclass(frozen=True)
@@ -86,145 +72,87 @@ class TaskScore:
     per_character: Accuracy
 
 
-def build_tasks(
-    config: RunConfig, tokenizer: Tokenizer, begin_id: int | None, world: World = ALONE
-) -> "TaskEvaluator | None":
-    """The tasks that a run's settings name, if any. `begin_id` is what ends documents of the data;
-    else it is <|endoftext|>."""
-    if not config.evaluation.tasks:
-        return None
-    if begin_id is None:
-        begin_id = tokenizer.special_tokens.get(END_OF_TEXT)
-    length = config.model.context_length
-    num_sequences = config.evaluation.batch_size or config.sequences_in_memory
-    return TaskEvaluator(
-        read_tasks(config.evaluation.tasks),
-        tokenizer,
-        length,
-        begin_id=begin_id,
-        batch_tokens=batch_tokens_of(num_sequences, length),
-        world=world,
-    )
+def score_task(
+    model: TransformerLM,
+    tokenizer: Tokenizer,
+    task: Task,
+    *,
+    begin_id: int | None,
+    batch_tokens: int,
+    autocast: Autocast = nullcontext,
+    progress: Progress | None = None,
+) -> TaskScore:
+    """How often the right choice is the likeliest; it counts 1/k in a k-way tie.
+
+    begin_id: stands before a choice that has no context.
+    batch_tokens: how many ids to compute at once.
+    progress: is told how many rows are done.
+    """
+    right, num_cut = np.zeros(3), 0
+    texts = list(_encode(task, tokenizer, begin_id))
+    found = choice_likelihoods(model, texts, batch_tokens, autocast, progress)
+    for question, rows, values in zip(task.questions, texts, found, strict=True):
+        num_cut += any(len(row.ids) > model.config.context_length + 1 for row in rows)
+        num_bytes = np.array([len(choice.encode()) for choice in question.choices])
+        num_characters = np.array([len(choice) for choice in question.choices])
+        for index, numbers in enumerate((values, values / num_bytes, values / num_characters)):
+            is_best = numbers == numbers.max()
+            is_finite = np.isfinite(numbers).all()
+            right[index] += is_best[question.answer] / is_best.sum() if is_finite else math.nan
+    count = len(task.questions)
+    accuracies = [Accuracy(float(number) / count, count) for number in right]
+    return TaskScore(task.name, count, num_cut, task.chance, *accuracies)
 
 
-class TaskEvaluator:
-    """Asks the same questions each time. Texts are encoded once, and equal ones computed once, so
-    that equal choices are equally likely to the last bit. Ranks share the work."""
-
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        tokenizer: Tokenizer,
-        context_length: int,
-        *,
-        begin_id: int | None,
-        batch_tokens: int,
-        world: World = ALONE,
-    ) -> None:
-        """context_length: of the model; a longer context loses its beginning.
-        begin_id: stands before a choice that has no context.
-        batch_tokens: how many ids to compute at once.
-        """
-        self._tasks = tasks
-        self._batch_tokens = batch_tokens
-        self._world = world
-        self._rows: list[Row] = []
-        # Of each row, the number of the text that it is a part of.
-        self._owners: list[int] = []
-        self._num_cut: list[int] = []
-        self._texts: list[list[list[int]]] = []
-        numbers: dict[tuple[bytes, int], int] = {}
-        for task in tasks:
-            encoded = list(_encode(task, tokenizer, begin_id))
-            self._num_cut.append(
-                sum(any(len(ids) > context_length + 1 for ids, _ in texts) for texts in encoded)
-            )
-            for text in itertools.chain.from_iterable(encoded):
-                key = (text.ids.tobytes(), text.num_predicted)
-                if key not in numbers:
-                    rows = list(rows_of(*text, context_length))
-                    self._owners += [len(numbers)] * len(rows)
-                    self._rows += rows
-                    numbers[key] = len(numbers)
-            self._texts.append(
-                [[numbers[ids.tobytes(), count] for ids, count in texts] for texts in encoded]
-            )
-        self._num_texts = len(numbers)
-
-    def __call__(
-        self,
-        model: TransformerLM,
-        autocast: Autocast = nullcontext,
-        progress: Progress | None = None,
-    ) -> list[TaskScore]:
-        """The results on each task; `progress` is told how many texts are done."""
-        found = self.likelihoods(model, autocast, progress)
-        return [_score(*parts) for parts in zip(self._tasks, found, self._num_cut, strict=True)]
-
-    def likelihoods(
-        self,
-        model: TransformerLM,
-        autocast: Autocast = nullcontext,
-        progress: Progress | None = None,
-    ) -> list[list[Numbers]]:
-        """Of each task, of each question, the sum of log-probabilities of every choice."""
-        found = log_likelihoods(
-            model,
-            self._rows,
-            batch_tokens=self._batch_tokens,
-            autocast=autocast,
-            progress=progress,
-            world=self._world,
-        )
-        likelihoods = np.zeros(self._num_texts)
-        np.add.at(likelihoods, self._owners, found)
-        return [[likelihoods[numbers] for numbers in texts] for texts in self._texts]
-
-
-def batch_tokens_of(num_sequences: int, context_length: int) -> int:
-    """How many ids to compute at once where evaluations have so many sequences at once."""
-    return max(_LEAST_BATCH_TOKENS, num_sequences * context_length)
-
-
-def rows_of(ids: npt.NDArray[Any], num_predicted: int, context_length: int) -> Iterator[Row]:
-    """The rows that predict the last `num_predicted` of some ids, see `sliding_windows`."""
-    for begin, end, count in sliding_windows(len(ids), num_predicted, context_length):
-        yield Row(ids[begin:end], count)
+def choice_likelihoods(
+    model: TransformerLM,
+    questions: Sequence[Sequence[Row]],
+    batch_tokens: int,
+    autocast: Autocast = nullcontext,
+    progress: Progress | None = None,
+) -> list[Numbers]:
+    """Of each question, the sum of log-probabilities of every choice. Equal texts are computed
+    once, so that equal choices are equally likely to the last bit."""
+    numbers: dict[tuple[bytes, int], int] = {}
+    rows: list[Row] = []
+    # Of each row, the number of the text that it is a part of.
+    owners: list[int] = []
+    for text in (text for texts in questions for text in texts):
+        key = text.ids.tobytes(), text.num_predicted
+        if key not in numbers:
+            parts = list(_rows_of(*text, model.config.context_length))
+            owners += [len(numbers)] * len(parts)
+            rows += parts
+            numbers[key] = len(numbers)
+    found = np.bincount(owners, log_likelihoods(model, rows, batch_tokens, autocast, progress))
+    return [
+        np.array([found[numbers[ids.tobytes(), count]] for ids, count in texts])
+        for texts in questions
+    ]
 
 
 @torch.no_grad()
 def log_likelihoods(
     model: TransformerLM,
     rows: Sequence[Row],
-    *,
     batch_tokens: int,
     autocast: Autocast = nullcontext,
     progress: Progress | None = None,
-    world: World = ALONE,
 ) -> Numbers:
     """The sum of ln p of what each row, at most context_length + 1 ids, predicts. Rows of about the
     same length are computed together."""
     order = sorted(range(len(rows)), key=lambda index: -len(rows[index].ids))
-    batches = []
-    while order:
-        size = max(1, batch_tokens // (len(rows[order[0]].ids) - 1))
-        batches.append(order[:size])
-        order = order[size:]
     result = np.zeros(len(rows))
-    num_done = 0
+    done = 0
     with autocast(), not_compiled():
-        for first in range(0, len(batches), world.size):
-            # Ranks may share the weights and have to compute at once, also for nothing.
-            together = batches[first : first + world.size]
-            batch = together[min(world.rank, len(together) - 1)]
-            values = _batch_likelihoods(model, [rows[index] for index in batch])
-            if world.rank < len(together):
-                result[batch] = values
-            num_done += sum(map(len, together))
+        while done < len(order):
+            size = max(1, batch_tokens // (len(rows[order[done]].ids) - 1))
+            batch = order[done : done + size]
+            result[batch] = _batch_likelihoods(model, [rows[index] for index in batch])
+            done += len(batch)
             if progress is not None:
-                progress(num_done, len(rows))
-    parts: list[Numbers] = world.gather(result)
-    return parts[0] if len(parts) == 1 else np.sum(parts, axis=0)
+                progress(done, len(rows))
+    return result
 
 
 def evaluate_documents(
@@ -235,8 +163,9 @@ def evaluate_documents(
     begin_id: int | None,
     batch_tokens: int,
     autocast: Autocast = nullcontext,
-) -> TextEvaluation:
-    """loss = mean -ln p(token | those before it in its document), every token predicted once.
+) -> tuple[Evaluation, int]:
+    """loss = mean -ln p(token | those before it in its document), every token predicted once; and
+    the number of documents.
 
     begin_id: stands before each document; without one its first token is not predicted.
     """
@@ -248,18 +177,22 @@ def evaluate_documents(
         rows: list[Row] = []
         for begin, end in pairwise(offsets):
             document = np.concatenate([first, ids[begin:end]])
-            rows += rows_of(document, len(document) - 1, model.config.context_length)
+            rows += _rows_of(document, len(document) - 1, model.config.context_length)
             num_tokens += len(document) - 1
             num_bytes += int(sizes[document[1:]].sum())
         num_documents += len(batch.bounds)
-        nats -= log_likelihoods(model, rows, batch_tokens=batch_tokens, autocast=autocast).sum()
+        nats -= log_likelihoods(model, rows, batch_tokens, autocast).sum()
     if not num_tokens:
-        reason = "the files hold no document"
-        if num_documents:
-            reason = f"each document is one token, and the tokenizer has no {END_OF_TEXT}"
-        raise DataError(f"there is no token to predict: {reason}; give more text")
-    evaluation = Evaluation.of(float(nats), num_tokens, num_bytes)
-    return TextEvaluation(evaluation, num_documents, num_bytes)
+        raise DataError(
+            f"there is no token to predict in {count_of(num_documents, 'document')}: give more text"
+        )
+    return Evaluation.of(float(nats), num_tokens, num_bytes), num_documents
+
+
+def _rows_of(ids: npt.NDArray[Any], num_predicted: int, context_length: int) -> Iterator[Row]:
+    """The rows that predict the last `num_predicted` of some ids, each in one forward pass."""
+    for begin, end, count in sliding_windows(len(ids), num_predicted, context_length):
+        yield Row(ids[begin:end], count)
 
 
 def _batch_likelihoods(model: TransformerLM, rows: Sequence[Row]) -> Numbers:
@@ -302,23 +235,3 @@ def _encode(task: Task, tokenizer: Tokenizer, begin_id: int | None) -> Iterator[
                 )
             texts.append(Row(own, num_predicted))
         yield texts
-
-
-def _score(task: Task, likelihoods: list[Numbers], num_cut: int) -> TaskScore:
-    right = np.zeros(3)
-    for question, values in zip(task.questions, likelihoods, strict=True):
-        num_bytes = np.array([len(choice.encode()) for choice in question.choices])
-        num_characters = np.array([len(choice) for choice in question.choices])
-        compared = (values, values / num_bytes, values / num_characters)
-        right += [_fraction_right(numbers, question.answer) for numbers in compared]
-    count = len(task.questions)
-    accuracies = [Accuracy(float(number) / count, count) for number in right]
-    return TaskScore(task.name, count, num_cut, task.chance, *accuracies)
-
-
-def _fraction_right(values: Numbers, answer: int) -> float:
-    """1 if the answer is the likeliest; it scores 1/k in a k-way tie."""
-    if not np.isfinite(values).all():
-        return math.nan
-    is_best = values == values.max()
-    return float(is_best[answer] / is_best.sum())

@@ -1,8 +1,5 @@
-"""Tuning a trained model on conversations: what differs from training on shards.
-
-The loop, the step and the files of a run are the same; here are its settings, the data and the
-adapters.
-"""
+"""Tuning a trained model on conversations: settings, data and adapters. The loop, the step and the
+files of a run are the same as when it trains on shards."""
 
 import logging
 from collections.abc import Collection, Mapping
@@ -46,22 +43,20 @@ _log = logging.getLogger(__name__)
 def tuning_config(source: RunFolder, given: Mapping[str, Any], epochs: float = 3.0) -> RunConfig:
     """The settings of a run that tunes another one.
 
-    source: the run to begin with.
     given: what a person chose, by dotted name; tuning.chats and name among it.
     """
     values = settings_from(source)
-    template = given.get("tuning.template")
-    tokenizer = with_template(Tokenizer.load(source.tokenizer_file), template)
+    tokenizer = with_template(Tokenizer.load(source.tokenizer_file), given.get("tuning.template"))
     if tokenizer.vocab_size > values["model.vocab_size"]:
         # Matmuls on GPUs want rows of 16 bytes.
         values["model.vocab_size"] = -(-tokenizer.vocab_size // 8) * 8
     rate = _LEARNING_RATE * min(1.0, _WIDTH / values["model.d_model"]) ** _WIDTH_POWER
     if given.get("tuning.lora_rank") is not None:
         rate *= _ADAPTER_FACTOR
-    has_length = any(given.get(name) is not None for name in ("num_steps", "minutes"))
-    length = {} if has_length else {"epochs": epochs}
-    rates = {"optimizer.learning_rate": float(f"{rate:.1e}")}
-    merged = {**_DEFAULTS, **rates, **length, **values, **given, "start_from": source.path}
+    values["optimizer.learning_rate"] = float(f"{rate:.1e}")
+    if given.get("num_steps") is None and given.get("minutes") is None:
+        values["epochs"] = epochs
+    merged = {**_DEFAULTS, **values, **given, "start_from": source.path}
     return load_settings(RunConfig, None, merged)
 
 
@@ -97,29 +92,24 @@ def open_conversations(
     config: RunConfig, tokenizer: Tokenizer
 ) -> tuple[PackedRows, PackedRows | None, DataIds]:
     """The rows of a run for training, those held out, and what they are; the log says so."""
-    names = ", ".join(map(str, config.tuning.chats))
     found, train, validation = read_conversation_rows(config, tokenizer)
     num_ids = {"train": train.num_ids}
-    if validation is None:
-        _log.warning("%s: no conversation is held out, so there is no validation loss", names)
-    else:
+    if validation is not None:
         num_ids["validation"] = validation.num_ids
     _log.info(
-        "%s for training and %d for validation, %d%% of their tokens in answers; %s, %d%% full",
+        "%s for training and %d for validation; %s",
         count_of(train.num_conversations, "conversation"),
         0 if validation is None else validation.num_conversations,
-        round(100 * float(found.is_answer.mean())),
         count_of(train.num_rows, "row"),
-        round(100 * train.fill_fraction),
     )
     if found.num_cut:
         _log.warning(
-            "cut at the context of %d tokens: %s, of which %d with no answer before the cut are "
-            "left out; a larger --context-length keeps them whole",
+            "cut at the context of %d tokens, or left out where no answer is left: %s; a larger "
+            "--context-length keeps them whole",
             config.model.context_length,
             count_of(found.num_cut, "conversation"),
-            found.num_dropped,
         )
+    names = ", ".join(map(str, config.tuning.chats))
     ids = DataIds(names, found.content_id, tokenizer.id, tokenizer.vocab_size, num_ids)
     return train, validation, ids
 
