@@ -116,16 +116,3 @@ def test_a_bare_install_encodes_trains_generates_and_serves(
         finally:
             server.terminate()
             server.communicate()
-
-
-def test_what_an_extra_is_for_names_it(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("stories.parquet").write_bytes(b"PAR1")
-    missing = names_missing_from_a_bare_install(repository)
-    words = "tokenizer train stories.parquet --vocab-size 300 --out tokenizer.json"
-    with start(missing, words) as process:
-        _, err = process.communicate()
-    assert process.returncode != 0 and "Traceback" not in err
-    assert "error: reading .parquet files needs" in err and "groundup[parquet]" in err

@@ -1,7 +1,6 @@
 """The numbers in the README and in docs/benchmarks.md are those of the results."""
 
 import importlib.util
-import json
 import types
 from pathlib import Path
 from typing import Any
@@ -90,15 +89,3 @@ def test_a_rival_with_another_output_shows_no_number_and_one_with_less_text_says
     tool.HIGHLIGHTS = [("file", "array.cold", "Encode")]
     table = tool.render_highlights([{**changed, "file": "file"}])
     assert "| Encode | **99.0 MB/s, 51.3% MFU** | 66.0 MB/s, near | 1.50x |" in table
-
-
-def test_results_are_in_order_and_quick_ones_refused(
-    tool: types.ModuleType, tmp_path: Path
-) -> None:
-    names = ["tokenizer_encoding", "train_step_cpu", "train_step_cuda"]
-    for name in reversed(names):
-        (tmp_path / f"{name}.json").write_text(json.dumps({**result(), "benchmark": name}))
-    assert [one["benchmark"] for one in tool.read_results(tmp_path)] == names
-    (tmp_path / "a.json").write_text(json.dumps({**result(), "quick": True}))
-    with pytest.raises(SystemExit, match="--quick"):
-        tool.read_results(tmp_path)

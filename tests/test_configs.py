@@ -6,7 +6,6 @@ import pytest
 
 from groundup.config import load_settings, save_yaml
 from groundup.model.config import preset
-from groundup.planner.parameters import count_parameters
 from groundup.runs.config import RunConfig
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
@@ -30,13 +29,6 @@ def test_settings_files_load_and_survive_a_round_trip(path: Path, tmp_path: Path
 @pytest.mark.parametrize("path", TRAIN_CONFIGS, ids=lambda path: path.stem)
 def test_runs_are_named_after_their_file(path: Path) -> None:
     assert load_settings(RunConfig, path).name == path.stem
-
-
-def test_the_tinystories_recipe_is_the_classic_one() -> None:
-    config = load_settings(RunConfig, CONFIGS / "train" / "tinystories.yaml")
-    assert config.model == preset("tinystories")
-    assert config.num_steps * config.tokens_per_step == 327_680_000
-    assert sum(count_parameters(config.model).values()) == 22_696_448
 
 
 def test_the_quickstart_settings_are_those_of_its_preset() -> None:

@@ -9,7 +9,6 @@ import shlex
 import shutil
 import subprocess
 import tomllib
-import types
 from pathlib import Path
 
 import pytest
@@ -124,14 +123,6 @@ def test_the_quickstart_lists_all_extras() -> None:
     assert set(re.findall(r"`(\w+)`", first)) == set(project["optional-dependencies"])
 
 
-def load_tool(name: str) -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location(name, REPOSITORY / "tools" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def readme_tree() -> dict[str, set[str]]:
     """The entries that the README's tree shows, by folder: the root and src/groundup."""
     (tree,) = (b for b in blocks(REPOSITORY / "README.md", "text") if "Makefile" in b)
@@ -176,24 +167,8 @@ def test_links_between_documents_lead_somewhere() -> None:
                 assert (page.parent / target).exists(), f"{page_name(page)} links to {target}"
 
 
-@pytest.mark.parametrize("name", ["playground", "runs", "tokenizer"])
-def test_the_readme_shows_the_pages_of_the_server(name: str) -> None:
-    picture = f"docs/images/{name}.png"
-    assert f"]({picture})" in (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    assert (REPOSITORY / picture).read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-
-
 def test_a_visitor_finishes_the_readme() -> None:
     assert len((REPOSITORY / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
-
-
-def test_prose_wraps_at_a_hundred_characters() -> None:
-    for page in PAGES:
-        # Tables and code are as long as they are, and so is what a program wrote.
-        prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
-        lines = [line for line in prose.splitlines() if not line.lstrip().startswith("|")]
-        is_generated = "experiments" in page.parts or page.stem == "benchmarks"
-        assert is_generated or max(map(len, lines)) <= 100, page_name(page)
 
 
 def test_the_architecture_page_shows_the_table_of_the_layering_test() -> None:

@@ -5,6 +5,7 @@ a matter of speed, not of permission.
 """
 
 import ast
+import graphlib
 import re
 import subprocess
 import sys
@@ -58,12 +59,6 @@ TORCH_LATE = [
 ]
 NO_DISTRIBUTED = ["nn", "model"]
 
-FOREIGN_NAMES = re.compile(
-    r"\b(?:[qkvo]_proj|(?:gate|up|down)_proj|num_hidden_layers|num_attention_heads"
-    r"|num_key_value_heads|hidden_size|intermediate_size|max_position_embeddings|rms_norm_eps"
-    r"|embed_tokens|wte|wpe|c_attn|c_fc|c_proj|n_embd|n_layer|n_head)\b"
-)
-
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -76,8 +71,13 @@ def room_of(path: Path) -> str:
     return first.removesuffix(".py")
 
 
-def imports_of(path: Path, *, late: bool = True) -> Iterator[tuple[int, str]]:
-    """(line, absolute dotted name) of everything imported; `from a import b` gives a.b."""
+def imports_of(
+    path: Path, *, late: bool = True, checking: bool = True
+) -> Iterator[tuple[int, str]]:
+    """(line, absolute dotted name) of everything imported; `from a import b` gives a.b.
+
+    late: inside functions too; checking: under TYPE_CHECKING too, if late is.
+    """
     package = ["groundup", *path.relative_to(PACKAGE).parts[:-1]]
     nodes = [ast.parse(path.read_text(encoding="utf-8"), str(path))]
     while nodes:
@@ -88,15 +88,10 @@ def imports_of(path: Path, *, late: bool = True) -> Iterator[tuple[int, str]]:
             base = package[: len(package) - node.level + 1] if node.level else []
             base = [*base, *(node.module.split(".") if node.module else [])]
             yield from ((node.lineno, ".".join([*base, alias.name])) for alias in node.names)
-        is_late = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or _is_type_checking(
-            node
-        )
-        if late or not is_late:
+        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        is_checking = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        if (late and (checking or not is_checking)) or not (is_function or is_checking):
             nodes.extend(ast.iter_child_nodes(node))  # type: ignore[arg-type]
-
-
-def _is_type_checking(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
 
 
 def is_in(path: Path, places: list[str]) -> bool:
@@ -155,10 +150,26 @@ def test_models_know_no_parallelism() -> None:
                 assert not name.startswith("torch.distributed"), f"{name_of(path)} line {line}"
 
 
-def test_foreign_names_live_in_interop() -> None:
-    for path in SOURCES:
-        found = FOREIGN_NAMES.findall(path.read_text(encoding="utf-8"))
-        assert room_of(path) == "interop" or not found, f"{name_of(path)}: {sorted(set(found))}"
+def module_of(path: Path) -> str:
+    parts = ("groundup", *path.relative_to(PACKAGE).with_suffix("").parts)
+    return ".".join(parts).removesuffix(".__init__")
+
+
+def test_no_files_of_a_package_import_each_other_in_circles() -> None:
+    """Late imports count too; names for type checkers alone do not. What an __init__ imports late,
+    as its lazy exports do, is its own matter."""
+    modules = {module_of(path): path for path in SOURCES}
+    imports: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        is_front = path.name == "__init__.py"
+        names = [name for _, name in imports_of(path, late=not is_front, checking=False)]
+        found = {name if name in modules else name.rpartition(".")[0] for name in names}
+        imports[module] = {name for name in found & modules.keys() if name != module}
+    order = graphlib.TopologicalSorter(imports)
+    try:
+        order.prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
 
 
 @pytest.mark.parametrize(

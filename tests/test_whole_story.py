@@ -32,7 +32,6 @@ SETTINGS = {
         "num_heads": 2,
         "qk_norm": True,
     },
-    "data": {"order": "epochs"},
     "optimizer": {"learning_rate": 0.003},
     "schedule": {"warmup_steps": 10},
     "evaluation": {"every_steps": 60, "num_windows": 8},

@@ -125,25 +125,3 @@ def test_the_fraction_of_bandwidth_is_that_of_each_batch_size() -> None:
     task = Task("task", "a task", {}, (), measures)
     rows = [make_row(task, measure, {OURS: [outcome]}, {}, {}) for measure in measures]
     assert [row["tools"][OURS]["bandwidth"] for row in rows] == [0.1, 0.25]
-
-
-@pytest.mark.usefixtures("benchmark_modules")
-def test_a_step_of_generation_reads_all_weights_and_the_keys_and_values_of_its_sequences() -> None:
-    import torch
-
-    from generation import _NUM_PROMPT_IDS, bytes_per_step
-    from groundup.model import ModelConfig, TransformerLM
-
-    shape = ModelConfig(
-        vocab_size=61, context_length=24, d_model=48, num_layers=3, num_heads=4, num_kv_heads=2
-    )
-    for is_tied in (False, True):
-        config = shape.model_copy(update={"tie_embeddings": is_tied})
-        model = TransformerLM.from_config(config)
-        num_read = sum(one.numel() for one in model.parameters())
-        num_read -= 0 if is_tied else model.token_embedding.weight.numel()
-        # The lengths at which 5 new ids are chosen, the prompt's own among them.
-        lengths = [_NUM_PROMPT_IDS + number for number in range(5)]
-        num_cached = 3 * 2 * (2 * 12) * sum(lengths) / 5
-        expected = 2 * (num_read + 7 * (48 + num_cached))
-        assert bytes_per_step(config, 7, 5, torch.bfloat16) == expected

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from groundup.generation.sampling import keep_top_p
 from groundup.model import ModelConfig, TransformerLM
 
 BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
@@ -85,14 +84,3 @@ def test_a_step_is_one_graph_of_tensors_that_stay_where_they_are(
     assert is_static == [True] * (len(list(plain.parameters())) + 5 + 2 * CONFIG.num_layers)
     assert {name: one.data_ptr() for name, one in static.named_buffers()} == addresses
     assert torch.equal(static.ids[:, 3:10], likeliest_ids(ours, prompts, 7))
-
-
-def test_ids_are_sampled_as_often_as_top_p_leaves_them_likely(peers: types.ModuleType) -> None:
-    torch.manual_seed(0)
-    logits = torch.tensor([[0.1, 2.0, -1.0, 1.5, 0.9], [3.0, 0.0, 0.0, 0.1, 5.0]])
-    expected = keep_top_p(logits, 0.9).softmax(-1)
-    num_samples = 20_000
-    ids = peers._next_ids(logits.repeat_interleave(num_samples, dim=0), 0.9)
-    found = torch.stack([one.flatten().bincount(minlength=5) for one in ids.chunk(2)])
-    torch.testing.assert_close(found / num_samples, expected, atol=0.012, rtol=0.0)
-    assert torch.equal(found > 0, expected > 0)

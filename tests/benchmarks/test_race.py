@@ -41,12 +41,3 @@ def test_both_recipes_learn_from_the_same_windows(
         assert result["validation_loss"] < 5.5
         assert result["curve"][-1][0] <= result["tokens"]
     assert ours["settings"]["batch_size"] == 4
-
-
-def test_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks"))
-    from race import interval
-
-    assert interval([3.0]) == (3.0, float("inf"))
-    mean, half = interval([1.0, 2.0, 3.0])
-    assert mean == 2.0 and half == pytest.approx(4.30 / 3**0.5)

@@ -54,15 +54,6 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-PORT = free_port()
-STORAGE = {
-    "AWS_ENDPOINT_URL": f"http://127.0.0.1:{PORT}",
-    "AWS_ACCESS_KEY_ID": "nobody",
-    "AWS_SECRET_ACCESS_KEY": "nothing",
-    "AWS_DEFAULT_REGION": "us-east-1",
-}
-
-
 class Cluster:
     """A head that holds no work, and nodes of one core each, which may be killed."""
 
@@ -109,8 +100,6 @@ def cluster() -> Iterator[Cluster]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", path)
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        for name, value in STORAGE.items():
-            patch.setenv(name, value)
         found = Cluster()
         yield found
         found.close()
@@ -261,38 +250,6 @@ def test_a_machine_without_groundup_or_its_core_is_one_sentence(
                 list(next(elsewhere(iter, [()])))
     finally:
         cluster.remove(node)
-
-
-def test_object_storage_is_read_by_those_who_work(
-    engine: RayEngine,
-    texts: list[Path],
-    tokenizer: Tokenizer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    s3fs = pytest.importorskip("s3fs")
-    moto = pytest.importorskip("moto.server")
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = moto.ThreadedMotoServer("127.0.0.1", PORT, verbose=False)
-    server.start()
-    try:
-        for name, value in STORAGE.items():
-            monkeypatch.setenv(name, value)
-        storage = s3fs.S3FileSystem(skip_instance_cache=True)
-        storage.mkdir("texts")
-        for path in texts:
-            storage.put_file(str(path), f"texts/{path.name}")
-        parts: dict[str, Any] = {"engine": engine, "part_bytes": 300_000}
-        learned, _ = train_from_files("s3://texts", 400, [END_OF_TEXT], **parts)
-        assert learned.definition == tokenizer.definition
-        here = prepare(["s3://texts"], tokenizer, tmp_path / "here")
-        prepare(["s3://texts"], tokenizer, tmp_path / "there", **parts)
-        assert contents(tmp_path / "there") == contents(tmp_path / "here")
-        plain = prepare(texts, tokenizer, tmp_path / "plain")
-        assert here.index.splits == plain.index.splits
-        assert prepare(["s3://texts"], tokenizer, tmp_path / "there").outcome == "up to date"
-    finally:
-        server.stop()
 
 
 # A trial that waits, the first time it runs, until all of them have begun and a machine is gone.

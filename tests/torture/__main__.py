@@ -30,7 +30,6 @@ PRELOADED = (
     "groundup.data.samples",
     "groundup.experiments.report",
     "groundup.interop",
-    "groundup.serving.launch",
     "groundup.training",
     "groundup.training.verify",
     "torch._inductor",
@@ -48,7 +47,6 @@ def find_kinds(only: set[str]) -> list[Kind]:
         os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
         for module in PRELOADED:
             importlib.import_module(module)
-        import clients
         import files
         import writers
 
@@ -58,7 +56,6 @@ def find_kinds(only: set[str]) -> list[Kind]:
             Kind("read-only", writers.freeze, 0.08, 2),
             Kind("damage", files.damage, 0.14, 18),
             Kind("fuzz", files.fuzz, 0.14, 200),
-            Kind("clients", clients.attack, 0.10, 1, in_parallel=False),
         ]
     if not only or "native" in only:
         import native
@@ -100,10 +97,9 @@ def main() -> int:
                 case = make_case(int(given.case.split("/")[1]))
                 results.add(case, run_case(kind, case))
                 continue
-            lanes = given.jobs if kind.in_parallel else 1
             num_cases = kind.num_quick if given.quick else sys.maxsize
             time_for_it = 600.0 if given.quick else seconds * kind.fraction / whole
-            run_kind(kind, make_case, results, lanes, num_cases, time_for_it)
+            run_kind(kind, make_case, results, given.jobs, num_cases, time_for_it)
     finally:
         if work != given.work:
             shutil.rmtree(work, ignore_errors=True)

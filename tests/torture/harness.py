@@ -85,7 +85,6 @@ class Kind:
     fraction: float
     num_quick: int
     """Cases in a quick run."""
-    in_parallel: bool = True
 
 
 @dataclass

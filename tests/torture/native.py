@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -158,22 +157,12 @@ def _make_encoder(case: Case) -> None:
 
 
 def _train(case: Case) -> None:
-    """On counts that went to disk, and came back damaged now and then."""
     rng = case.random
     text, size = make_text(rng), 256 + rng.randrange(30)
     pattern = rng.choice(PATTERNS)
     tokenizer, _ = train_tokenizer([text.encode()], size, [], pattern=pattern)
     if (tokenizer.vocab, list(tokenizer.merges)) != train_bpe_reference(text, size, [], pattern):
         raise Lost(f"training differs from the reference for {text!r:.300}")
-    counter = _native.WordCounter("gpt2", [], rng.choice((1, 2)))
-    counter.add_text(make_bytes(rng))
-    runs = counter.spill(str(case.place / "run"))
-    run = Path(rng.choice(runs))
-    data = bytearray(run.read_bytes())
-    for _ in range(rng.randrange(4) if data else 0):
-        data[rng.randrange(len(data))] = rng.choice((0, 1, 0x7F, 0x80, 0xFF))
-    run.write_bytes(data[: rng.randrange(len(data) + 1)] if rng.random() < 0.5 else data)
-    _call(counter.train, rng.choice((0, 5, 50)), runs, rng.choice((0, 1 << 26)))
 
 
 def _split(case: Case) -> None:

@@ -14,7 +14,7 @@ TORTURE = Path(__file__).parent
 @pytest.mark.parametrize("options", [["--only", "native"], []], ids=["native", "everything else"])
 def test_every_fault_is_survived(options: list[str], tmp_path: Path) -> None:
     if not options:
-        kinds = ("kill", "full", "read-only", "damage", "fuzz", "clients")
+        kinds = ("kill", "full", "read-only", "damage", "fuzz")
         options = [word for kind in kinds for word in ("--only", kind)]
     command = [sys.executable, str(TORTURE), "--quick", "--jobs", "1", "--work", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(TORTURE.parents[1] / "src")}
