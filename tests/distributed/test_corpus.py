@@ -12,13 +12,10 @@ import random
 import signal
 import socket
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil  # type: ignore[import-untyped]
 import pytest
 
 from groundup import __version__
@@ -28,8 +25,6 @@ from groundup.data.prepare import prepare
 from groundup.distributed import corpus
 from groundup.distributed.corpus import RayEngine
 from groundup.errors import ConfigError, DataError, MissingExtraError
-from groundup.experiments.spec import SweepConfig, resolve
-from groundup.experiments.sweep import run_sweep
 from groundup.text_files import END_OF_TEXT
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.training import train_from_files
@@ -44,7 +39,6 @@ pytestmark = [
 ]
 
 PACKAGE = Path(corpus.__file__).parent.parent
-METRICS_ONLY = Path(__file__).parent.parent / "experiments" / "metrics_only.py"
 WORDS = "the fox and a kite saw rain then ran home naïve 日本 — 😀 its there 1984\n\n".split(" ")
 
 
@@ -250,61 +244,6 @@ def test_a_machine_without_groundup_or_its_core_is_one_sentence(
                 list(next(elsewhere(iter, [()])))
     finally:
         cluster.remove(node)
-
-
-# A trial that waits, the first time it runs, until all of them have begun and a machine is gone.
-WAITING = """
-import os, pathlib, sys, time
-begun, gone = map(pathlib.Path, sys.argv[1:3])
-if not begun.exists():
-    begun.write_text(str(os.getpid()))
-    while not gone.exists():
-        time.sleep(0.01)
-os.execv(sys.argv[3], sys.argv[3:])
-"""
-
-
-def test_a_sweep_goes_on_when_a_machine_dies_under_a_trial(
-    cluster: Cluster, engine: RayEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    model = {"vocab_size": 300, "context_length": 16, "d_model": 16, "num_heads": 2}
-    base = {"num_steps": 20, "batch_size": 2, "device": "cpu", "model": model}
-    grid = {"optimizer.learning_rate": [0.01, 0.1]}
-    spec = resolve(SweepConfig.model_validate({"name": "small", "base": base, "grid": grid}))
-    begun, gone = tmp_path / "begun", tmp_path / "gone"
-    begun.mkdir()
-
-    def waiting(config_file: Path, resume: bool) -> list[str]:
-        marks = [str(begun / config_file.stem), str(gone)]
-        return [sys.executable, "-c", WAITING, *marks, *formula(config_file, resume)]
-
-    def formula(config_file: Path, resume: bool) -> list[str]:
-        return [sys.executable, str(METRICS_ONLY), str(config_file)]
-
-    def kill() -> None:
-        while len(list(begun.iterdir())) < 2:
-            time.sleep(0.05)
-        cluster.remove(cluster.nodes[0])
-        while all(map(is_running, begun.iterdir())):
-            time.sleep(0.05)
-        gone.touch()
-
-    def is_running(file: Path) -> bool:
-        with contextlib.suppress(psutil.NoSuchProcess, ValueError):
-            status = psutil.Process(int(file.read_text())).status()
-            return bool(status != psutil.STATUS_ZOMBIE)
-        return False
-
-    thread = threading.Thread(target=kill)
-    thread.start()
-    with caplog.at_level(logging.WARNING):
-        there = run_sweep(spec, tmp_path / "there", command=waiting, engine=engine)
-    thread.join()
-    assert caplog.text.count("died") == 1
-    here = run_sweep(spec, tmp_path / "here", command=formula)
-    assert there.records == here.records
-    threads = [path.read_text() for path in (tmp_path / "there").glob("runs/*/threads.txt")]
-    assert threads == ["1", "1"]
 
 
 def test_a_cluster_that_does_not_answer_is_one_sentence(

@@ -18,7 +18,6 @@ from groundup.experiments.run_result import describe_divergence
 from groundup.experiments.runner import (
     Command,
     describe_end,
-    make_cluster_workers,
     make_workers,
 )
 from groundup.experiments.spec import PruneConfig, SweepConfig, base_config
@@ -30,7 +29,6 @@ from groundup.runs.folder import RunFolder
 from groundup.runs.metrics import Metrics
 
 RATE = "optimizer.learning_rate"
-GPU = {"num_gpus": 1.0, "num_cpus": 1.0}
 
 
 def run(spec: SweepConfig, folder: Path, command: Command, **options: Any) -> SweepOutcome:
@@ -374,27 +372,6 @@ def test_workers_follow_the_device(
     monkeypatch.setattr(runner, "num_cores", lambda: 9)
     found = make_workers(RunConfig(device=device), jobs)
     assert [worker.environment for worker in found] == expected
-
-
-@pytest.mark.parametrize(
-    ("machines", "device", "jobs", "resources", "threads"),
-    [
-        ([{"CPU": 8, "GPU": 2}, {"CPU": 8, "GPU": 1}], "auto", None, GPU, None),
-        ([{"CPU": 8}, {"CPU": 6}], "auto", None, {"num_cpus": 6}, "6"),
-        ([{"CPU": 8}, {"CPU": 6}], "cpu", 4, {"num_cpus": 3}, "3"),
-    ],
-)  # fmt: skip
-def test_a_cluster_has_a_worker_for_each_gpu_or_machine(
-    machines: list[dict[str, float]],
-    device: str,
-    jobs: int | None,
-    resources: dict[str, float],
-    threads: str | None,
-) -> None:
-    found = make_cluster_workers(machines, RunConfig(device=device), jobs)
-    assert len(found) == (jobs or (3 if "num_gpus" in resources else 2))
-    assert all(worker.resources == resources for worker in found)
-    assert {worker.environment.get("OMP_NUM_THREADS") for worker in found} == {threads}
 
 
 def test_others_run_while_one_trial_still_saves(

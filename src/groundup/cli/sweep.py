@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from groundup.cli.arguments import Positional
-from groundup.cli.shared import EngineFlags
 from groundup.cli.terminal import print_table, printable
 from groundup.config import Settings
 from groundup.errors import DataError
@@ -25,8 +24,7 @@ class SweepFlags(Settings):
     """Where the folder of the sweep is made."""
 
     jobs: int | None = Field(None, ge=1)
-    """Trials at once. If not given: one on each CUDA device, or one on a CPU; of a Ray cluster, one
-    on each GPU, or one on each machine."""
+    """Trials at once; one on each CUDA device, or one on a CPU, if not given."""
 
     dry_run: bool = False
     """List the trials, their cost and how far they are; run none."""
@@ -49,7 +47,7 @@ class StudyFlags(SweepFlags):
         return with_vocabulary(load_settings(RunConfig, self.config))
 
 
-class Arguments(SweepFlags, EngineFlags):
+class Arguments(SweepFlags):
     """Try many settings around one base run, each with several seeds.
 
     The same command goes on after a stop or a kill, and tries again what failed.
@@ -68,8 +66,7 @@ def run(arguments: Arguments) -> int:
     path = arguments.folder / spec.name
     if arguments.dry_run:
         return print_outlook(spec, path)
-    with arguments.connect() as engine:
-        return finish(run_sweep(spec, path, jobs=arguments.jobs, engine=engine), path)
+    return finish(run_sweep(spec, path, jobs=arguments.jobs), path)
 
 
 def finish(outcome: "SweepOutcome", folder: Path) -> int:

@@ -4,7 +4,6 @@ Only a few more parts than there are cores are under way, so memory stays bounde
 worker or machine dies is done again.
 """
 
-import contextlib
 import functools
 import logging
 import os
@@ -56,19 +55,13 @@ class RayEngine:
                 f"--head`, and run this command on a machine of it"
             ) from error
         self._is_ours = True
-        num_cores = sum(int(machine.get("CPU", 0)) for machine in _machines(ray))
-        _log.info("Ray cluster %s: %d machines, %d cores", where, len(_machines(ray)), num_cores)
+        _log.info("Ray cluster %s: %d cores", where, _num_cores(ray))
         return ray
 
     def close(self) -> None:
         """Disconnect, if it has connected."""
         if self._is_ours:
             self.ray.shutdown()
-
-    @property
-    def machines(self) -> list[dict[str, float]]:
-        """What each machine has that is there now: CPU, GPU."""
-        return _machines(self.ray)
 
     def __call__(
         self, function: Callable[[Any], Iterator[Any]], tasks: Sequence[Any]
@@ -78,8 +71,7 @@ class RayEngine:
         run = self.ray.remote(ray_task.run_task).options(num_returns="streaming", **self._options)
         waiting: deque[Any] = deque()
         for task in tasks:
-            num_cores = max(1, sum(int(machine.get("CPU", 0)) for machine in self.machines))
-            if len(waiting) >= _PARTS_PER_CORE * num_cores:
+            if len(waiting) >= _PARTS_PER_CORE * _num_cores(self.ray):
                 yield self._results(waiting.popleft())
             arguments = (__version__, os.getcwd(), [reference], pickle.dumps(task))
             waiting.append(run.remote(*arguments))
@@ -87,7 +79,9 @@ class RayEngine:
             yield self._results(waiting.popleft())
 
     def _results(self, references: Iterator[Any]) -> Iterator[Any]:
-        with explained_errors(self.ray):
+        """What a task yields; what it raises, as if it had been done here."""
+        errors = self.ray.exceptions
+        try:
             for reference in references:
                 kind, value = self.ray.get(reference)
                 if kind == "result":
@@ -95,27 +89,21 @@ class RayEngine:
                 else:
                     name, level, message = value
                     logging.getLogger(name).log(level, "%s", message)
+        except errors.RayTaskError as error:
+            cause = error.cause
+            if isinstance(cause, ImportError):
+                raise ConfigError(str(cause)) from None
+            raise cause from (None if isinstance(cause, GroundupError) else error)
+        except errors.RayError as error:
+            raise DataError(
+                f"part of the work was lost {_RETRIES + 1} times ({_reason(error)}); look at the "
+                f"memory of the machines, and run the command again"
+            ) from None
 
 
-@contextlib.contextmanager
-def explained_errors(ray: Any) -> Iterator[None]:
-    """Raise what a task raised as if it had been done here, and what became of it in words."""
-    try:
-        yield
-    except ray.exceptions.RayTaskError as error:
-        cause = error.cause
-        if isinstance(cause, ImportError | NotADirectoryError):
-            raise ConfigError(str(cause)) from None
-        raise cause from (None if isinstance(cause, GroundupError) else error)
-    except ray.exceptions.RayError as error:
-        raise DataError(
-            f"part of the work was lost {_RETRIES + 1} times ({_reason(error)}); look at the "
-            f"memory of the machines, and run the command again"
-        ) from None
-
-
-def _machines(ray: Any) -> list[dict[str, float]]:
-    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+def _num_cores(ray: Any) -> int:
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return max(1, sum(int(machine.get("CPU", 0)) for machine in machines))
 
 
 def _reason(error: Exception) -> str:

@@ -9,8 +9,6 @@ import logging
 import os
 import pickle
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -62,41 +60,3 @@ def enter(version: str, folder: str) -> None:
         raise ImportError(f"machine {machine} has groundup {found}; install {version} there")
     if os.path.isdir(folder):
         os.chdir(folder)
-
-
-class HeldProcess:
-    """A process on a machine of the cluster, as long as this actor holds it."""
-
-    def start(
-        self,
-        version: str,
-        folder: str,
-        command: list[str],
-        output: str,
-        environment: dict[str, str],
-    ) -> None:
-        """Run a command, in which {python} is this machine's and {pid} the process of this actor;
-        the file `output` gets what it prints."""
-        enter(version, folder)
-        place = os.path.dirname(os.path.abspath(output))
-        if not os.path.isdir(place):
-            raise NotADirectoryError(
-                f"folder {place} does not exist on machine {socket.gethostname()}; run the sweep "
-                f"in a folder that every machine of the cluster sees"
-            )
-        words = {"{python}": sys.executable, "{pid}": str(os.getpid())}
-        with open(output, "ab") as file:
-            self._process = subprocess.Popen(
-                [words.get(word, word) for word in command],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **environment},
-                start_new_session=True,
-            )
-
-    def poll(self) -> int | None:
-        return self._process.poll()
-
-    def terminate(self) -> None:
-        self._process.terminate()

@@ -10,15 +10,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from groundup.config import save_yaml
-from groundup.distributed.corpus import RayEngine
-from groundup.distributed.remote_process import LOST, RemoteProcess
 from groundup.experiments import die_with_parent
 from groundup.experiments.pruning import Pruner, Stop
 from groundup.experiments.run_result import describe_divergence, find_standing
@@ -34,8 +30,6 @@ from groundup.training.signals import StopRequest
 
 Command = Callable[[Path, bool], list[str]]
 
-# A trial that so many machines died under is given up.
-_MOST_LOSSES = 10
 _POLL_SECONDS = 0.1
 # -P and -S keep this package's folder off the path and save the time of loading what is not used.
 _DIE_WITH_PARENT = [sys.executable, "-P", "-S", die_with_parent.__file__]
@@ -43,30 +37,18 @@ _DIE_WITH_PARENT = [sys.executable, "-P", "-S", die_with_parent.__file__]
 _log = logging.getLogger(__name__)
 
 
-class Process(Protocol):
-    """What a runner needs of `subprocess.Popen`."""
-
-    @property
-    def returncode(self) -> int | None: ...
-    def poll(self) -> int | None: ...
-    def terminate(self) -> None: ...
-    def kill(self) -> None: ...
-    def wait(self) -> object: ...
-
-
 @dataclass(frozen=True)
 class Worker:
-    """Room for one trial: environment variables that confine it, and what it takes of a cluster."""
+    """Room for one trial: environment variables that confine it."""
 
     environment: dict[str, str] = field(default_factory=dict)
-    resources: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
 class _Running:
     trial: Trial
     worker: Worker
-    process: Process
+    process: "subprocess.Popen[bytes]"
     stop: Stop | None = None
     is_stopping: bool = False
 
@@ -95,21 +77,6 @@ def make_workers(config: RunConfig, jobs: int | None = None) -> list[Worker]:
     return [Worker(dict(threads)) for _ in range(jobs)]
 
 
-def make_cluster_workers(
-    machines: Sequence[Mapping[str, float]], config: RunConfig, jobs: int | None = None
-) -> list[Worker]:
-    """One on each GPU of a cluster, or one on each machine; `jobs` sets the number."""
-    num_gpus = sum(int(machine.get("GPU", 0)) for machine in machines)
-    if num_gpus and config.device in ("auto", "cuda"):
-        resources = {"num_gpus": 1.0, "num_cpus": 1.0}
-        return [Worker({}, dict(resources)) for _ in range(jobs or num_gpus)]
-    cores = [int(machine["CPU"]) for machine in machines if machine.get("CPU", 0) >= 1] or [1]
-    count = jobs or len(cores)
-    threads = max(1, min(cores) // -(-count // len(cores)))
-    environment = {"OMP_NUM_THREADS": str(threads)}
-    return [Worker(dict(environment), {"num_cpus": threads}) for _ in range(count)]
-
-
 class Runner:
     """Keeps the workers busy with trials and records how each ended."""
 
@@ -119,15 +86,12 @@ class Runner:
         spec: SweepConfig,
         workers: list[Worker],
         command: Command = train_command,
-        engine: RayEngine | None = None,
     ) -> None:
         self._folder = folder
         self._spec = spec
         self._workers = workers
         self._command = command
-        self._engine = engine
         self._pruner = Pruner(spec.prune)
-        self._num_losses = Counter[str]()
 
     def run(self, trials: Iterator[Trial]) -> signal.Signals | None:
         """Run all trials; gives the signal that stopped it, if any.
@@ -153,10 +117,7 @@ class Runner:
                             running.terminate()
                         if running.process.poll() is not None:
                             active.remove(running)
-                            if self._is_lost(running) and stop.signal is None:
-                                waiting.insert(0, running.trial)
-                            else:
-                                self._end(running, is_stopped=stop.signal is not None)
+                            self._end(running, is_stopped=stop.signal is not None)
                         elif not running.is_stopping:
                             running.stop = self._pruner.look(running.trial)
                             if running.stop is not None:
@@ -195,14 +156,6 @@ class Runner:
         command = self._command(config_file, resume)
         _log.info("%s %s", "going on with" if resume else "running", trial.name)
         output = self._folder.output_file(trial.name)
-        if self._engine is not None:
-            # Python may be elsewhere on another machine, and the command dies with its holder.
-            words = ["{python}" if word == sys.executable else word for word in command]
-            words = ["{python}", "-m", die_with_parent.__name__, "{pid}", *words]
-            process: Process = RemoteProcess(
-                self._engine, words, output, worker.environment, worker.resources
-            )
-            return _Running(trial, worker, process)
         with open(output, "ab") as file:
             process = subprocess.Popen(
                 [*_DIE_WITH_PARENT, str(os.getpid()), *command],
@@ -214,15 +167,6 @@ class Runner:
                 start_new_session=True,
             )
         return _Running(trial, worker, process)
-
-    def _is_lost(self, running: _Running) -> bool:
-        """Whether the machine died under a trial, which then goes on from its last checkpoint."""
-        if running.process.returncode != LOST or running.stop is not None:
-            return False
-        name = running.trial.name
-        self._num_losses[name] += 1
-        _log.warning("the machine of %s died", name)
-        return self._num_losses[name] <= _MOST_LOSSES
 
     def _end(self, running: _Running, *, is_stopped: bool) -> None:
         trial, status = running.trial, running.process.returncode or 0
@@ -275,8 +219,6 @@ class Runner:
         errors = [line for line in lines if line.startswith("error: ")]
         if errors:
             return errors[-1].removeprefix("error: ")
-        if status == LOST:
-            return f"{_MOST_LOSSES + 1} machines died under it"
         how = f"signal {-status}" if status < 0 else f"exit status {status}"
         return f"its process ended with {how}: see {output}"
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from groundup.data.shards import ShardIndex, check_vocabulary, read_index
-from groundup.distributed.corpus import RayEngine
 from groundup.errors import ConfigError, DataError
 from groundup.experiments import ablation, isoflop
 from groundup.experiments.points import (
@@ -21,7 +20,6 @@ from groundup.experiments.points import (
 from groundup.experiments.runner import (
     Command,
     Runner,
-    make_cluster_workers,
     make_workers,
     train_command,
 )
@@ -77,7 +75,6 @@ def run_sweep(
     seeds: Sequence[int] | None = None,
     jobs: int | None = None,
     command: Command = train_command,
-    engine: RayEngine | None = None,
 ) -> SweepOutcome:
     """Run what has not been run yet and say what all of it came to.
 
@@ -89,7 +86,6 @@ def run_sweep(
     points, seeds: a part of the sweep instead of all of it.
     jobs: trials at once; one on each CUDA device, or one on a CPU if not given.
     command: the command line of a trial.
-    engine: the cluster to run on, whose machines share the folder; this machine if not given.
     """
     folder = SweepFolder(path)
     outlook = _look(spec, folder, points, seeds or spec.seeds)
@@ -97,20 +93,15 @@ def run_sweep(
         # Another command may do without data.
         _check_data(spec, folder, outlook)
         # A device or precision that this machine lacks is told before a trial fails on it.
-        configs = [trial.config for trial in outlook.left] if engine is None else []
+        configs = [trial.config for trial in outlook.left]
         for config in {(one.device, one.precision): one for one in configs}.values():
             resolve_device(config)
     with folder.claim():
         folder.begin(spec)
-        base = base_config(spec)
-        workers = (
-            make_workers(base, jobs)
-            if engine is None
-            else make_cluster_workers(engine.machines, base, jobs)
-        )
+        workers = make_workers(base_config(spec), jobs)
         is_search = points is None and spec.is_search
         found = _search(spec, folder) if is_search else iter(outlook.trials)
-        runner = Runner(folder, spec, workers, command, engine)
+        runner = Runner(folder, spec, workers, command)
         stopped_by = runner.run(_unended(folder, found))
         records = folder.records()
         return SweepOutcome(path, summarize(records.values()), records, stopped_by)
