@@ -7,7 +7,7 @@ import pytest
 
 from groundup.errors import ConfigError, DataError, TokenizerError
 from groundup.generation import LanguageModel
-from groundup.generation.chat import chat_prompt, find_turn_end
+from groundup.generation.special_ids import chat_prompt, find_turn_end
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.chat_template import CHATML, Message
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from groundup.errors import DataError
 from groundup.generation import LanguageModel
-from groundup.generation.chat import chat_prompt
+from groundup.generation.special_ids import chat_prompt
 from groundup.interop import export_huggingface, import_huggingface
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.chat_template import CHATML, ChatTemplate, Message

@@ -208,18 +208,14 @@ class Browser:
             time.sleep(0.04)
         raise AssertionError("it never came true")
 
-    def press(self, *keys: str, control: bool = False) -> None:
+    def press(self, *keys: str) -> None:
         """Keys to whatever has the focus."""
         from selenium.webdriver.common.action_chains import ActionChains
         from selenium.webdriver.common.keys import Keys
 
         actions = ActionChains(self.driver, duration=0)
-        if control:
-            actions.key_down(Keys.CONTROL)
         for key in keys:
             actions.send_keys(getattr(Keys, key, key))
-        if control:
-            actions.key_up(Keys.CONTROL)
         actions.perform()
 
     def resize(self, width: int, height: int) -> None:

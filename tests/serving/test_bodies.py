@@ -57,7 +57,6 @@ def test_parts_are_counted_outside_of_strings(value: Any, in_ascii: bool) -> Non
     [
         (listed('"a"', 1, "1," * MAX_ELEMENTS + "1"), True),
         (listed("[]", MAX_STRUCTURES), True),
-        (listed("{}", MAX_STRUCTURES), True),
         (b'{"prompt": ' + b"[" * 400_000, True),
         (named(MAX_STRUCTURES + 1), True),
         (b"{" + b'"prompt": 1, ' * MAX_STRUCTURES + b'"prompt": 1}', True),
@@ -65,14 +64,9 @@ def test_parts_are_counted_outside_of_strings(value: Any, in_ascii: bool) -> Non
         (b'["\\\\", ' + b"[]," * MAX_STRUCTURES + b'"\\""]', True),
         (b'["\\"", ' + b"[]," * MAX_STRUCTURES + b'"\\\\"]', True),
         (listed('"a"', 1, "1," * 90_000 + "1"), False),
-        (listed("[]", 9_000), False),
         (listed("[1, null]", 9_000), False),
-        (listed("1e999", 90_000), False),
-        (listed("1", 90_000, '"a"'), False),
         (b'{"prompt": %s}' % (b"[" * 900 + b"]" * 900), False),
-        (b'{"stop": [%s1]}' % (b"1," * 90_000), False),
         (b'{"stream_options": %s}' % named(9_000), False),
-        (named(4_000), False),
         ('{"prompt": "a", "n": 0}'.encode("utf-16"), False),
     ],
 )

@@ -82,15 +82,9 @@ def test_a_token_shows_as_soon_as_it_cannot_begin_a_stop_string(
     assert shown == ["x", "", "", "c|a|t"]
 
 
-def test_tokens_that_are_no_text_are_spelled_by_their_bytes(language_model: LanguageModel) -> None:
-    spelling = TokenSpelling(language_model.tokenizer)
-    assert spelling[ord("a")] == "a"
-    assert spelling[0xE9] == "bytes:\\xe9"
-    assert spelling[303] == "<id 303>"
-
-
 def test_the_likeliest_include_the_chosen_and_lose_none(language_model: LanguageModel) -> None:
     spelling = TokenSpelling(language_model.tokenizer)
+    assert (spelling[0xE9], spelling[303]) == ("bytes:\\xe9", "<id 303>")
     named, ids = spelling.likeliest(Entry(97, -3.0, ((98, -1.0), (0xE9, float("-inf"))), 0, 1))
     assert named == {"b": -1.0, "bytes:\\xe9": -9999.0, "a": -3.0} and ids == [98, 0xE9, 97]
     named, ids = spelling.likeliest(Entry(97, -3.0, ((97, -3.0),), 0, 1))

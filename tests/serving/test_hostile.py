@@ -64,16 +64,6 @@ def test_a_client_that_leaves_frees_its_row(start: Any, stream: bool) -> None:
         assert running.is_well()
 
 
-def test_a_stop_string_frees_its_row(start: Any) -> None:
-    with start(max_rows=1) as running:
-        text = running.complete({**LONG, "max_tokens": 30}).json()["choices"][0]["text"]
-        answer = running.complete({**LONG, "stop": text[5:8]}).json()["choices"][0]
-        assert answer["text"] == text[: text.index(text[5:8])]
-        running.wait_until_idle()
-        assert counted(running, "cancelled_texts_total") == 1
-        assert counted(running, "generated_tokens_total") < 1000
-
-
 def test_a_full_queue_answers_429_with_a_time(start: Any) -> None:
     with start(max_rows=1, max_queue=1) as running:
         waiting = [send_request(running, LONG) for _ in range(2)]

@@ -75,29 +75,20 @@ def names(client: Client) -> list[str]:
 
 
 def test_the_list_tells_the_newest_metrics(client: Client, runs_folder: Path) -> None:
-    folder = make_run(runs_folder)
+    folder = make_run(runs_folder, **{"samples.prompts": ["Once", "A cat"]})
     add_line(folder, 1, loss=5.0)
-    add_line(folder, 2, loss=4.0, validation_loss=4.5)
+    add_line(folder, 2, loss=4.0, validation_loss=4.5, samples=[" upon", " sat"])
     add_line(folder, 3, loss=3.0)
     (run,) = client.get("/api/runs").json()["runs"]
     expected = {"step": 3, "num_steps": 100, "tokens": 192, "loss": 3.0, "validation_loss": 4.5}
     assert expected.items() <= run.items()
     assert run["num_parameters"] == sum(count_parameters(RunConfig().model).values())
     assert run["status"] == "running"
-
-
-def test_settings_are_flat_and_samples_have_their_prompts(
-    client: Client, runs_folder: Path
-) -> None:
-    changes: dict[str, Any] = {"model.d_model": 192, "samples.prompts": ["Once", "A cat"]}
-    folder = make_run(runs_folder, **changes)
-    add_line(folder, 5, samples=[" upon", " sat"])
-    run = details(client)
-    assert run["settings"]["model.d_model"] == 192
-    assert run["environment"]["device"] == "cpu"
-    assert run["samples"] == [
-        {"step": 5, "prompt": "Once", "text": " upon"},
-        {"step": 5, "prompt": "A cat", "text": " sat"},
+    one = details(client)
+    assert (one["settings"]["num_steps"], one["environment"]["device"]) == (100, "cpu")
+    assert one["samples"] == [
+        {"step": 2, "prompt": "Once", "text": " upon"},
+        {"step": 2, "prompt": "A cat", "text": " sat"},
     ]
 
 
@@ -138,15 +129,7 @@ def test_a_file_cut_by_a_resume_is_told_from_its_beginning(
     assert len(shorter["lines"]) == shorter["next"] == 8
 
 
-BOMB = b"a: &a {x: 1}\n" + b"".join(
-    b"%c: &%c {%s}\n" % (i, i, b", ".join(b"k%d: *%c" % (j, i - 1) for j in range(9)))
-    for i in range(ord("b"), ord("k"))
-)
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"\0\xff\xfe", b"- a list", b"a: &a [*a]", b"x: [1, 2", b"[" * 9999, BOMB]
-)
+@pytest.mark.parametrize("content", [b"", b"\0\xff\xfe", b"- a list", b"a: &a [*a]", b"[" * 9999])
 def test_damaged_small_files_are_as_good_as_missing(
     client: Client, runs_folder: Path, content: bytes
 ) -> None:
@@ -180,10 +163,8 @@ def test_whatever_a_line_holds_the_answer_is_plain_json(client: Client, runs_fol
 
 
 PATH_TRICKS = [
-    "..", "../secret", "%2e%2e", "%2e%2e%2fsecret", "..%2fsecret", "..%5csecret", ".", "./one",
-    "one/../../secret", "one%2f..%2f..%2fsecret", "%2fetc%2fpasswd", "/etc/passwd",
-    "//etc/passwd", "one%00", "%00", "one%2f", "%c0%ae%c0%ae", "..%252fsecret", "~", "%ff",
-    "%ed%a0%80", "link", "x" * 5000,
+    "..", "../secret", "%2e%2e%2fsecret", "..%5csecret", ".", "one%2f..%2f..%2fsecret",
+    "/etc/passwd", "one%00", "%c0%ae%c0%ae", "..%252fsecret", "%ff", "link", "x" * 5000,
 ]  # fmt: skip
 
 
@@ -196,7 +177,7 @@ def test_no_path_trick_leads_out_of_the_runs_folder(
     (runs_folder / "link").symlink_to(secret.path)
     with start(runs_folder=runs_folder) as running:
         for trick in PATH_TRICKS:
-            for tail in ("", "/metrics", "/metrics?after=0"):
+            for tail in ("", "/metrics"):
                 connection = http.client.HTTPConnection("127.0.0.1", running.port)
                 # As it stands: a client library would tidy the path up first.
                 connection.putrequest("GET", f"/api/runs/{trick}{tail}")

@@ -34,7 +34,6 @@ def test_tokens_are_those_of_the_tokenizer(language_model: LanguageModel, text: 
     answer = describe(tokenizer, text)
     tokens = [token for pre_token in answer.pre_tokens for token in pre_token.tokens]
     assert [token.id for token in tokens] == tokenizer.encode(text)
-    assert all(bytes(token.bytes) == tokenizer.vocab[token.id] for token in tokens)
     assert b"".join(bytes(token.bytes) for token in tokens) == text.encode()
     assert answer.num_ids == len(tokens)
     assert "".join(one.text for one in answer.pre_tokens) == text

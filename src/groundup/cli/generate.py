@@ -44,7 +44,7 @@ class Arguments(ModelFlags, GenerationSettings):
 def run(arguments: Arguments) -> None:
     """Load, ask for all texts at once, print them in order."""
     from groundup.data.counter_random import check_seed
-    from groundup.generation.chat import chat_prompt
+    from groundup.generation.special_ids import chat_prompt
 
     num_samples, first_seed = arguments.num_samples, arguments.seed
     check_seed(first_seed + num_samples - 1)

@@ -11,13 +11,12 @@ from typing import Any, NamedTuple
 import torch
 
 from groundup.errors import CheckpointError, ConfigError
-from groundup.generation.chat import chat_prompt
 from groundup.generation.decoder import AllowedIds
 from groundup.generation.engine import Engine
 from groundup.generation.loading import CheckpointName, load_run, save_run
 from groundup.generation.request import FinishReason, GenerationRequest, GenerationSettings
 from groundup.generation.sampling import not_finite
-from groundup.generation.special_ids import SpecialIds, find_special_ids
+from groundup.generation.special_ids import SpecialIds, chat_prompt, find_special_ids
 from groundup.generation.text_stream import TextStream
 from groundup.model import TransformerLM
 from groundup.text_files import END_OF_TEXT

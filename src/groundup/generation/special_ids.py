@@ -1,18 +1,23 @@
-"""The ids that begin and end a model's texts. No torch."""
+"""The ids that begin and end a model's texts, and a conversation as a prompt. No torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any
 
-from groundup.generation.chat import find_turn_end
+from groundup.errors import ConfigError, DataError, TokenizerError
 from groundup.text_files import END_OF_TEXT
 from groundup.tokenizer import Tokenizer
+from groundup.tokenizer.chat_template import ChatTemplate, check_messages
 
 IMPORTED_KEY = "imported"
 """In environment.json of an imported run: where it came from."""
 SPECIAL_IDS_KEY = "special_ids"
 """In there, or in environment.json of a saved run: its special ids, under Hugging Face's names."""
+
+
+# A text that no template has of its own.
+_ANSWER = "4b1d answer 9c7e"
 
 
 @dataclass(frozen=True)
@@ -71,3 +76,39 @@ def find_special_ids(tokenizer: Tokenizer, environment: dict[str, Any]) -> Speci
 
 def known_id(id: Any, tokenizer: Tokenizer) -> int | None:
     return id if type(id) is int and id in tokenizer.vocab else None
+
+
+def chat_prompt(tokenizer: Tokenizer, messages: Any) -> str:
+    """The text whose continuation is the assistant's next turn.
+
+    messages: the turns so far, `{"role": …, "content": …}` each.
+    """
+    checked = check_messages(messages, "the conversation")
+    if tokenizer.chat_template is None:
+        raise ConfigError(
+            "the model has no chat template, so it knows no turns: tune it on conversations with "
+            "`groundup tune RUN chats.jsonl`"
+        )
+    for number, message in enumerate(checked, 1):
+        found = next((one for one in tokenizer.special_tokens if one in message["content"]), None)
+        if found is not None:
+            # It would be read as the template's own, and begin a turn that nobody took.
+            raise DataError(f"message {number} holds the special token {found}: take it out")
+    return ChatTemplate(tokenizer.chat_template).render(checked, add_generation_prompt=True)
+
+
+def find_turn_end(tokenizer: Tokenizer) -> int | None:
+    """The id of the special token that ends an assistant's turn, if there is one."""
+    if tokenizer.chat_template is None:
+        return None
+    try:
+        text = ChatTemplate(tokenizer.chat_template).render(
+            [{"role": "user", "content": "?"}, {"role": "assistant", "content": _ANSWER}]
+        )
+    except TokenizerError:
+        # It is told when somebody chats; the model continues texts without it.
+        return None
+    _, found, rest = text.rpartition(_ANSWER)
+    special = set(tokenizer.special_tokens.values())
+    ids = tokenizer.encode(rest) if found else []
+    return next((id for id in ids if id in special), None)

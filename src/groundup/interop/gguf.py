@@ -14,8 +14,8 @@ import torch
 
 from groundup.errors import ConfigError, MissingExtraError
 from groundup.files import atomic_path
-from groundup.generation.chat import find_turn_end
 from groundup.generation.loading import CheckpointName
+from groundup.generation.special_ids import find_turn_end
 from groundup.interop.architectures import QWEN3, check_exportable, express
 from groundup.interop.export_folder import DtypeName, Source, open_source
 from groundup.interop.gguf_vocabulary import Vocabulary, express_vocabulary

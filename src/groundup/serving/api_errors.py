@@ -21,8 +21,6 @@ _TYPES = {
     500: "server_error",
     503: "server_error",
 }
-# The type of a pydantic error whose message is a complete sentence.
-OUT_OF_BOUNDS = "out_of_bounds"
 # What fields of several types take, instead of one complaint for each type.
 _SHAPES = {
     "prompt": "it must be a text, a list of texts, a list of ids or a list of such lists",
@@ -74,10 +72,8 @@ def invalid_request(error: ValidationError) -> ApiError:
         # Fields that do not go together: the sentence begins with the name of one.
         return ApiError(400, reason, param=reason.partition(" ")[0])
     field = str(finding["loc"][0]).encode("ascii", "backslashreplace").decode()[:60]
-    if kind != OUT_OF_BOUNDS:
-        reason = _SHAPES.get(field) or reason[:1].lower() + reason[1:]
-        reason = f"{field} is {excerpt(finding['input'])}, but {reason}"
-    return ApiError(400, reason, param=field)
+    reason = _SHAPES.get(field) or reason[:1].lower() + reason[1:]
+    return ApiError(400, f"{field} is {excerpt(finding['input'])}, but {reason}", param=field)
 
 
 def answer_http_exception(request: Request, error: Exception) -> JSONResponse:

@@ -13,8 +13,8 @@ import numpy as np
 
 from groundup.data.counter_random import random_uint64
 from groundup.errors import ConfigError, GroundupError
-from groundup.generation.chat import chat_prompt
 from groundup.generation.request import GenerationRequest, GenerationSettings
+from groundup.generation.special_ids import chat_prompt
 from groundup.runtime import count_of
 from groundup.serving.api_errors import ApiError, excerpt
 from groundup.serving.bodies import MAX_ELEMENTS
@@ -61,6 +61,9 @@ def make_plan(body: AnyRequest, language_model: LanguageModel, settings: ServerS
         if wanted.past_context == "stop" and len(prompt) + wanted.max_tokens > context:
             raise _too_long(body, len(prompt), wanted.max_tokens, context)
     sampler = wanted.sampler()
+    # The first choice has the seed itself, so its text is the one it would have alone.
+    others = np.arange(1, body.num_choices, dtype=np.uint64)
+    seeds = [wanted.seed, *random_uint64(wanted.seed, _STREAM, others).tolist()]
     requests = [
         GenerationRequest(
             prompt_ids=prompt,
@@ -72,7 +75,7 @@ def make_plan(body: AnyRequest, language_model: LanguageModel, settings: ServerS
             num_alternatives=body.num_alternatives,
         )
         for prompt in prompts
-        for seed in _seeds_of_choices(wanted.seed, body.num_choices)
+        for seed in seeds
     ]
     return Plan(prompts, requests, wanted, body.num_alternatives >= 0)
 
@@ -82,7 +85,12 @@ def _read_prompts(
 ) -> list[tuple[int, ...]]:
     given: Sequence[str | Sequence[int]]
     if isinstance(body, ChatRequest):
-        given = [_render_chat(body, language_model)]
+        try:
+            given = [chat_prompt(language_model.tokenizer, body.messages)]
+        except GroundupError as error:
+            can_chat = language_model.tokenizer.chat_template is not None
+            code = None if can_chat else "no_chat_template"
+            raise ApiError(400, str(error), param="messages", code=code) from error
     elif body.prompt is None or isinstance(body.prompt, str):
         given = [body.prompt or ""]
     elif isinstance(body.prompt[0], int):
@@ -94,15 +102,6 @@ def _read_prompts(
         message = f"this server generates at most {limit} texts for one request"
         raise ApiError(400, message, param="n")
     return [_read_prompt(prompt, language_model, body) for prompt in given]
-
-
-def _render_chat(body: ChatRequest, language_model: LanguageModel) -> str:
-    try:
-        return chat_prompt(language_model.tokenizer, body.messages)
-    except GroundupError as error:
-        can_chat = language_model.tokenizer.chat_template is not None
-        code = None if can_chat else "no_chat_template"
-        raise ApiError(400, str(error), param="messages", code=code) from error
 
 
 def _read_prompt(
@@ -118,7 +117,7 @@ def _read_prompt(
         try:
             return tuple(ids.tolist() or language_model.encode_prompt(""))
         except ConfigError as error:
-            raise ApiError(400, str(error), param=body.subject_field) from error
+            raise ApiError(400, str(error), param=body.subject) from error
     unknown = next((id for id in prompt if id not in tokenizer.vocab), None)
     if unknown is not None:
         last = tokenizer.vocab_size - 1
@@ -130,15 +129,9 @@ def _read_prompt(
 def _too_long(body: AnyRequest, size: int, max_tokens: int, context: int) -> ApiError:
     return ApiError(
         400,
-        f"the {body.subject} has {count_of(size, 'token')}, which together with max_tokens "
+        f"the request has {count_of(size, 'token')}, which together with max_tokens "
         f"({max_tokens}) is more than the model's context of {context}: shorten it, ask for fewer, "
         f"or set past_context to slide (up to {max(MAX_ELEMENTS, context)} tokens)",
-        param="max_tokens" if size < context else body.subject_field,
+        param="max_tokens" if size < context else body.subject,
         code="context_length_exceeded",
     )
-
-
-def _seeds_of_choices(seed: int, num_choices: int) -> list[int]:
-    """The first choice has the seed itself, so its text is the one it would have alone."""
-    others = random_uint64(seed, _STREAM, np.arange(1, num_choices, dtype=np.uint64))
-    return [seed, *others.tolist()]

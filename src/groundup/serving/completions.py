@@ -170,17 +170,16 @@ class _Running:
     async def next_pieces(self) -> list[tuple[int, list[Piece]]]:
         """Wait for tokens: the choices that have more text now, or have come to their end."""
         news: dict[int, list[Piece]] = {}
-        for event in await self._job.next_events():
-            index, text = event.number, self._texts[event.number]
+        for index, came in await self._job.next_events():
+            text = self._texts[index]
             if text.is_done:
                 continue
-            if event.error is not None:
-                raise event.error
-            if event.token is not None:
-                news.setdefault(index, []).extend(text.push(event.token))
-                if event.token.finish_reason is None and text.finish_reason is not None:
-                    # A stop string has come, of which the engine knows nothing.
-                    self._scheduler.cancel([self._job.rows[index]])
+            if isinstance(came, ApiError):
+                raise came
+            news.setdefault(index, []).extend(text.push(came))
+            if came.finish_reason is None and text.finish_reason is not None:
+                # A stop string has come, of which the engine knows nothing.
+                self._scheduler.cancel([self._job.rows[index]])
         return list(news.items())
 
     async def collect(self) -> list[list[Piece]]:

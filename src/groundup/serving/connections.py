@@ -7,7 +7,6 @@ everybody else out. The protocol here is uvicorn's own with asyncio's callbacks 
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -110,14 +109,9 @@ class Connection(H11Protocol):
         if cycle is not None and cycle.response_started and not cycle.response_complete:
             self.transport.abort()
             return
-        body = json.dumps(error.body()).encode()
-        headers = {
-            "content-type": "application/json",
-            "content-length": str(len(body)),
-            "connection": "close",
-            **SECURITY_HEADERS,
-        }
-        head = [f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}"]
-        head += [f"{name}: {value}" for name, value in headers.items()]
-        self.transport.write("\r\n".join(head).encode() + b"\r\n\r\n" + body)
+        response = error.response()
+        response.headers.update({**SECURITY_HEADERS, "connection": "close"})
+        head = [f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}".encode()]
+        head += [b": ".join(pair) for pair in response.raw_headers]
+        self.transport.write(b"\r\n".join(head) + b"\r\n\r\n" + bytes(response.body))
         self.transport.close()

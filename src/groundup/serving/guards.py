@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import hmac
 import ipaddress
-import json
 import logging
 from typing import TYPE_CHECKING
 
@@ -134,12 +133,10 @@ class Guards:
 
     async def _refuse(self, error: ApiError, receive: Receive | None, send: Send) -> None:
         """Answer at once, then discard a little of what is still being sent, if anything is."""
-        body = json.dumps(error.body()).encode()
-        headers = {**error.headers, "content-type": "application/json"}
-        headers["content-length"] = str(len(body))
-        encoded = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-        await send({"type": "http.response.start", "status": error.status, "headers": encoded})
-        await send({"type": "http.response.body", "body": body, "more_body": True})
+        response = error.response()
+        start = {"type": "http.response.start", "status": error.status}
+        await send({**start, "headers": response.raw_headers})
+        await send({"type": "http.response.body", "body": response.body, "more_body": True})
         num_left = _DISCARD_BODIES * self._settings.max_body_bytes
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_DISCARD_SECONDS):

@@ -9,12 +9,13 @@ import asyncio
 import contextlib
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from groundup.generation.request import NewToken
 from groundup.serving.api_errors import ApiError
 
 if TYPE_CHECKING:
-    from groundup.generation.request import GenerationRequest, NewToken
+    from groundup.generation.request import GenerationRequest
 
 # A client's tokens wait for each other for so long; a step of a small model takes a tenth of it.
 _PATIENCE_SECONDS = 0.01
@@ -33,12 +34,8 @@ class Row:
     is_cancelled: bool = False
 
 
-class Event(NamedTuple):
-    """A new token of a row, or the error that ended it."""
-
-    number: int
-    token: NewToken | None = None
-    error: ApiError | None = None
+# A new token of a row, or the error that ended it.
+News = NewToken | ApiError
 
 
 @dataclass(eq=False)
@@ -49,17 +46,17 @@ class Job:
     rows: list[Row] = field(default_factory=list)
     submitted: float = field(default_factory=time.perf_counter)
 
-    _events: list[Event] = field(default_factory=list)
+    _events: list[tuple[int, News]] = field(default_factory=list)
     _has_events: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def next_events(self) -> list[Event]:
-        """Wait for something to happen; all that has happened since the last call."""
+    async def next_events(self) -> list[tuple[int, News]]:
+        """Wait for news; all since the last call, each with the number of its row."""
         await self._has_events.wait()
         self._has_events.clear()
         events, self._events = self._events, []
         return events
 
-    def receive(self, events: list[Event]) -> None:
+    def receive(self, events: list[tuple[int, News]]) -> None:
         self._events += events
         self._has_events.set()
 
@@ -73,12 +70,12 @@ class Outbox:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._events: dict[Job, list[Event]] = {}
+        self._events: dict[Job, list[tuple[int, News]]] = {}
         self._is_urgent = False
         self._last_sent = 0.0
 
-    def put(self, row: Row, event: Event, *, is_urgent: bool = True) -> None:
-        self._events.setdefault(row.job, []).append(event)
+    def put(self, row: Row, news: News, *, is_urgent: bool = True) -> None:
+        self._events.setdefault(row.job, []).append((row.index, news))
         self._is_urgent |= is_urgent
 
     def send_if_due(self, is_last: bool = False) -> None:

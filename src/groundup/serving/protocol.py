@@ -10,11 +10,9 @@ import secrets
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, StrictInt, StrictStr, field_validator, model_validator
-from pydantic_core import PydanticCustomError
 
 from groundup.errors import DataError
 from groundup.generation.request import GenerationSettings, PastContext
-from groundup.serving.api_errors import OUT_OF_BOUNDS
 from groundup.serving.bodies import Body
 from groundup.tokenizer.chat_template import check_messages
 
@@ -27,11 +25,6 @@ Ids = Annotated[list[StrictInt], Field(min_length=1, fail_fast=True)]
 StopString = Annotated[StrictStr, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 NumLogprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 NumTokens = Annotated[int, Field(ge=1)]
-
-
-def out_of_bounds(message: object) -> PydanticCustomError:
-    """A mistake that is told in exactly these words."""
-    return PydanticCustomError(OUT_OF_BOUNDS, "{message}", {"message": str(message)})
 
 
 class StreamOptions(Body):
@@ -47,9 +40,8 @@ class GenerationBody(Body):
     `GenerationSettings` checks the numbers.
     """
 
-    # What is continued, for error messages: a word and the field's name.
+    # The field with what is continued.
     subject: ClassVar[str]
-    subject_field: ClassVar[str]
 
     model: str | None = None
     max_tokens: NumTokens | None = None
@@ -65,11 +57,19 @@ class GenerationBody(Body):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     # Accepted without effect.
-    user: str | None = None
+    user: Any = None
+    metadata: Any = None
+    parallel_tool_calls: Any = None
+    service_tier: Any = None
+    store: Any = None
     # Refused unless empty: ignoring them would give another text than the one asked for.
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: dict[str, Any] | None = None
+    presence_penalty: Any = None
+    frequency_penalty: Any = None
+    logit_bias: Any = None
+    suffix: Any = None
+    echo: Any = None
+    tools: Any = None
+    response_format: Any = None
     # Not OpenAI's.
     top_k: int | None = None
     min_p: float | None = None
@@ -84,7 +84,6 @@ class GenerationBody(Body):
         "echo",
         "tools",
         "response_format",
-        check_fields=False,
     )
     @classmethod
     def _refuse_unsupported(cls, value: Any) -> Any:
@@ -95,7 +94,7 @@ class GenerationBody(Body):
     @model_validator(mode="after")
     def _check_stream_options(self) -> GenerationBody:
         if self.stream_options is not None and not self.stream:
-            raise out_of_bounds("stream_options are only for a stream")
+            raise ValueError("stream_options are only for a stream")
         return self
 
     @property
@@ -128,7 +127,6 @@ class CompletionRequest(GenerationBody):
     """A prompt, and how to continue it. Nothing, or an empty text, begins a document."""
 
     subject: ClassVar[str] = "prompt"
-    subject_field: ClassVar[str] = "prompt"
 
     prompt: (
         StrictStr
@@ -140,14 +138,11 @@ class CompletionRequest(GenerationBody):
     logprobs: NumLogprobs | None = None
     # Only equal to n.
     best_of: int | None = Field(None, ge=1)
-    # Refused unless empty, as above.
-    suffix: str | None = None
-    echo: bool | None = None
 
     @model_validator(mode="after")
     def _check_best_of(self) -> CompletionRequest:
         if self.best_of not in (None, self.num_choices):
-            raise out_of_bounds("best_of must be n, or left out: every text generated is returned")
+            raise ValueError("best_of must be n, or left out: every text generated is returned")
         return self
 
     @property
@@ -158,22 +153,13 @@ class CompletionRequest(GenerationBody):
 class ChatRequest(GenerationBody):
     """A conversation, and how to answer it."""
 
-    subject: ClassVar[str] = "conversation"
-    subject_field: ClassVar[str] = "messages"
+    subject: ClassVar[str] = "messages"
 
     messages: list[Any]
     # The newer name of max_tokens.
     max_completion_tokens: NumTokens | None = None
     logprobs: bool | None = None
     top_logprobs: NumLogprobs | None = None
-    # Accepted without effect.
-    metadata: dict[str, Any] | None = None
-    parallel_tool_calls: bool | None = None
-    service_tier: str | None = None
-    store: bool | None = None
-    # Refused unless they ask for nothing but text.
-    tools: list[Any] | None = None
-    response_format: dict[str, Any] | None = None
 
     @field_validator("messages", mode="before")
     @classmethod
@@ -189,14 +175,14 @@ class ChatRequest(GenerationBody):
         try:
             return check_messages(value, "the request")
         except DataError as error:
-            raise out_of_bounds(error) from error
+            raise ValueError(str(error)) from error
 
     @model_validator(mode="after")
     def _check_pairs(self) -> ChatRequest:
         if self.max_tokens is not None and self.max_completion_tokens is not None:
-            raise out_of_bounds("max_tokens and max_completion_tokens are the same: give one")
+            raise ValueError("max_tokens and max_completion_tokens are the same: give one")
         if self.top_logprobs is not None and not self.logprobs:
-            raise out_of_bounds("top_logprobs needs logprobs to be true")
+            raise ValueError("top_logprobs needs logprobs to be true")
         return self
 
     @property

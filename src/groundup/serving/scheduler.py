@@ -13,12 +13,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from groundup.errors import GroundupError
 from groundup.generation.sampling import not_finite
 from groundup.serving.api_errors import ApiError, internal_error
-from groundup.serving.jobs import Event, Job, Outbox, Row
+from groundup.serving.jobs import Job, Outbox, Row
 
 if TYPE_CHECKING:
     from groundup.generation import Engine, GenerationRequest
@@ -51,19 +51,13 @@ class Scheduler:
         self._held: collections.Counter[str] = collections.Counter()
         self._cancelled: list[Row] = []
         self._last_step: float | None = None
-        self._is_refusing = False
+        self.status: Literal["ok", "stopping", "failed"] = "ok"
         self._is_stopped = False
-        self._is_broken = False
         self._thread = threading.Thread(target=self._run, name="groundup-engine", daemon=True)
-        self._prompt_tokens = metrics.prompt_tokens.labels(model)
-        self._generated_tokens = metrics.generated_tokens.labels(model)
-        self._cancelled_texts = metrics.cancelled_texts.labels(model)
-        self._engine_failures = metrics.engine_failures.labels(model)
-        self._first_token_seconds = metrics.first_token_seconds.labels(model)
-        self._step_seconds = metrics.step_seconds.labels(model)
-        metrics.queue_depth.labels(model).set_function(lambda: self.num_waiting)
-        metrics.running_rows.labels(model).set_function(lambda: self.num_running)
-        metrics.max_rows.labels(model).set(settings.max_rows)
+        self._metrics = metrics.of(model)
+        self._metrics.queue_depth.set_function(lambda: self.num_waiting)
+        self._metrics.running_rows.set_function(lambda: self.num_running)
+        self._metrics.max_rows.set(settings.max_rows)
 
     def start(self) -> None:
         """Make the engine, whose errors are raised here, and start the thread.
@@ -97,7 +91,8 @@ class Scheduler:
 
     def refuse_new(self) -> None:
         """From now on only finish what is queued and running."""
-        self._is_refusing = True
+        if self.status == "ok":
+            self.status = "stopping"
 
     async def wait_until_idle(self) -> None:
         while self.num_waiting or self.num_running:
@@ -105,8 +100,9 @@ class Scheduler:
 
     def give_up(self) -> None:
         """End the thread after its current step; whatever still waits gets an error."""
+        self.refuse_new()
         with self._wake:
-            self._is_refusing = self._is_stopped = True
+            self._is_stopped = True
             self._wake.notify()
 
     def stop(self) -> None:
@@ -123,16 +119,10 @@ class Scheduler:
         with self._wake:
             return self._held.total()
 
-    @property
-    def status(self) -> str:
-        if self._is_broken:
-            return "failed"
-        return "stopping" if self._is_refusing else "ok"
-
     def _check_room(self, client: str, num_wanted: int) -> None:
-        if self._is_broken:
+        if self.status == "failed":
             raise _unavailable("the engine has failed: start the server again")
-        if self._is_refusing:
+        if self.status == "stopping":
             raise _unavailable("the server is stopping")
         settings = self._settings
         num_all = self.num_waiting + self.num_running + num_wanted
@@ -161,7 +151,7 @@ class Scheduler:
                 if row.handle is not None and self._running.pop(row.handle, None) is not None:
                     self._engine.remove(row.handle)
                     self._free(row)
-                    self._cancelled_texts.inc()
+                    self._metrics.cancelled_texts.inc()
             admitted = self._admit()
             if admitted:
                 # Reading their prompts takes longer than a step.
@@ -218,11 +208,11 @@ class Scheduler:
                 error = ApiError(400, str(problem))
             else:
                 _log.exception("a request could not be begun")
-            self._outbox.put(row, Event(row.index, error=error))
+            self._outbox.put(row, error)
             self._free(row)
         else:
             self._running[row.handle] = row
-            self._prompt_tokens.inc(len(row.request.prompt_ids))
+            self._metrics.prompt_tokens.inc(len(row.request.prompt_ids))
 
     def _step(self) -> None:
         if self._last_step is None:
@@ -233,20 +223,20 @@ class Scheduler:
             row = self._running[handle]
             row.num_new += 1
             if row.num_new == 1:
-                self._first_token_seconds.observe(now - row.job.submitted)
+                self._metrics.time_to_first_token_seconds.observe(now - row.job.submitted)
             if token.finish_reason is not None:
                 del self._running[handle]
                 self._free(row)
             if token.finish_reason == "error":
                 _log.error("%s", not_finite())
-                self._outbox.put(row, Event(row.index, error=internal_error()))
+                self._outbox.put(row, internal_error())
             elif not row.is_cancelled:
                 is_urgent = row.num_new == 1 or token.finish_reason is not None
-                self._outbox.put(row, Event(row.index, token), is_urgent=is_urgent)
+                self._outbox.put(row, token, is_urgent=is_urgent)
         # Includes the prompts read since the last step: a running row waited for them too.
-        self._step_seconds.observe(now - self._last_step)
+        self._metrics.step_seconds.observe(now - self._last_step)
         self._last_step = now if self._running else None
-        self._generated_tokens.inc(len(tokens))
+        self._metrics.generated_tokens.inc(len(tokens))
 
     def _free(self, row: Row) -> None:
         row.handle = None
@@ -258,7 +248,7 @@ class Scheduler:
 
     def _replace_engine(self) -> None:
         """Fail what was running and make a new engine."""
-        self._engine_failures.inc()
+        self._metrics.engine_failures.inc()
         self._fail(internal_error(), with_waiting=False)
         self._last_step = None
         # The memory of the old one must be free before the new one asks for as much.
@@ -267,7 +257,7 @@ class Scheduler:
             self._engine = self._make_engine()
         except Exception:
             _log.exception("the engine cannot be replaced: every request is refused from now on")
-            self._is_broken = True
+            self.status = "failed"
             self._fail(internal_error(), with_waiting=True)
 
     def _fail(self, error: ApiError, *, with_waiting: bool) -> None:
@@ -279,7 +269,7 @@ class Scheduler:
             for row in rows:
                 # A new engine may give the same handle to another row.
                 row.handle = None
-                self._outbox.put(row, Event(row.index, error=error))
+                self._outbox.put(row, error)
             self._running.clear()
             self._held.clear()
         self._outbox.send()
