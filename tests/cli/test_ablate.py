@@ -41,8 +41,7 @@ def test_a_dry_run_lists_the_first_seed_and_says_that_more_may_follow(
     assert "muon+learning_rate=0.003+seed=0" in page and "4 trials" in page and "seed=1" not in page
     assert not Path("sweeps").exists()
 
-    assert ablate(small_config, *rates, "--extra-rates", "0", "--seeds", "0", "--dry-run") == 0
-    page = capsys.readouterr().out
+    assert ablate(small_config, *rates, "--seeds", "0", "--dry-run") == 0
     assert ablate(small_config, "--learning-rates", "0.001", "--dry-run") == 0
 
 
@@ -50,14 +49,14 @@ def test_each_row_tells_its_best_rate_and_those_it_tried(
     small_config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Muon's best is 0.3, and a rate above 0.5 diverges.
-    words = "--learning-rates 0.003 0.01 0.05 --seeds 0 --jobs 2".split()
+    words = "--learning-rates 0.003 0.01 0.3 0.9 --seeds 0 --jobs 2".split()
     assert ablate(small_config, *words) == 0
     lines = lines_of(capsys.readouterr().out)
-    assert lines["base"].split()[2:6] == ["0.01", "0.003,", "0.01,", "0.05"]
-    assert lines["muon"].split()[2:5] == ["0.25", "0.003,", "0.01,"]
-    assert lines["muon"].endswith("diverged at 1.2")
-    # The same list without the search: its end is the best of what it holds.
-    assert ablate(small_config, *words, "--extra-rates", "0", "--name", "kept") == 0
+    assert lines["base"].split()[2:6] == ["0.01", "0.003,", "0.01,", "0.3,"]
+    assert lines["muon"].split()[2] == "0.3" and lines["muon"].endswith("diverged at 0.9")
+    # Without the greatest rate the best is at the end.
+    words.remove("0.9")
+    assert ablate(small_config, *words, "--name", "less") == 0
     assert lines_of(capsys.readouterr().out)["muon"].endswith("best rate at the end of those tried")
 
 
@@ -76,11 +75,10 @@ def test_trials_of_other_data_are_said_to_be(
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["--extra-rates", "-1"], "--extra-rates"),
         (["--jobs", "0"], "--jobs"),
         (["--variants", "no-norms"], "did you mean no-norm?"),
         (["--learning-rates", "-1"], "learning_rate"),
-        (["--seeds", "0", "0"], "seeds [0, 0] has one twice"),
+        (["--seeds", "0", "0"], "twice"),
         (["--seeds", "-1"], "seeds.0 is -1"),
         (["--name", "../elsewhere"], "name is '../elsewhere'"),
         (["--tokens", "0"], "tokens is 0"),

@@ -57,15 +57,14 @@ def metrics_only() -> Command:
 
 @pytest.fixture
 def write_run() -> Callable[..., Path]:
-    """`write_run(folder, losses)`: a run folder as training would have left it, with samples and a
-    validation loss on every line."""
+    """`write_run(folder, losses)`: a run folder as training would have left it, with a validation
+    loss on every line."""
 
     def write(
         folder: Path,
         losses: list[float | None],
         data: str = "sha256:aa",
         tokenizer: str = "sha256:tt",
-        sample: str = " there was a fox.",
         **settings: Any,
     ) -> Path:
         folder.mkdir(parents=True)
@@ -87,7 +86,6 @@ def write_run() -> Callable[..., Path]:
                 "loss": loss,
                 "validation_loss": loss,
                 "bits_per_byte": loss,
-                "samples": [sample],
                 "tokens_per_second": 4096.0,
                 "mfu": 0.25,
                 "memory_bytes": 10**9,

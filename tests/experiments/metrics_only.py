@@ -23,8 +23,6 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     # Held until the process dies, as a trainer does.
     fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)
-    (folder / "device.txt").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
-    (folder / "bytecode.txt").write_text(os.environ.get("PYTHONPYCACHEPREFIX", ""))
     (folder / "threads.txt").write_text(os.environ.get("OMP_NUM_THREADS", ""))
     if not wait(lambda: len(list(folder.parent.iterdir())) >= int(os.environ.get("TOGETHER", 1))):
         return 1
@@ -32,7 +30,6 @@ def main() -> int:
         print("error: 13 brings bad luck", file=sys.stderr)
         return 2
     (folder / "config.yaml").write_text(yaml.safe_dump(config), "utf-8")
-    (folder / "words.txt").write_text(" ".join(sys.argv[1:]))
     rate, num_steps = config["optimizer"]["learning_rate"], config["num_steps"]
     best = 0.3 if config["optimizer"]["name"] == "muon" else 0.01
     best = 0.0001 if config["model"]["norm"] == "none" else best

@@ -1,7 +1,6 @@
 """Ladders: the budget is spent whatever the size, fits find what the figures were made from."""
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,15 +51,9 @@ def test_a_power_law_is_found_again(factor: float, exponent: float) -> None:
 
 
 def test_too_few_points_are_refused() -> None:
-    rungs = [SizeResult(1e15, 64, 1, size, 1, 0.01, 2.0) for size in (1, 2, 2)]
-    with pytest.raises(DataError, match=r"1e\+15 FLOPs need .* three sizes, but there are 2"):
+    rungs = [SizeResult(1e15, size, 2.0) for size in (1, 2, 2)]
+    with pytest.raises(DataError, match="three sizes, and there are 2"):
         fit_budgets([1e15], rungs)
-
-
-def test_a_shape_keeps_how_many_heads_share_keys_and_values() -> None:
-    base = ModelConfig(d_model=512, num_layers=4, num_heads=16, num_kv_heads=4, d_ff=1344)
-    shared = {width: shape(base, width)["model.num_kv_heads"] for width in (32, 224, 256, 1024)}
-    assert shared == {32: 1, 224: 1, 256: 2, 1024: 8}
 
 
 def test_a_shape_keeps_its_heads_and_its_ratios() -> None:
@@ -72,6 +65,9 @@ def test_a_shape_keeps_its_heads_and_its_ratios() -> None:
         "model.d_ff": 2688,
     }
     assert shape(base, 64)["model.num_layers"] == 1
+    grouped = base.model_copy(update={"num_kv_heads": 4})
+    shared = {width: shape(grouped, width)["model.num_kv_heads"] for width in (32, 224, 256, 1024)}
+    assert shared == {32: 1, 224: 1, 256: 2, 1024: 8}
     with pytest.raises(ConfigError, match="multiples of 32"):
         shape(base, 100)
 
@@ -110,36 +106,25 @@ def test_a_size_of_which_a_seed_failed_is_no_rung() -> None:
 
 
 @pytest.mark.parametrize(
-    ("budgets", "widths", "complaint"),
+    ("budgets", "widths", "noun"),
     [
-        ([1e15, 2e15], [128, 256], "three widths"),
-        ([1e15], [128, 256, 512], "two budgets"),
-        (
-            [1e15, 2e15, 1.00001e15],
-            [128, 256, 512],
-            "1e[+]15 and 1.00001e[+]15 agree to four digits: give them further apart",
-        ),
-        ([1e9, 2e9], [128, 256, 512], "FLOPs are 0 steps at width"),
-        ([1e15, math.nan], [128, 256, 512], "a budget of nan FLOPs"),
-        ([1e15, math.inf], [128, 256, 512], "a budget of inf FLOPs"),
-        ([1e15, -2e15], [128, 256, 512], "a budget of -2e.15 FLOPs"),
-        ([1e15, 2e15], [0, 128, 256], "width 0 cannot be cut"),
-        ([1e15, 2e15], [-32, 128, 256], "width -32 cannot be cut"),
+        ([1e15, 2e15], [128, 256], "widths"),
+        ([1e15], [128, 256, 512], "budgets"),
+        # Names have four digits.
+        ([1e15, 1.00001e15], [128, 256, 512], "budgets"),
+        ([1e9, 2e9], [128, 256, 512], "steps at width"),
+        ([1e15, math.nan], [128, 256, 512], "nan"),
+        ([1e15, math.inf], [128, 256, 512], "inf"),
+        ([1e15, -2e15], [128, 256, 512], "budget"),
+        ([1e15, 2e15], [0, 128, 256], "width 0"),
+        ([1e15, 2e15], [-32, 128, 256], "width -32"),
     ],
 )
 def test_a_ladder_that_cannot_stand_is_refused(
-    budgets: list[float], widths: list[int], complaint: str
+    budgets: list[float], widths: list[int], noun: str
 ) -> None:
-    with pytest.raises(ConfigError, match=complaint):
+    with pytest.raises(ConfigError, match=noun):
         isoflop_spec(RunConfig(), budgets=budgets, widths=widths)
-
-
-@pytest.mark.parametrize(
-    ("changes", "complaint"), [({"seeds": [0, 0]}, "one twice"), ({"name": "a/b"}, "name is 'a/b'")]
-)
-def test_a_flag_that_no_sweep_can_have_is_named(changes: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(ConfigError, match=complaint):
-        isoflop_spec(RunConfig(), budgets=[1e15, 2e15], widths=[128, 256, 512], **changes)
 
 
 LADDER = (1e15, 1e16, 1e17)
@@ -150,8 +135,7 @@ def rungs_of(size_law: PowerLaw, loss_law: PowerLaw, sizes: list[int]) -> list[S
     for budget in LADDER:
         for size in sizes:
             distance = math.log(size) - math.log(size_law.at(budget))
-            loss = loss_law.at(budget) + 0.05 * distance**2
-            rungs.append(SizeResult(budget, 64, 1, size, 1, 0.01, loss))
+            rungs.append(SizeResult(budget, size, loss_law.at(budget) + 0.05 * distance**2))
     return rungs
 
 
@@ -195,12 +179,12 @@ def test_the_next_budget_is_predicted_and_trained(
     # The folder's own settings tell the check from the sizes that were fitted.
     stored = load_settings(SweepConfig, path / "sweep.yaml")
     result = analyse(stored, outcome.records.values())
-    assert len(result.sizes) == 7 and len(result.fits) == 2
+    assert len(result.fits) == 2
     prediction = result.prediction
     assert prediction.budget_flops == pytest.approx(4 * budget)
     # The trainer without a model finds width 16 best whatever the budget, and so do the laws.
     assert prediction.d_model == 16
     assert prediction.measured_loss == pytest.approx(prediction.predicted_loss, abs=0.05)
     unchecked = analyse(spec, [r for r in outcome.records.values() if r.variant in spec.variants])
-    assert unchecked.prediction == replace(prediction, measured_loss=None)
+    assert unchecked.prediction == prediction._replace(measured_loss=None)
     assert run_isoflop(spec, path, command=metrics_only).records == outcome.records

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from groundup.errors import ConfigError, DataError, MissingExtraError
+from groundup.errors import DataError, MissingExtraError
 from groundup.experiments.points import known_points, propose
 from groundup.experiments.runner import Command
 from groundup.experiments.spec import SweepConfig
@@ -111,33 +111,14 @@ def test_points_outside_the_ranges_of_now_are_not_learned_from(make_spec: Any) -
     assert propose(narrow, [(point, None, None) for point in points]) == found
 
 
-@pytest.mark.parametrize(
-    ("changes", "complaint"),
-    [
-        ({"sampler": "cmaes", "ranges": RANGES}, "tpe"),
-        ({"sampler": "gp"}, "sampler gp has nothing to vary"),
-        ({"sampler": "nsga2", "ranges": RANGES}, "tpe"),
-    ],
-)
-def test_what_a_sampler_cannot_do_is_refused_before_the_sweep(
-    make_spec: Any, changes: dict[str, Any], complaint: str
-) -> None:
-    with pytest.raises(ConfigError, match=complaint):
-        make_spec(num_trials=5, **changes)
-
-
 @pytest.mark.parametrize(("sampler", "package"), [*PACKAGES.items(), ("gp", "optuna")])
 def test_a_missing_package_is_named_with_the_command_that_installs_it(
     make_spec: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sampler: str, package: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     spec = make_spec(sampler=sampler, ranges=RANGES, num_trials=2)
-    with pytest.raises(MissingExtraError) as caught:
+    with pytest.raises(MissingExtraError, match=rf"package {package}\).*groundup\[sweep\]"):
         run_sweep(spec, tmp_path / "small")
-    assert str(caught.value) == (
-        f"sampler {sampler} (package {package}) needs packages that are not installed: "
-        f"run pip install 'groundup[sweep]' and try again"
-    )
     assert not (tmp_path / "small").exists()
 
 
@@ -148,15 +129,13 @@ def test_a_search_goes_on_from_what_it_knows(
     spec = make_spec(**SEARCH, seeds=[0, 1])
     assert plan_trials(spec, path) == []
     outcome = run_sweep(spec, path, command=metrics_only)
-    assert len(outcome.results) == 3 and len(outcome.records) == 6
-    assert [found.name for found in tmp_path.iterdir()] == ["small"]
+    assert len(outcome.records) == 6
     # Nothing is left to do, and a longer search over another range goes on from its three points.
     assert run_sweep(spec, path, command=metrics_only).records == outcome.records
     wider = {RATE: {"low": 1e-3, "high": 0.5, "scale": "log"}}
     longer = make_spec(**{**SEARCH, "num_trials": 4, "ranges": wider}, seeds=[0, 1])
     grown = run_sweep(longer, path, command=metrics_only)
-    assert len(grown.results) == 4
-    assert {result.point for result in outcome.results} < {result.point for result in grown.results}
+    assert len(grown.records) == 8 and outcome.records.keys() < grown.records.keys()
 
 
 def test_a_search_that_was_killed_goes_on_as_if_nothing_had_happened(

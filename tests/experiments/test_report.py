@@ -1,8 +1,6 @@
 """Reports as readers get them: true, escaped, offline, usable without color or mouse."""
 
-import fcntl
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
@@ -13,10 +11,11 @@ import pytest
 
 from groundup.experiments.ablation import ablation_spec
 from groundup.experiments.isoflop import isoflop_spec
+from groundup.experiments.report.charts import learning_curves
 from groundup.experiments.report.comparison import compare
 from groundup.experiments.report.page import render
 from groundup.experiments.spec import base_config
-from groundup.experiments.sweep import run_ablation, run_isoflop, run_sweep
+from groundup.experiments.sweep import run_ablation, run_isoflop
 
 VOID = {"meta", "input", "br", "wbr", "link"}
 HOSTILE = "</style><script>alert(1)</script><img src=x onerror=alert(2)> | `*_ \0\ud800 \u202e"
@@ -62,51 +61,46 @@ class Page(HTMLParser):
 
 def test_runs_of_different_data_are_named_as_such(tmp_path: Path, write_run: WriteRun) -> None:
     write_run(tmp_path / "web", [3.0], "sha256:web")
-    write_run(tmp_path / "stories", [1.0], "sha256:stories", "sha256:other")
+    write_run(tmp_path / "stories", [1.0], "sha256:stories")
     report = compare([tmp_path])
-    assert "did not all learn from the same data" in report.warnings[0]
-    assert "data 1: stories; data 2: web" in report.warnings[0]
-    assert "tokenizers differ" in report.warnings[1]
-    assert not any(group.is_winner for group in report.groups)
-    assert "did not all learn from the same data" in Page(render(report)).text
+    (warning,) = report.warnings
+    assert "same data" in warning and "data 1: stories; data 2: web" in warning
+    assert warning in Page(render(report)).text
 
 
-def test_what_keeps_runs_from_being_compared_is_told(tmp_path: Path, write_run: WriteRun) -> None:
-    for name in ("one", "copy"):
-        write_run(tmp_path / name, [3.0] * 3, seed=4)
-    write_run(tmp_path / "by_heart", [3.0, 2.0, 2.5], batch_size=2)
-    write_run(tmp_path / "level", [3.0, 2.0, 2.001], batch_size=3)
-    assert compare([tmp_path]).warnings == [
-        "batch size 32 holds several runs of the same seed (4); each seed counts once.",
-        "The validation loss rose again after its best: by_heart (2.0000, then 2.5000).",
-    ]
-
-
-def test_a_run_that_still_trains_is_named(tmp_path: Path, write_run: WriteRun) -> None:
-    if not Path("/proc/locks").exists():
-        pytest.skip("the kernel lists no locks here")
-    write_run(tmp_path / "runs" / "done", [3.0, 2.0])
-    folder = write_run(tmp_path / "runs" / "going", [3.0, 2.0], batch_size=8, num_steps=9)
-    lock = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        report = compare([tmp_path / "runs"])
-    finally:
-        os.close(lock)
-    (warning,) = [warning for warning in report.warnings if "going" in warning]
-    assert "Still training" in warning
-
-
-def test_the_page_says_what_was_run_why_and_what_came_of_it(seeds: Path) -> None:
-    report = compare([seeds], title="Batch sizes", why="How small may a batch be?")
-    assert report.warnings == ["Diverged, so left out of means and of the ranking: wild."]
+def test_the_page_says_what_was_run_and_what_came_of_it(seeds: Path) -> None:
+    report = compare([seeds], title="Batch sizes")
+    assert report.warnings == []
     text = Page(render(report)).text
     for told in (
-        *("How small may a batch be?", "2.0100 ± 0.0248", "3 seeds: 0, 1, 2", "NVIDIA H200"),
-        *("1.0 GB", "there was a fox", "groundup train --name b8s0", "✕ diverged", "★ best"),
+        *("Batch sizes", "2.0100 ± 0.0248", "0, 1, 2", "NVIDIA H200", "1.0 GB", "25.0%"),
+        *("--name b8s0", "✕ diverged", "★ best", "6 of 7 finished"),
         "its loss was no finite number at the end, after 1 at step 2",
     ):
-        assert told in text
+        assert told in text, told
+
+
+def test_curves_have_the_color_of_their_group_and_three_axes(
+    seeds: Path, tmp_path: Path, write_run: WriteRun
+) -> None:
+    groups = compare([seeds]).groups
+    figure = learning_curves(groups, "validation_loss", "Validation loss")
+    assert figure is not None and len(figure["data"]) == 7
+    assert len({one["line"]["color"] for one in figure["data"]}) == 3
+    assert [one["line"]["dash"] for one in figure["data"]].count("dot") == 1
+    assert sum(one["showlegend"] for one in figure["data"]) == 3
+    buttons = figure["layout"]["updatemenus"][0]["buttons"]
+    axes = {button["label"]: button["args"][0]["x"] for button in buttons}
+    assert [xs[0][-1] for xs in axes.values()] == [3, 3 * 8192, 6.0]
+    json.dumps(figure, allow_nan=False)
+    assert learning_curves(groups, "unheard_of", "Nothing") is None
+    # A steep beginning does not press a long curve together, and a long one becomes means.
+    write_run(tmp_path / "long", [90.0, *[3.0 - step / 1000 for step in range(1_439)]])
+    figure = learning_curves(compare([tmp_path / "long"]).groups, "validation_loss", "Loss")
+    assert figure is not None and figure["layout"]["yaxis"]["range"][1] < 10
+    (curve,) = figure["data"]
+    assert len(curve["y"]) == 240 and curve["x"][0] == 3.5
+    assert curve["y"][0] == pytest.approx((90 + 3 * 5 - 0.01) / 6, rel=1e-4)
 
 
 def test_the_page_needs_no_network(seeds: Path) -> None:
@@ -120,7 +114,7 @@ def test_the_page_needs_no_network(seeds: Path) -> None:
 def test_charts_have_words_and_anchors_are_unique(seeds: Path) -> None:
     page = Page(render(compare([seeds])))
     charts = [a for _, a in page.tags if a.get("class") == "plot-area"]
-    assert len(charts) == 5
+    assert len(charts) == 4
     assert all(chart["role"] == "img" and chart["aria-label"] for chart in charts)
     identities = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(identities) == len(set(identities))
@@ -130,12 +124,13 @@ def test_charts_have_words_and_anchors_are_unique(seeds: Path) -> None:
 
 def test_nothing_hostile_becomes_markup(tmp_path: Path, write_run: WriteRun) -> None:
     name = "<b>odd & name<_b> 'quoted' \"twice\""
-    folder = write_run(tmp_path / name, [3.0, 2.0], sample=HOSTILE)
+    folder = write_run(tmp_path / name, [3.0, 2.0])
     (folder / "config.yaml").write_text(
         json.dumps({"seed": 1, "<i>key</i>": HOSTILE, "samples": {"prompts": ["<u>once</u>"]}})
     )
     write_run(tmp_path / "odd\udcff", [3.0, 2.5])
-    report = compare([tmp_path], title=HOSTILE, why=HOSTILE)
+    report = compare([tmp_path], title=HOSTILE)
+    report.why = HOSTILE
     page = render(report)
     page.encode("utf-8")
     parsed = Page(page)
@@ -185,7 +180,7 @@ def test_plotly_draws_what_is_seen_along_any_axis(driver: Any, seeds: Path, tmp_
     from selenium.webdriver.support.wait import WebDriverWait
 
     file = tmp_path / "report.html"
-    file.write_text(render(compare([seeds], why="To see.")), encoding="utf-8")
+    file.write_text(render(compare([seeds])), encoding="utf-8")
     driver.get(file.as_uri())
     first = driver.find_element(By.CSS_SELECTOR, "#curves figure")
     assert first.find_elements(By.CSS_SELECTOR, ".scatterlayer path")
@@ -206,24 +201,18 @@ def test_plotly_draws_what_is_seen_along_any_axis(driver: Any, seeds: Path, tmp_
     assert driver.get_log("browser") == []
 
 
-def test_values_are_shown_whole(tmp_path: Path, write_run: WriteRun) -> None:
-    long = "x" * 200
-    write_run(tmp_path / "one", [3.0], data={"shards": long})
-    assert long in Page(render(compare([tmp_path / "one"]))).text
-
-
-def test_a_sweep_brings_its_name_its_reason_and_a_finding(
-    make_spec: Any, metrics_only: Any, tmp_path: Path
+def test_values_are_shown_whole_and_a_sweep_brings_its_name_and_reason(
+    tmp_path: Path, write_run: WriteRun
 ) -> None:
-    spec = make_spec(grid={"optimizer.learning_rate": [0.01, 0.1]}, why="Which rate?")
-    run_sweep(spec, tmp_path / "rates", command=metrics_only)
-    (tmp_path / "rates" / "finding.txt").write_text("The <b>small</b> one.")
+    for letter in "xy":
+        write_run(
+            tmp_path / "rates" / "runs" / letter, [3.0], letter, **{"data.shards": letter * 200}
+        )
+    (tmp_path / "rates" / "sweep.yaml").write_text("name: small_rates\nwhy: Which rate?\n")
     report = compare([tmp_path / "rates"])
-    assert (report.title, report.why) == ("Small", "Which rate?")
+    assert (report.title, report.why) == ("Small rates", "Which rate?")
     text = Page(render(report)).text
-    assert "The <b>small</b> one." in text and "Written by hand" in text
-    assert report.figure is not None and report.figure["data"][0]["x"] == [0.01, 0.1]
-    assert compare([tmp_path / "rates"], finding="").finding == ""
+    assert "Which rate?" in text and "x" * 200 in text
 
 
 @pytest.mark.parametrize("kind", ["ablation", "isoflop"])
@@ -234,7 +223,7 @@ def test_a_study_is_recomputed_from_its_trials(
     path = tmp_path / "study"
     if kind == "ablation":
         spec = ablation_spec(base, variants=["muon"], learning_rates=[0.01, 0.1])
-        run_ablation(spec, path, extra_rates=0, command=metrics_only)
+        run_ablation(spec, path, command=metrics_only)
     else:
         spec = isoflop_spec(base, budgets=[1e8, 2e8], widths=[8, 16, 24], learning_rates=[0.01])
         run_isoflop(spec, path, command=metrics_only)
@@ -242,8 +231,7 @@ def test_a_study_is_recomputed_from_its_trials(
     (study,) = report.studies
     text = Page(render(report)).text
     assert study.title in text and all(table.headers[0] in text for table in study.tables)
-    names = [getattr(row[0], "text", row[0]) for row in study.tables[0].rows]
-    assert len(names) == (2 if kind == "ablation" else 3)
+    assert len(study.tables[0].rows) == (2 if kind == "ablation" else 3)
     # A study that cannot be made of what is there is a note, and its runs are shown without.
     (path / "trials.jsonl").unlink()
     damaged = compare([path])

@@ -10,20 +10,16 @@ from typing import Any
 
 import pytest
 
-from groundup.config import save_yaml
+from groundup.config import load_settings, save_yaml
 from groundup.errors import ConfigError
 from groundup.experiments import runner
-from groundup.experiments.pruning import Pruner, find_divergence, validation_curve
-from groundup.experiments.run_result import describe_divergence
-from groundup.experiments.runner import (
-    Command,
-    describe_end,
-    make_workers,
-)
+from groundup.experiments.pruning import Pruner, find_divergence
+from groundup.experiments.runner import Command, make_workers
 from groundup.experiments.spec import PruneConfig, SweepConfig, base_config
 from groundup.experiments.sweep import SweepOutcome, plan_trials, run_sweep
 from groundup.experiments.sweep_folder import SweepFolder
 from groundup.experiments.trials import Point, TrialRecord, summarize
+from groundup.files import locked
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runs.metrics import Metrics
@@ -40,11 +36,9 @@ def test_trials_are_runs_and_the_best_point_wins(
 ) -> None:
     spec = make_spec(grid={RATE: [0.001, 0.01]}, seeds=[0, 1])
     outcome = run(spec, tmp_path, metrics_only)
-    assert [result.point for result in outcome.results] == [
-        "learning_rate=0.01",
-        "learning_rate=0.001",
-    ]
-    best = outcome.results[0].loss
+    results = summarize(outcome.records.values())
+    assert [one.point for one in results] == ["learning_rate=0.01", "learning_rate=0.001"]
+    best = results[0].loss
     assert best is not None and best.mean == pytest.approx(2.005)
     assert best.half_width == pytest.approx(12.706 * 0.005, rel=1e-3)
     record = outcome.records["learning_rate=0.001+seed=1"]
@@ -74,7 +68,8 @@ def test_divergence_is_stopped_and_kept_as_a_result(
     outcome = run(spec, tmp_path, metrics_only)
     record = outcome.records["learning_rate=1+seed=0"]
     assert record.status == "diverged" and "above 5.5" in (record.reason or "")
-    assert outcome.results[-1].point == "learning_rate=1" and not outcome.results[-1].is_sound
+    worst = summarize(outcome.records.values())[-1]
+    assert worst.point == "learning_rate=1" and not worst.is_sound
     # It ended; a second start does not try it again.
     again = run(spec, tmp_path, metrics_only)
     assert again.records == outcome.records
@@ -83,29 +78,36 @@ def test_divergence_is_stopped_and_kept_as_a_result(
 def test_the_hopeless_are_measured_by_what_finished_before_a_restart(
     make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
-    rules = {"hopeless": True, "min_trials": 2, "after": 0.2}
-    spec = make_spec(grid={RATE: [1e-7, 0.01, 0.001]}, prune=rules)
-    rivals = [Point({RATE: rate}) for rate in (0.01, 0.001)]
-    assert len(run(spec, tmp_path, metrics_only, points=rivals).records) == 2
+    rules = {"hopeless": True, "after": 0.2}
+    spec = make_spec(grid={RATE: [1e-7, 0.01, 0.001, 0.1]}, prune=rules)
+    rivals = [Point({RATE: rate}) for rate in (0.01, 0.001, 0.1)]
+    assert len(run(spec, tmp_path, metrics_only, points=rivals).records) == 3
     record = run(spec, tmp_path, metrics_only).records["learning_rate=1e-07+seed=0"]
-    assert record.status == "pruned" and "2 finished trials" in (record.reason or "")
+    assert record.status == "pruned" and "3 finished trials" in (record.reason or "")
 
 
-def test_a_rival_whose_folder_is_gone_is_no_rival(make_spec: Any, tmp_path: Path) -> None:
-    pruner = Pruner(PruneConfig(hopeless=True, min_trials=1, after=0))
+def test_a_rival_must_be_readable_and_have_the_same_data(make_spec: Any, tmp_path: Path) -> None:
+    pruner = Pruner(PruneConfig(hopeless=True, after=0.5))
     trial = plan_trials(make_spec(), tmp_path)[0]
     folder = RunFolder(trial.config.run_folder)
+
+    def look(step: int, loss: float) -> str | None:
+        folder.metrics_file.write_text(f'{{"step": {step}, "validation_loss": {loss}}}\n')
+        stop = pruner.look(trial)
+        return stop and stop[0]
+
     pruner.remember(folder)
     folder.path.mkdir(parents=True)
-    folder.metrics_file.write_text('{"step": 10, "validation_loss": 5.0}\n')
-    assert pruner.look(trial) is None
-    # The same figures from a run that can be read, and a worse one is behind it.
+    assert look(10, 5.0) is None
+    # The same loss at half of the run from runs that can be read; only a worse one is behind them.
     save_yaml(folder.config_file, trial.config)
+    for _ in range(2):
+        pruner.remember(folder)
+    assert look(10, 5.125) is None
+    folder.metrics_file.write_text('{"step": 10, "validation_loss": 5.0}\n')
     pruner.remember(folder)
-    folder.metrics_file.write_text('{"step": 10, "validation_loss": 5.25}\n')
-    verdict = pruner.look(trial)
-    assert verdict is not None and verdict[0] == "pruned"
-    # Losses on other shards say nothing.
+    assert look(10, 5.01) == "pruned" and look(10, 5.001) == "pruned"
+    assert look(10, 5.0) is None and look(9, 5.25) is None
     elsewhere = make_spec(settings={"data.shards": "elsewhere"})
     folder.metrics_file.write_text('{"step": 10, "validation_loss": 5.255}\n')
     assert pruner.look(plan_trials(elsewhere, tmp_path)[0]) is None
@@ -158,7 +160,7 @@ def test_what_would_give_trials_another_meaning_is_refused_and_named(
     variants = {"a": {"batch_size": 4}}
     run(make_spec(variants=variants), tmp_path, metrics_only)
     for changes, complaint in (
-        ({"settings": {"batch_size": 4}}, r"batch_size: 2 -> 4.*another name"),
+        ({"settings": {"batch_size": 4}}, r"batch_size: 2 -> 4.*name"),
         ({"tokens": 5}, r"tokens: None -> 5"),
         ({"variants": {"a": {"batch_size": 8}}}, r"variant a: .*4.* -> .*8"),
     ):
@@ -183,7 +185,7 @@ def test_other_settings_of_the_same_name_are_not_finished(
     run(make_spec(**before), tmp_path, metrics_only)
     # The folder knows variants of the last start alone.
     run(make_spec(variants={"b": {}}), tmp_path, metrics_only)
-    with pytest.raises(ConfigError, match=r"had other settings: \{.* -> \{.*another name"):
+    with pytest.raises(ConfigError, match="had other settings"):
         run(make_spec(**after), tmp_path, metrics_only)
 
 
@@ -195,32 +197,10 @@ def test_what_has_begun_keeps_its_base_and_what_failed_does_not(
     begun = tmp_path / "small" / "runs" / "seed=0" / "config.yaml"
     begun.touch()
     mended = make_spec(settings={"z_loss": 0})
-    with pytest.raises(ConfigError, match=r"z_loss: 13.0 -> 0.0.*, or delete .*small/runs"):
+    with pytest.raises(ConfigError, match=r"z_loss: 13.0 -> 0.0.*delete .*small/runs"):
         run(mended, tmp_path, metrics_only)
     begun.unlink()
     assert run(mended, tmp_path, metrics_only).records["seed=0"].status == "finished"
-
-
-def test_a_trial_that_still_saves_is_waited_for(
-    make_spec: Any, metrics_only: Command, tmp_path: Path
-) -> None:
-    folder = tmp_path / "small" / "runs" / "seed=0"
-    folder.mkdir(parents=True)
-    lock = os.open(folder, os.O_RDONLY)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-
-    def save_and_end() -> None:
-        # Whatever a trainer that outlived its sweep still has to do.
-        time.sleep(0.3)
-        assert not (folder / "metrics.jsonl").exists()
-        (folder / "last").touch()
-        os.close(lock)
-
-    thread = threading.Thread(target=save_and_end)
-    thread.start()
-    outcome = run(make_spec(), tmp_path, metrics_only)
-    thread.join()
-    assert (folder / "last").exists() and outcome.records["seed=0"].status == "finished"
 
 
 def test_two_sweeps_cannot_share_a_folder(
@@ -228,13 +208,8 @@ def test_two_sweeps_cannot_share_a_folder(
 ) -> None:
     path = tmp_path / "small"
     path.mkdir()
-    lock = os.open(path, os.O_RDONLY)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    try:
-        with pytest.raises(ConfigError, match="another process is running the sweep"):
-            run_sweep(make_spec(), path, command=metrics_only)
-    finally:
-        os.close(lock)
+    with locked(path), pytest.raises(ConfigError, match="another process is running the sweep"):
+        run_sweep(make_spec(), path, command=metrics_only)
 
 
 def test_checkpoints_go_when_none_are_kept(
@@ -249,8 +224,6 @@ def test_checkpoints_go_when_none_are_kept(
 def test_a_sweep_is_explained_by_its_own_folder(
     make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
-    from groundup.config import load_settings
-
     spec = make_spec(why="Because.")
     run(spec, tmp_path, metrics_only)
     folder = SweepFolder(tmp_path / "small")
@@ -274,13 +247,6 @@ def test_a_spike_is_no_divergence_but_a_loss_that_stays_up_is() -> None:
     verdict = find_divergence(metrics_of(5, 4, 9, 9, 9), rules)
     assert verdict is not None and verdict[0] == "diverged"
     assert find_divergence(metrics_of(5, 9, 9, 9), PruneConfig(worse_than_start=None)) is None
-
-
-def test_a_curve_is_the_best_so_far_by_share_of_the_run() -> None:
-    metrics = Metrics()
-    for step, loss in ((5, 3.0), (10, 2.0), (20, 2.5)):
-        metrics.add({"step": step, "validation_loss": loss})
-    assert validation_curve(metrics, 20) == [(0.25, 3.0), (0.5, 2.0), (1.0, 2.0)]
 
 
 def record(point: str, seed: int, status: str, loss: float | None) -> TrialRecord:
@@ -314,7 +280,7 @@ def test_points_are_ranked_by_their_mean_and_unsound_ones_come_last() -> None:
 @pytest.mark.parametrize(
     ("metrics", "loss"),
     [
-        ({"validation_loss": 4.0, "best_validation_loss": 2.0, "loss": 1.0}, 2.0),
+        ({"best_validation_loss": 2.0, "loss": 1.0}, 2.0),
         ({"loss": 2.0, "loss_at_end": 2.5}, 2.5),
         ({"loss": 3.0}, 3.0),
         ({}, None),
@@ -324,35 +290,6 @@ def test_a_run_is_ranked_by_its_lowest_validation_loss_or_its_training_loss(
     metrics: dict[str, Any], loss: float | None
 ) -> None:
     assert TrialRecord("a", "a", "finished", 0, **metrics).ranking_loss == loss
-
-
-@pytest.mark.parametrize(
-    ("lines", "reason"),
-    [
-        (
-            [{"loss": 6.238}, *[{"skipped": True}] * 5],
-            "its last 5 steps could not be taken, for loss or gradients were not finite",
-        ),
-        ([{"loss": 6.0}, {"skipped": True}], "its last step could not be taken, for loss or "),
-        ([{"loss": 6.0}, {"loss": None}], "its loss was no finite number at the end, after 6"),
-        ([{"loss": None}], "its loss was never a finite number"),
-        (
-            [{"loss": 6.0}, {"loss": 3.0}, {"loss": 5.5}],
-            "its training loss was 5.5 at the end, after 3 at step 2",
-        ),
-    ],
-)
-def test_a_trial_that_diverged_is_said_to_have_once(
-    lines: list[dict[str, Any]], reason: str
-) -> None:
-    metrics = Metrics()
-    for step, line in enumerate(lines, start=1):
-        metrics.add({"step": step, **line})
-    found = describe_divergence(metrics)
-    assert found.startswith(reason)
-    ended = TrialRecord("a", "a", "diverged", 0, reason=found, step=12, best_validation_loss=6.2383)
-    assert describe_end(ended) == f"a diverged at step 12, loss 6.2383: {found}"
-    assert describe_end(ended).count("diverged") == 1
 
 
 @pytest.mark.parametrize(
@@ -374,7 +311,7 @@ def test_workers_follow_the_device(
     assert [worker.environment for worker in found] == expected
 
 
-def test_others_run_while_one_trial_still_saves(
+def test_a_trial_that_still_saves_is_waited_for_while_others_run(
     make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
     folder = tmp_path / "small" / "runs" / "seed=0"
@@ -386,6 +323,9 @@ def test_others_run_while_one_trial_still_saves(
     def end_after_the_other() -> None:
         while not records.exists():
             time.sleep(0.05)
+        # A second look finds the folder still held.
+        time.sleep(0.3)
+        assert not (folder / "metrics.jsonl").exists()
         os.close(lock)
 
     thread = threading.Thread(target=end_after_the_other)

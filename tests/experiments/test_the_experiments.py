@@ -121,7 +121,7 @@ def test_batches_of_all_sizes_see_the_same_tokens(laboratory: Path) -> None:
 def test_texts_are_compared_on_their_own_data(laboratory: Path) -> None:
     train_all(load_sweep(shrink("text", tokens=640)))
     page = report("sweeps/text/runs")
-    assert "did not all learn from the same data" in page and "Once upon a time" in page
+    assert "did not all learn from the same data" in page
 
 
 def test_parts_are_taken_away_one_by_one(laboratory: Path) -> None:

@@ -1,7 +1,5 @@
 """`groundup ablate`: what each part of a recipe is worth, at its own best learning rate."""
 
-from pydantic import Field
-
 from groundup.cli.sweep import StudyFlags, finish, print_outlook
 
 
@@ -9,16 +7,12 @@ class Arguments(StudyFlags):
     """Train a recipe again without each of its parts, matched in parameters and tokens.
 
     Every variant is tried at each learning rate (by default half of, once and twice the base's)
-    with the first seed, and beyond the list while its best one is the first or last tried; the best
-    is repeated with the other seeds. The same command goes on after a stop or a kill.
+    with the first seed; its best one is repeated with the other seeds. The same command goes on
+    after a stop or a kill, and with more learning rates.
     """
 
     variants: tuple[str, ...] = ()
     """Which ablations to run, by name; all of them if not given."""
-
-    extra_rates: int = Field(3, ge=0)
-    """Learning rates that a variant may try beyond each end of the list, as far apart as the list's
-    last two there; 0 keeps to the list. A single learning rate is never added to."""
 
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds to repeat each variant with."""
@@ -46,5 +40,4 @@ def run(arguments: Arguments) -> int:
     path = arguments.folder / spec.name
     if arguments.dry_run:
         return print_outlook(spec.model_copy(update={"seeds": spec.seeds[:1]}), path)
-    extra_rates, jobs = arguments.extra_rates, arguments.jobs
-    return finish(run_ablation(spec, path, extra_rates=extra_rates, jobs=jobs), path)
+    return finish(run_ablation(spec, path, jobs=arguments.jobs), path)

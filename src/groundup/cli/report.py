@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Arguments(Settings):
-    """Compare runs: curves, a table with intervals, settings, cost, samples, environment."""
+    """Compare runs: curves, a table with intervals, settings, cost."""
 
     runs: Positional[tuple[str, ...]]
     """Run folders or names under runs, folders of runs, sweeps, or metrics files (.jsonl)."""
@@ -51,9 +51,7 @@ def run(arguments: Arguments) -> None:
 def print_document_table(table: "Table") -> None:
     """A table of a page on the screen; marks stand in a last column."""
     rows = []
-    for row in table.rows:
-        marks = () if isinstance(row[0], str) else row[0].marks
-        cells = [cell if isinstance(cell, str) else cell.text for cell in row]
-        rows.append([*cells, "; ".join(mark.text for mark in marks)])
-    headers = [header if isinstance(header, str) else header.text for header in table.headers]
-    print_table(table.title, [*headers, ""], rows)
+    for index, row in enumerate(table.rows):
+        marks = [mark.text for mark in table.marks[index]] if table.marks else []
+        rows.append([*row.values(), "; ".join(marks)])
+    print_table(table.title, [*table.headers, ""], rows)

@@ -113,7 +113,7 @@ def print_outlook(spec: "SweepConfig", folder: Path) -> int:
         ended = Counter(state for name, state in states.items() if name not in left)
         counts = [f"{count} {state}" for state, count in ended.items()] or ["none finished"]
         print(f"{spec.name}: {spec.num_trials} points are proposed while the sweep runs")
-        print(f"trials: {', '.join(counts)}, {num_left} left")
+        print(f"trials: {', '.join(counts)}, {num_left + outlook.num_to_propose} left")
         return 0
     for trial in outlook.trials:
         config = trial.config

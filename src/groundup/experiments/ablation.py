@@ -1,14 +1,13 @@
 """What each part of a recipe is worth: runs without it, or with another one in its place.
 
 A variant sees as many tokens as the base and has as many parameters where d_ff can make up for the
-difference. Each is judged at its own best learning rate, searched for beyond the list where it lies
-at an end of it.
+difference. Each is judged at its own best learning rate of those listed.
 """
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from groundup.errors import ConfigError, did_you_mean
 from groundup.experiments.spec import SweepConfig, base_config
@@ -19,60 +18,73 @@ from groundup.planner.parameters import count_parameters
 from groundup.runs.config import RunConfig
 
 BASE = "base"
-EXTRA_RATES = 3
-"""How many learning rates beyond each end of the list a variant may try."""
-
 # Of the base's parameters; a variant that is further off is not matched.
 _MOST_OFF = 0.02
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class AblationRow:
+@dataclass
+class TriedRates:
+    """What the learning rates of one variant came to with the first seed. A failure says nothing,
+    so it is not here."""
+
+    losses: dict[float, float] = field(default_factory=dict)
+    """Of those that finished."""
+    lost: set[float] = field(default_factory=set)
+    """Those that diverged or were pruned: worse than any that finished."""
+
+    @property
+    def rates(self) -> list[float]:
+        return sorted({*self.losses, *self.lost})
+
+    @property
+    def best(self) -> float | None:
+        """The one with the least loss, if any finished; of equal ones the smallest."""
+        return min(self.losses, key=lambda rate: (self.losses[rate], rate), default=None)
+
+    @property
+    def is_at_edge(self) -> bool:
+        return self.best is not None and self.best in (self.rates[0], self.rates[-1])
+
+
+class AblationRow(NamedTuple):
     """One variant at its best learning rate."""
 
     variant: str
-    settings: dict[str, Any]
     num_parameters: int
-    learning_rate: float | None
-    """The best one; None if no run at any learning rate came to its end."""
-    is_at_edge: bool
-    """Is it the first or last of those tried, so that a better one may lie outside?"""
-    rates_tried: list[float]
-    """With the first seed; one whose run failed was not tried."""
+    tried: TriedRates
     loss: Interval | None
+    """None if no run at any learning rate came to its end."""
     difference: float | None
     """Of the mean loss from the base's; above 0 the variant is worse."""
     is_clear: bool
-    """Do the intervals of variant and base not overlap?"""
+    """Whether the intervals of variant and base do not overlap."""
     diverged_at: list[float]
 
 
 def make_ablations(base: RunConfig, names: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
     """The variants by name, the base first; all of them, or those asked for."""
-    model = base.model
-    changes: dict[str, dict[str, Any]] = {}
-    for norm, name in (("none", "no-norm"), ("post", "post-norm"), ("pre", "pre-norm")):
-        if model.norm != norm:
-            changes[name] = {"model.norm": norm}
-    if model.positions == "none":
-        changes["rope"] = {"model.positions": "rope"}
-    else:
-        changes["no-positions"] = {"model.positions": "none"}
+    model, has_muon = base.model, base.optimizer.name == "muon"
+    changes: dict[str, dict[str, Any]] = {
+        name: {"model.norm": norm}
+        for norm, name in (("none", "no-norm"), ("post", "post-norm"), ("pre", "pre-norm"))
+        if model.norm != norm
+    }
+    positions = {"rope": {"model.positions": "rope"}}
+    removed = {"no-positions": {"model.positions": "none"}}
+    changes |= positions if model.positions == "none" else removed
     feed_forward = "silu" if model.feed_forward == "swiglu" else "swiglu"
     changes[feed_forward] = {"model.feed_forward": feed_forward}
     tied = "untied-embeddings" if model.tie_embeddings else "tied-embeddings"
     changes[tied] = {"model.tie_embeddings": not model.tie_embeddings}
     changes["no-qk-norm" if model.qk_norm else "qk-norm"] = {"model.qk_norm": not model.qk_norm}
-    optimizer = "adamw" if base.optimizer.name == "muon" else "muon"
+    optimizer = "adamw" if has_muon else "muon"
     changes[optimizer] = {"optimizer.name": optimizer}
     for name in names:
         if name not in changes:
             raise ConfigError(f"there is no ablation {name}: {did_you_mean(name, changes)}")
-    chosen = {name: changes[name] for name in names or changes}
-    matched = {name: _matched(base.model, name, change) for name, change in chosen.items()}
-    return {BASE: {}, **matched}
+    return {BASE: {}} | {n: _matched(model, n, changes[n]) for n in names or changes}
 
 
 def match_parameters(config: ModelConfig, num_parameters: int) -> ModelConfig:
@@ -112,14 +124,13 @@ def ablation_spec(
 
 def make_rows(spec: SweepConfig, records: Iterable[TrialRecord]) -> list[AblationRow]:
     """The base first, then the variants from the best to the worst."""
-    records = _own(spec, records)
+    records = list(records)
     tried = read_tried(spec, records)
-    losses = {(one.variant, one.settings[LEARNING_RATE]): one.loss for one in summarize(records)}
+    losses = {(r.variant, r.settings.get(LEARNING_RATE)): r.loss for r in summarize(records)}
     base_loss = losses.get((BASE, tried[BASE].best))
     rows = []
     for name, settings in spec.variants.items():
-        known = tried[name]
-        loss = losses.get((name, known.best))
+        loss = losses.get((name, tried[name].best))
         diverged_at = {
             record.settings[LEARNING_RATE]
             for record in records
@@ -128,11 +139,8 @@ def make_rows(spec: SweepConfig, records: Iterable[TrialRecord]) -> list[Ablatio
         rows.append(
             AblationRow(
                 variant=name,
-                settings=settings,
                 num_parameters=_count(model_with(base_config(spec).model, settings)),
-                learning_rate=known.best,
-                is_at_edge=known.is_at_edge,
-                rates_tried=known.rates,
+                tried=tried[name],
                 loss=loss,
                 difference=loss.mean - base_loss.mean if loss and base_loss else None,
                 is_clear=bool(loss and base_loss and loss.is_apart_from(base_loss)),
@@ -145,86 +153,18 @@ def make_rows(spec: SweepConfig, records: Iterable[TrialRecord]) -> list[Ablatio
     )
 
 
-@dataclass
-class TriedRates:
-    """What the learning rates of one variant came to. A failure says nothing, so it is not here."""
-
-    losses: dict[float, float] = field(default_factory=dict)
-    """Of those that finished."""
-    lost: set[float] = field(default_factory=set)
-    """Those that diverged or were pruned: worse than any that finished."""
-
-    @property
-    def rates(self) -> list[float]:
-        return sorted({*self.losses, *self.lost})
-
-    @property
-    def best(self) -> float | None:
-        """The one with the least loss, if any finished; of equal ones the smallest."""
-        return min(self.losses, key=lambda rate: (self.losses[rate], rate), default=None)
-
-    @property
-    def is_at_edge(self) -> bool:
-        """Is the best one the first or last, so that a better one may lie outside?"""
-        return self.best is not None and self.best in (self.rates[0], self.rates[-1])
-
-
 def read_tried(spec: SweepConfig, records: Iterable[TrialRecord]) -> dict[str, TriedRates]:
     """The learning rates that were tried with the first seed, by variant."""
     tried = {name: TriedRates() for name in spec.variants}
-    for record in _own(spec, records):
-        if record.seed != spec.seeds[0]:
+    for record in records:
+        if record.seed != spec.seeds[0] or record.variant not in tried:
             continue
-        rates = tried[str(record.variant)]
-        rate = float(record.settings[LEARNING_RATE])
+        rates, rate = tried[record.variant], float(record.settings[LEARNING_RATE])
         if record.status == "finished" and record.ranking_loss is not None:
             rates.losses[rate] = record.ranking_loss
         elif record.status != "failed":
             rates.lost.add(rate)
     return tried
-
-
-def next_rate(
-    tried: TriedRates, listed: Sequence[float], asked: Collection[float], max_extra: int
-) -> float | None:
-    """The rate beyond the best one, as far as the list's last step; None if that would not help.
-
-    Where all diverged, a smaller one may not. A side ends at `max_extra` rates beyond the list, and
-    where one that was asked for failed. One listed rate is a choice, and no search.
-    """
-    listed, rates = sorted(set(listed)), tried.rates
-    if len(listed) < 2 or not rates:
-        return None
-    best = rates[0] if tried.best is None else tried.best
-    beyond = None
-    if best == rates[0] == min(*asked, *rates):
-        num_below = sum(rate < listed[0] for rate in rates)
-        beyond = _step_from(best, listed[0] / listed[1]) if num_below < max_extra else None
-    elif tried.best == rates[-1] == max(*asked, *rates):
-        num_above = sum(rate > listed[-1] for rate in rates)
-        beyond = _step_from(best, listed[-1] / listed[-2]) if num_above < max_extra else None
-    return None if beyond in asked else beyond
-
-
-def _step_from(rate: float, ratio: float) -> float:
-    """The product in as few digits as tell it apart, two at least: rates are parts of names."""
-    for digits in range(2, 18):
-        rounded = float(f"{rate * ratio:.{digits}g}")
-        if (rounded - rate) * (ratio - 1) > 0:
-            break
-    return rounded
-
-
-def _own(spec: SweepConfig, records: Iterable[TrialRecord]) -> list[TrialRecord]:
-    """Those of the ablation; its folder may hold those of a sweep around the same base too."""
-    names = {name: {*settings, LEARNING_RATE} for name, settings in spec.variants.items()}
-    return [
-        record
-        for record in records
-        if record.variant in names
-        and LEARNING_RATE in record.settings
-        and names[record.variant].issuperset(record.settings)
-    ]
 
 
 def _matched(model: ModelConfig, name: str, change: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Groups are ranked within the data they learned from: losses on different text do
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,28 +33,16 @@ class Group:
     differences: Mapping[str, Any]
     """The settings in which groups differ, by dotted name, with this group's values."""
     measure: Measure
-    marks: frozenset[str] = field(default_factory=frozenset)
-    """"winner", and "tied" for groups that are not clearly apart from it."""
+    mark: str = ""
+    """winner, or tied for groups that are not clearly apart from it."""
 
     @property
     def data_id(self) -> str | None:
         return self.runs[0].data_id
 
     @property
-    def seeds(self) -> list[int]:
-        return sorted({run.seed for run in self.runs if run.seed is not None})
-
-    @property
-    def num_diverged(self) -> int:
-        return sum(run.outcome.state == "diverged" for run in self.runs)
-
-    @property
     def is_complete(self) -> bool:
         return all(run.outcome.state == "finished" for run in self.runs)
-
-    @property
-    def is_winner(self) -> bool:
-        return "winner" in self.marks
 
     @property
     def best(self) -> Interval | None:
@@ -64,19 +52,9 @@ class Group:
             return self.at_best("validation_loss")
         return self._over_seeds(lambda metrics: metrics.at_end("loss"))
 
-    def last(self, name: str) -> Interval | None:
-        """The last value of a metric over the runs that count."""
-        return self._over_seeds(lambda metrics: metrics.last(name))
-
     def at_best(self, name: str) -> Interval | None:
         """A metric where the validation loss was least."""
         return self._over_seeds(lambda metrics: metrics.at_lowest(name, by="validation_loss"))
-
-    @property
-    def repeated_seeds(self) -> list[int]:
-        """Seeds that more than one run has."""
-        counts = Counter(run.seed for run in self.runs if run.seed is not None)
-        return sorted(seed for seed, count in counts.items() if count > 1)
 
     @property
     def counted(self) -> list[RunResult]:
@@ -93,14 +71,13 @@ class Group:
         return confidence_interval([sum(same) / len(same) for same in by_seed.values()])
 
 
-def choose_measure(runs: Sequence[RunResult]) -> Measure:
-    """Validation loss if any run was measured so."""
+def group_runs(runs: Sequence[RunResult]) -> list[Group]:
+    """The groups of each data set from best to worst, those without metrics last.
+
+    They are ranked by validation loss if any run was measured so.
+    """
     is_measured = any(run.metrics.indices("validation_loss") for run in runs)
-    return "validation_loss" if is_measured else "loss"
-
-
-def group_runs(runs: Sequence[RunResult], measure: Measure) -> list[Group]:
-    """The groups of each data set from best to worst, those without metrics last."""
+    measure: Measure = "validation_loss" if is_measured else "loss"
     members: dict[str, list[RunResult]] = {}
     points: dict[tuple[Path, str, str | None], str] = {}
     for run in runs:
@@ -119,10 +96,9 @@ def group_runs(runs: Sequence[RunResult], measure: Measure) -> list[Group]:
         group if counts[group.label] == 1 else replace(group, label=group.runs[0].name)
         for group in groups
     ]
-    bests = {group.label: group.best for group in groups}
 
     def rank(group: Group) -> tuple[bool, bool, float]:
-        best = bests[group.label]
+        best = group.best
         return best is None, not group.is_complete, 0.0 if best is None else best.mean
 
     ranked = sorted(groups, key=rank)
@@ -140,32 +116,11 @@ def differing_settings(runs: Sequence[RunResult]) -> list[str]:
     return [name for name in names if len({_spell(run.settings.get(name)) for run in known}) > 1]
 
 
-def shared_settings(runs: Sequence[RunResult]) -> dict[str, Any]:
-    """Settings that all runs have in common."""
-    known = [run.settings for run in runs if run.settings]
-    if not known:
-        return {}
-    return {
-        name: value
-        for name, value in known[0].items()
-        if all(name in one and _spell(one[name]) == _spell(value) for one in known)
-    }
-
-
 def show_setting(value: Any) -> str:
     """A value as a person writes it."""
     if isinstance(value, float):
         return f"{value:g}"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if value is None:
-        return "none"
     return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
-
-
-def short_name(name: str) -> str:
-    """The last part of a dotted name, in words."""
-    return name.rpartition(".")[2].replace("_", " ")
 
 
 def _key(run: RunResult) -> str:
@@ -174,7 +129,7 @@ def _key(run: RunResult) -> str:
         return f"run {run.path}"
     decisive = {name: value for name, value in run.settings.items() if _is_decisive(name)}
     path = None if run.data_id else str(run.settings.get("data.shards"))
-    return json.dumps([run.data_id, path, decisive], sort_keys=True, default=str)
+    return _spell([run.data_id, path, decisive])
 
 
 def _is_decisive(name: str) -> bool:
@@ -187,12 +142,12 @@ def _spell(value: Any) -> str:
 
 def _label(runs: Sequence[RunResult], differences: Mapping[str, Any]) -> str:
     """What a sweep tries; else the name of a single run, and for repeated ones their settings."""
-    points = {run.point for run in runs}
-    point = points.pop() if len(points) == 1 else None
-    if point is not None:
+    point = runs[0].point
+    if point is not None and all(run.point == point for run in runs):
         return point.replace("+", ", ").replace("_", " ").replace("=", " ")
     told = ", ".join(
-        f"{short_name(name)} {show_setting(value)}" for name, value in differences.items()
+        f"{name.rpartition('.')[2].replace('_', ' ')} {show_setting(value)}"
+        for name, value in differences.items()
     )
     return told if len(runs) > 1 and 0 < len(told) <= _LONGEST_LABEL else runs[0].name
 
@@ -203,14 +158,12 @@ def _with_marks(groups: list[Group]) -> list[Group]:
     winners: dict[str | None, Interval] = {}
     rivals = Counter(group.data_id for group in groups if group.best is not None)
     for group in groups:
-        marks: set[str] = set()
-        best = group.best
+        mark, best = "", group.best
         if best is not None and group.is_complete and rivals[group.data_id] > 1:
-            winner = winners.get(group.data_id)
-            if winner is None:
-                winners[group.data_id] = best
-                marks.add("winner")
-            elif not best.is_apart_from(winner):
-                marks.add("tied")
-        marked.append(replace(group, marks=frozenset(marks)))
+            if group.data_id not in winners:
+                mark = "winner"
+            elif not best.is_apart_from(winners[group.data_id]):
+                mark = "tied"
+            winners.setdefault(group.data_id, best)
+        marked.append(replace(group, mark=mark))
     return marked

@@ -6,9 +6,9 @@ one, which is then trained to see whether they hold.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 
@@ -24,8 +24,7 @@ _FEWEST_STEPS = 10
 _FEWEST_SIZES = 3
 
 
-@dataclass(frozen=True)
-class PowerLaw:
+class PowerLaw(NamedTuple):
     """y = factor · x^exponent."""
 
     factor: float
@@ -35,32 +34,24 @@ class PowerLaw:
         return float(self.factor * x**self.exponent)
 
 
-@dataclass(frozen=True)
-class SizeResult:
+class SizeResult(NamedTuple):
     """One size trained with one budget: the mean over seeds at the best of the learning rates."""
 
     budget_flops: float
-    d_model: int
-    num_layers: int
     num_parameters: int
-    tokens: int
-    learning_rate: float
     loss: float
 
 
-@dataclass(frozen=True)
-class BudgetFit:
-    """The best size for one budget."""
+class BudgetFit(NamedTuple):
+    """The best size for one budget, and whether it lies between those that were trained."""
 
     budget_flops: float
     best_parameters: float
     best_loss: float
     is_inside: bool
-    """Does the best size lie between those that were trained?"""
 
 
-@dataclass(frozen=True)
-class Prediction:
+class Prediction(NamedTuple):
     """What the laws say of a budget that they have not seen, and what training it gave."""
 
     budget_flops: float
@@ -71,11 +62,9 @@ class Prediction:
     measured_loss: float | None = None
 
 
-@dataclass(frozen=True)
-class IsoflopResult:
-    """Everything that was measured, fitted and predicted."""
+class IsoflopResult(NamedTuple):
+    """Everything that was fitted and predicted."""
 
-    sizes: list[SizeResult]
     fits: list[BudgetFit]
     size_law: PowerLaw
     loss_law: PowerLaw
@@ -115,24 +104,15 @@ def isoflop_spec(
     seeds: Sequence[int] = (0,),
 ) -> SweepConfig:
     """Every width with every budget."""
-    if len(set(widths)) < 3:
-        raise ConfigError(f"at least three widths are needed, but there are {sorted(set(widths))}")
-    rounded: dict[float, float] = {}
-    for budget in budgets:
-        if not 0 < budget < float("inf"):
-            raise ConfigError(f"a budget of {budget:g} FLOPs trains nothing: give one above 0")
-        other = rounded.setdefault(float(f"{budget:.4g}"), budget)
-        if other != budget:
-            raise ConfigError(
-                f"budgets {other:.12g} and {budget:.12g} agree to four digits: give them further "
-                f"apart"
-            )
-    if len(rounded) < 2:
-        raise ConfigError("a law needs at least two budgets: give more with --budgets")
-    variants = {}
-    for budget in sorted(rounded):
-        for width in sorted(set(widths)):
-            variants[variant_name(budget, width)] = variant(base, budget, width)
+    # Budgets have four digits in names.
+    budgets = sorted({float(f"{budget:.4g}") for budget in budgets})
+    if len(set(widths)) < _FEWEST_SIZES or len(budgets) < 2:
+        raise ConfigError("a law needs at least three widths and two budgets")
+    variants = {
+        variant_name(budget, width): variant(base, budget, width)
+        for budget in budgets
+        for width in sorted(set(widths))
+    }
     return SweepConfig(
         name=name,
         kind="isoflop",
@@ -157,23 +137,22 @@ def budget_of(name: str) -> float:
 def variant(base: RunConfig, budget: float, width: int) -> dict[str, Any]:
     """The shape of a width and the steps that spend the budget on it."""
     settings = shape(base.model, width)
-    flops_per_token = training_flops_per_token(model_with(base.model, settings))
-    num_steps = round(budget / (base.tokens_per_step * flops_per_token))
-    if num_steps < _FEWEST_STEPS:
+    steps = budget / (
+        base.tokens_per_step * training_flops_per_token(model_with(base.model, settings))
+    )
+    if not _FEWEST_STEPS <= steps < float("inf"):
         raise ConfigError(
-            f"{budget:.3g} FLOPs are {num_steps} steps at width {width}: give a greater budget, "
+            f"{budget:.3g} FLOPs are {steps:.3g} steps at width {width}: give a greater budget, "
             f"smaller widths or a smaller batch_size"
         )
-    return {**settings, "num_steps": num_steps, **in_fractions(base)}
+    return {**settings, "num_steps": round(steps), **in_fractions(base)}
 
 
 def analyse(spec: SweepConfig, records: Iterable[TrialRecord]) -> IsoflopResult:
     """Fit the budgets with several widths, predict the next one, and compare with its training."""
     base = base_config(spec)
     sizes = make_sizes(spec, records)
-    widths: dict[float, int] = {}
-    for name in spec.variants:
-        widths[budget_of(name)] = widths.get(budget_of(name), 0) + 1
+    widths = Counter(map(budget_of, spec.variants))
     fits = fit_budgets([one for one in widths if widths[one] >= _FEWEST_SIZES], sizes)
     size_law, loss_law = fit_laws(fits)
     last, before = fits[-1].budget_flops, fits[-2].budget_flops
@@ -189,7 +168,7 @@ def analyse(spec: SweepConfig, records: Iterable[TrialRecord]) -> IsoflopResult:
     prediction = Prediction(
         budget, best, width, count(width), loss_law.at(budget), min(measured, default=None)
     )
-    return IsoflopResult(sizes, fits, size_law, loss_law, prediction)
+    return IsoflopResult(fits, size_law, loss_law, prediction)
 
 
 def make_sizes(spec: SweepConfig, records: Iterable[TrialRecord]) -> list[SizeResult]:
@@ -200,37 +179,24 @@ def make_sizes(spec: SweepConfig, records: Iterable[TrialRecord]) -> list[SizeRe
         name = result.variant
         if name not in spec.variants or result.loss is None or not result.is_sound:
             continue
-        settings = spec.variants[name]
-        model = model_with(base.model, settings)
-        size = SizeResult(
-            budget_flops=budget_of(name),
-            d_model=model.d_model,
-            num_layers=model.num_layers,
-            num_parameters=sum(count_parameters(model).values()),
-            tokens=settings["num_steps"] * base.tokens_per_step,
-            learning_rate=result.settings[LEARNING_RATE],
-            loss=result.loss.mean,
-        )
-        if name not in best or size.loss < best[name].loss:
-            best[name] = size
-    return sorted(best.values(), key=lambda size: (size.budget_flops, size.num_parameters))
+        model = model_with(base.model, spec.variants[name])
+        num_parameters = sum(count_parameters(model).values())
+        # The best learning rate comes first.
+        best.setdefault(name, SizeResult(budget_of(name), num_parameters, result.loss.mean))
+    return sorted(best.values())
 
 
 def fit_budgets(budgets: Iterable[float], trained: Sequence[SizeResult]) -> list[BudgetFit]:
-    """A parabola for each budget; one that bends the wrong way takes the best size it has.
-
-    A budget that too few sizes came to their end with is a DataError.
-    """
+    """A parabola for each budget; one that bends the wrong way takes the best size it has."""
     fits = []
     for budget in budgets:
         here = [size for size in trained if size.budget_flops == budget]
         sizes = [float(size.num_parameters) for size in here]
         losses = [size.loss for size in here]
-        if len(set(sizes)) < 3:
+        if len(set(sizes)) < _FEWEST_SIZES:
             raise DataError(
-                f"{budget:.3g} FLOPs need losses of three sizes, but there are "
-                f"{len(set(sizes))}: see why the others did not finish; lower the learning rate "
-                f"if they diverged, or add widths"
+                f"{budget:.3g} FLOPs need losses of three sizes, and there are {len(set(sizes))}: "
+                f"lower the learning rate if the others diverged, or add widths"
             )
         best = fit_parabola(sizes, losses)
         # Outside the sizes trained a parabola means nothing: the best of them is all that is known.
@@ -243,10 +209,8 @@ def fit_budgets(budgets: Iterable[float], trained: Sequence[SizeResult]) -> list
 
 
 def fit_laws(fits: Sequence[BudgetFit]) -> tuple[PowerLaw, PowerLaw]:
-    """Best size and its loss as power laws of the budget.
-
-    A best size at the end of those trained is only a bound, so it counts where nothing else does.
-    """
+    """Best size and its loss as power laws of the budget. A best size at the end of those trained
+    is only a bound, so it counts where nothing else does."""
     inside = [fit for fit in fits if fit.is_inside]
     used = inside if len(inside) >= 2 else fits
     budgets = [fit.budget_flops for fit in used]
@@ -257,10 +221,8 @@ def fit_laws(fits: Sequence[BudgetFit]) -> tuple[PowerLaw, PowerLaw]:
 
 
 def fit_parabola(sizes: Sequence[float], losses: Sequence[float]) -> tuple[float, float] | None:
-    """The size with the least loss, and that loss, by least squares over (ln N, loss).
-
-    None where the parabola bends the wrong way. It is exact through three points.
-    """
+    """The size with the least loss, and that loss, by least squares over (ln N, loss); None where
+    the parabola bends the wrong way."""
     logs = numpy.log(numpy.asarray(sizes, dtype=float))
     # Centred, for the squares of large logarithms are nearly alike.
     middle = float(logs.mean())
@@ -273,6 +235,6 @@ def fit_parabola(sizes: Sequence[float], losses: Sequence[float]) -> tuple[float
 
 
 def fit_power_law(xs: Sequence[float], ys: Sequence[float]) -> PowerLaw:
-    """Least squares over (ln x, ln y); exact through two points."""
+    """Least squares over (ln x, ln y)."""
     exponent, constant = numpy.polyfit(numpy.log(xs), numpy.log(ys), 1)
     return PowerLaw(math.exp(float(constant)), float(exponent))

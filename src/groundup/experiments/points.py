@@ -4,6 +4,7 @@ A proposal follows from the sweep's seed, the points proposed before it and how 
 from nothing else: after a kill the same points come.
 """
 
+import importlib.util
 import itertools
 import logging
 import math
@@ -15,9 +16,6 @@ from typing import Any
 from groundup.errors import ConfigError, MissingExtraError
 from groundup.experiments.spec import RangeConfig, SweepConfig, takes_whole_numbers
 from groundup.experiments.trials import Point, Status
-
-NUM_RANDOM = 10
-"""Points of tpe and gp before there is something to learn from."""
 
 _MAX_GRID_POINTS = 10_000
 _VARIANT = "variant"
@@ -37,16 +35,13 @@ def known_points(spec: SweepConfig) -> list[Point]:
 
 
 def grid_points(spec: SweepConfig) -> list[Point]:
-    """Every combination of variants, grid values and points of ranges."""
-    values = dict(spec.grid)
-    for name, one in spec.ranges.items():
-        spread = [_value_at(one, name, n / max(1, one.num - 1)) for n in range(one.num)]
-        values[name] = list(dict.fromkeys(spread))
+    """Every combination of variants and grid values."""
+    values = spec.grid
     num_points = max(1, len(spec.variants)) * math.prod(map(len, values.values()))
     if num_points > _MAX_GRID_POINTS:
         raise ConfigError(
-            f"the grid of {spec.name} has {num_points:,} points, more than {_MAX_GRID_POINTS:,}: "
-            f"give fewer values, or sample some with sampler random"
+            f"the grid has {num_points:,} points, more than {_MAX_GRID_POINTS:,}: give fewer "
+            f"values, or sample some with sampler random"
         )
     return [
         Point(dict(zip(values, chosen, strict=True)), variant)
@@ -57,18 +52,14 @@ def grid_points(spec: SweepConfig) -> list[Point]:
 
 def check_packages(sampler: str) -> None:
     """Raise for a package that a sampler needs and that is not installed."""
-    try:
-        if sampler != "grid":
-            import optuna  # noqa: F401
-        if sampler == "gp":
-            import scipy  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError(f"sampler {sampler} (package {error.name})", "sweep") from error
+    packages = {"grid": (), "gp": ("optuna", "scipy")}.get(sampler, ("optuna",))
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtraError(f"sampler {sampler} (package {package})", "sweep")
 
 
 def propose(spec: SweepConfig, history: History) -> Point:
     """The next point: an Optuna study in memory is told the history and asked once."""
-    check_packages(spec.sampler)
     import optuna
     from optuna.trial import TrialState, create_trial
 
@@ -104,7 +95,7 @@ def propose(spec: SweepConfig, history: History) -> Point:
                 create_trial(state=state, params=params, distributions=distributions, value=value)
             )
     asked = study.ask(distributions).params
-    found = {
+    found: dict[str, Any] = {
         name: choices[name][value] if name in choices else _rounded(spec.ranges[name], name, value)
         for name, value in asked.items()
     }
@@ -112,55 +103,39 @@ def propose(spec: SweepConfig, history: History) -> Point:
 
 
 def _make_sampler(spec: SweepConfig, number: int) -> Any:
-    import optuna
+    from optuna import samplers
+    from optuna.exceptions import ExperimentalWarning
 
     seed = random.Random(f"{spec.sampler_seed}/{number}").getrandbits(32)
+    options: dict[str, Any] = {"seed": seed}
     if spec.sampler == "random":
-        return optuna.samplers.RandomSampler(seed=seed)
+        return samplers.RandomSampler(**options)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        warnings.simplefilter("ignore", ExperimentalWarning)
         if spec.sampler == "gp":
-            return optuna.samplers.GPSampler(
-                seed=seed, n_startup_trials=NUM_RANDOM, warn_independent_sampling=False
-            )
+            return samplers.GPSampler(**options, warn_independent_sampling=False)
         # To lie that points under way will be bad keeps jobs at the same time apart.
-        return optuna.samplers.TPESampler(
-            seed=seed, n_startup_trials=NUM_RANDOM, constant_liar=True
-        )
+        return samplers.TPESampler(**options, constant_liar=True)
 
 
 def _ends(one: RangeConfig, name: str) -> tuple[float, float]:
-    return (
-        (math.ceil(one.low), math.floor(one.high))
-        if takes_whole_numbers(name)
-        else (
-            one.low,
-            one.high,
-        )
-    )
+    if takes_whole_numbers(name):
+        return math.ceil(one.low), math.floor(one.high)
+    return one.low, one.high
 
 
 def _distribution(one: RangeConfig, name: str) -> Any:
     from optuna.distributions import FloatDistribution, IntDistribution
 
     low, high = _ends(one, name)
-    kind = IntDistribution if takes_whole_numbers(name) else FloatDistribution
-    return kind(low, high, log=one.scale == "log")  # type: ignore[arg-type]
-
-
-def _value_at(one: RangeConfig, name: str, fraction: float) -> float:
-    low, high = _ends(one, name)
-    value = low + fraction * (high - low)
-    if one.scale == "log" and low < high:
-        value = low ** (1 - fraction) * high**fraction
-    return _rounded(one, name, value)
+    kind: Any = IntDistribution if takes_whole_numbers(name) else FloatDistribution
+    return kind(low, high, log=one.scale == "log")
 
 
 def _rounded(one: RangeConfig, name: str, value: float) -> float:
     """Values are parts of names, so they have few digits: more where the ends share the first."""
     low, high = _ends(one, name)
-    if low == high or value in (low, high):
-        return min(max(value, low), high)
-    digits = 4 + int(math.log10(max(abs(low), abs(high)) / (high - low)))
-    value = round(value) if takes_whole_numbers(name) else float(f"{value:.{digits}g}")
+    if low < value < high:
+        digits = 4 + int(math.log10(max(abs(low), abs(high)) / (high - low)))
+        value = round(value) if takes_whole_numbers(name) else float(f"{value:.{digits}g}")
     return min(max(value, low), high)

@@ -1,11 +1,7 @@
-"""Is a running trial still worth its time? Judged from the metrics that it writes."""
+"""Whether a running trial is still worth its time, judged from the metrics that it writes."""
 
-import math
-from pathlib import Path
+import statistics
 
-import numpy
-
-from groundup.errors import GroundupError
 from groundup.experiments.spec import PruneConfig
 from groundup.experiments.trials import Status, Trial
 from groundup.runs.folder import RunFolder
@@ -15,18 +11,17 @@ from groundup.runs.metrics_file import MetricsReader, read_metrics
 Stop = tuple[Status, str]
 """How a trial that should be stopped ends, and why."""
 
-Curve = list[tuple[float, float]]
-"""(fraction of the run, best validation loss so far), in order."""
+_FEWEST_RIVALS = 3
 
 
 class Pruner:
-    """Looks at running trials and remembers the curves of finished ones to compare with."""
+    """Looks at running trials and remembers the finished ones to compare with."""
 
     def __init__(self, rules: PruneConfig) -> None:
         self._rules = rules
         self._readers: dict[str, MetricsReader] = {}
         self._seen: dict[str, tuple[str, int]] = {}
-        self._finished: dict[Path, list[Curve]] = {}
+        self._finished: list[tuple[str, int, Metrics]] = []
 
     def look(self, trial: Trial) -> Stop | None:
         """How the trial should end if the newest metrics call for it; parses new lines alone."""
@@ -40,47 +35,36 @@ class Pruner:
             return find_divergence(metrics, self._rules) or self._find_hopeless(trial, metrics)
 
     def remember(self, run: RunFolder) -> None:
-        """Keep the curve of a run that came to its end, for the others to be measured by."""
-        if not self._rules.hopeless:
-            return
-        try:
-            config = run.read_config()
-        except GroundupError:
-            # Whoever took the folder away or changed it has not made any other trial worse.
-            return
-        if config.num_steps is None:
-            return
-        curve = validation_curve(read_metrics(run.metrics_file), config.num_steps)
-        self._finished.setdefault(config.data.shards, []).append(curve)
+        """Keep the metrics of a run that came to its end, for the others to be measured by."""
+        settings = run.read_settings()
+        if self._rules.hopeless and settings.get("num_steps"):
+            shards, num_steps = str(settings.get("data.shards")), settings["num_steps"]
+            self._finished.append((shards, num_steps, read_metrics(run.metrics_file)))
 
     def _find_hopeless(self, trial: Trial, metrics: Metrics) -> Stop | None:
-        rules = self._rules
-        # Losses on other shards say nothing about this trial.
-        rivals = self._finished.get(trial.config.data.shards, [])
-        num_steps = trial.config.num_steps
-        if len(rivals) < rules.min_trials or num_steps is None:
+        """Whether its best loss is above the median of others' at the same fraction of the run."""
+        fraction = metrics.last_step / (trial.config.num_steps or float("inf"))
+        best = _best_until(metrics, metrics.last_step)
+        if best is None or fraction < self._rules.after:
             return None
-        curve = validation_curve(metrics, num_steps)
-        if not curve or curve[-1][0] < rules.after:
+        shards = str(trial.config.data.shards)
+        rivals = [
+            _best_until(rival, fraction * num_steps)
+            for data, num_steps, rival in self._finished
+            if data == shards
+        ]
+        known = [loss for loss in rivals if loss is not None]
+        if len(known) < _FEWEST_RIVALS or best <= (median := statistics.median_low(known)):
             return None
-        fraction, loss = curve[-1]
-        # Of each rival the best loss at its last evaluation up to the same fraction of its run.
-        until = [[best for at, best in rival if at <= fraction + 1e-9] for rival in rivals]
-        known = [losses[-1] for losses in until if losses]
-        if len(known) < rules.min_trials:
-            return None
-        limit = float(numpy.quantile(known, rules.quantile, method="inverted_cdf"))
-        if loss <= limit:
-            return None
+        told = f"best validation loss {best:.4f} after {fraction:.0%} of the run"
         return (
             "pruned",
-            f"best validation loss {loss:.4f} after {fraction:.0%} of the run, where "
-            f"{rules.quantile:.0%} of {len(known)} finished trials had {limit:.4f} or less",
+            f"{told}, where the median of {len(known)} finished trials had {median:.4f}",
         )
 
 
 def find_divergence(metrics: Metrics, rules: PruneConfig) -> Stop | None:
-    """Has the loss stayed above where it began, for long enough to be no mere spike?"""
+    """Whether the loss has stayed above where it began, for long enough to be no mere spike."""
     losses = metrics.values("loss")
     newest = losses[1:][-rules.patience :]
     if rules.worse_than_start is None or len(newest) < rules.patience:
@@ -88,18 +72,9 @@ def find_divergence(metrics: Metrics, rules: PruneConfig) -> Stop | None:
     limit = losses[0] + rules.worse_than_start
     if min(newest) <= limit:
         return None
-    return (
-        "diverged",
-        f"the loss was {newest[-1]:.4g} and above {limit:.4g} for {len(newest)} lines in a row, "
-        f"after {losses[0]:.4g} at the first step",
-    )
+    return "diverged", f"the loss stayed above {limit:.4g}, after {losses[0]:.4g} at the first step"
 
 
-def validation_curve(metrics: Metrics, num_steps: int) -> Curve:
-    """The best validation loss up to each evaluation, by fraction of the run."""
-    curve: Curve = []
-    losses, best = metrics.column("validation_loss"), math.inf
-    for index in metrics.indices("validation_loss"):
-        best = min(best, losses[index])
-        curve.append((metrics.step_of(index) / num_steps, best))
-    return curve
+def _best_until(metrics: Metrics, step: float) -> float | None:
+    losses, indices = metrics.column("validation_loss"), metrics.indices("validation_loss")
+    return min((losses[i] for i in indices if metrics.step_of(i) <= step), default=None)

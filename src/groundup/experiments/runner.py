@@ -4,6 +4,8 @@ One single-threaded loop starts, polls and ends them: a trial's process is told 
 thread that forked it ends. It then saves, and the next sweep goes on with it.
 """
 
+import contextlib
+import itertools
 import logging
 import os
 import signal
@@ -48,7 +50,7 @@ class Worker:
 class _Running:
     trial: Trial
     worker: Worker
-    process: "subprocess.Popen[bytes]"
+    process: subprocess.Popen[bytes]
     stop: Stop | None = None
     is_stopping: bool = False
 
@@ -73,8 +75,7 @@ def make_workers(config: RunConfig, jobs: int | None = None) -> list[Worker]:
     if jobs is None or jobs == 1:
         return [Worker()]
     # Trials that each took every core would mostly wait for one another.
-    threads = {"OMP_NUM_THREADS": str(max(1, num_cores() // jobs))}
-    return [Worker(dict(threads)) for _ in range(jobs)]
+    return [Worker({"OMP_NUM_THREADS": str(max(1, num_cores() // jobs))}) for _ in range(jobs)]
 
 
 class Runner:
@@ -128,31 +129,19 @@ class Runner:
                     running.process.wait()
 
     def _fill(self, active: list[_Running], waiting: list[Trial], trials: Iterator[Trial]) -> None:
-        """Start trials on free workers. One whose process of an earlier sweep is still saving waits
-        while others run."""
+        """Start trials on free workers."""
         taken = {id(running.worker) for running in active}
         for worker in self._workers:
-            if id(worker) in taken:
-                continue
-            free = [trial for trial in waiting if not _is_held(trial)]
-            trial = free[0] if free else None
-            while trial is None and (found := next(trials, None)) is not None:
-                if _is_held(found):
-                    _log.info("%s: its process of an earlier sweep is still saving", found.name)
-                    waiting.append(found)
-                else:
-                    trial = found
-            if trial is None:
-                return
-            if trial in waiting:
-                waiting.remove(trial)
-            active.append(self._start(trial, worker))
+            if id(worker) not in taken:
+                trial = _next_free(waiting, trials)
+                if trial is None:
+                    return
+                active.append(self._start(trial, worker))
 
     def _start(self, trial: Trial, worker: Worker) -> _Running:
-        run_folder = RunFolder(trial.config.run_folder)
         config_file = self._folder.trials / f"{trial.name}.yaml"
         save_yaml(config_file, trial.config)
-        resume = run_folder.has_run()
+        resume = RunFolder(trial.config.run_folder).has_run()
         command = self._command(config_file, resume)
         _log.info("%s %s", "going on with" if resume else "running", trial.name)
         output = self._folder.output_file(trial.name)
@@ -178,18 +167,17 @@ class Runner:
             self._pruner.remember(RunFolder(trial.config.run_folder))
         if self._spec.keep_checkpoints == "none" and record.status != "failed":
             self._folder.remove_checkpoints(trial.name)
-        _log.info("%s", describe_end(record))
+        _log.info("%s %s at step %d: %s", trial.name, record.status, record.step, record.reason)
 
     def _record(self, trial: Trial, status: int, stop: Stop | None) -> TrialRecord:
         folder = RunFolder(trial.config.run_folder)
         metrics = read_metrics(folder.metrics_file)
-        num_steps = trial.config.num_steps
         best = metrics.lowest("validation_loss")
         ending: tuple[Status, str | None] = "finished", None
         is_late = stop is not None and stop[0] == "pruned" and status == 0
         if stop is not None and not is_late:
             ending = stop
-        elif find_standing(folder, metrics, num_steps).state == "diverged":
+        elif find_standing(folder, metrics, trial.config.num_steps).state == "diverged":
             ending = "diverged", describe_divergence(metrics)
         elif status != 0:
             ending = "failed", self._reason(trial, status)
@@ -202,11 +190,9 @@ class Runner:
             variant=trial.variant,
             reason=ending[1],
             step=int(metrics.last("step") or 0),
-            num_steps=num_steps or 0,
             tokens=int(metrics.last("tokens") or 0),
             loss=metrics.last("loss"),
             loss_at_end=metrics.at_end("loss"),
-            validation_loss=metrics.last("validation_loss"),
             best_validation_loss=None if best is None else best[0],
             bits_per_byte=metrics.at_lowest("bits_per_byte", by="validation_loss"),
             wall_seconds=metrics.last("wall_seconds"),
@@ -223,21 +209,20 @@ class Runner:
         return f"its process ended with {how}: see {output}"
 
 
-def describe_end(record: TrialRecord) -> str:
-    """One line about a trial that ended."""
-    loss = record.ranking_loss
-    told = "" if loss is None else f", loss {loss:.4f}"
-    reason = f": {record.reason}" if record.reason else ""
-    return f"{record.trial} {record.status} at step {record.step:,}{told}{reason}"
-
-
-def _is_held(trial: Trial) -> bool:
-    """Does a trainer hold the folder? None but this sweep starts one there, so to try is safe."""
-    try:
-        with locked(RunFolder(trial.config.run_folder).path) as is_free:
-            return not is_free
-    except FileNotFoundError:
-        return False
+def _next_free(waiting: list[Trial], trials: Iterator[Trial]) -> Trial | None:
+    """The next trial; others wait whose process of an earlier sweep is still saving."""
+    for trial in itertools.chain(list(waiting), trials):
+        with contextlib.suppress(ValueError):
+            waiting.remove(trial)
+        try:
+            # None but a sweep starts a trainer there, so to try the lock is safe.
+            with locked(RunFolder(trial.config.run_folder).path) as is_free:
+                if is_free:
+                    return trial
+        except FileNotFoundError:
+            return trial
+        waiting.append(trial)
+    return None
 
 
 def _cuda_devices() -> list[str]:

@@ -1,13 +1,8 @@
-"""What a sweep is to try: a base run, the settings that vary, and how; checked before it starts.
-
-How points are chosen from it is `samplers`, what becomes of a point is a `Trial`.
-"""
+"""What a sweep is to try: a base run, the settings that vary, and how; checked before it starts."""
 
 import math
 import os
-import types
-import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,14 +14,7 @@ from groundup.errors import ConfigError, GroundupError, did_you_mean
 from groundup.runs.config import NAME_PATTERN, RunConfig
 
 # The sweep itself names its runs, says where they lie, and repeats them with its seeds.
-_RESERVED = {
-    "name": "trials are named after what they try",
-    "runs_folder": "the runs of a sweep lie in its own folder",
-    "seed": "list them under seeds",
-}
-
-
-_MAX_TRIALS = 10**5
+_RESERVED = ("name", "runs_folder", "seed")
 
 
 class RangeConfig(Settings):
@@ -36,17 +24,12 @@ class RangeConfig(Settings):
     high: float = Field(ge=-1e18, le=1e18)
 
     scale: Literal["linear", "log"] = "linear"
-    """Equal steps, or equal ratios."""
-
-    num: int = Field(5, ge=1, le=10_000)
-    """How many of them a grid takes."""
+    """Of the values themselves, or of their logarithms."""
 
     @model_validator(mode="after")
     def _check_order(self) -> "RangeConfig":
-        if self.low > self.high:
-            raise ValueError(f"low {self.low:g} is above high {self.high:g}: exchange them")
-        if self.scale == "log" and self.low <= 0:
-            raise ValueError(f"a log scale has no {self.low:g}: choose a low above 0")
+        if self.low > self.high or (self.scale == "log" and self.low <= 0):
+            raise ValueError(f"low {self.low:g} is above high {self.high:g}, or not above 0 (log)")
         return self
 
 
@@ -54,23 +37,17 @@ class PruneConfig(Settings):
     """When a trial is stopped before its end."""
 
     worse_than_start: float | None = Field(0.5, ge=0, le=1e6)
-    """A trial has diverged when its loss stays this much above that of its first step; None leaves
-    only losses that are not finite."""
+    """A trial has diverged when its loss stays this much above that of its first step."""
 
     patience: int = Field(3, ge=1, le=10**9)
     """For how many log lines in a row it must stay there."""
 
     hopeless: bool = False
-    """Also stop trials that are behind the others on the same data."""
+    """Also stop trials whose validation loss is above the median of at least three finished ones
+    on the same data."""
 
     after: float = Field(0.3, ge=0, le=1)
     """The fraction of a trial before which it is never hopeless."""
-
-    min_trials: int = Field(3, ge=1, le=_MAX_TRIALS)
-    """How many finished trials a comparison needs."""
-
-    quantile: float = Field(0.5, gt=0, le=1)
-    """Hopeless is a best validation loss above this quantile of the others' at the same point."""
 
 
 class SweepConfig(Settings):
@@ -98,13 +75,13 @@ class SweepConfig(Settings):
     """Settings by dotted name, each with the values to try."""
 
     ranges: dict[str, RangeConfig] = Field(default_factory=dict)
-    """Settings by dotted name, each with a range of numbers."""
+    """Settings by dotted name, each with a range of numbers for a sampler."""
 
     sampler: Literal["grid", "random", "tpe", "gp"] = "grid"
     """Try every combination, sample them, or propose them while the sweep runs: tpe and gp learn
     from the finished ones."""
 
-    num_trials: int | None = Field(None, ge=1, le=_MAX_TRIALS)
+    num_trials: int | None = Field(None, ge=1, le=10**5)
     """Points to sample; a grid takes all it has."""
 
     sampler_seed: Seed = 0
@@ -124,7 +101,7 @@ class SweepConfig(Settings):
 
     @property
     def is_search(self) -> bool:
-        """Are points proposed while the sweep runs?"""
+        """Whether points are proposed while the sweep runs."""
         return self.sampler not in ("grid", "random")
 
     @property
@@ -135,60 +112,51 @@ class SweepConfig(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> "SweepConfig":
-        complaint = next(self._complaints(), None)
-        if complaint is not None:
-            raise ValueError(complaint)
+        """Refuse what contradicts itself."""
+        sampler, is_grid = self.sampler, self.sampler == "grid"
+        both = sorted(set(self.grid) & set(self.ranges))
+        tried = {*self.grid, *self.ranges, *(n for one in self.variants.values() for n in one)}
+        lengths = sorted(tried & {"num_steps", "minutes", "epochs"})
+        complaints = (
+            (is_grid and self.num_trials, "a grid takes all its points: leave num_trials out"),
+            (is_grid and self.ranges, "ranges are for samplers: list the values under grid"),
+            (not is_grid and not self.num_trials, f"sampler {sampler} needs num_trials"),
+            (both, f"{both} stand in grid and in ranges: keep one"),
+            (not all(self.grid.values()), "a setting of grid has no values: list some"),
+            (len(set(self.seeds)) < len(self.seeds), f"seeds {self.seeds} has one twice"),
+            (self.is_search and not tried, f"sampler {sampler} has nothing to vary"),
+            (self.tokens and lengths, f"{lengths} cannot vary: the length follows from tokens"),
+        )
+        for is_true, complaint in complaints:
+            if is_true:
+                raise ValueError(complaint)
         return self
-
-    def _complaints(self) -> Iterator[str]:
-        """What contradicts itself."""
-        sampler = self.sampler
-        if sampler != "grid" and self.num_trials is None:
-            yield f"sampler {sampler} samples points: say how many with num_trials"
-        if sampler == "grid" and self.num_trials is not None:
-            yield "a grid takes all its points: leave num_trials out, or sample them"
-        for name in sorted(set(self.grid) & set(self.ranges)):
-            yield f"{name} is in grid and in ranges: keep one"
-        for name in (name for name, values in self.grid.items() if not values):
-            yield f"grid has no values for {name}: list some, or leave it out"
-        if len(set(self.seeds)) < len(self.seeds):
-            yield f"seeds {self.seeds} has one twice: a run is repeated, not copied"
-        if self.is_search and not (self.variants or self.grid or self.ranges):
-            yield f"sampler {sampler} has nothing to vary: give it some ranges"
-        tried = {
-            *self.grid,
-            *self.ranges,
-            *(name for one in self.variants.values() for name in one),
-        }
-        for name in ("num_steps", "minutes", "epochs"):
-            if self.tokens is not None and name in tried:
-                yield f"{name} cannot vary, for the length follows from tokens: leave one out"
 
 
 def load_sweep(path: str | os.PathLike[str]) -> SweepConfig:
     """Read a sweep's file and put the settings of its base in place of the base's path."""
     config = load_settings(SweepConfig, path)
     if isinstance(config.base, Path):
-        file = Path(path).parent / config.base
-        config = config.model_copy(update={"base": file})
-    return resolve(config, where=str(path))
+        config = config.model_copy(update={"base": Path(path).parent / config.base})
+    return resolve(config)
 
 
-def resolve(config: SweepConfig, where: str = "the sweep") -> SweepConfig:
+def resolve(config: SweepConfig) -> SweepConfig:
     """The same sweep with its base as a whole tree of settings, every name in it checked."""
-    for names in (config.settings, config.grid, config.ranges, *config.variants.values()):
-        check_names(names, where)
+    tried: tuple[Mapping[str, Any], ...] = (config.grid, config.ranges, *config.variants.values())
+    known = setting_types()
+    for name in (name for names in (config.settings, *tried) for name in names):
+        if name in _RESERVED:
+            raise ConfigError(f"a sweep cannot vary {name}; seeds are listed under seeds")
+        if name not in known:
+            raise ConfigError(f"{name} is not a setting of a run: {did_you_mean(name, known)}")
     for name, one in config.ranges.items():
         if takes_whole_numbers(name) and math.ceil(one.low) > math.floor(one.high):
-            raise ConfigError(
-                f"{where} has no integer from {one.low:g} to {one.high:g} for {name}: widen the "
-                f"range"
-            )
+            raise ConfigError(f"{name} takes integers, and its range has none: widen it")
     if isinstance(config.base, Path):
         base = load_settings(RunConfig, config.base, config.settings)
     else:
-        base = _merge(config.base, config.settings, where=f"the base of {where}")
-    tried: tuple[Mapping[str, Any], ...] = (config.grid, config.ranges, *config.variants.values())
+        base = _merge(config.base, config.settings, where="the base")
     if not any(name.startswith("data.") for names in tried for name, _ in flatten(names)):
         from groundup.training.resolve import with_vocabulary
 
@@ -226,36 +194,29 @@ def _merge(*layers: Mapping[str, Any], where: str) -> RunConfig:
         raise ConfigError(f"{where}: {error}") from error
 
 
-def check_names(names: Mapping[str, Any], where: str) -> None:
-    """Raise for a name that is not a setting of a run, or one that is the sweep's own."""
-    known = setting_types()
-    for name in names:
-        if name in _RESERVED:
-            raise ConfigError(f"{where} cannot set {name}: {_RESERVED[name]}")
-        if name not in known:
-            nearest = did_you_mean(name, known)
-            raise ConfigError(f"{where} names {name}, which is not a setting of a run: {nearest}")
-
-
 def setting_types(
     settings_type: type[pydantic.BaseModel] = RunConfig, prefix: str = ""
 ) -> dict[str, Any]:
     """Every setting of a run by its dotted name, with its type."""
-    types_by_name: dict[str, Any] = {}
+    types: dict[str, Any] = {}
     for name, field in settings_type.model_fields.items():
         annotation = field.annotation
         if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
-            types_by_name |= setting_types(annotation, f"{prefix}{name}.")
+            types |= setting_types(annotation, f"{prefix}{name}.")
         else:
-            types_by_name[f"{prefix}{name}"] = annotation
-    return types_by_name
+            types[f"{prefix}{name}"] = annotation
+    return types
 
 
 def takes_whole_numbers(name: str) -> bool:
-    """Does the setting take integers and no fractions?"""
-    annotation = setting_types()[name]
-    options = [annotation]
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        options = list(typing.get_args(annotation))
-    bare = {getattr(option, "__origin__", option) for option in options}
-    return int in bare and float not in bare
+    """Whether the setting takes integers and no fractions."""
+    adapter = pydantic.TypeAdapter(setting_types()[name])
+    try:
+        adapter.validate_python(2, strict=True)
+    except pydantic.ValidationError:
+        return False
+    try:
+        adapter.validate_python(2.5, strict=True)
+    except pydantic.ValidationError:
+        return True
+    return False

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+_CONFIDENCE = 0.95
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -12,31 +14,19 @@ class Interval:
 
     mean: float
     half_width: float | None
-    num_values: int
-
-    @property
-    def low(self) -> float:
-        return self.mean - (self.half_width or 0.0)
-
-    @property
-    def high(self) -> float:
-        return self.mean + (self.half_width or 0.0)
-
-    def overlaps(self, other: "Interval") -> bool:
-        return self.low <= other.high and other.low <= self.high
 
     def is_apart_from(self, other: "Interval") -> bool:
-        """Is the difference clear? What was measured once has no interval, and nothing is."""
-        has_both = self.half_width is not None and other.half_width is not None
-        return has_both and not self.overlaps(other)
+        """Whether the intervals do not overlap; what was measured once has none."""
+        if self.half_width is None or other.half_width is None:
+            return False
+        return abs(self.mean - other.mean) > self.half_width + other.half_width
 
 
-def confidence_interval(values: Sequence[float], confidence: float = 0.95) -> Interval | None:
+def confidence_interval(values: Sequence[float]) -> Interval | None:
     """mean ± t · s / √n over the finite values; None if there are none.
 
     s is the sample's standard deviation (n - 1 in the denominator), t the quantile of Student's
-    distribution with n - 1 degrees of freedom: for two values it is 12.7, which is the price of
-    claiming anything from two.
+    distribution with n - 1 degrees of freedom: 12.7 for two values.
     """
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
@@ -44,21 +34,18 @@ def confidence_interval(values: Sequence[float], confidence: float = 0.95) -> In
     count = len(finite)
     mean = math.fsum(finite) / count
     if count == 1:
-        return Interval(mean, None, 1)
+        return Interval(mean, None)
     variance = math.fsum((value - mean) ** 2 for value in finite) / (count - 1)
-    quantile = student_quantile(count - 1, confidence)
-    return Interval(mean, quantile * math.sqrt(variance / count), count)
+    return Interval(mean, student_quantile(count - 1) * math.sqrt(variance / count))
 
 
 @lru_cache
-def student_quantile(degrees: int, confidence: float = 0.95) -> float:
-    """The t within whose ± range a fraction `confidence` of the distribution lies."""
-    if degrees < 1 or not 0 < confidence < 1:
-        raise ValueError(f"no t for {degrees} degrees of freedom and a fraction of {confidence}")
+def student_quantile(degrees: int) -> float:
+    """The t within whose ± range 95% of the distribution lies."""
     low, high = 0.0, math.pi / 2
     for _ in range(100):
         middle = (low + high) / 2
-        if _fraction_within(middle, degrees) < confidence:
+        if _fraction_within(middle, degrees) < _CONFIDENCE:
             low = middle
         else:
             high = middle

@@ -37,37 +37,27 @@ class SweepFolder:
     @contextlib.contextmanager
     def claim(self) -> Iterator[None]:
         """Hold the folder, so that no second sweep starts the same trials; make it if need be."""
-        self._refuse_file()
         for folder in (self.trials, self.runs):
             folder.mkdir(parents=True, exist_ok=True)
         with locked(self.path) as is_ours:
             if not is_ours:
-                raise ConfigError(
-                    f"another process is running the sweep in {self.path}: wait until it is done, "
-                    f"or give yours another name"
-                )
+                raise ConfigError(f"another process is running the sweep in {self.path}")
             remove_leftovers(self.path)
             yield
 
-    def check(self, spec: SweepConfig) -> None:
-        """Could the sweep go on here? It may grow, but all its trials must have one base."""
-        self._refuse_file()
-        if not self.spec_file.exists():
-            return
-        old = load_settings(SweepConfig, self.spec_file)
-        changes = list(_changed(old, spec))
-        has_ended = any(record.status != "failed" for record in self.records().values())
-        has_begun = any(RunFolder(path).has_run() for path in self.runs.glob("*"))
-        if changes and (has_ended or has_begun):
-            otherwise = "" if has_ended else f", or delete {self.runs}, where no trial has ended"
-            raise ConfigError(
-                f"the trials in {self.path} have another base: {'; '.join(changes)}. Give the "
-                f"sweep another name, so that what it compares was run alike{otherwise}"
-            )
-
-    def check_settings(self, trials: Sequence[Trial]) -> None:
-        """Raise for a point whose name one with other settings has, of which a trial has ended."""
+    def check(self, spec: SweepConfig, trials: Sequence[Trial]) -> None:
+        """Whether the sweep could go on here: it may grow, but trials must keep their meaning."""
+        if self.path.exists() and not self.path.is_dir():
+            raise ConfigError(f"{self.path} is a file: choose another name for the sweep")
         ended = [record for record in self.records().values() if record.status != "failed"]
+        has_begun = any(RunFolder(path).has_run() for path in self.runs.glob("*"))
+        if self.spec_file.exists() and (ended or has_begun):
+            changes = list(_changed(load_settings(SweepConfig, self.spec_file), spec))
+            if changes:
+                raise ConfigError(
+                    f"the trials in {self.path} have another base: {'; '.join(changes)}. Give the "
+                    f"sweep another name, or delete {self.runs}"
+                )
         settings = {record.point: record.settings for record in ended}
         for trial in trials:
             before = settings.get(trial.point, trial.settings)
@@ -77,11 +67,6 @@ class SweepFolder:
                     f"{dict(trial.settings)!r}. Give the sweep another name"
                 )
 
-    def begin(self, spec: SweepConfig) -> None:
-        """Write what is tried, once it has been checked."""
-        self.check(spec)
-        save_yaml(self.spec_file, spec)
-
     def records(self) -> dict[str, TrialRecord]:
         """How each trial ended, the latest time it did."""
         if not self.records_file.exists():
@@ -90,7 +75,7 @@ class SweepFolder:
         return {record.trial: record for record in lines}
 
     def states(self, trials: Sequence[Trial]) -> dict[str, TrialState]:
-        """How far each trial is, by its name."""
+        """How far each trial is, by its name; one that failed is to run again."""
         records = self.records()
         states: dict[str, TrialState] = {}
         for trial in trials:
@@ -101,11 +86,6 @@ class SweepFolder:
                 has_begun = RunFolder(self.runs / trial.name).has_run()
                 states[trial.name] = "begun" if has_begun else "to run"
         return states
-
-    def left(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Those that have not ended, and those that failed and are tried again."""
-        states = self.states(trials)
-        return [trial for trial in trials if states[trial.name] in ("begun", "to run")]
 
     def add_record(self, record: TrialRecord) -> None:
         append_json_line(self.records_file, asdict(record))
@@ -129,21 +109,19 @@ class SweepFolder:
     def remove_checkpoints(self, trial: str) -> None:
         shutil.rmtree(RunFolder(self.runs / trial).checkpoints, ignore_errors=True)
 
-    def _refuse_file(self) -> None:
-        if self.path.exists() and not self.path.is_dir():
-            raise ConfigError(f"{self.path} is a file: choose another name for the sweep")
+    def save(self, spec: SweepConfig) -> None:
+        """Write what is tried."""
+        save_yaml(self.spec_file, spec)
 
 
 def _changed(old: SweepConfig, new: SweepConfig) -> Iterator[str]:
     """What would give a trial of the same name another meaning."""
     before, after = (dict(flatten(base_config(one).model_dump(mode="json"))) for one in (old, new))
+    for one, config in ((before, old), (after, new)):
+        one |= {"tokens": config.tokens, "sampler": config.sampler}
     for name in before.keys() | after.keys():
         if before.get(name) != after.get(name):
             yield f"{name}: {before.get(name)!r} -> {after.get(name)!r}"
-    for name in ("tokens", "sampler"):
-        was, is_now = getattr(old, name), getattr(new, name)
-        if was != is_now:
-            yield f"{name}: {was!r} -> {is_now!r}"
     for name in old.variants.keys() & new.variants.keys():
         if old.variants[name] != new.variants[name]:
             yield f"variant {name}: {old.variants[name]!r} -> {new.variants[name]!r}"

@@ -9,6 +9,7 @@ from groundup.tokenizer import Tokenizer
 # The Pile: a corpus whose encoding time makes a rate easy to picture.
 LARGE_CORPUS_BYTES = 825 * 10**9
 
+_NUM_PASSES = 3
 # Some clocks stand still for as long.
 _SHORTEST_SECONDS = 1e-6
 
@@ -35,7 +36,6 @@ def compare_tokenizers(
     *,
     corpus_bytes: float = LARGE_CORPUS_BYTES,
     num_threads: int | None = None,
-    num_passes: int = 3,
 ) -> list[TokenizerResult]:
     """Encode each text with each tokenizer; texts are lists of documents."""
     results = []
@@ -43,7 +43,7 @@ def compare_tokenizers(
         num_bytes = sum(len(document.encode()) for document in documents)
         for name, tokenizer in tokenizers.items():
             seconds = []
-            for _ in range(num_passes):
+            for _ in range(_NUM_PASSES):
                 begin = time.perf_counter()
                 ids, _ = tokenizer.encode_batch(documents, num_threads=num_threads)
                 seconds.append(max(time.perf_counter() - begin, _SHORTEST_SECONDS))
@@ -54,9 +54,9 @@ def compare_tokenizers(
                     vocab_size=len(tokenizer.vocab),
                     num_bytes=num_bytes,
                     num_tokens=len(ids),
-                    bytes_per_token=num_bytes / len(ids) if len(ids) else 0.0,
+                    bytes_per_token=num_bytes / max(1, len(ids)),
                     tokens_per_second=len(ids) / min(seconds),
-                    corpus_seconds=corpus_bytes * seconds[0] / num_bytes if num_bytes else 0.0,
+                    corpus_seconds=corpus_bytes * seconds[0] / max(1, num_bytes),
                 )
             )
     return results

@@ -54,11 +54,9 @@ class TrialRecord:
     variant: str | None = None
     reason: str | None = None
     step: int = 0
-    num_steps: int = 0
     tokens: int = 0
     loss: float | None = None
     loss_at_end: float | None = None
-    validation_loss: float | None = None
     best_validation_loss: float | None = None
     bits_per_byte: float | None = None
     """At the lowest validation loss."""
@@ -124,9 +122,9 @@ def make_trial(spec: SweepConfig, point: Point, seed: int, runs_folder: Path) ->
     bundle = {} if point.variant is None else spec.variants[point.variant]
     config = build_config(spec.base_values, bundle, point.settings, where=where)
     # As validated: YAML reads 1e-3 as text, and a name should not depend on how it was written.
-    settings = {name: setting_of(config, name) for name in (*bundle, *point.settings)}
-    shown = {name: settings[name] for name in point.settings}
-    base_name = _name(point.variant, shown)
+    values = config.model_dump(mode="json")
+    settings = {name: _find(values, name) for name in (*bundle, *point.settings)}
+    base_name = _name(point.variant, {name: settings[name] for name in point.settings})
     layers = dict(settings)
     if spec.tokens is not None:
         num_steps = max(1, round(spec.tokens / config.tokens_per_step))
@@ -139,12 +137,11 @@ def make_trial(spec: SweepConfig, point: Point, seed: int, runs_folder: Path) ->
     return Trial(name, base_name or "base", config, settings, point.variant)
 
 
-def setting_of(config: RunConfig, name: str) -> Any:
-    """The value of a setting by its dotted name, as YAML and JSON write it."""
-    value: Any = config.model_dump(mode="json")
+def _find(values: Any, name: str) -> Any:
+    """The value of a setting by its dotted name."""
     for part in name.split("."):
-        value = value[part]
-    return value
+        values = values[part]
+    return values
 
 
 def model_with(model: ModelConfig, settings: Mapping[str, Any]) -> ModelConfig:

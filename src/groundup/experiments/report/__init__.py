@@ -1,1 +1,1 @@
-"""Runs compared on a page: tables, curves and words, as HTML or Markdown."""
+"""Runs compared on one HTML page: tables and learning curves."""

@@ -1,14 +1,11 @@
 """The tables of a report, as values that the page and the command line print alike."""
 
-import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from groundup.config import flatten
 from groundup.experiments.ablation import BASE, AblationRow
-from groundup.experiments.cost import mean_cost
 from groundup.experiments.groups import Group, show_setting
 from groundup.experiments.isoflop import IsoflopResult
 from groundup.experiments.run_result import RunResult
@@ -17,53 +14,39 @@ from groundup.planner.quantities import show_bytes, show_count, show_flops
 from groundup.runtime import format_duration
 
 UNKNOWN = "—"
-# What a sign beside a row means; the key is also a class of the style sheet.
+
+
+class Mark(NamedTuple):
+    """A sign and words beside a row; the kind is a class of the style sheet."""
+
+    sign: str
+    text: str
+    kind: str
+
+
 STATES = {
-    "finished": ("✓", "finished"),
-    "running": ("◔", "still training"),
-    "unfinished": ("◑", "unfinished"),
-    "diverged": ("✕", "diverged"),
-    "pruned": ("✂", "pruned"),
-    "failed": ("!", "failed"),
-    "empty": ("○", "no metrics yet"),
+    "finished": Mark("✓", "finished", "finished"),
+    "running": Mark("◔", "still training", "running"),
+    "unfinished": Mark("◑", "unfinished", "unfinished"),
+    "diverged": Mark("✕", "diverged", "diverged"),
+    "pruned": Mark("✂", "pruned", "pruned"),
+    "failed": Mark("!", "failed", "failed"),
+    "empty": Mark("○", "no metrics yet", "empty"),
 }
-_TOLD_ELSEWHERE = ("command", "started", "seed", "resumes")
 _MOST_NAMES = 6
 
 
 @dataclass(frozen=True)
-class Mark:
-    """A sign and words beside a row; the kind chooses a color."""
-
-    sign: str
-    text: str
-    kind: str = ""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A cell of a table, with small words below it and marks."""
-
-    text: str
-    note: str = ""
-    marks: tuple[Mark, ...] = ()
-    is_strong: bool = False
-
-
-@dataclass(frozen=True)
 class Table:
-    """Rows of cells; the first cell names its row."""
+    """Cells by their headers, which all rows share; the first names its row and has its marks."""
 
     title: str
-    headers: tuple[str, ...]
-    rows: tuple[tuple[Cell | str, ...], ...]
-    kind: str = ""
+    rows: Sequence[Mapping[str, str]]
+    marks: Sequence[Sequence[Mark]] = ()
 
-    @classmethod
-    def of(cls, title: str, rows: Sequence[Mapping[str, Cell | str]], kind: str = "") -> "Table":
-        """A table of rows by their headers, which all rows share."""
-        headers = tuple(rows[0]) if rows else ()
-        return cls(title, headers, tuple(tuple(row.values()) for row in rows), kind)
+    @property
+    def headers(self) -> list[str]:
+        return list(self.rows[0]) if self.rows else []
 
 
 def shown(show: Callable[[float], str], number: float | None) -> str:
@@ -90,33 +73,31 @@ def list_names(names: Sequence[str]) -> str:
 
 def results_table(groups: Sequence[Group], measure: str, data_names: Mapping[Any, str]) -> Table:
     """The groups from best to worst; the first of each data set is the best, some are tied."""
-    rows = []
+    rows, all_marks = [], []
     for group in groups:
-        marks = [Mark("★", "best", "winner")] if group.is_winner else []
-        if "tied" in group.marks:
-            marks.append(Mark("≈", "not told apart from the best", "tied"))
-        for state, (sign, word) in STATES.items():
+        known = {
+            "winner": [Mark("★", "best", "winner")],
+            "tied": [Mark("≈", "not told apart from the best", "tied")],
+        }
+        marks = known.get(group.mark, [])
+        for state, mark in STATES.items():
             count = sum(run.outcome.state == state for run in group.runs)
             if count and state != "finished":
                 of_all = f", {count} of {len(group.runs)}" if len(group.runs) > 1 else ""
-                marks.append(Mark(sign, word + of_all, state))
+                marks.append(mark._replace(text=mark.text + of_all))
         if len(data_names) > 1:
             marks.append(Mark("▤", data_names[group.data_id], "data"))
-        seeds = ", ".join(map(str, group.seeds))
-        note = f"{len(group.seeds)} seeds: {seeds}" if len(group.seeds) > 1 else ""
-        tokens, seconds = group.last("tokens"), group.last("wall_seconds")
+        all_marks.append(marks)
+        seeds = sorted({run.seed for run in group.runs if run.seed is not None})
         rows.append(
             {
-                "Runs": Cell(group.label, note, tuple(marks)),
-                f"Best {measure} ± 95%": Cell(show_interval(group.best), is_strong=group.is_winner),
-                f"Last {measure}": show_interval(group.last(group.measure)),
+                "Runs": group.label,
+                "Seeds": ", ".join(map(str, seeds)) or UNKNOWN,
+                f"Best {measure} ± 95%": show_interval(group.best),
                 "Bits per byte at the best": show_interval(group.at_best("bits_per_byte")),
-                "Training loss": show_interval(group.last("loss")),
-                "Tokens": shown(show_count, tokens and tokens.mean),
-                "Wall clock": shown(format_duration, seconds and seconds.mean),
             }
         )
-    return Table.of(f"Results, best {measure} first", rows, "results")
+    return Table(f"Results, best {measure} first", rows, all_marks)
 
 
 def settings_table(groups: Sequence[Group]) -> Table | None:
@@ -127,112 +108,78 @@ def settings_table(groups: Sequence[Group]) -> Table | None:
         {"Runs": group.label, **{k: show_setting(v) for k, v in group.differences.items()}}
         for group in groups
     ]
-    return Table.of("Settings that differ", rows, "settings")
+    return Table("Settings that differ", rows)
 
 
 def cost_table(groups: Sequence[Group]) -> Table:
     """What a run of each group cost on average."""
+    columns: dict[str, tuple[str, Callable[[float], str]]] = {
+        "Parameters": ("num_parameters", show_count),
+        "Compute": ("flops", show_flops),
+        "Tokens": ("tokens", show_count),
+        "Tokens per second": ("tokens_per_second", show_count),
+        "MFU": ("mfu", "{:.1%}".format),
+        "Wall clock": ("seconds", format_duration),
+        "Memory": ("memory_bytes", show_bytes),
+    }
     rows = []
     for group in groups:
-        cost = mean_cost([run.cost for run in group.counted or group.runs])
-        rows.append(
-            {
-                "Runs": group.label,
-                "Parameters": shown(show_count, cost.num_parameters),
-                "Compute": shown(show_flops, cost.flops),
-                "Tokens": shown(show_count, cost.tokens),
-                "Tokens per second": shown(show_count, cost.tokens_per_second),
-                "MFU": shown("{:.1%}".format, cost.mfu),
-                "Wall clock": shown(format_duration, cost.seconds),
-                "Memory": shown(show_bytes, cost.memory_bytes),
-            }
-        )
-    return Table.of("Cost of a run", rows, "cost")
+        row = {"Runs": group.label}
+        for header, (name, show) in columns.items():
+            values = [run.cost[name] for run in group.counted or group.runs]
+            known = [value for value in values if value is not None]
+            row[header] = show(sum(known) / len(known)) if known else UNKNOWN
+        rows.append(row)
+    return Table("Cost of a run", rows)
 
 
 def runs_table(runs: Sequence[RunResult]) -> Table:
     """Every run with its state, folder and command."""
     rows = []
     for run in runs:
-        sign, word = STATES[run.outcome.state]
         words = run.environment.get("command")
-        words = [str(one) for one in words] if isinstance(words, list) and words else []
-        program = words[0].rpartition("/")[2] if words else ""
-        words[:1] = ["groundup" if program == "__main__.py" else program] if words else []
         rows.append(
             {
-                "Run": Cell(run.name, marks=(Mark(sign, word, run.outcome.state),)),
-                "Seed": UNKNOWN if run.seed is None else str(run.seed),
-                "Steps": f"{run.metrics.last_step:,}",
-                "Tokens": shown(show_count, run.cost.tokens),
-                "Wall clock": shown(format_duration, run.cost.seconds),
+                "Run": run.name,
                 "Began": str(run.environment.get("started", UNKNOWN)).replace("T", " "),
                 "Outcome": run.outcome.sentence,
-                "Folder": Cell(str(run.path), shlex.join(words)),
+                "Folder": str(run.path),
+                "Command": shlex.join(map(str, words)) if isinstance(words, list) else UNKNOWN,
             }
         )
-    return Table.of("Every run", rows, "runs")
-
-
-def environment_parts(runs: Sequence[RunResult]) -> tuple[dict[str, str], Table | None]:
-    """What all environments say alike; and what differs, with the runs that say so."""
-    known = [run for run in runs if run.environment]
-    flat = [
-        {name: show_setting(value) for name, value in flatten(run.environment)} for run in known
-    ]
-    shared: dict[str, str] = {}
-    rows = []
-    for name in dict.fromkeys(name for one in flat for name in one):
-        names: dict[str, list[str]] = {}
-        for run, one in zip(known, flat, strict=True):
-            names.setdefault(one.get(name, UNKNOWN), []).append(run.name)
-        if name in _TOLD_ELSEWHERE:
-            continue
-        if len(names) == 1:
-            shared[name] = next(iter(names))
-        else:
-            rows += [
-                {"What differs": name, "Value": value, "Runs": list_names(these)}
-                for value, these in names.items()
-            ]
-    return shared, Table.of("Environments that differ", rows, "differing") if rows else None
+    return Table("Every run", rows, [[STATES[run.outcome.state]] for run in runs])
 
 
 def ablation_table(rows: Sequence[AblationRow]) -> Table:
     """The base first, then each variant at its best learning rate, from the best to the worst."""
-    told = []
+    told, all_marks = [], []
     for row in rows:
         is_told = row.difference is not None and row.variant != BASE
         told.append(
             {
-                "Variant": Cell(row.variant, marks=_ablation_marks(row)),
+                "Variant": row.variant,
                 "Parameters": f"{row.num_parameters:,}",
-                "Best learning rate": shown("{:g}".format, row.learning_rate),
-                "Rates tried": _rates(row.rates_tried),
+                "Best learning rate": shown("{:g}".format, row.tried.best),
+                "Rates tried": _rates(row.tried.rates),
                 "Loss": show_interval(row.loss),
                 "Difference from the base": f"{row.difference:+.4f}" if is_told else UNKNOWN,
             }
         )
-    return Table.of("Variants at their best learning rates", told, "study")
-
-
-def _ablation_marks(row: AblationRow) -> tuple[Mark, ...]:
-    marks = []
-    if row.loss is None:
-        marks.append(Mark("✕", "no run finished", "diverged"))
-    elif row.variant != BASE and not row.is_clear:
-        marks.append(Mark("≈", "not told apart from the base", "tied"))
-    elif row.variant != BASE and row.difference is not None:
-        is_better = row.difference < 0
-        kinds = ("★", "better", "winner") if is_better else ("▲", "worse", "diverged")
-        marks.append(Mark(*kinds))
-    if row.is_at_edge:
-        alone = len(row.rates_tried) == 1
-        words = "the only rate tried" if alone else "best rate at the end of those tried"
-        marks.append(Mark("→", words, "unfinished"))
-    if row.diverged_at:
-        marks.append(Mark("✕", f"diverged at {_rates(row.diverged_at)}", "diverged"))
-    return tuple(marks)
+        marks = []
+        if row.loss is None:
+            marks.append(Mark("✕", "no run finished", "diverged"))
+        elif is_told and not row.is_clear:
+            marks.append(Mark("≈", "not told apart from the base", "tied"))
+        elif is_told:
+            is_better = (row.difference or 0) < 0
+            better, worse = Mark("★", "better", "winner"), Mark("▲", "worse", "diverged")
+            marks.append(better if is_better else worse)
+        if row.tried.is_at_edge:
+            marks.append(Mark("→", "best rate at the end of those tried", "unfinished"))
+        if row.diverged_at:
+            marks.append(Mark("✕", f"diverged at {_rates(row.diverged_at)}", "diverged"))
+        all_marks.append(marks)
+    return Table("Variants at their best learning rates", told, all_marks)
 
 
 def _rates(rates: Sequence[float]) -> str:
@@ -240,58 +187,30 @@ def _rates(rates: Sequence[float]) -> str:
 
 
 def isoflop_tables(result: IsoflopResult) -> list[Table]:
-    """A row for each budget, the predicted one last; then the laws; then every size."""
-    rows = []
-    for fit in result.fits:
-        sizes = [size for size in result.sizes if size.budget_flops == fit.budget_flops]
-        outside = Mark("→", "at the end of the sizes: add widths", "unfinished")
-        rows.append(
-            {
-                "Budget": Cell(
-                    show_flops(fit.budget_flops), marks=() if fit.is_inside else (outside,)
-                ),
-                "Sizes trained": str(len(sizes)),
-                "Best size by the fit": show_count(fit.best_parameters),
-                "Loss by the fit": show_loss(fit.best_loss),
-                "Loss when trained": UNKNOWN,
-            }
-        )
+    """A row for each budget, the predicted one last; then the laws."""
     prediction, measured = result.prediction, result.prediction.measured_loss
     size = f"width {prediction.d_model:,}, {show_count(prediction.num_parameters)} parameters"
-    predicted = Mark("◇", f"predicted: {size}", "tied")
     miss = "" if measured is None else f" ({measured - prediction.predicted_loss:+.4f})"
-    rows.append(
+    trained = shown(show_loss, measured) + miss
+    budgets = [(fit.budget_flops, fit.best_parameters, fit.best_loss, "") for fit in result.fits]
+    budgets.append((*prediction[:2], prediction.predicted_loss, trained))
+    outside = Mark("→", "at the end of the sizes: add widths", "unfinished")
+    marks = [[] if fit.is_inside else [outside] for fit in result.fits]
+    best_sizes = [
         {
-            "Budget": Cell(show_flops(prediction.budget_flops), marks=(predicted,)),
-            "Sizes trained": "0" if measured is None else "1",
-            "Best size by the fit": show_count(prediction.best_parameters),
-            "Loss by the fit": show_loss(prediction.predicted_loss),
-            "Loss when trained": shown(show_loss, measured) + miss,
+            "Budget": show_flops(budget),
+            "Best size by the fit": show_count(best),
+            "Loss by the fit": show_loss(loss),
+            "Loss when trained": found or UNKNOWN,
         }
-    )
+        for budget, best, loss, found in budgets
+    ]
     laws = [
         {"Law": name, "Factor": f"{law.factor:.4g}", "Exponent": f"{law.exponent:.4f}"}
         for name, law in (("best size", result.size_law), ("its loss", result.loss_law))
     ]
-    sizes_rows = [
-        {
-            "FLOPs": f"{size.budget_flops:.3g}",
-            "Width": f"{size.d_model:,}",
-            "Layers": str(size.num_layers),
-            "Parameters": f"{size.num_parameters:,}",
-            "Tokens": f"{size.tokens:,}",
-            "Learning rate": f"{size.learning_rate:g}",
-            "Loss": show_loss(size.loss),
-        }
-        for size in result.sizes
-    ]
+    predicted = [Mark("◇", f"predicted: {size}", "tied")]
     return [
-        Table.of("Best size for each budget", rows, "study"),
-        Table.of("Power laws of the budget in FLOPs", laws, "study"),
-        Table.of("Sizes", sizes_rows, "study"),
+        Table("Best size for each budget", best_sizes, [*marks, predicted]),
+        Table("Power laws of the budget in FLOPs", laws),
     ]
-
-
-def spelled(value: Any) -> str:
-    """For JSON inside a page: nothing in it can end a script."""
-    return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
