@@ -12,7 +12,7 @@ from groundup.generation.decoder import AllowedIds
 from groundup.generation.engine import choose_decoder
 from groundup.generation.torch_decoder import TorchDecoder
 from groundup.model import TransformerLM
-from groundup.nn import Linear, RMSNorm, TransformerBlock, kernels
+from groundup.nn import Linear, TransformerBlock, kernels
 from groundup.tokenizer import Tokenizer
 
 NewModel = Callable[..., TransformerLM]
@@ -117,10 +117,6 @@ def swap_linear(model: TransformerLM) -> None:
     block.feed_forward.up = Halved(32, block.feed_forward.up.out_features)
 
 
-def swap_norm(model: TransformerLM) -> None:
-    model.final_norm = RMSNorm(32, eps=10.0)
-
-
 def change_norm(model: TransformerLM) -> None:
     model.blocks[0].feed_forward_norm.eps = 10.0  # type: ignore
 
@@ -144,7 +140,7 @@ def change_data(model: TransformerLM) -> None:
         parameter.data = parameter.data * 3
 
 
-CHANGES = [swap_block, swap_linear, swap_norm, change_norm, hook, patch_forward]
+CHANGES = [swap_block, swap_linear, change_norm, hook, patch_forward]
 CHANGES += [change_weights, change_data]
 
 

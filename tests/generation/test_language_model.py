@@ -244,6 +244,8 @@ def test_a_run_that_lacks_something_says_what(run: Path, missing: str) -> None:
 def test_the_steps_of_a_run_are_told(run: Path) -> None:
     with pytest.raises(CheckpointError, match="10, 20, 30"):
         LanguageModel.load(run, 40)
+    with pytest.raises(ConfigError, match="checkpoint"):
+        LanguageModel.load(run, "7")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("chats", [[], ["chats.jsonl"]])

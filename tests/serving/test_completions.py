@@ -1,6 +1,5 @@
 """What a completion request may ask for, and how it is told that it may not."""
 
-import copy
 import json
 from typing import Any
 
@@ -116,26 +115,6 @@ def test_a_seed_is_drawn_and_told_where_none_is_given(running: Any) -> None:
     again = running.complete({**body, "seed": first["seed"]}).json()
     assert again["choices"] == first["choices"]
     assert running.complete({**body, "seed": -5}).json()["seed"] == -5
-
-
-def test_ids_that_the_tokenizer_lacks_are_never_written(
-    start: Any, shout: Any, language_model: LanguageModel
-) -> None:
-    model, vocab = copy.deepcopy(language_model.model), language_model.tokenizer.vocab
-    shout(model, set(range(model.config.vocab_size)) - set(vocab))
-    padded = LanguageModel(model, language_model.tokenizer)
-    body = {"prompt": "the", "max_tokens": 12, "seed": 3, "n": 2, "logprobs": 20}
-    with start(padded) as running:
-        for options in ({"temperature": 0}, {"temperature": 2}, {"top_k": 4}, {"top_p": 0.9}):
-            choices = running.complete({**body, **options}).json()["choices"]
-            for choice in choices:
-                assert set(choice["logprobs"]["token_ids"]) <= set(vocab)
-                assert all(set(ids) <= set(vocab) for ids in choice["logprobs"]["top_ids"])
-            assert choices[0]["text"] == padded.generate("the", max_tokens=12, seed=3, **options)
-            events = running.complete({**body, **options, "n": 1, "stream": True}).text
-            pieces = [json.loads(line[6:]) for line in events.splitlines() if line[6:7] == "{"]
-            written = "".join(piece["choices"][0]["text"] for piece in pieces)
-            assert written == choices[0]["text"]
 
 
 def test_events_are_framed_as_the_standard_says(running: Any) -> None:

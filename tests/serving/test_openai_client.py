@@ -105,28 +105,18 @@ def test_logprobs_tell_of_each_token(client: openai.OpenAI, language_model: Lang
 
 
 def test_many_clients_at_once_get_what_each_would_alone(
-    running: Any, client: openai.OpenAI, language_model: LanguageModel
+    running: Any, language_model: LanguageModel
 ) -> None:
-    async def ask_all() -> list[str]:
-        async with openai.AsyncOpenAI(base_url=f"{running.url}/v1", api_key="none") as many:
-            answers = await asyncio.gather(
-                *(
-                    many.completions.create(
-                        model="tiny",
-                        prompt=["a", "the cat", "on"][seed % 3],
-                        seed=seed,
-                        max_tokens=10 + seed,
-                        temperature=0.5 + seed % 2,
-                    )
-                    for seed in range(24)
-                )
-            )
-            return [answer.choices[0].text for answer in answers]
+    asked = [
+        (["a", "the cat", "on"][seed % 3],
+         {"seed": seed, "max_tokens": 10 + seed, "temperature": 0.5 + seed % 2})
+        for seed in range(24)
+    ]  # fmt: skip
 
-    for seed, text in enumerate(asyncio.run(ask_all())):
-        assert text == language_model.generate(
-            ["a", "the cat", "on"][seed % 3],
-            max_tokens=10 + seed,
-            seed=seed,
-            temperature=0.5 + seed % 2,
-        )
+    async def ask_all() -> list[Any]:
+        async with openai.AsyncOpenAI(base_url=f"{running.url}/v1", api_key="none") as many:
+            create: Any = many.completions.create
+            return await asyncio.gather(*(create(model="tiny", prompt=p, **s) for p, s in asked))
+
+    for answer, (prompt, settings) in zip(asyncio.run(ask_all()), asked, strict=True):
+        assert answer.choices[0].text == language_model.generate(prompt, **settings)

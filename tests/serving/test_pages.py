@@ -52,9 +52,8 @@ def test_playground(browser: Any, running: Any) -> None:
 
     # Two columns, settings in the address, and what the server refuses.
     browser.find("#compare").click()
-    for name, value in [("max_tokens", "9"), ("seed", "5"), ("temperature", "1.9")]:
-        fill(browser, f"#b-{name}", value)
-    browser.wait(lambda: "b-temperature=1.9" in browser.driver.current_url)
+    fill(browser, "#b-max_tokens", "9")
+    browser.wait(lambda: "b-max_tokens=9" in browser.driver.current_url)
     browser.open(browser.driver.current_url)
     browser.find("#generate").click()
     wait_until_done(browser, num_columns=2)

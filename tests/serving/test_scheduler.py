@@ -215,10 +215,13 @@ def test_a_request_that_cannot_begin_fails_alone(prompt: int, status: int) -> No
     play()(scene)()
 
 
-def test_an_engine_that_breaks_fails_those_inside_and_is_replaced() -> None:
+@pytest.mark.parametrize("can_be_replaced", [True, False])
+def test_an_engine_that_breaks_fails_those_inside(can_be_replaced: bool) -> None:
     made: list[Stepped] = []
 
     def make() -> Stepped:
+        if not can_be_replaced:
+            raise RuntimeError("the device is lost")
         made.append(Stepped())
         return made[-1]
 
@@ -228,34 +231,21 @@ def test_an_engine_that_breaks_fails_those_inside_and_is_replaced() -> None:
         await until(lambda: scheduler.num_running == 2)
         engine.error = RuntimeError("out of memory")
         engine.allow(1)
-        with pytest.raises(ApiError, match="the server failed"):
-            await read(inside)
+        for job in (inside, waiting)[: 1 if can_be_replaced else 2]:
+            with pytest.raises(ApiError, match="the server failed"):
+                await read(job)
+        assert scheduler._metrics.engine_failures._value.get() == 1
+        if not can_be_replaced:
+            assert scheduler.status == "failed"
+            with pytest.raises(ApiError, match=UNAVAILABLE):
+                scheduler.submit([ask(4)])
+            return
         # The handles are given out anew: who leaves late must not take another one along.
         await until(lambda: scheduler.num_running == 1)
         scheduler.cancel(inside.rows)
         made[0].allow(100)
         assert await read(waiting) == [[1, 2, 3]]
         assert scheduler.status == "ok" and len(made) == 1
-        assert scheduler._metrics.engine_failures._value.get() == 1
-
-    play(make=make)(scene)()
-
-
-def test_an_engine_that_cannot_be_replaced_refuses_everyone() -> None:
-    def make() -> Stepped:
-        raise RuntimeError("the device is lost")
-
-    async def scene(scheduler: Scheduler, engine: Stepped) -> None:
-        jobs = [scheduler.submit([ask(1), ask(2)]), scheduler.submit([ask(3)])]
-        await until(lambda: scheduler.num_running == 2)
-        engine.error = RuntimeError("a bug")
-        engine.allow(1)
-        for job in jobs:
-            with pytest.raises(ApiError, match="the server failed"):
-                await read(job)
-        assert scheduler.status == "failed"
-        with pytest.raises(ApiError, match=UNAVAILABLE):
-            scheduler.submit([ask(4)])
 
     play(make=make)(scene)()
 
