@@ -514,14 +514,6 @@ def test_settings_that_make_no_sense_are_refused_before_anything_is_written(
     assert not work.out.exists()
 
 
-def test_a_small_file_in_an_encoding_that_is_all_ascii_is_read(work: Work) -> None:
-    text = "東京" * 30
-    for name, codec in (("plain", "utf-8"), ("old", "iso2022_jp")):
-        path = work.file(f"{name}.txt", text.encode(codec))
-        work.prepare([path], name, encoding=codec, validation_fraction=0)
-    assert read_ids(work.path / "old") == read_ids(work.path / "plain")
-
-
 def test_sources_without_documents_are_an_error(work: Work) -> None:
     work.refuse("no documents", [work.file("empty.txt", END * 3)])
     assert not (work.out / "index.json").exists()

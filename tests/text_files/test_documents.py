@@ -299,10 +299,10 @@ def test_the_header_tells_the_delimiter(tmp_path: Path, name: str, delimiter: st
     [
         (b"id,body\n1,x\n", "no column text .*id, body.*--field"),
         (b"id,text\n1,x\n2\n", r"t\.csv line 3 has 1 columns? and none for text"),
-        (b"text\nfine\nb\xff\n", r"t\.csv line 3: not UTF-8; name its encoding"),
+        (b"text\nfine\nb\xff\n", r"t\.csv line 3: not UTF-8"),
         (
             "text\nx\n".encode("utf-16"),
-            r"line 1: not UTF-8; .*utf-16",
+            r"line 1: not UTF-8",
         ),
         (
             b'id,text\n1,"a"\n2,"b ""c"" d\n3,e\n4,f\n',
@@ -326,8 +326,6 @@ def test_a_mark_at_the_beginning_is_not_part_of_a_name(tmp_path: Path) -> None:
     assert read(path, errors="skip") == [b"x"]
     path.write_bytes(b"id,text\n1,x\n2\n3,y\n")
     assert read(path, errors="skip") == [b"x", b"y"]
-    path.write_bytes(b"text\nb\xffd\n")
-    assert read(path, encoding="cp1252") == ["bÿd".encode()]
 
 
 def test_the_limit_of_the_csv_module_stays_what_it_is(tmp_path: Path) -> None:

@@ -91,7 +91,6 @@ def test_only_what_can_be_read_from_the_middle_is_cut(tmp_path: Path) -> None:
     # Whether aaa is one separator and an a, or an a and one, depends on where one looks from.
     for separators in (["aa"], ["ab", "ba"], ["<end>", "end"]):
         assert cut(separators) == [["a.txt"], *whole]
-    assert cut([END_OF_TEXT], encoding="latin-1") == [["a.txt"], *whole]
 
 
 def test_progress_is_told_in_bytes_of_the_parts_that_are_done(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ class Arguments(CorpusFlags, CleanSettings):
     """Leave out duplicates, near duplicates and poor documents; write the others as JSON lines."""
 
     out: Path = Path("clean.jsonl")
-    """The .jsonl file to write. A report is put beside it."""
+    """The .jsonl file to write."""
 
     validation: tuple[str, ...] = ()
-    """Validation text, named as FILES: the report says how much of it stands in what is kept."""
+    """Validation text, named as FILES: the last lines say how much of it stands in what is kept."""
 
     dry_run: bool = False
     """Count only, and write nothing."""
@@ -26,7 +26,7 @@ class Arguments(CorpusFlags, CleanSettings):
 
 def run(arguments: Arguments) -> None:
     """Clean and print what came of it."""
-    from groundup.data.clean import clean, report_path
+    from groundup.data.clean import clean
     from groundup.planner.quantities import show_bytes
 
     out = None if arguments.dry_run else arguments.out
@@ -51,14 +51,12 @@ def run(arguments: Arguments) -> None:
     title = "counted, nothing written" if out is None else f"wrote {shlex.quote(str(out))}"
     print_table(title, ("", "documents", "text", "of the text"), rows)
     notes = [
-        (name, f"for example {removed.examples[0][:60]!r}")
+        (name, f"for example {removed.example!r}")
         for name, removed in summary.removed.items()
-        if removed.examples
+        if removed.example
     ]
     if summary.num_passages:
         fraction = summary.num_leaked / summary.num_passages
         notes.append(("validation", f"{fraction:.1%} of its runs of 13 words are in what is kept"))
     notes.append(("speed", f"{summary.num_bytes / summary.seconds / 1e6:,.1f} MB/s"))
-    if out is not None:
-        notes.append(("report", f"{report_path(out)}: counts, rules and examples"))
     print_results("", notes)

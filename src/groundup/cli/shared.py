@@ -63,9 +63,6 @@ class ReadingFlags(Settings):
     """What to do with bytes that are not UTF-8: stop, put U+FFFD, or leave the document out. With
     skip, records without a text and files that cannot be read are left out too."""
 
-    encoding: str | None = None
-    """The encoding of files that are not UTF-8 (latin-1, utf-16, …), and of standard input."""
-
     @property
     def reading(self) -> dict[str, Any]:
         """The same as arguments of the functions that read."""

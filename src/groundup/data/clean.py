@@ -5,7 +5,6 @@ depends on the text, its order and the settings alone.
 """
 
 import contextlib
-import dataclasses
 import json
 import os
 import time
@@ -20,10 +19,10 @@ from pydantic import Field, model_validator
 
 from groundup._native import hash_shingles
 from groundup.config import Settings
-from groundup.data.duplicates import SAME, Duplicates, measure, recall
+from groundup.data.duplicates import SAME, Duplicates, measure
 from groundup.data.pipeline import read_ahead
 from groundup.errors import ConfigError, DataError
-from groundup.files import atomic_path, write_json_atomic
+from groundup.files import atomic_path
 from groundup.runtime import Engine, Progress, num_cores
 from groundup.text_files import (
     Part,
@@ -36,8 +35,7 @@ from groundup.text_files import (
 )
 
 _DEPTH = 2
-_MOST_EXAMPLES = 3
-_EXCERPT_CHARACTERS = 100
+_EXCERPT_CHARACTERS = 60
 # So long a run of words is hardly written twice by chance.
 _PASSAGE_WORDS = 13
 _REASONS = ("short", "long", "symbols", "repeated lines", "same", "near duplicates")
@@ -81,8 +79,8 @@ class Removed:
 
     num_documents: int = 0
     num_bytes: int = 0
-    examples: list[str] = dataclasses.field(default_factory=list)
-    """How a few of them begin."""
+    example: str = ""
+    """How the first of them begins."""
 
 
 @dataclass
@@ -90,8 +88,6 @@ class CleanSummary:
     """What was read, left out by each reason, and kept."""
 
     removed: dict[str, Removed]
-    recall: float | None
-    """Of near duplicates just at the threshold, the fraction that is found."""
     num_documents: int = 0
     num_bytes: int = 0
     kept_documents: int = 0
@@ -116,12 +112,12 @@ def clean(
     part_bytes: int = 32 << 20,
     **reading: Any,
 ) -> CleanSummary:
-    """Write the documents worth keeping as JSON lines, and a report beside them.
+    """Write the documents worth keeping as JSON lines.
 
-    out: the .jsonl file; None counts only. The report lies at `report_path`.
+    out: the .jsonl file; None counts only.
     validation: files to look for in what is kept; `num_leaked` says how much of them is there.
     engine: reads and measures parts of the text elsewhere; what is written is the same.
-    reading: field, errors and encoding, see `text_files.Reading`.
+    reading: field and errors, see `text_files.Reading`.
     """
     started = time.perf_counter()
     settings = settings or CleanSettings()
@@ -132,9 +128,8 @@ def clean(
         if target.suffix != ".jsonl" or target.is_dir():
             raise ConfigError(f"--out {target} must be a file of JSON lines; name it .jsonl")
         check_not_input(target, sources)
-        for path in (target, report_path(target)):
-            if path.exists() and not overwrite:
-                raise ConfigError(f"{path} exists; name another file, or use --overwrite")
+        if target.exists() and not overwrite:
+            raise ConfigError(f"{target} exists; name another file, or use --overwrite")
     passages = np.empty(0, np.uint64)
     if validation:
         batches = read(Part(tuple(find_sources(validation))), how)
@@ -158,18 +153,8 @@ def clean(
             raise DataError(
                 f"no document is left of {summary.num_documents:,}; loosen the settings"
             )
-    if target is not None:
-        report = {"format": "groundup-clean-report", "version": 2, **dataclasses.asdict(summary)}
-        del report["seconds"]
-        report |= {"settings": settings.model_dump(), "num_sources": len(sources)}
-        write_json_atomic(report_path(target), report)
     summary.seconds = time.perf_counter() - started
     return summary
-
-
-def report_path(out: Path) -> Path:
-    """Where the report of an output lies."""
-    return out.with_name(out.name + ".report.json")
 
 
 @dataclass(frozen=True)
@@ -217,12 +202,8 @@ class _Cleaning:
     def __init__(self, settings: CleanSettings, num_passages: int) -> None:
         self._settings = settings
         self._duplicates = Duplicates(settings.near_duplicates)
-        threshold, num_bands = settings.near_duplicates, self._duplicates.num_bands
-        self.summary = CleanSummary(
-            {name: Removed() for name in _REASONS},
-            round(recall(threshold, num_bands), 4) if num_bands else None,
-            num_passages=num_passages,
-        )
+        removed = {name: Removed() for name in _REASONS}
+        self.summary = CleanSummary(removed, num_passages=num_passages)
         self._leaked: set[int] = set()
 
     def add(self, group: _Group, file: IO[bytes] | None) -> None:
@@ -258,9 +239,9 @@ class _Cleaning:
         removed = self.summary.removed[name]
         removed.num_documents += len(rows)
         removed.num_bytes += int(group.lengths[rows].sum())
-        for row in rows[: _MOST_EXAMPLES - len(removed.examples)].tolist():
-            (text,) = json.loads(group.lines[row]).values()
-            removed.examples.append(" ".join(text[:1000].split())[:_EXCERPT_CHARACTERS])
+        if len(rows) and not removed.example:
+            (text,) = json.loads(group.lines[rows[0]]).values()
+            removed.example = " ".join(text[:1000].split())[:_EXCERPT_CHARACTERS]
 
 
 def encode_line(text: bytes, field: str) -> bytes:

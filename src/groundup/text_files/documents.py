@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from groundup.errors import DataError, check_choice
-from groundup.text_files.encodings import check_encoding, marked_encoding
 
 END_OF_TEXT = "<|endoftext|>"
 STDIN = "-"
@@ -46,15 +45,12 @@ class Reading:
     """Texts that end a document of plain text."""
     field: str = "text"
     """The field of JSON lines, or the column of CSV and Parquet, that holds the text."""
-    encoding: str | None = None
-    """Of files that are not UTF-8, and of standard input."""
     errors: Errors = "strict"
     """What becomes of bytes that are not UTF-8: an error, U+FFFD, or the document is left out. With
     skip, records without a text and files that cannot be read are left out too."""
 
     def __post_init__(self) -> None:
         check_choice("errors", self.errors, get_args(Errors))
-        check_encoding(self.encoding)
 
     @property
     def marks(self) -> list[bytes]:
@@ -123,7 +119,7 @@ def check_utf8(piece: Piece, errors: Errors, source: Source, glue: bytes) -> Pie
     view = memoryview(piece.data)
     if errors == "strict":
         where = "a document" if piece.offset is None else f"byte {piece.offset + position}"
-        raise _not_utf8(f"{source}, {where}", bytes(view[:4]))
+        raise _not_utf8(f"{source}, {where}")
     texts: list[bytes | memoryview] = []
     for begin, end in piece.bounds.tolist():
         text = view[begin:end]
@@ -144,17 +140,15 @@ def encode(text: str, errors: Errors, where: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        data = text.encode(errors=_RAW)
         if errors == "strict":
-            raise _not_utf8(where, data) from None
-        return data
+            raise _not_utf8(where) from None
+        return text.encode(errors=_RAW)
 
 
-def _not_utf8(where: str, data: bytes) -> DataError:
-    """The error for bytes that are not UTF-8, with the flags that accept them."""
+def _not_utf8(where: str) -> DataError:
     return DataError(
-        f"{where}: not UTF-8; name its encoding (--encoding {marked_encoding(data) or 'latin-1'} "
-        f"or another), or use --errors replace or --errors skip"
+        f"{where}: not UTF-8; convert it (iconv -f latin1 -t utf-8, or whatever it is in), or use "
+        f"--errors replace or --errors skip"
     )
 
 

@@ -10,7 +10,7 @@ _TEXT_TYPES = "string large_string string_view binary large_binary binary_view".
 _BATCH_BYTES = 8 << 20
 
 
-def read_parquet(stream: IO[bytes], reading: Reading, name: str) -> Iterator[bytes | None]:
+def read_parquet(stream: IO[bytes], reading: Reading, name: str) -> Iterator[bytes]:
     """Yield the texts of a column; a missing value is an empty text."""
     try:
         import pyarrow

@@ -9,7 +9,6 @@ from typing import IO, Any
 import numpy as np
 
 from groundup.runtime import Progress, count_of
-from groundup.text_files.chunk_stream import stream_of
 from groundup.text_files.documents import (
     DocumentBatch,
     FindCut,
@@ -22,7 +21,6 @@ from groundup.text_files.documents import (
     pack,
     split_documents,
 )
-from groundup.text_files.encodings import as_utf8
 from groundup.text_files.opening import check_unchanged, explained_errors, open_source
 from groundup.text_files.parquet import read_parquet
 from groundup.text_files.parts import open_span
@@ -36,7 +34,7 @@ PIECE_BYTES = 64 << 20
 _SMALL_BYTES = 64 << 10
 _MOST_SOURCES = 4096
 
-_READERS: dict[str, Callable[[IO[bytes], Reading, str], Iterator[bytes | None]]] = {
+_READERS: dict[str, Callable[[IO[bytes], Reading, str], Iterator[bytes]]] = {
     "json_lines": read_json_lines,
     "delimited": read_delimited,
     "parquet": read_parquet,
@@ -142,10 +140,14 @@ class _PartReader:
         return DocumentBatch(data, np.ascontiguousarray(bounds), ends, read_bytes, continues)
 
     def _read_source(self, source: Source) -> Iterator[Piece]:
-        reading, span = self.reading, self.part.span
-        is_plain = source.format == "text" and not source.compression and not reading.encoding
-        is_local = is_plain and not source.is_remote and not span
-        if is_local and 0 < (source.size or 0) <= _SMALL_BYTES:
+        span = self.part.span
+        is_plain = source.format == "text" and not source.compression
+        if (
+            is_plain
+            and not source.is_remote
+            and not span
+            and 0 < (source.size or 0) <= _SMALL_BYTES
+        ):
             yield _read_small(source, self.marks)
             return
         with open_source(source) as (stream, raw):
@@ -159,29 +161,22 @@ class _PartReader:
         if span is not None:
             marks = self.marks if source.format == "text" else [b"\n"]
             stream, begin = open_span(raw, span, source.size or 0, marks)
-        if reading.encoding is not None and source.format != "parquet":
-            stream = stream_of(as_utf8(stream, reading.encoding, reading.errors, str(source)))
         if source.format == "text":
             sizes = self.batch_bytes, self.find_cut, self.piece_bytes
             yield from read_text(stream, self.marks, *sizes, begin)
             return
         name = f"{source} after byte {begin}," if begin else str(source)
         texts = _READERS[source.format](stream, reading, name)
-        num_skipped = 0
         while waiting := list(_take_bytes(texts, self.batch_bytes)):
-            kept = [text for text in waiting if text is not None]
-            num_skipped += len(waiting) - len(kept)
-            data, bounds = pack(kept, self.glue)
+            data, bounds = pack(waiting, self.glue)
             yield Piece(data, bounds[bounds[:, 1] > bounds[:, 0]])
-        if num_skipped:
-            _log.warning("%s: left out %s without text", source, count_of(num_skipped, "record"))
 
 
-def _take_bytes(texts: Iterator[bytes | None], num_bytes: int) -> Iterator[bytes | None]:
+def _take_bytes(texts: Iterator[bytes], num_bytes: int) -> Iterator[bytes]:
     """Texts until they make up so many bytes."""
     for text in texts:
         yield text
-        num_bytes -= len(text or b"")
+        num_bytes -= len(text)
         if num_bytes <= 0:
             return
 

@@ -13,17 +13,19 @@ from groundup.text_files.opening import open_source
 # A record is held several times over while it is taken apart.
 _LONGEST_BYTES = 256 << 20
 _DELIMITERS = ",\t;|"
+# What is no UTF-8 is left out, if anything may be.
+_NO_TEXT = b"\xff"
 
 
-def read_json_lines(stream: IO[bytes], reading: Reading, name: str) -> Iterator[bytes | None]:
-    """Yield the text of each line's object; None where there is none and it may be skipped."""
+def read_json_lines(stream: IO[bytes], reading: Reading, name: str) -> Iterator[bytes]:
+    """Yield the text of each line's object."""
     for where, line in _lines(stream, name):
         try:
             yield _text_of(_parse(line, where), reading, where)
         except DataError:
             if reading.errors != "skip":
                 raise
-            yield None
+            yield _NO_TEXT
 
 
 def read_objects(source: Source) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -39,7 +41,7 @@ def read_objects(source: Source) -> Iterator[tuple[str, dict[str, Any]]]:
             yield where, record
 
 
-def read_delimited(stream: IO[bytes], reading: Reading, name: str) -> Iterator[bytes | None]:
+def read_delimited(stream: IO[bytes], reading: Reading, name: str) -> Iterator[bytes]:
     """Yield the texts of a column; the first line names the columns and tells what parts them."""
     lines = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
     try:
@@ -56,7 +58,7 @@ def read_delimited(stream: IO[bytes], reading: Reading, name: str) -> Iterator[b
             if len(row) > column:
                 yield encode(row[column], reading.errors, where)
             elif row and reading.errors == "skip":
-                yield None
+                yield _NO_TEXT
             elif row:
                 raise DataError(
                     f"{where} has {len(row)} columns and none for {reading.field}; fix the line, "

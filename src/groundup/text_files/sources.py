@@ -1,11 +1,11 @@
 """Which files are meant: files, folders, globs and addresses become a list of sources."""
 
+import contextlib
 import glob
 import logging
 import os
 import re
 import stat
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
@@ -47,7 +47,7 @@ def find_sources(inputs: Sequence[str | os.PathLike[str]]) -> list[Source]:
     named outright is read whatever it is. A file named twice is read once.
     """
     found: dict[object, tuple[int, Source]] = {}
-    skipped: dict[str, list[str]] = defaultdict(list)
+    skipped: list[str] = []
     for number, text in enumerate(inputs):
         matches = list(_expand(text, skipped))
         for source, identity in matches:
@@ -77,9 +77,7 @@ def path_text(path: str | os.PathLike[str]) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def _expand(
-    text: str | os.PathLike[str], skipped: dict[str, list[str]]
-) -> Iterator[tuple[Source, object]]:
+def _expand(text: str | os.PathLike[str], skipped: list[str]) -> Iterator[tuple[Source, object]]:
     """What one input names, each source with what it is known by."""
     path = os.fspath(text)
     if isinstance(text, Source):
@@ -109,7 +107,7 @@ def _expand(
         raise DataError(f"{path} does not exist; check the name")
 
 
-def _walk(folder: str, skipped: dict[str, list[str]]) -> Iterator[tuple[Source, object]]:
+def _walk(folder: str, skipped: list[str]) -> Iterator[tuple[Source, object]]:
     """The text files under a folder in the order of their paths."""
 
     def fail(error: OSError) -> None:
@@ -118,33 +116,29 @@ def _walk(folder: str, skipped: dict[str, list[str]]) -> Iterator[tuple[Source, 
     paths: list[str] = []
     for parent, folders, names in os.walk(folder, onerror=fail):
         if parent != folder and _is_model(names):
-            skipped["a model or a run"].append(parent)
+            skipped.append(parent)
             folders.clear()
             continue
         folders[:] = [name for name in folders if not name.startswith(".")]
         paths += [os.path.join(parent, name) for name in names if not name.startswith(".")]
     for path in sorted(paths, key=_parts):
         if _classify(path)[0] is None:
-            skipped["no suffix of a text"].append(path)
+            skipped.append(path)
         else:
             yield from _some_file(path, skipped)
 
 
-def _some_file(path: str, skipped: dict[str, list[str]]) -> Iterator[tuple[Source, object]]:
+def _some_file(path: str, skipped: list[str]) -> Iterator[tuple[Source, object]]:
     """A file that nobody named, if it is regular and has something in it."""
-    try:
+    with contextlib.suppress(OSError):
         status = os.stat(path)
-    except OSError:
-        status = None
-    if status is None or not stat.S_ISREG(status.st_mode):
-        skipped["not a regular file"].append(path)
-    elif status.st_size == 0:
-        skipped["empty"].append(path)
-    else:
-        yield _source(path, status), (status.st_dev, status.st_ino)
+        if stat.S_ISREG(status.st_mode) and status.st_size:
+            yield _source(path, status), (status.st_dev, status.st_ino)
+            return
+    skipped.append(path)
 
 
-def _find_remote(address: str, skipped: dict[str, list[str]]) -> Iterator[Source]:
+def _find_remote(address: str, skipped: list[str]) -> Iterator[Source]:
     with explained_errors(address):
         import fsspec
 
@@ -162,7 +156,7 @@ def _find_remote(address: str, skipped: dict[str, list[str]]) -> Iterator[Source
         if info.get("type", "file") != "file":
             continue
         if kind is None and not is_file:
-            skipped["no suffix of a text"].append(full)
+            skipped.append(full)
             continue
         # Some servers tell only the size.
         stamp = next(filter(None, map(info.get, ("ETag", "etag", "blob_id", "mtime"))), "unknown")
@@ -192,9 +186,8 @@ def _parts(path: str) -> list[str]:
     return path.split(os.sep)
 
 
-def _warn(skipped: dict[str, list[str]]) -> None:
-    for reason, names in skipped.items():
-        more = len(names) - _NAMES_SHOWN
-        shown = ", ".join(names[:_NAMES_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
-        inputs = "input" if len(names) == 1 else "inputs"
-        _log.warning("skipped %s %s (%s): %s", f"{len(names):,}", inputs, reason, shown)
+def _warn(skipped: list[str]) -> None:
+    if skipped:
+        more = len(skipped) - _NAMES_SHOWN
+        shown = ", ".join(skipped[:_NAMES_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+        _log.warning("skipped what is empty or no text, models and runs: %s", shown)
