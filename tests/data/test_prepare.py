@@ -262,9 +262,9 @@ def test_a_finished_folder_of_something_else_is_refused(
     before = contents(work.out)
     work.refuse(r"its tokenizer is sha256:.*--overwrite", tokenizer=other_tokenizer)
     work.refuse("its shard_bytes is 20000, not 5000", shard_bytes=5000)
-    work.refuse(r"sources differ .*second\.txt", work.corpus[:1])
-    work.refuse("sources differ .another order", work.corpus[::-1])
-    work.refuse(r"sources differ .*third\.txt", [*work.corpus, work.file("third.txt", "more")])
+    work.refuse(r"second\.txt has changed since", work.corpus[:1])
+    work.refuse("another order", work.corpus[::-1])
+    work.refuse(r"third\.txt has changed", [*work.corpus, work.file("third.txt", "more")])
     change_text(work.corpus[1])
     work.refuse(r"second\.txt has changed since")
     assert contents(work.out) == before
@@ -275,7 +275,7 @@ def test_a_finished_folder_of_something_else_is_refused(
 def test_a_foreign_index_is_not_overwritten(work: Work) -> None:
     work.out.mkdir()
     work.file("out/index.json", '{"name": "mine"}')
-    work.refuse(r"index\.json is not an index of shards; choose another folder", overwrite=True)
+    work.refuse(r"index\.json is no index of shards; choose another folder", overwrite=True)
     assert contents(work.out)["index.json"] == b'{"name": "mine"}'
 
 

@@ -210,7 +210,7 @@ def parse_index(case: Case, path: Path) -> None:
     sidecar = path.read_bytes().replace(b"groundup-shards", b"groundup-shard")
     each_of(partial(verify, path.parent, Tokenizer.load(case.made / "tokenizer.json")))
     path.with_name("shard_000000.json").write_bytes(sidecar)
-    read_record(path.with_name("shard_000000.json"), Sidecar, "groundup-shard", 1)
+    read_record(path.with_name("shard_000000.json"), Sidecar)
 
 
 def parse_weights(case: Case, path: Path) -> None:

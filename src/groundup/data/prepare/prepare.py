@@ -136,9 +136,15 @@ def prepare(
     batch_bytes = batch_bytes or max(_BATCH_BYTES, num_threads * _BATCH_BYTES_PER_THREAD)
     encoder = PartEncoder(tokenizer, end.id, how, 1 if engine else num_threads, batch_bytes)
     with _claim(Path(out)) as folder:
+        index_path = folder / INDEX_NAME
         if overwrite:
-            _clear(folder)
-        elif (folder / INDEX_NAME).exists():
+            # Of a damaged index its format is most likely still there.
+            if index_path.is_file() and FORMAT.encode() not in index_path.read_bytes():
+                raise DataError(f"{index_path} is no index of shards; choose another folder")
+            # It goes first: without it the folder no longer looks finished.
+            index_path.unlink(missing_ok=True)
+            _remove_all_but(folder, [])
+        elif index_path.exists():
             index = _check_finished(folder, made_with, sources)
             _remove_all_but(folder, (split.shards for split in index.splits.values()))
             return PrepareSummary(folder, index, "up to date", 0, time.perf_counter() - started)
@@ -168,7 +174,7 @@ class _Preparing:
         """Keep the first shards that are there and what they should be; returns how many."""
         for number, part in enumerate(self._parts):
             try:
-                sidecar = read_record(self._sidecar(number), Sidecar, "groundup-shard", 1)
+                sidecar = read_record(self._sidecar(number), Sidecar)
                 for entry in sidecar.shards.values():
                     check_hash(self._folder, entry, self._dtype.itemsize)
             except (DataError, OSError):
@@ -294,16 +300,6 @@ def _claim(folder: Path) -> Iterator[Path]:
         yield folder
 
 
-def _clear(folder: Path) -> None:
-    index = folder / INDEX_NAME
-    # Of a damaged index this is most likely still there.
-    if index.is_file() and FORMAT.encode() not in index.read_bytes():
-        raise DataError(f"{index} is not an index of shards; choose another folder, or move it")
-    # The index goes first: without it the folder no longer looks finished.
-    index.unlink(missing_ok=True)
-    _remove_all_but(folder, [])
-
-
 def _remove_all_but(
     folder: Path, shards: Iterable[Iterable[ShardEntry]], others: Iterable[str] = ()
 ) -> None:
@@ -319,30 +315,24 @@ def _check_finished(
 ) -> ShardIndex:
     """The index of a folder that is what would be written; a DataError names the difference."""
     index = read_index(folder)
-    found = {**index.model_dump(include=set(made_with)), **index.settings}
-    wanted = {**made_with, **made_with["settings"]}
-    names = ["tokenizer", *sorted({*found, *wanted} - {"tokenizer", "settings"})]
-    differences = [
-        f"its {name} is {found.get(name)}, not {wanted.get(name)}"
-        for name in names
-        if found.get(name) != wanted.get(name)
-    ]
-    paths, old_paths = [path_text(one) for one in sources], [one.path for one in index.sources]
-    if paths != old_paths:
-        other = sorted(set(paths) ^ set(old_paths))
-        differences.append(f"its sources differ ({other[0] if other else 'another order'})")
-    differences += [
-        f"{entry.path} has changed since, or cannot be read again"
-        for entry, source in zip(index.sources, sources, strict=False)
-        if entry.unreadable is None
-        and (source.stamp is None or (entry.size, entry.stamp) != (source.size, source.stamp))
-    ]
-    if differences:
-        raise DataError(
-            f"{folder} is finished, but {differences[0]}; choose another folder, or replace it "
-            f"with --overwrite"
-        )
-    for split in index.splits.values():
-        for shard in split.shards:
+    found = {**index.model_dump(include=set(made_with) - {"settings"}), **index.settings}
+    wanted = {name: value for name, value in made_with.items() if name != "settings"}
+    wanted |= made_with["settings"]
+    old = [(entry.path, entry.size, entry.stamp) for entry in index.sources]
+    new = [(path_text(source), source.size, source.stamp) for source in sources]
+    names = ("tokenizer", *{**wanted, **found})
+    different = [name for name in names if found.get(name) != wanted.get(name)]
+    if different:
+        name = different[0]
+        reason = f"its {name} is {found.get(name)}, not {wanted.get(name)}"
+    elif changed := {*old} ^ {*new} or {one for one in new if one[2] is None}:
+        reason = f"{min(path for path, *_ in changed)} has changed since, or cannot be read again"
+    elif old != new:
+        reason = "its sources have another order"
+    else:
+        for shard in (shard for split in index.splits.values() for shard in split.shards):
             check_shard_file(folder, shard, index.id_bytes)
-    return index
+        return index
+    raise DataError(
+        f"{folder} is finished, but {reason}; choose another folder, or replace it with --overwrite"
+    )

@@ -7,7 +7,7 @@ import dataclasses
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -32,8 +32,8 @@ _SYNC_BYTES = 8 << 20
 class Sidecar(Record):
     """A finished shard: what it was made of and with, its files, and what its sources hold."""
 
-    format: str = "groundup-shard"
-    version: int = 1
+    format: Literal["groundup-shard"] = "groundup-shard"
+    version: Literal[1] = 1
     made_with: dict[str, Any]
     part: list[Any]
     shards: dict[str, ShardEntry]

@@ -17,8 +17,7 @@ from groundup._native import hash_documents
 from groundup.errors import DataError
 from groundup.files import parse_json, write_bytes_atomic
 
-FORMAT = "groundup-shards"
-VERSION = 1
+FORMAT: Literal["groundup-shards"] = "groundup-shards"
 INDEX_NAME = "index.json"
 SIDECARS = "shard_*.json"
 """What finished shards leave in a folder that is not finished."""
@@ -96,8 +95,8 @@ class EndToken(Record):
 class ShardIndex(Record):
     """The whole of `index.json`."""
 
-    format: str = FORMAT
-    version: int = VERSION
+    format: Literal["groundup-shards"] = FORMAT
+    version: Literal[1] = 1
     dtype: Literal["uint16", "uint32"]
     vocab_size: int
     tokenizer: str
@@ -148,7 +147,7 @@ def read_index(folder: Path) -> ShardIndex:
             raise DataError(f"{folder} is not finished: run the same groundup data prepare again")
         what = f"has no {INDEX_NAME}" if folder.is_dir() else "does not exist"
         raise DataError(f"folder {folder} {what}; make shards with groundup data prepare")
-    index = read_record(path, ShardIndex, FORMAT, VERSION)
+    index = read_record(path, ShardIndex)
     for name, split in index.splits.items():
         if split != SplitEntry.of(split.shards):
             raise DataError(f"{path} is damaged: the sums of split {name} are not its shards'")
@@ -169,23 +168,13 @@ def write_record(path: Path, record: Record) -> None:
     write_bytes_atomic(path, to_json(record, indent=2) + b"\n")
 
 
-def read_record(
-    path: Path, record_type: type[RecordType], format_name: str, version: int
-) -> RecordType:
-    """Read a JSON file whose fields `format` and `version` must be these."""
+def read_record(path: Path, record_type: type[RecordType]) -> RecordType:
+    """Read a record; a DataError says where its file is damaged."""
     try:
-        value = parse_json(path.read_bytes())
-        record = value if isinstance(value, dict) else {}
-        found = record.get("format"), record.get("version")
-        if found != (format_name, version):
-            raise DataError(
-                f"{path} is of format {found[0]!r:.60} and version {found[1]}, and this groundup "
-                f"reads {format_name} {version}; update groundup, or make it anew"
-            )
-        return record_type.model_validate(record)
+        return record_type.model_validate(parse_json(path.read_bytes()))
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
-        key = ".".join(map(str, first["loc"]))
-        raise DataError(f"{path} is damaged at {key}: {first['msg']}; make it anew") from None
+        where = f"at {'.'.join(map(str, first['loc']))}: {first['msg']}"
     except ValueError as error:
-        raise DataError(f"{path} is damaged or cut short: {error}; make it anew") from None
+        where = f"or cut short: {error}"
+    raise DataError(f"{path} is damaged or of another groundup, {where}; make it anew")
