@@ -93,14 +93,6 @@ def test_a_stopped_writer_leaves_nothing(tmp_path: Path) -> None:
 # The language
 
 
-def test_stories_are_varied() -> None:
-    assert len(set(MEGABYTE)) == len(MEGABYTE)
-    text = " ".join(MEGABYTE)
-    assert len(set(re.findall(r"[^\W\d_]+", text.lower()))) > 1500
-    sentences = re.split(r"(?<=[.!?])\s+", text)
-    assert len(set(sentences)) > len(sentences) / 2
-
-
 def test_stories_have_one_to_eight_paragraphs_of_whole_quotations() -> None:
     for story in MEGABYTE:
         paragraphs = story.split("\n\n")
@@ -112,51 +104,15 @@ def test_stories_have_one_to_eight_paragraphs_of_whole_quotations() -> None:
 @pytest.mark.parametrize(
     "mistake",
     [
-        r"[{}¶|/^#_<>=]",
-        r"\b[Aa] [aeiou]",
-        r"\b[Aa]n [^aeiouh]",
-        r" [.,!?]",
-        r"[.,]{2}",
-        r"[!?][.,]",
-        r"[!?]\"[.,]",
-        r"  ",
-        r"\b(\w+) \1\b",
-        r"(?<!\b\w)(?<!Mr)(?<!Mrs)[.!?] [a-zà-ÿ]",
-        r"^[a-zà-ÿ]",
+        r"[{}¶|/^#_<>=]| [.,!?]|[.,]{2}|[!?]\"?[.,]|  ",
+        r"\b[Aa] [aeiou]|\b[Aa]n [^aeiouh]|\b(\w+) \1\b",
+        r"(?<!\b\w)(?<!Mr)(?<!Mrs)[.!?] [a-zà-ÿ]|^[a-zà-ÿ]",
     ],
 )
 def test_stories_are_free_of_slips(mistake: str) -> None:
     for story in MEGABYTE:
         found = re.search(mistake, story, re.MULTILINE)
         assert found is None, story[max(0, found.start() - 40) : found.end() + 40]
-
-
-def test_pronouns_follow_the_cast() -> None:
-    """Told of men and of women by the same seeds, stories differ in pronouns alone."""
-    files = {path.name: path.read_text("utf-8") for path in STORIES.glob("*.txt")}
-    helpers = files["cast.txt"].partition("# Who helps")[2].partition("\n")[2]
-    pairs = {"he": "she", "him": "her", "his": "her", "himself": "herself"}
-
-    def tell(he: str, him: str, his: str, himself: str) -> str:
-        people = (
-            f"table hero: hero | child | he | him | his | himself\n"
-            f"- Robin | child | {he} | {him} | {his} | {himself}\n"
-            f"table friend: friend | fchild | fhe | fhim | fhis\n"
-            f"- Sam | child | {he} | {him} | {his}\n"
-            f"table elder: elder | his_elder | ehe | ehim | ehis\n"
-            f"- Alex | {his} aunt | {he} | {him} | {his}\n"
-            f"table parent: parent | his_parent | phe | phim | phis\n"
-            f"- Kim | {his} parent | {he} | {him} | {his}\n"
-        )
-        tellings = Grammar({**files, "cast.txt": people + helpers}).tellings(0)
-        return "\n".join(telling.expand("story") for telling in islice(tellings, 700))
-
-    men, women = tell(*pairs), tell(*pairs.values())
-    assert men != women
-    for word, other in pairs.items():
-        for one, two in ((word, other), (word.capitalize(), other.capitalize())):
-            men, women = (re.sub(rf"\b{one}\b", two, text) for text in (men, women))
-    assert men == women
 
 
 # The interpreter
@@ -173,12 +129,9 @@ def test_rules_choose_capitalise_and_put_articles() -> None:
     assert found == {"one x!", "one y!", "two!", "!"}
 
 
-def test_lines_go_on_comments_do_not_and_empty_parts_leave_no_trace() -> None:
+def test_lines_go_on_and_no_option_comes_twice_before_all_have_come() -> None:
     text = "# a comment\nstory\n- one {/} two\n  three ¶ ¶ {other} ¶\nother: a\n  b"
     assert expand(text) == "one two three\n\na b"
-
-
-def test_no_option_comes_twice_before_all_have_come() -> None:
     text = expand("x: a, b, c, d, e\nstory\n- {x}{x}{x}{x}{x}")
     assert sorted(text) == list("abcde")
 

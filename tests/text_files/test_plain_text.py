@@ -106,27 +106,6 @@ def test_invalid_utf8_is_named_replaced_or_left_out(
     assert "left out 2 documents" in caplog.text
 
 
-@hypothesis.given(
-    parts=st.lists(
-        st.sampled_from([b"a", "é".encode(), "🦊".encode(), b"\xff", b"\xf0\x9f", b"|"])
-    ),
-    batch_bytes=st.integers(1, 12),
-)
-@hypothesis.settings(suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
-def test_bad_bytes_are_replaced_document_by_document(
-    tmp_path: Path, parts: list[bytes], batch_bytes: int
-) -> None:
-    text = b"start" + b"".join(parts)
-    path = tmp_path / "corpus.txt"
-    path.write_bytes(text)
-    documents = [document for document in text.split(b"|") if document]
-    options: dict[str, Any] = {"separators": ("|",), "batch_bytes": batch_bytes}
-    replaced = [document.decode(errors="replace").encode() for document in documents]
-    assert read(path, errors="replace", **options) == replaced
-    good = [old for old, new in zip(documents, replaced, strict=True) if old == new]
-    assert read(path, errors="skip", **options) == good
-
-
 SCRIPT = """
 import sys
 from groundup.text_files import read_document_batches
@@ -151,13 +130,6 @@ def test_standard_input_is_read_as_plain_text() -> None:
     done = run_script(SCRIPT, 10, text=PLAIN)
     assert done.stderr == b""
     assert done.stdout.decode().splitlines() == [str(text.encode()) for text in TEXTS]
-
-
-def test_a_named_pipe_is_read(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe.txt"
-    os.mkfifo(pipe)
-    with subprocess.Popen(["sh", "-c", f"printf 'one<|endoftext|>two' > {pipe}"]):
-        assert read(pipe) == [b"one", b"two"]
 
 
 MEMORY_SCRIPT = """
