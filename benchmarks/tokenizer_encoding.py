@@ -15,8 +15,7 @@ import numpy as np
 
 from corpora import Corpora, Vocabulary, special_token
 from encoders import RIVALS
-from encoding_work import work
-from hostile import HOSTILE
+from encoding_work import HOSTILE, work
 from measure import OURS, Benchmark, Json, Measure, Task, Verdict, main
 
 _ONE_THREAD = f"{OURS}, one thread"
@@ -147,31 +146,18 @@ def _special_token_task(corpora: Corpora) -> Task:
 def _hostile_tasks(corpora: Corpora) -> Iterator[Task]:
     vocabulary = _gpt2(corpora)
     size = 20_000 if corpora.quick else 1_000_000
-    kinds = {name: words for name, (words, _) in HOSTILE.items()}
-    kinds["one_line"] = "10 MB in one line"
-    for name, words in kinds.items():
+    for name, (words, _) in HOSTILE.items():
         if corpora.quick and name not in {"letter", "one_line"}:
             continue
         is_line = name == "one_line"
-        measures = (
-            Measure(
-                "once",
-                "",
-                "s",
-                headline=name in {"letter", "spaces", "emoji", "one_word", "one_line"},
-            ),
-            Measure("growth", "growth of the time with four times the text", "x", headline=False),
-        )
         yield _task(
             corpora,
             vocabulary,
             f"hostile_{name}",
             words,
-            measures,
+            (Measure("once", "", "s"),),
             kind="hostile",
             text=corpora.text("web", 10),
-            # tokenizers would need a minute for each fourfold line.
-            rivals=tuple(tool for tool in RIVALS if not (is_line and tool == "tokenizers")),
             more={"hostile": name, "size": size * 10 if is_line else size},
         )
 

@@ -46,7 +46,7 @@ def tasks(corpora: Corpora) -> Iterator[Task]:
             corpora.text("multilingual"),
             32_000,
         )
-    for megabytes, rivals in ((243, ("gigatoken", "rustbpe")), (486, ())):
+    for megabytes, rivals in ((243, ("gigatoken",)), (486, ())):
         if corpora.quick and megabytes != 243:
             continue
         yield _task(

@@ -66,23 +66,6 @@ def _gigatoken(threads: int) -> Train:
     return train
 
 
-def _rustbpe(threads: int) -> Train:
-    import rustbpe
-
-    from groundup.tokenizer.patterns import GPT2
-
-    def train(path: str, vocab_size: int) -> Callable[[], Trained]:
-        tokenizer = rustbpe.Tokenizer()
-        # Its vocabulary holds no special token; a place is kept for the one the others have.
-        tokenizer.train_from_iterator(documents_of(path), vocab_size - 1, pattern=GPT2.stages[0])
-        return lambda: Trained(
-            [*(bytes(token) for token, _ in tokenizer.get_mergeable_ranks()), SEPARATOR.encode()],
-            None,
-        )
-
-    return train
-
-
 def _tokenizers(threads: int) -> Train:
     from tokenizers import Tokenizer
     from tokenizers.models import BPE
@@ -114,7 +97,6 @@ def _tokenizers(threads: int) -> Train:
 _TRAINERS: dict[str, Callable[[int], Train]] = {
     "groundup": _groundup,
     "gigatoken": _gigatoken,
-    "rustbpe": _rustbpe,
     "tokenizers": _tokenizers,
 }
 RIVALS = tuple(name for name in _TRAINERS if name != "groundup")

@@ -233,12 +233,9 @@ def test_a_machine_without_groundup_or_its_core_is_one_sentence(
     node = cluster.add(**odd)
     try:
         elsewhere = RayEngine(resources={"odd": 0.1}, num_cpus=0)
-        for code, sentence in (
-            ("raise ImportError", "has no groundup; install groundup"),
-            (f"__version__ = {__version__!r}", "has no groundup with a native core"),
-        ):
+        for code in ("raise ImportError", f"__version__ = {__version__!r}"):
             (package / "__init__.py").write_text(code)
-            with pytest.raises(ConfigError, match=sentence):
+            with pytest.raises(ConfigError, match="has no groundup with a native core"):
                 list(next(elsewhere(iter, [()])))
     finally:
         cluster.remove(node)
@@ -252,10 +249,7 @@ def test_a_cluster_that_does_not_answer_is_one_sentence(
     (tmp_path / "text.txt").write_text("text")
     words = ["tokenizer", "train", str(tmp_path / "text.txt"), "--engine", "ray"]
     nobody = f"127.0.0.1:{free_port()}"
-    for address in (
-        nobody,
-        "nonsense",
-    ):
+    for address in (nobody, "nonsense"):
         assert main([*words, "--ray-address", address]) == 2
         found = capsys.readouterr().err
         assert found.startswith(f"error: no Ray cluster answers at '{address}'")

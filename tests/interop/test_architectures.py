@@ -1,7 +1,6 @@
 """Settings to config.json and back: the same model, or a refusal that names the setting."""
 
 import contextlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -54,16 +53,6 @@ def test_a_scaled_input_is_a_table_of_its_own_for_others() -> None:
     assert not found.tie_embeddings and found.input_scale == 1
 
 
-def test_what_is_written_is_what_transformers_reads(tmp_path: Path) -> None:
-    config = ModelConfig(vocab_size=50, d_model=64, num_heads=8, rope_theta=77.0, norm_eps=1e-4)
-    value = to_config_json(config, "bfloat16")
-    (tmp_path / "config.json").write_text(json.dumps(value), "utf-8")
-    theirs = transformers.AutoConfig.from_pretrained(tmp_path, local_files_only=True)
-    assert theirs.rope_parameters == {"rope_type": "default", "rope_theta": 77.0}
-    assert (theirs.rms_norm_eps, theirs.head_dim) == (1e-4, 8)
-    assert str(theirs.dtype) == "torch.bfloat16"
-
-
 @pytest.mark.parametrize("name", ["LlamaConfig", "Qwen3Config", "MistralConfig"])
 def test_what_a_file_leaves_out_is_what_transformers_takes(name: str) -> None:
     """A shape at which the library's defaults for heads are possible ones."""
@@ -114,13 +103,6 @@ def test_what_would_change_the_numbers_is_refused_by_name(
 ) -> None:
     with pytest.raises(CheckpointError, match=name):
         read_config_json({**LLAMA, **changes}, CONFIG_FILE)
-
-
-@pytest.mark.parametrize("key", SHAPE)
-def test_a_missing_size_is_named(key: str) -> None:
-    value = {name: number for name, number in LLAMA.items() if name != key}
-    with pytest.raises(CheckpointError, match=f"{key} is missing in config.json"):
-        read_config_json(value, CONFIG_FILE)
 
 
 def test_fewer_positions_may_be_kept_but_not_more() -> None:

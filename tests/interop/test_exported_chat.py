@@ -1,7 +1,6 @@
 """transformers on an export of a model that chats: our ids of every conversation, and back."""
 
 import json
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -86,11 +85,6 @@ def test_a_template_applied_there_gives_our_ids(
         assert chat_prompt(ours, messages) == text
 
 
-def test_the_card_says_that_it_answers(exported: tuple[Path, Tokenizer]) -> None:
-    card = (exported[0] / "README.md").read_text("utf-8")
-    assert "tuned on conversations" in card and "not taught" not in card
-
-
 def test_what_ends_a_turn_ends_generation_there(
     exported: tuple[Path, Tokenizer], theirs: Any
 ) -> None:
@@ -116,17 +110,3 @@ def test_an_import_takes_the_template_back(
     export_huggingface(run, tmp_path / "again")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
-
-
-def test_a_template_that_does_not_compile_is_told_on_import(
-    exported: tuple[Path, Tokenizer], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    import shutil
-
-    folder = Path(shutil.copytree(exported[0], tmp_path / "copy"))
-    path = folder / "tokenizer_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": "{% if %}"}))
-    with caplog.at_level(logging.WARNING, "groundup"):
-        run = import_huggingface(folder, "taken", runs_folder=tmp_path)
-    assert "the chat template does not compile" in caplog.text
-    assert LanguageModel.load(run).generate("Ada", max_tokens=3, temperature=0)

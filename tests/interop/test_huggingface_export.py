@@ -13,7 +13,6 @@ from groundup.checkpoint import CheckpointFolder
 from groundup.errors import ConfigError
 from groundup.generation import LanguageModel
 from groundup.interop import export_huggingface, huggingface_export
-from groundup.tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers")
 
@@ -196,11 +195,3 @@ def test_special_ids_are_told_and_those_that_the_tokenizer_lacks(
         told = json.loads((tmp_path / "out" / name).read_text("utf-8"))
         assert told["bos_token_id"] == told["eos_token_id"] == told["pad_token_id"] == 299
     assert told.get("suppress_tokens") == lacking
-
-
-def test_a_model_without_an_end_of_text_names_none(
-    make_run: MakeRun, tmp_path: Path, tokenizer: Tokenizer
-) -> None:
-    bare = Tokenizer(tokenizer.definition.ordinary_tokens(), tokenizer.merges)
-    export_huggingface(make_run(tokenizer=bare), tmp_path / "out")
-    assert load(tmp_path / "out").generation_config.eos_token_id is None

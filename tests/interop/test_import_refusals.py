@@ -78,7 +78,6 @@ DAMAGES: list[tuple[Damage, str]] = [
         change_json("tokenizer.json", normalizer={"type": "Prepend", "prepend": "▁"}),
         "normalizer",
     ),
-    (rename("tokenizer.json", "tokenizer.model"), "SentencePiece"),
     (rename("tokenizer.json", "other.json"), r"tokenizer\.json"),
     *(
         (write("config.json", content), r"config\.json")

@@ -6,7 +6,7 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, distributed
@@ -152,13 +152,13 @@ class ExactReduction(Reduction):
     ) -> Tensor:
         rank, size = self.world.rank, self.world.size
         learning = [one for one in parameters if one.requires_grad]
-        whole = Leaves(0, size * num_micro_batches)
-        parts = [Leaves(i * num_micro_batches, (i + 1) * num_micro_batches) for i in range(size)]
+        whole = range(size * num_micro_batches)
+        parts = [whole[i * num_micro_batches :][:num_micro_batches] for i in range(size)]
 
-        def leaf(node: Leaves) -> list[Tensor] | None:
-            if node.end - node.first > 1:
+        def leaf(node: range) -> list[Tensor] | None:
+            if len(node) > 1:
                 return None
-            sums = [backward(node.first - parts[rank].first), *map(_gradient, learning)]
+            sums = [backward(node.start - parts[rank].start), *map(_gradient, learning)]
             for parameter in learning:
                 parameter.grad = None
             return sums
@@ -187,36 +187,29 @@ class ExactReduction(Reduction):
         return loss
 
 
-class Leaves(NamedTuple):
-    """Micro-batches `first` … `end` - 1 of the whole batch."""
-
-    first: int
-    end: int
-
-    def halves(self) -> tuple["Leaves", "Leaves"]:
-        middle = (self.first + self.end) // 2
-        return Leaves(self.first, middle), Leaves(middle, self.end)
+def _halves(node: range) -> tuple[range, range]:
+    return node[: len(node) // 2], node[len(node) // 2 :]
 
 
-def _largest_nodes(node: Leaves, part: Leaves) -> list[Leaves]:
+def _largest_nodes(node: range, part: range) -> list[range]:
     """The nodes below `node` that lie in a part, but not their parents."""
-    if node.first >= part.end or node.end <= part.first:
+    if node.start >= part.stop or node.stop <= part.start:
         return []
-    if part.first <= node.first and node.end <= part.end:
+    if part.start <= node.start and node.stop <= part.stop:
         return [node]
-    return [found for half in node.halves() for found in _largest_nodes(half, part)]
+    return [found for half in _halves(node) for found in _largest_nodes(half, part)]
 
 
-def _add_up(node: Leaves, find: Callable[[Leaves], T | None], add: Callable[[T, T], T]) -> T:
+def _add_up(node: range, find: Callable[[range], T | None], add: Callable[[T, T], T]) -> T:
     """The sum over a node, of the nodes below it that can be found."""
     if (found := find(node)) is not None:
         return found
-    left, right = node.halves()
+    left, right = _halves(node)
     return add(_add_up(left, find, add), _add_up(right, find, add))
 
 
 def _sum_over_ranks(
-    rank: int, rows: list[Tensor], whole: Leaves, nodes: list[list[Leaves]]
+    rank: int, rows: list[Tensor], whole: range, nodes: list[list[range]]
 ) -> Tensor:
     """The root, of vectors for the nodes of this rank."""
     size, length = len(nodes), len(rows[0])

@@ -13,7 +13,6 @@ from typing import Any, Literal
 from torch import Tensor
 
 from groundup.checkpoint.record import read_record
-from groundup.config import load_yaml
 from groundup.errors import ConfigError
 from groundup.files import atomic_folder, find_folders
 from groundup.generation.loading import CheckpointName, load_run
@@ -38,14 +37,13 @@ _OUR_NAMES = (
 
 @dataclass(frozen=True)
 class Source:
-    """A run at one of its checkpoints."""
+    """A run at one of its checkpoints; its settings by dotted names."""
 
     folder: RunFolder
     step: int
     config: ModelConfig
     weights: dict[str, Tensor]
     weights_id: str
-    """Content id of the checkpoint's weights file."""
     tokenizer: Tokenizer
     special_ids: SpecialIds
     settings: dict[str, Any]
@@ -71,7 +69,7 @@ def open_source(
         weights_id=read_record(saved, step).weights_id,
         tokenizer=tokenizer,
         special_ids=special_ids,
-        settings=load_yaml(folder.config_file),
+        settings=folder.read_settings(),
         environment=folder.read_environment(),
     )
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from groundup.checkpoint import CheckpointFolder, load_weights
-from groundup.errors import CheckpointError, ConfigError, TokenizerError
+from groundup.errors import CheckpointError, ConfigError
 from groundup.files import hash_file, parse_json
 from groundup.generation.loading import save_run
 from groundup.generation.special_ids import IMPORTED_KEY, SpecialIds
@@ -27,7 +27,6 @@ from groundup.model import ModelConfig, TransformerLM
 from groundup.runs.config import NAME_PATTERN
 from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
-from groundup.tokenizer.chat_template import ChatTemplate
 
 # Old checkpoints carry the frequencies of the rotation, which follow from its settings.
 _DERIVED = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
@@ -97,23 +96,12 @@ def is_import_of(folder: Path, run: RunFolder) -> bool:
 
 
 def _read_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
-    is_known = any((folder / name).is_file() for name in ("tokenizer.json", "vocab.json"))
-    if not is_known and (folder / "tokenizer.model").is_file():
-        raise CheckpointError(
-            f"{folder} has its tokenizer as tokenizer.model alone, a SentencePiece model; groundup "
-            f"knows byte-level BPE: take a checkpoint whose tokenizer.json is that"
-        )
     tokenizer = Tokenizer.load(folder)
     if tokenizer.vocab_size > config.vocab_size:
         raise CheckpointError(
             f"the tokenizer of {folder} has ids up to {tokenizer.vocab_size - 1}, but vocab_size "
             f"in {CONFIG_NAME} is {config.vocab_size}: they do not belong together"
         )
-    if tokenizer.chat_template is not None:
-        try:
-            ChatTemplate(tokenizer.chat_template)
-        except TokenizerError as error:
-            _log.warning("%s before you chat with this model", error)
     if (text := _find_prefix(folder)) is not None:
         _log.warning(
             "the checkpoint's tokenizer puts %s before every text, and groundup does not: begin "

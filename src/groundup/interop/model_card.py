@@ -1,4 +1,4 @@
-"""The model card beside an export: results, settings and lineage, from the run folder alone.
+"""The model card beside an export: results and lineage, from the run folder alone.
 
 Absolute paths, host names and command lines of the run stay in the run folder.
 """
@@ -6,7 +6,6 @@ Absolute paths, host names and command lines of the run stay in the run folder.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import yaml
 
@@ -17,12 +16,6 @@ from groundup.interop.export_folder import CARD_TAG, DtypeName, Source
 from groundup.nn.losses import perplexity
 from groundup.planner.parameters import count_parameters
 from groundup.runs.metrics_file import read_metrics
-
-# The settings that decided what the model became; paths on somebody's disk are not among them.
-_SHOWN_SETTINGS = (
-    *("num_steps", "batch_size", "seed", "precision", "clip_norm", "z_loss"),
-    *("multi_token_weight", "model", "optimizer", "schedule"),
-)
 
 _USAGE = """\
 ```python
@@ -50,12 +43,11 @@ def write_card(
     }
     files = [("exported by groundup", __version__), *content_ids.items()]
     parts = [
-        f"---\n{_yaml(head)}---",
+        f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
         f"# {_cell(source.name)}",
         describe(source, dtype),
         f"## Results\n\n{_table(_results(source))}",
         f"## Use\n\n{_USAGE}",
-        f"## Settings\n\n```yaml\n{_yaml(_shown_settings(source))}```",
         f"## Lineage\n\n{_table([*lineage(source), *files])}",
     ]
     return "\n\n".join(parts) + "\n"
@@ -69,8 +61,7 @@ def describe(source: Source, dtype: DtypeName) -> str:
         use = "It continues text, and was not taught to follow instructions."
     else:
         use = "It was tuned on conversations and answers by its chat template."
-    data = source.settings.get("data")
-    if isinstance(data, dict) and data.get("mask_documents") is True:
+    if source.settings.get("data.mask_documents") is True:
         use += " It saw each document by itself: give it one document a prompt."
     return (
         f"A Transformer language model, {verb} groundup: {_num_parameters(source)} parameters in "
@@ -103,13 +94,6 @@ def _results(source: Source) -> Rows:
             yield title, f"{value:{form}}"
             if name == "validation_loss":
                 yield "validation perplexity", f"{perplexity(value):.3f}"
-
-
-def _shown_settings(source: Source) -> dict[str, Any]:
-    if IMPORTED_KEY in source.environment and source.step == 0:
-        # What an import writes besides the model are defaults for training on.
-        return {"model": source.settings.get("model", {})}
-    return {key: source.settings[key] for key in _SHOWN_SETTINGS if key in source.settings}
 
 
 def lineage(source: Source) -> Rows:
@@ -145,8 +129,3 @@ def _cell(text: str) -> str:
     return "".join(
         f"\\{character}" if character in "\\|`*<>[]" else character for character in plain
     )
-
-
-def _yaml(value: Any) -> str:
-    text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
-    return text
