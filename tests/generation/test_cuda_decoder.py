@@ -4,6 +4,7 @@ no row depends on the others."""
 import math
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -251,7 +252,7 @@ def _draw(logits: torch.Tensor, rows: list[Row]) -> torch.Tensor:
     for index, row in enumerate(rows):
         seen[index, row.ids] = 1
     whole, floats = (torch.from_numpy(numbers).cuda() for numbers in row_state(rows))
-    state = kernels.State(*whole, *floats, seen)
+    state = kernels.State._make([*whole, *floats, seen])
     chosen = torch.zeros(len(logits), dtype=torch.int64, device="cuda")
     work = kernels.Workspace.make(len(logits), logits.shape[1], logits.device)
     # The highest of what the penalty leaves; the output layer finds them for a decoder.
@@ -365,5 +366,6 @@ def test_the_fastest_decoder_that_knows_the_model_is_chosen() -> None:
 def test_prompts_of_wide_models_keep_to_small_tiles_where_memory_is_small(
     monkeypatch: pytest.MonkeyPatch, depth: int, rows: int
 ) -> None:
-    monkeypatch.setattr(matmul, "shared_memory_bytes", lambda: 101_376)
-    assert matmul._tiles(1_024, 4_096, depth, 64)[1]["ROWS"] == rows
+    small = SimpleNamespace(shared_memory_per_block_optin=101_376)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: small)
+    assert matmul._tiles(1_024, 4_096, depth, "none")[1]["ROWS"] == rows

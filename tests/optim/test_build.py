@@ -13,7 +13,7 @@ from groundup.optim import (
     ScheduleConfig,
     build_optimizer,
 )
-from groundup.optim.parameter_groups import decay_groups, muon_groups
+from groundup.optim.build import decay_groups, muon_groups
 
 MATRICES = {f"blocks.{i}.{part}.weight" for i in range(2) for part in ("up", "down")}
 GAINS = {"blocks.0.attention_norm.weight", "blocks.1.attention_norm.weight", "final_norm.weight"}

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from groundup.nn import kernels
 from groundup.optim import SGD, AdamW, Muon
 from groundup.optim.base import Optimizer
-from groundup.optim.parameter_groups import decay_groups, muon_groups
+from groundup.optim.build import decay_groups, muon_groups
 
 SHAPES = [(3, 5), (7,), (), (2, 1, 4)]
 

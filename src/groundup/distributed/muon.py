@@ -38,7 +38,7 @@ class CopiedMatrices(WholeMatrices):
         return gathered.flatten(0, 1)[: len(matrices)]
 
 
-class ShardedMatrices:
+class ShardedMatrices(WholeMatrices):
     """Every rank has some rows of each matrix, as `sharding` cuts them: as many but the last."""
 
     def __init__(

@@ -25,8 +25,8 @@ from groundup.generation.request import NO_ID
 from groundup.generation.sampling import STREAM
 from groundup.nn import RMSNorm
 from groundup.nn.kernels.cuda_decode import matmul
-from groundup.nn.kernels.cuda_decode.block import Buffers, DecodingBlock, weights_soon
-from groundup.nn.kernels.cuda_decode.output_layer import Scores, to_logits
+from groundup.nn.kernels.cuda_decode.block import DecodingBlock, weights_soon
+from groundup.nn.kernels.cuda_decode.matmul import Buffers
 from groundup.nn.kernels.cuda_decode.sampling import Rules, State, Workspace, sample
 
 if TYPE_CHECKING:
@@ -102,9 +102,8 @@ class CudaDecoder(Decoder):
             self._state = State._make([*self._whole, *self._floats, self._seen])
             shape = (self.steps_at_once, max_rows)
             self._chosen = torch.zeros(shape, dtype=torch.int64, device=weight.device)
-            self._scores = Scores.make(max_rows, num_columns, weight.device)
             self._workspace = Workspace.make(max_rows, num_columns, weight.device)
-            self._work = Buffers.make(max_rows, self._layers[0])
+            self._work = Buffers.make(max_rows, self._layers[0].weights, num_columns)
         # Two, so that one can be read while the next steps fill the other.
         self._read_back = [torch.zeros(shape, dtype=torch.int64).pin_memory() for _ in range(2)]
         self._graphs: dict[tuple[int, Rules, int], torch.cuda.CUDAGraph] = {}
@@ -128,7 +127,7 @@ class CudaDecoder(Decoder):
             if part.shape[1] <= _MAX_RECORDED_IDS:
                 self._replay_prompt(part)
             else:
-                work = Buffers.make(part.shape[1], self._layers[0])
+                work = Buffers.make(part.shape[1], self._layers[0].weights)
                 self._through_blocks(work, *part)
 
     @torch.inference_mode()
@@ -165,7 +164,7 @@ class CudaDecoder(Decoder):
             is_ahead = self._can_look_ahead and num_left > 0
             self._ahead = self._launch(num_left) if is_ahead else None
             self._ids.extend(read())
-        return self._ids.popleft(), self._scores.logits[: self._num_rows, : self.allowed.end]
+        return self._ids.popleft(), self._work.logits[: self._num_rows, : self.allowed.end]
 
     @torch.inference_mode()
     def _launch(self, max_steps: int) -> tuple[Callable[[], list[list[int]]], int]:
@@ -194,7 +193,7 @@ class CudaDecoder(Decoder):
         size = max(16, 1 << (n - 1).bit_length())
         recorded = self._prompts.get(size)
         if recorded is None:
-            work = Buffers.make(size, self._layers[0])
+            work = Buffers.make(size, self._layers[0].weights)
             inputs = torch.empty(3, size, dtype=torch.int64, device=self.device)
         else:
             inputs, work, graph = recorded
@@ -240,22 +239,20 @@ class CudaDecoder(Decoder):
 
     def _step(self, n: int, rules: Rules, chosen: Tensor) -> None:
         state = self._state
-        stream = self._through_blocks(self._work.rows(n), state.ids[:n], state.positions[:n])
-        scores = self._scores.rows(n)
+        work = self._work.rows(n)
+        self._through_blocks(work, state.ids[:n], state.positions[:n])
         penalty = (state.seen, state.penalty) if rules.penalty else None
         norm = (self._eps, self._factor)
-        to_logits(stream, norm, self._output, scores, self._absent, penalty)
+        matmul.to_logits(work, norm, self._output, self._absent, penalty)
         last = self.context_length - 1
-        sample(*scores, state, self._workspace, chosen, last, NO_ID, rules)
+        sample(work.logits, work.tops, state, self._workspace, chosen, last, NO_ID, rules)
 
     def _through_blocks(
         self, work: Buffers, ids: Tensor, positions: Tensor, sequences: Tensor | None = None
-    ) -> matmul.Stream:
-        matmul.embed(ids, self._table, work.stream)
-        extra = None if self._extra_table is None else (ids, self._extra_table)
+    ) -> None:
+        matmul.embed(ids, self._table, work)
         for layer, soon in zip(self._layers, self._soon, strict=True):
-            layer.advance(work, positions, sequences, extra, soon)
-        return work.stream
+            layer.advance(work, ids, positions, sequences, self._extra_table, soon)
 
 
 def row_state(rows: Sequence[Row]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:

@@ -10,17 +10,10 @@ import torch
 from torch import Tensor
 
 from groundup.nn import kernels
-from groundup.optim.base import (
-    Control,
-    Optimizer,
-    Parameters,
-    Piece,
-    gradients_of,
-    unchanged_where,
-)
+from groundup.optim import base
 
 
-class AdamW(Optimizer):
+class AdamW(base.Optimizer):
     """With g the gradient, t the step from 1 on, λ the weight decay:
 
         θ <- θ - lr λ θ
@@ -32,7 +25,7 @@ class AdamW(Optimizer):
 
     def __init__(
         self,
-        params: Parameters,
+        params: base.Parameters,
         lr: float | Tensor = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
@@ -42,8 +35,8 @@ class AdamW(Optimizer):
         super().__init__(params, defaults)
 
     def _updates(
-        self, parameters: list[Tensor], group: dict[str, Any], control: Control
-    ) -> list[Piece]:
+        self, parameters: list[Tensor], group: dict[str, Any], control: base.Control
+    ) -> list[base.Piece]:
         batches: dict[tuple[torch.dtype, bool], list[Tensor]] = {}
         for parameter in parameters:
             state = self.state[parameter]
@@ -53,25 +46,25 @@ class AdamW(Optimizer):
                 state["exp_avg_sq"] = torch.zeros_like(parameter)
             fused = kernels.are_enabled() and _can_be_fused(parameter)
             batches.setdefault((parameter.dtype, fused), []).append(parameter)
-        return [
-            partial(
-                _fused_update_ if fused else _formula_update_,
-                batch,
-                _columns([self.state[one] for one in batch]),
-                group,
-                control,
-            )
-            for (_, fused), batch in batches.items()
-        ]
+        pieces: list[base.Piece] = []
+        for (_, fused), batch in batches.items():
+            states, keys = [self.state[one] for one in batch], ("step", "exp_avg", "exp_avg_sq")
+            columns = [[state[key] for state in states] for key in keys]
+            update = _fused_update_ if fused else _formula_update_
+            pieces.append(partial(update, batch, columns, group, control))
+        return pieces
 
 
 def _formula_update_(
-    parameters: list[Tensor], columns: list[list[Tensor]], group: dict[str, Any], control: Control
+    parameters: list[Tensor],
+    columns: list[list[Tensor]],
+    group: dict[str, Any],
+    control: base.Control,
 ) -> None:
     lr, (beta1, beta2), eps = group["lr"], group["betas"], group["eps"]
     steps, averages, squares = columns
-    gradients = gradients_of(parameters, control.gradient_scale)
-    with unchanged_where(control.skip, [*parameters, *steps, *averages, *squares]):
+    gradients = base.gradients_of(parameters, control.gradient_scale)
+    with base.unchanged_where(control.skip, [*parameters, *steps, *averages, *squares]):
         torch._foreach_add_(steps, 1)
         torch._foreach_mul_(parameters, 1 - lr * group["weight_decay"])
         torch._foreach_lerp_(averages, gradients, 1 - beta1)
@@ -89,14 +82,17 @@ def _formula_update_(
 
 
 def _fused_update_(
-    parameters: list[Tensor], columns: list[list[Tensor]], group: dict[str, Any], control: Control
+    parameters: list[Tensor],
+    columns: list[list[Tensor]],
+    group: dict[str, Any],
+    control: base.Control,
 ) -> None:
     """The same in one pass over memory, by torch's kernel, which divides by its scale."""
     steps, averages, squares = columns
     torch._foreach_add_(steps, 1)
     torch._fused_adamw_(
         parameters,
-        gradients_of(parameters),
+        base.gradients_of(parameters),
         averages,
         squares,
         [],
@@ -113,10 +109,6 @@ def _fused_update_(
     )
     if control.skip is not None:
         torch._foreach_sub_(steps, [control.skip] * len(steps))
-
-
-def _columns(states: list[dict[str, Any]]) -> list[list[Tensor]]:
-    return [[state[key] for state in states] for key in ("step", "exp_avg", "exp_avg_sq")]
 
 
 def _correction(beta: float, step: Tensor) -> Tensor:

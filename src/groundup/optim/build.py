@@ -1,6 +1,9 @@
-"""An optimizer and its learning rates, as the settings say."""
+"""An optimizer and its learning rates, as the settings say; which parameters it treats alike is
+told by their names and shapes."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer as AnyOptimizer
@@ -10,7 +13,6 @@ from groundup.optim.adamw import AdamW
 from groundup.optim.base import Optimizer
 from groundup.optim.config import OptimizerConfig
 from groundup.optim.muon import Muon
-from groundup.optim.parameter_groups import decay_groups, muon_groups
 from groundup.optim.sgd import SGD
 
 
@@ -19,10 +21,28 @@ def build_optimizer(
 ) -> Optimizer:
     """The optimizer over all parameters of the model that learn, in the groups they belong to.
 
-    config: its kind and settings.
     num_steps: the length of the run, which `average_over` is a fraction of.
     """
-    optimizer = _build(model, config)
+    decay = {
+        "weight_decay": config.weight_decay,
+        "embedding_weight_decay": config.embedding_weight_decay or 0.0,
+    }
+    optimizer: Optimizer
+    if config.name == "sgd":
+        optimizer = SGD([one for _, one in _learning_parameters(model)], config.learning_rate)
+    elif config.name == "adamw":
+        groups = decay_groups(model, **decay)
+        optimizer = AdamW(groups, config.learning_rate, config.betas, config.eps)
+    else:
+        rates = config.learning_rate, _maximum(config, "adamw")
+        groups = muon_groups(model, learning_rate=rates[0], adamw_learning_rate=rates[1], **decay)
+        optimizer = Muon(
+            groups,
+            momentum=config.momentum,
+            betas=config.betas,
+            eps=config.eps,
+            normalize_rows=config.normalize_rows,
+        )
     optimizer.average_decay = average_decay(config, num_steps)
     return optimizer
 
@@ -41,27 +61,54 @@ def average_decay(
     return 1 - delta / max(delta, config.average_over * length)
 
 
-def _build(model: nn.Module, config: OptimizerConfig) -> Optimizer:
-    decay = {
-        "weight_decay": config.weight_decay,
-        "embedding_weight_decay": config.embedding_weight_decay or 0.0,
-    }
-    if config.name == "sgd":
-        return SGD([one for one in model.parameters() if one.requires_grad], config.learning_rate)
-    if config.name == "adamw":
-        return AdamW(decay_groups(model, **decay), config.learning_rate, config.betas, config.eps)
-    return Muon(
-        muon_groups(
-            model,
-            learning_rate=config.learning_rate,
-            adamw_learning_rate=_maximum(config, "adamw"),
-            **decay,
-        ),
-        momentum=config.momentum,
-        betas=config.betas,
-        eps=config.eps,
-        normalize_rows=config.normalize_rows,
-    )
+def decay_groups(
+    model: nn.Module, *, weight_decay: float, embedding_weight_decay: float = 0.0
+) -> list[dict[str, Any]]:
+    """Groups for AdamW: linear layers with `weight_decay`, the embedding table with its own (the
+    rows of rare tokens mostly shrink by it), gains without: 1, not 0, is where they do nothing.
+
+    A table that is the output layer too counts as an embedding.
+    """
+    decaying: list[nn.Parameter] = []
+    embeddings: list[nn.Parameter] = []
+    staying: list[nn.Parameter] = []
+    of_embeddings = {weight_decay: decaying, 0.0: staying}.get(embedding_weight_decay, embeddings)
+    for name, parameter in _learning_parameters(model):
+        of_matrix = of_embeddings if "token_embedding" in name.split(".") else decaying
+        (staying if parameter.ndim < 2 else of_matrix).append(parameter)
+    kinds = (decaying, weight_decay), (embeddings, embedding_weight_decay), (staying, 0.0)
+    return [{"params": params, "weight_decay": decay} for params, decay in kinds if params]
+
+
+def muon_groups(
+    model: nn.Module, *, learning_rate: float, adamw_learning_rate: float, **decay: float
+) -> list[dict[str, Any]]:
+    """Groups for Muon: all matrices but the embedding and the output layer, and the `decay_groups`
+    of the rest by AdamW.
+
+    Those two have a row for each token, whose gradients have little to do with one another; mixing
+    them by orthogonalization is not what Muon is for.
+    """
+    matrices = [
+        parameter
+        for name, parameter in _learning_parameters(model)
+        if parameter.ndim == 2 and not {"blocks", "projection"}.isdisjoint(name.split("."))
+    ]
+    chosen = set(map(id, matrices))
+    common = {"lr": learning_rate, "weight_decay": decay["weight_decay"]}
+    groups: list[dict[str, Any]] = [{"params": matrices, "kind": "muon", **common}]
+    for group in decay_groups(model, **decay):
+        others = [one for one in group["params"] if id(one) not in chosen]
+        groups.append({**group, "params": others, "kind": "adamw", "lr": adamw_learning_rate})
+    return [group for group in groups if group["params"]]
+
+
+def _learning_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Names and parameters that want gradients; a tied one is there once, under its first name."""
+    named = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
+    if not named:
+        raise ConfigError(f"{type(model).__name__} has no parameters that learn")
+    return named
 
 
 def set_learning_rates(optimizer: AnyOptimizer, config: OptimizerConfig, factor: float) -> float:

@@ -46,17 +46,16 @@ def clip_scale(norm: Tensor, max_norm: float) -> Tensor:
 
 
 def _gradients(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
-    if isinstance(parameters, Tensor):
-        parameters = [parameters]
-    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+    many = [parameters] if isinstance(parameters, Tensor) else parameters
+    return [parameter.grad for parameter in many if parameter.grad is not None]
 
 
 def _norm(gradients: list[Tensor]) -> Tensor:
-    if not gradients:
-        return torch.zeros(())
     norms: list[Tensor] = []
     for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
         alike = [gradient for gradient in gradients if gradient.dtype == dtype]
         norms += torch._foreach_norm(alike, 2, dtype=torch.promote_types(dtype, torch.float32))
+    if not norms:
+        return torch.zeros(())
     widest = torch.float64 if any(one.dtype == torch.float64 for one in norms) else torch.float32
     return torch.stack([one.to(widest) for one in norms]).square().sum().sqrt()

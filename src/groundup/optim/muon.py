@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from groundup.errors import ConfigError
-from groundup.nn.kernels import HAS_TRITON, are_enabled
+from groundup.nn.kernels import can_run_on
 from groundup.optim.adamw import AdamW
 from groundup.optim.base import Control, Optimizer, Parameters, Piece, gradients_of
 from groundup.optim.orthogonalization import orthogonalize
@@ -26,25 +25,15 @@ _MOVE_OF_ADAMW = 0.2
 _ROW_WEIGHT = 0.05
 
 
-class Matrices(Protocol):
-    """Where the matrices are that Muon is given, and who orthogonalizes them."""
+class WholeMatrices:
+    """Where the matrices are that Muon is given: all of every one is here."""
 
     def shape(self, parameter: Tensor) -> _Shape:
         """The shape of the matrix that a parameter is, or that it is some rows of."""
-        ...
-
-    def orthogonalize(self, matrices: Tensor, shape: _Shape) -> Tensor:
-        """Orthogonal matrices for a stack, or the same rows of them; `shape` is that of each."""
-        ...
-
-
-class WholeMatrices:
-    """All of every matrix is here."""
-
-    def shape(self, parameter: Tensor) -> _Shape:
         return tuple(parameter.shape)
 
     def orthogonalize(self, matrices: Tensor, shape: _Shape) -> Tensor:
+        """Orthogonal matrices for a stack, or the same rows of them; `shape` is that of each."""
         return orthogonalize(matrices)
 
 
@@ -62,7 +51,7 @@ class Muon(AdamW):
         steps, kept in `row_means`, D / √(v max(rows, columns)) takes the place of D (NorMuon).
     """
 
-    matrices: Matrices = WholeMatrices()
+    matrices = WholeMatrices()
     """Another takes its place where several processes share the work."""
 
     def __init__(
@@ -77,15 +66,8 @@ class Muon(AdamW):
         normalize_rows: bool = False,
     ) -> None:
         self.normalize_rows = normalize_rows
-        defaults = {
-            "kind": "muon",
-            "lr": lr,
-            "momentum": momentum,
-            "weight_decay": weight_decay,
-            "betas": betas,
-            "eps": eps,
-        }
-        Optimizer.__init__(self, params, defaults)
+        defaults = {"kind": "muon", "lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+        Optimizer.__init__(self, params, defaults | {"betas": betas, "eps": eps})
         for group in self.param_groups:
             for parameter in group["params"]:
                 if group["kind"] == "muon" and parameter.ndim != 2:
@@ -109,33 +91,25 @@ class Muon(AdamW):
                 state["row_means"] = parameter.new_full(parameter.shape[:1], 1 / max(shape))
             stacks.setdefault((shape, parameter.dtype), []).append(parameter)
         return [
-            partial(self._way_of(alike), alike, shape, group, control)
+            partial(self._move, alike, shape, group, control)
             for (shape, _), alike in stacks.items()
         ]
-
-    def _way_of(self, parameters: list[Tensor]) -> Callable[..., None]:
-        """Our CUDA kernels take matrices with plain strides, all in float32."""
-        if not HAS_TRITON or not are_enabled() or not parameters[0].is_cuda:
-            return self._move
-        tensors = [*parameters, *self._states(parameters, "momentum"), *gradients_of(parameters)]
-        is_plain = all(one.dtype == torch.float32 and one.is_contiguous() for one in tensors)
-        return self._move_fused if is_plain else self._move
-
-    def _states(self, parameters: list[Tensor], key: str) -> list[Tensor]:
-        return [self.state[parameter][key] for parameter in parameters]
 
     def _move(
         self, parameters: list[Tensor], shape: _Shape, group: dict[str, Any], control: Control
     ) -> None:
         """One step of matrices of one shape, stacked: few operations, whatever their number."""
-        momenta = self._states(parameters, "momentum")
+        momenta = [self.state[parameter]["momentum"] for parameter in parameters]
         before = torch.stack(momenta)
         gradients = torch.stack(gradients_of(parameters))
         if control.gradient_scale is not None:
             gradients.mul_(control.gradient_scale)
         momentum = torch.lerp(before, gradients, 1 - group["momentum"])
         ahead = gradients.lerp_(momentum, group["momentum"])
-        directions = self.matrices.orthogonalize(ahead, shape).to(ahead.dtype)
+        # Our CUDA kernel takes half precision.
+        half = ahead.bfloat16() if ahead.is_cuda and ahead.dtype == torch.float32 else ahead
+        ahead = half if can_run_on(half) else ahead
+        directions = self.matrices.orthogonalize(ahead, shape).to(momentum.dtype)
         if self.normalize_rows:
             directions = self._with_even_rows(directions, parameters, max(shape), control.skip)
         directions *= group["lr"] * (_MOVE_OF_ADAMW * math.sqrt(max(shape)))
@@ -153,38 +127,10 @@ class Muon(AdamW):
     def _with_even_rows(
         self, directions: Tensor, parameters: list[Tensor], longest: int, skip: Tensor | None
     ) -> Tensor:
-        means = self._states(parameters, "row_means")
+        means = [self.state[parameter]["row_means"] for parameter in parameters]
         before = torch.stack(means)
         after = torch.lerp(before, directions.square().mean(dim=-1), _ROW_WEIGHT)
         kept = after if skip is None else torch.where(skip.bool(), before, after)
         torch._foreach_copy_(means, kept.unbind())
         scales = (after.clamp(min=1e-20) * longest).rsqrt()
         return directions * scales.unsqueeze(-1)
-
-    def _move_fused(
-        self, parameters: list[Tensor], shape: _Shape, group: dict[str, Any], control: Control
-    ) -> None:
-        """The same in one pass over memory before the orthogonalization and one behind it."""
-        from groundup.nn.kernels.cuda_train import muon as kernels
-
-        def scalar(value: float | Tensor | None, default: float = 0.0) -> Tensor:
-            like = parameters[0]
-            value = default if value is None else value
-            return value.to(like) if isinstance(value, Tensor) else like.new_full((), value)
-
-        momenta = self._states(parameters, "momentum")
-        scale, skips = scalar(control.gradient_scale, 1.0), scalar(control.skip)
-        gradients = gradients_of(parameters)
-        ahead = kernels.look_ahead(gradients, momenta, group["momentum"], scale, skips)
-        directions = self.matrices.orthogonalize(ahead, shape)
-        kernels.move(
-            parameters,
-            directions,
-            scalar(group["lr"]),
-            _MOVE_OF_ADAMW * math.sqrt(max(shape)),
-            group["weight_decay"],
-            skips,
-            self._states(parameters, "row_means") if self.normalize_rows else None,
-            _ROW_WEIGHT,
-            max(shape),
-        )

@@ -26,17 +26,12 @@ def cosine_schedule(
     step: t, from 0.   max_learning_rate, min_learning_rate: max and min.
     warmup_steps: T_w.   cosine_steps: T_c, the step at which the cosine ends.
     """
-    if not 0 <= warmup_steps <= cosine_steps:
+    rates_fit = 0 <= min_learning_rate <= max_learning_rate < math.inf
+    if step < 0 or not 0 <= warmup_steps <= cosine_steps or not rates_fit:
         raise ConfigError(
-            f"warmup_steps must be between 0 and cosine_steps, got {warmup_steps} and "
-            f"{cosine_steps}"
-        )
-    if step < 0:
-        raise ConfigError(f"step must be at least 0, got {step}")
-    if not 0 <= min_learning_rate <= max_learning_rate < math.inf:
-        raise ConfigError(
-            f"learning rates must be finite, at least 0 and the maximum not below the minimum, "
-            f"got {max_learning_rate} and {min_learning_rate}"
+            f"a cosine schedule needs step >= 0, 0 <= warmup_steps <= cosine_steps and "
+            f"0 <= minimum <= maximum < inf, got {step}, {warmup_steps}, {cosine_steps}, "
+            f"{min_learning_rate} and {max_learning_rate}"
         )
     if step < warmup_steps:
         return max_learning_rate * (step / warmup_steps)

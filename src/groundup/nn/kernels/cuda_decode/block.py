@@ -1,11 +1,16 @@
-"""A Transformer block of a model that generates text on CUDA: its weights as the kernels want them,
-and the buffers that flow between them. Five launches make a block:
+"""A Transformer block that generates text on CUDA in half precision, and its attention of one token
+a row over its sequence's cache. Five launches make a block:
 
-    packed = norm(x) [W_query; W_key; W_value]ᵀ      `normed_matmul`
-    mixed  = attention over the row's cache          `attend`
-    x     += mixed W_outputᵀ                         `add_matmul`
-    inner  = f(norm(x) W_upᵀ), or gated by silu      `normed_matmul`
-    x     += inner W_downᵀ                           `add_matmul`
+    packed = norm(x) [W_query; W_key; W_value]ᵀ
+    mixed  = attention over the row's cache
+    x     += mixed W_outputᵀ
+    inner  = f(norm(x) W_upᵀ), or gated by silu
+    x     += inner W_downᵀ
+
+Of attention a program has a row and a head. Its keys are dealt out to 32 slots, each with a maximum
+and sums of its own: warps need nothing from each other before the end, and the order of sums never
+depends on what else is being generated. How many keys are read at once does, and so might the
+compiler's choice of which product to add unrounded: here it has none.
 """
 
 from __future__ import annotations
@@ -14,19 +19,63 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor, nn
 
 from groundup.nn.block import TransformerBlock
 from groundup.nn.feed_forward import SwiGLU
-from groundup.nn.kernels.cuda_decode import matmul
-from groundup.nn.kernels.cuda_decode.attention import HeadChanges, attend
+from groundup.nn.kernels.cuda_decode.launch import MAX_SOON_BYTES, options, prefetch, wait
+from groundup.nn.kernels.cuda_decode.matmul import Buffers, multiply
 
 _ALIGNMENT = 16
+_SLOTS = tl.constexpr(32)
+# Blocks of keys, one for each slot, that are read at once, for heads of up to 64 and for wider
+# ones. A program alone should wait but once; many hide each other's waits, and must not take each
+# other's registers.
+_BLOCKS_OF_FEW, _BLOCKS_OF_MANY = (8, 4), (2, 1)
+_FEW_PROGRAMS = 128
+
+
+class Shape(NamedTuple):
+    """Sizes and kinds of a layer, which its kernels are compiled for."""
+
+    num_heads: int
+    num_kv_heads: int
+    d_head: int
+    lanes: int
+    """d_head rounded up to a power of two."""
+    width: int
+    """Of a row of projections: queries, keys, values, and gates if there are any."""
+    num_gates: int
+    rotates: bool
+    normalizes: bool
+    adds: bool
+
+
+class Inputs(NamedTuple):
+    """What the kernels read, and where keys and values go: (sequences, kv_heads, positions,
+    d_head). Unused tensors are any. A row of sequence -1, at position 0, is stored nowhere."""
+
+    packed: Tensor
+    positions: Tensor
+    sequences: Tensor
+    ids: Tensor
+    table: Tensor
+    """What is added to the values of each id, by `value_factor`."""
+    key_cache: Tensor
+    value_cache: Tensor
+    cos: Tensor
+    sin: Tensor
+    query_gain: Tensor
+    key_gain: Tensor
+    value_factor: Tensor
 
 
 class DecodingBlock:
     """One block, and the keys and values of its layer in the cache."""
 
+    @torch.no_grad()
     def __init__(
         self, block: nn.Module, keys: Tensor, values: Tensor, gain_after: Tensor | None
     ) -> None:
@@ -34,74 +83,89 @@ class DecodingBlock:
         assert isinstance(block, TransformerBlock)
         attention, feed_forward = block.attention, block.feed_forward
         rope, query_norm, key_norm = attention.rope, attention.query_norm, attention.key_norm
-        self._keys, self._values = keys, values
         self._gain_after = gain_after
         self._eps = block.attention_norm.eps
-        parts: list[Tensor] = [
-            attention.query.weight,
-            attention.key.weight,
-            attention.value.weight,
-        ]
+        projections = attention.query, attention.key, attention.value
+        parts: list[Tensor] = [projection.weight for projection in projections]
         num_gates = 0
         if attention.head_gate is not None:
             # Rows of packed projections begin where several numbers can be read at a time.
             gates = attention.head_gate.weight
             num_gates = -(-len(gates) // _ALIGNMENT) * _ALIGNMENT
             parts += [gates, gates.new_zeros(num_gates - len(gates), gates.shape[1])]
-        gains = None
-        if query_norm is not None and key_norm is not None:
-            gains = query_norm.weight, key_norm.weight
-        self._changes = HeadChanges(
-            rotation=None if rope is None else (rope.cos, rope.sin),
-            gains=gains,
-            eps=self._eps,
-            num_gates=num_gates,
-            value_factor=None if attention.value_sum is None else attention.value_sum.weight,
+        packed = torch.cat(parts)
+        self._shape = Shape(
+            attention.num_heads,
+            attention.num_kv_heads,
+            attention.d_head,
+            triton.next_power_of_2(attention.d_head),
+            len(packed),
+            num_gates,
+            rotates=rope is not None,
+            normalizes=query_norm is not None,
+            adds=attention.value_sum is not None,
         )
-        self._activation = "swiglu"
-        with torch.no_grad():
-            if isinstance(feed_forward, SwiGLU):
-                pairs = torch.stack([feed_forward.gate.weight, feed_forward.up.weight], dim=1)
-                inner = pairs.flatten(0, 1)
-            else:
-                self._activation = feed_forward.activation
-                inner = feed_forward.up.weight
-            self.weights = (
-                matmul.with_gain(torch.cat(parts), block.attention_norm.weight),
-                attention.output.weight.detach(),
-                matmul.with_gain(inner, block.feed_forward_norm.weight),
-                feed_forward.down.weight.detach(),
-            )
-            """In the order in which they are read."""
+        self._tensors = (
+            keys,
+            values,
+            *((keys, keys) if rope is None else (rope.cos, rope.sin)),
+            *(keys if norm is None else norm.weight for norm in (query_norm, key_norm)),
+            keys if attention.value_sum is None else attention.value_sum.weight,
+        )
+        if isinstance(feed_forward, SwiGLU):
+            self._activation = "swiglu"
+            inner = torch.stack([feed_forward.gate.weight, feed_forward.up.weight], dim=1)
+        else:
+            self._activation, inner = feed_forward.activation, feed_forward.up.weight
+        self.weights = (
+            _with_gain(packed, block.attention_norm.weight),
+            attention.output.weight.detach(),
+            _with_gain(inner.reshape(-1, inner.shape[-1]), block.feed_forward_norm.weight),
+            feed_forward.down.weight.detach(),
+        )
+        """In the order in which they are read."""
 
     def advance(
         self,
         b: Buffers,
+        ids: Tensor,
         positions: Tensor,
         sequences: Tensor | None,
-        extra: tuple[Tensor, Tensor] | None,
+        table: Tensor | None,
         soon: Sequence[Tensor | None],
     ) -> None:
-        """See `attend` for what flows besides the buffers.
+        """Let the tokens' rows of the stream go through the block, and store keys and values.
 
+        sequences: the sequence of each row, where many rows may belong to one, so that all are
+            stored before any is read; otherwise row i is the next token of sequence i.
+        table: what is added to the values of each id.
         soon: what each matmul lets be on its way to the cache; if anything, attention does as well.
         """
         packed, output, inner, down = self.weights
-        matmul.normed_matmul(b.stream, self._eps, packed, b.packed, soon=soon[0])
-        attend(
-            b.packed,
-            self._keys,
-            self._values,
-            positions,
-            sequences,
-            self._changes,
-            b.mixed,
-            extra,
-            fetches_ahead=soon[0] is not None,
-        )
-        matmul.add_matmul(b.mixed, output, b.stream, soon=soon[1])
-        matmul.normed_matmul(b.stream, self._eps, inner, b.inner, self._activation, soon[2])
-        matmul.add_matmul(b.inner, down, b.stream, self._gain_after, soon[3])
+        eps, shape = self._eps, self._shape
+        multiply(b.half, packed, b, "none", b.packed, eps=eps, soon=soon[0])
+        num_rows, longest, is_prompt = len(ids), self._tensors[0].shape[2], sequences is not None
+        own, table = positions if sequences is None else sequences, ids if table is None else table
+        inputs = Inputs(b.packed, positions, own, ids, table, *self._tensors)
+        if is_prompt:
+            grid = (num_rows, shape.num_kv_heads)
+            _store[grid](inputs, longest, eps, SHAPE=shape, **options(num_warps=1))
+        is_few, is_wide = num_rows * shape.num_heads <= _FEW_PROGRAMS, shape.d_head > 64
+        blocks = (_BLOCKS_OF_FEW if is_few else _BLOCKS_OF_MANY)[is_wide]
+        most_bytes = 0 if soon[0] is None else MAX_SOON_BYTES // (num_rows * shape.num_kv_heads)
+        num_warps = 2 if shape.d_head <= 32 else 4
+        sizes = options(num_warps=num_warps, num_stages=1, enable_fp_fusion=False)
+        sizes |= {"STORED": is_prompt, "BLOCKS": blocks, "SHAPE": shape}
+        numbers = longest, eps, shape.d_head**-0.5, most_bytes
+        _attend[(num_rows, shape.num_heads)](inputs, b.mixed, *numbers, **sizes)
+        multiply(b.mixed, output, b, "add", soon=soon[1])
+        multiply(b.half, inner, b, self._activation, b.inner, eps=eps, soon=soon[2])
+        multiply(b.inner, down, b, "add", gain=self._gain_after, soon=soon[3])
+
+
+def _with_gain(weight: Tensor, gain: Tensor) -> Tensor:
+    """weight · gain, for inputs that are not multiplied by it."""
+    return (weight.float() * gain.float()).to(weight.dtype)
 
 
 def weights_soon(blocks: Sequence[DecodingBlock], last: Tensor) -> list[list[Tensor | None]]:
@@ -111,28 +175,160 @@ def weights_soon(blocks: Sequence[DecodingBlock], last: Tensor) -> list[list[Ten
     return [weights[start + 2 : start + 6] for start in range(0, 4 * len(blocks), 4)]
 
 
-class Buffers(NamedTuple):
-    """What flows between the kernels, a row for each token."""
+@triton.jit
+def _head(inputs, head, row, position, gain, eps, SHAPE: tl.constexpr):
+    """One head of a row of `packed` in float32, normalized and rotated by its position."""
+    lane = tl.arange(0, SHAPE.lanes)
+    fits = lane < SHAPE.d_head
+    start = inputs.packed + row * SHAPE.width + head * SHAPE.d_head
+    value = tl.load(start + lane, mask=fits, other=0.0).to(tl.float32)
+    scale = 1.0
+    if SHAPE.normalizes:
+        scale = tl.rsqrt(tl.sum(value * value, axis=0) / SHAPE.d_head + eps)
+        value *= scale * tl.load(gain + lane, mask=fits, other=0.0).to(tl.float32)
+    if SHAPE.rotates:
+        other = tl.load(start + (lane ^ 1), mask=fits, other=0.0).to(tl.float32)
+        if SHAPE.normalizes:
+            other *= scale * tl.load(gain + (lane ^ 1), mask=fits, other=0.0).to(tl.float32)
+        offset = position * (SHAPE.d_head // 2) + lane // 2
+        cosine = tl.load(inputs.cos + offset, mask=fits, other=0.0)
+        sine = tl.load(inputs.sin + offset, mask=fits, other=0.0)
+        value = value * cosine + tl.where(lane % 2 == 0, -other, other) * sine
+    return value
 
-    stream: matmul.Stream
-    packed: Tensor
-    mixed: Tensor
-    inner: Tensor
 
-    @classmethod
-    def make(cls, num_rows: int, block: DecodingBlock) -> Buffers:
-        packed, _, _, down = block.weights
-        d_model, d_ff = down.shape
-        x = torch.empty(num_rows, d_model, device=down.device)
-        half = down.new_empty(num_rows, d_model)
-        squares = x.new_empty(num_rows, -(-d_model // matmul.TILE.value))
-        return cls(
-            matmul.Stream(x, half, squares),
-            down.new_empty(num_rows, len(packed)),
-            torch.empty_like(half),
-            down.new_empty(num_rows, d_ff),
+@triton.jit
+def _key_and_value(inputs, head, row, position, eps, SHAPE: tl.constexpr):
+    """Those of a row and head in float32."""
+    key = _head(inputs, SHAPE.num_heads + head, row, position, inputs.key_gain, eps, SHAPE)
+    lane = tl.arange(0, SHAPE.lanes)
+    fits = lane < SHAPE.d_head
+    first = (SHAPE.num_heads + SHAPE.num_kv_heads + head) * SHAPE.d_head
+    start = inputs.packed + row * SHAPE.width + first
+    value = tl.load(start + lane, mask=fits, other=0.0).to(tl.float32)
+    if SHAPE.adds:
+        id = tl.load(inputs.ids + row).to(tl.int64)
+        entry = inputs.table + (id * SHAPE.num_kv_heads + head) * SHAPE.d_head + lane
+        added = tl.load(entry, mask=fits, other=0.0).to(tl.float32)
+        value += tl.load(inputs.value_factor).to(tl.float32) * added
+    return key, value
+
+
+@triton.jit
+def _store(inputs, longest, eps, SHAPE: tl.constexpr, EARLY: tl.constexpr):
+    wait(EARLY)
+    row = tl.program_id(0)
+    head = tl.program_id(1)
+    position = tl.load(inputs.positions + row).to(tl.int32)
+    sequence = tl.load(inputs.sequences + row).to(tl.int64)
+    key, value = _key_and_value(inputs, head, row, position, eps, SHAPE)
+    lane = tl.arange(0, SHAPE.lanes)
+    first = ((sequence * SHAPE.num_kv_heads + head) * longest + position) * SHAPE.d_head
+    inside = (lane < SHAPE.d_head) & (sequence >= 0)
+    dtype = inputs.key_cache.dtype.element_ty
+    tl.store(inputs.key_cache + first + lane, key.to(dtype), mask=inside)
+    tl.store(inputs.value_cache + first + lane, value.to(dtype), mask=inside)
+
+
+@triton.jit
+def _cached(cache, start, first, end, BLOCKS: tl.constexpr, SHAPE: tl.constexpr):
+    """Blocks of a sequence's keys or values, from position `first` on and before `end`."""
+    lane = tl.arange(0, SHAPE.lanes)
+    tiles = ()
+    for block in tl.static_range(BLOCKS):
+        index = first + block * _SLOTS + tl.arange(0, _SLOTS)
+        known = (index < end)[:, None] & (lane < SHAPE.d_head)[None, :]
+        offset = index[:, None] * SHAPE.d_head + lane[None, :]
+        tile = tl.load(cache + start + offset, mask=known, other=0.0)
+        tiles = tiles + (tile,)  # type: ignore[assignment]  # noqa: RUF005
+    return tiles
+
+
+@triton.jit
+def _add_keys(query, key_tiles, value_tiles, first, end, top, total, sums, BLOCKS: tl.constexpr):
+    """Add blocks to each slot's maximum, its sum of weights and its sum of values."""
+    for block in tl.static_range(BLOCKS):
+        if first + block * _SLOTS < end:
+            scores = tl.sum(key_tiles[block].to(tl.float32) * query[None, :], axis=1)
+            index = first + block * _SLOTS + tl.arange(0, _SLOTS)
+            scores = tl.where(index < end, scores, float("-inf"))
+            new_top = tl.maximum(top, scores)
+            weight = tl.exp(scores - new_top)
+            shrink = tl.exp(top - new_top)
+            value = value_tiles[block].to(tl.float32)
+            sums = tl.fma(weight[:, None], value, sums * shrink[:, None])
+            total = tl.fma(total, shrink, weight)
+            top = new_top
+    return top, total, sums
+
+
+@triton.jit
+def _attend(
+    inputs, mixed, longest, eps, scale, most_bytes,
+    STORED: tl.constexpr, BLOCKS: tl.constexpr, SHAPE: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """softmax(q Kᵀ · scale) V over the sequence so far, by running maxima and sums."""
+    if STORED:
+        wait(EARLY)
+    row = tl.program_id(0)
+    head = tl.program_id(1)
+    kv_head = head // (SHAPE.num_heads // SHAPE.num_kv_heads)
+    span: tl.constexpr = _SLOTS * BLOCKS
+    lanes: tl.constexpr = SHAPE.lanes
+    position = tl.load(inputs.positions + row).to(tl.int32)
+    sequence = row.to(tl.int64)
+    if STORED:
+        sequence = tl.load(inputs.sequences + row).to(tl.int64)
+    lane = tl.arange(0, lanes)
+    fits = lane < SHAPE.d_head
+    start = (sequence * SHAPE.num_kv_heads + kv_head) * longest * SHAPE.d_head
+    # What earlier steps stored no launch of this one changes, nor the positions before the last.
+    end = tl.minimum(position, longest)
+    key_tiles = _cached(inputs.key_cache, start, 0, end, BLOCKS, SHAPE)
+    value_tiles = _cached(inputs.value_cache, start, 0, end, BLOCKS, SHAPE)
+    if not STORED:
+        # Pieces of the cache: up to 1,024 bytes more than the keys or values that are left.
+        each: tl.constexpr = SHAPE.d_head * 2
+        if each % 16 == 0:
+            left = tl.minimum((longest - span) * each, (end - span) * each + 1023)
+            left = tl.minimum(left, most_bytes)
+            piece = tl.arange(0, 128)
+            rest = start + span * SHAPE.d_head
+            prefetch(inputs.key_cache + rest, piece, left, EARLY)
+            prefetch(inputs.value_cache + rest, piece, left, EARLY)
+        wait(EARLY)
+
+    query = scale * _head(inputs, head, row, position, inputs.query_gain, eps, SHAPE)
+    # The new token comes from what was just computed, the earlier ones from the cache.
+    key, value = _key_and_value(inputs, kv_head, row, position, eps, SHAPE)
+    dtype = inputs.key_cache.dtype.element_ty
+    key = key.to(dtype)
+    if not STORED:
+        # All heads of a group store the same.
+        own = start + position * SHAPE.d_head + lane
+        inside = fits & (position < longest)
+        tl.store(inputs.key_cache + own, key, mask=inside)
+        tl.store(inputs.value_cache + own, value.to(dtype), mask=inside)
+    # A slot without keys has a maximum below all others, but finite: no score minus no score.
+    top = tl.full((_SLOTS,), -1e30, tl.float32)
+    total = tl.zeros((_SLOTS,), dtype=tl.float32)
+    sums = tl.zeros((_SLOTS, lanes), dtype=tl.float32)
+    top, total, sums = _add_keys(query, key_tiles, value_tiles, 0, end, top, total, sums, BLOCKS)
+    for first in range(span, end, span):
+        key_tiles = _cached(inputs.key_cache, start, first, end, BLOCKS, SHAPE)
+        value_tiles = _cached(inputs.value_cache, start, first, end, BLOCKS, SHAPE)
+        top, total, sums = _add_keys(
+            query, key_tiles, value_tiles, first, end, top, total, sums, BLOCKS
         )
-
-    def rows(self, n: int) -> Buffers:
-        """Those of the first n tokens."""
-        return Buffers(self.stream.rows(n), self.packed[:n], self.mixed[:n], self.inner[:n])
+    own_score = tl.sum(query * key.to(tl.float32), axis=0)
+    highest = tl.maximum(own_score, tl.max(top, axis=0))
+    shrink = tl.exp(top - highest)
+    own_weight = tl.exp(own_score - highest)
+    whole = own_weight + tl.sum(total * shrink, axis=0)
+    mix = own_weight * value + tl.sum(sums * shrink[:, None], axis=0)
+    if SHAPE.num_gates:
+        column = SHAPE.width - SHAPE.num_gates + head
+        gate = tl.load(inputs.packed + row * SHAPE.width + column).to(tl.float32)
+        whole *= 0.5 * (1.0 + tl.exp(-gate))
+    out = mixed + (row * SHAPE.num_heads + head) * SHAPE.d_head + lane
+    tl.store(out, (mix / whole).to(mixed.dtype.element_ty), mask=fits)

@@ -11,20 +11,16 @@ cache (`soon`), and only then waits (`launch`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from groundup.nn.kernels.cuda_decode.launch import (
-    MAX_SOON_BYTES,
-    begin,
-    options,
-    prefetch,
-    shared_memory_bytes,
-    wait,
-)
+from groundup.nn.kernels.cuda_decode.launch import MAX_SOON_BYTES, options, prefetch, wait
+from groundup.nn.kernels.cuda_decode.sampling import penalized
 
 # How a matmul is split into tiles. How the depth is cut into parts and spans must not depend on the
 # number of rows. Tensor cores take eight rows.
@@ -38,122 +34,118 @@ _PROMPT_ROWS, _PROMPT_TILE, _PROMPT_STEP = 256, (64, 64), 32
 _NUM_PROGRAMS = 144
 # Shared memory that a program needs besides the tiles it reads ahead.
 _SPARE_BYTES = 2 << 10
-# What becomes of a product; swiglu is gated.
-_EPILOGUES = {"swiglu": 0, "silu": 1, "gelu": 2, "relu2": 3, "none": 4, "add": 5}
-_ADD = tl.constexpr(5)
 # Columns of the narrowest tiles.
 TILE = tl.constexpr(16)
+# Tiles of the output layer: reading the weights of a vocabulary is all that counts, so many rows go
+# together.
+_WIDE = tl.constexpr(64)
 
 
-class Stream(NamedTuple):
-    """The residual stream, a row for each token."""
+class Buffers(NamedTuple):
+    """What flows between the kernels, a row for each token."""
 
     x: Tensor
-    """In float32."""
+    """The residual stream in float32."""
     half: Tensor
     """The same as matmuls take it; after the last block multiplied by the gain of the norm."""
     squares: Tensor
     """The sum of the squares of each 16 columns of x; the norms' part of the work."""
+    packed: Tensor
+    mixed: Tensor
+    inner: Tensor
+    logits: Tensor
+    tops: Tensor
+    """The highest logit of each 64 columns after the repetition penalty; +inf if one is NaN."""
 
-    def rows(self, n: int) -> Stream:
+    @classmethod
+    def make(cls, num_rows: int, weights: Sequence[Tensor], num_logits: int = 0) -> Buffers:
+        """For blocks with such weights."""
+        packed, _, _, down = weights
+        d_model, d_ff = down.shape
+        wide = d_model, triton.cdiv(d_model, TILE.value), num_logits, triton.cdiv(num_logits, 64)
+        x, squares, *scores = (torch.empty(num_rows, n, device=down.device) for n in wide)
+        narrow = d_model, len(packed), d_model, d_ff
+        half, *rest = (down.new_empty(num_rows, n) for n in narrow)
+        return cls(x, half, squares, *rest, *scores)
+
+    def rows(self, n: int) -> Buffers:
         """Those of the first n tokens."""
-        return Stream(*(part[:n] for part in self))
+        return Buffers(*(part[:n] for part in self))
 
 
-def embed(ids: Tensor, table: Tensor, stream: Stream) -> None:
+def embed(ids: Tensor, table: Tensor, stream: Buffers) -> None:
     """Let the stream be table[ids]."""
     width = table.shape[1]
     _embed[(len(stream.x),)](ids, table, stream, WIDTH=width, **options(num_warps=4))
 
 
-def normed_matmul(
-    stream: Stream,
-    eps: float,
-    weight: Tensor,
-    out: Tensor,
-    activation: str = "none",
-    soon: Tensor | None = None,
-) -> None:
-    """out = f(norm(stream) weightᵀ), the gain of the norm in the weight.
-
-    With "swiglu" out = silu(norm(stream) W_gateᵀ) · norm(stream) W_upᵀ, and the rows of the two
-    weights take turns.
-    """
-    depth = stream.half.shape[1]
-    num_weights = 2 if activation == "swiglu" else 1
-    # Tall tiles of so deep inputs take too many registers.
-    may_be_low = activation == "none" and depth > 512
-    tiles = _tiles(*out.shape, depth, 2 * TILE.value // num_weights, num_weights, may_be_low)
-    _launch(tiles, stream.half, weight, out, stream, None, eps, soon, activation)
-
-
-def add_matmul(
+def multiply(
     inputs: Tensor,
     weight: Tensor,
-    stream: Stream,
+    stream: Buffers,
+    epilogue: str,
+    out: Tensor | None = None,
+    *,
     gain: Tensor | None = None,
+    eps: float = 0.0,
     soon: Tensor | None = None,
 ) -> None:
-    """Add inputs weightᵀ to the stream.
+    """stream += inputs weightᵀ; with another epilogue than "add" out = f(norm(stream) weightᵀ), the
+    gain of the norm in the weight. Under "swiglu" rows of the gate's and of the other weight take
+    turns.
 
     gain: of the next norm, if it is not part of the weight that comes after.
     """
-    # The squares of a tile are added up in an order that may depend on its width. There are few
-    # such tiles, which is why they may be low.
-    tiles = _tiles(*stream.x.shape, inputs.shape[1], TILE.value, may_be_low=True)
-    _launch(tiles, inputs, weight, stream.x, stream, gain, 0.0, soon, "add")
+    out = stream.x if out is None else out
+    num_rows, num_columns = out.shape
+    grid, sizes = _tiles(num_rows, num_columns, inputs.shape[1], epilogue)
+    gains, later = (weight if one is None else one for one in (gain, soon))
+    soon_bytes = 0 if soon is None else min(soon.nbytes, MAX_SOON_BYTES)
+    tensors = (inputs, weight, out, stream, gains, later)
+    sizes |= {"EPILOGUE": epilogue, "GAIN": gain is not None}
+    _multiply[grid](*tensors, num_rows, num_columns, eps, soon_bytes, **sizes)
 
 
-def with_gain(weight: Tensor, gain: Tensor) -> Tensor:
-    """weight · gain, for inputs that are not multiplied by it."""
-    return (weight.float() * gain.float()).to(weight.dtype)
-
-
-def _launch(
-    tiles: tuple[tuple[int, int], dict[str, Any]],
-    inputs: Tensor,
+def to_logits(
+    stream: Buffers,
+    norm: tuple[float, float],
     weight: Tensor,
-    out: Tensor,
-    stream: Stream,
-    gain: Tensor | None,
-    eps: float,
-    soon: Tensor | None,
-    epilogue: str,
+    absent: Tensor | None = None,
+    penalty: tuple[Tensor, Tensor] | None = None,
 ) -> None:
-    grid, sizes = tiles
-    _matmul[grid](
-        inputs,
-        weight,
-        out,
-        stream,
-        weight if gain is None else gain,
-        weight if soon is None else soon,
-        *out.shape,
-        eps,
-        0 if soon is None else min(soon.nbytes, MAX_SOON_BYTES),
-        EPILOGUE=_EPILOGUES[epilogue],
-        GAIN=gain is not None,
-        **sizes,
-    )
+    """logits = norm(stream) weightᵀ, the gain of the norm in the stream.
+
+    norm: its eps, and what the gain in the stream is to be multiplied by.
+    absent: which ids are not allowed, if any; their logits are -inf.
+    penalty: which ids each row holds, and its repetition penalty; the logits stay as they are.
+    """
+    num_rows, depth = stream.half.shape
+    grid = triton.cdiv(len(weight), _WIDE.value), triton.cdiv(num_rows, _WIDE.value)
+    tensors = (stream, weight, weight if absent is None else absent, penalty or (weight, weight))
+    sizes = {"DEPTH": depth, "GAPS": absent is not None, "PENALTY": penalty is not None}
+    sizes |= options(num_warps=4, num_stages=4)
+    _logits[grid](*tensors, num_rows, len(weight), *norm, **sizes)
 
 
 def _tiles(
-    num_rows: int,
-    num_columns: int,
-    depth: int,
-    most_columns: int,
-    num_weights: int = 1,
-    may_be_low: bool = False,
+    num_rows: int, num_columns: int, depth: int, epilogue: str
 ) -> tuple[tuple[int, int], dict[str, Any]]:
     """The grid of a matmul, and its tiles: the narrowest with which all programs run at once, large
     ones for prompts."""
+    num_weights = 2 if epilogue == "swiglu" else 1
+    most_columns = TILE.value if epilogue == "add" else 2 * TILE.value // num_weights
+    # Tall tiles of so deep inputs take too many registers. The squares of a tile that is added are
+    # summed in an order that may depend on its width; there are few such tiles.
+    may_be_low = epilogue == "add" or (epilogue == "none" and depth > 512)
     rows = min(max(triton.next_power_of_2(num_rows), _FEWEST_ROWS), _MOST_ROWS)
     columns = TILE.value
     parts = 4 if depth <= 1024 else 8
     # What is read ahead are whole spans.
     span = parts * _PART.value
     padded = triton.cdiv(depth, span) * span
-    room = shared_memory_bytes() - _SPARE_BYTES
+    # 227 KB on an H100, 99 on most small GPUs.
+    properties: Any = torch.cuda.get_device_properties()
+    room = properties.shared_memory_per_block_optin - _SPARE_BYTES
     if may_be_low and num_rows > _LOW_ROWS:
         num_low = triton.cdiv(num_columns, columns) * triton.cdiv(num_rows, _LOW_ROWS)
         at_once = room // (2 * (columns + _LOW_ROWS) * padded)
@@ -177,23 +169,15 @@ def _tiles(
     num_bytes += 0 if together else 2 * span * rows
     ahead = num_bytes <= room and not is_prompt
     fits_twice = 2 * 2 * parts * step * (columns * num_weights + rows) <= room
-    tiles = {
-        "DEPTH": depth,
-        "ROWS": rows,
-        "COLUMNS": columns,
-        "PARTS": parts,
-        "STEP": step,
-        "TOGETHER": together and ahead,
-        "AHEAD": ahead,
-        **options(num_warps=parts, num_stages=1 if ahead else 3 if fits_twice else 2),
-    }
+    tiles = {"DEPTH": depth, "ROWS": rows, "COLUMNS": columns, "PARTS": parts, "STEP": step}
+    tiles |= {"TOGETHER": together and ahead, "AHEAD": ahead}
+    tiles |= options(num_warps=parts, num_stages=1 if ahead else 3 if fits_twice else 2)
     return (triton.cdiv(num_columns, columns), row_tiles), tiles
 
 
 @triton.jit
 def _embed(ids, table, stream, WIDTH: tl.constexpr, EARLY: tl.constexpr):
     wait(EARLY)
-    begin(EARLY)
     row = tl.program_id(0)
     id = tl.load(ids + row).to(tl.int64)
     num_tiles: tl.constexpr = triton.cdiv(WIDTH, TILE)
@@ -221,31 +205,13 @@ def row_scale(squares, row, num_rows, eps, DEPTH: tl.constexpr):
 
 
 @triton.jit
-def _load_weights(
-    weight, out_column, start, num_columns,
-    DEPTH: tl.constexpr, PARTS: tl.constexpr, STEP: tl.constexpr,
-):  # fmt: skip
-    """A tile of the weight, (parts, columns, step)."""
-    part = start + tl.arange(0, PARTS) * _PART
-    column = part[:, None, None] + tl.arange(0, STEP)[None, None, :]
-    fits = (column < DEPTH) & (out_column < num_columns)[None, :, None]
-    offset = out_column.to(tl.int64)[None, :, None] * DEPTH + column
-    return tl.load(weight + offset, mask=fits, other=0.0)
-
-
-@triton.jit
-def _load_inputs(
-    inputs, row, start, num_rows, DEPTH: tl.constexpr, PARTS: tl.constexpr, STEP: tl.constexpr
-):
-    """A tile of inputsᵀ, (parts, step, rows)."""
-    part = start + tl.arange(0, PARTS) * _PART
-    column = part[:, None, None] + tl.arange(0, STEP)[None, :, None]
-    fits = (column < DEPTH) & (row < num_rows)[None, None, :]
-    return tl.load(inputs + row[None, None, :] * DEPTH + column, mask=fits, other=0.0)
+def _load(matrix, row, column, num_rows, DEPTH: tl.constexpr):
+    fits = (column < DEPTH) & (row < num_rows)
+    return tl.load(matrix + row * DEPTH + column, mask=fits, other=0.0)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-def _matmul(
+def _multiply(
     inputs, weight, out, stream, gain, soon, num_rows, width, eps, soon_bytes,
     EPILOGUE: tl.constexpr, GAIN: tl.constexpr, DEPTH: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, PARTS: tl.constexpr, STEP: tl.constexpr,
@@ -258,23 +224,29 @@ def _matmul(
     fits = (row < num_rows)[None, :] & (out_column < width)[:, None]
     offset = row[None, :] * width + out_column[:, None]
     # Columns of the weight: two for each result if it is gated.
-    each: tl.constexpr = 2 if EPILOGUE == 0 else 1
+    each: tl.constexpr = 2 if EPILOGUE == "swiglu" else 1
     column = tl.program_id(0) * COLUMNS * each + tl.arange(0, COLUMNS * each)
     span: tl.constexpr = PARTS * _PART
+    # Tiles of the weight are (parts, columns, step), those of inputsᵀ (parts, step, rows).
+    part = tl.arange(0, PARTS) * _PART
+    of_weight = part[:, None, None] + tl.arange(0, STEP)[None, None, :]
+    of_input = part[:, None, None] + tl.arange(0, STEP)[None, :, None]
+    line, input_row = column.to(tl.int64)[None, :, None], row[None, None, :]
     tiles = ()
     if AHEAD:
         for start in tl.static_range(0, DEPTH, span):
-            tile = _load_weights(weight, column, start, width * each, DEPTH, PARTS, _PART)
+            tile = _load(weight, line, start + of_weight, width * each, DEPTH)
             tiles = tiles + (tile,)  # type: ignore[assignment]  # noqa: RUF005
-    prefetch(soon, soon_bytes, EARLY)
+    num_programs = tl.num_programs(0) * tl.num_programs(1)
+    program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+    prefetch(soon, program + num_programs * tl.arange(0, 128), soon_bytes, EARLY)
     wait(EARLY)
-    begin(EARLY)
     values = ()
     if TOGETHER:
         for start in tl.static_range(0, DEPTH, span):
-            value = _load_inputs(inputs, row, start, num_rows, DEPTH, PARTS, _PART)
+            value = _load(inputs, input_row, start + of_input, num_rows, DEPTH)
             values = values + (value,)  # type: ignore[assignment]  # noqa: RUF005
-    if EPILOGUE == _ADD:
+    if EPILOGUE == "add":
         x = tl.load(stream.x + offset, mask=fits, other=0.0)
     else:
         scale = row_scale(stream.squares, row, num_rows, eps, DEPTH)[None, :]
@@ -285,17 +257,17 @@ def _matmul(
             if TOGETHER:
                 value = values[index]
             else:
-                value = _load_inputs(inputs, row, index * span, num_rows, DEPTH, PARTS, _PART)
+                value = _load(inputs, input_row, index * span + of_input, num_rows, DEPTH)
             total = tl.dot(tiles[index], value, total)
     else:
         steps: tl.constexpr = _PART // STEP
         for index in range(num_spans * steps):
             start = index // steps * span + index % steps * STEP
-            tile = _load_weights(weight, column, start, width * each, DEPTH, PARTS, STEP)
-            value = _load_inputs(inputs, row, start, num_rows, DEPTH, PARTS, STEP)
+            tile = _load(weight, line, start + of_weight, width * each, DEPTH)
+            value = _load(inputs, input_row, start + of_input, num_rows, DEPTH)
             total = tl.dot(tile, value, total)
     result = tl.sum(total, axis=0)
-    if EPILOGUE == _ADD:
+    if EPILOGUE == "add":
         result = x + result
         tl.store(stream.x + offset, result, mask=fits)
         squares = stream.squares + row * tl.num_programs(0) + tl.program_id(0)
@@ -306,15 +278,45 @@ def _matmul(
         tl.store(stream.half + offset, result.to(stream.half.dtype.element_ty), mask=fits)
     else:
         result = scale * result
-        if EPILOGUE == 0:
+        if EPILOGUE == "swiglu":
             pairs = tl.permute(tl.reshape(result, (COLUMNS, 2, ROWS)), (0, 2, 1))
             gate, result = tl.split(pairs)
             result *= gate / (1.0 + tl.exp(-gate))
-        elif EPILOGUE == 1:
+        elif EPILOGUE == "silu":
             result = result / (1.0 + tl.exp(-result))
-        elif EPILOGUE == 2:
+        elif EPILOGUE == "gelu":
             result = 0.5 * result * (1.0 + tl.erf(result * 0.7071067811865476))
-        elif EPILOGUE == 3:
+        elif EPILOGUE == "relu2":
             result = tl.maximum(result, 0.0)
             result *= result
         tl.store(out + offset, result.to(out.dtype.element_ty), mask=fits)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _logits(
+    stream, weight, absent, penalty, num_rows, num_columns, eps, factor,
+    DEPTH: tl.constexpr, GAPS: tl.constexpr, PENALTY: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    wait(EARLY)
+    row = tl.program_id(1) * _WIDE + tl.arange(0, _WIDE)
+    out_column = tl.program_id(0) * _WIDE + tl.arange(0, _WIDE)
+    total = tl.zeros((_WIDE, _WIDE), dtype=tl.float32)
+    for start in range(0, DEPTH, _WIDE):
+        column = start + tl.arange(0, _WIDE)
+        value = _load(stream.half, row[:, None], column[None, :], num_rows, DEPTH)
+        tile = _load(weight, out_column.to(tl.int64)[None, :], column[:, None], num_columns, DEPTH)
+        total = tl.dot(value, tile, total)
+    total *= (factor * row_scale(stream.squares, row, num_rows, eps, DEPTH))[:, None]
+    if GAPS:
+        is_absent = tl.load(absent + out_column, mask=out_column < num_columns, other=True)
+        total = tl.where(is_absent[None, :], float("-inf"), total)
+    fits = (row < num_rows)[:, None] & (out_column < num_columns)[None, :]
+    offset = row.to(tl.int64)[:, None] * num_columns + out_column[None, :]
+    tl.store(stream.logits + offset, total, mask=fits)
+    if PENALTY:
+        is_seen = tl.load(penalty[0] + offset, mask=fits, other=0) > 0
+        penalties = tl.load(penalty[1] + row, mask=row < num_rows, other=1.0)
+        total = penalized(total, is_seen, penalties[:, None])
+    total = tl.where(fits, tl.where(total == total, total, float("inf")), float("-inf"))
+    top = stream.tops + row * tl.num_programs(0) + tl.program_id(0)
+    tl.store(top, tl.max(total, axis=1), mask=row < num_rows)

@@ -1,4 +1,4 @@
-"""Muon's step for a stack of matrices: momentum and look ahead, orthogonalization, the move.
+"""Muon's orthogonalization for a stack of matrices.
 
 The bits of a matrix depend on it alone, not on how many are in the stack.
 """
@@ -13,54 +13,7 @@ from torch import Tensor
 # Values a program works on, and how many programs sum the squares of one matrix.
 _BLOCK = 2048
 _NUM_SUMS = 32
-# The addresses of so many matrices are arguments of one launch: a recorded graph keeps them.
-_PER_LAUNCH = 4
 _TILE = {"ROWS": 128, "COLUMNS": 128, "DEPTH": 64, "num_warps": 4, "num_stages": 3}
-
-
-def look_ahead(
-    gradients: list[Tensor], momenta: list[Tensor], momentum: float, scale: Tensor, skip: Tensor
-) -> Tensor:
-    """μ M + (1 - μ) G of each matrix, a stack in bfloat16; M <- μ M + (1 - μ) G goes first.
-
-    gradients, momenta: G and M, contiguous matrices of one shape in float32.   momentum: μ.
-    scale: a factor on G.   skip: 1 leaves M as it is.
-    """
-    count = gradients[0].numel()
-    stack = gradients[0].new_empty(len(gradients), *gradients[0].shape, dtype=torch.bfloat16)
-    for first in range(0, len(gradients), _PER_LAUNCH):
-        chunk = slice(first, first + _PER_LAUNCH)
-        grid = (triton.cdiv(count, _BLOCK), len(gradients[chunk]))
-        matrices = *_filled(gradients[chunk]), *_filled(momenta[chunk]), stack[first:]
-        _look_ahead[grid](*matrices, scale, skip, 1 - momentum, count, BLOCK=_BLOCK)
-    return stack
-
-
-def move(
-    parameters: list[Tensor], directions: Tensor, learning_rate: Tensor, factor: float,
-    weight_decay: float, skip: Tensor, row_means: list[Tensor] | None = None,
-    row_weight: float = 0.0, longest: int = 1,
-) -> None:  # fmt: skip
-    """θ <- θ - lr λ θ - lr · factor · D.
-
-    parameters: θ, contiguous matrices of one shape in float32.   directions: D, a stack.
-    learning_rate: lr.   weight_decay: λ.   skip: 1 leaves θ as it is.
-    row_means: v, a number for each row: D <- D / √(v longest) goes first, and before it
-        v <- v + row_weight (mean of the row's D² - v).
-    """
-    directions = directions.contiguous()
-    rows, columns = parameters[0].shape
-    # A program has one row where rows matter, else a part of a matrix.
-    block = _BLOCK if row_means is None else triton.next_power_of_2(columns)
-    count = rows * columns if row_means is None else columns
-    num_parts = triton.cdiv(count, block) if row_means is None else rows
-    for first in range(0, len(parameters), _PER_LAUNCH):
-        chunk = slice(first, first + _PER_LAUNCH)
-        _move[(num_parts, len(parameters[chunk]))](
-            *_filled(parameters[chunk]), *_filled((row_means or parameters)[chunk]),
-            directions[first:], learning_rate, skip, factor, weight_decay, row_weight, longest,
-            rows, columns, BLOCK=block, HAS_ROWS=row_means is not None,
-        )  # fmt: skip
 
 
 def orthogonalize(matrices: Tensor, coefficients: tuple[tuple[float, float, float], ...]) -> Tensor:
@@ -104,65 +57,6 @@ def _multiply_into(
         rows, columns, left.shape[2], *strides,
         HAS_ADDED=added is not None, IS_SYMMETRIC=is_symmetric, **_TILE,
     )  # fmt: skip
-
-
-def _filled(tensors: list[Tensor]) -> list[Tensor]:
-    """As many as a launch takes; nobody looks at the last ones of a short list."""
-    return [*tensors, *tensors[:1] * (_PER_LAUNCH - len(tensors))]
-
-
-@triton.jit
-def _choose(index, a, b, c, d):
-    return tl.where(index < 2, tl.where(index == 0, a, b), tl.where(index == 2, c, d))
-
-
-@triton.jit
-def _look_ahead(
-    gradient0, gradient1, gradient2, gradient3, momentum0, momentum1, momentum2, momentum3,
-    stack, scale, skip, weight, count, BLOCK: tl.constexpr,
-):  # fmt: skip
-    matrix = tl.program_id(1)
-    gradients = _choose(matrix, gradient0, gradient1, gradient2, gradient3)
-    momenta = _choose(matrix, momentum0, momentum1, momentum2, momentum3)
-    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    is_inside = index < count
-    gradient = tl.load(gradients + index, mask=is_inside, other=0.0) * tl.load(scale)
-    momentum = tl.load(momenta + index, mask=is_inside, other=0.0)
-    momentum += weight * (gradient - momentum)
-    if tl.load(skip) == 0.0:
-        tl.store(momenta + index, momentum, mask=is_inside)
-    ahead = momentum + weight * (gradient - momentum)
-    tl.store(stack + matrix.to(tl.int64) * count + index, ahead.to(tl.bfloat16), mask=is_inside)
-
-
-@triton.jit
-def _move(
-    weight0, weight1, weight2, weight3, mean0, mean1, mean2, mean3, directions, learning_rate, skip,
-    factor, weight_decay, row_weight, longest, rows, columns,
-    BLOCK: tl.constexpr, HAS_ROWS: tl.constexpr,
-):  # fmt: skip
-    if tl.load(skip) != 0.0:
-        return
-    part, matrix = tl.program_id(0), tl.program_id(1)
-    weights = _choose(matrix, weight0, weight1, weight2, weight3)
-    if HAS_ROWS:
-        index = part * columns + tl.arange(0, BLOCK)
-        is_inside = tl.arange(0, BLOCK) < columns
-    else:
-        index = part * BLOCK + tl.arange(0, BLOCK)
-        is_inside = index < rows * columns
-    rate = tl.load(learning_rate)
-    weight = tl.load(weights + index, mask=is_inside, other=0.0)
-    offset = matrix.to(tl.int64) * rows * columns + index
-    direction = tl.load(directions + offset, mask=is_inside, other=0.0).to(tl.float32)
-    if HAS_ROWS:
-        means = _choose(matrix, mean0, mean1, mean2, mean3) + part
-        mean = tl.load(means)
-        mean += row_weight * (tl.sum(direction * direction, axis=0) / columns - mean)
-        tl.store(means, mean)
-        direction *= tl.rsqrt(tl.maximum(mean, 1e-20) * longest)
-    moved = weight * (1.0 - rate * weight_decay) - direction * (rate * factor)
-    tl.store(weights + index, moved, mask=is_inside)
 
 
 @triton.jit
