@@ -1,6 +1,5 @@
 """A trial does not outlive its sweep, however that ends."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -35,14 +34,6 @@ def test_a_command_whose_parent_is_gone_already_is_not_begun(tmp_path: Path) -> 
     ended = subprocess.run([*START, "0", sys.executable, "-c", touch], timeout=PATIENCE_SECONDS)
     assert ended.returncode == 128 + signal.SIGTERM
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_parent_is_the_process_that_was_named(tmp_path: Path) -> None:
-    command = [*START, str(os.getpid()), sys.executable, "-c", "print('alive')"]
-    assert (
-        subprocess.run(command, stdout=subprocess.PIPE, timeout=PATIENCE_SECONDS).stdout
-        == b"alive\n"
-    )
 
 
 def test_trials_die_with_a_sweep_that_is_killed(tmp_path: Path) -> None:

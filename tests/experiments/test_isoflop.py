@@ -68,7 +68,7 @@ def test_a_shape_keeps_its_heads_and_its_ratios() -> None:
     grouped = base.model_copy(update={"num_kv_heads": 4})
     shared = {width: shape(grouped, width)["model.num_kv_heads"] for width in (32, 224, 256, 1024)}
     assert shared == {32: 1, 224: 1, 256: 2, 1024: 8}
-    with pytest.raises(ConfigError, match="multiples of 32"):
+    with pytest.raises(ConfigError, match="heads of 32"):
         shape(base, 100)
 
 

@@ -180,17 +180,6 @@ def test_an_impossible_proposal_is_left_out_and_the_search_goes_on(
     assert "there is no variant gone" in caplog.text
 
 
-def test_a_proposal_with_the_name_of_other_settings_is_left_out(
-    make_spec: Any, metrics_only: Command, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "small"
-    for number, name in enumerate(("batch_size", "evaluation.batch_size"), start=1):
-        spec = make_spec(sampler="tpe", num_trials=number, grid={name: [4]})
-        assert len(run_sweep(spec, path, command=metrics_only).records) == 1
-    assert "a proposal is left out: batch_size=4 in" in caplog.text
-    assert look_ahead(spec, path).left == []
-
-
 def test_a_damaged_line_of_proposals_is_named(make_spec: Any, tmp_path: Path) -> None:
     for text, complaint in (("no JSON\n{}\n", "line 1"), ('{"op_code": 0}\n', "without settings")):
         (tmp_path / "proposals.jsonl").write_text(text)

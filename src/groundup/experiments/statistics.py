@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-_CONFIDENCE = 0.95
-
 
 @dataclass(frozen=True)
 class Interval:
@@ -45,7 +43,7 @@ def student_quantile(degrees: int) -> float:
     low, high = 0.0, math.pi / 2
     for _ in range(100):
         middle = (low + high) / 2
-        if _fraction_within(middle, degrees) < _CONFIDENCE:
+        if _fraction_within(middle, degrees) < 0.95:
             low = middle
         else:
             high = middle

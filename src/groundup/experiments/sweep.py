@@ -11,12 +11,7 @@ from groundup.data.shards import check_vocabulary, read_index
 from groundup.errors import ConfigError, DataError
 from groundup.experiments import ablation, isoflop
 from groundup.experiments.points import check_packages, known_points, propose
-from groundup.experiments.runner import (
-    Command,
-    Runner,
-    make_workers,
-    train_command,
-)
+from groundup.experiments.runner import Command, Runner, make_slots, train_command
 from groundup.experiments.spec import SweepConfig, base_config
 from groundup.experiments.sweep_folder import SweepFolder
 from groundup.experiments.trials import (
@@ -68,17 +63,15 @@ def run_sweep(
 
     points: a part of the sweep instead of all of it.
     jobs: trials at once; one on each CUDA device, or one on a CPU if not given.
-    command: the command line of a trial.
     """
     folder = SweepFolder(path)
     # Another command may do without data.
     outlook = look_ahead(spec, path, points, needs_data=command is train_command)
     with folder.claim():
         folder.save(spec)
-        workers = make_workers(base_config(spec), jobs)
         is_search = points is None and spec.is_search
         found = _search(spec, folder) if is_search else iter(outlook.trials)
-        runner = Runner(folder, spec, workers, command)
+        runner = Runner(folder, spec, make_slots(base_config(spec), jobs), command)
         stopped_by = runner.run(_unended(folder, found))
         return SweepOutcome(folder.records(), stopped_by)
 
@@ -153,10 +146,7 @@ def look_ahead(
 def plan_trials(
     spec: SweepConfig, path: Path, points: Sequence[Point] | None = None
 ) -> list[Trial]:
-    """The different trials of some points, or of all that are known before the sweep begins.
-
-    A mistake in one is found before any of them runs.
-    """
+    """The different trials of some points, or of all that are known before the sweep begins."""
     if points is None:
         points = [] if spec.is_search else known_points(spec)
     runs = SweepFolder(path).runs

@@ -7,7 +7,6 @@ sweeps/<name>/runs/<trial>/                  a run folder like any other
 
 import contextlib
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -105,9 +104,6 @@ class SweepFolder:
     def output_file(self, trial: str) -> Path:
         """What the trial printed."""
         return self.trials / f"{trial}.txt"
-
-    def remove_checkpoints(self, trial: str) -> None:
-        shutil.rmtree(RunFolder(self.runs / trial).checkpoints, ignore_errors=True)
 
     def save(self, spec: SweepConfig) -> None:
         """Write what is tried."""

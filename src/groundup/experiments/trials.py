@@ -1,6 +1,8 @@
 """A trial: one run of a sweep, what it is called, its settings, and what came of it."""
 
+import functools
 import hashlib
+import operator
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -91,13 +93,12 @@ class PointResult:
 
     @property
     def is_sound(self) -> bool:
-        """Did every repetition come to its end?"""
+        """Whether every repetition came to its end."""
         return self.loss is not None and all(r.status == "finished" for r in self.records)
 
 
 def summarize(records: Iterable[TrialRecord]) -> list[PointResult]:
-    """Group trials by everything but the seed; the best first, points with trials that did not
-    finish after all others."""
+    """Group trials by their points; the best first, those with unfinished trials last."""
     groups: dict[str, list[TrialRecord]] = {}
     for record in records:
         groups.setdefault(record.point, []).append(record)
@@ -122,8 +123,11 @@ def make_trial(spec: SweepConfig, point: Point, seed: int, runs_folder: Path) ->
     bundle = {} if point.variant is None else spec.variants[point.variant]
     config = build_config(spec.base_values, bundle, point.settings, where=where)
     # As validated: YAML reads 1e-3 as text, and a name should not depend on how it was written.
-    values = config.model_dump(mode="json")
-    settings = {name: _find(values, name) for name in (*bundle, *point.settings)}
+    values: Any = config.model_dump(mode="json")
+    settings: dict[str, Any] = {
+        name: functools.reduce(operator.getitem, name.split("."), values)
+        for name in (*bundle, *point.settings)
+    }
     base_name = _name(point.variant, {name: settings[name] for name in point.settings})
     layers = dict(settings)
     if spec.tokens is not None:
@@ -135,13 +139,6 @@ def make_trial(spec: SweepConfig, point: Point, seed: int, runs_folder: Path) ->
     layers |= {"name": name, "runs_folder": str(runs_folder), "seed": seed}
     config = build_config(spec.base_values, layers, where=where)
     return Trial(name, base_name or "base", config, settings, point.variant)
-
-
-def _find(values: Any, name: str) -> Any:
-    """The value of a setting by its dotted name."""
-    for part in name.split("."):
-        values = values[part]
-    return values
 
 
 def model_with(model: ModelConfig, settings: Mapping[str, Any]) -> ModelConfig:

@@ -24,7 +24,7 @@ class Duration:
     """The work of a run and the rate it is done at."""
 
     forward_flops: int
-    """Of one sequence, which fills the context."""
+    """Of one sequence."""
     batch_size: int
     num_steps: int
     peak_flops_per_second: float

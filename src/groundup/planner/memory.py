@@ -158,9 +158,8 @@ def step_memory(
     lora_rank: int | None = None,
     exact: bool | None = None,
 ) -> StepMemory:
-    """The memory of a step on one device.
+    """The memory of a step on one device, whose memory_bytes bound the chunks of logits.
 
-    memory_bytes: of the device; chunks of logits are smaller on a small one.
     ema: whether the optimizer keeps an average of the weights.
     checkpointing: blocks keep their input alone and are computed again in the backward pass.
     exact: the exact reduction; None: on a CPU.

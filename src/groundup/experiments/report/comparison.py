@@ -46,10 +46,7 @@ class Comparison:
     def data_names(self) -> dict[str | None, str]:
         """data 1, data 2, … by content id, in the order of the groups."""
         ids = dict.fromkeys(group.data_id for group in self.groups)
-        known = [one for one in ids if one is not None]
-        return {
-            one: "unknown data" if one is None else f"data {known.index(one) + 1}" for one in ids
-        }
+        return {one: f"data {number}" for number, one in enumerate(ids, start=1)}
 
     @property
     def results(self) -> Table:

@@ -101,7 +101,6 @@ def _facts(comparison: Comparison) -> dict[str, str]:
     flops = sum(run.cost["flops"] or 0 for run in runs)
     return {
         "Runs": f"{num_finished} of {len(runs)} finished",
-        "Settings compared": str(len(comparison.groups)),
         "Tokens": show_count(sum(run.cost["tokens"] or 0 for run in runs)),
         "Compute": show_flops(flops) if flops else UNKNOWN,
         "Time, all runs": format_duration(sum(run.cost["seconds"] or 0 for run in runs)),
