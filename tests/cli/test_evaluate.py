@@ -1,5 +1,6 @@
 """`groundup evaluate` on a run that was trained here."""
 
+import json
 import math
 import shutil
 from pathlib import Path
@@ -105,7 +106,8 @@ def test_a_run_of_a_mix_names_its_folders(
     assert found["mix"] == mix and found["shards"] == stories
     page = shell("evaluate", "mixed")
     assert f"trained on     {', '.join(mix)}" in page and stories in page
-    assert "trained on" not in shell("evaluate", "mixed", "--tasks", "agreement")
+    Path("pairs.jsonl").write_text('{"sentence_good": "a", "sentence_bad": "b"}')
+    assert "trained on" not in shell("evaluate", "mixed", "--tasks", "pairs.jsonl")
 
 
 def test_any_text_is_evaluated_as_documents(
@@ -130,10 +132,13 @@ def test_any_text_is_evaluated_as_documents(
 def test_tasks_are_one_table_and_one_object(shell: Any, tmp_path: Path) -> None:
     pair = '{"sentence_good": "They were glad.", "sentence_bad": "They was glad."}\n'
     (tmp_path / "pairs.jsonl").write_text(pair * 3)
-    words = ["evaluate", "small", "--tasks", "agreement", tmp_path / "pairs.jsonl"]
+    long = [{"context": "Anna saw " * n, "choices": ["a fox.", "it."]} for n in range(100, 300)]
+    lines = [json.dumps(one | {"answer": n % 2}) for n, one in enumerate(long)]
+    (tmp_path / "long.jsonl").write_text("\n".join(lines))
+    words = ["evaluate", "small", "--tasks", tmp_path / "long.jsonl", tmp_path / "pairs.jsonl"]
     found = shell.json(*words)
     assert set(found) == {"run", "step", "tasks"} and list(found["tasks"]) == [
-        "agreement",
+        "long",
         "pairs",
     ]
     who, pairs = found["tasks"].values()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from groundup.data.tasks import BUILT_IN, Question, read_tasks
+from groundup.data.tasks import Question, read_tasks
 from groundup.errors import DataError
 
 OURS = {"context": "The sky is", "choices": ["blue.", "loud.", "seven."], "answer": 0}
@@ -62,10 +62,10 @@ def test_tasks_are_called_like_their_files_or_by_path(tmp_path: Path) -> None:
     packed = tmp_path / "one" / "verbs.jsonl.gz"
     packed.write_bytes(gzip.compress(json.dumps(BLIMP).encode()))
     (tmp_path / "one" / "notes.txt").write_text("no task")
-    names = [str(tmp_path / "one"), str(tmp_path / "two" / "*.jsonl"), "agreement", "agreement"]
+    names = [str(tmp_path / "one"), str(tmp_path / "two" / "*.jsonl")]
     found = [task.name for task in read_tasks(names)]
     one, two = (str(tmp_path / folder / "same.jsonl") for folder in ("one", "two"))
-    assert found == ["agreement", one, "verbs", two]
+    assert found == [one, "verbs", two]
 
 
 @pytest.mark.parametrize(
@@ -101,22 +101,8 @@ def test_files_that_are_no_tasks_are_told(tmp_path: Path) -> None:
     empty = write(tmp_path / "empty.jsonl", "")
     with pytest.raises(DataError, match="has no questions"):
         read_tasks([empty])
-    with pytest.raises(DataError, match=r"did you mean agreement\?"):
-        read_tasks(["agreemnt"])
     with pytest.raises(DataError, match="does not exist"):
         read_tasks([str(tmp_path / "nowhere.jsonl")])
     (tmp_path / "empty.jsonl").rename(tmp_path / "empty.txt")
     with pytest.raises(DataError, match=r"has no \.jsonl files"):
         read_tasks([str(tmp_path)])
-
-
-def test_the_built_in_task_is_fair_and_the_same_each_time() -> None:
-    (task,) = read_tasks(list(BUILT_IN))
-    assert task == BUILT_IN[task.name]()
-    assert len(task.questions) == 200 == len(set(task.questions))
-    assert sum(question.answer for question in task.questions) == 100
-    for context, (one, other), _ in task.questions:
-        assert context and one != other
-    # Who always takes the singular, or always the plural, is right half of the time.
-    right = [question.choices[question.answer] for question in task.questions]
-    assert sum(bool(re.search(r"\b(?:was|is)\b", text)) for text in right) == 100

@@ -1,27 +1,57 @@
-"""Tasks by name: built-in ones, and JSON-lines files in formats that their fields tell apart.
+"""Multiple-choice tasks: questions out of JSON lines, in formats that their fields tell apart.
 
 {"context": …, "choices": […], "answer": i}                         ours; i counts from 0
 {"sentence_good": …, "sentence_bad": …}                             BLiMP
 {"ctx": …, "endings": […], "label": i}                              HellaSwag
+
+What a model makes of them is measured by `training.tasks`.
 """
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from groundup.data.tasks.agreement import agreement
-from groundup.data.tasks.question import Question, Task
-from groundup.errors import DataError, did_you_mean
+from groundup.errors import DataError
 from groundup.runtime import count_of
-from groundup.text_files import STDIN, Source, find_sources
+from groundup.text_files import Source, find_sources
 from groundup.text_files.records import read_objects
 
-BUILT_IN: dict[str, Callable[[], Task]] = {"agreement": agreement}
-"""What makes each of the tasks that need no file."""
-
 _MARK = re.compile(r"\[.*?\]")
+
+
+class Question(NamedTuple):
+    """A text and several ways to continue it."""
+
+    context: str
+    """May be empty: then the choices are whole texts."""
+    choices: tuple[str, ...]
+    answer: int
+    """The index of the right choice, from 0."""
+
+    def continuation(self, index: int) -> str:
+        """A choice as it follows the context: after a space, unless there is white space already.
+
+        A space also stands before a choice without context, as lm-evaluation-harness has it.
+        """
+        choice = self.choices[index]
+        has_space = self.context[-1:].isspace() or choice[:1].isspace()
+        return choice if has_space else f" {choice}"
+
+
+@dataclass(frozen=True)
+class Task:
+    """Questions that are measured together."""
+
+    name: str
+    questions: tuple[Question, ...]
+
+    @property
+    def chance(self) -> float:
+        """The accuracy of a guess."""
+        return sum(1 / len(question.choices) for question in self.questions) / len(self.questions)
 
 
 class _BadLine(Exception):
@@ -29,41 +59,20 @@ class _BadLine(Exception):
 
 
 def read_tasks(names: Sequence[str]) -> list[Task]:
-    """The tasks of these names, each once: built-in ones, files, folders or globs.
+    """The tasks of files, folders or globs.
 
     A task is called like its file without suffixes, or by its path where two files share a name.
     A mistake in a file is a DataError with file and line.
-
-    names: as typed. A file that is called like a built-in task is named with a folder: ./agreement.
     """
-    built_in = [name for name in dict.fromkeys(names) if name in BUILT_IN]
-    others = [name for name in names if name not in BUILT_IN]
-    files = dict.fromkeys(file for name in others for file in _task_files(name))
-    stems = [*built_in, *(Path(file).name.partition(".")[0] for file in files)]
-    tasks = [BUILT_IN[name]() for name in built_in]
-    for file, stem in zip(files, stems[len(built_in) :], strict=True):
-        name = stem if stems.count(stem) == 1 else str(file)
-        tasks.append(Task(name, tuple(_read_file(file))))
-    return tasks
-
-
-def _task_files(name: str) -> list[Source]:
-    if name == STDIN:
-        raise DataError("tasks cannot be read from standard input: name a file")
-    try:
-        files = find_sources([name])
-    except DataError as error:
-        if Path(name).exists() or Path(name).suffix or "/" in name:
-            raise
-        raise DataError(
-            f"task {name} is neither a file nor built in: {did_you_mean(name, BUILT_IN)}"
-        ) from error
-    if len(files) == 1 and not Path(name).is_dir():
-        return files
-    lines = [file for file in files if file.format == "json_lines"]
-    if not lines:
-        raise DataError(f"{name} has no .jsonl files; tasks are JSON lines")
-    return lines
+    found = find_sources(names) if names else []
+    files = [file for file in found if file.format == "json_lines" or file.path in names]
+    if names and not files:
+        raise DataError(f"{', '.join(names)} has no .jsonl files; tasks are JSON lines")
+    stems = [Path(file).name.partition(".")[0] for file in files]
+    return [
+        Task(stem if stems.count(stem) == 1 else str(file), tuple(_read_file(file)))
+        for file, stem in zip(files, stems, strict=True)
+    ]
 
 
 def _read_file(file: Source) -> list[Question]:
