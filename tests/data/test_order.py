@@ -111,22 +111,6 @@ def test_a_stream_can_be_resumed_anywhere(seed: int, first: int, taken: int, mor
     assert np.array_equal(whole, np.concatenate(parts))
 
 
-@pytest.mark.parametrize("world", [1, 2, 4])
-@given(
-    step=st.one_of(st.integers(0, 100), st.integers(0, 10**12)),
-    batch_size=st.sampled_from([4, 8, 20, 36]),
-    seed=seeds,
-)
-@settings(max_examples=30)
-def test_ranks_divide_one_stream(world: int, step: int, batch_size: int, seed: int) -> None:
-    order = ShuffledEpochs(5000, 16, seed)
-    parts = [batch_samples(step, batch_size, rank, world) for rank in range(world)]
-    joined = [order.starts(samples.start, len(samples)) for samples in parts]
-    assert np.array_equal(np.concatenate(joined), order.starts(step * batch_size, batch_size))
-    following = batch_samples(step + 1, batch_size, 0, world)
-    assert parts[-1].stop == following.start
-
-
 @given(st.integers(2, 2000), st.data(), seeds, st.integers(0, 10**9))
 def test_an_epoch_takes_every_window_once(
     num_ids: int, data: st.DataObject, seed: int, epoch: int

@@ -33,7 +33,7 @@ class Arguments(RunFlags, ReadingFlags):
     """Text to evaluate on: files, folders, globs or - for standard input."""
 
     tasks: tuple[str, ...] = ()
-    """Multiple-choice tasks: .jsonl files in our format, BLiMP's or HellaSwag's, folders of such."""
+    """Multiple-choice tasks: .jsonl files in our format, BLiMP's or HellaSwag's, or folders."""
 
     split: str = "validation"
     """The split of the shards to evaluate on."""

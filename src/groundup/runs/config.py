@@ -42,7 +42,7 @@ class DataConfig(Settings):
     GPUs."""
 
     verify: bool = True
-    """Hash every shard before the first step; without it only sizes and ids are compared."""
+    """Hash every shard before the first step; without it only sizes are compared."""
 
     @model_validator(mode="before")
     @classmethod

@@ -7,12 +7,10 @@ from groundup.text_files.documents import (
     END_OF_TEXT,
     STDIN,
     DocumentBatch,
-    Errors,
     FindCut,
     Part,
     Reading,
     Source,
-    UnreadableError,
 )
 from groundup.text_files.parts import cut_into_parts, cut_part, run_parts
 from groundup.text_files.reader import read, read_document_batches
@@ -22,12 +20,10 @@ __all__ = [
     "END_OF_TEXT",
     "STDIN",
     "DocumentBatch",
-    "Errors",
     "FindCut",
     "Part",
     "Reading",
     "Source",
-    "UnreadableError",
     "check_not_input",
     "cut_into_parts",
     "cut_part",

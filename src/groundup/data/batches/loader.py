@@ -72,8 +72,8 @@ class Batch:
 class BatchLoader:
     """Makes the batches of any step: `with loader.batches(first_step) as batches: …`.
 
-    `batch_size` counts the rows of a step over all ranks. `prefetch` batches are kept ready; 0
-    reads in the caller's thread, and gives the same batches.
+    `batch_size` counts rows over all ranks. `prefetch` batches are kept ready; with 0 the caller's
+    thread reads.
     """
 
     def __init__(

@@ -38,8 +38,8 @@ class SampleOrder(Protocol):
 class ShuffledEpochs:
     """Windows that lie end to end, each once an epoch, in an order that differs every epoch.
 
-    Every epoch puts its first window at another position, so that the cuts fall elsewhere and all
-    ids are seen in time. To make room for that, up to two windows of ids are left out of an epoch.
+    Every epoch begins at another position, so that all ids are seen in time; to make room for that,
+    up to two windows of ids are left out of an epoch.
     """
 
     def __init__(self, num_ids: int, context_length: int, seed: int) -> None:
@@ -142,9 +142,7 @@ def batch_samples(step: int, batch_size: int, rank: int = 0, world: int = 1) -> 
 def fixed_windows(
     num_ids: int, context_length: int, num_windows: int | None = None, seed: int = 0
 ) -> Starts:
-    """Starts, in ascending order, of distinct windows that lie end to end with gaps between.
-
-    The same arguments give the same windows for ever, so losses on them can be compared.
+    """Starts, in ascending order, of windows that do not overlap; the same ones for ever.
 
     num_windows: how many; with None, or more than there are, all that fit from the first id on.
     """

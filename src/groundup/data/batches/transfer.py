@@ -4,8 +4,6 @@ A sender takes a host buffer, fills it and sends it, in whatever thread; the rec
 tensor on its device, safe to use on its current stream. Buffers are used again where that helps.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -13,12 +11,8 @@ from torch import Tensor
 _NUM_BUFFERS = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A copy under way, and the event at its end where the device has such things."""
-
-    tensor: Tensor
-    arrived: torch.cuda.Event | None = None
+Sent = tuple[Tensor, torch.cuda.Event | None]
+"""A copy under way, and the event at its end where the device has such things."""
 
 
 class Transfer:
@@ -34,10 +28,10 @@ class Transfer:
 
     def send(self, filled: Tensor) -> Sent:
         """Begin to copy what `host_buffer` gave."""
-        return Sent(filled)
+        return filled, None
 
     def receive(self, sent: Sent) -> Tensor:
-        return sent.tensor.to(self.device)
+        return sent[0].to(self.device)
 
 
 class CudaTransfer(Transfer):
@@ -68,16 +62,17 @@ class CudaTransfer(Transfer):
             arrived.record(self._stream)
         self._copied[self._turn] = arrived
         self._turn = (self._turn + 1) % _NUM_BUFFERS
-        return Sent(tensor, arrived)
+        return tensor, arrived
 
     def receive(self, sent: Sent) -> Tensor:
         stream = torch.cuda.current_stream(self.device)
-        if sent.arrived is not None:
-            stream.wait_event(sent.arrived)
+        tensor, arrived = sent
+        if arrived is not None:
+            stream.wait_event(arrived)
         # The memory belongs to the copying stream; it must not be used again there while kernels
         # of this one still read it.
-        sent.tensor.record_stream(stream)
-        return sent.tensor
+        tensor.record_stream(stream)
+        return tensor
 
 
 def transfer_to(device: torch.device, shape: tuple[int, ...]) -> Transfer:

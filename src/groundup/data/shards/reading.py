@@ -84,11 +84,6 @@ class Shards:
             return np.empty(0, self.dtype)
         return self.read_windows(np.array([begin]), end - begin).reshape(-1)
 
-    def locate(self, position: int) -> tuple[ShardFile, int]:
-        """The file that holds the id at a position, and the id's position in it."""
-        number = int(np.searchsorted(self._begins, position, side="right")) - 1
-        return self.files[number], position - int(self._begins[number])
-
     def __getitem__(self, key: slice) -> npt.NDArray[Any]:
         begin, end, step = key.indices(self.num_ids)
         return self.read(begin, max(begin, end))[::step]
