@@ -118,14 +118,6 @@ def test_streams_of_one_model_do_not_disturb_each_other(run: Path) -> None:
     assert language_model.generate("Once", seed=2, **settings) == expected[1]
 
 
-def test_changed_weights_change_the_text(run: Path) -> None:
-    language_model = LanguageModel.load(run, 10)
-    before = language_model.generate("Once", max_tokens=20)
-    language_model.model.load_state_dict(new_model(20).state_dict())
-    expected = LanguageModel.load(run, 20).generate("Once", max_tokens=20)
-    assert language_model.generate("Once", max_tokens=20) == expected != before
-
-
 @pytest.mark.parametrize(
     ("settings", "noun"),
     [
@@ -210,13 +202,6 @@ def test_a_run_says_what_begins_and_ends_its_texts(
     assert (language_model.begin_id, language_model.stop_ids) == (begin_id, stop_ids)
     assert language_model.encode_prompt("") == [begin_id]
     assert language_model.request("a", GenerationSettings()).stop_ids == stop_ids
-
-
-def test_half_a_character_is_never_given_out() -> None:
-    euro = "€".encode()
-    language_model = LanguageModel(likes(*euro, 256), byte_tokenizer(END))
-    assert list(language_model.stream("?", temperature=0)) == ["€"]
-    assert list(language_model.stream("?", max_tokens=2, temperature=0)) == ["\ufffd"]
 
 
 def test_without_a_prompt_a_document_is_begun() -> None:

@@ -87,7 +87,13 @@ def test_logprobs_tell_of_each_token(client: openai.OpenAI, chat_model: Language
     assert bytes(byte for entry in entries for byte in entry.bytes) == expected
     assert expected.decode(errors="replace") == choice.message.content
     prompt = chat_prompt(chat_model.tokenizer, TALK)
-    body = {"model": "tiny", "prompt": prompt, "max_tokens": 25, "seed": 1, "logprobs": 3}
+    body: dict[str, Any] = {
+        "model": "tiny",
+        "prompt": prompt,
+        "max_tokens": 25,
+        "seed": 1,
+        "logprobs": 3,
+    }
     same: Any = client.completions.create(**body).choices[0].logprobs
     assert same.token_ids == ids and same.token_logprobs == [one.logprob for one in entries]
     for entry, top in zip(entries, same.top_ids, strict=True):

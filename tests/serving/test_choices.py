@@ -34,39 +34,27 @@ def cut(tokenizer: Tokenizer, ids: Sequence[int], stop: Sequence[str]) -> str:
     return text[: min((text.find(s) for s in stop if s in text), default=len(text))]
 
 
-@hypothesis.given(ids=IDS, stop=STOPS, wants_entries=st.booleans())
-def test_pieces_join_to_the_text_before_the_stop_string(
-    language_model: LanguageModel, ids: list[int], stop: list[str], wants_entries: bool
-) -> None:
-    tokenizer = language_model.tokenizer
-    writer, pieces = write(tokenizer, ids, stop, with_entries=wants_entries)
-    expected = cut(tokenizer, ids, stop)
-    assert "".join(piece.text for piece in pieces) == expected
-    if ids:
-        found = any(s in cut(tokenizer, ids, []) for s in stop)
-        assert writer.finish_reason == ("stop" if found else "length")
-        assert writer.num_tokens <= len(ids)
-
-
 @hypothesis.given(ids=IDS, stop=STOPS)
-def test_entries_are_the_tokens_of_the_text_with_their_places(
+def test_pieces_join_to_the_text_before_the_stop_string_and_entries_tell_their_places(
     language_model: LanguageModel, ids: list[int], stop: list[str]
 ) -> None:
     tokenizer = language_model.tokenizer
-    writer, pieces = write(tokenizer, ids, stop, with_entries=True)
-    entries = [piece.entry for piece in pieces if piece.entry is not None]
+    expected = cut(tokenizer, ids, stop)
+    for with_entries in (False, True):
+        writer, pieces = write(tokenizer, ids, stop, with_entries=with_entries)
+        assert "".join(piece.text for piece in pieces) == expected
+        if ids:
+            found = any(s in cut(tokenizer, ids, []) for s in stop)
+            assert writer.finish_reason == ("stop" if found else "length")
     # Half a character at the end is no token's.
-    if len(entries) < len(pieces):
+    if pieces and pieces[-1].entry is None:
         assert pieces.pop() == Piece("\ufffd")
-    assert len(entries) == len(pieces)
-    assert [entry.id for entry in entries] == ids[: len(entries)]
-    if writer.finish_reason == "length":
-        assert len(entries) == len(ids)
-    # Each piece stands where its entry says.
+    entries = [piece.entry for piece in pieces if piece.entry is not None]
+    assert [entry.id for entry in entries] == ids[: len(pieces)]
+    assert writer.finish_reason != "length" or len(entries) == len(ids) == writer.num_tokens
     place = 0
-    for piece in pieces:
-        assert piece.entry is not None
-        assert piece.entry.begin <= place <= piece.entry.end
+    for piece, entry in zip(pieces, entries, strict=True):
+        assert entry.begin <= place <= entry.end
         place += len(piece.text)
 
 

@@ -178,7 +178,8 @@ def test_runs(browser: Any, page: Any) -> None:
     browser.wait(lambda: curve(browser, odd) == [*range(1, 11), 13])
 
     # Two runs share the plots; names are only ever text.
-    other = make_run(page, "other", **{"optimizer.learning_rate": 0.5})
+    changes: Any = {"optimizer.learning_rate": 0.5}
+    other = make_run(page, "other", **changes)
     query = urlencode([("run", odd), ("run", "other")])
     browser.open(f"{page.url}/runs?{query}")
     browser.wait(lambda: curve(browser, odd) and curve(browser, "other"))

@@ -75,7 +75,8 @@ def names(client: Client) -> list[str]:
 
 
 def test_the_list_tells_the_newest_metrics(client: Client, runs_folder: Path) -> None:
-    folder = make_run(runs_folder, **{"samples.prompts": ["Once", "A cat"]})
+    changes: Any = {"samples.prompts": ["Once", "A cat"]}
+    folder = make_run(runs_folder, **changes)
     add_line(folder, 1, loss=5.0)
     add_line(folder, 2, loss=4.0, validation_loss=4.5, samples=[" upon", " sat"])
     add_line(folder, 3, loss=3.0)

@@ -17,7 +17,7 @@ from torch.nn import functional
 from groundup.generation.decoder import AllowedIds, Decoder, Row
 from groundup.generation.request import NO_ID, Sampler
 from groundup.generation.sampling import sample, uniforms
-from groundup.nn import KVCache, RMSNorm, SwiGLU, TransformerBlock
+from groundup.nn import RMSNorm, SwiGLU, TransformerBlock
 from groundup.nn.feed_forward import ACTIVATIONS
 
 if TYPE_CHECKING:
@@ -42,7 +42,21 @@ class TorchDecoder(Decoder):
         self.model = model
         gaps = self.allowed.gaps
         self._gaps = torch.tensor(gaps, device=self.device) if gaps else None
-        self.packed = _PackedModel(model, self.cache) if is_packed else None
+        self.packed: list[_PackedLayer] | None = None
+        if is_packed:
+            caches = zip(self.cache.keys, self.cache.values, strict=True)
+            self.packed = [
+                _PackedLayer(cast(TransformerBlock, block), *cache)
+                for block, cache in zip(model.blocks, caches, strict=True)
+            ]
+            num_heads, length = self.cache.keys.shape[2:4]
+            starts = torch.arange(max_rows * num_heads, device=self.device)
+            self._starts = starts.view(-1, num_heads) * length
+            self._positions = torch.arange(length, device=self.device)
+            rope = self.packed[0].attention.rope if self.packed else None
+            # For each position its rotation as complex numbers, (positions, 1, d_head / 2).
+            self._rotations = None if rope is None else torch.complex(rope.cos, rope.sin)[:, None]
+            self._final_norm = _fast_norm(model.final_norm)
         self._rows: Sequence[Row] = ()
         # Rows of equal samplers are sampled together.
         self._groups: dict[Sampler, list[int]] = {}
@@ -111,7 +125,7 @@ class TorchDecoder(Decoder):
         """
         with _full_precision(self.device):
             if self.packed is not None:
-                hidden = self.packed.hidden(ids, positions)
+                hidden = self._packed_hidden(ids, positions)
             else:
                 cache = self.cache.rows(0, len(ids)).up_to(int(positions.max()) + 1)
                 places = positions.to(self.device)[:, None]
@@ -121,6 +135,23 @@ class TorchDecoder(Decoder):
             logits = logits[..., : self.allowed.end]
         logits = logits.float()
         return logits if self._gaps is None else logits.index_fill(-1, self._gaps, -torch.inf)
+
+    def _packed_hidden(self, ids: Int[Tensor, " n"], positions: Int[Tensor, " n"]) -> Tensor:
+        """What the output layer sees."""
+        span = int(positions.max()) + 1
+        needs_mask = int(positions.min()) + 1 < span
+        ids, positions = ids.to(self.device), positions.to(self.device)
+        where = (self._starts[: len(ids)] + positions[:, None]).flatten()
+        rotation = None if self._rotations is None else self._rotations[positions]
+        x = self.model.embed(ids)
+        mask = None
+        if needs_mask:
+            is_hidden = self._positions[:span] > positions[:, None, None, None]
+            mask = x.new_zeros(is_hidden.shape).masked_fill_(is_hidden, -torch.inf)
+        step = _Step(where, rotation, span, mask, self.model.extra(x))
+        for layer in self.packed or ():
+            x = layer.advance(x, step)
+        return self._final_norm(x)
 
 
 class _Step(NamedTuple):
@@ -135,47 +166,12 @@ class _Step(NamedTuple):
     extra: Tensor | None
 
 
-class _PackedModel:
-    """The fast twin: one new token a row through all layers."""
-
-    def __init__(self, model: TransformerLM, cache: KVCache) -> None:
-        self._model = model
-        self._device = cache.keys.device
-        self._layers = [
-            _PackedLayer(cast(TransformerBlock, block), keys, values)
-            for block, keys, values in zip(model.blocks, cache.keys, cache.values, strict=True)
-        ]
-        num_heads = cache.keys.shape[2]
-        self._starts = torch.arange(cache.num_rows * num_heads, device=self._device)
-        self._starts = self._starts.view(-1, num_heads) * cache.max_seq_len
-        self._positions = torch.arange(cache.max_seq_len, device=self._device)
-        self._rotations = _rotations(model)
-        self._final_norm = _fast_norm(model.final_norm)
-
-    def hidden(self, ids: Int[Tensor, " n"], positions: Int[Tensor, " n"]) -> Tensor:
-        """What the output layer sees."""
-        span = int(positions.max()) + 1
-        needs_mask = int(positions.min()) + 1 < span
-        ids, positions = ids.to(self._device), positions.to(self._device)
-        where = (self._starts[: len(ids)] + positions[:, None]).flatten()
-        rotation = None if self._rotations is None else self._rotations[positions]
-        x = self._model.embed(ids)
-        mask = None
-        if needs_mask:
-            is_hidden = self._positions[:span] > positions[:, None, None, None]
-            mask = x.new_zeros(is_hidden.shape).masked_fill_(is_hidden, -torch.inf)
-        step = _Step(where, rotation, span, mask, self._model.extra(x))
-        for layer in self._layers:
-            x = layer.advance(x, step)
-        return self._final_norm(x)
-
-
 class _PackedLayer:
     """One block and its part of the cache."""
 
     def __init__(self, block: TransformerBlock, keys: Tensor, values: Tensor) -> None:
         attention, feed_forward = block.attention, block.feed_forward
-        self._attention = attention
+        self.attention = attention
         self._is_post = block.norm == "post"
         # Without norms a block has no such modules.
         self._attention_norm = _fast_norm(getattr(block, "attention_norm", None))
@@ -204,7 +200,7 @@ class _PackedLayer:
         return torch.addmm(x, self._feed(self._feed_forward_norm(x)), self._down)
 
     def _attend(self, x: Tensor, step: _Step) -> Tensor:
-        a = self._attention
+        a = self.attention
         n, num_rotated = len(x), a.num_heads + a.num_kv_heads
         packed = torch.mm(x, self._in).view(n, -1, a.d_head)
         rotated = packed[:, :num_rotated]
@@ -252,12 +248,6 @@ class _FastNorm:
 
 def _fast_norm(norm: nn.Module | None) -> Callable[[Tensor], Tensor]:
     return _FastNorm(norm) if isinstance(norm, RMSNorm) else nn.Identity()
-
-
-def _rotations(model: TransformerLM) -> Tensor | None:
-    """For each position its rotation as complex numbers, (positions, 1, d_head / 2)."""
-    rope = cast(TransformerBlock, model.blocks[0]).attention.rope if len(model.blocks) else None
-    return None if rope is None else torch.complex(rope.cos, rope.sin)[:, None]
 
 
 def _full_precision(device: torch.device) -> torch.autocast:

@@ -82,9 +82,6 @@ def answer_http_exception(request: Request, error: Exception) -> JSONResponse:
     path, message = request.url.path, str(error.detail)
     if error.status_code == 404:
         message = f"{excerpt(path)} does not exist here"
-        if path.startswith("/v1/"):
-            known = {getattr(route, "path", "") for route in request.app.routes}
-            message += f": this server has {', '.join(sorted(p for p in known if '/v1/' in p))}"
     if error.status_code == 405:
         message = f"{excerpt(path)} does not take {excerpt(request.method)}"
     return ApiError(error.status_code, message, headers=error.headers).response()
