@@ -6,6 +6,7 @@ sample corpus and a vocabulary learned from it.
 
 from __future__ import annotations
 
+import base64
 import json
 import lzma
 import shutil
@@ -114,7 +115,9 @@ class Corpora:
         else:
             ranks = self._folder / "sample.tiktoken"
             tokenizer = _train_on_samples(self._whole("stories"))
-            tokenizer.save(ranks, "tiktoken")
+            tokens = tokenizer.definition.ordinary_tokens().items()
+            lines = [base64.b64encode(token) + f" {id}\n".encode() for id, token in tokens]
+            ranks.write_bytes(b"".join(lines))
             pattern = "gpt2"
         special = dict(tokenizer.special_tokens)
         if num_special_tokens:

@@ -69,23 +69,3 @@ def test_a_ratio_is_the_quotient_of_the_two_medians_shown(
     assert line_of(page) == f"| encode, cold | **123 {unit}** | rival 61.7 {unit} ({ratio}) |"
     assert "2026-01-02, 2 cores of A CPU, 16 GiB" in page and "rival 1.0" in page
     assert "encode, cold" not in tool.render_page([result(headline=False)])
-
-
-def test_a_rival_with_another_output_shows_no_number_and_one_with_less_text_says_so(
-    tool: types.ModuleType,
-) -> None:
-    tools = {
-        "groundup": {"median": 99.0, "mfu": 0.5134},
-        "rival": {"median": 900.0, "agrees": False},
-        "broken": {"error": "it fell over"},
-        "slow": {"median": 1.0, "agrees": True, "note": "on the first 1 MB", "bandwidth": 0.0712},
-        "near": {"median": 66.0, "agrees": True},
-    }
-    changed = result(tools=tools, valid=False)
-    line = line_of(tool.render_page([changed]))
-    assert "encode, cold (outputs differ)" in line and "900" not in line
-    assert "99.0 MB/s, 51.3% MFU" in line and "rival gives another result, broken fails" in line
-    assert "slow 1.00 MB/s, 7.1% of bandwidth (99.0x, on the first 1 MB)" in line
-    tool.HIGHLIGHTS = [("file", "array.cold", "Encode")]
-    table = tool.render_highlights([{**changed, "file": "file"}])
-    assert "| Encode | **99.0 MB/s, 51.3% MFU** | 66.0 MB/s, near | 1.50x |" in table

@@ -12,7 +12,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import yaml
 
 from groundup.cli.verbs import GROUPS, VERBS, module_of
 
@@ -96,13 +95,6 @@ def test_continuous_integration_runs_the_readmes_test_command() -> None:
     assert "make test" in script.read_text(encoding="utf-8")
 
 
-def test_the_guide_to_experiments_shows_the_sweep_that_it_runs() -> None:
-    page = REPOSITORY / "docs" / "guides" / "experiments.md"
-    file = next(words[2] for words in commands(page) if words[:2] == ["groundup", "sweep"])
-    shown = yaml.safe_load(blocks(page, "yaml")[0])
-    assert shown == yaml.safe_load((REPOSITORY / file).read_text("utf-8"))
-
-
 def test_the_python_of_the_guide_to_the_tokenizer_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,10 +157,6 @@ def test_links_between_documents_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page_name(page)} links to {target}"
-
-
-def test_a_visitor_finishes_the_readme() -> None:
-    assert len((REPOSITORY / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 
 def test_the_architecture_page_shows_the_table_of_the_layering_test() -> None:

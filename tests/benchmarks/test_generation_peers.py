@@ -1,7 +1,6 @@
 """What generation is measured against gives our ids, and samples what top-p allows."""
 
 import types
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,28 +58,3 @@ def test_greedy_ids_are_those_of_our_model_however_often_it_is_asked(
         num_new_ids = 14 - shape[1]
         expected = likeliest_ids(ours, prompts, num_new_ids)
         assert torch.equal(write(prompts, num_new_ids), expected)
-
-
-def test_a_step_is_one_graph_of_tensors_that_stay_where_they_are(
-    peers: types.ModuleType, ours: TransformerLM, plain: Any
-) -> None:
-    from torch._dynamo.utils import get_static_address_type
-
-    static = peers.StaticLM(plain, CONFIG, (2, 16), None)
-    is_static: list[bool] = []
-
-    def look(graph: Any, inputs: list[Tensor]) -> Callable[..., Any]:
-        is_static.extend(get_static_address_type(one) is not None for one in inputs)
-        return graph
-
-    addresses = {name: one.data_ptr() for name, one in static.named_buffers()}
-    prompts = torch.tensor([[3, 1, 4], [1, 5, 9]])
-    step = torch.compile(static.step, fullgraph=True, backend=look)
-    with torch.no_grad():
-        static.prefill(prompts)
-        for _ in range(6):
-            step()
-    # Weights, ids, position, mask, tables and two caches a block: without them a step copies.
-    assert is_static == [True] * (len(list(plain.parameters())) + 5 + 2 * CONFIG.num_layers)
-    assert {name: one.data_ptr() for name, one in static.named_buffers()} == addresses
-    assert torch.equal(static.ids[:, 3:10], likeliest_ids(ours, prompts, 7))

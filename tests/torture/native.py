@@ -21,10 +21,8 @@ from groundup.tokenizer.definition import TokenizerDefinition
 from groundup.tokenizer.patterns import CL100K, GPT2, LLAMA3, O200K, QWEN2
 from groundup.tokenizer.reference import (
     decode_reference,
-    encode_reference,
     train_bpe_reference,
 )
-from groundup.tokenizer.training import train_tokenizer
 
 PATTERNS = (GPT2, CL100K, LLAMA3, O200K, QWEN2)
 PIECES = (
@@ -89,26 +87,6 @@ def _tokenizer(number: int) -> Tokenizer:
     )
 
 
-def _encode(case: Case) -> None:
-    rng = case.random
-    tokenizer, text = _tokenizer(rng.randrange(40)), make_text(rng)
-    expected = encode_reference(tokenizer.definition, text)
-    cuts = sorted(rng.randrange(len(text) + 1) for _ in range(4))
-    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    ids, offsets = tokenizer.encode_batch([text, "", text], rng.choice((1, 2, 3)))
-    found = {
-        "encode": tokenizer.encode(text),
-        "encode_to_numpy": tokenizer.encode_to_numpy(text).tolist(),
-        "encode_iterable": list(tokenizer.encode_iterable(pieces)),
-        "encode_batch": ids[offsets[2] :].tolist(),
-    }
-    for name, given in found.items():
-        if given != expected:
-            raise Lost(f"{name} differs from the reference for {text!r:.200}")
-    if tokenizer.decode(expected) != text:
-        raise Lost(f"decode does not give {text!r:.200} back")
-
-
 def _encode_bytes(case: Case) -> None:
     rng = case.random
     encoder, data = _tokenizer(rng.randrange(40))._encoder, make_bytes(rng)
@@ -154,15 +132,6 @@ def _make_encoder(case: Case) -> None:
         ids = _call(encoder.encode, make_text(rng))
         if ids is not None:
             encoder.decode_bytes(ids)
-
-
-def _train(case: Case) -> None:
-    rng = case.random
-    text, size = make_text(rng), 256 + rng.randrange(30)
-    pattern = rng.choice(PATTERNS)
-    tokenizer, _ = train_tokenizer([text.encode()], size, [], pattern=pattern)
-    if (tokenizer.vocab, list(tokenizer.merges)) != train_bpe_reference(text, size, [], pattern):
-        raise Lost(f"training differs from the reference for {text!r:.300}")
 
 
 def _split(case: Case) -> None:
@@ -229,11 +198,9 @@ def _call(function: Callable[..., Any], *arguments: object) -> Any:
 
 
 TARGETS: dict[str, Callable[[Case], None]] = {
-    "encode": _encode,
     "encode bytes": _encode_bytes,
     "decode": _decode,
     "make an encoder": _make_encoder,
-    "train": _train,
     "split": _split,
     "rows of floats": _rows,
 }

@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import time
@@ -70,6 +71,7 @@ OF_THE_MOMENT = {"log.txt", "environment.json", "outcome.json", "state.json", "t
 def make_artefacts(made: Path) -> None:
     """One of each, tiny; once for all processes that work in the same folder."""
     (made / "foreign").mkdir(parents=True, exist_ok=True)
+    shutil.copy(Path(__file__).parent / "corpus" / "ranks.tiktoken", made / "foreign")
     data = {"shards": str(made / "shards"), "tokenizer": str(made / "tokenizer.json")}
     variants = {"short": {"num_steps": 4}, "long": {"num_steps": 40}}
     sweep = {"name": "small", "base": str(made / "run.yaml"), "variants": variants}
@@ -83,7 +85,6 @@ def make_artefacts(made: Path) -> None:
             TRAIN_TOKENIZER + "300 --out tokenizer.json",
             CONVERT + "huggingface foreign/huggingface.json",
             CONVERT + "gpt2 foreign/vocab.json",
-            CONVERT + "tiktoken foreign/ranks.tiktoken",
             PREPARE + "shards",
             TRAIN + "whole",
             EXPORT + "huggingface export",

@@ -31,14 +31,7 @@ class LostRankError(GroundupError):
 
 
 class _FailedRankError(GroundupError):
-    """Another rank raised an error and said so."""
-
-
-@dataclass(frozen=True)
-class _Failure:
-    """What a rank tells the others in place of a value."""
-
-    text: str
+    """Another rank raised an error, and sent this in place of a value."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +62,9 @@ class World:
         values: list[Any] = [None] * self.size
         with lost_ranks_named():
             distributed.all_gather_object(values, value, group=self.host_group)
-        if not isinstance(value, _Failure):
-            for rank, other in enumerate(values):
-                if isinstance(other, _Failure):
-                    raise _FailedRankError(f"rank {rank}: {other.text}")
+        for rank, other in enumerate(values):
+            if isinstance(other, _FailedRankError) and not isinstance(value, _FailedRankError):
+                raise _FailedRankError(f"rank {rank}: {other}")
         return values
 
     def from_first(self, value: Any) -> Any:
@@ -112,7 +104,7 @@ class World:
             raise
         except Exception as error:
             with contextlib.suppress(LostRankError):
-                self.gather(_Failure(str(error) or type(error).__name__))
+                self.gather(_FailedRankError(str(error) or type(error).__name__))
             raise
         self.gather(None)
 

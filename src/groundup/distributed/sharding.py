@@ -34,14 +34,10 @@ def recompute_blocks(model: TransformerLM) -> None:
     backward. Call it before any compilation; names stay."""
 
     # Not functools.partial, which torch.compile does not look into.
-    def recomputing(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def compute(*inputs: Any, **options: Any) -> Tensor:
-            output: Tensor = checkpoint(
-                forward, *inputs, use_reentrant=False, preserve_rng_state=False, **options
-            )
-            return output
-
-        return compute
+    def recomputing(forward: Callable[..., Tensor]) -> Callable[..., Any]:
+        return lambda *inputs, **options: checkpoint(
+            forward, *inputs, use_reentrant=False, preserve_rng_state=False, **options
+        )
 
     for block in model.blocks:
         block.forward = recomputing(block.forward)
@@ -141,10 +137,8 @@ class LocalParameters(nn.Module):
 
 
 class ShardedReduction:
-    """Leaves each rank its rows of the summed gradients, in `parameters`.
-
-    Each micro-batch is summed at once: whole gradients of all blocks are never in memory.
-    """
+    """Leaves each rank its rows of the summed gradients, in `parameters`: of each micro-batch at
+    once, so that whole gradients of all blocks are never in memory."""
 
     def __init__(self, model: TransformerLM, world: World, mesh: DeviceMesh) -> None:
         self.world = world

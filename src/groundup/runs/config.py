@@ -315,27 +315,17 @@ class RunConfig(Settings):
         return self
 
 
-# Each has a twin that is a fraction of the run: warmup_steps and warmup_fraction.
-COUNTED_IN_STEPS = (
-    "schedule.warmup_steps",
-    "schedule.decay_steps",
-    "evaluation.every_steps",
-    "checkpoints.every_steps",
-    "logging.every_steps",
-    "samples.every_steps",
-)
-
-
 def in_fractions(config: RunConfig, chosen: Collection[str] = ()) -> dict[str, Any]:
     """The settings counted in steps, by dotted name, as fractions of num_steps, so that they suit a
     run of any length; those `chosen` by a person stay as they are."""
     values: dict[str, Any] = {}
-    for name in COUNTED_IN_STEPS:
-        section, _, setting = name.partition(".")
-        steps = getattr(getattr(config, section), setting)
-        if steps is not None and config.num_steps is not None and name not in chosen:
-            values[name] = None
-            values[name.replace("_steps", "_fraction")] = min(1.0, steps / config.num_steps)
+    for section, settings in config:
+        for name in type(settings).model_fields if isinstance(settings, Settings) else ():
+            steps, twin = getattr(settings, name), name.replace("_steps", "_fraction")
+            is_counted = name != twin and twin in type(settings).model_fields and steps is not None
+            if is_counted and config.num_steps is not None and f"{section}.{name}" not in chosen:
+                values[f"{section}.{name}"] = None
+                values[f"{section}.{twin}"] = min(1.0, steps / config.num_steps)
     return values
 
 
