@@ -46,12 +46,10 @@ def test_the_quantile_is_students(degrees: int, quantile: float) -> None:
 
 
 def test_an_interval_is_mean_and_t_standard_errors() -> None:
-    interval = confidence_interval([1.0, 2.0, 3.0, math.inf])
-    assert interval is not None and interval.mean == 2.0
+    interval, once = confidence_interval([1.0, 2.0, 3.0, math.inf]), confidence_interval([3.0])
+    assert interval is not None and once is not None and interval.mean == 2.0
     assert interval.half_width == pytest.approx(4.30265 / math.sqrt(3), rel=1e-5)
-    once = confidence_interval([3.0, math.nan])
-    assert once is not None and once.half_width is None
-    assert not once.is_apart_from(interval) and not interval.is_apart_from(once)
+    assert once.half_width is None and not once.is_apart_from(interval)
     assert confidence_interval([math.inf]) is None
 
 
@@ -103,6 +101,10 @@ def test_a_folder_that_has_just_begun_is_a_run_without_metrics(tmp_path: Path) -
     (tmp_path / "new" / "environment.json").write_text("{")
     run = find_runs([tmp_path]).runs[0]
     assert run.outcome.state == "empty" and len(run.notes) == 3
+    # Settings of another version are kept, without a cost.
+    (tmp_path / "new" / "config.yaml").write_text("model: {d_model: 8, shape: round}\nseed: 3\n")
+    run = read_run(tmp_path / "new")
+    assert run.settings == {"model.d_model": 8, "model.shape": "round", "seed": 3}
     assert run.cost["num_parameters"] is None
 
 
@@ -163,16 +165,6 @@ def test_divergence_is_described_by_the_last_metrics(
     assert re.search(reason, describe_divergence(metrics))
 
 
-def test_settings_of_another_version_are_shown_without_a_plan(
-    tmp_path: Path, write_run: WriteRun
-) -> None:
-    folder = write_run(tmp_path / "one", [3.0])
-    (folder / "config.yaml").write_text("model: {d_model: 8, shape: round}\nseed: 3\n")
-    run = read_run(folder)
-    assert run.settings == {"model.d_model": 8, "model.shape": "round", "seed": 3}
-    assert run.cost["num_parameters"] is None
-
-
 def test_runs_that_differ_by_their_seed_are_one_group(tmp_path: Path, write_run: WriteRun) -> None:
     groups = groups_of(
         *(
@@ -199,9 +191,7 @@ def test_repetitions_of_a_point_are_one_group_however_many_steps_each_had(
     ]
     folders.append(write_run(tmp_path / "other" / "a=1+seed=0", [3.0], seed=0))
     assert [len(group.runs) for group in groups_of(*folders)] == [2, 1]
-
-
-def test_a_copy_of_a_run_makes_nothing_more_certain(tmp_path: Path, write_run: WriteRun) -> None:
+    # A copy of a run makes nothing more certain.
     (group,) = groups_of(*(write_run(tmp_path / name, [3.0], seed=4) for name in ("one", "copy")))
     assert group.best is not None and group.best.half_width is None
 
@@ -281,18 +271,14 @@ def test_a_sweep_is_read_with_what_it_noted(tmp_path: Path, write_run: WriteRun)
     assert len(damaged.runs) == 2 and len(damaged.notes) == 2
 
 
-def test_a_lone_metrics_file_is_a_run(tmp_path: Path, write_run: WriteRun) -> None:
-    folder = write_run(tmp_path / "one", [3.0, 2.0])
-    file = (folder / "metrics.jsonl").rename(tmp_path / "kept.jsonl")
-    run = find_runs([file]).runs[0]
-    assert (run.name, run.metrics.num_lines, run.outcome.state) == ("kept", 2, "finished")
-
-
 def test_runs_are_read_once_and_told_apart_by_name(tmp_path: Path, write_run: WriteRun) -> None:
     one = write_run(tmp_path / "a" / "runs" / "same", [3.0])
     other = write_run(tmp_path / "b" / "runs" / "same", [3.0])
     third = write_run(tmp_path / "c" / "b" / "runs" / "same", [3.0])
     found = find_runs([one, other, one, third, tmp_path / "a"])
     assert [run.name for run in found.runs] == ["a/same", "b/same", "b/same (2)"]
+    # A lone metrics file is a run too.
+    file = (one / "metrics.jsonl").rename(tmp_path / "kept.jsonl")
+    assert [run.name for run in find_runs([file]).runs] == ["kept"]
     with pytest.raises(ConfigError, match="holds no run"):
         find_runs([tmp_path / "nothing"])

@@ -117,13 +117,11 @@ def test_a_failure_stops_no_other_trial_and_is_tried_again(
     make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
     spec = make_spec(grid={"z_loss": [13, 0]})
-    outcome = run(spec, tmp_path, metrics_only)
-    assert outcome.records["z_loss=13+seed=0"].status == "failed"
-    assert outcome.records["z_loss=13+seed=0"].reason == "13 brings bad luck"
-    assert outcome.records["z_loss=0+seed=0"].status == "finished"
+    records = run(spec, tmp_path, metrics_only).records.values()
+    assert [record.status for record in records] == ["failed", "finished"]
     (tmp_path / "small" / "runs" / "mended").mkdir()
-    outcome = run(spec, tmp_path, metrics_only)
-    assert {record.status for record in outcome.records.values()} == {"finished"}
+    records = run(spec, tmp_path, metrics_only).records.values()
+    assert {record.status for record in records} == {"finished"}
 
 
 def test_trials_run_together_on_as_many_slots_as_told(
@@ -170,30 +168,28 @@ def test_what_would_give_trials_another_meaning_is_refused_and_named(
     assert len(run(grown, tmp_path, metrics_only).records) == 2
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ({"grid": {"batch_size": [4]}}, {"grid": {"evaluation.batch_size": [4]}}),
-        ({"variants": {"a": {RATE: 0.01}}}, {"variants": {"a": {RATE: 0.05}}}),
-        ({"variants": {"a": {}}}, {"variants": {"a": {RATE: 0.05}}, "seeds": [1]}),
-    ],
-    ids=str,
-)
 def test_other_settings_of_the_same_name_are_not_finished(
-    make_spec: Any, metrics_only: Command, tmp_path: Path, before: Any, after: Any
+    make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
-    run(make_spec(**before), tmp_path, metrics_only)
+    run(make_spec(grid={"batch_size": [4]}), tmp_path, metrics_only)
+    run(make_spec(variants={"a": {RATE: 0.01}}), tmp_path, metrics_only)
     # The folder knows variants of the last start alone.
     run(make_spec(variants={"b": {}}), tmp_path, metrics_only)
-    with pytest.raises(ConfigError, match="had other settings"):
-        run(make_spec(**after), tmp_path, metrics_only)
+    for after in (
+        {"grid": {"evaluation.batch_size": [4]}},
+        {"variants": {"a": {RATE: 0.05}}},
+        {"variants": {"a": {}}, "seeds": [1]},
+    ):
+        with pytest.raises(ConfigError, match="had other settings"):
+            run(make_spec(**after), tmp_path, metrics_only)
 
 
 def test_what_has_begun_keeps_its_base_and_what_failed_does_not(
     make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
     spec = make_spec(settings={"z_loss": 13})
-    assert run(spec, tmp_path, metrics_only).records["seed=0"].status == "failed"
+    failed = run(spec, tmp_path, metrics_only).records["seed=0"]
+    assert (failed.status, failed.reason) == ("failed", "13 brings bad luck")
     begun = tmp_path / "small" / "runs" / "seed=0" / "config.yaml"
     begun.touch()
     mended = make_spec(settings={"z_loss": 0})
@@ -267,19 +263,14 @@ def test_points_are_ranked_by_their_mean_and_unsound_ones_come_last() -> None:
     assert results[3].loss is None
 
 
-@pytest.mark.parametrize(
-    ("metrics", "loss"),
-    [
-        ({"best_validation_loss": 2.0, "loss": 1.0}, 2.0),
+def test_a_run_is_ranked_by_its_lowest_validation_loss_or_its_training_loss() -> None:
+    for metrics, loss in (
+        ({"best_validation_loss": 2.0, "loss_at_end": 1.5, "loss": 1.0}, 2.0),
         ({"loss": 2.0, "loss_at_end": 2.5}, 2.5),
         ({"loss": 3.0}, 3.0),
         ({}, None),
-    ],
-)
-def test_a_run_is_ranked_by_its_lowest_validation_loss_or_its_training_loss(
-    metrics: dict[str, Any], loss: float | None
-) -> None:
-    assert TrialRecord("a", "a", "finished", 0, **metrics).ranking_loss == loss
+    ):
+        assert TrialRecord("a", "a", "finished", 0, **metrics).ranking_loss == loss
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_the_base_is_found_beside_the_sweep_and_kept_whole(tmp_path: Path) -> No
     assert base_config(resolve(spec)) == base
 
 
-def test_a_grid_takes_every_combination_with_every_seed(make_spec: Any) -> None:
+def test_a_grid_takes_every_combination_with_every_seed_and_variant(make_spec: Any) -> None:
     spec = make_spec(grid={RATE: ["1e-3", 0.01], "model.qk_norm": [False, True]}, seeds=[0, 7])
     names = names_of(spec)
     assert len(set(names)) == 8 and all(re.match(NAME_PATTERN, name) for name in names)
@@ -103,18 +103,14 @@ def test_a_grid_takes_every_combination_with_every_seed(make_spec: Any) -> None:
         "learning_rate=0.001+qk_norm=False+seed=0",
         "learning_rate=0.001+qk_norm=False+seed=7",
     ]
-
-
-def test_variants_go_with_every_point(make_spec: Any) -> None:
-    spec = make_spec(
-        variants={"small": {}, "large": {"model.d_model": 32, "model.num_layers": 2}},
-        grid={RATE: [0.1]},
+    spec = make_spec(variants={"small": {}, "large": {"model.d_model": 32}}, grid={RATE: [0.1]})
+    small, large = plan_trials(spec, Path("sweeps/small"))
+    assert (small.name, large.name) == (
+        "small+learning_rate=0.1+seed=0",
+        "large+learning_rate=0.1+seed=0",
     )
-    trials = plan_trials(spec, Path("sweeps/small"))
-    names = [trial.name for trial in trials]
-    assert names == ["small+learning_rate=0.1+seed=0", "large+learning_rate=0.1+seed=0"]
-    assert trials[1].config.model.d_model == 32
-    assert trials[1].settings == {"model.d_model": 32, "model.num_layers": 2, RATE: 0.1}
+    assert large.config.model.d_model == 32
+    assert large.settings == {"model.d_model": 32, RATE: 0.1}
 
 
 def test_whole_numbers_stay_inside_their_range_and_close_ends_have_more_digits(
