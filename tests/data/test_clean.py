@@ -128,12 +128,12 @@ def test_what_is_left_out_is_counted_by_reason(tmp_path: Path) -> None:
     }
     summary, kept = run(tmp_path, [*GOOD, *bad.values()], max_characters=1000)
     assert kept == GOOD
-    assert {name: one.num_documents for name, one in summary.removed.items()} == dict.fromkeys(
-        bad, 1
-    )
-    assert summary.num_documents == len(GOOD) + len(bad) and summary.kept_documents == len(GOOD)
-    assert summary.removed["short"].example == "too short"
-    assert summary.kept_bytes == sum(map(len, GOOD))
+    counts = {name: one.num_documents for name, one in summary.counts.items()}
+    expected = {"read": len(GOOD) + len(bad), **dict.fromkeys(bad, 1), "kept": len(GOOD)}
+    assert counts == expected
+    assert summary.counts["short"].example == "too short"
+    assert summary.counts["kept"].num_bytes == sum(map(len, GOOD))
+    assert summary.counts["long"].num_bytes == len(bad["long"])
 
 
 def test_threads_and_parts_do_not_change_the_result(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_text_that_leaks_into_validation_is_counted(tmp_path: Path) -> None:
 def test_counting_alone_writes_nothing(tmp_path: Path) -> None:
     source = tmp_path / "in.txt"
     source.write_text(END_OF_TEXT.join(GOOD))
-    assert clean([source], None).kept_documents == len(GOOD)
+    assert clean([source], None).counts["kept"].num_documents == len(GOOD)
     assert list(tmp_path.iterdir()) == [source]
 
 

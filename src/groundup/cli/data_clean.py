@@ -40,23 +40,20 @@ def run(arguments: Arguments) -> None:
             overwrite=arguments.overwrite,
             **work,
         )
-    counts = [("read", summary.num_documents, summary.num_bytes)]
-    counts += [(name, one.num_documents, one.num_bytes) for name, one in summary.removed.items()]
-    counts.append(("kept", summary.kept_documents, summary.kept_bytes))
-    whole = max(summary.num_bytes, 1)
+    whole = max(summary.counts["read"].num_bytes, 1)
     rows = [
-        (name, f"{documents:,}", show_bytes(size), f"{size / whole:.1%}")
-        for name, documents, size in counts
+        (name, f"{one.num_documents:,}", show_bytes(one.num_bytes), f"{one.num_bytes / whole:.1%}")
+        for name, one in summary.counts.items()
     ]
     title = "counted, nothing written" if out is None else f"wrote {shlex.quote(str(out))}"
     print_table(title, ("", "documents", "text", "of the text"), rows)
     notes = [
-        (name, f"for example {removed.example!r}")
-        for name, removed in summary.removed.items()
-        if removed.example
+        (name, f"for example {one.example!r}")
+        for name, one in summary.counts.items()
+        if one.example and name not in ("read", "kept")
     ]
     if summary.num_passages:
         fraction = summary.num_leaked / summary.num_passages
         notes.append(("validation", f"{fraction:.1%} of its runs of 13 words are in what is kept"))
-    notes.append(("speed", f"{summary.num_bytes / summary.seconds / 1e6:,.1f} MB/s"))
+    notes.append(("speed", f"{whole / summary.seconds / 1e6:,.1f} MB/s"))
     print_results("", notes)

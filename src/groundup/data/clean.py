@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 
 from groundup._native import hash_shingles
 from groundup.config import Settings
-from groundup.data.duplicates import SAME, Duplicates, measure
+from groundup.data.duplicates import ALIKE, SAME, Duplicates, measure
 from groundup.data.pipeline import read_ahead
 from groundup.errors import ConfigError, DataError
 from groundup.files import atomic_path
@@ -38,7 +38,7 @@ _DEPTH = 2
 _EXCERPT_CHARACTERS = 60
 # So long a run of words is hardly written twice by chance.
 _PASSAGE_WORDS = 13
-_REASONS = ("short", "long", "symbols", "repeated lines", "same", "near duplicates")
+_COUNTS = "read, short, long, symbols, repeated lines, same, near duplicates, kept".split(", ")
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
@@ -53,7 +53,7 @@ class CleanSettings(Settings):
     min_characters: int = Field(50, ge=0, le=10**12)
     """Leave out shorter documents."""
 
-    max_characters: int | None = Field(None, ge=0, le=10**12)
+    max_characters: int | None = Field(None, ge=1, le=10**12)
     """Leave out longer documents; not below min_characters."""
 
     max_symbols: Fraction = 0.4
@@ -74,8 +74,8 @@ class CleanSettings(Settings):
 
 
 @dataclass
-class Removed:
-    """The documents that one reason left out."""
+class Count:
+    """The documents that were read, kept, or left out for one reason."""
 
     num_documents: int = 0
     num_bytes: int = 0
@@ -87,12 +87,8 @@ class Removed:
 class CleanSummary:
     """What was read, left out by each reason, and kept."""
 
-    removed: dict[str, Removed]
-    num_documents: int = 0
-    num_bytes: int = 0
-    kept_documents: int = 0
-    kept_bytes: int = 0
-    num_passages: int = 0
+    counts: dict[str, Count]
+    num_passages: int
     """Runs of 13 words in the validation text."""
     num_leaked: int = 0
     """Those that also stand in what is kept."""
@@ -149,10 +145,9 @@ def clean(
             file = stack.enter_context(stack.enter_context(atomic_path(target)).open("wb"))
         for group in groups:
             work.add(group, file)
-        if not summary.kept_documents:
-            raise DataError(
-                f"no document is left of {summary.num_documents:,}; loosen the settings"
-            )
+        if not summary.counts["kept"].num_documents:
+            read_documents = summary.counts["read"].num_documents
+            raise DataError(f"no document is left of {read_documents:,}; loosen the settings")
     summary.seconds = time.perf_counter() - started
     return summary
 
@@ -202,46 +197,42 @@ class _Cleaning:
     def __init__(self, settings: CleanSettings, num_passages: int) -> None:
         self._settings = settings
         self._duplicates = Duplicates(settings.near_duplicates)
-        removed = {name: Removed() for name in _REASONS}
-        self.summary = CleanSummary(removed, num_passages=num_passages)
+        self.summary = CleanSummary({name: Count() for name in _COUNTS}, num_passages)
         self._leaked: set[int] = set()
 
     def add(self, group: _Group, file: IO[bytes] | None) -> None:
-        summary, settings, rows = self.summary, self._settings, group.measured
+        settings, rows = self._settings, group.measured
         num_visible = np.maximum(rows["characters"] - rows["spaces"], 1)
-        most = settings.max_characters
         is_left = np.ones(len(rows), np.bool_)
+        self._count("read", group, np.flatnonzero(is_left))
         for name, is_bad in {
             "short": rows["characters"] < settings.min_characters,
-            "long": rows["characters"] > (np.iinfo(np.int64).max if most is None else most),
+            "long": rows["characters"] > (settings.max_characters or 1 << 62),
             "symbols": rows["symbols"] / num_visible > settings.max_symbols,
             "repeated lines": group.repeated_lines > settings.max_repeated_lines,
         }.items():
-            self._remove(name, group, np.flatnonzero(is_left & is_bad))
+            self._count(name, group, np.flatnonzero(is_left & is_bad))
             is_left &= ~is_bad
         left = np.flatnonzero(is_left)
         found = self._duplicates.add(rows[left])
-        self._remove("same", group, left[found == SAME])
-        self._remove("near duplicates", group, left[(found != SAME) & (found != 0)])
         kept = left[found == 0]
+        self._count("same", group, left[found == SAME])
+        self._count("near duplicates", group, left[found == ALIKE])
+        self._count("kept", group, kept)
         for row in kept.tolist():
             if group.leaks:
                 self._leaked |= group.leaks[row]
             if file is not None:
                 file.write(group.lines[row])
-        summary.num_documents += len(rows)
-        summary.num_bytes += int(group.lengths.sum())
-        summary.kept_documents += len(kept)
-        summary.kept_bytes += int(group.lengths[kept].sum())
-        summary.num_leaked = len(self._leaked)
+        self.summary.num_leaked = len(self._leaked)
 
-    def _remove(self, name: str, group: _Group, rows: npt.NDArray[np.int64]) -> None:
-        removed = self.summary.removed[name]
-        removed.num_documents += len(rows)
-        removed.num_bytes += int(group.lengths[rows].sum())
-        if len(rows) and not removed.example:
+    def _count(self, name: str, group: _Group, rows: npt.NDArray[np.int64]) -> None:
+        count = self.summary.counts[name]
+        count.num_documents += len(rows)
+        count.num_bytes += int(group.lengths[rows].sum())
+        if len(rows) and not count.example:
             (text,) = json.loads(group.lines[rows[0]]).values()
-            removed.example = " ".join(text[:1000].split())[:_EXCERPT_CHARACTERS]
+            count.example = " ".join(text[:1000].split())[:_EXCERPT_CHARACTERS]
 
 
 def encode_line(text: bytes, field: str) -> bytes:

@@ -1,30 +1,8 @@
 """Texts out of a grammar: rules in plain files that a person can edit, expanded by a seed.
 
-A file holds rules and tables; lines that begin with `#` are comments, and an indented line
-continues the one before it.
-
-    weather: sunny, windy, cool          a rule of single words or short phrases
-
-    greeting                             a rule with one option a line; one is chosen each time
-    - "Good {morning/evening}," said {hero}. It was {a weather} day.
-    - {^weather} days are best.
-
-    table lost: thing | found            a table: columns, then rows
-    - toy train | under the stove
-    - {color} ball | in the hedge
-
-    story                                a rule that fixes words for the rest of the text:
-    pick lost                            one row of a table, here {thing} and {found},
-    let moral = {morals}                 or one word
-    - {hero} lost {his} {thing}. ¶ It lay {found}.
-
-`{name}` stands for a fixed word or an option of a rule, `{this/that/}` for one of its parts, which
-may be empty, `{^name}` begins with a capital, `{a name}` puts "a" or "an" in front. `¶` begins a
-paragraph. Who tells of a hero picks name and pronouns from one row, so that they agree.
-
-Inside one text a rule gives no option twice before it has given all, so two people whose names
-come from the same rule have two names. `home @animal` holds only in texts tagged `animal`; where
-there are tags, each text gets one of them by chance.
+`stories/README.md` describes the files. A rule without words of its own in a text samples one of
+its options, and none twice before all have come; `pick` and `let` fix words for the rest of a text.
+Where rules or tables have tags, each text gets one of the tags by chance.
 """
 
 import re
