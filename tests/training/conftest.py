@@ -19,11 +19,10 @@ from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.reference import train_bpe_reference
 from groundup.training import train
-from groundup.training.build import build_state
 from groundup.training.clock import Tick
 from groundup.training.machine import Machine
 from groundup.training.resolve import resolve, resolve_device
-from groundup.training.state import TrainingState
+from groundup.training.state import TrainingState, build_state
 from groundup.training.step import Step, StepResult
 
 END = "<|endoftext|>"

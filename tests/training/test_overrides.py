@@ -81,36 +81,3 @@ def test_swapped_layers_and_another_loss_resume_exactly(
     other = parts() | {"data": ids["train"][::-1].copy()}
     with pytest.raises((ConfigError, DataError), match="data"):
         train(parted, **other, resume=True)
-
-
-@pytest.mark.parametrize(
-    ("parts", "complaint"),
-    [
-        ({"data": np.array([1, 2, 999] * 50)}, "ids from 1 to 999, but model.vocab_size"),
-        ({"data": np.zeros((3, 3), int)}, "one-dimensional"),
-        ({"data": np.zeros(2, int)}, "2 ids"),
-        ({"model": nn.Linear(2, 2)}, "must be a TransformerLM"),
-    ],
-)
-def test_parts_that_are_no_run_are_one_sentence(
-    make_config: MakeConfig, parts: dict[str, Any], complaint: str
-) -> None:
-    with pytest.raises((ConfigError, DataError), match=complaint):
-        train(make_config("bad"), **parts)
-
-
-@pytest.mark.parametrize(
-    ("parts", "changes", "complaint"),
-    [
-        ({"loss": cross_entropy}, {"z_loss": 0.1}, "z_loss"),
-        ({"loss": cross_entropy}, {"multi_token_weight": 0.1}, "multi_token_weight"),
-        ({"loss": cross_entropy}, {"tuning.chats": ("a.jsonl",)}, "tuning.chats"),
-        ({"data": np.zeros(90, int)}, {"data.mix": ("a=1",)}, "data.mix"),
-        ({"data": np.zeros(90, int)}, {"data.mask_documents": True}, "needs shards"),
-    ],
-)
-def test_parts_that_settings_contradict_are_named(
-    make_config: MakeConfig, parts: dict[str, Any], changes: dict[str, Any], complaint: str
-) -> None:
-    with pytest.raises(ConfigError, match=complaint):
-        train(make_config("bad", changes), **parts)

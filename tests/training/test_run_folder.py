@@ -47,10 +47,10 @@ def test_a_run_leaves_everything_that_decided_it(finished: RunConfig) -> None:
     assert environment["data"]["tokenizer"] == tokenizer.id
     assert environment["data"]["content"].startswith("sha256:")
     assert {"torch", "numpy", "python", "groundup", "device", "git_commit"} <= environment.keys()
-    assert "deterministic" in environment["kernels"]
     log = folder.log_file.read_text("utf-8")
     places = [
-        log.index(text) for text in ("ids for train", "parameters", "kernels on", "12 steps: done")
+        log.index(text)
+        for text in ("ids for train", "parameters", "float32 on cpu", "12 steps: done")
     ]
     assert places == sorted(places)
 
@@ -149,27 +149,44 @@ def test_changed_settings_are_named_and_must_be_allowed(make_config: MakeConfig)
     assert "num_steps: 12 -> 14" in folder.log_file.read_text()
 
 
-def test_a_run_cannot_end_before_its_checkpoint(make_config: MakeConfig) -> None:
-    train(make_config(), clock=Clock(stop_after=4))
-    shorter = make_config("run", {"num_steps": 3})
-    with pytest.raises(ConfigError, match="already at step 4, past num_steps=3"):
-        train(shorter, resume=True, allow_changes=True)
-    assert RunFolder(shorter.run_folder).read_config().num_steps == 12
-    assert train(make_config(), resume=True).steps == 12
-
-
-def test_allowed_changes_take_effect_in_the_optimizer(make_config: MakeConfig) -> None:
-    train(make_config(), clock=Clock(stop_after=4))
-    # What is only shown may change freely, the model never.
-    quiet = make_config("run", {"logging.every_steps": 2})
-    assert train(quiet, resume=True, clock=Clock(stop_after=5)).steps == 5
-    with pytest.raises(ConfigError, match=r"model\.d_model: 16 -> 32.*begin a new run"):
-        train(make_config("run", {"model.d_model": 32}), resume=True, allow_changes=True)
-    changed = make_config("run", {"optimizer.weight_decay": 0.03})
-    train(changed, resume=True, allow_changes=True)
+@pytest.mark.parametrize(
+    ("before", "changes", "noun", "may_be_allowed"),
+    [
+        ({}, {"logging.every_steps": 2}, None, True),
+        ({"micro_batch_size": 2}, {"micro_batch_size": 1}, None, True),
+        (
+            {"micro_batch_size": 2, "model.dropout": 0.1},
+            {"micro_batch_size": 1, "model.dropout": 0.1},
+            "micro_batch_size: 2 -> 1",
+            True,
+        ),
+        ({}, {"optimizer.weight_decay": 0.03}, r"weight_decay: 0\.1 -> 0\.03", True),
+        ({}, {"optimizer.name": "sgd"}, r"optimizer\.name", False),
+        ({}, {"model.d_model": 32}, r"model\.d_model: 16 -> 32", False),
+        ({}, {"num_steps": 3}, "num_steps", False),
+    ],
+)
+def test_a_resume_takes_the_changes_that_it_may(
+    make_config: MakeConfig,
+    before: dict[str, Any],
+    changes: dict[str, Any],
+    noun: str | None,
+    may_be_allowed: bool,
+) -> None:
+    train(make_config("run", before), clock=Clock(stop_after=4))
+    changed = make_config("run", changes)
+    if noun is not None:
+        with pytest.raises(ConfigError, match=noun):
+            train(changed, resume=True)
+    if not may_be_allowed:
+        with pytest.raises(ConfigError, match=noun):
+            train(changed, resume=True, allow_changes=True)
+        assert RunFolder(changed.run_folder).read_config().num_steps == 12
+        return
+    assert train(changed, resume=True, allow_changes=noun is not None).is_finished
     newest = CheckpointFolder(changed.run_folder / "checkpoints").newest()
     decays = {group["weight_decay"] for group in newest.optimizer_state()["param_groups"]}
-    assert 0.03 in decays and 0.1 not in decays
+    assert changed.optimizer.weight_decay in decays
 
 
 @pytest.mark.parametrize("content", ["{", None])
@@ -192,19 +209,6 @@ def test_another_batch_size_counts_tokens_from_where_it_is_used(make_config: Mak
     train(make_config(), clock=Clock(stop_after=6))
     changed = make_config("run", {"batch_size": 8})
     assert train(changed, resume=True, allow_changes=True).tokens == 6 * 4 * 16 + 6 * 8 * 16
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_micro_batches_are_free_to_change_unless_dropout_depends_on_them(
-    make_config: MakeConfig, dropout: float
-) -> None:
-    changes = {"model.dropout": dropout, "micro_batch_size": 2}
-    train(make_config("run", changes), clock=Clock(stop_after=2))
-    changed = make_config("run", {**changes, "micro_batch_size": 1})
-    if dropout:
-        with pytest.raises(ConfigError, match="micro_batch_size: 2 -> 1"):
-            train(changed, resume=True)
-    assert train(changed, resume=True, allow_changes=bool(dropout)).is_finished
 
 
 def test_other_data_behind_the_same_path_is_noticed(
@@ -249,25 +253,6 @@ def test_damaged_shards_are_named_before_anything_is_made(
     with pytest.raises(DataError, match=r"train_000000\.bin"):
         train(config)
     assert not RunFolder(config.run_folder).has_run()
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"batch_size": 6, "micro_batch_size": 4}, "choose a divisor of batch_size"),
-        ({"samples.every_steps": 5, "samples.prompts": []}, "samples.prompts"),
-        ({"name": "../elsewhere"}, "name is '../elsewhere'"),
-        ({"device": "tpu"}, "device is 'tpu'"),
-        ({"num_step": 5}, "did you mean num_steps"),
-        ({"clip_norm": 0}, "clip_norm is 0"),
-        ({"precision": "float16"}, "precision is 'float16'"),
-    ],
-)
-def test_settings_that_cannot_be_used_say_why(
-    make_config: MakeConfig, changes: dict[str, object], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        make_config("run", changes)
 
 
 def test_files_that_a_failed_run_found_stay(make_config: MakeConfig, tmp_path: Path) -> None:

@@ -101,23 +101,6 @@ def test_the_context_and_the_vocabulary_may_grow(
             assert grown[len(weight) :].std() > 0
 
 
-@pytest.mark.parametrize(
-    ("changes", "complaint"),
-    [
-        ({"model.d_model": 32}, "model.d_model is 32 and there 16"),
-        ({"model.rope_theta": 5e5}, "model.rope_theta is 500000.0 and there 10000.0"),
-        ({"start_from": "nowhere"}, "nowhere"),
-    ],
-)
-def test_what_does_not_fit_is_named(
-    make_config: MakeConfig, finished: RunConfig, changes: dict[str, Any], complaint: str
-) -> None:
-    config = make_config("next", {"start_from": str(finished.run_folder), **changes})
-    with pytest.raises(ConfigError, match=complaint):
-        train(config)
-    assert not RunFolder(config.run_folder).has_run()
-
-
 def test_the_vocabulary_may_not_shrink(make_config: MakeConfig) -> None:
     larger = make_config("larger", {"model.vocab_size": 310, "num_steps": 1})
     train(larger)

@@ -80,25 +80,6 @@ def test_packed_conversations_have_the_loss_and_gradient_of_each_alone(
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
-def test_a_conversation_changes_nothing_in_the_others_of_its_row() -> None:
-    batch = packed_batch(make_conversations([9, 8, 8]))
-    assert batch.positions is not None and len(batch.inputs) == 1
-    model = make_model()
-    second = slice(8, 15)
-    assert batch.positions[0, second].tolist() == list(range(7))
-
-    def losses_of_others(inputs: torch.Tensor) -> torch.Tensor:
-        targets = batch.targets.clone()
-        targets[0, second] = -1
-        return summed_loss(model, Batch(0, inputs, targets, None, batch.positions))
-
-    changed = batch.inputs.clone()
-    changed[0, second] = (changed[0, second] + 1) % 50
-    assert torch.equal(losses_of_others(batch.inputs), losses_of_others(changed))
-    changed[0, 0] += 1
-    assert not torch.equal(losses_of_others(batch.inputs), losses_of_others(changed))
-
-
 def test_batches_are_a_function_of_seed_and_step_and_an_epoch_has_every_row(
     make_tuning: MakeConfig,
 ) -> None:
@@ -206,18 +187,6 @@ def test_new_tokens_begin_as_the_mean_of_the_others(
     for name in ("token_embedding.weight", "lm_head.weight"):
         for id in (300, 301):
             torch.testing.assert_close(after[name][id], before[name].mean(0), atol=1e-6, rtol=1e-5)
-
-
-def test_what_cannot_be_tuned_is_one_sentence(make_tuning: MakeConfig, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"vocab_size 300 is too small .* 302 tokens"):
-        train(make_tuning("small", {"model.vocab_size": 300}))
-    with pytest.raises(ConfigError, match="lora_rank"):
-        make_tuning("none", {"start_from": None, "tuning.lora_rank": 2})
-    bad = tmp_path / "template.jinja"
-    bad.write_bytes(b"\xff")
-    with pytest.raises(ConfigError, match="is not UTF-8"):
-        train(make_tuning("bad", {"tuning.template": str(bad)}))
-    assert not (tmp_path / "runs").exists()
 
 
 def test_a_batch_counts_its_targets() -> None:

@@ -108,25 +108,6 @@ def test_ranks_that_cannot_train_together_say_why(make_config: MakeConfig, tmp_p
     assert outcome is not None and outcome.state == "diverged"
 
 
-def test_a_run_goes_on_with_micro_batches_that_its_ranks_can_have(
-    make_config: MakeConfig, tmp_path: Path
-) -> None:
-    config = make_config("auto", {"batch_size": 12, "micro_batch_size": "auto", "num_steps": 8})
-    parts = {1: 2, 2: 4, 3: 6, 4: None}
-    jobs: list[dict[str, Any]] = [
-        {"config": config, "world": world, "resume": world > 1, "stop_after": stop_after}
-        for world, stop_after in parts.items()
-    ]
-    run = RunFolder(config.run_folder)
-    results = run_jobs(tmp_path, jobs)
-    assert results == [[None] * world for world in parts]
-    assert run.read_config().micro_batch == 3
-    # What the run had is kept where the ranks can have it.
-    more = make_config("auto", {"batch_size": 12, "micro_batch_size": "auto", "num_steps": 10})
-    jobs = [{"config": more, "world": 2, "resume": True, "allow_changes": True}]
-    assert run_jobs(tmp_path, jobs) == [[None, None]] and run.read_config().micro_batch == 3
-
-
 def test_ranks_that_share_the_weights_learn_and_resume_in_any_layout(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:

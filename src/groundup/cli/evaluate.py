@@ -65,7 +65,7 @@ def run(arguments: Arguments) -> None:
     from groundup.text_files import read_document_batches
     from groundup.training.evaluation import Evaluator
     from groundup.training.execution import autocast, switches
-    from groundup.training.resolve import resolve_device, sequences_to_evaluate
+    from groundup.training.resolve import resolve_device
     from groundup.training.tasks import evaluate_documents, score_task
 
     is_split = not arguments.files and not arguments.tasks
@@ -83,7 +83,7 @@ def run(arguments: Arguments) -> None:
     tasks = read_tasks(arguments.tasks)
     loaded = LanguageModel.load(folder, arguments.checkpoint, device=config.device)
     model, tokenizer, length = loaded.model, loaded.tokenizer, config.model.context_length
-    num_sequences = config.evaluation.batch_size or sequences_to_evaluate(config)
+    num_sequences = config.evaluation.batch_size or config.sequences_in_memory
     by_text: dict[str, Any] = {
         "begin_id": loaded.begin_id,
         "batch_tokens": max(_LEAST_BATCH_TOKENS, num_sequences * length),

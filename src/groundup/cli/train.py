@@ -82,7 +82,7 @@ def settings_of(arguments: Arguments) -> RunConfig:
                 f"leave --from out, or begin another run by another --name"
             )
         return load_settings(RunConfig, run.config_file, given)
-    from groundup.training.settings import make_config
+    from groundup.training.recipe import make_config
 
     start = None if source is None else find_source(source, runs_folder)
     return make_config(given, file=file, source=start)

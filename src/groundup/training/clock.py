@@ -178,13 +178,14 @@ class Clock:
             self._num_warm_up -= 1
         elif self._started is None:
             self._started = self._now()
-            if self._budget_seconds is None:
-                self._divide_time()
+            self._divide_time()
         if self._budget_seconds is None:
             return 0.0
         return self._world.greatest(int(1e6 * elapsed_seconds)) / 1e6 / self._budget_seconds
 
     def _divide_time(self) -> None:
+        if self._budget_seconds is not None:
+            return
         minutes = self._config.minutes or 0.0
         taken = self._now() - self._began + self._reserve_seconds
         self._budget_seconds = self._world.from_first(60 * minutes - taken)

@@ -21,7 +21,6 @@ from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runtime import num_cores
 from groundup.text_files import path_text
-from groundup.training.execution import describe_kernels
 from groundup.training.machine import device_name, find_peak
 
 # A resume may change these settings freely; with others its weights would be of no use. All the
@@ -74,7 +73,6 @@ def describe_environment(config: RunConfig, data: DataIds, end_id: int | None) -
         "platform": platform.platform(),
         "machine": platform.machine(),
         "device": device_name(config.device),
-        "kernels": describe_kernels(config),
         "peak_flops_per_second": find_peak(config),
         "num_cores": num_cores(),
         "num_threads": torch.get_num_threads(),

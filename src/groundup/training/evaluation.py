@@ -60,10 +60,9 @@ class Evaluator:
         context_length: int,
         num_windows: int | None = 256,
         batch_size: int = 32,
-        seed: int = 0,
         world: World = ALONE,
     ) -> None:
-        """num_windows: how many windows, chosen by `seed`, or the first so many rows of
+        """num_windows: how many windows, always the same, or the first so many rows of
         conversations. None takes all of it, every token but the first exactly once; so is a split
         that is shorter than one window.
         """
@@ -72,7 +71,6 @@ class Evaluator:
         self._context_length = context_length
         self._num_windows = num_windows
         self._batch_size = batch_size
-        self._seed = seed
         self._world = world
 
     def __call__(self, model: TransformerLM, autocast: Autocast = nullcontext) -> Evaluation:
@@ -113,7 +111,7 @@ class Evaluator:
         if self._num_windows is None or split.num_ids <= self._context_length:
             starts, *tail = whole_walk(split.num_ids, self._context_length)
         else:
-            starts = fixed_windows(split.num_ids, length, self._num_windows, self._seed)
+            starts = fixed_windows(split.num_ids, length, self._num_windows)
         reader = WindowReader(split, length)
         for first in range(0, len(starts), size):
             yield _pair(reader.read(starts[first : first + size]))

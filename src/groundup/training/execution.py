@@ -13,7 +13,6 @@ from torch.nn.attention import SDPBackend
 from groundup.model import TransformerLM
 from groundup.runs.config import RunConfig
 from groundup.runtime import is_onednn_slow, keep_freed_memory
-from groundup.training.machine import device_name, matmul_precision
 
 _CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
@@ -62,19 +61,6 @@ def compile_model(model: TransformerLM, config: RunConfig) -> None:
                 part.compile(dynamic=False)
     elif config.compile == "model":
         model.hidden = torch.compile(model.hidden, dynamic=False)  # type: ignore[method-assign]
-
-
-def describe_kernels(config: RunConfig) -> str:
-    """One line for the log: what the run computes with."""
-    precision = matmul_precision(config)
-    is_deterministic = config.deterministic or config.device == "cpu"
-    parts = [
-        f"compile {config.compile}",
-        f"precision {'float8 and bfloat16' if config.precision == 'float8' else precision}",
-        "deterministic" if is_deterministic else "not deterministic",
-        f"{torch.get_num_threads()} CPU threads",
-    ]
-    return f"kernels on {device_name(config.device)}: {', '.join(parts)}"
 
 
 @contextlib.contextmanager

@@ -88,10 +88,9 @@ def train(
         minutes = config.distributed.timeout_minutes
         world = stack.enter_context(open_world(find_world(), machine.device, minutes))
         with world.together():
-            config, resume = world.from_first((config, resume))
             check_overrides(config, overrides)
-            config = name_run(config, overrides["model"].config if "model" in overrides else None)
-            config = world.from_first(config)
+            named = name_run(config, overrides.get("model"))
+            config, resume = world.from_first((named, resume))
             folder = RunFolder(config.run_folder)
             previous = folder.read_config() if resume and folder.has_run() else None
             run = world.from_first(resolve(config, machine, world, previous=previous))
@@ -117,10 +116,8 @@ def train(
             try:
                 with world.together():
                     options = {"resume": resume, "allow_changes": allow_changes}
-                    loader, evaluator = (
-                        data.loader(run.config, world),
-                        data.evaluator(run.config, world),
-                    )
+                    loader = data.loader(run.config, world)
+                    evaluator = data.evaluator(run.config, world)
                     opened = open_run(run, data, folder, overrides, world, **options)
                 record.takes_errors = True
                 with contextlib.ExitStack() as trackers:
@@ -136,10 +133,8 @@ def train(
                 size, half = run.config.sequences_in_memory, run.halved()
                 if half is None or world.size > 1:
                     raise GroundupError(
-                        f"out of memory on {machine.device} with micro-batches of {size} "
-                        f"sequences: use a smaller --micro-batch-size, --model.context-length or "
-                        f"model, or close other programs; a run that has checkpoints continues "
-                        f"with --resume"
+                        f"out of memory on {machine.device} with {size} sequences at once: use a "
+                        f"smaller --micro-batch-size, --model.context-length or model"
                     ) from error
                 _log.warning("out of memory with %d sequences at once: half as many", size)
                 run = half
@@ -226,16 +221,11 @@ class _Loop:
         Not where something looks at the weights in between, nor while steps are being skipped (the
         run must stop before a step too many), nor with dropout, whose random state is saved.
         """
-        config = self._config
-        return (
-            _has_queue(config)
-            and not config.model.dropout
-            and config.max_skipped_steps > 1
-            and self._state.num_skipped_in_row == 0
-            and not self._is_evaluation_due(tick)
-            and not self._is_sample_due(tick)
-            and not tick.is_due(config.checkpoints)
-        )
+        config, state = self._config, self._state
+        is_looked_at = self._is_evaluation_due(tick) or self._is_sample_due(tick)
+        is_skipping = state.num_skipped_in_row > 0 or config.max_skipped_steps == 1
+        may_wait = _has_queue(config) and not config.model.dropout and not is_skipping
+        return may_wait and not is_looked_at and not tick.is_due(config.checkpoints)
 
     def _is_evaluation_due(self, tick: Tick) -> bool:
         """A checkpoint that may be the best one has to be measured, whatever the intervals."""
@@ -260,16 +250,14 @@ class _Loop:
             reason = f"loss {result.loss}, gradient norm {result.gradient_norm}"
             metrics |= {"skipped": True, "reason": reason}
         if result.is_skipped or tick.step == 1 or tick.is_due(config.logging):
-            metrics["loss"] = result.loss
-            metrics["learning_rate"] = queued.learning_rate
-            metrics["gradient_norm"] = result.gradient_norm
+            metrics |= {"loss": result.loss, "learning_rate": queued.learning_rate}
+            metrics |= {"gradient_norm": result.gradient_norm}
             metrics |= self._metrics.read(state.tokens)
         if self._is_evaluation_due(tick):
             evaluation = self._evaluate()
             state.note_validation(evaluation.loss, evaluation.bits_per_byte)
-            metrics["validation_loss"] = evaluation.loss
-            metrics["perplexity"] = evaluation.perplexity
-            metrics["bits_per_byte"] = evaluation.bits_per_byte
+            metrics |= {"validation_loss": evaluation.loss, "perplexity": evaluation.perplexity}
+            metrics |= {"bits_per_byte": evaluation.bits_per_byte}
         if self._is_sample_due(tick):
             metrics["samples"] = self._sample()
         if metrics:
@@ -340,10 +328,9 @@ class _Loop:
         state = self._state
         raise GroundupError(
             f"{state.num_skipped_in_row} steps in a row had no finite loss and gradients (the "
-            f"last: {reason}), so the run stopped; it is saved as it was after step "
-            f"{state.last_good_step}, its last good one. Lower --optimizer.learning-rate from "
-            f"{self._config.optimizer.learning_rate:g} or use --precision float32, and continue "
-            f"with --resume --allow-changes"
+            f"last: {reason}); the run is saved as it was after step {state.last_good_step}, its "
+            f"last good one. Lower --optimizer.learning-rate from "
+            f"{self._config.optimizer.learning_rate:g}, and continue with --resume --allow-changes"
         )
 
     def _end(self) -> TrainSummary:

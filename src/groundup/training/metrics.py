@@ -6,7 +6,6 @@ callbacks, log and console.
 
 import contextlib
 import logging
-import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 import torch
 
-from groundup.files import append_json_line
+from groundup.files import append_json_line, sync_to_disk
 from groundup.planner.flops import training_flops_per_token
 from groundup.runs.config import RunConfig
 from groundup.runtime import peak_memory_bytes
@@ -116,13 +115,8 @@ class Metrics:
     def sync(self) -> None:
         """Make sure that every record is on disk; raises OSError if that cannot be."""
         self._write_waiting()
-        if not self._path.exists():
-            return
-        file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(file)
-        finally:
-            os.close(file)
+        if self._path.exists():
+            sync_to_disk(self._path)
 
     def _write_waiting(self) -> None:
         while self._waiting:

@@ -11,16 +11,15 @@ from typing import Any
 import torch
 
 from groundup.data.batches.loader import Batch
-from groundup.model.config import ModelConfig
 from groundup.planner import Accelerator, MeasuredStep, describe_cpu, find_accelerator, step_flops
 from groundup.planner.hardware import Precision, rate_in
 from groundup.runs.config import RunConfig
 from groundup.runtime import num_cores, peak_memory_bytes
-from groundup.training.build import build_state
 from groundup.training.clock import Tick
 from groundup.training.execution import switches
 from groundup.training.machine import Machine, matmul_precision
 from groundup.training.resolve import resolve
+from groundup.training.state import build_state
 from groundup.training.step import Step
 
 _PROBE_STEPS = 3
@@ -73,30 +72,20 @@ def probe_this_machine(config: RunConfig, host_memory_bytes: int) -> Probe:
 
 
 def time_steps(config: RunConfig, machine: Machine) -> tuple[float, int]:
-    """Seconds of a step, the median of a few after the warm-up, and the peak of the memory: of the
-    device, or what the process grew by."""
+    """Seconds of a step on random ids, the median of a few after the warm-up, and the peak of the
+    memory: of the device, or what the process grew by."""
     is_cuda = config.device.startswith("cuda")
-    # What is loaded on the way to a first step, here of next to nothing, is not part of its memory.
-    tiny = ModelConfig(context_length=16, d_model=16, num_layers=1, num_heads=1, vocab_size=16)
-    one = {"compile": "off", "batch_size": 1, "micro_batch_size": 1, "model": tiny}
-    _take_steps(config.model_copy(update=one), machine, 1)
     before, num_warm_up = peak_memory_bytes(), 5 if is_cuda else 1
-    with switches(config):
-        seconds = _take_steps(config, machine, num_warm_up + _PROBE_STEPS)
-    peak = max(0, peak_memory_bytes() - before)
-    peak = torch.cuda.max_memory_allocated(config.device) if is_cuda else peak
-    return statistics.median(seconds[num_warm_up:]), peak
-
-
-def _take_steps(config: RunConfig, machine: Machine, count: int) -> list[float]:
-    """The seconds of each of so many steps on random ids, as a run takes them."""
-    state = build_state(resolve(config, machine))
-    step = Step(config, state)
     shape, seconds = (config.batch_size, config.model.context_length + 1), []
-    for number in range(count):
-        ids = torch.randint(config.model.vocab_size, shape).to(config.device)
-        batch = Batch(number, ids[:, :-1].contiguous(), ids[:, 1:].contiguous(), shape[0])
-        began = time.perf_counter()
-        step(batch, Tick(number + 1, number, 1, count, False, number - 1)).read()
-        seconds.append(time.perf_counter() - began)
-    return seconds
+    with switches(config):
+        state = build_state(resolve(config, machine))
+        step = Step(config, state)
+        for number in range(num_warm_up + _PROBE_STEPS):
+            ids = torch.randint(config.model.vocab_size, shape).to(config.device)
+            batch = Batch(number, ids[:, :-1].contiguous(), ids[:, 1:].contiguous(), shape[0])
+            began = time.perf_counter()
+            step(batch, Tick(number + 1, number, 1, 100, False, number - 1)).read()
+            seconds.append(time.perf_counter() - began)
+    peak = peak_memory_bytes() - before
+    peak = torch.cuda.max_memory_allocated(config.device) if is_cuda else peak
+    return statistics.median(seconds[num_warm_up:]), max(0, peak)

@@ -7,15 +7,22 @@ step really gets done in a second.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from groundup.config import load_settings
+from groundup.config import flatten, load_settings, load_yaml
+from groundup.data.shards import ShardIndex, find_index
 from groundup.model.config import ModelConfig
 from groundup.planner import count_parameters, step_flops
 from groundup.planner.quantities import show_count
-from groundup.runs.config import RunConfig
+from groundup.runs.config import RunConfig, in_fractions
+from groundup.runs.folder import RunFolder
 from groundup.runtime import count_of
+from groundup.training.machine import find_peak
+from groundup.training.resolve import resolve_device
+from groundup.training.start import settings_from
 
 GUESSED_UTILIZATION = 0.4
 """Assumed MFU before a step is measured."""
@@ -30,10 +37,13 @@ _MAX_EPOCHS = 10
 # As BPE with a vocabulary of this kind cuts English, code and most European languages.
 _BYTES_PER_TOKEN = 3.6
 _OCCURRENCES_PER_TOKEN = 150
+_TOKENS_PER_WINDOW = 256 * 150
 # Fewer steps than these want averages that forget sooner; of text read once, they leave no time for
 # what small initial values and tying win (docs/log.md).
 _FEW_STEPS = 1_500
 _LONG_CONTEXT_PARAMETERS = 30_000_000
+# What the settings of a run without a file and without minutes are chosen for.
+_USUAL_MINUTES = 10.0
 # Documents of fewer contexts than this are kept apart: longer ones seldom share a window.
 _MASKED_CONTEXTS = 2
 
@@ -106,7 +116,7 @@ def choose_recipe(
         **_learning(d_model, epochs, num_steps, is_exportable),
         "evaluation.every_fraction": 1 / (8 if num_steps >= _FEW_STEPS else 4),
         # Of the data alone: the same text is measured alike on any machine.
-        "evaluation.num_windows": min(1_024, max(16, round(tokens / context / 150))),
+        "evaluation.num_windows": min(1_024, max(16, round(tokens / _TOKENS_PER_WINDOW))),
         "checkpoints.every_fraction": 1 / 4,
         "checkpoints.keep_last": 1,
         "logging.every_fraction": 1 / 20,
@@ -168,3 +178,53 @@ def _learning(d_model: int, epochs: float, num_steps: int, is_exportable: bool) 
         "optimizer.embedding_weight_decay": 0.1,
         "optimizer.average_over": 0.05,
     }
+
+
+def make_config(
+    given: Mapping[str, Any], *, file: Path | None = None, source: RunFolder | None = None
+) -> RunConfig:
+    """The settings of a new run.
+
+    given: what a person chose, by dotted name. file: a YAML file of settings, which go after those.
+    source: the run whose weights it begins with; its model and tokenizer are taken over.
+    """
+    in_file = dict(flatten(load_yaml(file))) if file is not None else {}
+    found = {} if source is None else settings_from(source)
+    if "model.vocab_size" not in found:
+        config = load_settings(RunConfig, file, given)
+        # Where there are no shards to be read, training says what is wrong with them.
+        index = find_index(config.data.shards)
+        if index is not None:
+            found |= {} if file is not None else _recipe_for(index, config, given)
+            found["model.vocab_size"] = index.vocab_size
+    values = {name: value for name, value in found.items() if name not in in_file} | dict(given)
+    if given.get("minutes") is not None and given.get("num_steps") is None:
+        counted = load_settings(RunConfig, file, {**values, "minutes": None, "epochs": None})
+        values |= in_fractions(counted, given)
+        values |= {"num_steps": None, "epochs": values.get("epochs")}
+    return load_settings(RunConfig, file, values)
+
+
+def _recipe_for(index: ShardIndex, config: RunConfig, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Sizes that fit the data and the time."""
+    config = resolve_device(config)
+    d_model, num_steps = given.get("model.d_model"), given.get("num_steps")
+    split = index.splits["train"]
+    recipe = choose_recipe(
+        flops=GUESSED_UTILIZATION
+        * (find_peak(config) or 1e11)
+        * 60
+        * (config.minutes or _USUAL_MINUTES),
+        num_tokens=max(1, split.num_ids),
+        vocab_size=index.vocab_size,
+        d_model=None if d_model is None else config.model.d_model,
+        document_bytes=split.num_bytes // max(1, split.num_documents),
+        max_steps=None if num_steps is None else config.num_steps,
+        is_on_cpu=config.device == "cpu",
+    )
+    values = recipe.config.model_dump(exclude_defaults=True)
+    values.pop("samples", None)
+    if given.get("optimizer.name") not in (None, recipe.config.optimizer.name):
+        # Its rates suit no other.
+        del values["optimizer"]
+    return dict(flatten(values))

@@ -14,7 +14,7 @@ from groundup.data.batches.order import batch_samples
 from groundup.data.shards import find_index
 from groundup.distributed.process_group import ALONE, World
 from groundup.errors import ConfigError
-from groundup.model import ModelConfig
+from groundup.model import TransformerLM
 from groundup.nn import float8
 from groundup.planner import Execution, StepMemory, count_parameters, step_memory
 from groundup.planner.distributed import Strategy, choose_strategy
@@ -57,7 +57,10 @@ class ResolvedRun:
         parameters = show_count(sum(count_parameters(config.model).values()))
         way = "exact" if self.is_exact else f"fast, in {config.distributed.reduce_dtype}"
         ranks = f", {num_ranks} ranks: {self.strategy}, reduction {way}" if num_ranks > 1 else ""
-        return f"{parameters} parameters, {length}{config.tokens_per_step:,} tokens a step{ranks}"
+        return (
+            f"{parameters} parameters, {length}{config.tokens_per_step:,} tokens a step, "
+            f"{config.precision} on {config.device}, compile {config.compile}{ranks}"
+        )
 
 
 def resolve(
@@ -86,21 +89,21 @@ def resolve(
             config = _changed(config, batch_size=max(1, min(_TUNING_BATCH_SIZE, rows_a_step)))
         config = _changed(config, num_steps=max(1, round(num_rows / config.batch_size)))
     strategy = _find_strategy(config, machine, world)
-    if config.precision == "float8" and strategy != "ddp":
-        raise ConfigError(
-            f"precision float8 wants all weights on each rank, not strategy {strategy}: use "
-            f"--precision bfloat16"
-        )
-    is_exact = strategy == "ddp" and _reduces_exactly(config)
+    if config.precision == "float8" and (reason := _why_no_float8(config, machine, strategy)):
+        raise ConfigError(f"precision is float8, but {reason}: use --precision bfloat16")
+    is_exact = config.distributed.reduction == "exact"
+    if config.distributed.reduction == "auto":
+        is_exact = config.deterministic or config.device == "cpu"
+    is_exact = is_exact and strategy == "ddp"
     size = _find_micro_batch(config, machine, world, previous, strategy, is_exact)
     return ResolvedRun(_changed(config, micro_batch_size=size), strategy, is_exact)
 
 
-def name_run(config: RunConfig, model: ModelConfig | None = None) -> RunConfig:
+def name_run(config: RunConfig, model: TransformerLM | None = None) -> RunConfig:
     """The run with a name, from the time if it has none, and the settings of a model that a program
     brings to it."""
     name = config.name or datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    return _changed(config, name=name, model=model or config.model)
+    return _changed(config, name=name, model=config.model if model is None else model.config)
 
 
 def resolve_device(config: RunConfig, machine: Machine | None = None) -> RunConfig:
@@ -109,11 +112,6 @@ def resolve_device(config: RunConfig, machine: Machine | None = None) -> RunConf
     precision, mode = config.precision, config.compile
     if precision == "bfloat16" and machine.device == "cpu" and (reason := why_no_bfloat16()):
         raise ConfigError(f"precision is bfloat16, but {reason}: use --precision float32")
-    if precision == "float8" and machine.why_no_float8:
-        raise ConfigError(
-            f"precision is float8, but on {machine.name}: {machine.why_no_float8}; use --precision "
-            f"auto"
-        )
     if precision == "auto":
         precision = "bfloat16" if machine.has_bfloat16 else "float32"
     if mode == "auto":
@@ -143,15 +141,6 @@ def planned_memory(config: RunConfig, memory_bytes: int) -> StepMemory:
     return step_memory(config.model, execution, config.optimizer.name, memory_bytes, **options)
 
 
-def sequences_to_evaluate(config: RunConfig) -> int:
-    """As many at once as training has; one where training has no room at all."""
-    if config.micro_batch_size != "auto":
-        return config.sequences_in_memory
-    num_bytes = Machine.detect(config.device).memory_bytes
-    memory = planned_memory(config, num_bytes)
-    return choose_micro_batch(memory, config.batch_size, num_bytes) or 1
-
-
 def _check(config: RunConfig, world: World) -> None:
     """Refuse settings that exclude each other."""
     model, schedule = config.model, config.schedule
@@ -160,12 +149,6 @@ def _check(config: RunConfig, world: World) -> None:
             f"model.dropout {model.dropout:g} needs one process and no distributed.recompute, for "
             f"each process drops values in its own order"
         )
-    is_odd = model.d_model % float8.MULTIPLE or model.feed_forward_dim % float8.MULTIPLE
-    if config.precision == "float8" and is_odd:
-        raise ConfigError(
-            f"precision float8 wants model.d_model and model.d_ff to be multiples of "
-            f"{float8.MULTIPLE}: use --precision bfloat16"
-        )
     if config.minutes is not None and (schedule.warmup_steps or schedule.decay_steps):
         raise ConfigError(
             "schedule.warmup_steps and decay_steps count steps, and minutes gives the run a length "
@@ -173,10 +156,13 @@ def _check(config: RunConfig, world: World) -> None:
         )
 
 
-def _reduces_exactly(config: RunConfig) -> bool:
-    if config.distributed.reduction == "auto":
-        return config.deterministic or config.device == "cpu"
-    return config.distributed.reduction == "exact"
+def _why_no_float8(config: RunConfig, machine: Machine, strategy: Strategy) -> str | None:
+    model = config.model
+    if model.d_model % float8.MULTIPLE or model.feed_forward_dim % float8.MULTIPLE:
+        return f"model.d_model or model.d_ff is no multiple of {float8.MULTIPLE}"
+    if strategy != "ddp":
+        return f"strategy {strategy} divides the weights"
+    return machine.why_no_float8
 
 
 def _find_strategy(config: RunConfig, machine: Machine, world: World) -> Strategy:

@@ -8,14 +8,13 @@ from groundup.checkpoint import Checkpoint, CheckpointFolder
 from groundup.distributed.process_group import World
 from groundup.errors import ConfigError
 from groundup.runs.folder import RunFolder
-from groundup.training.build import build_state
 from groundup.training.callbacks import Callback, WeightsAndBiases
 from groundup.training.data import RunData
 from groundup.training.environment import check_changes, describe_environment, note_resume
 from groundup.training.overrides import Overrides
 from groundup.training.resolve import ResolvedRun
 from groundup.training.start import Start
-from groundup.training.state import TrainingState, open_checkpoints
+from groundup.training.state import TrainingState, build_state, open_checkpoints
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +49,6 @@ def open_run(
     """
     config = run.config
     environment = describe_environment(config, data.ids, data.end_id)
-    kernels = environment["kernels"]
     facts = {f"version of {name}": environment[name] for name in ("groundup", "torch", "numpy")}
     world.check_same(facts | {f"data ({key})": one for key, one in environment["data"].items()})
     checkpoints = open_checkpoints(config, folder.checkpoints, is_sharded=run.strategy != "ddp")
@@ -100,6 +98,5 @@ def open_run(
     splits = ", ".join(f"{count:,} ids for {name}" for name, count in data.ids.num_ids.items())
     _log.info("data in %s: %s", ", ".join(config.data.mix) or data.ids.folder, splits)
     _log.info(run.describe(world.size))
-    _log.info(kernels)
     step = None if checkpoint is None else checkpoint.step
     return OpenRun(run, folder, data, state, checkpoints, trackers, step)

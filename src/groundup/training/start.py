@@ -42,11 +42,8 @@ class Start:
     def open(
         cls, path: str | os.PathLike[str], config: ModelConfig, tokenizer: Tokenizer
     ) -> "Start":
-        """The newest checkpoint of the run in `path`, for a run with this model and tokenizer.
-
-        The context may differ, and the vocabulary be larger, if the ids that both have mean the
-        same.
-        """
+        """The newest checkpoint of the run in `path`, for a run with this model and tokenizer,
+        which may have more tokens."""
         folder = RunFolder(path)
         source, known = folder.read_config().model, Tokenizer.load(folder.tokenizer_file)
         theirs, ours = _decisive(source), _decisive(config)

@@ -96,12 +96,7 @@ def open_conversations(
     num_ids = {"train": train.num_ids}
     if validation is not None:
         num_ids["validation"] = validation.num_ids
-    _log.info(
-        "%s for training and %d for validation; %s",
-        count_of(train.num_conversations, "conversation"),
-        0 if validation is None else validation.num_conversations,
-        count_of(train.num_rows, "row"),
-    )
+    _log.info("%s in %s", count_of(len(found), "conversation"), count_of(train.num_rows, "row"))
     if found.num_cut:
         _log.warning(
             "cut at the context of %d tokens, or left out where no answer is left: %s; a larger "

@@ -1,0 +1,78 @@
+"""What cannot be a run is one sentence that names what is wrong, before anything is made."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+from groundup.errors import GroundupError
+from groundup.runs.config import RunConfig
+from groundup.training import train
+
+MakeConfig = Callable[..., RunConfig]
+
+IDS = np.zeros(90, int)
+
+
+def loss(*_: Any) -> Any:
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts", "noun"),
+    [
+        ({"batch_size": 6, "micro_batch_size": 4}, {}, "batch_size"),
+        ({"samples.every_steps": 5, "samples.prompts": []}, {}, r"samples\.prompts"),
+        ({"name": "../elsewhere"}, {}, "elsewhere"),
+        ({"device": "tpu"}, {}, "tpu"),
+        ({"num_step": 5}, {}, "did you mean num_steps"),
+        ({"clip_norm": 0}, {}, "clip_norm"),
+        ({"precision": "float16"}, {}, "float16"),
+        ({"data.shards": "nowhere"}, {}, "nowhere"),
+        ({"data.tokenizer": "nowhere.json"}, {}, r"nowhere\.json"),
+        ({"model.vocab_size": 299}, {}, "vocab_size 299"),
+        ({"start_from": "nowhere"}, {}, "nowhere"),
+        ({"tuning.lora_rank": 2}, {}, "lora_rank"),
+        ({}, {"data": np.array([1, 2, 999] * 50)}, "ids from 1 to 999"),
+        ({}, {"data": np.zeros((3, 3), int)}, "one-dimensional"),
+        ({}, {"data": np.zeros(2, int)}, "2 ids"),
+        ({}, {"model": nn.Linear(2, 2)}, "TransformerLM"),
+        ({"z_loss": 0.1}, {"loss": loss}, "z_loss"),
+        ({"multi_token_weight": 0.1}, {"loss": loss}, "multi_token_weight"),
+        ({"tuning.chats": ("a.jsonl",)}, {"loss": loss}, r"tuning\.chats"),
+        ({"tuning.chats": ("a.jsonl",)}, {"data": IDS}, r"tuning\.chats"),
+        ({"data.mix": ("a=1",)}, {"data": IDS}, r"data\.mix"),
+        ({"data.mask_documents": True}, {"data": IDS}, "needs shards"),
+    ],
+)
+def test_what_cannot_be_a_run_is_named(
+    make_config: MakeConfig, changes: dict[str, Any], parts: dict[str, Any], noun: str
+) -> None:
+    with pytest.raises(GroundupError, match=noun):
+        train(make_config("bad", changes), **parts)
+
+
+@pytest.mark.parametrize(
+    ("changes", "noun"),
+    [
+        ({"model.d_model": 32}, r"model\.d_model is 32 and there 16"),
+        ({"model.rope_theta": 5e5}, "rope_theta"),
+        ({"model.vocab_size": 300}, "vocab_size 300"),
+        ({"tuning.template": "bad.jinja"}, "UTF-8"),
+    ],
+)
+def test_what_does_not_suit_the_tuned_run_is_named(
+    make_tuning: MakeConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
+    noun: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("bad.jinja").write_bytes(b"\xff")
+    with pytest.raises(GroundupError, match=noun):
+        train(make_tuning("bad", changes))
+    assert not (tmp_path / "runs" / "bad" / "config.yaml").exists()
