@@ -294,12 +294,6 @@ void Encoder::encode_pieces(Span text, const uint64_t* ends, size_t count, IdBuf
     }
 }
 
-size_t Encoder::parallel_cut(Span text, size_t from) const {
-    size_t cut = find_safe_cut(text, from);
-    while (cut < text.size && special_tokens_.crosses(text, cut)) cut = find_safe_cut(text, cut + 1);
-    return cut;
-}
-
 size_t Encoder::encode_stream(Span text, IdBuffer& out) const {
     Bounds last{0, 0};
     const size_t cut = find_stream_cut(text, scan_, special_tokens_, last);

@@ -9,8 +9,7 @@
 
 #include "memory.h"
 #include "merges.h"
-#include "pretokenizer.h"
-#include "special_tokens.h"
+#include "stream_cut.h"
 
 namespace groundup {
 
@@ -74,7 +73,7 @@ public:
     size_t encode_stream(Span text, IdBuffer& out) const;
 
     // A position at or after `from` to cut one long text for several threads.
-    size_t parallel_cut(Span text, size_t from) const;
+    size_t parallel_cut(Span text, size_t from) const { return find_cut(text, from, special_tokens_); }
 
     size_t decoded_size(const uint32_t* ids, size_t count) const;
     void decode(const uint32_t* ids, size_t count, Byte* out) const;  // 16 bytes behind out's end

@@ -17,11 +17,10 @@ PyObject* py_measure_documents(PyObject*, PyObject* args) {
         GrowingBlock block;
         const size_t size = bounds.count * sizeof(MeasuredDocument);
         block.resize(size ? size : 1);
-        {
-            const GilReleased released;
+        unlocked([&] {
             measure_documents(text.span(), bounds.data, bounds.count, static_cast<size_t>(num_words),
                               static_cast<size_t>(num_threads), reinterpret_cast<MeasuredDocument*>(block.data()));
-        }
+        });
         return to_buffer(std::move(block), size);
     });
 }
@@ -34,12 +33,9 @@ PyObject* py_hash_shingles(PyObject*, PyObject* args) {
         const Text text(data), packed(bounds_buffer);
         const CheckedBounds bounds = bounds_of(packed, text.span());
         if (num_words < 1) throw InputError("a shingle has at least 1 word");
-        std::vector<uint64_t> hashes;
-        {
-            const GilReleased released;
-            hashes = hash_shingles(text.span(), bounds.data, bounds.count, static_cast<size_t>(num_words));
-        }
-        return to_buffer(hashes);
+        return to_buffer(unlocked([&] {
+            return hash_shingles(text.span(), bounds.data, bounds.count, static_cast<size_t>(num_words));
+        }));
     });
 }
 
@@ -74,10 +70,9 @@ PyObject* index_add(DuplicateIndexObject* self, PyObject* measured) {
         const MeasuredDocument* rows = reinterpret_cast<const MeasuredDocument*>(documents.span().data);
         std::vector<int64_t> found(count);
         const InUse in_use(self->is_in_use);
-        {
-            const GilReleased released;
+        unlocked([&] {
             for (size_t i = 0; i < count; i++) found[i] = static_cast<int64_t>(self->index->add(rows[i]));
-        }
+        });
         return to_buffer(found);
     });
 }

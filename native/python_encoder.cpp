@@ -40,11 +40,8 @@ PyObject* encoder_new(PyTypeObject* type, PyObject* args, PyObject*) {
                                                    static_cast<uint32_t>(number));
         });
         const std::unique_ptr<Pattern> pattern = pattern_of(pattern_name);
-        std::unique_ptr<Encoder> encoder;
-        {
-            const GilReleased released;
-            encoder = std::make_unique<Encoder>(std::move(vocabulary), pattern.get());
-        }
+        auto encoder =
+            unlocked([&] { return std::make_unique<Encoder>(std::move(vocabulary), pattern.get()); });
         auto ints = std::make_unique<std::vector<PyObject*>>();
         for (size_t id = 0; id < encoder->vocab_size(); id++)
             ints->push_back(checked(PyLong_FromSize_t(id)));
@@ -93,8 +90,7 @@ constexpr size_t kFewBytes = 256;
 template <class Work>
 void work_on(size_t num_bytes, Work work) {
     if (num_bytes < kFewBytes) return work();
-    const GilReleased released;
-    work();
+    unlocked(work);
 }
 
 IdBuffer encode_text(const Encoder& encoder, Span text) {
@@ -122,28 +118,16 @@ PyObject* encoder_encode_array(EncoderObject* self, PyObject* text) {
 }
 
 // The ids of a text's beginning that what follows it cannot change.
-IdBuffer encode_beginning(const Encoder& encoder, PyObject* text, size_t& used) {
-    const Text input(text);
-    IdBuffer ids(encoder.id_bytes());
-    work_on(input.span().size, [&] { used = encoder.encode_stream(input.span(), ids); });
-    return ids;
-}
-
-PyObject* encoder_encode_stream(EncoderObject* self, PyObject* text) {
+template <bool as_list>
+PyObject* encoder_encode_beginning(EncoderObject* self, PyObject* text) {
     return guarded([&] {
+        const Encoder& encoder = scanning(self);
+        const Text input(text);
+        IdBuffer ids(encoder.id_bytes());
         size_t used;
-        const IdBuffer ids = encode_beginning(scanning(self), text, used);
-        const Owned list(list_of(self, ids));
-        return checked(Py_BuildValue("On", list.get(), static_cast<Py_ssize_t>(used)));
-    });
-}
-
-PyObject* encoder_encode_part(EncoderObject* self, PyObject* text) {
-    return guarded([&] {
-        size_t used;
-        IdBuffer ids = encode_beginning(scanning(self), text, used);
-        const Owned buffer(to_buffer(ids));
-        return checked(Py_BuildValue("On", buffer.get(), static_cast<Py_ssize_t>(used)));
+        work_on(input.span().size, [&] { used = encoder.encode_stream(input.span(), ids); });
+        const Owned result(as_list ? list_of(self, ids) : to_buffer(ids));
+        return checked(Py_BuildValue("On", result.get(), static_cast<Py_ssize_t>(used)));
     });
 }
 
@@ -159,10 +143,7 @@ PyObject* encoder_encode_pieces(EncoderObject* self, PyObject* args) {
                 throw InputError("the ends of the pre-tokens do not rise, or leave the text");
         }
         IdBuffer ids(self->encoder->id_bytes());
-        {
-            const GilReleased released;
-            self->encoder->encode_pieces(input.span(), values, count, ids);
-        }
+        unlocked([&] { self->encoder->encode_pieces(input.span(), values, count, ids); });
         return to_buffer(ids);
     });
 }
@@ -170,10 +151,7 @@ PyObject* encoder_encode_pieces(EncoderObject* self, PyObject* args) {
 PyObject* batch_result(EncodeBatch& batch, const Encoder& encoder, size_t num_threads) {
     IdBuffer ids(encoder.id_bytes());
     std::vector<int64_t> offsets;
-    {
-        const GilReleased released;
-        batch.collect(num_threads, ids, offsets);
-    }
+    unlocked([&] { batch.collect(num_threads, ids, offsets); });
     const Owned id_buffer(to_buffer(ids)), offset_buffer(to_buffer(offsets));
     return checked(Py_BuildValue("OO", id_buffer.get(), offset_buffer.get()));
 }
@@ -265,13 +243,12 @@ PyObject* decode_with(EncoderObject* self, PyObject* object, Make make) {
     return guarded([&] {
         const Ids ids(*self->encoder, object);
         GrowingBlock out;
-        size_t size;
-        {
-            const GilReleased released;
-            size = self->encoder->decoded_size(ids.values.data(), ids.values.size());
-            out.resize(size + 16);
+        const size_t size = unlocked([&] {
+            const size_t needed = self->encoder->decoded_size(ids.values.data(), ids.values.size());
+            out.resize(needed + 16);
             self->encoder->decode(ids.values.data(), ids.values.size(), out.data());
-        }
+            return needed;
+        });
         return checked(make(reinterpret_cast<const char*>(out.data()), static_cast<Py_ssize_t>(size)));
     });
 }
@@ -295,9 +272,9 @@ PyObject* encoder_id_bytes(EncoderObject* self, void*) {
 PyMethodDef encoder_methods[] = {
     {"encode", reinterpret_cast<PyCFunction>(encoder_encode), METH_O, "text -> list of ids"},
     {"encode_array", reinterpret_cast<PyCFunction>(encoder_encode_array), METH_O, "text -> Buffer of ids"},
-    {"encode_stream", reinterpret_cast<PyCFunction>(encoder_encode_stream), METH_O,
+    {"encode_stream", reinterpret_cast<PyCFunction>(encoder_encode_beginning<true>), METH_O,
      "UTF-8 so far -> (ids that later text cannot change, bytes they stand for)"},
-    {"encode_part", reinterpret_cast<PyCFunction>(encoder_encode_part), METH_O,
+    {"encode_part", reinterpret_cast<PyCFunction>(encoder_encode_beginning<false>), METH_O,
      "the same, ids as a Buffer"},
     {"encode_pieces", reinterpret_cast<PyCFunction>(encoder_encode_pieces), METH_VARARGS,
      "(text, uint64 ends of pre-tokens) -> Buffer of ids"},

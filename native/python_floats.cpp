@@ -12,10 +12,7 @@ using FloatArray = Array<float>;
 
 template <class Work>
 PyObject* run_without_gil(const Work& work, Py_ssize_t num_threads) {
-    {
-        const GilReleased released;
-        run(work, static_cast<size_t>(std::max<Py_ssize_t>(num_threads, 1)));
-    }
+    unlocked([&] { run(work, static_cast<size_t>(std::max<Py_ssize_t>(num_threads, 1))); });
     Py_RETURN_NONE;
 }
 PyObject* py_norm_rows(PyObject*, PyObject* args) {

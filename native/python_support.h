@@ -67,6 +67,13 @@ private:
     PyThreadState* state_;
 };
 
+// What `work` gives, which runs while other threads may have the interpreter.
+template <class Work>
+auto unlocked(const Work& work) {
+    const GilReleased released;
+    return work();
+}
+
 // Held, with the interpreter's lock, by the one thread that may change an object while others run.
 class InUse {
 public:

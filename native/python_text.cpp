@@ -10,11 +10,7 @@ namespace {
 PyObject* py_find_invalid_utf8(PyObject*, PyObject* data) {
     return guarded([&] {
         const Text text(data);
-        int64_t at;
-        {
-            const GilReleased released;
-            at = find_invalid_utf8(text.span());
-        }
+        const int64_t at = unlocked([&] { return find_invalid_utf8(text.span()); });
         return checked(PyLong_FromLongLong(at));
     });
 }
@@ -25,12 +21,7 @@ PyObject* py_find_documents(PyObject*, PyObject* args) {
     return guarded([&] {
         const Text text(data);
         const SpecialTokens tokens = special_tokens_from(separators);
-        std::vector<Bounds> bounds;
-        {
-            const GilReleased released;
-            bounds = find_documents(text.span(), tokens);
-        }
-        return to_buffer(bounds);
+        return to_buffer(unlocked([&] { return find_documents(text.span(), tokens); }));
     });
 }
 
@@ -41,13 +32,12 @@ PyObject* py_hash_documents(PyObject*, PyObject* args) {
         const Text text(data), packed(bounds_buffer);
         const CheckedBounds bounds = bounds_of(packed, text.span());
         std::vector<uint64_t> hashes(bounds.count);
-        {
-            const GilReleased released;
+        unlocked([&] {
             for (size_t i = 0; i < bounds.count; i++) {
                 const Bounds b = bounds.data[i];
                 hashes[i] = hash_document({text.span().data + b.begin, static_cast<size_t>(b.end - b.begin)});
             }
-        }
+        });
         return to_buffer(hashes);
     });
 }
@@ -90,12 +80,7 @@ PyObject* py_recover_merges(PyObject*, PyObject* list) {
     return guarded([&] {
         std::vector<std::string> tokens;
         each_item(list, [&](PyObject* item) { tokens.push_back(bytes_of(item, "a token")); });
-        std::vector<std::pair<uint32_t, uint32_t>> pairs;
-        {
-            const GilReleased released;
-            pairs = recover_merges(tokens);
-        }
-        return to_buffer(pairs);
+        return to_buffer(unlocked([&] { return recover_merges(tokens); }));
     });
 }
 

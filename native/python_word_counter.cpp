@@ -46,10 +46,7 @@ PyObject* counter_add_text(WordCounterObject* self, PyObject* data) {
         if (!self->scan) throw InputError("this counter has no native pattern");
         const Text text(data);
         const InUse in_use(self->is_in_use);
-        {
-            const GilReleased released;
-            count_words(text.span(), self->scan, *self->special_tokens, *self->tables);
-        }
+        unlocked([&] { count_words(text.span(), self->scan, *self->special_tokens, *self->tables); });
         Py_RETURN_NONE;
     });
 }
@@ -79,10 +76,8 @@ PyObject* counter_find_cut(WordCounterObject* self, PyObject* args) {
     if (!PyArg_ParseTuple(args, "On", &data, &from)) return nullptr;
     return guarded([&] {
         const Text text(data);
-        size_t cut = find_safe_cut(text.span(), static_cast<size_t>(std::max<Py_ssize_t>(from, 0)));
-        while (cut < text.span().size && self->special_tokens->crosses(text.span(), cut))
-            cut = find_safe_cut(text.span(), cut + 1);
-        return checked(PyLong_FromSize_t(cut));
+        const size_t first = static_cast<size_t>(std::max<Py_ssize_t>(from, 0));
+        return checked(PyLong_FromSize_t(find_cut(text.span(), first, *self->special_tokens)));
     });
 }
 
@@ -91,12 +86,9 @@ PyObject* counter_find_last_cut(WordCounterObject* self, PyObject* data) {
     return guarded([&] {
         if (!self->scan) throw InputError("this counter has no native pattern");
         const Text text(data);
-        size_t cut;
-        {
-            const GilReleased released;
-            Bounds last;
-            cut = find_stream_cut(text.span(), self->scan, *self->special_tokens, last);
-        }
+        Bounds last;
+        const size_t cut =
+            unlocked([&] { return find_stream_cut(text.span(), self->scan, *self->special_tokens, last); });
         return checked(PyLong_FromSize_t(cut));
     });
 }
@@ -127,24 +119,16 @@ PyObject* counter_train(WordCounterObject* self, PyObject* number) {
             PyGILState_Release(state);
             if (!ok) throw PythonError();
         };
-        Training training;
         const InUse in_use(self->is_in_use);
-        {
-            const GilReleased released;
+        const Training training = unlocked([&] {
             join(*self->tables);
-            training = train(self->tables->front(), num_merges, check_signals);
-        }
+            return train(self->tables->front(), num_merges, check_signals);
+        });
         const Owned merges(to_buffer(training.merges));
         return checked(Py_BuildValue("OKKn", merges.get(), static_cast<unsigned long long>(training.num_bytes),
                                      static_cast<unsigned long long>(training.num_symbols),
                                      static_cast<Py_ssize_t>(training.num_words)));
     });
-}
-
-PyObject* counter_memory_bytes(WordCounterObject* self, void*) {
-    size_t bytes = 0;
-    for (const WordCounts& table : *self->tables) bytes += table.memory_bytes();
-    return PyLong_FromSize_t(bytes);
 }
 
 PyMethodDef counter_methods[] = {
@@ -159,15 +143,10 @@ PyMethodDef counter_methods[] = {
      "num_merges -> (Buffer of uint32 pairs, bytes of text, symbols left, words)"},
     {nullptr, nullptr, 0, nullptr},
 };
-PyGetSetDef counter_getters[] = {
-    {"memory_bytes", reinterpret_cast<getter>(counter_memory_bytes), nullptr, "of the tables", nullptr},
-    {nullptr, nullptr, nullptr, nullptr, nullptr},
-};
 PyType_Slot counter_slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(counter_new)},
     {Py_tp_dealloc, reinterpret_cast<void*>(counter_dealloc)},
     {Py_tp_methods, counter_methods},
-    {Py_tp_getset, counter_getters},
     {Py_tp_doc, const_cast<char*>("WordCounter(pattern, special_tokens, num_threads)")},
     {0, nullptr},
 };

@@ -7,6 +7,13 @@
 
 namespace groundup {
 
+// Where `text` may be cut at or after `from` without changing a pre-token or a special token.
+inline size_t find_cut(Span text, size_t from, const SpecialTokens& special_tokens) {
+    size_t cut = find_safe_cut(text, from);
+    while (cut < text.size && special_tokens.crosses(text, cut)) cut = find_safe_cut(text, cut + 1);
+    return cut;
+}
+
 // A position between pre-tokens, the last that is found without much work; 0 when there is none yet.
 // Then `last` is the last pre-token there is.
 size_t find_stream_cut(Span text, ScanFunction scan, const SpecialTokens& special_tokens, Bounds& last);

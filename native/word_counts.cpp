@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "parallel.h"
+#include "stream_cut.h"
 
 namespace groundup {
 
@@ -70,13 +71,6 @@ void WordCounts::grow() {
         while (entries()[i].count) i = (i + 1) & mask_;
         entries()[i] = from[k];
     }
-}
-
-void WordCounts::clear() {
-    table_ = std::make_unique<ZeroedBlock>(kFirstCapacity * sizeof(Entry));
-    mask_ = kFirstCapacity - 1;
-    used_ = 0;
-    arena_ = {};
 }
 
 void WordCounts::add(const Byte* word, size_t size, uint64_t count, const Byte* limit) {
@@ -150,12 +144,8 @@ void count_words(Span text, ScanFunction scan, const SpecialTokens& special_toke
                 std::lock_guard<std::mutex> lock(mutex);
                 if (next >= text.size) return;
                 const Span rest{text.data + next, text.size - next};
-                size_t cut = rest.size;
-                if (rest.size > 2 * kPieceBytes) {
-                    cut = find_safe_cut(rest, kPieceBytes);
-                    while (cut < rest.size && special_tokens.crosses(rest, cut))
-                        cut = find_safe_cut(rest, cut + 1);
-                }
+                const size_t cut =
+                    rest.size > 2 * kPieceBytes ? find_cut(rest, kPieceBytes, special_tokens) : rest.size;
                 piece = {rest.data, cut};
                 next += cut;
             }

@@ -18,12 +18,11 @@ public:
     explicit WordCounts(size_t longest);
 
     size_t size() const { return used_; }
-    size_t memory_bytes() const { return table_bytes() + arena_.capacity(); }
 
     void add(const Byte* word, size_t size, uint64_t count, const Byte* limit);
     void add_text(Span text, ScanFunction scan, const SpecialTokens& special_tokens);
     void add_all(const WordCounts& other);
-    void clear();
+    void clear() { *this = WordCounts(longest_); }
 
     template <class Visit>
     void for_each(Visit visit) const {
@@ -44,7 +43,6 @@ private:
     static_assert(sizeof(Entry) == 32);
 
     Entry* entries() const { return reinterpret_cast<Entry*>(table_.get()->data()); }
-    size_t table_bytes() const { return (mask_ + 1) * sizeof(Entry); }
     const Byte* word_of(const Entry& entry) const;
     size_t size_of(const Entry& entry) const;
     void count_words(const Byte* base, const uint32_t* ends, size_t count, const Byte* limit);

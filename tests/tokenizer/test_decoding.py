@@ -82,18 +82,6 @@ def test_an_id_in_a_gap_of_the_vocabulary_is_refused() -> None:
             tokenizer.decode(ids)
 
 
-@hypothesis.given(
-    ids=st.lists(st.integers(0, 295), max_size=40), sizes=st.lists(st.integers(0, 4), max_size=40)
-)
-def test_streamed_text_is_the_decoded_text(ids: list[int], sizes: list[int]) -> None:
-    decoder = TOKENIZER.decode_stream()
-    parts, at = [], 0
-    for size in [*sizes, len(ids)]:
-        parts.append(decoder.push(*ids[at : at + size]))
-        at += size
-    assert "".join(parts) + decoder.finish() == TOKENIZER.decode(ids)
-
-
 @hypothesis.given(text=st.text(max_size=30))
 def test_streamed_text_never_holds_half_a_character(text: str) -> None:
     decoder = TOKENIZER.decode_stream()

@@ -5,8 +5,6 @@ import pickle
 import random
 from typing import Any
 
-import hypothesis
-import hypothesis.strategies as st
 import numpy as np
 import pytest
 
@@ -16,10 +14,6 @@ from groundup.tokenizer.patterns import DEEPSEEK, GPT2, O200K, Pattern
 from groundup.tokenizer.reference import encode_reference, train_bpe_reference
 
 BYTES = [bytes([byte]) for byte in range(256)]
-PIECES = st.sampled_from([*"aabbé字😀 \n.'1", "ab", "ba", "aab", "the", " the", "'s", "  ", "\xa0"])
-TEXTS = st.one_of(
-    st.lists(PIECES, max_size=60).map("".join), st.text("ab ", max_size=80), st.text(max_size=40)
-)
 MIXED = "the theme of thé thesis — 字字😀😀 don't, 12345\n\n  and then there's ab abab aabb bbaa"
 
 
@@ -44,20 +38,6 @@ def test_words_of_any_length_encode_as_the_reference(size: int) -> None:
         assert tokenizer.encode(f"{word[:size]}.")[:-1] == ids
 
 
-@pytest.mark.parametrize("size", [1000, 4095, 4096, 4097, 5000, 70_000])
-def test_very_long_words_encode_as_in_tiktoken(size: int) -> None:
-    tiktoken = pytest.importorskip("tiktoken")
-    shuffled = random.Random(size)
-    definition = trained(" ".join("".join(shuffled.choices("ab", k=9)) for _ in range(200)), 200)
-    ranks = {token: id for id, token in definition.vocab.items()}
-    oracle = tiktoken.Encoding(
-        "oracle", pat_str=GPT2.stages[0], mergeable_ranks=ranks, special_tokens={}
-    )
-    tokenizer = Tokenizer.from_definition(definition)
-    for word in ("a" * size, "".join(shuffled.choices("ab", k=size)), "aab" * (size // 3)):
-        assert tokenizer.encode(word) == oracle.encode_ordinary(word)
-
-
 @pytest.mark.parametrize("vocab_size", [65_536, 65_537])
 def test_ids_are_as_wide_as_the_vocabulary_needs(vocab_size: int) -> None:
     filling = [b"token %d" % number for number in range(vocab_size - 257)]
@@ -68,14 +48,6 @@ def test_ids_are_as_wide_as_the_vocabulary_needs(vocab_size: int) -> None:
     assert ids.dtype == tokenizer.id_type == (np.uint16 if vocab_size == 65_536 else np.uint32)
     assert ids.tolist() == [vocab_size - 1, ord("c"), vocab_size - 1] * 20
     assert tokenizer.decode(ids) == "abcab" * 20
-
-
-@hypothesis.given(words=st.lists(TEXTS, min_size=1, max_size=20))
-def test_a_word_seen_before_encodes_as_one_seen_first(words: list[str]) -> None:
-    warm = MIXED_TOKENIZER
-    cold = Tokenizer.from_definition(warm.definition)
-    for text in (*words, *reversed(words), " ".join(words)):
-        assert warm.encode(text) == cold.encode(text) == encode_reference(warm.definition, text)
 
 
 def test_more_words_than_the_cache_holds_encode_as_few() -> None:

@@ -96,23 +96,17 @@ def test_a_file_is_known_by_its_content_not_its_name(
 def test_gpt2_files_are_a_pair(tmp_path: Path, target: str) -> None:
     paths = write_definition(SMALL, tmp_path / target, "gpt2")
     assert paths == [tmp_path / "folder" / "vocab.json", tmp_path / "folder" / "merges.txt"]
-    assert paths[1].read_text("utf-8").startswith("#version: 0.2\n")
+    header, lines = paths[1].read_text("utf-8").split("\n", 1)
+    assert header == "#version: 0.2"
     for source in (tmp_path / "folder", paths[0]):
         assert read_definition(source, special_tokens=["<|end|>"]).merges == SMALL.merges
     # The header is not part of the course's files.
-    lines = paths[1].read_text("utf-8").split("\n", 1)[1]
     paths[1].write_text(lines, "utf-8")
-    assert read_gpt2_files(paths[0], paths[1], ["<|end|>"]) == dataclasses.replace(
-        SMALL, lineage=read_gpt2_files(paths[0], paths[1]).lineage
-    )
-
-
-def test_a_special_token_that_is_not_named_is_ordinary_in_gpt2_files(tmp_path: Path) -> None:
-    paths = write_definition(SMALL, tmp_path / "out", "gpt2")
-    definition = read_gpt2_files(paths[0], paths[1])
-    assert definition.special_tokens == {}
-    assert len(encode_reference(definition, "<|end|>")) > 1
-    appended = read_gpt2_files(paths[0], paths[1], ["<|new|>"])
+    vocab, merges = paths
+    assert read_gpt2_files(vocab, merges, ["<|end|>"]).content_id() == SMALL.content_id()
+    plain = read_gpt2_files(vocab, merges)
+    assert plain.special_tokens == {} and len(encode_reference(plain, "<|end|>")) > 1
+    appended = read_gpt2_files(vocab, merges, ["<|new|>"])
     assert appended.special_tokens == {"<|new|>": SMALL.vocab_size}
 
 
@@ -121,7 +115,7 @@ def test_huggingface_merges_are_texts_or_pairs(tmp_path: Path, pairs: bool) -> N
     value = huggingface_value(tmp_path)
     if pairs:
         value["model"]["merges"] = [merge.split(" ") for merge in value["model"]["merges"]]
-    assert read_value(tmp_path, value).merges == SMALL.merges
+    assert read_value(tmp_path, value).content_id() == SMALL.content_id()
 
 
 def huggingface_value(tmp_path: Path, definition: TokenizerDefinition = SMALL) -> dict[str, Any]:
@@ -422,22 +416,6 @@ def test_broken_gpt2_files_are_named(
     merges_path.write_text(merges_path.read_text("utf-8").rstrip("\n") + merges, "utf-8")
     with pytest.raises(TokenizerError, match=noun):
         read_gpt2_files(vocab_path, merges_path, ["<|end|>"])
-
-
-def test_special_tokens_may_stand_plain_in_gpt2_files(tmp_path: Path) -> None:
-    definition = train(GPT2, ("日 本",))
-    paths = write_definition(definition, tmp_path / "out", "gpt2")
-    assert read_gpt2_files(paths[0], paths[1], ["日 本"]).content_id() == definition.content_id()
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "tokenizer.json"
-    write_definition(SMALL, path)
-    broken = dataclasses.replace(SMALL, merges=[(b"t", b"zzz")])
-    with pytest.raises(TokenizerError):
-        write_definition(broken, path)
-    assert read_definition(path) == SMALL
-    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("name", ["p50k_base.tiktoken", "cl100k_base.tiktoken"])

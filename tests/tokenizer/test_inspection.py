@@ -1,7 +1,5 @@
 """Explanations end in the ids of the encoder, and measurements count what is there."""
 
-import dataclasses
-
 import hypothesis
 import hypothesis.strategies as st
 import pytest
@@ -12,18 +10,14 @@ from groundup.tokenizer.inspection import describe_code_point, explain
 from groundup.tokenizer.reference import train_bpe_reference
 
 TEXT = "the theme of the thesis is then and there"
-SPECIAL = ("<|end|>",)
 
 
 def make(whole_words: bool = False) -> Tokenizer:
-    vocab, merges = train_bpe_reference(TEXT, 280, SPECIAL)
-    definition = TokenizerDefinition(vocab, merges, {"<|end|>": len(vocab) - 1})
-    return Tokenizer.from_definition(dataclasses.replace(definition, whole_words=whole_words))
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return make()
+    vocab, merges = train_bpe_reference(TEXT, 280, ["<|end|>"])
+    ids = {"<|end|>": len(vocab) - 1}
+    return Tokenizer.from_definition(
+        TokenizerDefinition(vocab, merges, ids, whole_words=whole_words)
+    )
 
 
 @hypothesis.given(st.text(max_size=40))
@@ -37,7 +31,8 @@ def test_an_explanation_ends_in_the_ids_of_the_text(text: str) -> None:
             assert b"".join(pre_token.tokens) == pre_token.text.encode()
 
 
-def test_each_merge_that_fired_is_shown(tokenizer: Tokenizer) -> None:
+def test_each_merge_that_fired_is_shown() -> None:
+    tokenizer = make()
     (pre_token,) = explain(tokenizer.definition, "the").pre_tokens
     symbols = pre_token.start
     assert symbols == (b"t", b"h", b"e")
@@ -51,15 +46,14 @@ def test_each_merge_that_fired_is_shown(tokenizer: Tokenizer) -> None:
 
 def test_special_tokens_and_whole_words_fire_no_merges() -> None:
     special, word = explain(make(whole_words=True).definition, "<|end|>the").pre_tokens
-    assert special.is_special
-    assert special.steps == ()
-    assert word.is_whole_word
-    assert word.steps == ()
+    assert special.is_special and word.is_whole_word
+    assert special.steps == word.steps == ()
 
 
-def test_code_points_have_number_name_and_bytes() -> None:
-    point = describe_code_point("é")
-    assert (point.number, point.name) == ("U+00E9", "LATIN SMALL LETTER E WITH ACUTE")
-    assert point.utf8 == b"\xc3\xa9"
-    assert describe_code_point("\n").name == "<Cc>"
-    assert describe_code_point("😀").number == "U+1F600"
+@pytest.mark.parametrize(
+    ("character", "number", "name"),
+    [("é", "U+00E9", "LATIN SMALL LETTER E WITH ACUTE"), ("\n", "U+000A", "<Cc>")],
+)
+def test_code_points_have_number_name_and_bytes(character: str, number: str, name: str) -> None:
+    point = describe_code_point(character)
+    assert (point.number, point.name, point.utf8) == (number, name, character.encode())
