@@ -52,22 +52,15 @@ def test_every_variant_has_the_parameters_of_the_base(preset: str) -> None:
         assert size_of(model) == pytest.approx(size_of(base.model), rel=0.005), name
 
 
-@pytest.mark.parametrize(
-    ("vocab_size", "told"),
-    [
-        # The embedding is far larger than the feed-forward layers, and nearly as large.
-        (2_000, "untied-embeddings has +70% parameters: no d_ff makes up for that"),
-        (520, "untied-embeddings has +38% parameters: no d_ff makes up for that"),
-        (100, ""),
-    ],
-)
+# The embedding is far larger than the feed-forward layers, or smaller.
+@pytest.mark.parametrize(("vocab_size", "told"), [(2_000, "+70%"), (520, "+38%"), (100, "")])
 def test_where_no_inner_size_matches_it_stays_and_that_is_said(
     caplog: pytest.LogCaptureFixture, vocab_size: int, told: str
 ) -> None:
     sizes = {"d_model": 64, "num_heads": 4, "num_layers": 1, "d_ff": 200}
     base = RunConfig(model=ModelConfig(vocab_size=vocab_size, tie_embeddings=True, **sizes))
     variants = make_ablations(base, ["untied-embeddings"])
-    assert caplog.messages == ([told] if told else [])
+    assert told in caplog.text and bool(told) == bool(caplog.messages)
     assert ("model.d_ff" in variants["untied-embeddings"]) == (not told)
 
 
@@ -119,20 +112,12 @@ def test_each_variant_is_repeated_at_its_own_best_rate_and_nothing_runs_twice(
     assert len(started) == begun + 2 + 2 and len(set(started)) == len(started)
 
 
-@pytest.mark.parametrize(
-    ("losses", "lost", "is_at_edge"),
-    [
-        ({0.1: 1.0, 0.2: 2.0}, set(), True),
-        ({0.1: 2.0, 0.2: 1.0}, set(), True),
-        ({0.1: 2.0, 0.2: 1.0}, {0.4}, False),
-        ({0.1: 1.0}, set(), True),
-        ({}, {0.1}, False),
-    ],
-)
-def test_an_edge_is_that_of_the_rates_that_were_tried(
-    losses: dict[float, float], lost: set[float], is_at_edge: bool
-) -> None:
-    assert TriedRates(losses, lost).is_at_edge == is_at_edge
+def test_an_edge_is_that_of_the_rates_that_were_tried() -> None:
+    assert TriedRates({0.1: 1.0, 0.2: 2.0}).is_at_edge
+    assert TriedRates({0.1: 2.0, 0.2: 1.0}).is_at_edge
+    assert not TriedRates({0.1: 2.0, 0.2: 1.0}, {0.4}).is_at_edge
+    assert not TriedRates({}, {0.1}).is_at_edge
+    assert TriedRates({0.1: 1.0, 0.05: 1.0}).best == 0.05
 
 
 def test_a_variant_that_never_finishes_is_a_row_and_an_edge_is_marked(make_spec: Any) -> None:

@@ -76,24 +76,15 @@ def test_a_run_tells_all_that_its_folder_holds(tmp_path: Path, write_run: WriteR
     assert (run.cost["mfu"], run.cost["memory_bytes"], run.cost["seconds"]) == (0.25, 10**9, 6.0)
 
 
-@pytest.mark.parametrize(
-    ("spoil", "num_lines", "note"),
-    [
-        (lambda good: good + '{"step": 3, "lo', 2, "unfinished"),
-        (lambda good: f"[1]\n{good}\0\n" + "[" * 100_000 + "\n", 2, "damaged lines .*: 3 .*line 1"),
-        (lambda good: "", 0, "no metrics yet"),
-    ],
-    ids=["torn", "damaged", "empty"],
-)
 def test_lines_that_cannot_be_read_are_named_and_the_rest_kept(
-    tmp_path: Path, write_run: WriteRun, spoil: Callable[[str], str], num_lines: int, note: str
+    tmp_path: Path, write_run: WriteRun
 ) -> None:
     file = write_run(tmp_path / "one", [3.0, 2.0]) / "metrics.jsonl"
-    file.write_text(spoil(file.read_text()))
+    file.write_text(f"[1]\n{file.read_text()}" + '{"step": 3, "lo')
     run = read_run(file.parent)
-    assert run.metrics.num_lines == num_lines
-    assert len(run.notes) == 1 and re.search(note, run.notes[0])
-    assert run.outcome.state == ("finished" if num_lines else "empty")
+    assert run.metrics.num_lines == 2 and run.outcome.state == "finished"
+    notes = " ".join(run.notes)
+    assert len(run.notes) == 2 and "damaged" in notes and "unfinished" in notes
 
 
 def test_a_folder_that_has_just_begun_is_a_run_without_metrics(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -264,13 +265,13 @@ def test_points_are_ranked_by_their_mean_and_unsound_ones_come_last() -> None:
 
 
 def test_a_run_is_ranked_by_its_lowest_validation_loss_or_its_training_loss() -> None:
-    for metrics, loss in (
-        ({"best_validation_loss": 2.0, "loss_at_end": 1.5, "loss": 1.0}, 2.0),
-        ({"loss": 2.0, "loss_at_end": 2.5}, 2.5),
-        ({"loss": 3.0}, 3.0),
-        ({}, None),
-    ):
-        assert TrialRecord("a", "a", "finished", 0, **metrics).ranking_loss == loss
+    ended = TrialRecord("a", "a", "finished", 0)
+    assert ended.ranking_loss is None
+    ended = replace(ended, loss=3.0)
+    assert ended.ranking_loss == 3.0
+    ended = replace(ended, loss_at_end=3.5)
+    assert ended.ranking_loss == 3.5
+    assert replace(ended, best_validation_loss=4.0).ranking_loss == 4.0
 
 
 @pytest.mark.parametrize(
