@@ -168,8 +168,8 @@ class _Peer(nn.Module):
     def device(self) -> torch.device:
         return self.lm.token_embedding.weight.device
 
-    def loss(self, ids: Tensor, targets: Tensor, reduction: str) -> Tensor:
-        assert reduction == "sum"
+    def loss(self, ids: Tensor, targets: Tensor, z_loss: float, reduction: str, _: None) -> Tensor:
+        assert reduction == "sum" and not z_loss
         loss: Tensor = self.lm(ids, targets) * targets.numel()
         return loss
 
