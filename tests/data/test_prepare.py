@@ -22,6 +22,7 @@ from groundup._native import hash_documents
 from groundup.data.prepare import PrepareSummary, encoding, prepare
 from groundup.data.shards import open_shards, verify
 from groundup.errors import ConfigError, DataError, GroundupError, TokenizerError
+from groundup.text_files import read
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.native import as_array
 
@@ -188,15 +189,6 @@ def test_output_is_the_same_from_parts_of_the_text(work: Work) -> None:
         assert contents(work.path / name) == contents(work.out)
 
 
-def test_the_split_of_a_document_does_not_change_when_files_are_added(work: Work) -> None:
-    work.prepare(work.corpus[1:], "one")
-    work.prepare(out="two")
-    for split in ("train", "validation"):
-        few, many = (open_shards(work.path / name, split)[:] for name in ("one", "two"))
-        assert 0 < len(few) < len(many)
-        assert np.array_equal(few, many[-len(few) :])
-
-
 def test_large_vocabularies_take_four_bytes(work: Work) -> None:
     vocab = {id: bytes([id]) for id in range(256)} | {70_000: END.encode()}
     path = work.file("text.txt", "abc")
@@ -346,8 +338,7 @@ def test_a_long_document_goes_to_one_split_in_pieces(
     documents = [text, text[:-1], "end"]
     file = work.file("long.txt", END.join(documents))
     work.prepare([file], "whole", validation_fraction=0.5)
-    read_part = encoding.read
-    monkeypatch.setattr(encoding, "read", partial(read_part, piece_bytes=10_000))
+    monkeypatch.setattr(encoding, "read", partial(read, piece_bytes=10_000))
     index = work.prepare([file], validation_fraction=0.5).index
     assert sum(split.num_documents for split in index.splits.values()) == 3
     for name in ("whole", "out"):
@@ -357,7 +348,7 @@ def test_a_long_document_goes_to_one_split_in_pieces(
 
 
 def test_a_word_that_is_too_long_is_an_error(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding, "read", partial(encoding.read, piece_bytes=10_000))
+    monkeypatch.setattr(encoding, "read", partial(read, piece_bytes=10_000))
     work.refuse("a word has more than", [work.file("letters.txt", "a" * 50_000)])
 
 
@@ -411,6 +402,7 @@ KILLS = """
 import os, random, signal, sys
 from pathlib import Path
 from groundup.data.prepare import prepare
+from groundup.text_files import read
 from groundup.tokenizer import Tokenizer
 
 tokenizer, out, *inputs = sys.argv[1:]

@@ -81,10 +81,8 @@ def test_batches_cut_where_the_definition_does(
 ) -> None:
     path = tmp_path / f"corpus.txt{packing}"
     path.write_bytes(PACKERS[packing](text.encode()))
-    reading = {"separators": tuple(separators), "batch_bytes": batch_bytes}
-    batches = list(read_document_batches([path], **reading))
     expected = split_slowly(text.encode(), [separator.encode() for separator in separators])
-    assert documents_of(batches) == expected
+    assert read(path, separators=tuple(separators), batch_bytes=batch_bytes) == expected
 
 
 BAD = b"good one<|endoftext|>bad \xff\xfe one<|endoftext|>good too<|endoftext|>cut \xe2\x82"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from groundup.errors import ConfigError, DataError
-from groundup.text_files import STDIN, Reading, check_not_input, find_sources
+from groundup.text_files import Reading, check_not_input, find_sources
 
 
 def find(*inputs: str | Path) -> list[Path]:
@@ -58,11 +58,6 @@ def test_models_and_runs_within_a_folder_are_not_read(
     assert folder / "README.md" in find(folder)
 
 
-def test_an_empty_word_is_not_the_folder_one_is_in() -> None:
-    with pytest.raises(DataError, match="an input is an empty word"):
-        find("")
-
-
 def test_a_glob_gives_its_matches_in_order(tree: Path) -> None:
     assert find(f"{tree}/*.txt") == [tree / "b.txt"]
     assert find(f"{tree}/sub/[cd].*") == [tree / "sub/c.parquet", tree / "sub/d.TXT.zst"]
@@ -93,17 +88,22 @@ def test_a_file_named_twice_is_read_once(tree: Path, caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("names", "noun"),
     [
-        ("gone.txt", r"gone\.txt does not exist"),
-        ("*.gone", r"no file matches .*\*\.gone"),
-        ("empty", "empty has no text files"),
+        (["gone.txt"], r"gone\.txt does not exist"),
+        (["*.gone"], r"no file matches \*\.gone"),
+        (["empty"], "empty has no text files"),
+        ([""], "an input is an empty word"),
+        ([], "no input"),
     ],
 )
-def test_an_input_that_gives_nothing_is_named(tmp_path: Path, name: str, message: str) -> None:
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=message):
-        find(tmp_path / name)
+def test_inputs_that_give_nothing_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str], noun: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").mkdir()
+    with pytest.raises(DataError, match=noun):
+        find_sources(names)
 
 
 def test_empty_files_are_skipped_and_named_unless_they_are_named_outright(
@@ -119,15 +119,6 @@ def test_empty_files_are_skipped_and_named_unless_they_are_named_outright(
     (tmp_path / "a.txt").unlink()
     with pytest.raises(DataError, match="has no text files"):
         find(tmp_path)
-
-
-def test_no_input_at_all_is_an_error() -> None:
-    with pytest.raises(DataError, match="no input"):
-        find_sources([])
-
-
-def test_a_dash_is_standard_input() -> None:
-    assert find_sources(["-"])[0].path == STDIN
 
 
 def test_what_is_no_regular_file_is_skipped_and_named(
