@@ -73,34 +73,18 @@ def test_every_setting_trains(settings: dict[str, Any]) -> None:
     assert losses[-1] < losses[0] - 0.1
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("later_weight", [None, 0.3])
 @pytest.mark.parametrize("z_loss", [0.0, 0.1])
 @pytest.mark.parametrize(("shape", "tied"), [((7,), False), ((3, 13), True), ((2, 2, 1), False)])
-def test_the_loss_is_that_of_the_logits(shape: tuple[int, ...], tied: bool, z_loss: float) -> None:
-    settings = {"dtype": torch.float64, "tie_embeddings": tied}
-    model = model_with(settings)
+def test_the_loss_is_that_of_the_logits(
+    shape: tuple[int, ...], tied: bool, z_loss: float, later_weight: float | None, reduction: Any
+) -> None:
+    """The token after the next counts in the gradients alone."""
+    model = model_with({"dtype": torch.float64, "tie_embeddings": tied})
     with torch.no_grad():
         # Predictions that are sure of themselves, so that no two losses are equal by chance.
         model.lm_head.weight.mul_(4)
-    ids, targets = torch.randint(61, (2, *shape)).unbind(0)
-    logits = model(ids).flatten(0, -2)
-    losses = functional.cross_entropy(logits, targets.flatten(), reduction="none")
-    losses = losses + z_loss * torch.logsumexp(logits, dim=-1).square()
-    weights = list(model.parameters())
-    for ours, theirs in (
-        (model.loss(ids, targets, z_loss), losses.mean()),
-        (model.loss(ids, targets, z_loss, reduction="sum"), losses.sum()),
-    ):
-        torch.testing.assert_close(ours, theirs)
-        gradients = torch.autograd.grad(theirs, weights, retain_graph=True)
-        torch.testing.assert_close(torch.autograd.grad(ours, weights), gradients)
-
-
-@pytest.mark.parametrize("z_loss", [0.0, 0.1])
-@pytest.mark.parametrize("shape", [(7,), (3, 13), (2, 2, 1)])
-def test_the_token_after_the_next_counts_in_the_gradients_alone(
-    shape: tuple[int, ...], z_loss: float
-) -> None:
-    model = model_with({"dtype": torch.float64})
     ids, targets = torch.randint(61, (2, *shape)).unbind(0)
     logits = model(ids)
     losses = functional.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="sum")
@@ -108,10 +92,12 @@ def test_the_token_after_the_next_counts_in_the_gradients_alone(
     later = functional.cross_entropy(
         logits[..., :-1, :].flatten(0, -2), targets[..., 1:].flatten(), reduction="sum"
     )
+    divisor = targets.numel() if reduction == "mean" else 1
+    weight = None if later_weight is None else torch.tensor(later_weight)
+    ours = model.loss(ids, targets, z_loss, reduction, weight)
+    torch.testing.assert_close(ours, losses / divisor)
     weights = list(model.parameters())
-    ours = model.loss(ids, targets, z_loss, "sum", torch.tensor(0.3))
-    torch.testing.assert_close(ours, losses)
-    gradients = torch.autograd.grad(losses + 0.3 * later, weights)
+    gradients = torch.autograd.grad((losses + (later_weight or 0) * later) / divisor, weights)
     torch.testing.assert_close(torch.autograd.grad(ours, weights), gradients)
 
 

@@ -55,13 +55,9 @@ def test_an_unknown_preset_is_refused_with_the_nearest() -> None:
 def test_impossible_shapes_are_refused_by_both_values(
     settings: dict[str, int], values: list[str]
 ) -> None:
-    with pytest.raises(ConfigError) as validation:
-        ModelConfig(**settings)
     with pytest.raises(ConfigError) as refusal:
         load_settings(ModelConfig, overrides=settings)
-    for value in values:
-        assert value in str(validation.value)
-        assert value in str(refusal.value)
+    assert all(value in str(refusal.value) for value in values)
 
 
 @pytest.mark.parametrize(

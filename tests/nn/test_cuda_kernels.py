@@ -73,48 +73,25 @@ def fast_attention(packed: Tensor, rope: RotaryEmbedding | None, num_heads: int)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("rotate", [True, False])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_packed_attention_equals_the_formula(
-    shape: tuple[int, int, int, int], rotate: bool, dtype: torch.dtype
-) -> None:
-    packed, d_out, rope = packed_case(shape, dtype, rotate)
-    out = fast_attention(packed, rope, shape[2])
-    wide = packed.detach().double().requires_grad_()
-    expected = plain_attention(wide, rope, shape[2])
-    assert out.dtype == dtype
-    assert relative_error(out, expected) < 1e-2
-    (d_packed,) = torch.autograd.grad(out, packed, d_out)
-    (d_wide,) = torch.autograd.grad(expected, wide, d_out.double())
-    # Each part on its own, so that a small one cannot hide behind a large one.
-    for part, expected_part in zip(d_packed.chunk(3, -1), d_wide.chunk(3, -1), strict=True):
-        assert relative_error(part, expected_part) < 1e-2
-
-
 @pytest.mark.parametrize("normalizes", [True, False])
 @pytest.mark.parametrize("rotates", [True, False])
 @pytest.mark.parametrize("adds", [True, False])
-@pytest.mark.parametrize(
-    "shape",
-    [(2, 37, 4, 32), (3, 513, 12, 64), (1, 5, 3, 16)],
-    ids=str,
-)
-def test_what_comes_before_packed_attention_equals_the_formula(
-    shape: tuple[int, int, int, int], adds: bool, rotates: bool, normalizes: bool
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_packed_attention_and_what_comes_before_it_equal_the_formula(
+    shape: tuple[int, int, int, int],
+    adds: bool,
+    rotates: bool,
+    normalizes: bool,
+    dtype: torch.dtype,
 ) -> None:
-    packed, d_out, rope = packed_case(shape, torch.bfloat16, rotate=rotates)
+    packed, d_out, rope = packed_case(shape, dtype, rotate=rotates)
     gains = (1 + 0.3 * torch.randn(2, shape[3], device="cuda")).requires_grad_()
     # Of one sign, so that the sum that is the factor's gradient does not cancel.
     d_out, extra = d_out.abs(), torch.rand_like(d_out).requires_grad_()
     factor = torch.full((1,), 0.7, device="cuda").requires_grad_()
-    out = kernels.packed_attention(
-        packed,
-        shape[2],
-        None if rope is None else (rope.cos, rope.sin),
-        (gains[0], gains[1]) if normalizes else None,
-        1e-3,
-        (extra, factor) if adds else None,
-    )
+    rotation = None if rope is None else (rope.cos, rope.sin)
+    sides = (gains[0], gains[1]) if normalizes else None, 1e-3, (extra, factor) if adds else None
+    out = kernels.packed_attention(packed, shape[2], rotation, *sides)
     inputs = (packed, *(gains,) * normalizes, *(extra, factor) * adds)
     wide = [one.detach().double().requires_grad_() for one in (packed, gains, extra, factor)]
     expected_inputs = (wide[0], *wide[1:2] * normalizes, *wide[2:] * adds)
@@ -130,34 +107,26 @@ def test_what_comes_before_packed_attention_equals_the_formula(
     assert relative_error(out, expected) < 1e-2
     ours = torch.autograd.grad(out, inputs, d_out)
     theirs = torch.autograd.grad(expected, expected_inputs, d_out.double())
-    for one, other in zip(ours, theirs, strict=True):
+    assert out.dtype == dtype
+    # Each part on its own, so that a small one cannot hide behind a large one.
+    parts_of = [*ours[0].chunk(3, -1), *ours[1:]], [*theirs[0].chunk(3, -1), *theirs[1:]]
+    for one, other in zip(*parts_of, strict=True):
         assert relative_error(one, other) < 2e-2
-
-
-@pytest.mark.parametrize("shape", SHORT[:3], ids=str)
-def test_packed_attention_takes_gradients_that_are_not_contiguous(
-    shape: tuple[int, int, int, int],
-) -> None:
-    packed, d_out, rope = packed_case(shape, torch.bfloat16, rotate=True)
-    out = fast_attention(packed, rope, shape[2])
-    (straight,) = torch.autograd.grad(out, packed, d_out, retain_graph=True)
-    crooked = d_out.transpose(0, 1).contiguous().transpose(0, 1)
-    assert torch.equal(torch.autograd.grad(out, packed, crooked)[0], straight)
 
 
 @pytest.mark.parametrize("rotate", [True, False])
 @pytest.mark.parametrize("shape", SHORT, ids=str)
-def test_short_attention_is_the_same_every_time(
+def test_short_attention_is_the_same_every_time_and_for_any_strides(
     shape: tuple[int, int, int, int], rotate: bool
 ) -> None:
     packed, d_out, rope = packed_case(shape, torch.bfloat16, rotate)
-    outs, gradients = [], []
-    for _ in range(2):
-        out = fast_attention(packed, rope, shape[2])
-        outs.append(out)
-        gradients.append(torch.autograd.grad(out, packed, d_out)[0])
-    assert torch.equal(*outs)
-    assert torch.equal(*gradients)
+    crooked = d_out.transpose(0, 1).contiguous().transpose(0, 1)
+    outs = [fast_attention(packed, rope, shape[2]) for _ in range(2)]
+    gradients = [
+        torch.autograd.grad(out, packed, d)[0]
+        for out, d in zip(outs, (d_out, crooked), strict=True)
+    ]
+    assert torch.equal(*outs) and torch.equal(*gradients)
 
 
 def test_huge_scores_stay_finite() -> None:

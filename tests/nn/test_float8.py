@@ -64,20 +64,6 @@ def test_what_is_not_a_number_stays_so() -> None:
 
 
 @on_hopper
-@pytest.mark.parametrize("kind", ["normalized", "any"])
-def test_a_linear_layer_and_its_gradients(kind: str) -> None:
-    torch.manual_seed(0)
-    layer = Linear(640, 720, device="cuda")
-    x = torch.randn(4, 32, 640, device="cuda", dtype=torch.bfloat16)
-    plain = _results(layer, x)
-    layer.float8_inputs = kind  # type: ignore[assignment]
-    rounded = _results(layer, x)
-    assert 1e-3 < _apart(rounded[0], plain[0]) < 0.05
-    assert 1e-3 < _apart(rounded[1], plain[1]) < 0.05
-    torch.testing.assert_close(rounded[2], plain[2], rtol=0, atol=0)
-
-
-@on_hopper
 @pytest.mark.parametrize("d_ff", [640, 1_104])
 @pytest.mark.parametrize("kind", ["swiglu", "relu2"])
 def test_a_feed_forward_layer_and_its_gradients(kind: str, d_ff: int) -> None:
@@ -95,16 +81,9 @@ def test_a_feed_forward_layer_and_its_gradients(kind: str, d_ff: int) -> None:
     rounded = _results(layer, x)
     for a, b in zip(rounded, plain, strict=True):
         assert 1e-3 < _apart(a, b) < 0.1
-
-
-@on_hopper
-def test_evaluation_is_not_rounded() -> None:
-    layer = Linear(64, 48, device="cuda", dtype=torch.bfloat16)
-    x = torch.randn(32, 64, device="cuda", dtype=torch.bfloat16)
-    with torch.no_grad():
-        plain = layer(x)
-        layer.float8_inputs = "normalized"
-        torch.testing.assert_close(layer(x), plain, rtol=0, atol=0)
+    # An evaluation is not rounded.
+    with torch.no_grad(), torch.autocast("cuda", dtype=torch.bfloat16):
+        torch.testing.assert_close(layer(x), plain[0], rtol=0, atol=0)
 
 
 @on_hopper
@@ -163,8 +142,7 @@ def test_a_model_says_which_layers_see_what_a_norm_returned(norm: str, of_inner:
     # Where there is no float8 nothing changes.
     assert model.loss(ids, ids) == before
     model.use_float8(False)
-    layers = [layer for layer in model.modules() if isinstance(layer, Linear)]
-    assert {layer.float8_inputs for layer in layers} == {"no"}
+    assert {getattr(layer, "float8_inputs", "no") for layer in model.modules()} == {"no"}
     assert not model._has_float8_output
 
 

