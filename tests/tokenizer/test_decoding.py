@@ -58,7 +58,7 @@ def test_ids_may_come_as_anything_that_can_be_gone_through() -> None:
         (np.array([2**63], np.uint64), "is not an id"),
         ([2**64], "is not an id"),
         ([65.0], "integer"),
-        (np.array([65.0]), "1-D array of integers"),
+        (np.array([65.0]), "type float64"),
         (np.array([[65]]), "2 dimensions"),
         (np.array(65), "0 dimensions"),
         (np.array([True]), "type bool"),

@@ -63,9 +63,8 @@ def restore_random_state(state: dict[str, Any]) -> None:
             f"the stored random state cannot be used ({type(error).__name__}: {error}): it is "
             f"damaged, or of another version of Python, NumPy or torch"
         ) from error
-    if len(cuda_states) > num_devices:
-        found = f"{len(cuda_states)} CUDA devices, this machine has {num_devices}"
-        _log.warning("the stored random state has %s: the others' numbers differ now", found)
+    if (missing := len(cuda_states) - num_devices) > 0:
+        _log.warning("random numbers start anew on %d CUDA devices that are not here", missing)
 
 
 def _encode(array: np.ndarray[Any, Any]) -> str:

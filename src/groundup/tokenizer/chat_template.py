@@ -14,7 +14,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypedDict, cast
 
 from groundup.errors import DataError, TokenizerError
-from groundup.runtime import count_of
 from groundup.tokenizer.formats.json_files import excerpt
 
 if TYPE_CHECKING:
@@ -68,8 +67,7 @@ class ChatTemplate:
         # A template can fail as any program can: a wrong type, an unknown name, its own refusal.
         except Exception as error:
             raise TokenizerError(
-                f"the chat template does not render {count_of(len(messages), 'message')}: {error}; "
-                f"change the messages or the template"
+                f"the chat template does not render these {len(messages)} messages: {error}"
             ) from None
 
 

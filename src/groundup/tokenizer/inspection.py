@@ -48,7 +48,6 @@ class PreToken:
 class Explanation:
     """All that happens between a text and its ids."""
 
-    text: str
     code_points: tuple[CodePoint, ...]
     pre_tokens: tuple[PreToken, ...]
 
@@ -60,12 +59,12 @@ class Explanation:
 def explain(definition: TokenizerDefinition, text: str) -> Explanation:
     """Follow a text through code points, UTF-8, pre-tokens and merges to its ids."""
     follow = follow_merges(definition)
-    pre_tokens = [
+    pre_tokens = (
         follow(pre_token, is_special)
         for piece, is_special in split_special_tokens(text, definition.special_tokens)
         for pre_token in ([piece] if is_special else definition.pattern.split(piece))
-    ]
-    return Explanation(text, tuple(map(describe_code_point, text)), tuple(pre_tokens))
+    )
+    return Explanation(tuple(map(describe_code_point, text)), tuple(pre_tokens))
 
 
 def follow_merges(definition: TokenizerDefinition) -> Callable[[str, bool], PreToken]:

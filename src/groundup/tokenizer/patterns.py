@@ -119,22 +119,17 @@ def find_pattern(text: str | Pattern) -> Pattern:
     """The pattern of that name or regular expression, in any spelling, else a custom one."""
     if isinstance(text, Pattern):
         return text
-    known = _PATTERN_OF_NAME.get(text) or _PATTERN_OF_STAGES.get((text,))
-    if known is not None:
-        return known
+    if text in _PATTERN_OF_NAME:
+        return _PATTERN_OF_NAME[text]
     if text.replace("-", "_").isidentifier():
-        raise TokenizerError(
-            f"unknown split pattern {text!r}: {did_you_mean(text, PATTERN_NAMES)} "
-            f"(a regular expression can be given in full)"
-        )
+        raise TokenizerError(f"unknown split pattern {text!r}: {did_you_mean(text, PATTERN_NAMES)}")
     return find_staged_pattern((text,))
 
 
 def find_staged_pattern(stages: tuple[str, ...]) -> Pattern:
     """The published pattern with exactly these stages, else a custom one, each stage checked."""
-    known = _PATTERN_OF_STAGES.get(stages)
-    if known is not None:
-        return known
+    if stages in _PATTERN_OF_STAGES:
+        return _PATTERN_OF_STAGES[stages]
     if not all(stages):
         raise TokenizerError("the split pattern is empty; give a name or a regular expression")
     for stage in stages:

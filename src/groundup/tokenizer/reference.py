@@ -150,10 +150,8 @@ def decode_reference(definition: TokenizerDefinition, ids: Iterable[int]) -> str
 def recover_merges_reference(tokens: Sequence[bytes]) -> list[tuple[int, int]]:
     """For each token in the order of ranks, the two tokens whose merge makes it, or (-1, -1).
 
-    A list of ranks says which tokens there are, not how they are put together: any two neighbours
-    that together are a token may merge, the lowest rank first. The bytes of a token go through one
-    sequence of such merges, alone or inside a longer word, so the two parts it ends in are its only
-    pair.
+    Any two neighbours that together are a token may merge, the lowest rank first. The bytes of a
+    token go through one sequence of such merges, so the two parts it ends in are its only pair.
     """
     rank_of = {token: rank for rank, token in enumerate(tokens)}
     pairs: list[tuple[int, int]] = []

@@ -113,6 +113,8 @@ class Tokenizer:
         self.definition = definition
         self.vocab, self.merges = definition.vocab, definition.merges
         self.special_tokens, self.pattern = definition.special_tokens, definition.pattern
+        self.chat_template = definition.chat_template
+        """How a conversation becomes a text, in Jinja; None before `with_chat`."""
         self.vocab_size = definition.vocab_size
         """One more than the greatest id."""
         tokens = list(map(definition.vocab.get, range(self.vocab_size)))
@@ -127,11 +129,6 @@ class Tokenizer:
             raise TokenizerError(f"{error}; vocabulary and merges do not belong together") from None
         self.id_type = np.dtype(np.uint16 if self._encoder.id_bytes == 2 else np.uint32)
         """uint16 where the vocabulary allows, else uint32."""
-
-    @property
-    def chat_template(self) -> str | None:
-        """How a conversation becomes a text, in Jinja; None before `with_chat`."""
-        return self.definition.chat_template
 
     @property
     def id(self) -> str:
@@ -244,10 +241,7 @@ class Tokenizer:
         return self.vocab_size
 
     def __repr__(self) -> str:
-        return (
-            f"Tokenizer({self.vocab_size} tokens, {len(self.special_tokens)} special, "
-            f"{self.pattern.name} pattern)"
-        )
+        return f"Tokenizer({self.vocab_size} tokens, {self.pattern.name} pattern)"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Tokenizer.from_definition, (self.definition,)
@@ -291,9 +285,7 @@ def _as_sequence(ids: Iterable[int]) -> Sequence[int] | npt.NDArray[Any]:
     if isinstance(ids, np.ndarray) or hasattr(ids, "__array__"):
         array = np.asarray(ids)
         if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
-            raise TokenizerError(
-                f"cannot decode an array of {array.ndim} dimensions and type {array.dtype}; ids "
-                f"are a 1-D array of integers"
-            )
+            found = f"{array.ndim} dimensions and type {array.dtype}"
+            raise TokenizerError(f"cannot decode an array of {found}; it is 1-D and of integers")
         return np.ascontiguousarray(array)
     return list(ids)

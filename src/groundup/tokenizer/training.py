@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _MAX_THREADS = 1_024
-_PART_BYTES = 64 << 20
 # Enough to keep each core busy for a while, in memory that is small beside the counts.
 _BLOCK_BYTES_PER_CORE = 2 << 20
 # How much text is counted between two calls of `progress`.
@@ -84,7 +83,7 @@ def train_from_files(
     num_threads: int | None = None,
     progress: Progress | None = None,
     engine: Engine | None = None,
-    part_bytes: int = _PART_BYTES,
+    part_bytes: int = 64 << 20,
     block_bytes: int | None = None,
     **reading: Any,
 ) -> tuple[Tokenizer, TrainingSummary]:

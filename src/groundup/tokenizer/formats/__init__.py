@@ -74,7 +74,5 @@ def write_definition(
     """
     writer = _WRITERS.get(format)
     if writer is None:
-        raise TokenizerError(
-            f"unknown tokenizer format {format!r}: {did_you_mean(format, FORMAT_NAMES)}"
-        )
+        raise TokenizerError(f"unknown format {format!r}: {did_you_mean(format, FORMAT_NAMES)}")
     return writer(definition.validate(), Path(path))

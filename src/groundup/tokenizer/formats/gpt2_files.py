@@ -25,10 +25,7 @@ def find_merges(vocab_path: Path) -> Path:
     for name in ("merges.txt", "vocab.bpe"):
         if vocab_path.with_name(name).is_file():
             return vocab_path.with_name(name)
-    raise TokenizerError(
-        f"{vocab_path} is a vocabulary without merges, and no merges.txt is beside it; give both "
-        f"files to Tokenizer.from_files, or put merges.txt there"
-    )
+    raise TokenizerError(f"{vocab_path} is a vocabulary without merges: put merges.txt beside it")
 
 
 def read_gpt2_files(

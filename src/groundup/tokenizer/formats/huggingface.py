@@ -36,10 +36,9 @@ def read(value: dict[str, Any], path: Path) -> TokenizerDefinition:
     special_tokens = _read_added_tokens(value.get("added_tokens") or [], path)
     vocabulary = require(model, "vocab", dict, path)
     for text, id in special_tokens.items():
-        if text in vocabulary and vocabulary[text] != id:
+        if vocabulary.get(text, id) != id:
             raise TokenizerError(
-                f"the added token {text!r} in {path} has id {id}, but {excerpt(vocabulary[text])} "
-                f"in the vocabulary"
+                f"the added token {text!r} in {path} has id {id}, but another in the vocabulary"
             )
     vocab, token_of = read_vocab(vocabulary, path, plain_texts=special_tokens)
     return TokenizerDefinition(

@@ -106,8 +106,8 @@ def spell_vocab(definition: TokenizerDefinition, format_name: str) -> dict[str, 
     for text, id in definition.special_tokens.items():
         if text in spelled:
             raise TokenizerError(
-                f"{format_name} files cannot tell the special token {text!r} from the ordinary "
-                f"token that is spelled so; use groundup's own format"
+                f"{format_name} files cannot hold the special token {text!r}: an ordinary token is "
+                f"spelled so; use groundup's own format"
             )
         spelled[text] = id
     return dict(sorted(spelled.items(), key=lambda item: item[1]))
