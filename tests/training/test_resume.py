@@ -146,20 +146,6 @@ def test_samples_and_evaluations_leave_the_run_as_it_is(
     assert records[-1]["samples"] == [" Once upon a time again"]
 
 
-def test_a_resumed_run_samples_the_random_numbers_of_the_whole(make_config: MakeConfig) -> None:
-    numbers: list[tuple[float, float]] = []
-
-    def sample(step: int, progress: float) -> None:
-        numbers.append((float(torch.rand(1)), random.random()))
-
-    whole, parted = make_config("whole"), make_config("parted")
-    train(whole, callbacks=[AfterStep(sample)])
-    # Step 4 is saved when the run stops, so after its numbers.
-    train(parted, clock=Clock(stop_after=4), callbacks=[AfterStep(sample)])
-    train(parted, resume=True, callbacks=[AfterStep(sample)])
-    assert len(numbers) == 24 and numbers[12:] == numbers[:12]
-
-
 @pytest.mark.parametrize("every_steps", [0, 4])
 @pytest.mark.parametrize("lora_rank", [None, 2])
 def test_a_killed_run_resumes_exactly(
