@@ -12,10 +12,6 @@ def test_an_error_is_one_paragraph() -> None:
     assert str(error) == "corpus.txt is empty: give a file with text"
 
 
-def test_values_inside_an_error_keep_their_spaces() -> None:
-    assert str(errors.TokenizerError("unknown token '  x'")) == "unknown token '  x'"
-
-
 def test_a_missing_extra_names_the_feature_and_the_command() -> None:
     error = errors.MissingExtraError("reading .parquet files", "parquet")
     assert "reading .parquet files" in str(error)

@@ -141,16 +141,6 @@ def test_freed_memory_is_kept() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_process_began_before_it_could_ask() -> None:
-    assert 0 < time.monotonic() - runtime.process_start() < 3600
-    assert runtime.process_start() <= runtime._IMPORTED
-
-
 def test_a_duration_is_shown_in_the_unit_that_suits_it() -> None:
     shown = [runtime.format_duration(seconds) for seconds in (0.05, 119.0, 120.0, 9_000.0, 5e5)]
     assert shown == ["50 ms", "119.0 s", "2.0 minutes", "2.5 hours", "5.8 days"]
-
-
-def test_one_thing_has_no_plural() -> None:
-    shown = [runtime.count_of(number, "document") for number in (0, 1, 2, 1000)]
-    assert shown == ["0 documents", "1 document", "2 documents", "1,000 documents"]

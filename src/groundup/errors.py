@@ -4,13 +4,14 @@ The text of one is a single paragraph: what is wrong (with the value), where, an
 Printing it and choosing an exit status is the command line's work.
 """
 
+import difflib
 from collections.abc import Iterable
+from typing import Any
 
 NATIVE_MISSING = (
     "groundup's native core is not built: run `make install` in a checkout, or `pip install .`; it "
     "needs a C++17 compiler"
 )
-"""What every import that fails for want of the core comes to."""
 
 
 class GroundupError(Exception):
@@ -44,24 +45,14 @@ class MissingExtraError(GroundupError):
             f"{feature} needs packages that are not installed: "
             f"run pip install 'groundup[{extra}]' and try again"
         )
-        self.feature = feature
-        self.extra = extra
+        self._given = feature, extra
 
-    def __reduce__(self) -> tuple[type["MissingExtraError"], tuple[str, str]]:
-        return type(self), (self.feature, self.extra)
-
-
-def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
-    """Raise ConfigError for a value that is none of the choices."""
-    choices = list(choices)
-    if value not in choices:
-        raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(choices)}")
+    def __reduce__(self) -> Any:
+        return type(self), self._given
 
 
 def nearest_name(name: str, known_names: Iterable[str]) -> str | None:
     """The known name most like `name`, or None when nothing is close."""
-    import difflib
-
     by_folded = {known.casefold().replace("_", "-"): known for known in known_names}
     close = difflib.get_close_matches(name.casefold().replace("_", "-"), by_folded, n=1, cutoff=0.6)
     return by_folded[close[0]] if close else None

@@ -23,7 +23,8 @@ Engine = Callable[[Callable[[Any], Iterator[Any]], Sequence[Any]], Iterator[Iter
 """Calls a function on tasks, wherever that may be: for each task, in order, an iterator over what
 the function yields, to be exhausted before the next. `map` is one."""
 
-_IMPORTED = time.monotonic()
+STARTED = time.monotonic()
+"""When this process began, nearly: this module is among the first that are imported."""
 
 
 class _ToStderr(logging.Handler):
@@ -62,17 +63,6 @@ def format_duration(seconds: float) -> str:
 def count_of(number: int, noun: str) -> str:
     """A number of things in words: count_of(1, "document") is "1 document"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def process_start() -> float:
-    """When this process began, on the clock of time.monotonic; on systems other than Linux, when
-    this module was imported."""
-    with contextlib.suppress(OSError, ValueError, IndexError, AttributeError):
-        fields = Path("/proc/self/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-        age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
-        # A machine that slept, or a container with a clock of its own, may tell nonsense.
-        return min(_IMPORTED, time.monotonic() - max(0.0, age))
-    return _IMPORTED
 
 
 def num_cores() -> int:

@@ -70,24 +70,3 @@ def test_trials_of_other_data_are_said_to_be(
     capsys.readouterr()
     assert ablate(small_config, *words) == 0
     assert "These runs did not all learn from the same data" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (["--jobs", "0"], "--jobs"),
-        (["--variants", "no-norms"], "did you mean no-norm?"),
-        (["--learning-rates", "-1"], "learning_rate"),
-        (["--seeds", "0", "0"], "twice"),
-        (["--seeds", "-1"], "seeds.0 is -1"),
-        (["--name", "../elsewhere"], "name is '../elsewhere'"),
-        (["--tokens", "0"], "tokens is 0"),
-    ],
-)
-def test_a_mistake_is_one_line_and_starts_nothing(
-    small_config: Path, capsys: pytest.CaptureFixture[str], words: list[str], complaint: str
-) -> None:
-    assert ablate(small_config, *words) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and complaint in error and error.count("\n") == 1
-    assert not Path("sweeps").exists()

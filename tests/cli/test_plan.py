@@ -1,13 +1,12 @@
 """`groundup plan`: the costs of a preset, of a settings file, and of flags, as JSON."""
 
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from groundup.config import flatten, load_settings
+from groundup.config import load_settings
 from groundup.model.config import ModelConfig
 from groundup.planner import count_parameters, step_memory
 from groundup.planner.flops import update_flops
@@ -59,17 +58,6 @@ def test_tokens_stand_for_steps_and_may_have_an_exponent(shell: Any, number: str
     assert found["num_tokens"] == 1_302_084 * 3 * 256
 
 
-def test_minutes_stand_for_steps(shell: Any) -> None:
-    words = ["--preset", "tinystories", "--batch-size", "128", "--device", "H200"]
-    words += ["--precision", "bfloat16", "--mfu", "0.4", "--minutes", "10"]
-    duration = shell.json("plan", *words, "--corpus-tokens", "1000000")["duration"]
-    # 600 s at 0.4 · 989.4 TFLOP/s, and 3 · 128 · 9,533,652,992 operations a step.
-    assert duration["num_steps"] == int(600 * 0.4 * 989.4e12 / 3_660_922_748_928)
-    assert duration["num_tokens"] == duration["num_steps"] * 128 * 256
-    assert duration["num_epochs"] == pytest.approx(duration["num_tokens"] / 1e6, abs=1e-3)
-    assert duration["seconds"] == 600
-
-
 def test_another_device_is_planned_for_by_its_peak_and_memory(shell: Any) -> None:
     words = ["--device", "abacus", "--peak-tflops", "0.5", "--memory-gb", "16"]
     found = shell.json("plan", *words, "--price-per-hour", "0.1", "--mfu", "0.25")
@@ -78,14 +66,6 @@ def test_another_device_is_planned_for_by_its_peak_and_memory(shell: Any) -> Non
     assert found["memory"]["memory_bytes"] == 16_000_000_000
     hours = found["duration"]["seconds"] / 3600
     assert found["duration"]["dollars"] == pytest.approx(0.1 * hours, abs=0.01)
-
-
-@pytest.mark.parametrize("words", [["V100"], ["V100", "--memory-gb", "8"], ["cpu"]], ids=" ".join)
-def test_another_peak_gives_a_device_no_precision_that_it_lacks(
-    shell: Any, words: list[str]
-) -> None:
-    found = shell.json("plan", "--device", *words, "--peak-tflops", "20")["duration"]
-    assert (found["precision"], found["peak_flops_per_second"]) == ("float32", 20 * 10**12)
 
 
 @pytest.mark.parametrize(
@@ -97,17 +77,14 @@ def test_another_peak_gives_a_device_no_precision_that_it_lacks(
         ("--model.d-model 510", "d_model 510"),
         ("--device H20", "device 'H20' is not in the planner's table: did you"),
         ("--tokens 1.5e0", "--tokens"),
-        ("--tokens 1e999", "--tokens"),
         ("--mfu 50", "--mfu"),
-        ("--batch-size 0", "--batch-size"),
         ("--batch-size 8 --micro-batch-size 3", "divisor of --batch-size"),
         ("--memory-gb inf", "--memory-gb"),
-        ("--minutes 0", "--minutes"),
+        ("--memory-gb 8", "--peak-tflops"),
         (f"--num-steps 1{400 * '0'}", "--num-steps"),
         (f"--model.vocab-size 1{400 * '0'}", "--model.vocab-size"),
         ("--minutes 1 --tokens 9", "--tokens and --minutes exclude each other"),
         ("--probe --device H200", "--probe and --device exclude each other"),
-        ("--probe --memory-gb 8", "--probe and --memory-gb exclude each other"),
         ("--preset gpt2-xl --minutes 1", "one step takes"),
         ("--device V100 --precision bfloat16", "V100 has no bfloat16 of its own"),
         ("--gpus 3", "a batch of 1024 sequences cannot be divided among 3 GPUs"),
@@ -145,13 +122,10 @@ DECIDED: dict[str, Any] = {
     [
         ([], {}),
         (["--batch-size", "12"], {"batch": 12}),
-        (["--micro-batch-size", "3"], {"micro_batch": 3}),
         (["--num-steps", "70"], {"steps": 70}),
         (["--tokens", "30721"], {"steps": 11}),
-        (["--precision", "float32"], {"precision": "float32"}),
         (["--precision", "tf32"], {"precision": "tf32"}),
         (["--optimizer", "adamw"], {"optimizer": "adamw"}),
-        (["--optimizer", "sgd"], {"optimizer": "sgd"}),
         (["--mfu", "0.3"], {"mfu": 0.3}),
     ],
     ids=str,
@@ -198,14 +172,6 @@ def test_a_settings_file_is_planned_with_the_memory_that_training_counts_on(
     assert found["activations_per_sequence"] == expected.activations_per_sequence
 
 
-def test_a_run_on_a_cpu_is_planned_at_the_mfu_that_training_expects_there(
-    shell: Any, small_config: Path
-) -> None:
-    for words, mfu in (([], 0.5), (["--device", "h200"], 0.4), (["--device", "CPU"], 0.5)):
-        found = shell.json("plan", "--config", str(small_config), *words)
-        assert found["duration"]["mfu"] == mfu
-
-
 def test_many_gpus_are_planned_beside_one(shell: Any, tmp_path: Path) -> None:
     words = ["--preset", "gpt2-small", "--device", "H200", "--batch-size", "512"]
     alone = shell.json("plan", *words)
@@ -227,17 +193,6 @@ def test_many_gpus_are_planned_beside_one(shell: Any, tmp_path: Path) -> None:
     assert total == 2 * 3 / 4 * 2 * sum(count_parameters(config).values())
 
 
-def test_counts_bytes_and_operations_are_integers(shell: Any) -> None:
-    words = ["--preset", "gpt2-xl", "--device", "H100", "--gpus", "32", "--optimizer", "muon"]
-    found = shell.json("plan", *words, "--corpus-tokens", "1_000_000")
-    whole = re.compile("bytes|flops|parameters|weights|gradients|state|num_|micro_batch")
-    for name, value in flatten(
-        {key: found[key] for key in found if key not in ("model", "shares")}
-    ):
-        is_fraction = name.rpartition(".")[2] in ("num_epochs", "tokens_per_parameter")
-        assert not (isinstance(value, float) and whole.search(name)) or is_fraction, name
-
-
 def test_the_tables_show_the_numbers_of_the_json(shell: Any) -> None:
     words = ["--preset", "gpt2-xl", "--num-steps", "400000", "--precision", "float32"]
     page = " ".join(shell("plan", *words, "--gpus", "16").split())
@@ -251,8 +206,8 @@ def test_the_tables_show_the_numbers_of_the_json(shell: Any) -> None:
         "19.5 TFLOP/s in float32 on one A100 80GB x 50.0% MFU = 9.75 TFLOP/s",
         "568,819,274 s = 6,583.6 days",
         "Hoffmann",
-        "each GPU, by strategy",
-        f"optimizer state {show_bytes(2 * found['weight_bytes'])}",
+        "each GPU with fsdp",
+        f"optimizer state bytes {show_bytes(2 * found['weight_bytes'])}",
     ):
         assert text in page
 

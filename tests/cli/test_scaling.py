@@ -67,26 +67,6 @@ def test_a_ladder_beside_the_best_size_is_not_to_be_trusted_and_needs_no_check(
     assert len(list(read_json_lines("sweeps/scaling/trials.jsonl"))) == 6
 
 
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (["--widths", "8", "16"], "widths"),
-        (["--budgets", "8e7"], "budgets"),
-        (["--widths", "8", "16", "20"], "width 20"),
-        (["--budgets", "1", "8e7"], "steps at width 8: give a greater budget"),
-        (["--jobs", "0"], "--jobs"),
-        (["--learning-rates", "-1"], "learning_rate"),
-    ],
-)
-def test_a_mistake_is_one_line_and_starts_nothing(
-    small_config: Path, capsys: pytest.CaptureFixture[str], words: list[str], complaint: str
-) -> None:
-    assert main(["scaling", str(small_config), *LADDER, *words]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and complaint in error and error.count("\n") == 1
-    assert not Path("sweeps").exists()
-
-
 def test_a_ladder_of_which_too_little_is_left_says_which_budget(
     small_config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -200,23 +200,17 @@ def test_the_vocabulary_is_that_of_the_shards_as_in_training(
     settings = yaml.safe_load(small_config.read_text("utf-8"))
     del settings["model"]["vocab_size"]
     shards = settings["data"].pop("shards")
+    settings["data"]["shards"] = shards
+    Path("with.yaml").write_text(yaml.safe_dump(settings), "utf-8")
     variants = {"a": {"data.shards": shards}, "b": {"data.mix": [f"{shards}=1"]}}
-    for name in ("without", "with"):
-        Path(f"{name}.yaml").write_text(yaml.safe_dump({**settings, "name": name}), "utf-8")
-        settings["data"]["shards"] = shards
-        sweep = {"name": name, "base": f"{name}.yaml", "variants": variants}
-        Path(f"sweep_{name}.yaml").write_text(yaml.safe_dump(sweep), "utf-8")
-        trials = plan_trials(load_sweep(f"sweep_{name}.yaml"), Path("sweeps") / name)
-        assert [trial.config.model.vocab_size for trial in trials] == [300, 300]
+    sweep = {"name": "with", "base": "with.yaml", "variants": variants}
+    Path("sweep.yaml").write_text(yaml.safe_dump(sweep), "utf-8")
+    trials = plan_trials(load_sweep("sweep.yaml"), Path("sweeps") / "with")
+    assert [trial.config.model.vocab_size for trial in trials] == [300, 300]
     arguments = train.Arguments(config=Path("with.yaml"))
     assert train.settings_of(arguments).model == trials[0].config.model
 
-    # What trials had stays, whatever becomes of the shards.
-    plain = {"name": "plain", "base": "with.yaml"}
-    Path("plain.yaml").write_text(yaml.safe_dump(plain), "utf-8")
-    assert load_sweep("plain.yaml").base_values["model"]["vocab_size"] == 300
-
-    # So do the other verbs that start from a file.
+    # As in the other verbs that start from a file.
     size = f"{sum(count_parameters(trials[0].config.model).values()):,}"
     words = ["--budgets", "8e7", "1.6e8", "--widths", "8", "16", "24"]
     for verb in (["ablate", "with.yaml"], ["scaling", "with.yaml", *words]):
@@ -235,16 +229,6 @@ def test_what_has_ended_needs_its_data_no_more(
     folder.add_record(TrialRecord("seed=0", "base", "finished", 0, best_validation_loss=2.0))
     assert main(["sweep", spec, "--dry-run"]) == 0 and main(["sweep", spec]) == 0
     assert "the runs are in sweeps" in capsys.readouterr().out
-
-
-def test_a_trial_that_has_begun_has_its_own_tokenizer(
-    write_sweep: WriteSweep, capsys: pytest.CaptureFixture[str]
-) -> None:
-    begun = Path("sweeps/small/runs/seed=0")
-    begun.mkdir(parents=True)
-    (begun / "config.yaml").touch()
-    assert main(["sweep", write_sweep(settings={"data.tokenizer": "gone"}), "--dry-run"]) == 0
-    assert "begun" in capsys.readouterr().out
 
 
 def test_a_dry_run_needs_no_device(

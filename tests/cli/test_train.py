@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from groundup.checkpoint import CheckpointFolder
 from groundup.cli import terminal as progress
@@ -23,11 +22,9 @@ from groundup.cli.arguments import parse
 from groundup.cli.main import main
 from groundup.config import load_settings, load_yaml
 from groundup.files import read_json_lines
-from groundup.model import TransformerLM
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runtime import Progress
-from groundup.tokenizer import Tokenizer
 from groundup.training.verify import compare_runs
 
 
@@ -93,18 +90,6 @@ def test_a_flag_is_known_by_its_last_part_or_its_letters(
     assert f"did you mean {meant}?" in shell.fails("train", typed, "1")
 
 
-def test_flags_take_values_of_every_kind() -> None:
-    settings = settings_of(
-        *("--name", "a", "--model.d-ff", "none", "--clip-norm", "null", "--batch_size=64"),
-        *("--model.tie-embeddings", "--model.qk-norm", "--no-tf32"),
-        *("--samples.prompts", "One day", "Once", "--data.shards", "a b"),
-    )
-    assert settings.name == "a" and settings.model.d_ff is None and settings.clip_norm is None
-    assert settings.model.tie_embeddings and settings.model.qk_norm and not settings.tf32
-    assert settings.batch_size == 64 and settings.samples.prompts == ("One day", "Once")
-    assert settings.data.shards == Path("a b")
-
-
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
@@ -113,9 +98,7 @@ def test_flags_take_values_of_every_kind() -> None:
             "no option --model.num-layer: did you mean --model.num-layers?",
         ),
         (["--model.d-model", "0"], "--model.d-model is '0'"),
-        (["--model.d-model", "many"], "--model.d-model"),
         (["--model.d-model", "31"], "d_model 31 cannot be split into num_heads 16"),
-        (["--model.norm", "before"], "--model.norm"),
         (["--batch-size", "7", "--micro-batch-size", "3"], "batch_size 7 cannot be cut"),
         (["--name", "a/b"], "--name is 'a/b'"),
         (["--config", "none.yaml"], "none.yaml"),
@@ -136,47 +119,38 @@ def test_a_mistake_is_one_line(
     assert not list(Path("runs").glob("*/config.yaml"))
 
 
-def test_an_unknown_key_of_the_file_offers_the_nearest(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    file = tmp_path / "run.yaml"
-    file.write_text("model:\n  num_layer: 3\n", encoding="utf-8")
-    assert "unknown setting model.num_layer in " in (line := fails(capsys, "--config", str(file)))
-    assert line.endswith("line 2: did you mean num_layers?")
-
-
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
+        ("model:\n  num_layer: 3\n", "line 2: did you mean num_layers?"),
         ("model: gpt2-small", "model is 'gpt2-small', but must be a section"),
         ("model: null", "model is None, but must be a section"),
-        ("data: nowhere", "data is 'nowhere', but must be a section"),
         ("data: {mix: 5}", "data.mix is 5, but"),
-        ("runs_folder: 5", "runs_folder is 5, but"),
         ("runs_folder: null", "runs_folder is None, but"),
-        ("micro_batch_size: foo", "micro_batch_size is 'foo', but"),
         ("compile: yes", "compile is True, but input should be 'auto'"),
         # YAML's false.
         ("compile: off", "the tokenizer file none.json does not exist"),
     ],
 )
-def test_a_value_of_the_wrong_kind_in_the_file_is_named(
+def test_a_mistake_in_the_file_is_named(
     capsys: pytest.CaptureFixture[str], small_config: Path, text: str, complaint: str
 ) -> None:
-    file = Path("wrong.yaml")
-    file.write_text(f"{text}\n", encoding="utf-8")
+    Path("wrong.yaml").write_text(f"{text}\n", encoding="utf-8")
     # The vocabulary of the shards would be put into the section.
     shards = load_yaml(small_config)["data"]["shards"]
     words = ("--data.shards", shards, "--data.tokenizer", "none.json")
-    line = fails(capsys, "--config", str(file), *words)
-    assert complaint in line and "constrained" not in line
+    assert complaint in fails(capsys, "--config", "wrong.yaml", *words)
 
 
 def test_a_run_is_made_and_told(capsys: pytest.CaptureFixture[str], small_config: Path) -> None:
     words = ["--samples.every-steps", "6", "--samples.max-tokens", "5"]
     assert main(["train", "--config", str(small_config), *words]) == 0
     out, err = capsys.readouterr()
-    assert out.startswith("runs/small\n") and "12 of 12" in out and "bits per byte" in out
+    assert (
+        out.startswith("runs/small\n")
+        and "steps                 12" in out
+        and "bits per byte" in out
+    )
     assert "parameters" in err and re.search(r"step +12/12 +loss \d", err)
     assert err.count("sample: Once upon a time") == 2
     records = list(read_json_lines("runs/small/metrics.jsonl"))
@@ -184,44 +158,11 @@ def test_a_run_is_made_and_told(capsys: pytest.CaptureFixture[str], small_config
     assert load_yaml("runs/small/config.yaml")["samples"]["max_tokens"] == 5
 
 
-def test_samples_hold_nothing_that_the_tokenizer_lacks(small_config: Path, shout: Any) -> None:
-    padded, exact = (
-        load_settings(RunConfig, small_config, {"model.vocab_size": size, "samples.temperature": 2})
-        for size in (320, 300)
-    )
-    torch.manual_seed(0)
-    model = TransformerLM.from_config(padded.model)
-    shout(model, range(300, 320))
-    smaller = TransformerLM.from_config(exact.model)
-    weights = model.state_dict()
-    smaller.load_state_dict({name: value[:300] for name, value in weights.items()})
-    tokenizer = Tokenizer.load(exact.data.tokenizer)
-    texts = [
-        verb.sampler(config).sample(model, tokenizer, "Once upon a time")
-        for config, model in ((padded, model), (exact, smaller))
-    ]
-    assert texts[0] == texts[1] != ""
-
-
-def test_a_progress_bar_is_told_of_every_step(
-    small_config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reports: list[tuple[int, int | None]] = []
-
-    @contextlib.contextmanager
-    def bar(*given: object, **options: object) -> Iterator[Progress]:
-        yield lambda done, total: reports.append((done, total))
-
-    monkeypatch.setattr(progress, "progress_bar", bar)
-    assert main(["train", "--config", str(small_config)]) == 0
-    assert reports == [(round(1_000 * step / 12), 1_000) for step in range(1, 13)]
-
-
 def test_a_run_with_minutes_follows_the_clock_and_resumes_with_the_same_command(
     capsys: pytest.CaptureFixture[str], small_config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The process of the tests is much older than the command.
-    monkeypatch.setattr(verb, "process_start", time.monotonic)
+    monkeypatch.setattr(verb, "STARTED", time.monotonic())
     words = ["--config", str(small_config), "--name", "timed", "--minutes", "0.3"]
     words += ["--evaluation.every-steps", "500"]
 
@@ -256,7 +197,7 @@ def test_a_run_is_resumed_by_its_name_alone(
     assert "num_steps: 12 -> 16" in changed and "--allow-changes" in changed
     words = ["--resume", "--num-steps", "16", "--allow-changes"]
     assert main(["train", "--name", "small", *words]) == 0
-    assert "16 of 16" in capsys.readouterr().out
+    assert re.search(r"\n  steps +16\n", capsys.readouterr().out)
     assert load_settings(RunConfig, "runs/small/config.yaml").seed == 3
 
 

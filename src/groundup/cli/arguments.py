@@ -96,10 +96,9 @@ class Flag:
                 options["action"] = "append"
             elif self.is_several:
                 options["nargs"] = "*"
-        names = [self.setting] if self.is_positional else [self.name]
-        parser.add_argument(
-            *names, **options, **({} if self.is_positional else {"dest": self.setting})
-        )
+        if not self.is_positional:
+            options["dest"] = self.setting
+        parser.add_argument(self.setting if self.is_positional else self.name, **options)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -223,7 +222,7 @@ def _options(annotation: Any) -> list[Any]:
 
 
 def _metavar(field: FieldInfo) -> str:
-    shown = []
+    shown: list[str] = []
     for option in _options(field.annotation):
         if typing.get_origin(option) in (tuple, list):
             option = _options(typing.get_args(option)[0])[0]

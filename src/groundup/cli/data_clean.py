@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 
 from groundup.cli.shared import CorpusFlags
-from groundup.cli.terminal import print_results, print_table
+from groundup.cli.terminal import print_records
 from groundup.data.clean import CleanSettings
 
 
@@ -27,7 +27,6 @@ class Arguments(CorpusFlags, CleanSettings):
 def run(arguments: Arguments) -> None:
     """Clean and print what came of it."""
     from groundup.data.clean import clean
-    from groundup.planner.quantities import show_bytes
 
     out = None if arguments.dry_run else arguments.out
     settings = {name: getattr(arguments, name) for name in CleanSettings.model_fields}
@@ -41,19 +40,19 @@ def run(arguments: Arguments) -> None:
             **work,
         )
     whole = max(summary.counts["read"].num_bytes, 1)
-    rows = [
-        (name, f"{one.num_documents:,}", show_bytes(one.num_bytes), f"{one.num_bytes / whole:.1%}")
+    records = [
+        {
+            "": name,
+            "documents": one.num_documents,
+            "text_bytes": one.num_bytes,
+            "fraction": one.num_bytes / whole,
+            "for_example": "" if name in ("read", "kept") else one.example,
+        }
         for name, one in summary.counts.items()
     ]
     title = "counted, nothing written" if out is None else f"wrote {shlex.quote(str(out))}"
-    print_table(title, ("", "documents", "text", "of the text"), rows)
-    notes = [
-        (name, f"for example {one.example!r}")
-        for name, one in summary.counts.items()
-        if one.example and name not in ("read", "kept")
-    ]
+    print_records(title, records)
     if summary.num_passages:
         fraction = summary.num_leaked / summary.num_passages
-        notes.append(("validation", f"{fraction:.1%} of its runs of 13 words are in what is kept"))
-    notes.append(("speed", f"{whole / summary.seconds / 1e6:,.1f} MB/s"))
-    print_results("", notes)
+        print(f"{fraction:.1%} of the runs of 13 words of --validation are in what is kept")
+    print(f"{whole / summary.seconds / 1e6:,.1f} MB/s")

@@ -2,11 +2,12 @@
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
 from groundup.cli.shared import CorpusFlags, TokenizerFlags
-from groundup.cli.terminal import print_results
+from groundup.cli.terminal import print_values
 
 
 class Arguments(CorpusFlags, TokenizerFlags):
@@ -28,8 +29,6 @@ class Arguments(CorpusFlags, TokenizerFlags):
 def run(arguments: Arguments) -> None:
     """Prepare, and print what lies in the folder and how fast it came there."""
     from groundup.data.prepare import prepare
-    from groundup.planner.quantities import show_bytes
-    from groundup.runtime import count_of
 
     tokenizer = arguments.load()
     with arguments.work("encoding") as work:
@@ -42,20 +41,18 @@ def run(arguments: Arguments) -> None:
             overwrite=arguments.overwrite,
             **work,
         )
-    rows, index = [], summary.index
+    index, values = summary.index, dict[str, Any]()
     for name, split in index.splits.items():
-        text = f"{count_of(split.num_ids, 'id')}, {count_of(split.num_documents, 'document')}"
-        text += f", {show_bytes(split.num_bytes)} of text"
-        rows.append((name, f"{text}, {count_of(len(split.shards), f'{index.dtype} shard')}"))
+        counts = {"ids": split.num_ids, "documents": split.num_documents}
+        values[name] = counts | {"text_bytes": split.num_bytes, "shards": len(split.shards)}
         if not split.num_ids and (name == "train" or index.settings["validation_fraction"]):
             fix = "rerun with another --validation-fraction and --overwrite, or with more documents"
-            rows.append(("note", f"no {name} split; {fix}"))
+            values["note"] = f"no {name} split; {fix}"
     splits = index.splits.values()
     # The id that ends a document stands for no text.
     num_tokens = sum(split.num_ids - split.num_documents for split in splits)
-    bytes_per_token = sum(split.num_bytes for split in splits) / max(1, num_tokens)
-    rows.append(("bytes per token", f"{bytes_per_token:.3f}"))
+    values["bytes_per_token"] = sum(split.num_bytes for split in splits) / max(1, num_tokens)
     if summary.outcome != "up to date":
-        rows.append(("speed", f"{summary.num_bytes / summary.seconds / 1e6:,.1f} MB/s"))
+        values["bytes_per_second"] = summary.num_bytes / summary.seconds
     verb = {"written": "wrote", "resumed": "finished", "up to date": "up to date:"}
-    print_results(f"{verb[summary.outcome]} {shlex.quote(str(summary.folder))}", rows)
+    print_values(f"{verb[summary.outcome]} {shlex.quote(str(summary.folder))}", values)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from groundup.cli.arguments import Positional
 from groundup.cli.shared import Precision, ReadingFlags, RunFlags, find_run
-from groundup.cli.terminal import print_results, print_table, progress_bar
+from groundup.cli.terminal import print_records, print_values, progress_bar
 from groundup.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -118,7 +118,9 @@ def run(arguments: Arguments) -> None:
         print(json.dumps(without_non_finite(results), ensure_ascii=False))
         return
     if "loss" in results:
-        _print_evaluation(results)
+        hidden = ("run", "files", "tasks", "mix" if not results.get("mix") else "")
+        shown = {name: value for name, value in results.items() if name not in hidden}
+        print_values(str(folder), shown)
     if scores:
         _print_scores(f"{folder}, step {loaded.step:,}", scores)
 
@@ -196,40 +198,22 @@ def _describe_score(score: "TaskScore") -> dict[str, Any]:
     return found
 
 
-def _print_evaluation(results: dict[str, Any]) -> None:
-    amount = f"{results['tokens']:,} tokens"
-    if "documents" in results:
-        amount = f"{results['documents']:,} documents, {amount}, {results['bytes']:,} bytes"
-    rows = [("checkpoint", f"step {results['step']:,}")]
-    if results.get("mix"):
-        rows += [("trained on", ", ".join(results["mix"])), ("shards", results["shards"])]
-    rows += [
-        (results.get("split", "text"), amount),
-        ("loss", f"{results['loss']:.4f}"),
-        ("perplexity", f"{results['perplexity']:.3f}"),
-    ]
-    if results["bits_per_byte"] is not None:
-        rows.append(("bits per byte", f"{results['bits_per_byte']:.4f}"))
-    print_results(results["run"], rows)
-
-
 def _print_scores(title: str, scores: "list[TaskScore]") -> None:
-    """Accuracies with their 95% intervals, and the mean where there are several tasks."""
-    rows = []
-    for one in scores:
-        row = [one.name, f"{one.num_questions:,}", f"{one.chance:.1%}"]
-        for accuracy in (one.raw, one.per_byte):
-            low, high = accuracy.interval
-            row += [f"{accuracy.value:.1%}", f"{low:.1%} to {high:.1%}"]
-        rows.append(row)
+    """Accuracies with 95% intervals, and the mean where there are several tasks."""
+    records: list[dict[str, Any]] = [
+        {
+            "task": one.name,
+            "questions": one.num_questions,
+            "cut": one.num_cut,
+            "chance": one.chance,
+            "accuracy": one.raw.value,
+            "95%": one.raw.interval,
+            "per_byte": one.per_byte.value,
+        }
+        for one in scores
+    ]
     if len(scores) > 1:
-        columns = zip(
-            *((one.chance, one.raw.value, one.per_byte.value) for one in scores), strict=True
-        )
-        chance, raw, per_byte = (f"{sum(column) / len(scores):.1%}" for column in columns)
-        total = sum(one.num_questions for one in scores)
-        rows.append(["mean", f"{total:,}", chance, raw, "", per_byte, ""])
-    headers = ["task", "questions", "chance", "accuracy", "95%", "per byte", "95%"]
-    print_table(title, headers, rows)
-    if num_cut := sum(one.num_cut for one in scores):
-        print(f"{num_cut:,} questions are longer than the model's context and were cut to its end")
+        names = ("chance", "accuracy", "per_byte")
+        means = {name: sum(one[name] for one in records) / len(records) for name in names}
+        records.append(dict.fromkeys(records[0]) | {"task": "mean"} | means)
+    print_records(title, records)

@@ -20,13 +20,14 @@ from pydantic import Field
 
 from groundup.cli.arguments import Positional, as_command
 from groundup.cli.shared import RUNS_FOLDER, ReadingFlags
+from groundup.cli.terminal import print_results
 from groundup.cli.verbs import module_of
-from groundup.config import MAX_STEPS, Seed, Settings
+from groundup.config import MAX_STEPS, Seed, Settings, as_yaml, load_settings
 from groundup.errors import ConfigError, DataError
-from groundup.files import parse_json, write_json_atomic
-from groundup.runs.config import NAME_PATTERN
+from groundup.files import parse_json, write_json_atomic, write_text_atomic
+from groundup.runs.config import NAME_PATTERN, RunConfig
 from groundup.runs.folder import RunFolder, list_checkpoints
-from groundup.runtime import count_of, process_start
+from groundup.runtime import STARTED, count_of
 from groundup.text_files import STDIN, Source, find_sources, path_text
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ PREPARED_FOLDER = Path("prepared")
 # Kept of the time for the evaluation and the samples at the end.
 _LAST_FRACTION, _LAST_MINUTES = 0.04, 0.5
 _VALIDATION_BYTES = 300_000
-_FEW_BYTES = 20_000
 # The most of the time that reading the text may take.
 _MOST_READING = 0.7
 
@@ -105,15 +105,10 @@ class Project:
         return self.folder / "shards"
 
     @property
-    def source(self) -> str:
-        """The input that gives the name if none is given: others may have the same."""
-        return path_text(Path(self.arguments.files[0]).resolve())
-
-    @property
     def minutes_left(self) -> float:
         """For the training; what comes after it takes a little, too."""
         whole = self.arguments.minutes
-        passed = (time.monotonic() - process_start()) / 60
+        passed = (time.monotonic() - STARTED) / 60
         return max(0.01, whole - passed - min(_LAST_MINUTES, _LAST_FRACTION * whole))
 
     def read_plan(self) -> dict[str, Any]:
@@ -126,16 +121,13 @@ class Project:
 
     def check(self) -> None:
         """Raise ConfigError for what cannot be made, before anything is written."""
-        from groundup.config import load_settings
-        from groundup.runs.config import RunConfig
-
         load_settings(RunConfig, overrides={"device": self.arguments.device})
-        path, plan = self.folder, self.read_plan()
+        path, plan, file = self.folder, self.read_plan(), self.arguments.files[0]
         own = {"new.json", "stories.txt", "stories.json", "train.yaml"}
         if path.exists() and not plan and not {one.name for one in path.iterdir()} <= own:
             raise ConfigError(f"folder {path} holds other files; choose another --name")
-        made_from = plan.get("named_after", self.source)
-        if self.arguments.name is None and made_from != self.source:
+        made_from = plan.get("named_after", _whole_path(file))
+        if self.arguments.name is None and made_from != _whole_path(file):
             raise ConfigError(f"{path} was made from {made_from}; choose another --name")
 
 
@@ -217,10 +209,7 @@ def make(project: Project) -> int:
 
 def _choose_plan(project: Project, sources: Sequence[Source]) -> dict[str, Any]:
     """Look, choose, say why, and leave the settings behind."""
-    from groundup.cli.terminal import print_results
-    from groundup.config import as_yaml
     from groundup.data.survey import survey_text
-    from groundup.files import write_text_atomic
     from groundup.planner.quantities import show_bytes
 
     arguments = project.arguments
@@ -238,7 +227,7 @@ def _choose_plan(project: Project, sources: Sequence[Source]) -> dict[str, Any]:
     if num_bytes <= context_length:
         raise DataError(
             f"the text has {count_of(num_bytes, 'byte')} and one context {context_length} tokens: "
-            f"give more text, {_FEW_BYTES:,} bytes or more to learn anything general"
+            f"give more text, 20 kB or more to learn anything general"
         )
     name, number = project.name, 1
     while RunFolder(project.runs_folder / name).has_run():
@@ -266,13 +255,11 @@ def _choose_plan(project: Project, sources: Sequence[Source]) -> dict[str, Any]:
     text = f"{count_of(survey.num_files, 'file')}, {about}"
     text += f"{count_of(survey.num_documents, 'document')}, {show_bytes(num_bytes)}"
     lines = [("text", text), ("machine", machine), *recipe.reasons.items()]
-    if num_bytes < _FEW_BYTES:
-        lines.append(("note", f"{num_bytes:,} bytes are too few to learn anything general"))
     print_results(f"wrote {project.config}", lines)
     fraction = min(0.1, max(0.002, _VALIDATION_BYTES / num_bytes))
     return {
         "name": name,
-        "named_after": project.source,
+        "named_after": _whole_path(arguments.files[0]),
         "vocab_size": recipe.config.model.vocab_size,
         "prompts": list(prompts),
         "validation_fraction": float(f"{fraction:.2g}"),
@@ -281,10 +268,8 @@ def _choose_plan(project: Project, sources: Sequence[Source]) -> dict[str, Any]:
 
 def _choose_recipe(project: Project, survey: "Survey") -> tuple["Recipe", str]:
     """The recipe for the speed that this machine has with it, and that speed in words."""
-    from groundup.config import load_settings
     from groundup.planner import step_flops
     from groundup.planner.quantities import show_flops
-    from groundup.runs.config import RunConfig
     from groundup.runtime import memory_bytes
     from groundup.training.machine import device_name, find_peak
     from groundup.training.probe import probe_this_machine
@@ -361,15 +346,13 @@ def _look(project: Project, plan: dict[str, Any]) -> None:
         again = ["groundup", "new", *project.arguments.files, "--name"]
         export = shlex.join([*again, f"{plan['name']}-exportable"])
     own = generate.Arguments(run=str(folder), prompt="Your own beginning", **sampling)
-    show_commands(
-        "What to try next",
-        as_command("generate", own),
-        f"groundup train --from {run} --config {config} --name {plan['name']}-more",
-        "groundup data sample --kind dialogues --out chats.jsonl",
-        f"groundup tune {run} chats.jsonl",
-        export,
-        "groundup --help",
-    )
+    more = f"groundup train --from {run} --config {config} --name {plan['name']}-more"
+    tune = f"groundup tune {run} chats.jsonl"
+    show_commands("What to try next", as_command("generate", own), more, tune, export)
+
+
+def _whole_path(file: str) -> str:
+    return path_text(Path(file).resolve())
 
 
 def _fingerprint(sources: Sequence[Source], arguments: Arguments) -> str:

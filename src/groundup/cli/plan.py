@@ -17,7 +17,6 @@ from groundup.planner import (
     Plan,
     count_parameters,
     describe_cpu,
-    find_accelerator,
     get_accelerator,
     make_plan,
 )
@@ -80,10 +79,10 @@ class Arguments(Settings):
     """The fraction of the device's peak that training reaches."""
 
     peak_tflops: Amount | None = None
-    """The device's peak, if not the table's."""
+    """The peak of a device that is not in the table."""
 
     memory_gb: Amount | None = None
-    """The device's memory in units of 10^9 bytes, if not the table's."""
+    """Its memory in units of 10^9 bytes."""
 
     price_per_hour: Amount | None = None
     """Dollars for an hour of the device, if not the table's."""
@@ -216,22 +215,16 @@ def _probe(arguments: Arguments, model: ModelConfig) -> "Probe":
 
 
 def _device(arguments: Arguments) -> Accelerator:
-    rate = None if arguments.peak_tflops is None else arguments.peak_tflops * 1e12
-    given_bytes = None if arguments.memory_gb is None else round(arguments.memory_gb * 1e9)
-    if arguments.device.lower() == "cpu":
-        device = describe_cpu(num_cores(), memory_bytes())
-    elif rate is not None and given_bytes is not None and not find_accelerator(arguments.device):
-        device = Accelerator(arguments.device, rate, rate, rate, given_bytes)
-    else:
-        device = get_accelerator(arguments.device)
-    if rate is not None:
-        device = device._replace(
-            bfloat16_flops_per_second=device.bfloat16_flops_per_second and rate,
-            tf32_flops_per_second=device.tf32_flops_per_second and rate,
-            float32_flops_per_second=rate,
-            source="given by --peak-tflops",
-        )
-    return device if given_bytes is None else device._replace(memory_bytes=given_bytes)
+    """A row of the table, this processor, or what --peak-tflops and --memory-gb say."""
+    name, peak, memory = arguments.device, arguments.peak_tflops, arguments.memory_gb
+    if peak is not None and memory is not None:
+        rate = peak * 1e12
+        return Accelerator(name, rate, rate, rate, round(memory * 1e9), "given by --peak-tflops")
+    if peak is not None or memory is not None:
+        raise ConfigError("--peak-tflops and --memory-gb describe a device together: give both")
+    if name.lower() == "cpu":
+        return describe_cpu(num_cores(), memory_bytes())
+    return get_accelerator(name)
 
 
 def _tokens_in(folders: Mapping[Path, float]) -> int | None:

@@ -3,10 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from groundup.cli.terminal import print_results, print_table
+from groundup.cli.terminal import print_records, print_results, print_values
 from groundup.config import flatten
-from groundup.planner.quantities import show_bytes, show_count, show_dollars, show_flops
-from groundup.runtime import format_duration
 
 _SECTIONS = {
     "memory": "memory of groundup train",
@@ -24,57 +22,31 @@ def print_plan(results: Mapping[str, Any]) -> None:
 
     results: as `Plan.to_json` gives them, those of a probe and of many GPUs among them.
     """
-    parts, flops = results["parameters"], flatten(results["forward_flops"])
-    rows = [(_words(name), f"{n:,}", f"{n / parts['total']:.1%}") for name, n in parts.items()]
-    print_table("parameters", ("part", "parameters", "fraction"), rows)
-    print_results("FLOPs of a forward pass", [(_words(name), f"{n:,}") for name, n in flops])
+    parts, flops = results["parameters"], results["forward_flops"]
+    print_values("parameters", parts)
+    # With every digit: they can be counted by hand.
+    exact = [(name.replace("_", " "), f"{n:,}") for name, n in flatten(flops)]
+    print_results("FLOPs of a forward pass", exact)
     for name in ("by_size", "by_context"):
-        _print_columns(f"fractions {_words(name)}", results["shares"][name])
+        shares = results["shares"][name].items()
+        title = f"fractions {name.replace('_', ' ')}"
+        print_records(title, [{"model": model} | parts for model, parts in shares])
     for name, title in _SECTIONS.items():
         section = dict(results.get(name, {}))
-        if strategies := section.pop("strategies", None):
-            names = next(iter(strategies.values()))
-            by_name = {name: {key: one[name] for key, one in strategies.items()} for name in names}
-            _print_columns("each GPU, by strategy", by_name)
+        strategies = section.pop("strategies", {})
         derivation = section.pop("derivation", [])
-        shown = [
-            (_words(key), _show("bytes" if key.startswith("activations") else key, value))
-            for key, value in flatten(section)
-            if value is not None
-        ]
-        if shown:
-            print_results(title, shown)
+        if section:
+            print_values(title, _with_units(section))
+        for strategy, values in strategies.items():
+            print_values(f"each GPU with {strategy}", _with_units(values))
         for line in derivation:
             print(f"  {line}")
 
 
-def _print_columns(title: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
-    headers = next(iter(rows.values()))
-    cells = [
-        (_words(name), *(_show(name, value) for value in row.values()))
-        for name, row in rows.items()
-    ]
-    print_table(title, ("", *map(_words, headers)), cells)
-
-
-def _show(name: str, value: Any) -> str:
-    """A number with the unit that its name tells."""
-    if isinstance(value, str | bool):
-        return str(value)
-    if name == "dollars":
-        return show_dollars(value)
-    if name in _BYTES or "bytes" in name:
-        return show_bytes(value) + ("/s" if name.endswith("per_second") else "")
-    if name.endswith("milliseconds"):
-        return f"{value:,.4g} ms"
-    if "flops" in name:
-        return show_flops(value) + ("/s" if name.endswith("per_second") else "")
-    if "seconds" in name:
-        return format_duration(value)
-    if isinstance(value, float):
-        return f"{value:.1%}" if value <= 1 else f"{value:,.4g}"
-    return show_count(value) if value >= 10**6 else f"{value:,}"
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ").replace(".", ": ")
+def _with_units(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Names that tell the unit."""
+    found = {}
+    for name, value in flatten(section):
+        is_bytes = name.partition(".")[0].removesuffix("_per_sequence") in _BYTES
+        found[f"{name}_bytes" if is_bytes else name] = value
+    return found

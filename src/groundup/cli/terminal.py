@@ -6,8 +6,8 @@ import io
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from groundup.runtime import Progress
@@ -56,8 +56,46 @@ def print_table(title: str, headers: Sequence[str], rows: Iterable[Sequence[str]
 
 
 def print_results(title: str, results: Iterable[tuple[str, str]]) -> None:
-    """Print named values, one a line."""
+    """Print named texts, one a line."""
     print_table(title, (), results)
+
+
+def print_values(title: str, values: Mapping[str, Any]) -> None:
+    """Print named values, one a line, each with the unit that its name tells; None is left out."""
+    from groundup.config import flatten
+
+    found = [(name, value) for name, value in flatten(values) if value is not None]
+    print_results(title, [(_words(name), show_value(name, value)) for name, value in found])
+
+
+def print_records(title: str, records: Sequence[Mapping[str, Any]]) -> None:
+    """Print records with the same names as a table."""
+    rows = [[show_value(name, value) for name, value in one.items()] for one in records]
+    print_table(title, list(map(_words, records[0])), rows)
+
+
+def show_value(name: str, value: Any) -> str:
+    from groundup.planner.quantities import show_bytes, show_dollars, show_flops
+    from groundup.runtime import format_duration
+
+    if isinstance(value, tuple | list):
+        return ", ".join(show_value(name, one) for one in value)
+    if value is None or isinstance(value, bool) or not isinstance(value, int | float):
+        return "" if value is None else str(value)
+    rate = "/s" if name.endswith("_per_second") else ""
+    if "bytes" in name and "token" not in name:
+        return show_bytes(value) + rate
+    if "flops" in name:
+        return show_flops(value) + rate
+    if name.endswith("dollars"):
+        return show_dollars(value)
+    if "seconds" in name:
+        return format_duration(value / 1000 if "milliseconds" in name else value)
+    return f"{value:,.4f}" if isinstance(value, float) and value < 1000 else f"{value:,.0f}"
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ").replace(".", ": ")
 
 
 @contextlib.contextmanager

@@ -32,10 +32,8 @@ class Arguments(ReadingFlags, SplitFlags):
 
 def run(arguments: Arguments) -> None:
     """Measure every tokenizer on every text and print one table."""
-    from groundup.cli.terminal import print_table
+    from groundup.cli.terminal import print_records
     from groundup.experiments.tokenizer_comparison import compare_tokenizers
-    from groundup.planner.quantities import show_bytes
-    from groundup.runtime import format_duration
     from groundup.text_files import read_document_batches
     from groundup.tokenizer import Tokenizer
 
@@ -58,21 +56,8 @@ def run(arguments: Arguments) -> None:
         corpus_bytes=arguments.corpus_gb * 1e9,
         num_threads=arguments.num_threads,
     )
+    records = [asdict(result) for result in results]
     if arguments.json_:
-        print(json.dumps([asdict(result) for result in results], ensure_ascii=False, indent=2))
+        print(json.dumps(records, ensure_ascii=False, indent=2))
         return
-    rows = [
-        [
-            result.text,
-            result.tokenizer,
-            f"{result.vocab_size:,}",
-            show_bytes(result.num_bytes),
-            f"{result.num_tokens:,}",
-            f"{result.bytes_per_token:.3f}",
-            f"{result.tokens_per_second:,.0f}",
-            format_duration(result.corpus_seconds),
-        ]
-        for result in results
-    ]
-    headers = ("text", "tokenizer", "vocabulary", "size", "tokens", "bytes/token", "tokens/s")
-    print_table("tokenizers compared", (*headers, f"time for {arguments.corpus_gb:,.4g} GB"), rows)
+    print_records(f"tokenizers compared, with the time for {arguments.corpus_gb:,g} GB", records)

@@ -1,10 +1,11 @@
 """`groundup tokenizer train`: learn a vocabulary from text and write it as one JSON file."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 from groundup.cli.arguments import Repeated
 from groundup.cli.shared import CorpusFlags
-from groundup.cli.terminal import as_text, print_results
+from groundup.cli.terminal import as_text, print_values
 from groundup.errors import ConfigError
 
 
@@ -26,7 +27,6 @@ class Arguments(CorpusFlags):
 
 def run(arguments: Arguments) -> None:
     """Train, write the file, print the summary."""
-    from groundup.planner.quantities import show_bytes
     from groundup.text_files import check_not_input, find_sources
     from groundup.tokenizer.training import train_from_files
 
@@ -41,15 +41,9 @@ def run(arguments: Arguments) -> None:
             sources, arguments.vocab_size, special_tokens, pattern=arguments.pattern, **work
         )
     tokenizer.save(out)
+    values = asdict(summary)
     longest = [repr(token.decode("utf-8", "replace")) for token in summary.longest_tokens[:8]]
-    reached = f"{summary.vocab_size_reached:,}"
+    values["longest_tokens"] = " ".join(longest)
+    print_values(f"wrote {out}", values)
     if summary.vocab_size_reached < summary.vocab_size_requested:
-        reached += f" of {summary.vocab_size_requested:,}: the text ran out of pairs to merge"
-    results = [
-        ("text", show_bytes(summary.num_bytes)),
-        ("distinct pre-tokens", f"{summary.num_words:,}"),
-        ("vocabulary", reached),
-        ("bytes per token", f"{summary.bytes_per_token:.3f}"),
-        ("longest tokens", " ".join(longest)),
-    ]
-    print_results(f"wrote {out}", results)
+        print("the text ran out of pairs to merge")

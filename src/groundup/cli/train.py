@@ -6,6 +6,7 @@ Settings come from their defaults, then the YAML file, then the flags.
 import itertools
 import os
 import signal
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,18 +14,17 @@ from pydantic import Field
 
 from groundup.cli.arguments import FlagsOf
 from groundup.cli.shared import RUNS_FOLDER
-from groundup.cli.terminal import print_results
+from groundup.cli.terminal import print_values
 from groundup.config import Settings, load_settings, load_yaml
 from groundup.errors import ConfigError
 from groundup.files import locked
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
-from groundup.runtime import format_duration, is_first_rank, process_start
+from groundup.runtime import STARTED, is_first_rank
 
 if TYPE_CHECKING:
     from groundup.model import TransformerLM
     from groundup.tokenizer import Tokenizer
-    from groundup.training import TrainSummary
     from groundup.training.callbacks import Callback
 
 
@@ -63,7 +63,7 @@ def run(arguments: Arguments, started: float | None = None) -> int:
         "training",
         resume=arguments.resume,
         allow_changes=arguments.allow_changes,
-        started=process_start() if started is None else started,
+        started=STARTED if started is None else started,
     )
 
 
@@ -123,7 +123,7 @@ def train_run(
             clock=Clock(began=started),
         )
     if is_first_rank():
-        _print_summary(summary)
+        print_values(str(summary.run_folder), asdict(summary) | {"run_folder": None})
     return 0 if summary.stopped_by is None else 128 + signal.Signals[summary.stopped_by]
 
 
@@ -181,18 +181,3 @@ def find_source(source: Path, runs_folder: Path = RUNS_FOLDER) -> RunFolder:
 def _is_restarted() -> bool:
     """Has torchrun started the ranks again, after one of them was lost?"""
     return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
-
-
-def _print_summary(summary: "TrainSummary") -> None:
-    whole = "" if summary.num_steps is None else f" of {summary.num_steps:,}"
-    results = [
-        ("steps", f"{summary.steps:,}{whole}"),
-        ("tokens", f"{summary.tokens:,}"),
-        ("time", format_duration(summary.wall_seconds)),
-    ]
-    if summary.num_skipped:
-        results.append(("skipped steps", f"{summary.num_skipped:,}"))
-    for name in ("loss", "validation_loss", "best_validation_loss", "bits_per_byte"):
-        if (value := getattr(summary, name)) is not None:
-            results.append((name.replace("_", " "), f"{value:.4f}"))
-    print_results(str(summary.run_folder), results)

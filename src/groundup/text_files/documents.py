@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
-from groundup.errors import DataError, check_choice
+from groundup.errors import ConfigError, DataError
 
 END_OF_TEXT = "<|endoftext|>"
 STDIN = "-"
@@ -50,7 +50,8 @@ class Reading:
     skip, records without a text and files that cannot be read are left out too."""
 
     def __post_init__(self) -> None:
-        check_choice("errors", self.errors, get_args(Errors))
+        if self.errors not in get_args(Errors):
+            raise ConfigError(f"errors is {self.errors!r}, but must be one of {get_args(Errors)}")
 
     @property
     def marks(self) -> list[bytes]:
