@@ -444,7 +444,7 @@ def bare_machine(with_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("tokenizer compare tokenizer.json", "needs --texts"),
         ("tokenizer convert tokenizer.json new.json --to yaml", "yaml"),
         ("data sample --megabytes 0", "--megabytes"),
-        ("data sample --megabytes 1e18", "--megabytes 1e+18 is more than"),
+        ("data sample --megabytes 1e18", "--megabytes is '1e18'"),
         ("data sample --megabytes 1 --out runs", "is a folder"),
         ("data clean gone", "gone does not exist"),
         ("data clean stories.txt --max-symbols 2", "--max-symbols"),

@@ -75,7 +75,7 @@ def test_it_goes_from_nothing_to_stories(page: str) -> None:
     tokenizer = Tokenizer.load("quickstart/tokenizer.json")
     assert tokenizer.vocab_size == 400
     assert open_shards("quickstart/shards", "train", tokenizer).num_ids > 10_000
-    for word in ("stories", "bytes per token", "MB/s", "FLOP a second", "merge 1", "Once"):
+    for word in ("stories", "bytes per token", "B/s", "FLOP a second", "merge 1", "Once"):
         assert word in page
     assert LanguageModel.load(RUN).step == 2
     assert "parameters, " in page

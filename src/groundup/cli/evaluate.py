@@ -110,7 +110,7 @@ def run(arguments: Arguments) -> None:
             counts = {"documents": num_documents, "bytes": found.num_bytes}
             results |= {"files": arguments.files, **counts, **_describe(found)}
         if tasks:
-            with progress_bar("scoring choices", "texts") as progress:
+            with progress_bar("scoring choices") as progress:
                 by_text["progress"] = progress
                 scores = [score_task(model, tokenizer, task, **by_text) for task in tasks]
             results["tasks"] = {score.name: _describe_score(score) for score in scores}

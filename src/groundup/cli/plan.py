@@ -1,7 +1,6 @@
 """`groundup plan`: what a model and its training cost, before anything is spent."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -64,7 +63,7 @@ class Arguments(Settings):
     """Minutes to train for, instead of a number of steps."""
 
     corpus_tokens: Count | None = None
-    """Tokens in the corpus, to tell epochs; from the shards of --config where they are there."""
+    """Tokens in the corpus, to tell epochs."""
 
     optimizer: OptimizerName = "adamw"
     """adamw, sgd or muon."""
@@ -159,7 +158,6 @@ def _with_run(arguments: Arguments, run: RunConfig) -> Arguments:
     found = {
         "batch_size": run.batch_size,
         "micro_batch_size": run.micro_batch,
-        "corpus_tokens": _tokens_in(run.data.folders),
         "optimizer": run.optimizer.name,
         "device": device,
         "mfu": EXPECTED_MFU["cpu" if device.lower() == "cpu" else "cuda"],
@@ -225,12 +223,3 @@ def _device(arguments: Arguments) -> Accelerator:
     if name.lower() == "cpu":
         return describe_cpu(num_cores(), memory_bytes())
     return get_accelerator(name)
-
-
-def _tokens_in(folders: Mapping[Path, float]) -> int | None:
-    """The size of a corpus that has been prepared already: one folder of shards, or a mix."""
-    from groundup.data.shards import find_index
-
-    indexes = [find_index(folder) for folder, weight in folders.items() if weight]
-    sizes = [one.splits["train"].num_ids for one in indexes if one is not None]
-    return sum(sizes) or None if len(sizes) == len(indexes) else None

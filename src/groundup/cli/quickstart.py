@@ -17,7 +17,7 @@ class Arguments(new.MakeFlags):
     folder: Path = Path("quickstart")
     """Where everything goes; delete it to start over."""
 
-    megabytes: float = Field(20.0, gt=0)
+    megabytes: float = Field(20.0, gt=0, le=10**6)
     """How much text to write, in millions of bytes."""
 
     minutes: float = Field(5.0, gt=0, le=10**6)

@@ -5,14 +5,11 @@ import contextlib
 import io
 import os
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from groundup.runtime import Progress
-
-DELAY_SECONDS = 2.0
 
 
 def prepare_streams() -> None:
@@ -99,39 +96,16 @@ def _words(name: str) -> str:
 
 
 @contextlib.contextmanager
-def progress_bar(label: str, unit: str = "B") -> Iterator["Progress"]:
-    """Yield a callback that shows amount, rate and time left on stderr after two seconds.
-
-    Off a terminal it shows nothing. `unit` "B" counts bytes; any other names what is counted.
-    """
+def progress_bar(label: str) -> Iterator["Progress"]:
+    """Yield a callback that shows on stderr how far the work is; nothing off a terminal."""
     from groundup.runtime import is_first_rank
 
     if not sys.stderr.isatty() or not is_first_rank():
         yield lambda done, total: None
         return
-    import rich.progress as bar
     from rich.console import Console
+    from rich.progress import Progress as Bar
 
-    amount: list[bar.ProgressColumn] = [bar.DownloadColumn(), bar.TransferSpeedColumn()]
-    if unit != "B":
-        amount = [bar.MofNCompleteColumn(), bar.TextColumn(unit)]
-    progress = bar.Progress(
-        bar.TextColumn("{task.description}", markup=False),
-        bar.BarColumn(bar_width=30),
-        *amount,
-        bar.TimeRemainingColumn(),
-        console=Console(file=sys.stderr),
-        transient=True,
-    )
-    task = progress.add_task(label, total=None)
-    shown_from = time.monotonic() + DELAY_SECONDS
-
-    def report(done: int, total: int | None) -> None:
-        if not progress.live.is_started and time.monotonic() >= shown_from:
-            progress.start()
-        progress.update(task, completed=done, total=total)
-
-    try:
-        yield report
-    finally:
-        progress.stop()
+    with Bar(console=Console(file=sys.stderr), transient=True) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

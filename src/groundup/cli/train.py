@@ -113,7 +113,7 @@ def train_run(
     from groundup.training.callbacks import AfterStep
     from groundup.training.clock import Clock
 
-    with progress_bar(label, unit="‰") as progress:
+    with progress_bar(label) as progress:
         bar = AfterStep(lambda step, fraction: progress(round(1_000 * fraction), 1_000))
         summary = train(
             config,
