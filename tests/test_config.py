@@ -76,10 +76,8 @@ def test_an_unknown_key_is_named_with_its_place_and_the_nearest(
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [
-        ({"seed": "many"}, "seed is 'many', but input should be a valid integer"),
         ({"model": {"d_model": -4}}, r"model\.d_model is -4, but input should be greater"),
         ({"seed": True}, "seed is True, but must be a number"),
-        ({"model": {"d_ff": False}}, r"model\.d_ff is False, but must be a number"),
     ],
 )
 def test_a_mistake_in_a_constructor_is_named_as_one_in_a_file(
@@ -183,15 +181,6 @@ def test_a_tree_is_flattened_to_its_leaves_by_dotted_names() -> None:
         "- " * 600,
         "model: &model {teacher: *model}",
         "files: &files [*files]",
-        "a: &a [1, 1]\n"
-        + "".join(
-            f"{chr(98 + n)}: &{chr(98 + n)} [*{chr(97 + n)}, *{chr(97 + n)}]\n" for n in range(24)
-        ),
-        "a: &a {x: 1}\n"
-        + "".join(
-            f"{chr(98 + n)}: &{chr(98 + n)} {{<<: [*{chr(97 + n)}, *{chr(97 + n)}]}}\n"
-            for n in range(24)
-        ),
         "seed: " + "9" * 5_000,
         "seed: 2001-99-99",
         "seed: 1" + ":59" * 500 + ".5",

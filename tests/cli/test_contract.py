@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 
 import pytest
 import torch
-import yaml
 from pydantic import Field
 
 from groundup import __version__
@@ -341,16 +340,13 @@ TRAIN = "train --config small.yaml --name new"
 def with_files(
     folder_of_run: Path, small_config: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """A folder with a run, settings, sweeps, a tokenizer, text, and things that are damaged."""
+    """A folder with a run, settings, a tokenizer, text, and things that are damaged."""
     folder = tmp_path_factory.mktemp("mistakes")
     shutil.copytree(folder_of_run, folder, dirs_exist_ok=True)
     shutil.copytree(folder / "runs/small", folder / "runs/empty")
     shutil.rmtree(folder / "runs/empty/checkpoints")
     for name in ("small.yaml", "stories.txt", "tokenizer.json"):
         shutil.copy(small_config.parent / name, folder)
-    for name, settings in {"half": {"precision": "bfloat16"}, "gpu": {"device": "cuda"}}.items():
-        sweep = {"name": name, "base": "small.yaml", "settings": settings}
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump(sweep))
     (folder / "blank.txt").write_text("\n \n")
     (folder / "bad.txt").write_bytes(b"good \xc3( bad")
     (folder / "odd.bin").write_bytes(b"abc")
@@ -376,8 +372,6 @@ def bare_machine(with_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (f"{TRAIN} --device cuda:1", WITHOUT_CUDA),
         (f"{TRAIN} --device foo", "device is 'foo'"),
         (f"{TRAIN} --model.num-layers 1e9", "--model.num-layers"),
-        ("sweep half.yaml", BFLOAT16),
-        ("sweep gpu.yaml", WITHOUT_CUDA),
         ("ablate small.yaml --variants no-norms", "did you mean no-norm?"),
         ("ablate small.yaml --learning-rates -1", "learning_rate"),
         ("ablate small.yaml --seeds 0 0", "twice"),

@@ -95,7 +95,7 @@ def test_a_mistake_is_one_line(shell: Any, words: str, complaint: str) -> None:
     assert complaint in told and len(told) < 500
 
 
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "num_steps": 50,
     "batch_size": 24,
     "micro_batch_size": 6,
@@ -105,46 +105,26 @@ SETTINGS = {
 }
 
 
-DECIDED: dict[str, Any] = {
-    "batch": 24,
-    "micro_batch": 6,
-    "steps": 50,
-    "precision": "bfloat16",
-    "optimizer": "muon",
-    "mfu": 0.4,
-}
-
-
-@pytest.mark.parametrize(
-    ("words", "changes"),
-    [
-        ([], {}),
-        (["--batch-size", "12"], {"batch": 12}),
-        (["--num-steps", "70"], {"steps": 70}),
-        (["--tokens", "30721"], {"steps": 11}),
-        (["--precision", "tf32"], {"precision": "tf32"}),
-        (["--optimizer", "adamw"], {"optimizer": "adamw"}),
-        (["--mfu", "0.3"], {"mfu": 0.3}),
-    ],
-    ids=str,
-)
-def test_the_settings_file_decides_where_no_flag_does(
-    shell: Any, tmp_path: Path, words: list[str], changes: dict[str, Any]
-) -> None:
-    batch, micro_batch, steps, precision, optimizer, mfu = (DECIDED | changes).values()
+def test_the_settings_file_decides_where_no_flag_does(shell: Any, tmp_path: Path) -> None:
+    flags = "--batch-size 12 --micro-batch-size 3 --num-steps 70 --precision tf32 --optimizer adamw"
     file = tmp_path / "run.yaml"
     file.write_text(yaml.safe_dump(SETTINGS), "utf-8")
-    found = shell.json("plan", "--config", str(file), "--device", "H200", *words)
-    duration, memory = found["duration"], found["memory"]
-    assert (duration["batch_size"], memory["micro_batch"]) == (batch, micro_batch)
-    assert (duration["num_steps"], duration["num_tokens"]) == (steps, steps * batch * 128)
-    assert (duration["precision"], duration["mfu"]) == (precision, mfu)
-    assert memory["precision"] == ("bfloat16" if precision == "bfloat16" else "float32")
-    config = ModelConfig(context_length=128, d_model=64, num_layers=2, num_heads=4)
-    assert found["update_flops"] == update_flops(config, optimizer)
-    state_bytes = memory["weights"] + memory["gradients"] + memory["optimizer_state"]
-    expected = step_memory(config, optimizer=optimizer)
-    assert state_bytes == expected.state_bytes + expected.gradients
+    config = ModelConfig(**SETTINGS["model"])
+    for words, expected in (
+        ([], (24, 6, 50, "bfloat16", "muon", 0.4)),
+        ([*flags.split(), "--mfu", "0.3"], (12, 3, 70, "tf32", "adamw", 0.3)),
+    ):
+        batch, micro_batch, steps, precision, optimizer, mfu = expected
+        found = shell.json("plan", "--config", str(file), "--device", "H200", *words)
+        duration, memory = found["duration"], found["memory"]
+        assert (duration["batch_size"], memory["micro_batch"]) == (batch, micro_batch)
+        assert (duration["num_steps"], duration["num_tokens"]) == (steps, steps * batch * 128)
+        assert (duration["precision"], duration["mfu"]) == (precision, mfu)
+        assert memory["precision"] == ("bfloat16" if precision == "bfloat16" else "float32")
+        assert found["update_flops"] == update_flops(config, optimizer)
+        memory_of_state = step_memory(config, optimizer=optimizer)
+        state_bytes = memory["weights"] + memory["gradients"] + memory["optimizer_state"]
+        assert state_bytes == memory_of_state.state_bytes + memory_of_state.gradients
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,6 @@ def run(arguments: Arguments) -> None:
         "autocast": lambda: autocast(config),
     }
     results: dict[str, Any] = {"run": str(folder), "step": loaded.step}
-    scores: list[TaskScore] = []
     with switches(config):
         if is_split:
             rows, notes = _open_split(arguments, folder, config, tokenizer)
@@ -121,8 +120,8 @@ def run(arguments: Arguments) -> None:
         hidden = ("run", "files", "tasks", "mix" if not results.get("mix") else "")
         shown = {name: value for name, value in results.items() if name not in hidden}
         print_values(str(folder), shown)
-    if scores:
-        _print_scores(f"{folder}, step {loaded.step:,}", scores)
+    if "tasks" in results:
+        _print_scores(f"{folder}, step {loaded.step:,}", results["tasks"])
 
 
 def _open_split(
@@ -198,22 +197,14 @@ def _describe_score(score: "TaskScore") -> dict[str, Any]:
     return found
 
 
-def _print_scores(title: str, scores: "list[TaskScore]") -> None:
+def _print_scores(title: str, scores: dict[str, dict[str, Any]]) -> None:
     """Accuracies with 95% intervals, and the mean where there are several tasks."""
+    averaged = ("chance", "accuracy", "accuracy_per_byte")
+    names = ("questions", "cut", "chance", "accuracy", "interval", "accuracy_per_byte")
     records: list[dict[str, Any]] = [
-        {
-            "task": one.name,
-            "questions": one.num_questions,
-            "cut": one.num_cut,
-            "chance": one.chance,
-            "accuracy": one.raw.value,
-            "95%": one.raw.interval,
-            "per_byte": one.per_byte.value,
-        }
-        for one in scores
+        {"task": task} | {name: score[name] for name in names} for task, score in scores.items()
     ]
-    if len(scores) > 1:
-        names = ("chance", "accuracy", "per_byte")
-        means = {name: sum(one[name] for one in records) / len(records) for name in names}
+    if len(records) > 1:
+        means = {name: sum(one[name] for one in records) / len(records) for name in averaged}
         records.append(dict.fromkeys(records[0]) | {"task": "mean"} | means)
     print_records(title, records)

@@ -14,7 +14,6 @@ from groundup.errors import ConfigError, did_you_mean
 from groundup.runs.folder import RunFolder
 
 if TYPE_CHECKING:
-    from groundup.distributed.corpus import RayEngine
     from groundup.generation.language_model import LanguageModel
     from groundup.tokenizer import Tokenizer
     from groundup.tokenizer.definition import TokenizerDefinition
@@ -69,32 +68,8 @@ class ReadingFlags(Settings):
         return {name: getattr(self, name) for name in ReadingFlags.model_fields}
 
 
-class EngineFlags(Settings):
-    """Where the work is done."""
-
-    engine: Literal["local", "ray"] = "local"
-    """local: by this machine; ray: by all machines of a Ray cluster, with the same result."""
-
-    ray_address: str | None = None
-    """host:port of the Ray cluster. If not given: RAY_ADDRESS, the cluster that this machine is
-    part of, or a new one of this machine alone."""
-
-    @contextlib.contextmanager
-    def connect(self) -> Iterator["RayEngine | None"]:
-        """Yield what does the work; None for this process itself."""
-        if self.engine == "local":
-            if self.ray_address is not None:
-                raise ConfigError("--ray-address is for --engine ray; add that, or leave it out")
-            yield None
-            return
-        from groundup.distributed.corpus import RayEngine
-
-        with contextlib.closing(RayEngine(self.ray_address)) as engine:
-            yield engine
-
-
-class CorpusFlags(ReadingFlags, EngineFlags):
-    """Much text to work through."""
+class CorpusFlags(ReadingFlags):
+    """Much text to work through, and where the work is done."""
 
     files: Positional[tuple[str, ...]]
     """Files, folders, globs, addresses such as hf://… or - for standard input: .txt, .md,
@@ -104,10 +79,25 @@ class CorpusFlags(ReadingFlags, EngineFlags):
     num_threads: Annotated[int, Field(ge=1, le=1_024)] | None = None
     """Threads; all cores if not given. The result is the same."""
 
+    engine: Literal["local", "ray"] = "local"
+    """local: by this machine; ray: by all machines of a Ray cluster, with the same result."""
+
+    ray_address: str | None = None
+    """host:port of the Ray cluster. If not given: RAY_ADDRESS, the cluster that this machine is
+    part of, or a new one of this machine alone."""
+
     @contextlib.contextmanager
     def work(self, label: str) -> Iterator[dict[str, Any]]:
         """How the text is read and worked through, as arguments of the functions that do."""
-        with self.connect() as engine, progress_bar(label) as progress:
+        with contextlib.ExitStack() as stack:
+            engine = None
+            if self.engine == "ray":
+                from groundup.distributed.corpus import RayEngine
+
+                engine = stack.enter_context(contextlib.closing(RayEngine(self.ray_address)))
+            elif self.ray_address is not None:
+                raise ConfigError("--ray-address is for --engine ray; add that, or leave it out")
+            progress = stack.enter_context(progress_bar(label))
             threads = {"num_threads": self.num_threads, "progress": progress, "engine": engine}
             yield self.reading | threads
 
