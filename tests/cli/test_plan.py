@@ -110,10 +110,11 @@ def test_the_settings_file_decides_where_no_flag_does(shell: Any, tmp_path: Path
     file = tmp_path / "run.yaml"
     file.write_text(yaml.safe_dump(SETTINGS), "utf-8")
     config = ModelConfig(**SETTINGS["model"])
-    for words, expected in (
+    cases: Any = (
         ([], (24, 6, 50, "bfloat16", "muon", 0.4)),
         ([*flags.split(), "--mfu", "0.3"], (12, 3, 70, "tf32", "adamw", 0.3)),
-    ):
+    )
+    for words, expected in cases:
         batch, micro_batch, steps, precision, optimizer, mfu = expected
         found = shell.json("plan", "--config", str(file), "--device", "H200", *words)
         duration, memory = found["duration"], found["memory"]
