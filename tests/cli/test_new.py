@@ -167,7 +167,7 @@ def test_a_plan_of_few_steps_does_not_end_a_run_before_its_time(
     run(capsys, *words, "--minutes", "0.5")
     config, outcome = RunFolder(RUN).read_config(), RunFolder(RUN).read_outcome()
     assert config.minutes is not None and outcome is not None
-    assert outcome.state == "finished" and outcome.step is not None and outcome.step > 8
+    assert outcome.state == "finished" and outcome.step is not None and outcome.step > 4
 
 
 TEXT_OF_ONE = "The fox and the bear went to the river, and that was the end of it.\n"
