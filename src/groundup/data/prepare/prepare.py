@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -135,8 +135,16 @@ def prepare(
     num_threads = num_threads or num_cores()
     batch_bytes = batch_bytes or max(_BATCH_BYTES, num_threads * _BATCH_BYTES_PER_THREAD)
     encoder = PartEncoder(tokenizer, end.id, how, 1 if engine else num_threads, batch_bytes)
-    with _claim(Path(out)) as folder:
-        index_path = folder / INDEX_NAME
+    folder = Path(out)
+    index_path = folder / INDEX_NAME
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise DataError(f"{folder} is a file; name a folder for the shards") from None
+    with locked(folder) as is_ours:
+        if not is_ours:
+            raise DataError(f"another process is writing to {folder}; wait until it is done")
+        remove_leftovers(folder)
         if overwrite:
             # Of a damaged index its format is most likely still there.
             if index_path.is_file() and FORMAT.encode() not in index_path.read_bytes():
@@ -284,20 +292,6 @@ class _Preparing:
 
     def _sidecar(self, number: int) -> Path:
         return self._folder / f"shard_{number:06d}.json"
-
-
-@contextlib.contextmanager
-def _claim(folder: Path) -> Iterator[Path]:
-    """Make the folder if need be and hold it, so that no second process writes there."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        raise DataError(f"{folder} is a file; name a folder for the shards") from None
-    with locked(folder) as is_ours:
-        if not is_ours:
-            raise DataError(f"another process is writing to {folder}; wait until it is done")
-        remove_leftovers(folder)
-        yield folder
 
 
 def _remove_all_but(

@@ -63,10 +63,9 @@ class ShardWriter:
 
     def write(self, item: EncodedDocuments) -> None:
         is_validation = item.hashes < self._threshold
-        if self._inside is not None:
-            is_validation[:] = self._inside == "validation"
         if item.continues or self._inside is not None:
-            split: Split = "validation" if is_validation[0] else "train"
+            split = self._inside or SPLITS[int(is_validation[0])]
+            is_validation[:] = split == "validation"
             self._inside = split if item.continues else None
         for name, mask in zip(SPLITS, (~is_validation, is_validation), strict=True):
             file = self._files[name]
