@@ -57,6 +57,7 @@ def test_a_slower_relative_or_a_stranger_finds_none() -> None:
 
 
 def test_rows_are_sound() -> None:
+    assert get_accelerator("H200")[1:5] == (989.4e12, 494.7e12, 66.9e12, 141 * 2**30)
     assert len({row.name for row in ACCELERATORS}) == len(ACCELERATORS)
     for row in ACCELERATORS:
         tf32 = row.tf32_flops_per_second or row.float32_flops_per_second

@@ -1,6 +1,7 @@
 """The closed form of a step's memory against measured peaks, and the micro-batch that follows."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -118,6 +119,10 @@ def test_one_sum_of_gradients_of_every_level_waits_in_the_exact_tree(
     waiting = math.ceil(math.log2(num_micro_batches))
     added = exact.bytes_at(4, num_micro_batches) - fast.bytes_at(4, num_micro_batches)
     assert added == max(0, waiting - 1) * exact.gradients
+    # Of a model that keeps next to nothing for the backward pass, the update is the peak.
+    tiny = replace(exact, activations_per_sequence={}, chunk_bytes=0, gradients=10**12)
+    sums = max(1, waiting + 1) * tiny.gradients
+    assert tiny.bytes_at(1, num_micro_batches) >= tiny.state_bytes + sums
 
 
 def test_settings_change_what_is_kept() -> None:
@@ -165,6 +170,9 @@ def test_a_micro_batch_cuts_the_batch_evenly_and_fits() -> None:
         assert memory.bytes_at(size, 96 // size) <= limit
         assert all(memory.bytes_at(n, 96 // n) > limit for n in larger)
     assert choose_micro_batch(memory, 96, 10**9) == 0
+    cpu = step_memory(PRESETS["gpt2-small"], CPU)
+    usable = [one.usable_bytes(1_000) for one in (memory, memory.shard(2), cpu)]
+    assert usable == [900, 800, 600]
     with pytest.raises(ConfigError, match="smaller model"):
         check_fits(memory, 0, 10**9)
 
