@@ -338,7 +338,7 @@ class _Loop:
         state, path = self._state, self._run.folder.path
         is_finished = self._clock.is_done(state.step)
         self._ending = "finished" if is_finished else "stopped"
-        how = "done" if is_finished else "stopped; the same command with --resume goes on"
+        how = "done" if is_finished else "stopped; continue with the same command and --resume"
         _log.info("saved in %s after %s: %s", path, count_of(state.step, "step"), how)
         return TrainSummary(
             path,
