@@ -51,6 +51,9 @@ def test_an_interval_is_mean_and_t_standard_errors() -> None:
     assert interval.half_width == pytest.approx(4.30265 / math.sqrt(3), rel=1e-5)
     assert once.half_width is None and not once.is_apart_from(interval)
     assert confidence_interval([math.inf]) is None
+    shifted = [confidence_interval([shift + one for one in (1.0, 2.0, 3.0)]) for shift in (4, 6)]
+    # Half widths of 2.48 on both sides.
+    assert [one and interval.is_apart_from(one) for one in shifted] == [False, True]
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20), st.floats(-1e3, 1e3))
