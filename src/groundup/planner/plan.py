@@ -43,7 +43,6 @@ class Plan:
     optimizer: OptimizerName
     memory: StepMemory
     memory_bytes: int
-    """What the device has."""
     duration: Duration
     tokens_in_corpus: int | None = None
 
