@@ -251,22 +251,23 @@ def _temporary_beside(
     temporary = _hidden_sibling(destination, "writing")
     with contextlib.ExitStack() as stack:
         try:
-            destination.parent.mkdir(parents=True, exist_ok=True)
-            remove_leftovers(destination.parent, leftovers)
-            # Another process may take it for a leftover before it is locked.
-            while not temporary.exists():
-                make(temporary)
-                with contextlib.suppress(FileNotFoundError):
-                    stack.enter_context(locked(temporary, wait=True))
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(destination)) from error
-        try:
+            try:
+                destination.parent.mkdir(parents=True, exist_ok=True)
+                remove_leftovers(destination.parent, leftovers)
+                # Another process may take it for a leftover before it is locked.
+                while not temporary.exists():
+                    make(temporary)
+                    with contextlib.suppress(FileNotFoundError):
+                        stack.enter_context(locked(temporary, wait=True))
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, str(destination)) from error
             yield temporary
         except BaseException:
             if temporary.is_dir():
                 shutil.rmtree(temporary, ignore_errors=True)
             else:
-                temporary.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    temporary.unlink()
             raise
     sync_to_disk(destination.parent)
 

@@ -24,17 +24,15 @@ def sample() -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("num_sampled", [0, 1, 2, 3])
-def test_the_numbers_after_restoring_are_those_after_capturing(num_sampled: int) -> None:
-    for _ in range(num_sampled):
-        random.gauss(0, 1)
-        np.random.standard_normal()
-        torch.randn(1)
-    text = json.dumps(capture_random_state(), allow_nan=False)
-    expected = sample()
-    assert sample() != expected
-    restore_random_state(json.loads(text))
-    assert sample() == expected
+def test_the_numbers_after_restoring_are_those_after_capturing() -> None:
+    # Of Gaussian numbers two are made at once; the second may wait.
+    for _ in range(4):
+        text = json.dumps(capture_random_state(), allow_nan=False)
+        expected = sample()
+        assert sample() != expected
+        restore_random_state(json.loads(text))
+        assert sample() == expected
+        random.gauss(0, 1), np.random.standard_normal(), torch.randn(1)
 
 
 def test_states_of_devices_that_are_not_here_are_named(

@@ -23,10 +23,8 @@ MakeOptimizer = Callable[[Parameters], torch.optim.Optimizer]
 class Net(nn.Module):
     def __init__(self, width: int = 6, tied: bool = False) -> None:
         super().__init__()
-        self.first = nn.Linear(4, width)
-        self.norm = nn.BatchNorm1d(width)
-        self.second = nn.Linear(width, 4)
-        self.third = nn.Linear(width, 4)
+        self.first, self.norm = nn.Linear(4, width), nn.BatchNorm1d(width)
+        self.second, self.third = nn.Linear(width, 4), nn.Linear(width, 4)
         if tied:
             self.third.weight = self.second.weight
 
@@ -41,7 +39,6 @@ OPTIMIZERS: dict[str, MakeOptimizer] = {
         [{"params": p[:3], "weight_decay": 0.5}, {"params": p[3:]}], amsgrad=True
     ),
     "SGD with momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
-    "Adagrad": lambda p: torch.optim.Adagrad(p),
     "own AdamW": lambda p: groundup.optim.AdamW(p, lr=0.01),
 }
 
@@ -104,23 +101,22 @@ def test_float32_averages_of_bfloat16_weights_are_not_rounded(tmp_path: Path) ->
     assert all_bits(model, optimizer) == saved
 
 
-@pytest.mark.parametrize("buffering", [0, -1])
-def test_files_are_written_and_read_from_their_position(tmp_path: Path, buffering: int) -> None:
+def test_files_are_written_and_read_from_their_position(tmp_path: Path) -> None:
     model, optimizer = make("SGD with momentum")
     train(model, optimizer, 0, 1)
-    with open(tmp_path / "c", "wb", buffering=buffering) as out:
+    with open(tmp_path / "c", "wb") as out:
         out.write(b"before")
         save_checkpoint(model, optimizer, 5, out)
     other, other_optimizer = make("SGD with momentum", seed=1)
-    with open(tmp_path / "c", "rb", buffering=buffering) as src:
+    with open(tmp_path / "c", "rb") as src:
         assert src.read(6) == b"before"
         assert load_checkpoint(src, other, other_optimizer) == 5
         assert all_bits(other, other_optimizer) == all_bits(model, optimizer)
         with pytest.raises(CheckpointError, match="seek"):
             load_checkpoint(src, model, optimizer)
-    with open(tmp_path / "c", "w") as out, pytest.raises(CheckpointError, match="binary"):
-        save_checkpoint(model, optimizer, 0, out)  # type: ignore[arg-type]
     for wrong in (io.StringIO("text"), 3):
+        with pytest.raises(CheckpointError, match="binary"):
+            save_checkpoint(model, optimizer, 0, wrong)  # type: ignore[arg-type]
         with pytest.raises(CheckpointError, match="binary"):
             load_checkpoint(wrong, model, optimizer)  # type: ignore[arg-type]
 

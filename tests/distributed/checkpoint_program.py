@@ -91,7 +91,6 @@ def save_while_training(world: World, group: Any) -> dict[str, Any]:
     run.save(folder, 3)
     at_five = run.step_to(5, first=3)
     run.save(folder, 5)
-    folder.finish()
     found = folder.load(3).adapted_state()
     result: dict[str, Any] = {
         "steps": folder.steps(),
@@ -119,7 +118,6 @@ def save_while_training(world: World, group: Any) -> dict[str, Any]:
     result["one to two"] = difference(run_on, expected)
     copies_folder = ShardedFolder(FOLDER / "copies", group=group)
     copies.save(copies_folder, 5)
-    copies_folder.finish()
     found = copies_folder.load(5).adapted_state()
     result["copies saved exactly"] = difference(found, weights(copies.model)) == 0
     return result
@@ -130,7 +128,6 @@ def fail_on_one_rank(world: World, group: Any) -> dict[str, Any]:
     run = Sharded(world, "muon")
     run.step_to(1)
     run.save(folder, 1)
-    folder.finish()
     hash_file = FileEntry.of
 
     def fail(path: Path) -> FileEntry:
@@ -139,16 +136,14 @@ def fail_on_one_rank(world: World, group: Any) -> dict[str, Any]:
         return hash_file(path)
 
     FileEntry.of = fail  # type: ignore[method-assign, assignment]
-    run.save(folder, 2)
     message = ""
     try:
-        folder.finish()
+        run.save(folder, 2)
     except OSError as error:
         message = str(error)
     FileEntry.of = hash_file  # type: ignore[method-assign]
     left = sorted(os.listdir(folder.path))
     run.save(folder, 3)
-    folder.finish()
     other = Sharded(world, "muon")
     other.load(folder, 3)
     resumed = difference(other.step_to(5, first=1), run.step_to(5, first=1))

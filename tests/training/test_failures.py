@@ -153,33 +153,21 @@ def test_reading_results_a_step_late_changes_nothing(
     assert compare_runs(prompt.run_folder, late.run_folder).differences == []
 
 
-@pytest.fixture(params=["at once", "in the background"])
-def fill_disk(
-    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> Callable[[set[int]], None]:
+@pytest.fixture
+def fill_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[set[int]], None]:
     """`fill_disk({6, 9})`: no checkpoint of those steps can be written."""
     real_save, full_steps = CheckpointFolder.save, set[int]()
-    late: list[OSError] = []
 
     def save(folder: CheckpointFolder, step: int, *rest: Any) -> Path:
-        if step not in full_steps:
-            return real_save(folder, step, *rest)
-        error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder.path))
-        if request.param == "at once":
-            raise error
-        late.append(error)
-        return folder.path_of(step)
-
-    def finish(folder: CheckpointFolder) -> None:
-        if late:
-            raise late.pop()
+        if step in full_steps:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder.path))
+        return real_save(folder, step, *rest)
 
     def fill(steps: set[int]) -> None:
         full_steps.clear()
         full_steps.update(steps)
 
     monkeypatch.setattr(CheckpointFolder, "save", save)
-    monkeypatch.setattr(CheckpointFolder, "finish", finish)
     return fill
 
 

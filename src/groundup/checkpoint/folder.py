@@ -81,9 +81,6 @@ class CheckpointFolder:
         self._drop_old(step)
         return self.path_of(step)
 
-    def finish(self) -> None:
-        """Wait until what `save` began is written, where it writes in the background."""
-
     def steps(self) -> list[int]:
         """All steps with a checkpoint, ascending; whether they are whole is seen on loading."""
         return sorted(self._folders())
@@ -184,10 +181,7 @@ def new_record(step: int, state: Mapping[str, Any], metric: float | None, **more
     metric = float(metric) if metric is not None and math.isfinite(metric) else None
     skeleton, tensors = pack(dict(state))
     if tensors:
-        raise CheckpointError(
-            f"the state holds tensors ({', '.join(tensors)}), which state.json cannot: put them "
-            f"into the model's or the optimizer's state"
-        )
+        raise CheckpointError(f"state.json cannot hold tensors like {', '.join(tensors)}")
     return Record(step=step, metric=metric, state=skeleton, **more)
 
 

@@ -137,11 +137,8 @@ def read_record(path: Path, step: int) -> Record:
         value = parse_json(file.read_bytes())
         if not isinstance(value, dict) or value.get("format") != FORMAT:
             raise ValueError(f"it is not a {FORMAT}")
-        if value.get("version") not in (VERSION, SHARDED_VERSION):
-            raise CheckpointError(
-                f"{file} has format version {value.get('version')!r:.60}, this groundup reads "
-                f"{VERSION} and {SHARDED_VERSION}: use the groundup that wrote it"
-            )
+        if (version := value.get("version")) not in (VERSION, SHARDED_VERSION):
+            raise ValueError(f"it has format version {version!r:.60}")
         if value.pop("hash", None) != _hash(value):
             raise ValueError("its content does not have the hash it names")
         record = Record.model_validate(value)
@@ -153,7 +150,7 @@ def read_record(path: Path, step: int) -> Record:
     except OSError as error:
         raise CheckpointError(f"{file} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise CheckpointError(f"{file} is damaged or cut short: {error}") from None
+        raise CheckpointError(f"{file} is damaged, or not of this groundup: {error}") from None
     return record
 
 

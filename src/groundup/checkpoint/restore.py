@@ -3,6 +3,7 @@
 A state that does not fit is refused before anything is changed.
 """
 
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,8 +11,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from groundup.errors import CheckpointError
-
-_MAX_NAMES_SHOWN = 8
 
 
 def restore_model(model: nn.Module, state: Mapping[str, Any]) -> None:
@@ -65,7 +64,11 @@ def check_shapes(
         ],
     }
     if any(differences.values()):
-        found = "; ".join(f"{what} {_enumerate(one)}" for what, one in differences.items() if one)
+        found = "; ".join(
+            f"{what} {textwrap.shorten(', '.join(one), 600)}"
+            for what, one in differences.items()
+            if one
+        )
         raise CheckpointError(
             f"the checkpoint belongs to another model: {found}; build the model with the settings "
             f"that it was trained with"
@@ -80,16 +83,12 @@ def check_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
             raise TypeError("not a dict")
     except (LookupError, TypeError, AttributeError) as error:
         raise CheckpointError(f"the checkpoint's optimizer state is damaged ({error!r})") from None
-    if not stored:
-        raise CheckpointError(
-            "the checkpoint has no optimizer state, like any imported or saved model: it cannot be "
-            "resumed; begin a new run from it with --from"
-        )
     own = [len(group["params"]) for group in optimizer.param_groups]
     if stored != own:
         raise CheckpointError(
             f"the checkpoint's optimizer has groups of {stored} parameters, this one of {own}: "
-            f"build it over the same model, with the same weight decay of embeddings"
+            f"build it over the same model, with the same weight decay of embeddings; a checkpoint "
+            f"without groups, like an imported model's, only starts a new run, with --from"
         )
 
 
@@ -97,8 +96,3 @@ def plain_model(model: nn.Module) -> nn.Module:
     """The module inside what `torch.compile` returns, whose names have no prefix."""
     inner = getattr(model, "_orig_mod", model)
     return inner if isinstance(inner, nn.Module) else model
-
-
-def _enumerate(names: list[str]) -> str:
-    rest = len(names) - _MAX_NAMES_SHOWN
-    return ", ".join(names[:_MAX_NAMES_SHOWN]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,15 +1,13 @@
 """Checkpoints of sharded weights, through torch.distributed.checkpoint.
 
-Every rank writes its rows, while training continues, into one folder that gets its name when the
-last rank is done: safetensors files, one for the rank's weights and one for its optimizer state.
-torch plans who writes and who reads which part, for any number of ranks.
+Every rank writes its rows into one folder that gets its name when all are done: safetensors files,
+one for the rank's weights and one for its optimizer state. torch plans who writes and who reads
+which part, for any number of ranks.
 """
 
 import contextlib
-import dataclasses
 import errno
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +20,7 @@ from torch.distributed.checkpoint.hf_storage import (
 )
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import async_save
-from torch.distributed.checkpoint.storage import WriteResult
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
 from groundup.checkpoint.folder import CheckpointFolder, new_record
@@ -40,10 +37,10 @@ from groundup.errors import GroundupError
 
 
 class ShardedFolder(CheckpointFolder):
-    """Saves as `CheckpointFolder` does, by all ranks together and in the background.
+    """Saves as `CheckpointFolder` does, by all ranks together; an error of one is everybody's.
 
     The states may hold DTensors, of which each rank writes its own part. `group` is of all ranks,
-    for the host's memory, and used by nobody else.
+    for the host's memory.
     """
 
     def __init__(
@@ -51,11 +48,9 @@ class ShardedFolder(CheckpointFolder):
     ) -> None:
         super().__init__(*settings, **named)
         self._group = group
-        self._saving: tuple[Future[Any], contextlib.ExitStack, Path] | None = None
 
     def prepare(self, work: Callable[[], None]) -> None:
-        """What has to come before a save, by the first rank; an error of it is everybody's."""
-        self._agree(work)
+        self._first(work)
 
     def save(
         self,
@@ -65,62 +60,51 @@ class ShardedFolder(CheckpointFolder):
         state: Mapping[str, Any],
         metric: float | None = None,
     ) -> Path:
-        """Copy the states and begin to write them; `finish` tells how that ended.
-
-        All ranks call this, with the same arguments but for their parts of the tensors.
-        """
-        self.finish()
+        """All ranks call this, with the same arguments but for their parts of the tensors."""
         shared = _shared(model_state)
         model = {name: one for name, one in model_state.items() if name not in shared}
         optimizer, outline = pack_tree(dict(optimizer_state))
         more = {"version": SHARDED_VERSION, "shared": shared, "optimizer": outline}
         record = new_record(step, state, metric, **more)
-        leaving = contextlib.ExitStack()
-        temporary = self._agree(lambda: leaving.enter_context(self._new_folder(step)))
-
-        def commit(files: dict[str, FileEntry]) -> None:
-            write_record(temporary, record, files)
-            leaving.close()
-            self._drop_old(step)
-
         file_of = dict.fromkeys(model, 1) | dict.fromkeys(optimizer, 2)
-        writer = _Writer(temporary, file_of, commit)
-        pending = async_save(
-            {**model, **optimizer}, storage_writer=writer, process_group=self._group
-        )
-        assert isinstance(pending, Future)
-        self._saving = pending, leaving, self.path_of(step)
+        with contextlib.ExitStack() as leaving:
+            folder: Path = self._first(lambda: leaving.enter_context(self._new_folder(step)))
+            writer = HuggingFaceStorageWriter(str(folder), file_of, save_distributed=True)
+            try:
+                save({**model, **optimizer}, storage_writer=writer, process_group=self._group)
+            except CheckpointException as error:
+                rank, (cause, _) = min(error.failures.items())
+                raise _failure(rank, cause, folder) from error
+            own = folder.glob(f"shard-{distributed.get_rank(self._group) + 1:05d}-*")
+            parts = self._all(lambda: {path.name: FileEntry.of(path) for path in own})
+
+            def commit() -> None:
+                write_record(folder, record, {name: one[name] for one in parts for name in one})
+                leaving.close()
+                self._drop_old(step)
+
+            self._first(commit)
         return self.path_of(step)
 
-    def finish(self) -> None:
-        """Wait until what was begun is written. An OSError names the checkpoint that is not."""
-        if self._saving is None:
-            return
-        pending, leaving, destination = self._saving
-        self._saving = None
-        try:
-            pending.result()
-        except CheckpointException as error:
-            rank, (cause, _) = min(error.failures.items())
-            number, reason = errno.EIO, str(cause) or type(cause).__name__
-            if isinstance(cause, OSError):
-                number, reason = cause.errno or number, cause.strerror or reason
-            # What was written goes, as it does where an error is raised within a block.
-            with leaving:
-                raise OSError(number, f"rank {rank}: {reason}", str(destination)) from error
+    def _first(self, work: Callable[[], Any]) -> Any:
+        """What the first rank makes, on every rank."""
+        is_first = distributed.get_rank(self._group) == 0
+        return self._all(lambda: work() if is_first else None)[0]
 
-    def _agree(self, make: Callable[[], Any]) -> Any:
-        """What the first rank makes, or its error, on every rank."""
-        answer: list[Any] = [None]
-        if distributed.get_rank(self._group) == 0:
-            try:
-                answer = [make()]
-            except (OSError, GroundupError) as error:
-                answer = [error]
-        distributed.broadcast_object_list(answer, src=0, group=self._group)
-        if isinstance(answer[0], Exception):
-            raise answer[0]
-        return answer[0]
+    def _all(self, work: Callable[[], Any]) -> list[Any]:
+        """What every rank makes, or an error of one of them, on every rank."""
+        made: list[Any] = [None] * distributed.get_world_size(self._group)
+        try:
+            own = work()
+        except (OSError, GroundupError) as error:
+            own = error
+        distributed.all_gather_object(made, own, group=self._group)
+        for rank, one in enumerate(made):
+            if isinstance(one, GroundupError):
+                raise one
+            if isinstance(one, OSError):
+                raise _failure(rank, one, one.filename)
+        return made
 
 
 def load_into(
@@ -155,25 +139,9 @@ def load_into(
     return state
 
 
-class _Writer(HuggingFaceStorageWriter):
-    """One rank's files of a checkpoint, hashed, and on the first rank the end of it."""
-
-    def __init__(
-        self, folder: Path, file_of: dict[str, int], commit: Callable[[dict[str, FileEntry]], None]
-    ) -> None:
-        super().__init__(str(folder), file_of, save_distributed=True)
-        self._folder, self._commit = folder, commit
-
-    def write_data(self, *plans: Any) -> torch.futures.Future[list[WriteResult]]:
-        results = super().write_data(*plans).wait()
-        names = {result.storage_data.relative_path for result in results}
-        files = {name: FileEntry.of(self._folder / name) for name in names}
-        done: torch.futures.Future[list[WriteResult]] = torch.futures.Future()
-        done.set_result([dataclasses.replace(one, storage_data=files) for one in results])
-        return done
-
-    def finish(self, metadata: Any, results: list[list[WriteResult]]) -> None:
-        self._commit({k: v for one in results for k, v in one[0].storage_data.items()})
+def _failure(rank: int, cause: BaseException, path: object) -> OSError:
+    reason = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
+    return OSError(getattr(cause, "errno", None) or errno.EIO, f"rank {rank}: {reason}", str(path))
 
 
 def _shared(state: Mapping[str, Tensor]) -> dict[str, str]:

@@ -71,11 +71,8 @@ def read_weights(*paths: PathLike) -> tuple[dict[str, Tensor], dict[str, str]]:
         with _opened(path) as file:
             metadata |= file.metadata() or {}
             for name, offsets in _offsets(file).items():
-                # The library maps the file, which may go or change before the tensor is used.
-                part = file.get_tensor(name).clone()
-                if tuple(part.shape) == shapes[name]:
-                    whole[name] = part
-                    continue
+                # Copied: the library maps the file, which may change before the tensor is used.
+                part = file.get_tensor(name)
                 if name not in whole:
                     whole[name] = torch.empty(shapes[name], dtype=part.dtype)
                 places = zip(offsets, part.shape, strict=True)
@@ -144,22 +141,15 @@ def _offsets(file: Any) -> dict[str, list[int]]:
 
 @contextlib.contextmanager
 def _opened(path: PathLike) -> Iterator[Any]:
-    with _explained(path), safetensors.safe_open(path, framework="pt", device="cpu") as file:
-        yield file
-
-
-@contextlib.contextmanager
-def _explained(path: PathLike) -> Iterator[None]:
-    """Errors of reading as a CheckpointError that names the file."""
+    """A file to read; any error in the block is a CheckpointError that names it."""
     try:
-        yield
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} does not exist: check the path") from None
+        with safetensors.safe_open(path, framework="pt", device="cpu") as file:
+            yield file
     except (
         *(safetensors.SafetensorError, OSError, LookupError),
         *(ValueError, TypeError, RuntimeError, AttributeError),
     ) as error:
         raise CheckpointError(
-            f"{path} is not a safetensors file, or it is damaged or cut short ({error}); files of "
+            f"{path} is missing, damaged, cut short or no safetensors file ({error}); files of "
             f"torch.save and pickle can run code and are never loaded"
         ) from error

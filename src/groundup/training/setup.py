@@ -51,7 +51,8 @@ def open_run(
     environment = describe_environment(config, data.ids, data.end_id)
     facts = {f"version of {name}": environment[name] for name in ("groundup", "torch", "numpy")}
     world.check_same(facts | {f"data ({key})": one for key, one in environment["data"].items()})
-    checkpoints = open_checkpoints(config, folder.checkpoints, is_sharded=run.strategy != "ddp")
+    is_sharded = run.strategy != "ddp"
+    checkpoints = open_checkpoints(config, folder.checkpoints, is_sharded, world)
     checkpoint: Checkpoint | None = None
     changes: list[str] = []
     if resume:

@@ -221,18 +221,16 @@ def build_state(
     return TrainingState(model, optimizer, config.tokens_per_step, sharded, sharded.parameters)
 
 
-def open_checkpoints(config: RunConfig, path: Path, is_sharded: bool) -> CheckpointFolder:
+def open_checkpoints(
+    config: RunConfig, path: Path, is_sharded: bool, world: World
+) -> CheckpointFolder:
     """Where the run's checkpoints are, and how they are written."""
     settings = config.checkpoints
     if not is_sharded:
         return CheckpointFolder(path, settings.keep_last, settings.keep_best)
-    from torch import distributed
-
     from groundup.checkpoint.sharded import ShardedFolder
 
-    # The thread that writes must not come between what others say in a group of theirs.
-    group = distributed.new_group(backend="gloo")
-    return ShardedFolder(path, settings.keep_last, settings.keep_best, group=group)
+    return ShardedFolder(path, settings.keep_last, settings.keep_best, group=world.host_group)
 
 
 class Saver:
@@ -253,24 +251,29 @@ class Saver:
         self._sync_metrics = sync_metrics
         self._settings = settings
         self._failure: str | None = None
-        # The step that was saved, maybe in the background, and the one before it.
-        self._step = self._kept = saved_step
+        self._saved_step = saved_step
         # Kept for a save that is tried again.
         self._metrics: dict[int, float] = {}
 
     def save(self, state: TrainingState, metric: float | None = None) -> None:
         """Save the state after its last good step; a failure is logged and remembered."""
-        self._attempt(self._checkpoints.finish)
         step = state.last_good_step
         if metric is not None:
             self._metrics = {step: metric}
-        if step != self._step:
-            self._kept, self._step, self._failure = self._step, step, None
-            self._attempt(lambda: self._write(state, step))
+        if step == self._saved_step:
+            return
+        try:
+            self._write(state, step)
+            self._saved_step, self._failure = step, None
+        except OSError as error:
+            found = "there is no earlier one"
+            if self._saved_step is not None:
+                found = f"the one of step {self._saved_step} is kept"
+            self._failure = f"no checkpoint of step {step} can be written: {error}; {found}"
+            _log.error(self._failure)
 
     def check(self) -> None:
         """Raise if the latest checkpoint could not be written."""
-        self._attempt(self._checkpoints.finish)
         if self._failure is not None:
             raise GroundupError(f"{self._failure}. Free some space and continue with --resume")
 
@@ -284,14 +287,3 @@ class Saver:
             {**state.counters(), "settings": self._settings},
             self._metrics.get(step),
         )
-
-    def _attempt(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except OSError as error:
-            found = "there is no earlier one"
-            if self._kept is not None:
-                found = f"the one of step {self._kept} is kept"
-            self._failure = f"no checkpoint of step {self._step} can be written: {error}; {found}"
-            _log.error(self._failure)
-            self._step = self._kept
