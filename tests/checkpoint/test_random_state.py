@@ -61,14 +61,13 @@ def test_cuda_devices_go_on_too() -> None:
 
 
 @pytest.mark.parametrize("name", ["python", "numpy", "torch", "cuda"])
-@pytest.mark.parametrize("wrong", [None, "AAAA", ["not base64!"], 3])
-def test_a_damaged_state_is_refused(name: str, wrong: Any) -> None:
+def test_a_damaged_state_is_refused(name: str) -> None:
     state = capture_random_state()
     before = sample()
     restore_random_state(state)
-    with pytest.raises(CheckpointError, match="random state cannot be used"):
-        restore_random_state({**state, name: wrong})
+    rest = {key: state[key] for key in state if key != name}
+    for damaged in (rest, *({**state, name: one} for one in (None, "AAAA", ["not base64!"], 3))):
+        with pytest.raises(CheckpointError, match="random state"):
+            restore_random_state(damaged)
     restore_random_state(state)
     assert sample() == before
-    with pytest.raises(CheckpointError):
-        restore_random_state({key: state[key] for key in state if key != name})

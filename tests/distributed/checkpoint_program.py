@@ -135,7 +135,7 @@ def fail_on_one_rank(world: World, group: Any) -> dict[str, Any]:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         return hash_file(path)
 
-    FileEntry.of = fail  # type: ignore[method-assign, assignment]
+    FileEntry.of = fail  # type: ignore[method-assign]
     message = ""
     try:
         run.save(folder, 2)

@@ -1,5 +1,6 @@
-"""Many documents at once: the ids of each are those it has alone, for any number of threads."""
+"""Documents for threads and special tokens: each has the ids it has alone, kept whole."""
 
+import hashlib
 import random
 import threading
 
@@ -7,57 +8,44 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from oracles import (
+    BYTES,
+    END,
+    NATIVE_PATTERNS,
+    SPECIAL,
+    tiktoken_of,
+    with_special,
+    without_splitting,
+)
 
 from groundup import _native
 from groundup.errors import TokenizerError
 from groundup.tokenizer import Tokenizer
-from groundup.tokenizer.definition import TokenizerDefinition
 from groundup.tokenizer.native import as_array
-from groundup.tokenizer.patterns import CL100K, GPT2, O200K, Pattern, find_pattern
-from groundup.tokenizer.reference import split_special_tokens
-from groundup.tokenizer.training import train_tokenizer
+from groundup.tokenizer.patterns import CL100K, GPT2, O200K, Pattern
+from groundup.tokenizer.reference import encode_reference, split_special_tokens, train_bpe_reference
 
-END = "<|end|>"
 CORPUS = "the theme of the thesis, it's then 123 there\n\n  and thé 字字 😀 thus\nsome more of it."
-
-
-def train_without_splitting() -> Tokenizer:
-    """A vocabulary in which most neighbours merge, so that ids tell where the text was cut."""
-    shuffled = random.Random(0)
-    pieces = [*CORPUS.split(" "), *CORPUS, " ", "  ", "\n", "\u3000"]
-    text = "".join(shuffled.choices(pieces, k=5000))
-    return train_tokenizer([text.encode()], 1500, [END], pattern=find_pattern(r"(?s).+"))[0]
-
-
-WITHOUT_SPLITTING = train_without_splitting()
-VOCAB, MERGES = WITHOUT_SPLITTING.vocab, WITHOUT_SPLITTING.merges
-
-
-def make_tokenizer(pattern: Pattern) -> Tokenizer:
-    return Tokenizer.from_definition(
-        TokenizerDefinition(VOCAB, MERGES, {END: len(VOCAB) - 1}, pattern)
-    )
-
-
-TOKENIZERS = {pattern.name: make_tokenizer(pattern) for pattern in (GPT2, CL100K, O200K)}
+VOCAB, MERGES = without_splitting().vocab, without_splitting().merges
+TOKENIZERS = {
+    pattern.name: with_special(VOCAB, MERGES, [END], pattern) for pattern in (GPT2, CL100K, O200K)
+}
 TOKENIZER = TOKENIZERS["gpt2"]
 
 
-def long_text(kind: str) -> str:
-    if kind == "words":
-        return CORPUS * 20_000
-    if kind == "no place to cut":
-        return "a" * 2_000_000
-    if kind == "special tokens":
-        return (f"the {END}{END} there\n{END}" + "字字" * 20) * 15_000
-    return "  \n \u3000" * 300_000
+LONG_TEXTS = {
+    "words": CORPUS * 20_000,
+    "no place to cut": "a" * 2_000_000,
+    "special tokens": (f"the {END}{END} there\n{END}" + "字字" * 20) * 15_000,
+    "white space": "  \n \u3000" * 300_000,
+}
 
 
-@pytest.mark.parametrize("kind", ["words", "no place to cut", "special tokens", "white space"])
+@pytest.mark.parametrize("kind", LONG_TEXTS)
 @pytest.mark.parametrize("name", ["gpt2", "cl100k", "o200k"])
 def test_a_huge_document_is_shared_by_threads_without_a_seam(name: str, kind: str) -> None:
     tokenizer = TOKENIZERS[name]
-    text = long_text(kind)
+    text = LONG_TEXTS[kind]
     expected = tokenizer.encode_to_numpy(text)
     for num_threads in (2, 3):
         ids, offsets = tokenizer.encode_batch(["é", text, "", text[:100], text], num_threads)
@@ -89,16 +77,13 @@ def test_the_end_follows_a_huge_document_once() -> None:
     assert np.array_equal(ids[: offsets[1] - 1], TOKENIZER.encode_to_numpy(text))
 
 
-@pytest.mark.parametrize("end_id", [len(VOCAB), 65_536 + 3, -1])
-def test_an_end_outside_the_vocabulary_is_refused(end_id: int) -> None:
-    with pytest.raises(TokenizerError, match=f"end_id {end_id}"):
-        TOKENIZER.encode_documents(b"ab", np.array([[0, 2]]), end_id=end_id)
-
-
-@pytest.mark.parametrize("bounds", [[[0, 9]], [[-1, 2]], [[2, 1]], [[0, 1], [1, 2**62]]])
-def test_bounds_outside_the_text_are_refused(bounds: list[list[int]]) -> None:
-    with pytest.raises(ValueError, match="bounds"):
-        TOKENIZER.encode_documents(b"ab", np.array(bounds))
+def test_an_end_outside_the_vocabulary_and_bounds_outside_the_text_are_refused() -> None:
+    for end_id in (len(VOCAB) + 1, 65_536 + 3, -1):
+        with pytest.raises(TokenizerError, match=f"end_id {end_id}"):
+            TOKENIZER.encode_documents(b"ab", np.array([[0, 2]]), end_id=end_id)
+    for bounds in ([[0, 9]], [[-1, 2]], [[2, 1]], [[0, 1], [1, 2**62]]):
+        with pytest.raises(ValueError, match="bounds"):
+            TOKENIZER.encode_documents(b"ab", np.array(bounds))
 
 
 @hypothesis.given(
@@ -115,37 +100,12 @@ def test_documents_lie_between_separators(text: str, separators: set[str]) -> No
     assert [data[begin:end].decode() for begin, end in pairs] == expected
 
 
-def hash_document(document: bytes) -> int:
-    """What shards are split by, spelled out: it may never change."""
-
-    def mix(left: int, right: int) -> int:
-        product = left * right
-        return (product ^ product >> 64) & (2**64 - 1)
-
-    all_bits = 2**64 - 1
-    first, second = 0x9E3779B97F4A7C15, 0xD1B54A32D192ED03
-    seed = len(document) * first & all_bits
-    lanes = [seed, seed ^ first, seed ^ second, seed ^ all_bits]
-    for number, place in enumerate(range(0, len(document), 8)):
-        word = int.from_bytes(document[place : place + 8], "little")
-        lanes[number % 4] = mix(lanes[number % 4] ^ word, second)
-    hash = lanes[0]
-    for lane in lanes[1:]:
-        hash = mix(hash ^ lane, second ^ hash)
-    return mix(hash ^ first, second)
-
-
-@hypothesis.given(data=st.binary(max_size=99), begin=st.integers(0, 99), size=st.integers(0, 99))
-def test_the_hash_of_a_document_never_changes(data: bytes, begin: int, size: int) -> None:
-    begin = min(begin, len(data))
-    document = data[begin : begin + size]
-    bounds = np.array([[0, len(data)], [begin, begin + len(document)]])
-    hashes = as_array(_native.hash_documents(data, bounds), np.uint64).tolist()
-    assert hashes == [hash_document(data), hash_document(document)]
-
-
-def test_the_hash_of_a_known_document_is_known() -> None:
-    assert hash_document(b"Once upon a time") == 0x02332822A938F044
+def test_the_hash_of_a_document_never_changes() -> None:
+    # Shards are split by it. Documents of all small sizes, which begin at any place in a word.
+    bounds = np.array([[size % 7, size % 7 + size] for size in range(200)])
+    hashes = as_array(_native.hash_documents(bytes(range(256)), bounds), np.uint64)
+    content = hashlib.sha256(hashes.astype("<u8").tobytes()).hexdigest()
+    assert content == "54059535b5dce5a18bed81555a7a28e7c114e2810e9f8d407b178b8a1321ac2b"
 
 
 def test_a_batch_may_be_encoded_while_its_list_changes() -> None:
@@ -165,3 +125,73 @@ def test_a_batch_may_be_encoded_while_its_list_changes() -> None:
     finally:
         stop.set()
         thread.join()
+
+
+SMALL_VOCAB, SMALL_MERGES = train_bpe_reference("ab abba aab the a.b é <|x|> a\nb it's " * 3, 280)
+TEXTS = st.lists(
+    st.sampled_from([*SPECIAL, *"ab <|en|>\n.é'st1", "the", " a", "it's", "  \n "]), max_size=25
+).map("".join)
+
+
+@hypothesis.given(text=TEXTS, special_tokens=st.lists(st.sampled_from(SPECIAL), unique=True))
+def test_special_tokens_are_those_of_tiktoken(text: str, special_tokens: list[str]) -> None:
+    # tiktoken takes the first of several that fit, in no order of its own: give it none that
+    # begin like another.
+    special_tokens = [
+        token
+        for token in special_tokens
+        if not any(other != token and other.startswith(token) for other in special_tokens)
+    ]
+    tokenizer = with_special(SMALL_VOCAB, SMALL_MERGES, special_tokens)
+    ranks = {token: id for id, token in SMALL_VOCAB.items()}
+    oracle = tiktoken_of(ranks, tokenizer.special_tokens)
+    assert tokenizer.encode(text) == oracle.encode(text, allowed_special="all")
+
+
+def test_ten_thousand_special_tokens_are_found() -> None:
+    shuffled = random.Random(0)
+    special_tokens = [f"<|{number}|>" for number in range(5_000)]
+    special_tokens += [f"[{number}" for number in range(4_900)]
+    special_tokens += ["<" + "x" * size for size in range(99)] + ["<|" + "long " * 20_000]
+    tokenizer = with_special(SMALL_VOCAB, SMALL_MERGES, special_tokens)
+    between = ["", " ", "the", "<", "\n"]
+    parts = (shuffled.choice(special_tokens) + shuffled.choice(between) for _ in range(3000))
+    text = "".join(parts) + special_tokens[-1] + special_tokens[-1][:-1]
+    expected = encode_reference(tokenizer.definition, text)
+    assert tokenizer.encode(text) == expected
+    assert tokenizer.encode_batch([text, text[7:]], 2)[0].tolist()[: len(expected)] == expected
+    assert list(tokenizer.encode_iterable([text[:999], text[999:]])) == expected
+
+
+def test_ones_not_given_are_text_and_ones_missing_from_the_vocabulary_are_appended() -> None:
+    assert Tokenizer(dict(enumerate([*BYTES, b"<|y|>"])), []).encode("<|y|>") == list(b"<|y|>")
+    vocab = dict(enumerate([*BYTES, b"<|b|>"]))
+    tokenizer = Tokenizer(vocab, [], ["<|c|>", "<|b|>", "<|a|>"])
+    assert len(vocab) == 257
+    assert tokenizer.special_tokens == {"<|c|>": 257, "<|b|>": 256, "<|a|>": 258}
+    assert tokenizer.vocab_size == len(tokenizer) == 259
+    assert tokenizer.encode("<|a|><|b|>x<|c|>") == [258, 256, ord("x"), 257]
+
+
+@pytest.mark.parametrize("pattern", NATIVE_PATTERNS, ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "special_tokens",
+    [["a b"], ["b\na", "b\nab"], [" the a", "the"], ["a", " ", "\n"]],
+)
+def test_a_document_cut_for_threads_keeps_its_special_tokens(
+    special_tokens: list[str], pattern: Pattern
+) -> None:
+    # All natural cuts of this text lie inside of special tokens, or next to them.
+    shuffled = random.Random(pattern.name)
+    pieces = ["a b", "b\na", "b\nab", " the a", "the", "a", " ", "\n", "ab", "1 2", "."]
+    text = "".join(shuffled.choices(pieces, k=700_000))
+    tokenizer = with_special(SMALL_VOCAB, SMALL_MERGES, special_tokens, pattern)
+    expected = tokenizer.encode_to_numpy(text)
+    ids, _ = tokenizer._encoder.encode_batch([text], 3, -1)
+    assert np.array_equal(as_array(ids, tokenizer.id_type), expected)
+    assert expected[:2000].tolist() == encode_reference(tokenizer.definition, text[:20_000])[:2000]
+
+
+def test_a_special_token_beyond_the_vocabulary_is_refused() -> None:
+    with pytest.raises(ValueError, match="'<x>' has id 999, beyond the vocabulary"):
+        _native.Encoder(BYTES, [], [(b"<x>", 999)], "gpt2", False)

@@ -56,16 +56,8 @@ FANCY = """\
 
 
 def test_the_default_template_is_chatml() -> None:
-    text = ChatTemplate(CHATML).render(TALK)
-    assert text == (
-        "<|im_start|>system\nBe short.<|im_end|>\n"
-        "<|im_start|>user\nWho is there?<|im_end|>\n"
-        "<|im_start|>assistant\nThe cat.<|im_end|>\n"
-    )
-    assert ChatTemplate(CHATML).render(TALK[:2], add_generation_prompt=True) == (
-        "<|im_start|>system\nBe short.<|im_end|>\n"
-        "<|im_start|>user\nWho is there?<|im_end|>\n"
-        "<|im_start|>assistant\n"
+    assert ChatTemplate(CHATML).render(TALK[1:2], add_generation_prompt=True) == (
+        "<|im_start|>user\nWho is there?<|im_end|>\n<|im_start|>assistant\n"
     )
 
 
@@ -92,28 +84,19 @@ def test_what_is_rendered_is_what_transformers_renders(
         ("{% for message in messages %}", "compile"),
         ("\n{{ message.role | nonsense }}", "line 2 .*'nonsense'"),
         ("{% generation %}", "compile"),
+        ("{{ messages[7].content }}", "3 messages"),
+        ("{{ 1 + messages }}", "3 messages"),
+        ("{{ raise_exception('no') }}", "3 messages"),
+        ("{{ messages.append(1) }}", "3 messages"),
+        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "3 messages"),
     ],
 )
-def test_a_template_that_does_not_compile_is_named(source: str, noun: str) -> None:
-    for make in (ChatTemplate, TOKENIZER.with_chat):
-        with pytest.raises(TokenizerError, match=noun):
-            make(source)
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "{{ messages[7].content }}",
-        "{{ 1 + messages }}",
-        "{{ raise_exception('no') }}",
-        "{{ messages.append(1) }}",
-        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-        "{{ strftime_now('%Y') }}",
-    ],
-)
-def test_a_template_that_does_not_render_is_named(source: str) -> None:
-    with pytest.raises(TokenizerError, match="3 messages"):
+def test_a_template_that_does_not_compile_or_render_is_named(source: str, noun: str) -> None:
+    with pytest.raises(TokenizerError, match=noun):
         ChatTemplate(source).render(TALK)
+    if noun != "3 messages":
+        with pytest.raises(TokenizerError, match=noun):
+            TOKENIZER.with_chat(source)
 
 
 def test_messages_keep_role_and_content_alone() -> None:
@@ -127,7 +110,6 @@ def test_messages_keep_role_and_content_alone() -> None:
     [
         (None, "messages in line 1 is None"),
         ([], "messages"),
-        ("hello", "messages"),
         (["hello"], "role is 'hello' in message 1 of line 1"),
         ([*TALK, {"content": "x"}], "role is None in message 4 of line 1"),
         ([{"role": "bot", "content": "x"}], "role is 'bot'"),
@@ -163,18 +145,15 @@ def test_a_file_keeps_the_template_if_there_is_one(tmp_path: Path, format: Any) 
     assert "chat_template" not in path.read_text("utf-8")
     assert Tokenizer.load(tmp_path).chat_template is None
     chat = TOKENIZER.with_chat()
+    settings = tmp_path / "tokenizer_config.json"
+    settings.write_text('{"model_max_length": 512}')
     chat.save(path, format)
+    kept = {"chat_template": CHATML} if format == "huggingface" else {}
+    assert json.loads(settings.read_text()) == {"model_max_length": 512, **kept}
     read = Tokenizer.load(path)
     assert (read.chat_template, read.id) == (CHATML, chat.id)
     text = ChatTemplate(CHATML).render(TALK)
     assert [id for id in read.encode(text) if id >= TOKENIZER.vocab_size] == [271, 272] * 3
-
-
-def test_huggingface_settings_keep_what_else_they_say(tmp_path: Path) -> None:
-    settings = tmp_path / "tokenizer_config.json"
-    settings.write_text('{"model_max_length": 512}')
-    TOKENIZER.with_chat().save(tmp_path / "tokenizer.json", "huggingface")
-    assert json.loads(settings.read_text()) == {"model_max_length": 512, "chat_template": CHATML}
 
 
 @pytest.mark.parametrize("as_file", [False, True])

@@ -6,13 +6,13 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from oracles import BYTES
 
 from groundup.errors import TokenizerError
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.definition import TokenizerDefinition
 from groundup.tokenizer.reference import train_bpe_reference
 
-BYTES = [bytes([byte]) for byte in range(256)]
 TEXT = "the theme of thé thesis — 字字😀😀 don't, 12345\n\n  and then there's ab abab aabb bbaa"
 TOKENIZER = Tokenizer(*train_bpe_reference(TEXT * 2, 296))
 
@@ -30,17 +30,8 @@ def test_ids_of_every_integer_type_decode(dtype: str) -> None:
 def test_ids_may_come_as_anything_that_can_be_gone_through() -> None:
     torch = pytest.importorskip("torch")
     ids = TOKENIZER.encode(TEXT)
-    forms: list[Any] = [
-        ids,
-        tuple(ids),
-        iter(ids),
-        (id for id in ids),
-        np.array(ids),
-        [np.int32(id) for id in ids],
-        torch.tensor(ids),
-        torch.tensor(ids, dtype=torch.int32),
-        memoryview(np.array(ids, np.uint16)),  # type: ignore[arg-type]
-    ]
+    forms: list[Any] = [ids, tuple(ids), iter(ids), np.array(ids), [np.int32(id) for id in ids]]
+    forms += [torch.tensor(ids, dtype=torch.int32), np.array(ids, np.uint16).data]
     for same in forms:
         assert TOKENIZER.decode(same) == TEXT
     assert TOKENIZER.decode([]) == TOKENIZER.decode(iter(())) == ""

@@ -10,29 +10,19 @@ from typing import Any
 import hypothesis
 import hypothesis.strategies as st
 import pytest
+from oracles import END, PATTERNS, SPECIAL
 
 from groundup.errors import TokenizerError
 from groundup.tokenizer.definition import TokenizerDefinition
 from groundup.tokenizer.formats import read_definition, read_gpt2_files, write_definition
 from groundup.tokenizer.formats.spelling import ALPHABET, read_spelling, spell_bytes, spell_tokens
-from groundup.tokenizer.patterns import (
-    CL100K,
-    DEEPSEEK,
-    GPT2,
-    LLAMA3,
-    O200K,
-    QWEN2,
-    Pattern,
-    find_pattern,
-)
+from groundup.tokenizer.patterns import CL100K, DEEPSEEK, GPT2, LLAMA3, QWEN2, Pattern, find_pattern
 from groundup.tokenizer.reference import encode_reference, train_bpe_reference
 
 TEXT = "The theme of the thesis: then, there & thus — it's 1234 times the naïve 日本 thing.\n  \n"
 
 
-def train(
-    pattern: Pattern = GPT2, special_tokens: tuple[str, ...] = ("<|end|>",)
-) -> TokenizerDefinition:
+def train(pattern: Pattern = GPT2, special_tokens: tuple[str, ...] = (END,)) -> TokenizerDefinition:
     vocab, merges = train_bpe_reference(TEXT * 2, 300, special_tokens, pattern)
     first = len(vocab) - len(special_tokens)
     ids = {text: first + place for place, text in enumerate(special_tokens)}
@@ -56,40 +46,43 @@ def test_spelling_goes_both_ways(tokens: list[bytes]) -> None:
     assert all(text.isprintable() and " " not in text for text in spelled)
 
 
-@pytest.mark.parametrize("pattern", [GPT2, CL100K, O200K, DEEPSEEK, find_pattern(r"\w+|\W")])
-def test_our_file_holds_everything(tmp_path: Path, pattern: Pattern) -> None:
-    definition = dataclasses.replace(
-        train(pattern, ("<|end|>", " spaced ", "日本")), whole_words=True
-    )
-    path = tmp_path / "tokenizer.json"
-    write_definition(definition, path)
-    read = read_definition(path)
-    assert read == definition
-    assert read.content_id() == definition.content_id()
-    value = json.loads(path.read_text("utf-8"))
-    assert value["format"] == "groundup-tokenizer"
-    assert value["version"] == 1
-    assert value["vocab_size"] == definition.vocab_size
-    assert value["lineage"] == {"corpus": "a sentence"}
-
-
-def test_our_file_keeps_gaps_and_repeated_special_tokens(tmp_path: Path) -> None:
-    special = {**SMALL.special_tokens, "the": 999}
-    vocab = {**SMALL.vocab, 999: b"the"}
-    definition = dataclasses.replace(SMALL, vocab=vocab, special_tokens=special)
-    write_definition(definition, tmp_path / "tokenizer.json")
-    assert read_definition(tmp_path / "tokenizer.json") == definition
-
-
-@pytest.mark.parametrize(
-    ("format", "name"), [("groundup", "a.tiktoken"), ("huggingface", "b.bin"), ("gpt2", "out")]
+@hypothesis.given(
+    format=st.sampled_from(["groundup", "huggingface"]),
+    pattern=st.sampled_from([*PATTERNS, find_pattern(r"[a-z]+"), find_pattern(r"[$^a]+|\s")]),
+    special=st.dictionaries(st.sampled_from([*SPECIAL, "the"]), st.integers(300, 399), max_size=4),
+    whole_words=st.booleans(),
+    name=st.sampled_from(["tokenizer.json", "a.tiktoken", "b"]),
 )
-def test_a_file_is_known_by_its_content_not_its_name(
-    tmp_path: Path, format: Any, name: str
+@hypothesis.settings(suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
+def test_a_definition_comes_back_from_a_file_of_any_name(
+    tmp_path: Path,
+    format: Any,
+    pattern: Pattern,
+    special: dict[str, int],
+    whole_words: bool,
+    name: str,
 ) -> None:
-    paths = write_definition(SMALL, tmp_path / name, format)
-    read = read_definition(paths[0], GPT2, ["<|end|>"])
-    assert read.content_id() == SMALL.content_id()
+    special = {text: id for id, text in {id: text for text, id in special.items()}.items()}
+    definition = dataclasses.replace(
+        SMALL,
+        vocab=SMALL.vocab | {id: text.encode() for text, id in special.items()},
+        special_tokens=SMALL.special_tokens | special,
+        pattern=pattern,
+        whole_words=whole_words,
+    )
+    # A token of text that is spelled like an ordinary one has no second entry in their files.
+    spelled = spell_tokens(definition.ordinary_tokens().values())
+    hypothesis.assume(format == "groundup" or special.keys().isdisjoint(spelled))
+    (path,) = write_definition(definition, tmp_path / name, format)
+    read = read_definition(path)
+    assert read.content_id() == definition.content_id()
+    if format == "groundup":
+        assert read == definition
+        value = json.loads(path.read_text("utf-8"))
+        assert (value["format"], value["version"]) == ("groundup-tokenizer", 1)
+        assert value["vocab_size"] == definition.vocab_size
+        path.write_text(json.dumps(value, indent=4), "utf-8")
+        assert read_definition(path) == definition
 
 
 @pytest.mark.parametrize("target", ["folder", "folder/vocab.json"])
@@ -99,28 +92,26 @@ def test_gpt2_files_are_a_pair(tmp_path: Path, target: str) -> None:
     header, lines = paths[1].read_text("utf-8").split("\n", 1)
     assert header == "#version: 0.2"
     for source in (tmp_path / "folder", paths[0]):
-        assert read_definition(source, special_tokens=["<|end|>"]).merges == SMALL.merges
+        assert read_definition(source, special_tokens=[END]).merges == SMALL.merges
     # The header is not part of the course's files.
     paths[1].write_text(lines, "utf-8")
     vocab, merges = paths
-    assert read_gpt2_files(vocab, merges, ["<|end|>"]).content_id() == SMALL.content_id()
+    assert read_gpt2_files(vocab, merges, [END]).content_id() == SMALL.content_id()
     plain = read_gpt2_files(vocab, merges)
     assert plain.special_tokens == {} and len(encode_reference(plain, "<|end|>")) > 1
     appended = read_gpt2_files(vocab, merges, ["<|new|>"])
     assert appended.special_tokens == {"<|new|>": SMALL.vocab_size}
 
 
-@pytest.mark.parametrize("pairs", [False, True])
-def test_huggingface_merges_are_texts_or_pairs(tmp_path: Path, pairs: bool) -> None:
-    value = huggingface_value(tmp_path)
-    if pairs:
-        value["model"]["merges"] = [merge.split(" ") for merge in value["model"]["merges"]]
+def test_huggingface_merges_may_be_pairs(tmp_path: Path) -> None:
+    value = written(tmp_path)
+    value["model"]["merges"] = [merge.split(" ") for merge in value["model"]["merges"]]
     assert read_value(tmp_path, value).content_id() == SMALL.content_id()
 
 
-def huggingface_value(tmp_path: Path, definition: TokenizerDefinition = SMALL) -> dict[str, Any]:
-    write_definition(definition, tmp_path / "hf.json", "huggingface")
-    value: dict[str, Any] = json.loads((tmp_path / "hf.json").read_text("utf-8"))
+def written(tmp_path: Path, format: Any = "huggingface") -> dict[str, Any]:
+    (path,) = write_definition(SMALL, tmp_path / "file.json", format)
+    value: dict[str, Any] = json.loads(path.read_text("utf-8"))
     return value
 
 
@@ -149,50 +140,70 @@ def set_entry(value: Any, place: str, entry: Any) -> None:
     value[int(key) if isinstance(value, list) else key] = entry
 
 
+def steps(*given: Any) -> dict[str, Any]:
+    return {"type": "Sequence", "pretokenizers": [*given]}
+
+
 @pytest.mark.parametrize(
-    ("place", "entry", "noun"),
+    ("format", "place", "entry", "noun"),
     [
-        ("normalizer", {"type": "NFC"}, "normalizer"),
-        ("normalizer", {"type": "Sequence", "normalizers": ["NFC"]}, "normalizer"),
-        ("normalizer", "NFC", "normalizer"),
-        ("model.type", "WordPiece", "WordPiece"),
-        ("model.dropout", 0.1, "dropout"),
-        ("model.continuing_subword_prefix", "##", "continuing_subword_prefix"),
-        ("pre_tokenizer.add_prefix_space", True, "add_prefix_space"),
-        ("pre_tokenizer", None, "pre_tokenizer"),
-        ("pre_tokenizer", "ByteLevel", "pre_tokenizer"),
-        ("pre_tokenizer", {"type": "Sequence", "pretokenizers": ["ByteLevel"]}, "pre_tokenizer"),
-        ("pre_tokenizer", {"type": "Sequence", "pretokenizers": []}, "ByteLevel"),
-        (
-            "pre_tokenizer",
-            {"type": "Sequence", "pretokenizers": [{"type": "Whitespace"}, BYTE_LEVEL]},
-            "Whitespace",
+        ("huggingface", "normalizer", {"type": "NFC"}, "normalizer"),
+        ("huggingface", "normalizer", {"type": "Sequence", "normalizers": ["NFC"]}, "normalizer"),
+        ("huggingface", "normalizer", "NFC", "normalizer"),
+        ("huggingface", "model.type", "WordPiece", "WordPiece"),
+        ("huggingface", "model.dropout", 0.1, "dropout"),
+        ("huggingface", "model.continuing_subword_prefix", "##", "continuing_subword_prefix"),
+        ("huggingface", "pre_tokenizer.add_prefix_space", True, "add_prefix_space"),
+        ("huggingface", "pre_tokenizer", None, "pre_tokenizer"),
+        ("huggingface", "pre_tokenizer", "ByteLevel", "pre_tokenizer"),
+        ("huggingface", "pre_tokenizer", steps("ByteLevel"), "pre_tokenizer"),
+        ("huggingface", "pre_tokenizer", steps(), "ByteLevel"),
+        ("huggingface", "pre_tokenizer", steps({"type": "Whitespace"}, BYTE_LEVEL), "Whitespace"),
+        ("huggingface", "pre_tokenizer", split_step("a"), "ByteLevel"),
+        *(
+            ("huggingface", "pre_tokenizer", steps(step, BYTE_LEVEL), "cannot honour")
+            for step in (
+                *map(split_step, (r"\w+$", r"^\w+", r"\p{N}{1,3}+")),
+                split_step(r"\w+", "Removed", True),
+                split_step(r"\w+", "MergedWithNext"),
+            )
         ),
-        ("pre_tokenizer", split_step("a"), "ByteLevel"),
-        ("added_tokens.0.lstrip", True, "lstrip"),
-        ("added_tokens.0.single_word", True, "single_word"),
-        ("added_tokens.0.id", 5, r"<\|end\|>.*id 5"),
-        ("added_tokens.0.id", "5", "'id'"),
-        ("added_tokens.0", "<|end|>", "added_tokens"),
-        ("model.vocab.Ġ", "x", "'Ġ'"),
-        ("model.vocab", [], "'vocab'"),
-        ("model.merges", ["t h", "onlyone"], "merge"),
-        ("model.merges", [["t", "h"], ["a"]], "merge"),
-        ("model.merges", ["t h", "t zzz"], "merge .*zzz"),
-        ("model.merges", ["t", "h e r"], "merge"),
+        ("huggingface", "added_tokens.0.lstrip", True, "lstrip"),
+        ("huggingface", "added_tokens.0.single_word", True, "single_word"),
+        ("huggingface", "added_tokens.0.id", 5, r"<\|end\|>.*id 5"),
+        ("huggingface", "added_tokens.0.id", "5", "'id'"),
+        ("huggingface", "added_tokens.0", "<|end|>", "added_tokens"),
+        ("huggingface", "model.vocab.Ġ", "x", "'Ġ'"),
+        ("huggingface", "model.vocab", [], "'vocab'"),
+        ("huggingface", "model.merges", ["t h", "onlyone"], "merge"),
+        ("huggingface", "model.merges", [["t", "h"], ["a"]], "merge"),
+        ("huggingface", "model.merges", ["t h", "t zzz"], "merge .*zzz"),
+        ("huggingface", "model.merges", ["t", "h e r"], "merge"),
+        ("groundup", "version", 2, "version 2"),
+        ("groundup", "version", "1", "'version'"),
+        ("groundup", "merges", {}, "'merges'"),
+        ("groundup", "merges", ["t h", "q zzz"], "merge"),
+        ("groundup", "merges", [], "content id"),
+        ("groundup", "pattern.stages", [], "'pattern'"),
+        ("groundup", "pattern.stages", ["("], "regular expression"),
+        ("groundup", "pattern.stages", [""], "pattern"),
+        ("groundup", "special_tokens", {"<|end|>": "299"}, "'special_tokens'"),
+        ("groundup", "chat_template", 7, "'chat_template'"),
+        ("groundup", "vocabulary", ["a", 7], "'vocabulary'"),
+        ("groundup", "vocabulary", ["a", "b c"], "'b c'"),
     ],
 )
-def test_what_a_huggingface_file_asks_in_vain_is_named(
-    tmp_path: Path, place: str, entry: Any, noun: str
+def test_an_entry_that_is_wrong_or_asked_in_vain_is_named(
+    tmp_path: Path, format: Any, place: str, entry: Any, noun: str
 ) -> None:
-    value = huggingface_value(tmp_path)
+    value = written(tmp_path, format)
     set_entry(value, place, entry)
     with pytest.raises(TokenizerError, match=noun):
         read_value(tmp_path, value)
 
 
 @pytest.mark.parametrize(
-    ("steps", "pattern"),
+    ("parts", "pattern"),
     [
         ([split_step(LLAMA3.stages[0]), BYTE_LEVEL], LLAMA3),
         ([split_step(QWEN2.stages[0], "Removed", True), BYTE_LEVEL], QWEN2),
@@ -206,10 +217,10 @@ def test_what_a_huggingface_file_asks_in_vain_is_named(
     ],
 )
 def test_huggingface_pre_tokenizers_are_patterns(
-    tmp_path: Path, steps: list[dict[str, Any]], pattern: Pattern
+    tmp_path: Path, parts: list[dict[str, Any]], pattern: Pattern
 ) -> None:
-    value = huggingface_value(tmp_path)
-    value["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
+    value = written(tmp_path)
+    value["pre_tokenizer"] = steps(*parts)
     definition = read_value(tmp_path, value)
     assert definition.pattern == pattern
     tokenizers = pytest.importorskip("tokenizers")
@@ -217,26 +228,7 @@ def test_huggingface_pre_tokenizers_are_patterns(
     assert encode_reference(definition, TEXT) == oracle.encode(TEXT).ids
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        split_step(r"\w+$"),
-        split_step(r"^\w+"),
-        split_step(r"\p{N}{1,3}+"),
-        split_step(r"\w+", "Removed", True),
-        split_step(r"\w+", "MergedWithNext"),
-    ],
-)
-def test_patterns_that_mean_something_else_to_huggingface_are_refused(
-    tmp_path: Path, step: dict[str, Any]
-) -> None:
-    value = huggingface_value(tmp_path)
-    value["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [step, BYTE_LEVEL]}
-    with pytest.raises(TokenizerError, match="cannot honour"):
-        read_value(tmp_path, value)
-
-
-@pytest.mark.parametrize("pattern", [GPT2, CL100K, LLAMA3, QWEN2, O200K, DEEPSEEK])
+@pytest.mark.parametrize("pattern", PATTERNS)
 def test_the_huggingface_library_reads_what_we_write(tmp_path: Path, pattern: Pattern) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     definition = train(pattern, ("<|end|>", "<|end|><|end|>", "日 本"))
@@ -256,7 +248,7 @@ def test_ranks_that_are_not_published_need_a_pattern(tmp_path: Path) -> None:
     write_ranks(tmp_path / "ranks", SMALL.ordinary_tokens().values())
     with pytest.raises(TokenizerError, match="pattern"):
         read_definition(tmp_path / "ranks")
-    assert read_definition(tmp_path / "ranks", GPT2, ["<|end|>"]).content_id() == SMALL.content_id()
+    assert read_definition(tmp_path / "ranks", GPT2, [END]).content_id() == SMALL.content_id()
     read = read_definition(tmp_path / "ranks", r"\w+|\W", {"<|x|>": 400})
     assert read.pattern.name == "custom"
     assert read.special_tokens == {"<|x|>": 400}
@@ -271,6 +263,13 @@ def test_tokens_that_no_merge_reaches_make_whole_words(tmp_path: Path) -> None:
         write_definition(definition, tmp_path / "out", "gpt2")
 
 
+TOKEN = spell_bytes(b" the")
+SPELLED_LIKE_ORDINARY = {
+    "vocab": {**SMALL.vocab, 300: TOKEN.encode()},
+    "special_tokens": {**SMALL.special_tokens, TOKEN: 300},
+}
+
+
 @pytest.mark.parametrize(
     ("changes", "format", "noun"),
     [
@@ -278,6 +277,8 @@ def test_tokens_that_no_merge_reaches_make_whole_words(tmp_path: Path) -> None:
         ({"merges": [*SMALL.merges, (b"<|", b"end|>")]}, "groundup", "merge"),
         ({"pattern": find_pattern(r"\w+$")}, "huggingface", r"'\$'"),
         ({"pattern": CL100K}, "yaml", "'yaml'"),
+        (SPELLED_LIKE_ORDINARY, "huggingface", "Ġthe"),
+        (SPELLED_LIKE_ORDINARY, "gpt2", "Ġthe"),
     ],
 )
 def test_what_a_format_cannot_express_is_refused(
@@ -286,19 +287,6 @@ def test_what_a_format_cannot_express_is_refused(
     with pytest.raises(TokenizerError, match=noun):
         write_definition(dataclasses.replace(SMALL, **changes), tmp_path / "out", format)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_special_token_spelled_like_an_ordinary_one_is_refused(tmp_path: Path) -> None:
-    text = spell_bytes(b" the")
-    definition = dataclasses.replace(
-        SMALL,
-        vocab={**SMALL.vocab, 300: text.encode()},
-        special_tokens={**SMALL.special_tokens, text: 300},
-    )
-    with pytest.raises(TokenizerError, match="Ġthe"):
-        write_definition(definition, tmp_path / "out", "huggingface")
-    write_definition(definition, tmp_path / "out", "groundup")
-    assert read_definition(tmp_path / "out") == definition
 
 
 def test_special_tokens_and_pattern_can_be_given_on_top(tmp_path: Path) -> None:
@@ -312,59 +300,14 @@ def test_special_tokens_and_pattern_can_be_given_on_top(tmp_path: Path) -> None:
     assert read.content_id() != SMALL.content_id()
 
 
-@pytest.mark.parametrize("part", [0.0, 0.01, 0.3, 0.7, 0.999])
 @pytest.mark.parametrize("format", ["groundup", "huggingface"])
-def test_a_file_cut_short_is_named(tmp_path: Path, format: Any, part: float) -> None:
-    path = tmp_path / "tokenizer.json"
-    write_definition(SMALL, path, format)
-    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * part)])
-    with pytest.raises(TokenizerError, match=str(path)):
-        read_definition(path)
-
-
-def test_a_changed_file_does_not_match_its_content_id(tmp_path: Path) -> None:
-    path = tmp_path / "tokenizer.json"
-    write_definition(SMALL, path)
-    value = json.loads(path.read_text("utf-8"))
-    value["merges"] = value["merges"][::-1]
-    path.write_text(json.dumps(value), "utf-8")
-    with pytest.raises(TokenizerError, match="content id"):
-        read_definition(path)
-
-
-def test_a_file_with_another_layout_is_still_whole(tmp_path: Path) -> None:
-    path = tmp_path / "tokenizer.json"
-    write_definition(SMALL, path)
-    path.write_text(json.dumps(json.loads(path.read_text("utf-8")), indent=4), "utf-8")
-    assert read_definition(path) == SMALL
-
-
-@pytest.mark.parametrize(
-    ("place", "entry", "noun"),
-    [
-        ("version", 2, "version 2"),
-        ("version", "1", "'version'"),
-        ("merges", {}, "'merges'"),
-        ("pattern.stages", [], "'pattern'"),
-        ("pattern.stages", ["("], "regular expression"),
-        ("pattern.stages", [""], "pattern"),
-        ("special_tokens", {"<|end|>": "299"}, "'special_tokens'"),
-        ("chat_template", 7, "'chat_template'"),
-        ("vocabulary", ["a", 7], "'vocabulary'"),
-        ("vocabulary", ["a", "b c"], "'b c'"),
-        ("merges", ["t h", "q zzz"], "merge"),
-    ],
-)
-def test_a_broken_entry_of_our_file_is_named(
-    tmp_path: Path, place: str, entry: Any, noun: str
-) -> None:
-    path = tmp_path / "tokenizer.json"
-    write_definition(SMALL, path)
-    value = json.loads(path.read_text("utf-8"))
-    set_entry(value, place, entry)
-    path.write_text(json.dumps(value), "utf-8")
-    with pytest.raises(TokenizerError, match=noun):
-        read_definition(path)
+def test_a_file_cut_short_is_named(tmp_path: Path, format: Any) -> None:
+    (path,) = write_definition(SMALL, tmp_path / "tokenizer.json", format)
+    data = path.read_bytes()
+    for part in (0.0, 0.01, 0.3, 0.7, 0.999):
+        path.write_bytes(data[: int(len(data) * part)])
+        with pytest.raises(TokenizerError, match=str(path)):
+            read_definition(path)
 
 
 @pytest.mark.parametrize(
@@ -372,7 +315,6 @@ def test_a_broken_entry_of_our_file_is_named(
     [
         (b" \n", "file"),
         (b"hello", "JSON"),
-        (b"\x80\x04\x95", "JSON"),
         (b'{"a": "\xff"}', "JSON"),
         (b'{"a": "b"}', "no tokenizer file"),
         (b'{"a": 1}', "without merges"),
@@ -381,7 +323,6 @@ def test_a_broken_entry_of_our_file_is_named(
         (b'{"a": ' + b"9" * 5000 + b"}", "JSON"),
         (b"QQ== 0\nQg== x\n", "line 2 .*Qg== x"),
         (b"QQ== 0\nQ*== 1\n", "line 2"),
-        (b"QQ== 0\nQg*== 1\n", "line 2"),
         (b"QQ== 0\nQg== 0\n", "line 2"),
         (b"QQ== 0\nQQ== 0\n", "line 2"),
         (b"QQ== 0\nQg==", "line 2"),
@@ -415,7 +356,7 @@ def test_broken_gpt2_files_are_named(
     vocab_path.write_text(json.dumps(value), "utf-8")
     merges_path.write_text(merges_path.read_text("utf-8").rstrip("\n") + merges, "utf-8")
     with pytest.raises(TokenizerError, match=noun):
-        read_gpt2_files(vocab_path, merges_path, ["<|end|>"])
+        read_gpt2_files(vocab_path, merges_path, [END])
 
 
 @pytest.mark.parametrize("name", ["p50k_base.tiktoken", "cl100k_base.tiktoken"])
@@ -439,11 +380,3 @@ def test_gpt2s_own_files_are_r50k(unpack: Callable[[str], Path]) -> None:
     ranks = read_definition(unpack("tokenizers/r50k_base.tiktoken"))
     assert definition.content_id() == ranks.content_id()
     assert not ranks.whole_words
-
-
-def test_anchors_inside_a_class_are_ordinary_characters(tmp_path: Path) -> None:
-    vocab, merges = train_bpe_reference("a$b a$b", 258, [])
-    pattern = find_pattern(r"[$^a]+|[^\s$]|\s")
-    definition = TokenizerDefinition(vocab, merges, {}, pattern)
-    (path,) = write_definition(definition, tmp_path / "tokenizer.json", "huggingface")
-    assert read_definition(path).pattern == pattern

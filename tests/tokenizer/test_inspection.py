@@ -2,7 +2,6 @@
 
 import hypothesis
 import hypothesis.strategies as st
-import pytest
 
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.definition import TokenizerDefinition
@@ -50,10 +49,8 @@ def test_special_tokens_and_whole_words_fire_no_merges() -> None:
     assert special.steps == word.steps == ()
 
 
-@pytest.mark.parametrize(
-    ("character", "number", "name"),
-    [("é", "U+00E9", "LATIN SMALL LETTER E WITH ACUTE"), ("\n", "U+000A", "<Cc>")],
-)
-def test_code_points_have_number_name_and_bytes(character: str, number: str, name: str) -> None:
-    point = describe_code_point(character)
-    assert (point.number, point.name, point.utf8) == (number, name, character.encode())
+def test_code_points_have_number_name_and_bytes() -> None:
+    accented, control = map(describe_code_point, "é\n")
+    assert (accented.number, accented.utf8) == ("U+00E9", "é".encode())
+    assert accented.name == "LATIN SMALL LETTER E WITH ACUTE"
+    assert (control.number, control.name) == ("U+000A", "<Cc>")

@@ -3,6 +3,7 @@
 import hypothesis
 import hypothesis.strategies as st
 import pytest
+from oracles import CL100K_IN_TIKTOKEN, NATIVE_PATTERNS, PATTERNS, tiktoken_of
 
 from groundup.errors import TokenizerError
 from groundup.tokenizer.patterns import (
@@ -17,14 +18,7 @@ from groundup.tokenizer.patterns import (
     find_staged_pattern,
 )
 
-ALL_PATTERNS = (GPT2, CL100K, LLAMA3, QWEN2, O200K, DEEPSEEK)
-
 TIKTOKEN_GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
-TIKTOKEN_CL100K = (
-    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
-    r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
-)
-
 # Letters, marks, digits, quotes, line ends and spaces are where the patterns decide.
 PIECES = st.sampled_from(
     [
@@ -44,15 +38,9 @@ TEXTS = st.one_of(st.lists(PIECES, max_size=30).map("".join), st.text(KNOWN, max
 
 def cut_with_tiktoken(expression: str, text: str) -> list[str]:
     """The cuts of tiktoken: it keeps a pre-token whole that is a token, so make every piece one."""
-    tiktoken = pytest.importorskip("tiktoken")
     pieces = {text[i:j].encode() for i in range(len(text)) for j in range(i + 1, len(text) + 1)}
     tokens = sorted(pieces | {bytes([byte]) for byte in range(256)})
-    encoding = tiktoken.Encoding(
-        "pieces",
-        pat_str=expression,
-        mergeable_ranks={token: rank for rank, token in enumerate(tokens)},
-        special_tokens={},
-    )
+    encoding = tiktoken_of({token: rank for rank, token in enumerate(tokens)}, None, expression)
     return [tokens[id].decode() for id in encoding.encode_ordinary(text)]
 
 
@@ -87,7 +75,7 @@ def test_text_between_matches_is_a_pre_token() -> None:
 @hypothesis.settings(max_examples=50)
 def test_patterns_cut_as_tiktoken_does(text: str) -> None:
     assert GPT2.split(text) == cut_with_tiktoken(TIKTOKEN_GPT2, text)
-    assert CL100K.split(text) == cut_with_tiktoken(TIKTOKEN_CL100K, text)
+    assert CL100K.split(text) == cut_with_tiktoken(CL100K_IN_TIKTOKEN, text)
     for pattern in (GPT2, LLAMA3, QWEN2, O200K):
         assert pattern.split(text) == cut_with_tiktoken(pattern.stages[0], text)
 
@@ -108,12 +96,12 @@ def test_stages_cut_as_tokenizers_does(text: str) -> None:
     [
         (TIKTOKEN_GPT2, GPT2),
         (r"'s|'t|'re|'ve|'m|'ll|'d| ?[\p{L}]+| ?[\p{N}]+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+", GPT2),
-        (TIKTOKEN_CL100K, CL100K),
+        (CL100K_IN_TIKTOKEN, CL100K),
         *((name, GPT2) for name in ("gpt2", "r50k", "p50k", "r50k_base", "p50k_base")),
         ("cl100k_base", CL100K),
         ("o200k", O200K),
-        *((pattern.name, pattern) for pattern in ALL_PATTERNS),
-        *((pattern.stages[0], pattern) for pattern in ALL_PATTERNS[:-1]),
+        *((pattern.name, pattern) for pattern in PATTERNS),
+        *((pattern.stages[0], pattern) for pattern in NATIVE_PATTERNS),
     ],
 )
 def test_a_known_pattern_is_found_by_name_and_by_text(spelling: str, pattern: Pattern) -> None:

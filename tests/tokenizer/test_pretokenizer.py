@@ -1,4 +1,4 @@
-"""The native scanners cut as the regex package does, wherever a character stands in the window."""
+"""The native scanners cut as the regex package does, wherever a character of any kind stands."""
 
 import os
 import subprocess
@@ -8,12 +8,13 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import regex
+from oracles import NATIVE_PATTERNS
 
 from groundup import _native
 from groundup.tokenizer.native import as_array
-from groundup.tokenizer.patterns import CL100K, GPT2, LLAMA3, O200K, QWEN2, Pattern
+from groundup.tokenizer.patterns import O200K, Pattern
 
-NATIVE_PATTERNS = (GPT2, CL100K, LLAMA3, QWEN2, O200K)
 for_every_pattern = pytest.mark.parametrize(
     "pattern", NATIVE_PATTERNS, ids=lambda pattern: pattern.name
 )
@@ -136,9 +137,99 @@ def test_vectors_are_the_best_there_are_unless_the_environment_names_others() ->
     assert AVAILABLE[0] == "plain"
     for asked, expected in [("", AVAILABLE[-1]), *((name, name) for name in AVAILABLE)]:
         assert run_with(asked, "-c", code).stdout.strip() == expected
-
-
-def test_vectors_that_the_processor_lacks_are_an_error_that_names_those_it_has() -> None:
     done = run_with("mmx", "-m", "groundup", "tokenizer", "inspect", "none.json")
     assert done.returncode == 2
     assert done.stderr.startswith("error: ") and "'mmx'" in done.stderr and "plain" in done.stderr
+
+
+# As native/unicode.h numbers them; everything else is 0.
+CLASSES = {
+    1: r"[\p{Lu}\p{Lt}]+",
+    2: r"\p{Ll}+",
+    3: r"[\p{Lm}\p{Lo}]+",
+    4: r"\p{M}+",
+    5: r"\p{N}+",
+    6: r"\s+",
+}
+
+
+def expected_classes() -> np.ndarray:
+    """The class of every code point by the regex package, from one string of all of them."""
+    everything = "".join(map(chr, range(0x110000)))
+    classes = np.zeros(0x110000, np.uint8)
+    for number, expression in CLASSES.items():
+        for match in regex.finditer(expression, everything):
+            classes[match.start() : match.end()] = number
+    return classes
+
+
+def test_every_code_point_has_the_class_the_regex_package_gives_it() -> None:
+    classes = np.fromiter(map(_native.class_of, range(0x110000)), np.uint8)
+    wrong = np.flatnonzero(classes != expected_classes())
+    assert wrong.size == 0, [f"U+{code_point:04X}" for code_point in wrong[:10].tolist()]
+    assert _native.class_of(0x110000) == _native.class_of(2**31) == 0
+
+
+def one_of_each_kind() -> list[str]:
+    """Where the class changes, both sides; and a few of each block in between."""
+    edges = np.flatnonzero(np.diff(expected_classes())) + 1
+    chosen = {*edges.tolist(), *(edges - 1).tolist(), *range(0, 0x110000, 997)}
+    return [chr(code_point) for code_point in sorted(chosen - {*range(0xD800, 0xE000)})]
+
+
+@pytest.mark.parametrize("pattern", NATIVE_PATTERNS, ids=lambda pattern: pattern.name)
+def test_a_character_of_each_kind_is_cut_right_in_every_context(pattern: Pattern) -> None:
+    contexts = (
+        "a{0}b",
+        " {0}{0} ",
+        "{0}A'{0}s",
+        "1{0}\n",
+        "  {0}  \n{0} \t{0}",
+        "A{0}'S{0}'ll{0}.\r",
+    )
+    characters = one_of_each_kind()
+    for first in range(0, len(characters), 512):
+        chunk = characters[first : first + 512]
+        text = "".join(context.format(character) for character in chunk for context in contexts)
+        assert_cut_as_by_regex(pattern, text)
+
+
+def test_every_character_is_cut_right_between_a_letter_and_a_digit() -> None:
+    # Beyond the second plane nearly nothing is assigned.
+    characters = [chr(code) for code in range(0x30000) if not 0xD800 <= code < 0xE000]
+    for first in range(0, len(characters), 0x8000):
+        text = "".join(f"a{character}1" for character in characters[first : first + 0x8000])
+        assert_cut_as_by_regex(O200K, text)
+
+
+def first_invalid(data: bytes) -> int:
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        return error.start
+    return -1
+
+
+@hypothesis.given(
+    st.lists(
+        st.one_of(
+            st.text(max_size=3).map(str.encode),
+            st.binary(max_size=4),
+            st.sampled_from(
+                [b"a" * 31, b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82"]
+            ),
+        ),
+        max_size=20,
+    ).map(b"".join)
+)
+@hypothesis.settings(max_examples=200)
+def test_invalid_utf8_is_found_where_python_finds_it(data: bytes) -> None:
+    assert _native.find_invalid_utf8(data) == first_invalid(data)
+
+
+def test_all_starts_of_a_character_are_judged_as_python_does() -> None:
+    for lead in range(0x80, 0x100):
+        for second in range(0x70, 0x100, 5):
+            for rest in (b"", b"\x80", b"\x80\x80", b"\xbf\xbf", b"\x80A", b"A"):
+                data = b"x" * 30 + bytes([lead, second]) + rest
+                assert _native.find_invalid_utf8(data) == first_invalid(data)

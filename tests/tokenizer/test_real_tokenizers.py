@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from oracles import CL100K_IN_TIKTOKEN, tiktoken_of
 
 from groundup.tokenizer import Tokenizer
 
@@ -21,11 +22,6 @@ RANKS = {
     "llama3_tokenizer.model": "llama3",
     "qwen.tiktoken": "qwen2",
 }
-# Written as tiktoken writes it: its `$` means the end of the text only.
-CL100K_IN_TIKTOKEN = (
-    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
-    r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
-)
 END = "<|endoftext|>"
 SLICE_BYTES = 300_000
 
@@ -53,17 +49,12 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 @cache
 def load_oracle(path: Path) -> Any:
-    tiktoken = pytest.importorskip("tiktoken")
     tokenizer = load_tokenizer(path)
-    lines = path.read_bytes().splitlines()
-    return tiktoken.Encoding(
-        path.name,
-        pat_str=CL100K_IN_TIKTOKEN
-        if tokenizer.pattern.name == "cl100k"
-        else tokenizer.pattern.stages[0],
-        mergeable_ranks={base64.b64decode(line.split()[0]): int(line.split()[1]) for line in lines},
-        special_tokens=tokenizer.special_tokens,
-    )
+    pairs = (line.split() for line in path.read_bytes().splitlines())
+    ranks = {base64.b64decode(token): int(rank) for token, rank in pairs}
+    is_cl100k = tokenizer.pattern.name == "cl100k"
+    expression = CL100K_IN_TIKTOKEN if is_cl100k else tokenizer.pattern.stages[0]
+    return tiktoken_of(ranks, tokenizer.special_tokens, expression)
 
 
 def edges_of_documents(text: str) -> Iterator[str]:

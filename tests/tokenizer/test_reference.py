@@ -3,18 +3,17 @@
 import hypothesis
 import hypothesis.strategies as st
 import pytest
+from oracles import BYTES, tiktoken_of
 
 from groundup.tokenizer.definition import TokenizerDefinition
 from groundup.tokenizer.formats.tiktoken import recover_merges
-from groundup.tokenizer.patterns import GPT2, find_pattern
+from groundup.tokenizer.patterns import find_pattern
 from groundup.tokenizer.reference import (
     encode_reference,
     recover_merges_reference,
     split_special_tokens,
     train_bpe_reference,
 )
-
-BYTES = [bytes([byte]) for byte in range(256)]
 
 
 def train(text: str, num_merges: int, special_tokens: tuple[str, ...] = ()) -> TokenizerDefinition:
@@ -83,14 +82,6 @@ def test_the_earliest_merge_goes_first_wherever_it_stands() -> None:
     assert encode_reference(definition, "abab") == [257, 257]
 
 
-def test_whole_words_need_no_merges() -> None:
-    vocab = dict(enumerate([*BYTES, b"abc"]))
-    merged = TokenizerDefinition(vocab, [])
-    assert encode_reference(merged, "abc") == [97, 98, 99]
-    whole = TokenizerDefinition(vocab, [], whole_words=True)
-    assert encode_reference(whole, "abc abc") == [256, 32, 97, 98, 99]
-
-
 def test_merges_are_recovered_from_ranks() -> None:
     definition = train("the quick brown fox jumps over the lazy dog, the end of the theme", 40)
     tokens = list(definition.vocab.values())
@@ -116,12 +107,8 @@ def test_recovered_merges_are_those_of_the_reference(words: list[str]) -> None:
     st.text("ab", max_size=12),
 )
 def test_recovered_merges_encode_as_tiktoken_does(words: list[str], text: str) -> None:
-    tiktoken = pytest.importorskip("tiktoken")
     tokens = [*BYTES, *(word.encode() for word in words)]
-    ranks = {token: rank for rank, token in enumerate(tokens)}
-    oracle = tiktoken.Encoding(
-        "oracle", pat_str=GPT2.stages[0], mergeable_ranks=ranks, special_tokens={}
-    )
+    oracle = tiktoken_of({token: rank for rank, token in enumerate(tokens)})
     merges = [(tokens[left], tokens[right]) for left, right in recover_merges(tokens) if left >= 0]
     definition = TokenizerDefinition(dict(enumerate(tokens)), merges, whole_words=True)
     assert encode_reference(definition, text) == oracle.encode_ordinary(text)

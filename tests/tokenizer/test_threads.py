@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from oracles import END
 
 from groundup._native import WordCounter, find_documents, find_invalid_utf8, split
 from groundup.tokenizer import Tokenizer
@@ -18,7 +19,6 @@ from groundup.tokenizer.training import train_tokenizer
 
 CORPUS = "the theme of the thesis, it's then 123 there\n\n  and thé 字字 😀 thus\nsome more of it. "
 VOCAB, MERGES = train_bpe_reference(CORPUS * 2, 320)
-END = "<|end|>"
 
 
 def make_tokenizer() -> Tokenizer:
@@ -32,15 +32,20 @@ def make_texts(num_texts: int, seed: int) -> list[str]:
 
 
 @pytest.fixture
-def eager_switches() -> Iterator[None]:
-    """Threads change places as often as the interpreter can."""
+def switch_interval(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Seconds after which a thread has to let go of the interpreter."""
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
+    sys.setswitchinterval(request.param)
     yield
     sys.setswitchinterval(interval)
 
 
-@pytest.mark.usefixtures("eager_switches")
+EAGER = pytest.mark.parametrize("switch_interval", [1e-6], indirect=True)
+NEVER = pytest.mark.parametrize("switch_interval", [1000], indirect=True)
+
+
+@EAGER
+@pytest.mark.usefixtures("switch_interval")
 def test_threads_sharing_a_tokenizer_all_get_the_right_ids() -> None:
     tokenizer = make_tokenizer()
     alone = make_tokenizer()
@@ -65,21 +70,14 @@ def test_threads_sharing_a_tokenizer_all_get_the_right_ids() -> None:
         list(pool.map(work, range(70)))
 
 
-def test_tokenizers_may_be_made_and_dropped_in_threads() -> None:
-    expected = make_tokenizer().encode(CORPUS)
-    with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(lambda _: make_tokenizer().encode(CORPUS), range(40)))
-    assert all(ids == expected for ids in results)
+def test_tokenizers_may_be_made_and_trained_side_by_side() -> None:
+    def work(seed: int) -> object:
+        block = "".join(make_texts(30, seed % 4)).encode()
+        merges = train_tokenizer([block], 300, [END], num_threads=2)[0].merges
+        return merges, make_tokenizer().encode(CORPUS)
 
-
-def test_trainings_may_run_side_by_side() -> None:
-    blocks = ["".join(make_texts(30, seed)).encode() for seed in range(4)]
-    expected = [train_tokenizer([block], 300, [END])[0].merges for block in blocks]
     with ThreadPoolExecutor(4) as pool:
-        results = pool.map(
-            lambda block: train_tokenizer([block], 300, [END], num_threads=2)[0].merges, blocks * 3
-        )
-        assert list(results) == expected * 3
+        assert list(pool.map(work, range(12))) == [work(seed) for seed in range(4)] * 3
 
 
 def is_free_during(work: Callable[[], object]) -> bool:
@@ -102,57 +100,35 @@ def is_free_during(work: Callable[[], object]) -> bool:
     return not observations[0]
 
 
-@pytest.fixture
-def no_forced_switches() -> Iterator[None]:
-    """A thread keeps the interpreter until it lets go of it by itself."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1000)
-    yield
-    sys.setswitchinterval(interval)
-
-
 LARGE = "".join(make_texts(3000, 2)) * 5
 LARGE_BYTES = LARGE.encode()
+TOKENIZER = make_tokenizer()
+IDS = TOKENIZER.encode_to_numpy(LARGE)
+BOUNDS = np.array([[0, len(LARGE_BYTES)]])
+COUNTER = WordCounter(GPT2.name, [END.encode()], 1)
+COUNTER.add_text(LARGE_BYTES)
+WORKS: dict[str, Callable[[], object]] = {
+    "encode": lambda: TOKENIZER.encode(LARGE),
+    "encode_to_numpy": lambda: TOKENIZER.encode_to_numpy(LARGE),
+    "encode_batch": lambda: TOKENIZER.encode_batch([LARGE], 1),
+    "encode_batch on two threads": lambda: TOKENIZER.encode_batch([LARGE, LARGE], 2),
+    "encode_documents": lambda: TOKENIZER.encode_documents(LARGE_BYTES, BOUNDS, 1),
+    "decode": lambda: TOKENIZER.decode(IDS),
+    "count words": lambda: COUNTER.add_text(LARGE_BYTES),
+    "train": lambda: COUNTER.train(3000),
+    "split": lambda: split(LARGE, "o200k"),
+    "find_invalid_utf8": lambda: find_invalid_utf8(LARGE_BYTES * 20),
+    "find_documents": lambda: find_documents(LARGE_BYTES * 20, [END.encode()]),
+}
 
 
-def learn_merges(words: dict[bytes, int]) -> None:
-    counter = WordCounter(None, [], 1)
-    counter.add_words(list(words), list(words.values()))
-    counter.train(3000)
-
-
-def works() -> dict[str, Callable[[], object]]:
-    tokenizer = make_tokenizer()
-    ids = tokenizer.encode_to_numpy(LARGE)
-    bounds = np.array([[0, len(LARGE_BYTES)]])
-    counter = WordCounter(GPT2.name, [END.encode()], 1)
-    counter.add_text(LARGE_BYTES)
-    words = counter.items()
-    return {
-        "encode": lambda: tokenizer.encode(LARGE),
-        "encode_to_numpy": lambda: tokenizer.encode_to_numpy(LARGE),
-        "encode_batch": lambda: tokenizer.encode_batch([LARGE], 1),
-        "encode_batch on two threads": lambda: tokenizer.encode_batch([LARGE, LARGE], 2),
-        "encode_documents": lambda: tokenizer.encode_documents(LARGE_BYTES, bounds, 1),
-        "decode": lambda: tokenizer.decode(ids),
-        "count words": lambda: counter.add_text(LARGE_BYTES),
-        "train": lambda: learn_merges(words),
-        "split": lambda: split(LARGE, "o200k"),
-        "find_invalid_utf8": lambda: find_invalid_utf8(LARGE_BYTES * 20),
-        "find_documents": lambda: find_documents(LARGE_BYTES * 20, [END.encode()]),
-    }
-
-
-def test_a_thread_that_keeps_the_interpreter_is_noticed(no_forced_switches: None) -> None:
-    assert not is_free_during(lambda: sum(range(100_000)))
-
-
-@pytest.mark.usefixtures("no_forced_switches")
-@pytest.mark.parametrize("name", works())
+@NEVER
+@pytest.mark.usefixtures("switch_interval")
+@pytest.mark.parametrize("name", WORKS)
 def test_other_threads_run_while_the_native_core_works(name: str) -> None:
-    work = works()[name]
+    assert not is_free_during(lambda: sum(range(100_000)))
     # On a busy machine the other thread may wake too late; that it never does has one reason.
-    assert any(is_free_during(work) for _ in range(20))
+    assert any(is_free_during(WORKS[name]) for _ in range(20))
 
 
 class _Nosy:

@@ -10,9 +10,9 @@ import contextlib
 import errno
 import logging
 import math
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +39,16 @@ _STEP_NAME = re.compile(r"step_(0\d{5}|[1-9]\d{5,})", re.ASCII)
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class CheckpointFolder:
-    """Saves and finds the checkpoints in one folder, which is made at the first save."""
+    """Saves and finds the checkpoints in one folder, which is made at the first save.
 
-    def __init__(
-        self, path: str | os.PathLike[str], keep_last: int | None = 3, keep_best: bool = True
-    ) -> None:
-        """Keep the `keep_last` latest steps (None: all) and the one with the lowest metric."""
-        self.path = Path(path)
-        self.keep_last = keep_last
-        self.keep_best = keep_best
+    It keeps the `keep_last` latest steps (None: all) and the one with the lowest metric.
+    """
+
+    path: Path
+    keep_last: int | None = 3
+    keep_best: bool = True
 
     def prepare(self, work: Callable[[], None]) -> None:
         """Do what has to come before a save; of several ranks the first does it for all."""

@@ -8,6 +8,7 @@ which part, for any number of ranks.
 import contextlib
 import errno
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from groundup.checkpoint.weights import read_metadata
 from groundup.errors import GroundupError
 
 
+@dataclass(eq=False)
 class ShardedFolder(CheckpointFolder):
     """Saves as `CheckpointFolder` does, by all ranks together; an error of one is everybody's.
 
@@ -43,11 +45,7 @@ class ShardedFolder(CheckpointFolder):
     for the host's memory.
     """
 
-    def __init__(
-        self, *settings: Any, group: distributed.ProcessGroup | None = None, **named: Any
-    ) -> None:
-        super().__init__(*settings, **named)
-        self._group = group
+    group: distributed.ProcessGroup | None = None
 
     def prepare(self, work: Callable[[], None]) -> None:
         self._first(work)
@@ -71,11 +69,11 @@ class ShardedFolder(CheckpointFolder):
             folder: Path = self._first(lambda: leaving.enter_context(self._new_folder(step)))
             writer = HuggingFaceStorageWriter(str(folder), file_of, save_distributed=True)
             try:
-                save({**model, **optimizer}, storage_writer=writer, process_group=self._group)
+                save({**model, **optimizer}, storage_writer=writer, process_group=self.group)
             except CheckpointException as error:
                 rank, (cause, _) = min(error.failures.items())
                 raise _failure(rank, cause, folder) from error
-            own = folder.glob(f"shard-{distributed.get_rank(self._group) + 1:05d}-*")
+            own = folder.glob(f"shard-{distributed.get_rank(self.group) + 1:05d}-*")
             parts = self._all(lambda: {path.name: FileEntry.of(path) for path in own})
 
             def commit() -> None:
@@ -88,17 +86,17 @@ class ShardedFolder(CheckpointFolder):
 
     def _first(self, work: Callable[[], Any]) -> Any:
         """What the first rank makes, on every rank."""
-        is_first = distributed.get_rank(self._group) == 0
+        is_first = distributed.get_rank(self.group) == 0
         return self._all(lambda: work() if is_first else None)[0]
 
     def _all(self, work: Callable[[], Any]) -> list[Any]:
         """What every rank makes, or an error of one of them, on every rank."""
-        made: list[Any] = [None] * distributed.get_world_size(self._group)
+        made: list[Any] = [None] * distributed.get_world_size(self.group)
         try:
             own = work()
         except (OSError, GroundupError) as error:
             own = error
-        distributed.all_gather_object(made, own, group=self._group)
+        distributed.all_gather_object(made, own, group=self.group)
         for rank, one in enumerate(made):
             if isinstance(one, GroundupError):
                 raise one

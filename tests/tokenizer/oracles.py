@@ -1,0 +1,76 @@
+"""What several tests of tokenizers compare with, and the texts and vocabularies they need."""
+
+import random
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import pytest
+
+from groundup.tokenizer import Tokenizer
+from groundup.tokenizer.definition import TokenizerDefinition
+from groundup.tokenizer.patterns import (
+    CL100K,
+    DEEPSEEK,
+    GPT2,
+    LLAMA3,
+    O200K,
+    QWEN2,
+    Pattern,
+    find_pattern,
+)
+from groundup.tokenizer.training import train_tokenizer
+
+NATIVE_PATTERNS = (GPT2, CL100K, LLAMA3, QWEN2, O200K)
+PATTERNS = (*NATIVE_PATTERNS, DEEPSEEK)
+BYTES = [bytes([byte]) for byte in range(256)]
+END = "<|end|>"
+# Written as tiktoken writes it: its `$` means the end of the text only.
+CL100K_IN_TIKTOKEN = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
+    r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+)
+# Prefixes of each other, overlapping ends, expressions, white space, single characters.
+SPECIAL = [
+    *(END, END * 2),
+    *"<|en < |> ab aba abab bab é a.b .* [a-b]+ (a|b) \\d $ ^ 's 😀 \0".split(),
+    *("a b", " ", "  ", "\n", " \n", "b\na"),
+]
+SNIPPETS = [*"aabbABé字ไ́1 \n\r\t\u3000\xa0'.!/😀<|>", "  ", "\n\n", "'s", "'Ll", "the", " the"]
+SNIPPETS += ["aab", "字AB", "AB字", "it's", "don't", "\u2028", *SPECIAL]
+
+
+def tiktoken_of(
+    ranks: Mapping[bytes, int],
+    special_tokens: Mapping[str, int] | None = None,
+    expression: str = GPT2.stages[0],
+) -> Any:
+    """tiktoken's encoder with these tokens."""
+    tiktoken = pytest.importorskip("tiktoken")
+    return tiktoken.Encoding(
+        "oracle",
+        pat_str=expression,
+        mergeable_ranks=dict(ranks),
+        special_tokens=dict(special_tokens or {}),
+    )
+
+
+@cache
+def without_splitting() -> Tokenizer:
+    """A vocabulary in which most neighbours merge, so that ids tell where the text was cut."""
+    text = "".join(random.Random(0).choices(SNIPPETS, k=20_000))
+    return train_tokenizer([text.encode()], 3000, [], pattern=find_pattern(r"(?s).+"))[0]
+
+
+def with_special(
+    vocab: Mapping[int, bytes],
+    merges: list[tuple[bytes, bytes]],
+    special_tokens: list[str],
+    pattern: Pattern = GPT2,
+    whole_words: bool = False,
+) -> Tokenizer:
+    """Special tokens may have the bytes of ordinary ones; their ids leave gaps."""
+    ids = {text: len(vocab) + 3 * number for number, text in enumerate(special_tokens)}
+    everything = {**vocab, **{id: text.encode() for text, id in ids.items()}}
+    definition = TokenizerDefinition(everything, merges, ids, pattern, whole_words=whole_words)
+    return Tokenizer.from_definition(definition)
