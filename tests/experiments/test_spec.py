@@ -18,6 +18,7 @@ from groundup.experiments.spec import (
     takes_whole_numbers,
 )
 from groundup.experiments.sweep import plan_trials
+from groundup.experiments.sweep_folder import SweepFolder
 from groundup.experiments.trials import Point, make_trial
 from groundup.runs.config import NAME_PATTERN
 
@@ -43,6 +44,17 @@ def test_every_sweep_that_comes_with_groundup_can_be_run(path: Path, tmp_path: P
         assert len(plan_trials(spec, tmp_path)) == len(grid_points(spec)) * len(spec.seeds)
 
 
+def test_a_sweep_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
+    ranges = {RATE: {"low": 1, "high": 2}}
+    sweep: dict[str, Any] = {"name": "a", "ranges": ranges, "prune": {"hopeless": True}} | SAMPLED
+    spec = SweepConfig(**sweep)
+    sweep["prune"] |= {"min_trials": 3, "quantile": 0.5}
+    old = {**sweep, "ranges": {RATE: {**ranges[RATE], "num": 5}}, "minutes": None}
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(old), "utf-8")
+    assert load_settings(SweepConfig, tmp_path / "sweep.yaml") == spec
+    SweepFolder(tmp_path).check(spec, [])
+
+
 @pytest.mark.parametrize(
     ("changes", "noun"),
     [
@@ -65,6 +77,7 @@ def test_every_sweep_that_comes_with_groundup_can_be_run(path: Path, tmp_path: P
         ({"ranges": {RATE: {"low": 0, "high": 1, "scale": "log"}}, **SAMPLED}, "low 0"),
         ({"ranges": {"batch_size": {"low": 1.2, "high": 1.8}}, **SAMPLED}, "batch_size"),
         ({"grids": {}}, "grids"),
+        ({"prune": {"quantile": 0.4}}, "quantile"),
         ({"tokens": 5, "grid": {"num_steps": [5]}}, "num_steps"),
         ({"tokens": 5, "variants": {"a": {"minutes": 5}}}, "minutes"),
         ({"tokens": 9, "ranges": {"epochs": {"low": 1, "high": 2}}, **SAMPLED}, "epochs"),

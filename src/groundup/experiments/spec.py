@@ -4,7 +4,7 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pydantic
 from pydantic import Field, model_validator
@@ -25,6 +25,8 @@ class RangeConfig(Settings):
 
     scale: Literal["linear", "log"] = "linear"
     """Of the values themselves, or of their logarithms."""
+
+    removed: ClassVar[Mapping[str, tuple[Any, ...]]] = {"num": (5,)}
 
     @model_validator(mode="after")
     def _check_order(self) -> "RangeConfig":
@@ -48,6 +50,8 @@ class PruneConfig(Settings):
 
     after: float = Field(0.3, ge=0, le=1)
     """The fraction of a trial before which it is never hopeless."""
+
+    removed: ClassVar[Mapping[str, tuple[Any, ...]]] = {"min_trials": (3,), "quantile": (0.5,)}
 
 
 class SweepConfig(Settings):
@@ -98,6 +102,8 @@ class SweepConfig(Settings):
 
     keep_checkpoints: Literal["all", "last", "none"] = "last"
     """Those that the base keeps, the newest of each trial, or none once a trial is over."""
+
+    removed: ClassVar[Mapping[str, tuple[Any, ...]]] = {"minutes": (None,)}
 
     @property
     def is_search(self) -> bool:
