@@ -52,6 +52,21 @@ def test_auto_is_resolved_once_and_choices_are_left_as_they_are(
     assert resolve(config, on=on) == config
 
 
+def test_a_tied_run_stores_its_embedding_scale_and_keeps_the_one_it_has(
+    make_config: MakeConfig,
+) -> None:
+    tied = make_config("run", {"model.tie_embeddings": True})
+    stored = resolve(tied)
+    assert stored.model.embedding_scale == tied.model.input_scale != 1
+    other = make_config("run", {"model.tie_embeddings": True, "model.initialization": "gpt2"})
+    assert resolve(other).model.embedding_scale == 1
+    kept = resolve(other, previous=stored).model
+    assert kept.input_scale == tied.model.input_scale
+    # A run of an earlier version goes on by the rule.
+    assert resolve(tied, previous=tied).model == tied.model
+    assert resolve(make_config("run")).model.embedding_scale is None
+
+
 @pytest.mark.parametrize(
     ("changes", "on", "world", "noun"),
     [

@@ -59,8 +59,9 @@ class ModelConfig(Settings):
     """Use the embedding table as the output layer too."""
 
     embedding_scale: float | None = Field(default=None, gt=0, le=1e6)
-    """Factor on token embeddings. If not given: 1, and for a tied table, which begins with the
-    small values of an output layer, what makes its vectors as large as others begin."""
+    """Factor on token embeddings. If not given: 1, except for a tied table with standard initial
+    values, those of an output layer, which is scaled up by √((vocab_size + d_model) / 2). A run
+    keeps the factor that it began with."""
 
     qk_norm: bool = False
     """Normalize queries and keys before attention."""
@@ -165,15 +166,6 @@ PRESETS = {
         extra_values="projection",
     ),
 }
-
-
-PUBLISHED_PARAMETERS = {
-    "gpt2-small": 124,
-    "gpt2-medium": 355,
-    "gpt2-large": 774,
-    "gpt2-xl": 1_558,
-}
-"""Of GPT-2 itself, in millions: its layers have biases, no gate and one table for both ends."""
 
 
 def preset(name: str) -> ModelConfig:

@@ -78,7 +78,7 @@ def resolve(
     previous: the settings that a resumed run had. epoch_rows: how many rows of a batch an epoch
     has, once the data are known; `epochs` waits for them.
     """
-    config = resolve_device(config, machine)
+    config = _with_embedding_scale(resolve_device(config, machine), previous)
     _check(config, world)
     if previous is not None and config.num_steps is None and config.epochs == previous.epochs:
         config = _changed(config, num_steps=previous.num_steps)
@@ -132,6 +132,16 @@ def with_vocabulary(config: RunConfig) -> RunConfig:
         return config
     model = config.model.model_copy(update={"vocab_size": index.vocab_size})
     return _changed(config, model=model)
+
+
+def _with_embedding_scale(config: RunConfig, previous: RunConfig | None) -> RunConfig:
+    """With the factor of a tied table stored, so that settings of initial values decide nothing
+    later; a resumed run keeps what it has."""
+    model = config.model
+    if model.embedding_scale is not None or not model.tie_embeddings:
+        return config
+    scale = model.input_scale if previous is None else previous.model.embedding_scale
+    return _changed(config, model=model.model_copy(update={"embedding_scale": scale}))
 
 
 def planned_memory(config: RunConfig, memory_bytes: int) -> StepMemory:
