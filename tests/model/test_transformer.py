@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from groundup.errors import ConfigError
 from groundup.model import TransformerLM
-from groundup.nn import RMSNorm, kernels
+from groundup.nn import RMSNorm
 
 
 def small(**settings: Any) -> TransformerLM:
@@ -56,15 +56,6 @@ def test_device_and_type_reach_every_weight() -> None:
     assert model(torch.randint(61, (4,))).dtype == torch.float64
     with torch.device("meta"):
         assert small()(torch.randint(61, (2, 5))).shape == (2, 5, 61)
-
-
-@pytest.mark.parametrize("leading", [(), (3,), (2, 2)])
-def test_sequences_do_not_see_each_other(leading: tuple[int, ...]) -> None:
-    model = small()
-    ids = torch.randint(61, (*leading, 7))
-    logits = model(ids).reshape(-1, 7, 61)
-    for text, expected in zip(ids.reshape(-1, 7), logits, strict=True):
-        torch.testing.assert_close(model(text), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.usefixtures("form")
@@ -179,17 +170,6 @@ def test_dropout_is_there_only_where_the_model_learns(norm: str) -> None:
     x = model.embed(ids).detach()
     assert not torch.equal(block(x), block(x))
     assert torch.equal(model.eval().loss(ids, targets), plain.loss(ids, targets))
-
-
-@pytest.mark.parametrize("tie_embeddings", [False, True])
-def test_fused_kernels_equal_the_reference(tie_embeddings: bool) -> None:
-    model = small(tie_embeddings=tie_embeddings)
-    ids, targets = torch.randint(61, (2, 3, 13)).unbind(0)
-    logits, ours = model(ids), gradients(model, model.loss(ids, targets))
-    with kernels.reference():
-        torch.testing.assert_close(logits, model(ids), rtol=1e-4, atol=1e-5)
-        theirs = gradients(model, model.loss(ids, targets))
-    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-6)
 
 
 # What the compiler warns of (parts of torch it calls itself) is no word about the model.

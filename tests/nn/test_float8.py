@@ -1,7 +1,5 @@
 """Matmuls in float8 are those of bfloat16 up to what eight bits can hold."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,10 +11,7 @@ from groundup.model import TransformerLM
 from groundup.nn import float8, kernels
 from groundup.nn.feed_forward import FeedForward, SwiGLU
 from groundup.nn.linear import Linear
-from groundup.nn.linear_cross_entropy import (
-    _loss_and_gradient,
-    linear_cross_entropy,
-)
+from groundup.nn.linear_cross_entropy import _loss_and_gradient, linear_cross_entropy
 
 # torch says so when the first matmul of a process is on the way back.
 pytestmark = pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")
@@ -67,12 +62,8 @@ def test_what_is_not_a_number_stays_so() -> None:
 @pytest.mark.parametrize("d_ff", [640, 1_104])
 @pytest.mark.parametrize("kind", ["swiglu", "relu2"])
 def test_a_feed_forward_layer_and_its_gradients(kind: str, d_ff: int) -> None:
-    torch.manual_seed(0)
-    layer = (
-        SwiGLU(640, d_ff, device="cuda")
-        if kind == "swiglu"
-        else FeedForward(640, d_ff, kind, device="cuda")
-    )
+    arguments = (640, d_ff) if kind == "swiglu" else (640, d_ff, kind)
+    layer = (SwiGLU if kind == "swiglu" else FeedForward)(*arguments, device="cuda")  # type: ignore
     x = torch.randn(4, 32, 640, device="cuda", dtype=torch.bfloat16)
     plain = _results(layer, x)
     for name, part in layer.named_children():
@@ -90,7 +81,6 @@ def test_a_feed_forward_layer_and_its_gradients(kind: str, d_ff: int) -> None:
 @pytest.mark.parametrize("later", [False, True])
 @pytest.mark.parametrize("chunk_rows", [41, 128])
 def test_the_output_layer_and_its_gradients(later: bool, chunk_rows: int) -> None:
-    torch.manual_seed(0)
     hidden = torch.randn(128, 64, device="cuda", dtype=torch.bfloat16)
     weight = 0.1 * torch.randn(1_008, 64, device="cuda")
     targets = torch.randint(1_008, (128,), device="cuda")
@@ -146,49 +136,35 @@ def test_a_model_says_which_layers_see_what_a_norm_returned(norm: str, of_inner:
     assert not model._has_float8_output
 
 
-@pytest.fixture
-def float8_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """What a GPU computes, by formulas; the rows of every chunk of logits that came by."""
-    chunks: list[int] = []
+@pytest.mark.parametrize("feed_forward", ["swiglu", "relu2"])
+def test_a_model_learns_in_float8_nearly_what_it_learns_in_bfloat16(
+    monkeypatch: pytest.MonkeyPatch, feed_forward: str
+) -> None:
+    """By formulas for what a GPU computes."""
+    chunk_rows: list[int] = []
 
     def rounded_by(x: Tensor, factor: float) -> Tensor:
         return float8.rounded(x, factor).values
 
-    def matmul(
-        left: float8.Rounded, right: Tensor, is_precise: bool = False, out: Tensor | None = None
-    ) -> Tensor:
+    def matmul(left: Any, right: Tensor, is_precise: bool = False, out: Any = None) -> Tensor:
         y = (left.values.float() * left.scale) @ (right.float() / float8.WEIGHT_FACTOR).T
         return y.bfloat16() if out is None else out.copy_(y)
 
-    def loss_and_gradient(
-        logits: Tensor,
-        targets: Tensor,
-        z_loss: float,
-        later: tuple[Tensor, Tensor] | None,
-        rounded: tuple[Tensor, float] | None,
-    ) -> Tensor:
-        losses = _loss_and_gradient(logits, targets, z_loss, later)
-        if rounded is not None:
+    def loss_and_gradient(logits: Tensor, *sides: Any) -> Tensor:
+        losses = _loss_and_gradient(logits, *sides[:-1])
+        if (rounded := sides[-1]) is not None:
             rounded[0].copy_(logits.float() * rounded[1])
-            chunks.append(len(logits))
+            chunk_rows.append(len(logits))
         return losses
 
-    made = {
-        "rounded_by": rounded_by,
-        "rounded_both_ways": lambda x, factor: (rounded_by(x, factor), rounded_by(x.T, factor)),
-    }
-    monkeypatch.setattr(kernels, "rounding", SimpleNamespace(**made), raising=False)
+    rounding = SimpleNamespace(
+        rounded_by=rounded_by,
+        rounded_both_ways=lambda x, factor: (rounded_by(x, factor), rounded_by(x.T, factor)),
+    )
+    monkeypatch.setattr(kernels, "rounding", rounding, raising=False)
     monkeypatch.setattr(kernels, "loss_and_gradient", loss_and_gradient)
     monkeypatch.setattr(float8, "matmul", matmul)
     monkeypatch.setattr(float8, "takes", lambda x, num_columns: x.dtype == torch.bfloat16)
-    return chunks
-
-
-@pytest.mark.parametrize("feed_forward", ["swiglu", "relu2"])
-def test_a_model_learns_in_float8_nearly_what_it_learns_in_bfloat16(
-    float8_on_a_cpu: list[int], feed_forward: str
-) -> None:
-    torch.manual_seed(0)
     sizes: dict[str, Any] = {"vocab_size": 64, "context_length": 16, "d_model": 640, "d_ff": 656}
     model = TransformerLM(**sizes, num_layers=1, num_heads=10, feed_forward=feed_forward)
     ids, targets = torch.randint(64, (2, 2, 16))
@@ -202,10 +178,10 @@ def test_a_model_learns_in_float8_nearly_what_it_learns_in_bfloat16(
         return loss.detach(), torch.cat(gradients)
 
     plain = learned()
-    assert float8_on_a_cpu == []
+    assert chunk_rows == []
     model.use_float8()
     rounded = learned()
-    assert float8_on_a_cpu == [32]
+    assert chunk_rows == [32]
     assert 0 < _apart(rounded[0], plain[0]) < 0.01
     assert 0.01 < _apart(rounded[1], plain[1]) < 0.15
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):

@@ -1,6 +1,7 @@
 """The small layers against torch's own functions, and how their weights begin."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,11 +10,17 @@ from torch import Tensor
 from torch.nn import functional
 
 from groundup.nn import Embedding, Linear, RMSNorm, SwiGLU
+from groundup.nn.feed_forward import FeedForward
 from groundup.nn.initialization import truncated_normal_
 from groundup.nn.linear import packed_linear
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
 LEADING = [(), (2, 1, 4)]
+PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": functional.silu,
+    "gelu": functional.gelu,
+    "relu2": lambda x: functional.relu(x).square(),
+}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -26,10 +33,9 @@ def test_linear_is_the_plain_matmul(
     agree(layer(x), functional.linear(x, layer.weight), [x, layer.weight])
 
 
-@pytest.mark.parametrize("leading", LEADING)
-def test_packed_layers_are_the_layers_side_by_side(leading: tuple[int, ...], agree: Any) -> None:
+def test_packed_layers_are_the_layers_side_by_side(agree: Any) -> None:
     layers = [Linear(6, width, dtype=torch.float64) for width in (6, 2, 1)]
-    x = torch.randn(*leading, 6, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(2, 1, 4, 6, dtype=torch.float64, requires_grad=True)
     separate = torch.cat([layer(x) for layer in layers], dim=-1)
     agree(packed_linear(x, layers), separate, [x, *(layer.weight for layer in layers)])
 
@@ -60,8 +66,7 @@ def test_arguments_and_names_are_those_of_the_contract() -> None:
 
 def norm_with_gains(d_model: int, dtype: torch.dtype, eps: float = 1e-5) -> RMSNorm:
     layer = RMSNorm(d_model, eps, dtype=dtype)
-    with torch.no_grad():
-        layer.weight.copy_(torch.randn(d_model))
+    torch.nn.init.normal_(layer.weight)
     return layer
 
 
@@ -95,23 +100,33 @@ def test_norm_in_half_precision_is_computed_in_float32(gain_dtype: torch.dtype, 
     assert RMSNorm(48, dtype=torch.float16)(large).allclose(torch.ones((), dtype=torch.float16))
 
 
-def gated_twin(layer: SwiGLU, x: Tensor) -> Tensor:
-    gate, up, down = (part.weight.double() for part in (layer.gate, layer.up, layer.down))
-    wide = x.double()
-    inner = functional.silu(functional.linear(wide, gate)) * functional.linear(wide, up)
-    return functional.linear(inner, down)
-
-
 @pytest.mark.usefixtures("form")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("leading", LEADING)
-def test_swiglu_is_its_formula(leading: tuple[int, ...], dtype: torch.dtype, agree: Any) -> None:
-    layer = SwiGLU(64, 96, dtype=dtype)
-    x = torch.randn(*leading, 64, dtype=dtype, requires_grad=True)
+@pytest.mark.parametrize("kind", ["swiglu", *PLAIN])
+def test_feed_forward_is_its_formula(
+    kind: Any, leading: tuple[int, ...], dtype: torch.dtype, agree: Any
+) -> None:
+    is_gated = kind == "swiglu"
+    layer = SwiGLU(64, 91, dtype=dtype) if is_gated else FeedForward(64, 91, kind, dtype=dtype)
+    x = (6 * torch.randn(*leading, 64, dtype=dtype)).requires_grad_()
+    weights = {name: weight.double() for name, weight in layer.named_parameters()}
+    inner = functional.linear(x.double(), weights["up.weight"])
+    if is_gated:
+        inner = inner * functional.silu(functional.linear(x.double(), weights["gate.weight"]))
+    else:
+        inner = PLAIN[kind](inner)
     out = layer(x)
     assert out.dtype == dtype
     relative = 0.03 if dtype == torch.bfloat16 else 1e-6
-    agree(out, gated_twin(layer, x), [x, *layer.parameters()], relative=relative)
+    agree(
+        out,
+        functional.linear(inner, weights["down.weight"]),
+        [x, *layer.parameters()],
+        None,
+        None,
+        relative,
+    )
 
 
 # The standard deviation of a normal value that is known to lie within three sigma.

@@ -46,10 +46,13 @@ def test_one_gpu_sends_nothing_and_holds_what_the_plan_of_one_says() -> None:
     assert found["seconds"] == round(plan.duration.seconds)
 
 
-def test_communication_is_waited_for_where_it_takes_longer_than_computation() -> None:
+def test_communication_is_waited_for_where_it_takes_longer_than_computation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     plan = plan_of(PRESETS["gpt2-xl"], "H100", 1_024)
     fast = plan_distributed(plan, num_gpus=64)["strategies"]
-    slow = plan_distributed(plan, num_gpus=64, across_bytes_per_second=0.6e9)
+    monkeypatch.setattr("groundup.planner.distributed.link_rates", lambda _: (450e9, 0.6e9))
+    slow = plan_distributed(plan, num_gpus=64)
     assert fast["ddp"]["exposed_milliseconds"] == 0 and fast["ddp"]["efficiency"] == 1
     exact = fast["ddp, exact"]
     assert exact["exposed_milliseconds"] == exact["communication_milliseconds"] > 0

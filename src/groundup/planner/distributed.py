@@ -29,13 +29,11 @@ def plan_distributed(
     gpus_per_machine: int = 8,
     micro_batch: int | None = None,
     reduce_bytes: int = 4,
-    across_bytes_per_second: float | None = None,
 ) -> dict[str, Any]:
     """Every strategy for a run that was planned on one GPU, as JSON.
 
     micro_batch: sequences at once; as many as fit if None.
     reduce_bytes: of one gradient on its way to other GPUs.
-    across_bytes_per_second: of each GPU to other machines; the table's if None.
     """
     if plan.memory.execution.device == "mps":
         raise ConfigError(f"torch connects no GPUs like {plan.duration.device}: omit --gpus")
@@ -53,7 +51,6 @@ def plan_distributed(
             f"(--batch-size)"
         )
     inside, across = link_rates(plan.duration.device)
-    across = across_bytes_per_second or across
     compute = plan.duration.seconds / plan.duration.num_steps / num_gpus
     sums = plan.num_parameters * reduce_bytes
 
