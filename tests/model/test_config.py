@@ -87,5 +87,3 @@ def test_removed_settings_load_with_a_value_that_had_no_effect() -> None:
     inactive = {"logit_soft_cap": None, "input_mix": False, "kernels": "reference"}
     assert load_settings(ModelConfig, overrides=inactive) == ModelConfig()
     assert ModelConfig.model_validate(inactive) == ModelConfig()
-    with pytest.raises(ConfigError, match="input_mix"):
-        ModelConfig(**{"input_mix": True})
