@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import lzma
+import shutil
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -20,6 +21,7 @@ import zstandard
 
 from groundup.errors import DataError, MissingExtraError
 from groundup.text_files import DocumentBatch, read_document_batches
+from groundup.text_files.html import text_of_page
 from groundup.text_files.parquet import _rows_in
 
 SEPARATOR = "<|endoftext|>"
@@ -79,6 +81,10 @@ def test_every_kind_of_file_gives_the_same_documents(
             read(path)
         return
     assert read(path, batch_bytes=batch_bytes) == [text.encode() for text in TEXTS]
+    # A separator stands between documents, of several files too.
+    other = shutil.copy(path, tmp_path / f"again{suffix}{packing}")
+    (batch,) = read_document_batches([path, other])
+    assert bytes(batch.data) == as_plain(TEXTS * 2)
 
 
 @pytest.mark.parametrize("packing", PACKERS)
@@ -93,14 +99,6 @@ def test_a_byte_order_mark_is_no_part_of_a_text(
     assert read(path) == []
     path.write_bytes(PACKERS[packing](b"a"))
     assert read(path, batch_bytes=batch_bytes) == [b"a"]
-
-
-@pytest.mark.parametrize("suffix", WRITERS)
-def test_a_separator_stands_between_documents(tmp_path: Path, suffix: str) -> None:
-    for name in ("one", "two"):
-        (tmp_path / f"{name}{suffix}").write_bytes(WRITERS[suffix](TEXTS))
-    (batch,) = read_document_batches([tmp_path])
-    assert bytes(batch.data) == as_plain(TEXTS * 2)
 
 
 def test_several_frames_and_members_are_one_text(tmp_path: Path) -> None:
@@ -140,13 +138,6 @@ def test_a_missing_package_is_named_with_its_extra(
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtraError, match=rf"groundup\[{extra}\]"):
         read(tmp_path / name)
-
-
-def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
-    link = tmp_path / "link.txt"
-    link.symlink_to(tmp_path / "gone.txt")
-    with pytest.raises(DataError, match=rf"{link} cannot be read: No such file"):
-        read(link)
 
 
 def test_progress_ends_at_the_size_of_the_files(tmp_path: Path) -> None:
@@ -292,10 +283,7 @@ def test_the_header_tells_the_delimiter(tmp_path: Path, name: str, delimiter: st
         (b"id,body\n1,x\n", "no column text .*id, body.*--field"),
         (b"id,text\n1,x\n2\n", r"t\.csv line 3 has 1 columns? and none for text"),
         (b"text\nfine\nb\xff\n", r"t\.csv line 3: not UTF-8"),
-        (
-            "text\nx\n".encode("utf-16"),
-            r"line 1: not UTF-8",
-        ),
+        ("idé,body\n".encode("latin-1"), r"line 1: not UTF-8"),
         (
             b'id,text\n1,"a"\n2,"b ""c"" d\n3,e\n4,f\n',
             r"line 3 cannot be read: .* quote",
@@ -326,3 +314,31 @@ def test_the_limit_of_the_csv_module_stays_what_it_is(tmp_path: Path) -> None:
     path.write_text("text\n" + "x" * (limit + 1) + "\n")
     (batch,) = read_document_batches([path])
     assert len(batch.data) == limit + 1 and csv.field_size_limit() == limit
+
+
+# Pages
+
+PAGE = """<!DOCTYPE html><html><head><title>Foxes &amp; hens</title>
+<style>p { color: red }</style><script>var text = "<p>not text</p>";</script></head>
+<body><!-- nothing --><h1>The   fox</h1><p>One <b>red</b>
+fox&nbsp;ran.<br>It was&#x20;late.</p><ul><li>one</li><li>two</ul>
+<pre>  a = 1
+    b</pre><table><tr><td>x</td><td>y</td></tr></table><p>End</body></html>"""
+SEEN = (
+    "Foxes & hens\n\nThe fox\n\nOne red fox\xa0ran.\nIt was late.\n\none\ntwo\n\n"
+    "  a = 1\n    b\n\nx\ty\n\nEnd"
+)
+
+
+def test_a_page_is_one_document_without_tags_scripts_and_styles(tmp_path: Path) -> None:
+    for name in ("a.html", "b.HTM", "c.xhtml"):
+        (tmp_path / name).write_text(PAGE, encoding="utf-8-sig")
+    assert read(tmp_path) == [SEEN.encode()] * 3
+    assert text_of_page("<noscript>hidden<body>shown") == "shown"
+    assert text_of_page("one<script>hidden</script>two<svg>x</svg> three") == "onetwo three"
+
+
+@hypothesis.given(st.text(alphabet="<>/ab&;!-\n \"'p", max_size=60))
+def test_any_text_is_a_page(page: str) -> None:
+    text = text_of_page(page)
+    assert text == text.strip() and "<p>" not in text

@@ -104,30 +104,8 @@ def test_invalid_utf8_is_named_replaced_or_left_out(
     assert "left out 2 documents" in caplog.text
 
 
-SCRIPT = """
-import sys
-from groundup.text_files import read_document_batches
-from groundup.errors import DataError
-try:
-    for batch in read_document_batches(["-"], batch_bytes=int(sys.argv[1])):
-        for begin, end in batch.bounds.tolist():
-            print(bytes(batch.data[begin:end]))
-except DataError as error:
-    sys.exit(str(error))
-"""
-
-
-def run_script(
-    script: str, *arguments: object, text: bytes = b""
-) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    return subprocess.run(command, input=text, capture_output=True)
-
-
-def test_standard_input_is_read_as_plain_text() -> None:
-    done = run_script(SCRIPT, 10, text=PLAIN)
-    assert done.stderr == b""
-    assert done.stdout.decode().splitlines() == [str(text.encode()) for text in TEXTS]
+def run_script(script: str, argument: Path) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([sys.executable, "-c", script, str(argument)], capture_output=True)
 
 
 MEMORY_SCRIPT = """

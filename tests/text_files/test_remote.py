@@ -3,11 +3,14 @@
 import functools
 import gzip
 import http.server
+import io
 import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from groundup.data.prepare import prepare
@@ -24,6 +27,9 @@ def corpus() -> Iterator[str]:
     system.pipe("/corpus/a.txt", b"one<|endoftext|>two")
     system.pipe("/corpus/sub/b.jsonl.gz", gzip.compress(json.dumps({"text": "three"}).encode()))
     system.pipe("/corpus/picture.png", b"x")
+    table = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["four"]}), table)
+    system.pipe("/corpus/sub/c.parquet", table.getvalue())
     yield "memory://corpus"
     system.rm("/corpus", recursive=True)
 
@@ -36,18 +42,11 @@ def read(*inputs: str, **options: object) -> list[str]:
 
 
 def test_files_folders_and_globs_are_read(corpus: str, caplog: pytest.LogCaptureFixture) -> None:
-    assert read(corpus, batch_bytes=1) == ["one", "two", "three"]
+    assert read(corpus, batch_bytes=1) == ["one", "two", "three", "four"]
     assert "picture.png" in caplog.text
     assert read(f"{corpus}/a.txt") == ["one", "two"]
     assert read(f"{corpus}/**/*.gz", f"{corpus}/sub/b.jsonl.gz") == ["three"]
     assert "named twice" in caplog.text
-
-
-def test_parquet_is_read(tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    parquet.write_table(pyarrow.table({"text": ["x", "y"]}), tmp_path / "t.parquet")
-    assert read(f"file://{tmp_path}/t.parquet") == ["x", "y"]
 
 
 def test_an_address_that_does_not_exist_is_named(corpus: str) -> None:

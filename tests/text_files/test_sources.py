@@ -65,19 +65,14 @@ def test_a_glob_gives_its_matches_in_order(tree: Path) -> None:
     assert tree / "sub/c.parquet" in find(f"{tree}/s*")
 
 
-def test_a_file_named_like_a_glob_is_itself(tmp_path: Path) -> None:
-    path = tmp_path / "odd[1].txt"
-    path.write_text("x")
-    assert find(str(path)) == [path]
-
-
-def test_a_file_named_like_an_address_is_itself(
+def test_a_file_named_like_a_glob_or_an_address_is_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    path = Path("std::vector.csv")
-    path.write_text("text\nx\n")
-    assert find(path) == find(".") == [path]
+    for path in (Path("odd[1].txt"), Path("std::vector.csv")):
+        path.write_text("x")
+        assert find(path) == find(".") == [path]
+        path.unlink()
 
 
 def test_a_file_named_twice_is_read_once(tree: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -91,6 +86,7 @@ def test_a_file_named_twice_is_read_once(tree: Path, caplog: pytest.LogCaptureFi
     ("names", "noun"),
     [
         (["gone.txt"], r"gone\.txt does not exist"),
+        (["link.txt"], r"link\.txt cannot be read: No such file"),
         (["*.gone"], r"no file matches \*\.gone"),
         (["empty"], "empty has no text files"),
         ([""], "an input is an empty word"),
@@ -102,6 +98,7 @@ def test_inputs_that_give_nothing_are_named(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
+    Path("link.txt").symlink_to("gone.txt")
     with pytest.raises(DataError, match=noun):
         find_sources(names)
 
@@ -142,9 +139,11 @@ def test_what_is_no_regular_file_is_skipped_and_named(
         find(f"{tree}/p*.txt")
 
 
-def test_a_misspelt_setting_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="it must be one"):
-        Reading(errors="ignore")  # type: ignore[arg-type]
+@pytest.mark.parametrize("name", ["errors", "encoding"])
+@pytest.mark.parametrize("value", ["no-such-thing", "base64"])
+def test_a_misspelt_setting_is_an_error(name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is '{value}'"):
+        Reading(**{name: value})  # type: ignore[arg-type]
 
 
 def test_an_output_must_not_be_an_input(tree: Path) -> None:

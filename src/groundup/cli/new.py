@@ -73,7 +73,7 @@ class Arguments(ReadingFlags, MakeFlags):
     train for some minutes, evaluate, and generate."""
 
     files: Positional[tuple[str, ...]]
-    """Files, folders or globs: .txt, .md, source code, .jsonl, .csv, .parquet and more, also
+    """Files, folders or globs: .txt, .md, .html, source code, .jsonl, .csv, .parquet and more, also
     packed as .gz, .zst or .xz."""
 
     name: str | None = Field(None, pattern=NAME_PATTERN, max_length=200)

@@ -58,6 +58,9 @@ class ReadingFlags(Settings):
     field: str = "text"
     """The field of JSON lines, or the column of a CSV or Parquet file, that holds the text."""
 
+    encoding: str | None = None
+    """The encoding of files that are not UTF-8 (latin-1, utf-16, …), and of standard input."""
+
     errors: Literal["strict", "replace", "skip"] = "strict"
     """What to do with bytes that are not UTF-8: stop, put U+FFFD, or leave the document out. With
     skip, records without a text and files that cannot be read are left out too."""
@@ -73,8 +76,8 @@ class CorpusFlags(ReadingFlags):
 
     files: Positional[tuple[str, ...]]
     """Files, folders, globs, addresses such as hf://… or - for standard input: .txt, .md,
-    source code, .jsonl, .csv, .parquet and more, also packed as .gz, .zst or .xz. Of a folder other
-    files are left out and counted."""
+    .html, source code, .jsonl, .csv, .parquet and more, also packed as .gz, .zst or .xz. Of a
+    folder other files are left out and counted."""
 
     num_threads: Annotated[int, Field(ge=1, le=1_024)] | None = None
     """Threads; all cores if not given. The result is the same."""

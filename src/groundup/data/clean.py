@@ -113,7 +113,7 @@ def clean(
     out: the .jsonl file; None counts only.
     validation: files to look for in what is kept; `num_leaked` says how much of them is there.
     engine: reads and measures parts of the text elsewhere; what is written is the same.
-    reading: field and errors, see `text_files.Reading`.
+    reading: field, encoding and errors, see `text_files.Reading`.
     """
     started = time.perf_counter()
     settings = settings or CleanSettings()

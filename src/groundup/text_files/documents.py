@@ -9,9 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from groundup.errors import ConfigError, DataError
+from groundup.text_files.encodings import guess_encoding
 
 END_OF_TEXT = "<|endoftext|>"
 STDIN = "-"
+
+# So much of a text is looked at to guess its encoding.
+_SAMPLE_BYTES = 1 << 20
 
 Errors = Literal["strict", "replace", "skip"]
 Bounds = npt.NDArray[np.int64]
@@ -45,6 +49,8 @@ class Reading:
     """Texts that end a document of plain text."""
     field: str = "text"
     """The field of JSON lines, or the column of CSV and Parquet, that holds the text."""
+    encoding: str | None = None
+    """Of files that are not UTF-8, and of standard input; a byte order mark counts more."""
     errors: Errors = "strict"
     """What becomes of bytes that are not UTF-8: an error, U+FFFD, or the document is left out. With
     skip, records without a text and files that cannot be read are left out too."""
@@ -52,6 +58,13 @@ class Reading:
     def __post_init__(self) -> None:
         if self.errors not in get_args(Errors):
             raise ConfigError(f"errors is {self.errors!r}, but must be one of {get_args(Errors)}")
+        try:
+            "x".encode(self.encoding or "utf-8")
+        except LookupError:
+            raise ConfigError(
+                f"encoding is {self.encoding!r}; it must be one that Python knows, such as "
+                f"latin-1, cp1252, utf-16, shift_jis or koi8-r"
+            ) from None
 
     @property
     def marks(self) -> list[bytes]:
@@ -120,7 +133,8 @@ def check_utf8(piece: Piece, errors: Errors, source: Source, glue: bytes) -> Pie
     view = memoryview(piece.data)
     if errors == "strict":
         where = "a document" if piece.offset is None else f"byte {piece.offset + position}"
-        raise _not_utf8(f"{source}, {where}")
+        line = bytes(view[:position]).rfind(b"\n") + 1
+        raise _not_utf8(f"{source}, {where}", bytes(view[line : line + _SAMPLE_BYTES]))
     texts: list[bytes | memoryview] = []
     for begin, end in piece.bounds.tolist():
         text = view[begin:end]
@@ -142,13 +156,16 @@ def encode(text: str, errors: Errors, where: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError:
         if errors == "strict":
-            raise _not_utf8(where) from None
+            sample = text.encode(errors=_RAW)[:_SAMPLE_BYTES]
+            raise _not_utf8(where, sample) from None
         return text.encode(errors=_RAW)
 
 
-def _not_utf8(where: str) -> DataError:
+def _not_utf8(where: str, sample: bytes) -> DataError:
+    guessed = guess_encoding(sample)
+    found = f" but probably {guessed}" if guessed else ""
     return DataError(
-        f"{where}: not UTF-8; convert it (iconv -f latin1 -t utf-8, or whatever it is in), or use "
+        f"{where}: not UTF-8{found}; name its encoding (--encoding {guessed or 'latin-1'}), or use "
         f"--errors replace or --errors skip"
     )
 

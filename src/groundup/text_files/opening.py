@@ -80,9 +80,7 @@ def explained_errors(source: Source | str) -> Iterator[None]:
 
 def _open_raw(source: Source) -> IO[bytes]:
     if not source.is_remote:
-        # Plain text is read in large pieces anyway.
-        is_plain = source.format == "text" and not source.compression
-        return cast(IO[bytes], open(source.path, "rb", buffering=0 if is_plain else _CHUNK_BYTES))
+        return open(source.path, "rb", buffering=_CHUNK_BYTES)
     import fsspec
 
     system, path = fsspec.core.url_to_fs(source.path)

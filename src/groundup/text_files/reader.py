@@ -9,6 +9,7 @@ from typing import IO, Any
 import numpy as np
 
 from groundup.runtime import Progress, count_of
+from groundup.text_files.chunk_stream import stream_of
 from groundup.text_files.documents import (
     DocumentBatch,
     FindCut,
@@ -21,6 +22,8 @@ from groundup.text_files.documents import (
     pack,
     split_documents,
 )
+from groundup.text_files.encodings import as_utf8, marked_encoding
+from groundup.text_files.html import read_html
 from groundup.text_files.opening import check_unchanged, explained_errors, open_source
 from groundup.text_files.parquet import read_parquet
 from groundup.text_files.parts import open_span
@@ -37,6 +40,7 @@ _MOST_SOURCES = 4096
 _READERS: dict[str, Callable[[IO[bytes], Reading, str], Iterator[bytes]]] = {
     "json_lines": read_json_lines,
     "delimited": read_delimited,
+    "html": read_html,
     "parquet": read_parquet,
 }
 
@@ -54,8 +58,8 @@ def read(
     """Yield the documents of a part in order, in batches of about `batch_bytes`.
 
     In plain text a document is what stands between separators or file ends, byte for byte: only a
-    byte order mark is taken off. In JSON lines, tables and Parquet each record is one; empty ones
-    are left out. Small files share a batch.
+    byte order mark is taken off. In JSON lines, tables and Parquet each record is one, of HTML each
+    page; empty ones are left out. Small files share a batch.
 
     find_cut: cuts documents of more than `piece_bytes` into pieces; without it they stay whole.
     """
@@ -141,14 +145,11 @@ class _PartReader:
 
     def _read_source(self, source: Source) -> Iterator[Piece]:
         span = self.part.span
-        is_plain = source.format == "text" and not source.compression
-        if (
-            is_plain
-            and not source.is_remote
-            and not span
-            and 0 < (source.size or 0) <= _SMALL_BYTES
-        ):
-            yield _read_small(source, self.marks)
+        is_plain = source.format == "text" and not source.compression and not self.reading.encoding
+        is_local = is_plain and not source.is_remote and not span
+        is_small = is_local and 0 < (source.size or 0) <= _SMALL_BYTES
+        if is_small and (piece := _read_small(source, self.marks)):
+            yield piece
             return
         with open_source(source) as (stream, raw):
             is_seekable = raw.seekable() and not span
@@ -158,9 +159,15 @@ class _PartReader:
 
     def _read_stream(self, source: Source, stream: IO[bytes], raw: IO[bytes]) -> Iterator[Piece]:
         reading, span, begin = self.reading, self.part.span, 0
-        if span is not None:
+        marked = marked_encoding(stream.peek(4))  # type: ignore[attr-defined]
+        if marked and span and span[0]:
+            # The part that has the mark reads all of the file.
+            return
+        if span is not None and not marked:
             marks = self.marks if source.format == "text" else [b"\n"]
             stream, begin = open_span(raw, span, source.size or 0, marks)
+        if (encoding := marked or reading.encoding) and source.format != "parquet":
+            stream = stream_of(as_utf8(stream, encoding, reading.errors, str(source)))
         if source.format == "text":
             sizes = self.batch_bytes, self.find_cut, self.piece_bytes
             yield from read_text(stream, self.marks, *sizes, begin)
@@ -181,8 +188,8 @@ def _take_bytes(texts: Iterator[bytes], num_bytes: int) -> Iterator[bytes]:
             return
 
 
-def _read_small(source: Source, marks: Sequence[bytes]) -> Piece:
-    """A small file at once: the general way would take longer than its text."""
+def _read_small(source: Source, marks: Sequence[bytes]) -> Piece | None:
+    """A small file at once: the general way, left for marked ones, takes longer than its text."""
     with explained_errors(source):
         file = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -190,6 +197,8 @@ def _read_small(source: Source, marks: Sequence[bytes]) -> Piece:
             check_unchanged(source, file)
         finally:
             os.close(file)
+    if marked_encoding(data):
+        return None
     mark = 3 if data.startswith(b"\xef\xbb\xbf") else 0
     data = data[mark:] if mark else data
     bounds = np.array([[0, len(data)]])

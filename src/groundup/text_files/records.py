@@ -10,8 +10,8 @@ from groundup.errors import DataError
 from groundup.text_files.documents import Reading, Source, encode
 from groundup.text_files.opening import open_source
 
-# A record is held several times over while it is taken apart.
-_LONGEST_BYTES = 256 << 20
+LONGEST_RECORD_BYTES = 256 << 20
+"""A record is held several times over while it is taken apart."""
 _DELIMITERS = ",\t;|"
 # What is no UTF-8 is left out, if anything may be.
 _NO_TEXT = b"\xff"
@@ -31,8 +31,7 @@ def read_json_lines(stream: IO[bytes], reading: Reading, name: str) -> Iterator[
 def read_objects(source: Source) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the objects of JSON lines, UTF-8 all over, with their places in the source."""
     with open_source(source) as (stream, _):
-        lines: Any = io.BufferedReader(stream) if isinstance(stream, io.RawIOBase) else stream
-        for where, line in _lines(lines, str(source)):
+        for where, line in _lines(stream, str(source)):
             record = _parse(line, where)
             try:
                 json.dumps(record, ensure_ascii=False).encode()
@@ -69,10 +68,10 @@ def read_delimited(stream: IO[bytes], reading: Reading, name: str) -> Iterator[b
 
 
 def _lines(stream: IO[bytes], name: str) -> Iterator[tuple[str, bytes]]:
-    lines = iter(lambda: stream.readline(_LONGEST_BYTES + 1), b"")
+    lines = iter(lambda: stream.readline(LONGEST_RECORD_BYTES + 1), b"")
     for number, line in enumerate(lines, start=1):
-        if len(line) > _LONGEST_BYTES:
-            raise DataError(f"{name} line {number} is longer than {_LONGEST_BYTES:,} bytes")
+        if len(line) > LONGEST_RECORD_BYTES:
+            raise DataError(f"{name} line {number} is longer than {LONGEST_RECORD_BYTES:,} bytes")
         if not line.isspace():
             yield f"{name} line {number}", line
 
@@ -102,7 +101,7 @@ def _text_of(record: dict[str, Any], reading: Reading, where: str) -> bytes:
 
 def _next_row(rows: Any, where: str) -> list[str] | None:
     # The limit of 128 kB a value is one for the whole process.
-    limit = csv.field_size_limit(_LONGEST_BYTES)
+    limit = csv.field_size_limit(LONGEST_RECORD_BYTES)
     try:
         row: list[str] | None = next(rows, None)
         return row

@@ -26,6 +26,7 @@ _FORMATS: dict[str, str] = {
     **dict.fromkeys(_TEXT_SUFFIXES, "text"),
     **dict.fromkeys((".jsonl", ".ndjson", ".json-lines"), "json_lines"),
     **dict.fromkeys((".csv", ".tsv"), "delimited"),
+    **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
     ".parquet": "parquet",
 }
 _COMPRESSIONS: dict[str, Literal["gzip", "zstd", "xz"]] = {
@@ -56,8 +57,8 @@ def find_sources(inputs: Sequence[str | os.PathLike[str]]) -> list[Source]:
         if not matches:
             _warn(skipped)
             raise DataError(
-                f"{text} has no text files (.txt, .md, .jsonl, .csv, .parquet, source code "
-                f"and more, also with .gz, .zst or .xz); name other files one by one"
+                f"{text} has no text files (.txt, .md, .html, .jsonl, .csv, .parquet, source "
+                f"code and more, also with .gz, .zst or .xz); name other files one by one"
             )
     _warn(skipped)
     if not found:

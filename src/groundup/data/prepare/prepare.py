@@ -107,7 +107,7 @@ def prepare(
     separator: the special token between documents of plain text, which ends each one in the shards.
     num_threads, batch_bytes: how much is encoded at once; the shards do not depend on it.
     engine: reads and encodes parts of `part_bytes` elsewhere; the shards are the same.
-    reading: field and errors, see `text_files.Reading`.
+    reading: field, encoding and errors, see `text_files.Reading`.
     """
     started = time.perf_counter()
     if separator not in tokenizer.special_tokens:
@@ -129,6 +129,7 @@ def prepare(
             "errors": how.errors,
             "separators": [separator],
             "field": how.field,
+            **({"encoding": how.encoding} if how.encoding else {}),
         },
     }
     sources = find_sources(inputs)

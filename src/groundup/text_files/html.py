@@ -1,0 +1,84 @@
+"""Pages of HTML: the text that a reader sees, blocks in lines of their own; one document a page."""
+
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from typing import IO
+
+from groundup.errors import DataError
+from groundup.text_files.documents import Reading, encode
+from groundup.text_files.records import LONGEST_RECORD_BYTES
+
+_HIDDEN = frozenset("script style template noscript svg".split())
+# Behind these stands an empty line; behind the others a line ends.
+_PARAGRAPHS = frozenset(
+    "p h1 h2 h3 h4 h5 h6 ul ol dl pre table blockquote figure section article".split()
+)
+_BLOCKS = _PARAGRAPHS | frozenset(
+    "address aside body br caption dd details dialog div dt fieldset figcaption footer form head "
+    "header hr html li main nav option select summary tbody textarea tfoot thead title tr".split()
+)
+
+
+def read_html(stream: IO[bytes], reading: Reading, name: str) -> Iterator[bytes]:
+    """Yield the text of a page as one document."""
+    page = stream.read(LONGEST_RECORD_BYTES + 1)
+    if len(page) > LONGEST_RECORD_BYTES:
+        raise DataError(f"{name} is a page of more than {LONGEST_RECORD_BYTES:,} bytes")
+    text = page.decode("utf-8-sig", "surrogateescape")
+    yield encode(text_of_page(text), reading.errors, name)
+
+
+def text_of_page(page: str) -> str:
+    """The text of a page of HTML, sound or not, without tags, scripts and styles."""
+    parser = _TextParser()
+    parser.feed(page)
+    parser.close()
+    return "".join(parser.parts).strip()
+
+
+class _TextParser(HTMLParser):
+    """Collects text; white space is one space, save in preformatted text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[str] = []
+        self._hidden = self._pre = 0
+        self._line_ends = 0
+        """To write before the next text."""
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag == "body":
+            # Whatever was left open in the head.
+            self._hidden = 0
+        self._break(tag)
+        self._hidden += tag in _HIDDEN
+        self._pre += tag == "pre"
+        if tag in ("td", "th") and not self._hidden and not self._line_ends:
+            self._add("\t")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._hidden = max(0, self._hidden - (tag in _HIDDEN))
+        self._pre = max(0, self._pre - (tag == "pre"))
+        self._break(tag)
+
+    def handle_data(self, data: str) -> None:
+        if self._hidden:
+            return
+        if not self._pre:
+            data = re.sub(r"[ \t\r\n\f]+", " ", data)
+            if self._line_ends or self.parts[-1:] == [] or self.parts[-1][-1] in " \n\t":
+                data = data.removeprefix(" ")
+        if data:
+            self._add(data)
+
+    def _add(self, text: str) -> None:
+        if self._line_ends and self.parts:
+            line = self.parts.pop().rstrip(" \t\n")
+            self.parts.append(line + "\n" * self._line_ends)
+        self._line_ends = 0
+        self.parts.append(text)
+
+    def _break(self, tag: str) -> None:
+        if tag in _BLOCKS and not self._hidden:
+            self._line_ends = max(self._line_ends, 2 if tag in _PARAGRAPHS else 1)

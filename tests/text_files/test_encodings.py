@@ -1,0 +1,119 @@
+"""Files that are not UTF-8: a mark or a flag says what they are, or else the error does."""
+
+import gzip
+import io
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groundup.errors import DataError
+from groundup.text_files import Reading, cut_into_parts, find_sources, read_document_batches
+from groundup.text_files import read as read_part
+from groundup.text_files.encodings import guess_encoding
+
+TEXT = "Über den Wäldern, café\n" * 40
+
+
+def read(*paths: Path, **options: Any) -> str:
+    batches = read_document_batches(paths, **options)
+    return "".join(
+        str(memoryview(one.data)[a:b], "utf-8") for one in batches for a, b in one.bounds
+    )
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-16-be", "latin-1", "iso2022_jp"])
+@pytest.mark.parametrize("batch_bytes", [7, 1 << 20])
+def test_files_of_several_encodings_lie_in_one_folder(
+    tmp_path: Path, encoding: str, batch_bytes: int
+) -> None:
+    text = "東京\n" if encoding == "iso2022_jp" else TEXT
+    (tmp_path / "a.txt").write_bytes(text.encode(encoding))
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(text.encode(encoding)))
+    (tmp_path / "c.txt").write_text(TEXT, encoding="utf-8-sig")
+    (tmp_path / "d.txt").write_bytes(TEXT.encode("utf-16"))
+    (tmp_path / "e.html").write_bytes(f"<p>{text}".encode(encoding))
+    expected = text * 2 + TEXT * 2 + " ".join(text.split())
+    assert read(tmp_path, encoding=encoding, batch_bytes=batch_bytes) == expected
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
+@pytest.mark.parametrize("repeats", [1, 5000])
+def test_a_mark_needs_no_flag(tmp_path: Path, encoding: str, repeats: int) -> None:
+    (tmp_path / "a.txt").write_bytes((TEXT * repeats).encode(encoding))
+    (tmp_path / "b.csv").write_bytes("text\nné\n".encode(encoding))
+    assert read(tmp_path) == TEXT * repeats + "né"
+    parts = cut_into_parts(find_sources([tmp_path / "a.txt"]), 500, Reading())
+    batches = [batch for part in parts for batch in read_part(part, Reading())]
+    assert b"".join(bytes(batch.data) for batch in batches).decode() == TEXT * repeats
+
+
+@pytest.mark.parametrize(
+    ("data", "encoding", "text"),
+    [
+        # Looks like UTF-8.
+        ("plain letters".encode("utf-16-le"), "utf-16-le", "plain letters"),
+        # The beginning of a character that does not come.
+        ("abÃ".encode("latin-1"), "latin-1", "abÃ"),
+        ("né\0".encode(), "latin-1", "né\0"),
+    ],
+)
+def test_the_flag_is_for_what_is_not_utf8(
+    tmp_path: Path, data: bytes, encoding: str, text: str
+) -> None:
+    (tmp_path / "old.txt").write_bytes(data)
+    assert read(tmp_path, encoding=encoding) == text
+
+
+def test_bytes_of_neither_encoding_stop_or_are_replaced_or_left_out(tmp_path: Path) -> None:
+    (tmp_path / "bad.txt").write_bytes(b"one<|endoftext|>\x81\xff<|endoftext|>two")
+    with pytest.raises(DataError, match=r"bad\.txt is neither UTF-8 nor cp1252"):
+        read(tmp_path, encoding="cp1252")
+    assert read(tmp_path, encoding="cp1252", errors="replace") == "one\ufffdÿtwo"
+    assert read(tmp_path, encoding="cp1252", errors="skip") == "onetwo"
+
+
+def test_standard_input_is_plain_text_in_the_named_encoding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for data, options in ("a<|endoftext|>é".encode(), {}), (b"a\xe9", {"encoding": "latin-1"}):
+        stream = io.BufferedReader(io.BytesIO(data))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(stream))
+        assert read(Path("-"), **options) == "aé"
+
+
+RUSSIAN = "Вечером мальчик вышел во двор и увидел, что идёт снег."
+JAPANESE = "夜になると、子どもは庭に出て、雪が降っているのを見ました。"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("cp1252", "L’été dernier, nous avons marché jusqu’à la forêt où mon frère habitait déjà."),
+        ("cp1250", "Když přišel večer, měsíc osvětlil střechy a děti šly pěšky domů."),
+        *((name, RUSSIAN) for name in ("cp1251", "koi8-r", "cp866")),
+        ("cp1253", "Το βράδυ το παιδί βγήκε στην αυλή και είδε ότι χιόνιζε."),
+        ("cp1255", "בערב יצא הילד אל החצר וראה שיורד שלג."),
+        ("cp1256", "في المساء خرج الطفل إلى الفناء ورأى أن الثلج يتساقط."),
+        *((name, JAPANESE) for name in ("shift_jis", "euc_jp")),
+        ("euc_kr", "저녁이 되자 아이는 마당으로 나가서 눈이 내리는 것을 보았다."),
+        ("gb18030", "到了晚上，孩子走到院子里，看见天上下着大雪，他说这是他来这里以后最好的一天。"),
+        ("big5", "到了晚上，孩子走到院子裡，看見天上下著大雪，他說這是他來這裡以後最好的一天。"),
+    ],
+)
+def test_the_error_names_the_encoding_that_a_language_gives_away(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    path = tmp_path / "old.txt"
+    path.write_bytes(b"A first line.\n" + text.encode(name))
+    with pytest.raises(DataError, match=rf"old\.txt, byte \d+: .*--encoding {name}\)"):
+        read(path)
+    line = f'1999: the report says "{text}" and nothing else.\n'
+    assert guess_encoding((line * 3).encode(name)[:-40]) == name
+
+
+def test_noise_is_no_language() -> None:
+    assert all(guess_encoding(random.Random(seed).randbytes(400)) is None for seed in range(20))
+    assert guess_encoding(b"one bad byte \xff here") is None
