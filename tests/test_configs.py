@@ -20,15 +20,13 @@ def test_every_settings_file_is_of_a_known_kind() -> None:
 
 
 @pytest.mark.parametrize("path", TRAIN_CONFIGS, ids=lambda path: path.stem)
-def test_settings_files_load_and_survive_a_round_trip(path: Path, tmp_path: Path) -> None:
+def test_settings_files_load_survive_a_round_trip_and_name_their_run(
+    path: Path, tmp_path: Path
+) -> None:
     config = load_settings(RunConfig, path)
     save_yaml(tmp_path / "config.yaml", config)
     assert load_settings(RunConfig, tmp_path / "config.yaml") == config
-
-
-@pytest.mark.parametrize("path", TRAIN_CONFIGS, ids=lambda path: path.stem)
-def test_runs_are_named_after_their_file(path: Path) -> None:
-    assert load_settings(RunConfig, path).name == path.stem
+    assert config.name == path.stem
 
 
 def test_the_quickstart_settings_are_those_of_its_preset() -> None:

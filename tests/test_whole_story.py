@@ -1,5 +1,5 @@
 """The whole story through the command line: text, vocabulary, shards, a run that is killed and
-goes on to the same bits, its figures, and text again: generated, served and written elsewhere."""
+goes on to the same bits, its figures, and text again."""
 
 import json
 import shlex
@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-from urllib.request import Request, urlopen
 
 import pytest
 import yaml
@@ -47,10 +46,6 @@ def in_a_folder(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
 
 
-def command_line(*words: str) -> list[str]:
-    return [sys.executable, "-m", "groundup", *words]
-
-
 def groundup(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     capsys.readouterr()
     assert main(words) == 0
@@ -60,7 +55,7 @@ def groundup(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def kill_after_first_checkpoint(hold: Any, *words: str) -> None:
     """Start a training and end it for good as soon as it has something to go on from."""
     held = hold("groundup.checkpoint:CheckpointFolder.save")
-    process = subprocess.Popen(command_line(*words), stderr=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-m", "groundup", *words], stderr=subprocess.PIPE)
     held.wait(process)
     process.kill()
     process.communicate()
@@ -97,36 +92,3 @@ def test_text_becomes_a_model_that_writes_text(
     flags = f"--max-tokens 20 --temperature 0.8 --seed 1 --device cpu --prompt '{PROMPT}'"
     for run in ("parted", "whole"):
         assert groundup(capsys, "generate", run, *shlex.split(flags)) == f"{PROMPT}{text}\n"
-    assert served_text(max_tokens=20, temperature=0.8, seed=1) == text
-
-    groundup(capsys, "export", "parted", "--to", "huggingface", "elsewhere")
-    assert greedy_text_of_transformers("elsewhere", max_tokens=20) == language_model.generate(
-        PROMPT, max_tokens=20, temperature=0
-    )
-
-
-def served_text(**request: float) -> str:
-    """What the run writes when it is asked over a port, by a server that then ends."""
-    words = command_line("serve", "parted", "--port", "0", "--device", "cpu")
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            url = server.stdout.readline().split()[-1]
-            body = json.dumps({"prompt": PROMPT, **request}).encode()
-            headers = {"Content-Type": "application/json"}
-            with urlopen(Request(f"{url}/v1/completions", body, headers), timeout=120) as answer:
-                text = json.load(answer)["choices"][0]["text"]
-        finally:
-            server.terminate()
-    assert isinstance(text, str)
-    return text
-
-
-def greedy_text_of_transformers(folder: str, max_tokens: int) -> str:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model: Any = AutoModelForCausalLM.from_pretrained(folder)
-    ids = tokenizer(PROMPT, return_tensors="pt").input_ids
-    written = model.generate(ids, max_new_tokens=max_tokens, do_sample=False)
-    return str(tokenizer.decode(written[0, ids.shape[1] :], skip_special_tokens=True))

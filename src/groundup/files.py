@@ -214,13 +214,14 @@ def hash_bytes(data: bytes | bytearray | memoryview) -> str:
 
 
 @contextlib.contextmanager
-def locked(path: PathLike, *, wait: bool = False) -> Iterator[bool]:
-    """Hold the lock of an existing file or folder within the block; False if another process has it
-    (with `wait`, wait for it)."""
+def locked(path: PathLike, *, wait: bool = False, shared: bool = False) -> Iterator[bool]:
+    """Hold the lock of an existing file or folder within the block, alone or with others that
+    share it; False if another process has it (with `wait`, wait for it)."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+            fcntl.flock(file, kind | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             yield False
         else:

@@ -163,13 +163,13 @@ def test_many_gpus_are_planned_beside_one(shell: Any, tmp_path: Path) -> None:
     sent = ddp["sent_inside_bytes"] + ddp["sent_across_bytes"]
     assert sent == pytest.approx(2 * 63 / 64 * 4 * found["parameters"]["total"], abs=2)
     file = tmp_path / "run.yaml"
-    file.write_text(yaml.safe_dump(SETTINGS | {"distributed": {"reduce_dtype": "bfloat16"}}))
+    file.write_text(yaml.safe_dump(SETTINGS))
     flags = ["--config", str(file), "--device", "H200", "--gpus", "4", "--gpus-per-machine", "2"]
     many = shell.json("plan", *flags)["distributed"]
     assert many["num_machines"] == 2 and many["strategies"]["ddp"]["micro_batch"] == 6
     total = sum(many["strategies"]["ddp"][f"sent_{where}_bytes"] for where in ("inside", "across"))
     config = ModelConfig(context_length=128, d_model=64, num_layers=2, num_heads=4)
-    assert total == 2 * 3 / 4 * 2 * sum(count_parameters(config).values())
+    assert total == 2 * 3 / 4 * 4 * sum(count_parameters(config).values())
 
 
 def test_the_tables_show_the_numbers_of_the_json(shell: Any) -> None:

@@ -173,7 +173,7 @@ def test_a_run_with_minutes_follows_the_clock_and_resumes_with_the_same_command(
     with monkeypatch.context() as context:
         context.setattr(progress, "progress_bar", bar)
         assert main(["train", *words]) == 130
-    assert "with --resume" in capsys.readouterr().err
+    assert "--resume" in capsys.readouterr().err
     begun = load_settings(RunConfig, "runs/timed/config.yaml")
     assert begun.num_steps is None and begun.evaluation.every_steps == 500
     # What the file counts in steps is a fraction of the time.
@@ -294,7 +294,7 @@ def test_a_signal_saves_the_run_and_the_resume_is_exact(
     held.release()
     _, errors = process.communicate()
     assert process.returncode == 128 + signal.SIGTERM, errors
-    assert "with --resume" in errors
+    assert "--resume" in errors
     assert main([*words, "--resume"]) == 0
     assert compare_runs(whole_run, "runs/parted").differences == []
 

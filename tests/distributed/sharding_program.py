@@ -30,7 +30,6 @@ CASES: dict[str, dict[str, Any]] = {
     "sgd": {"name": "sgd", "learning_rate": 0.1},
     # Only these have the native kernels.
     "float32": {"dtype": torch.float32, "recompute": True},
-    "bfloat16": {"reduce_dtype": torch.bfloat16},
 }
 STRATEGIES = {"compiled": ("fsdp",), "muon": ("ddp", "fsdp", "hsdp")}
 graphs: list[Any] = []
@@ -50,8 +49,8 @@ def orthogonalize_and_count(matrices: torch.Tensor) -> torch.Tensor:
 def train(world: World, strategy: str, **options: Any) -> Any:
     graphs.clear()
     orthogonalized.clear()
-    clip_norm, recompute, compiled, reduce_dtype = (
-        options.pop(name, None) for name in ("clip_norm", "recompute", "compile", "reduce_dtype")
+    clip_norm, recompute, compiled = (
+        options.pop(name, None) for name in ("clip_norm", "recompute", "compile")
     )
     settings = {
         name: options.pop(name)
@@ -69,14 +68,12 @@ def train(world: World, strategy: str, **options: Any) -> Any:
     learning: torch.nn.Module = model
     reduction: Any = Accumulated()
     if strategy == "ddp":
-        reduction = FastReduction(world, reduce_dtype)
+        reduction = FastReduction(world)
     elif strategy == "hsdp":
-        reduction = shard(
-            model, dataclasses.replace(world, local_size=1), "hsdp", CPU, reduce_dtype
-        )
+        reduction = shard(model, dataclasses.replace(world, local_size=1), "hsdp", CPU)
         learning = reduction.parameters
     elif strategy == "fsdp":
-        reduction = shard(model, world, "fsdp", CPU, reduce_dtype)
+        reduction = shard(model, world, "fsdp", CPU)
         learning = reduction.parameters
     optimizer = build_optimizer(learning, OptimizerConfig(**options), num_steps=5)
     if isinstance(optimizer, Muon) and strategy == "ddp":

@@ -197,7 +197,7 @@ def test_a_task_that_always_kills_its_worker_is_given_up(
 ) -> None:
     monkeypatch.setattr(corpus, "_RETRIES", 1)
     frail = RayEngine()
-    with pytest.raises(DataError, match=r"was lost 2 times \(.*run the command again"):
+    with pytest.raises(DataError, match="was lost 2 times"):
         for items in frail(Dying(None), range(5)):
             list(items)
 

@@ -93,10 +93,7 @@ def test_torchruns_variables_say_who_a_rank_is() -> None:
 
 
 def test_ranks_hear_each_other(measured: dict[str, Any]) -> None:
-    different = (
-        "rank 2 has another data than rank 0: 1 instead of 0. All ranks need the same code, "
-        "settings and files"
-    )
+    different = "rank 2 has another data than rank 0"
     told = [["from 0", "from 1", "from 2"], "I am 0", 20, [different]]
     assert measured["told"] == [told] * 3
 

@@ -45,11 +45,6 @@ def test_blocks_are_compiled_inside_recomputation_and_sharding(measured: dict[st
         assert result["weights"] < ROUNDING
 
 
-def test_gradients_in_bfloat16_are_rounded_and_no_more(measured: dict[str, Any]) -> None:
-    for result in measured["bfloat16"].values():
-        assert ROUNDING_OF_LOSS < result["records"] < 1e-2
-
-
 def test_the_native_kernels_work_on_sharded_weights(measured: dict[str, Any]) -> None:
     for result in measured["float32"].values():
         assert result["records"] < 1e-5

@@ -136,6 +136,21 @@ def test_every_setting_has_a_rule() -> None:
     assert RULES.keys() == ModelConfig.model_fields.keys()
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("norm", "none"),
+        ("positions", "none"),
+        ("feed_forward", "relu2"),
+        ("head_gates", True),
+        ("extra_values", "projection"),
+    ],
+)
+def test_what_llama_cannot_compute_is_not_exported(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=name):
+        check_exportable(ModelConfig().model_copy(update={name: value}))
+
+
 def test_a_setting_without_a_rule_passes_at_its_default_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -120,7 +120,7 @@ def test_a_tokenizer_that_adds_a_beginning_is_named(
     change_json(folder / "tokenizer.json", post_processor=processor)
     with caplog.at_level(logging.WARNING, "groundup"):
         take(folder)
-    assert "puts <|endoftext|> before every text" in caplog.text
+    assert "<|endoftext|>" in caplog.text
 
 
 def test_texts_end_where_the_checkpoint_says(

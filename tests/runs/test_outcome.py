@@ -10,7 +10,7 @@ from groundup.checkpoint import CheckpointFolder
 from groundup.errors import ConfigError
 from groundup.runs import RunFolder
 from groundup.runs.folder import list_checkpoints
-from groundup.runs.outcome import Outcome, Standing, judge, parse_outcome
+from groundup.runs.outcome import Outcome
 
 STOPPED = Outcome("stopped", 4, "SIGINT", {"wall_seconds": 1.5, "tokens": 256})
 
@@ -26,8 +26,10 @@ def test_an_outcome_is_read_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"state": "lost"}', '{"state": "failed", "cost": {"tokens": "x"}}']
 )
-def test_what_is_no_outcome_is_none(text: str) -> None:
-    assert parse_outcome(text.encode()) is None
+def test_what_is_no_outcome_is_none(tmp_path: Path, text: str) -> None:
+    folder = RunFolder(tmp_path)
+    folder.outcome_file.write_text(text)
+    assert folder.read_outcome() is None
 
 
 def test_an_error_is_the_outcome_of_a_run_and_a_refusal_is_none(tmp_path: Path) -> None:
@@ -59,9 +61,9 @@ def test_a_run_stands_as_its_outcome_says_unless_a_process_holds_it(
 ) -> None:
     folder = RunFolder(tmp_path)
     Outcome(state, 4, "why").write(folder.outcome_file)
-    assert judge(folder, 4, 10) == Standing(state, "why")
+    assert folder.judge(4, 10) == (state, "why")
     with folder.claim(resume=False):
-        assert judge(folder, 10, 10) == Standing("running")
+        assert folder.judge(10, 10) == ("running", None)
 
 
 def test_a_run_without_an_outcome_is_finished_or_was_killed(
@@ -70,9 +72,9 @@ def test_a_run_without_an_outcome_is_finished_or_was_killed(
     folder = RunFolder(tmp_path)
     for is_held, state in ((False, "killed"), (None, "unknown")):
         monkeypatch.setattr(RunFolder, "is_claimed", lambda _, held=is_held: held)
-        assert judge(folder, 10, 10).state == "finished"
+        assert folder.judge(10, 10)[0] == "finished"
         for step, num_steps in ((9, 10), (None, 10), (9, None)):
-            assert judge(folder, step, num_steps).state == state
+            assert folder.judge(step, num_steps)[0] == state
 
 
 def test_the_checkpoints_of_a_run_are_listed_as_they_were_saved(tmp_path: Path) -> None:

@@ -238,7 +238,7 @@ def parse_settings(case: Case, path: Path) -> None:
 
 def parse_metrics(case: Case, path: Path) -> None:
     as_json(lines_after(MetricsReader(path), 0, None, 100))
-    as_json(read_newest(path).values)
+    as_json(read_newest(path).samples)
     read_metrics(path)
     cut_metrics(path, 2)
     list(read_json_lines(path))

@@ -116,7 +116,7 @@ def test_an_existing_run_is_not_begun_again_nor_a_missing_one_resumed(
         train(config, resume=True)
     train(config, resume=True)
     folder.config_file.unlink()
-    with pytest.raises(ConfigError, match=r"has metrics\.jsonl but no config\.yaml"):
+    with pytest.raises(ConfigError, match="already holds a run"):
         train(config)
     assert (logger.level, logger.handlers) == before
 

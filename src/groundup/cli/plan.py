@@ -135,13 +135,11 @@ def run(arguments: Arguments) -> None:
     if probe is not None:
         results["probe"] = probe.to_json()
     if arguments.gpus is not None:
-        is_half = config is not None and config.distributed.reduce_dtype == "bfloat16"
         results["distributed"] = plan_distributed(
             plan,
             num_gpus=arguments.gpus,
             gpus_per_machine=arguments.gpus_per_machine,
             micro_batch=arguments.micro_batch_size,
-            reduce_bytes=2 if is_half else 4,
         )
     if arguments.json_:
         print(json.dumps(results, ensure_ascii=False, indent=2))

@@ -21,7 +21,6 @@ from groundup.errors import ConfigError, DataError, GroundupError, MissingExtraE
 _RETRIES = 10
 # Enough that no core waits for the one that is furthest behind.
 _PARTS_PER_CORE = 2
-_CONNECT_SECONDS = 10.0
 
 _log = logging.getLogger(__name__)
 
@@ -44,16 +43,14 @@ class RayEngine:
         ray.cloudpickle.register_pickle_by_value(ray_task)
         if ray.is_initialized():
             return ray
-        if self._address:
+        if self._address not in (None, "auto", "local"):
             _check_address(self._address)
         where = f"at {self._address}" if self._address else "on this machine"
         try:
             ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
         except Exception as error:
-            raise ConfigError(
-                f"cannot use the Ray cluster {where}: {_reason(error)}; start one with `ray start "
-                f"--head`, and run this command on a machine of it"
-            ) from error
+            text = f"cannot use the Ray cluster {where}: {_reason(error)}"
+            raise ConfigError(text) from error
         self._is_ours = True
         _log.info("Ray cluster %s: %d cores", where, _num_cores(ray))
         return ray
@@ -95,10 +92,8 @@ class RayEngine:
                 raise ConfigError(str(cause)) from None
             raise cause from (None if isinstance(cause, GroundupError) else error)
         except errors.RayError as error:
-            raise DataError(
-                f"part of the work was lost {_RETRIES + 1} times ({_reason(error)}); look at the "
-                f"memory of the machines, and run the command again"
-            ) from None
+            text = f"part of the work was lost {_RETRIES + 1} times: {_reason(error)}"
+            raise DataError(text) from None
 
 
 def _num_cores(ray: Any) -> int:
@@ -124,13 +119,9 @@ def _import_ray() -> Any:
 
 def _check_address(address: str) -> None:
     """Whether anything listens there; Ray itself would ask for a minute, in many lines."""
-    if address in ("auto", "local"):
-        return
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()
+        socket.create_connection((host, int(port)), timeout=10.0).close()
     except (OSError, OverflowError, ValueError) as error:
-        raise ConfigError(
-            f"no Ray cluster answers at {address!r} ({error}); check --ray-address or RAY_ADDRESS, "
-            f"which are host:port, or start one there with `ray start --head`"
-        ) from None
+        text = f"no Ray cluster answers at {address!r}, which must be host:port: {error}"
+        raise ConfigError(text) from None

@@ -14,13 +14,13 @@ from groundup.distributed.process_group import World, lost_ranks_named
 from groundup.optim.muon import WholeMatrices
 from groundup.optim.orthogonalization import orthogonalize
 
-Orthogonalize = Callable[[Tensor], Tensor]
-
 
 class CopiedMatrices(WholeMatrices):
     """Every rank has all matrices."""
 
-    def __init__(self, world: World, orthogonalize: Orthogonalize = orthogonalize) -> None:
+    def __init__(
+        self, world: World, orthogonalize: Callable[[Tensor], Tensor] = orthogonalize
+    ) -> None:
         """orthogonalize: of a stack; `orthogonalize_each` gives the same bits for any world."""
         self._world = world
         self._orthogonalize = orthogonalize

@@ -84,12 +84,8 @@ class World:
         """Raise ConfigError, on every rank, if one of the facts is not the same everywhere."""
         first, *others = self.gather(dict(facts))
         for rank, other in enumerate(others, 1):
-            for name, value in first.items():
-                if other.get(name) != value:
-                    raise ConfigError(
-                        f"rank {rank} has another {name} than rank 0: {other.get(name)} instead of "
-                        f"{value}. All ranks need the same code, settings and files"
-                    )
+            if different := [name for name, value in first.items() if other.get(name) != value]:
+                raise ConfigError(f"rank {rank} has another {' and '.join(different)} than rank 0")
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -117,10 +113,7 @@ def find_world(environment: Mapping[str, str] = os.environ) -> World:
     if "RANK" not in environment and "WORLD_SIZE" not in environment:
         return ALONE
     if missing := [name for name in _NAMES if name not in environment]:
-        raise ConfigError(
-            f"{missing[0]} is not set although others of torchrun's variables are: start several "
-            f"processes with torchrun, or unset RANK and WORLD_SIZE"
-        )
+        raise ConfigError(f"{missing[0]} is not set, which torchrun sets: start ranks with it")
     rank, size, local_rank, local_size = (int(environment[name]) for name in _NAMES[:4])
     return World(rank, size, local_rank, local_size)
 
@@ -151,9 +144,8 @@ def open_world(world: World, device: str, timeout_minutes: float) -> Iterator[Wo
     except (RuntimeError, ValueError) as error:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise GroundupError(
-            f"rank {world.rank} on {socket.gethostname()} cannot meet the others at {address}: "
-            f"{_first_line(error)}. If that port is in use choose another with --master-port; "
-            f"between machines it must be open"
+            f"rank {world.rank} on {socket.gethostname()} cannot meet the others at {address}, "
+            f"whose port must be open and free: {_first_line(error)}"
         ) from error
     try:
         on_host = distributed.new_group(backend="gloo", timeout=timeout) if on_gpus else None
@@ -174,9 +166,8 @@ def lost_ranks_named() -> Iterator[None]:
         if not isinstance(error, distributed.DistError) and "gloo/" not in str(error):
             raise
         raise LostRankError(
-            f"a rank is gone, or did not answer in time ({_first_line(error)}). Look at its log "
-            f"beside log.txt; a run that has checkpoints continues with --resume, and torchrun "
-            f"--max-restarts does so by itself"
+            f"a rank is gone, or did not answer in time ({_first_line(error)}): see its log beside "
+            f"log.txt, and continue with --resume, or by itself with torchrun --max-restarts"
         ) from error
 
 

@@ -16,10 +16,8 @@ _functions: dict[str, Any] = {}
 
 
 def run_task(version: str, folder: str, function: list[Any], task: bytes) -> Iterator[Any]:
-    """Yield ("result", value) for all that a function yields, and ("log", …) for what it logs.
-
-    function: a reference to it, pickled; task: its argument, pickled.
-    """
+    """Yield ("result", value) for all that a pickled function, behind a reference, yields for a
+    pickled task, and ("log", …) for what it logs."""
     import ray
 
     enter(version, folder)

@@ -67,10 +67,8 @@ class FastReduction(Reduction):
     all of it has been computed. A parameter without a gradient gets 0.
     """
 
-    def __init__(self, world: World, reduce_dtype: torch.dtype | None = None) -> None:
-        """reduce_dtype: what gradients are sent in; their own type by default."""
+    def __init__(self, world: World) -> None:
         self.world = world
-        self._reduce_dtype = reduce_dtype
 
     def sum_gradients(
         self, parameters: Sequence[Tensor], num_micro_batches: int, backward: Backward
@@ -80,7 +78,7 @@ class FastReduction(Reduction):
         with lost_ranks_named():
             for index in range(num_micro_batches - 1):
                 total += backward(index)
-            departure = _Departure(learning, self._reduce_dtype)
+            departure = _Departure(learning)
             try:
                 total += backward(num_micro_batches - 1)
             finally:
@@ -93,8 +91,7 @@ class FastReduction(Reduction):
 class _Departure:
     """The buckets of one step. They leave in one order, which is that of all ranks."""
 
-    def __init__(self, learning: Sequence[Tensor], reduce_dtype: torch.dtype | None) -> None:
-        self._dtype = reduce_dtype
+    def __init__(self, learning: Sequence[Tensor]) -> None:
         # From the last parameter to the first, as backward comes by.
         self._buckets = list(_in_pieces(reversed(learning), _BUCKET_BYTES))
         bucket_of = {id(one): i for i, bucket in enumerate(self._buckets) for one in bucket}
@@ -129,7 +126,6 @@ class _Departure:
         for parameter in bucket:
             parameter.grad = _gradient(parameter)
         flat = torch.cat([_gradient(one).reshape(-1) for one in bucket])
-        flat = flat.to(self._dtype or flat.dtype)
         self._sent.append((flat, distributed.all_reduce(flat, async_op=True)))
 
 

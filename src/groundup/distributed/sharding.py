@@ -11,19 +11,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import (
-    FSDPModule,
-    MixedPrecisionPolicy,
-    fully_shard,
-    register_fsdp_forward_method,
-)
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 from groundup.distributed.muon import ShardedMatrices
 from groundup.distributed.process_group import World, lost_ranks_named
 from groundup.distributed.reduction import Backward
-from groundup.errors import ConfigError
 from groundup.model import TransformerLM
 from groundup.optim.base import Optimizer
 from groundup.optim.clipping import gradient_norm
@@ -48,18 +42,19 @@ def shard(
     world: World,
     strategy: Literal["fsdp", "hsdp"],
     device: torch.device,
-    reduce_dtype: torch.dtype | None = None,
 ) -> "ShardedReduction":
     """Leave each rank its rows of every parameter, and give what sums the gradients.
 
     The model is the same on every rank, compiled before, and changed in place. fsdp cuts over all
-    ranks, hsdp over those of a machine, with a copy on each machine. reduce_dtype is what gradients
-    are sent in; their own type by default.
+    ranks, hsdp over those of a machine, with a copy on each machine.
     """
-    mesh = _mesh(world, strategy, device.type)
-    policy = MixedPrecisionPolicy(reduce_dtype=reduce_dtype)
+    if strategy == "fsdp":
+        mesh = init_device_mesh(device.type, (world.size,), mesh_dim_names=("shard",))
+    else:
+        shape = world.size // world.local_size, world.local_size
+        mesh = init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "shard"))
     for module in (*model.blocks, model):
-        fully_shard(module, mesh=mesh, mp_policy=policy)
+        fully_shard(module, mesh=mesh)
         assert isinstance(module, FSDPModule)
         module.set_force_sum_reduction_for_comms(True)
         module.set_gradient_divide_factor(1.0)
@@ -190,15 +185,3 @@ def _like(whole: DTensor, rows: Any) -> Any:
 def _is_cut_alike(value: Tensor, rows: Tensor) -> bool:
     """Whether a value has as many numbers as some rows, or one for each of them."""
     return value.ndim > 0 and value.shape in (rows.shape, rows.shape[:1])
-
-
-def _mesh(world: World, strategy: str, device: str) -> DeviceMesh:
-    if strategy == "fsdp":
-        return init_device_mesh(device, (world.size,), mesh_dim_names=("shard",))
-    if world.size % world.local_size:
-        raise ConfigError(
-            f"distributed.strategy hsdp needs as many ranks on every machine, but there are "
-            f"{world.size} ranks and {world.local_size} on this one: use fsdp"
-        )
-    shape = world.size // world.local_size, world.local_size
-    return init_device_mesh(device, shape, mesh_dim_names=("replicate", "shard"))

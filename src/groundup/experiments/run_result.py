@@ -14,7 +14,6 @@ from groundup.runs.config import model_of
 from groundup.runs.folder import RunFolder
 from groundup.runs.metrics import Metrics
 from groundup.runs.metrics_file import read_metrics
-from groundup.runs.outcome import judge
 
 
 class Standing(NamedTuple):
@@ -104,8 +103,7 @@ def find_standing(
     """How it stands: as the sweep noted, as outcome.json says, or as the last metrics suggest."""
     status, reason = (trial.status, trial.reason) if trial else (None, None)
     step = metrics.last_step
-    judged = judge(folder, step, num_steps) if folder else None
-    ending = judged.state if judged else "unknown"
+    ending, why = folder.judge(step, num_steps) if folder else ("unknown", None)
     is_unsaid = folder is None or (ending != "running" and folder.read_outcome() is None)
     if "diverged" in (status, ending) or (is_unsaid and metrics.ends_without_loss):
         return Standing("diverged", f"It diverged: {describe_divergence(metrics)}.")
@@ -114,7 +112,7 @@ def find_standing(
     if ending == "running":
         return Standing("running", f"Still training; these are its metrics up to step {step:,}.")
     if "failed" in (status, ending):
-        known = judged.reason if judged and ending == "failed" else reason
+        known = why if ending == "failed" else reason
         return Standing("failed", str(known or "It failed; its folder does not say why.")[:600])
     if not metrics.num_lines:
         return Standing("empty", "It has no metrics yet.")

@@ -93,10 +93,7 @@ def check_exportable(config: ModelConfig) -> Architecture:
         if rule.only and value not in rule.only:
             complaints.append(f"{name} is {value}, and {rule.reason}")
     if complaints:
-        raise ConfigError(
-            f"this model cannot be exported as {LLAMA.class_name}: {'; '.join(complaints)}. Only "
-            f"groundup itself can run it; train with the default of these settings to export"
-        )
+        raise ConfigError(f"this model cannot be exported: {'; '.join(complaints)}")
     return QWEN3 if config.qk_norm else LLAMA
 
 
@@ -136,10 +133,7 @@ def read_config_json(
     architecture = _find_architecture(value, path)
     complaints = list(_differences(value, architecture, path))
     if complaints:
-        raise CheckpointError(
-            f"{path} describes a model that groundup cannot compute: {'; '.join(complaints)}; "
-            f"take a checkpoint without that"
-        )
+        raise CheckpointError(f"{path} has what groundup cannot compute: {'; '.join(complaints)}")
     num_heads = _integer(value, "num_attention_heads", path)
     num_kv_heads = value.get("num_key_value_heads")
     if num_kv_heads is None:
@@ -147,8 +141,7 @@ def read_config_json(
     known_positions = _integer(value, "max_position_embeddings", path)
     if context_length is not None and context_length > known_positions:
         raise CheckpointError(
-            f"a context of {context_length} is more than the {known_positions} positions that "
-            f"{path} speaks of: choose at most that"
+            f"a context of {context_length} is more than the {known_positions} positions of {path}"
         )
     is_tied = bool(value.get("tie_word_embeddings", False))
     settings = {

@@ -60,10 +60,7 @@ def _write_file(path: Path, source: Source, dtype: DtypeName) -> None:
     architecture = check_exportable(source.config)
     vocabulary = express_vocabulary(source.tokenizer, source.config.vocab_size)
     if source.special_ids.end is None:
-        raise ConfigError(
-            "the tokenizer has no end of text, and llama.cpp would take id 11 for it: export to "
-            "huggingface instead, or train with <|endoftext|> among the special tokens"
-        )
+        raise ConfigError("the tokenizer has no end of text: llama.cpp would take id 11 for it")
     weights = to_foreign_weights(
         source.weights, source.config, GGUF_NAMES, rotates_halves=architecture is QWEN3
     )

@@ -47,10 +47,7 @@ def express_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> Vocabulary:
     definition = tokenizer.definition
     pre_tokenizer = _find_pre_tokenizer(definition)
     if not definition.merges:
-        raise TokenizerError(
-            "llama.cpp refuses a tokenizer without merges, and this one has none: export to "
-            "huggingface instead"
-        )
+        raise TokenizerError("llama.cpp refuses a tokenizer without merges, such as this one")
     spelled = spell_vocab(definition, "GGUF")
     merges = spell_merges(definition, spelled)
     tokens = [f"[unused {id}]" for id in range(vocab_size)]
@@ -67,18 +64,15 @@ def _find_pre_tokenizer(definition: TokenizerDefinition) -> PreTokenizer:
     found = _PRE_TOKENIZERS.get(pattern.name)
     if found is None:
         raise TokenizerError(
-            f"llama.cpp has no pre-tokenizer for the split pattern {pattern.name} "
-            f"({' then '.join(pattern.stages):.120}), so it would give other ids; it has those of "
+            f"llama.cpp has no pre-tokenizer for the split pattern {pattern.name}, only for "
             f"{', '.join(_PRE_TOKENIZERS)}: export to huggingface instead"
         )
     if found.whole_words != definition.whole_words:
-        _check_merges_reach_whole_words(definition, found)
+        _check_merges_reach_whole_words(definition)
     return found
 
 
-def _check_merges_reach_whole_words(
-    definition: TokenizerDefinition, pre_tokenizer: PreTokenizer
-) -> None:
+def _check_merges_reach_whole_words(definition: TokenizerDefinition) -> None:
     """Taking whole words changes no id where the merges lead to each of them anyway."""
     words = []
     for token in definition.ordinary_tokens().values():
@@ -91,9 +85,7 @@ def _check_merges_reach_whole_words(
     )
     for word in words:
         if by_merges.encode(word) != whole.encode(word):
-            takes = "takes" if pre_tokenizer.whole_words else "does not take"
             raise TokenizerError(
-                f"llama.cpp {takes} whole words under the pattern {definition.pattern.name}, and "
-                f"this tokenizer means {word!r:.60} otherwise: it would give other ids; export to "
-                f"huggingface instead"
+                f"llama.cpp would give other ids for {word!r:.60}, by what it takes for whole "
+                f"words under the pattern {definition.pattern.name}: export to huggingface instead"
             )

@@ -55,10 +55,7 @@ def import_huggingface(
     """
     folder = Path(folder)
     if not re.fullmatch(NAME_PATTERN, name):
-        raise ConfigError(
-            f"the name {name!r:.80} is not a valid run name: use letters, digits and . _ + = - "
-            f"after a first letter or digit"
-        )
+        raise ConfigError(f"{name!r:.80} is no name for a run: use letters, digits and . _ + = -")
     destination = Path(runs_folder) / name
     if destination.exists():
         raise ConfigError(f"{destination} exists: choose another --name for the imported run")
@@ -99,15 +96,12 @@ def _read_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
     tokenizer = Tokenizer.load(folder)
     if tokenizer.vocab_size > config.vocab_size:
         raise CheckpointError(
-            f"the tokenizer of {folder} has ids up to {tokenizer.vocab_size - 1}, but vocab_size "
-            f"in {CONFIG_NAME} is {config.vocab_size}: they do not belong together"
+            f"the tokenizer has ids up to {tokenizer.vocab_size - 1}, but vocab_size is "
+            f"{config.vocab_size} in {folder / CONFIG_NAME}"
         )
     if (text := _find_prefix(folder)) is not None:
-        _log.warning(
-            "the checkpoint's tokenizer puts %s before every text, and groundup does not: begin "
-            "prompts with it",
-            text,
-        )
+        message = "begin prompts with %s: the checkpoint's tokenizer puts it before every text"
+        _log.warning(message, text)
     return tokenizer
 
 
@@ -122,8 +116,7 @@ def _read_weights(files: list[Path], config: ModelConfig) -> dict[str, torch.Ten
     if config.tie_embeddings and head is not None and table is not None:
         if not torch.equal(head, table):
             raise CheckpointError(
-                f"{CONFIG_NAME} says tie_word_embeddings, but lm_head.weight is not "
-                f"{_THEIR_TABLE}: fix that setting"
+                f"{CONFIG_NAME} has tie_word_embeddings, but lm_head.weight is not {_THEIR_TABLE}"
             )
         del tensors["lm_head.weight"]
     check_foreign_shapes(
@@ -139,8 +132,7 @@ def _find_weights(folder: Path) -> list[Path]:
         if single.is_file():
             return [single]
         raise CheckpointError(
-            f"{folder} has no weights: neither {SINGLE_NAME} nor {INDEX_NAME} is there. Pickled "
-            f"weights can run code when they are read: take the checkpoint's safetensors form"
+            f"{folder} has no {SINGLE_NAME} nor {INDEX_NAME}; pickled weights are not read"
         )
     file_of = _read_json(index).get("weight_map")
     if not isinstance(file_of, dict) or not file_of:
@@ -157,9 +149,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         value = parse_json(path.read_bytes())
     except OSError as error:
-        raise CheckpointError(
-            f"{path} cannot be read ({error.strerror}): name a Hugging Face checkpoint's folder"
-        ) from None
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise CheckpointError(f"{path} is damaged or cut short: {error}") from None
     if not isinstance(value, dict):

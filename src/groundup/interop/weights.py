@@ -91,10 +91,8 @@ def cast_weights(
     for name, weight in weights.items():
         cast[name] = weight.to(torch.float32 if keep_vectors and weight.ndim == 1 else dtype)
         if not bool(cast[name].isfinite().all()):
-            raise ConfigError(
-                f"{name} has values up to {float(weight.abs().max()):.6g}, which {dtype} cannot "
-                f"hold: use bfloat16 or float32, or --checkpoint with one before it diverged"
-            )
+            most = float(weight.abs().max())
+            raise ConfigError(f"{name} has values up to {most:.6g}, which {dtype} cannot hold")
     return cast
 
 
@@ -114,10 +112,7 @@ def from_foreign_weights(
     theirs."""
     for name, weight in foreign.items():
         if weight.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-            raise CheckpointError(
-                f"{name} is {weight.dtype}, and only float32, float16 and bfloat16 weights are "
-                f"read: take a checkpoint that is not quantized"
-            )
+            raise CheckpointError(f"{name} is {weight.dtype}: take a checkpoint in 16 or 32 bits")
     weights = {}
     for ours, theirs in _names_of(config, names).items():
         weight, num_heads = foreign[theirs].to(torch.float32), _num_rotated_heads(ours, config)

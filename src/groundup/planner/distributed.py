@@ -17,6 +17,7 @@ from typing import Any, Literal
 from groundup.errors import ConfigError
 from groundup.planner.hardware import link_rates
 from groundup.planner.memory import StepMemory, choose_micro_batch
+from groundup.planner.parameters import FLOAT32_BYTES
 from groundup.planner.plan import Plan
 
 Strategy = Literal["ddp", "fsdp", "hsdp"]
@@ -28,12 +29,10 @@ def plan_distributed(
     num_gpus: int,
     gpus_per_machine: int = 8,
     micro_batch: int | None = None,
-    reduce_bytes: int = 4,
 ) -> dict[str, Any]:
     """Every strategy for a run that was planned on one GPU, as JSON.
 
     micro_batch: sequences at once; as many as fit if None.
-    reduce_bytes: of one gradient on its way to other GPUs.
     """
     if plan.memory.execution.device == "mps":
         raise ConfigError(f"torch connects no GPUs like {plan.duration.device}: omit --gpus")
@@ -52,7 +51,7 @@ def plan_distributed(
         )
     inside, across = link_rates(plan.duration.device)
     compute = plan.duration.seconds / plan.duration.num_steps / num_gpus
-    sums = plan.num_parameters * reduce_bytes
+    sums = plan.num_parameters * FLOAT32_BYTES
 
     def ring(num_bytes: float, num_ranks: int, ranks_per_machine: int) -> tuple[float, float]:
         """Bytes that a GPU sends inside its machine and across, once around."""

@@ -4,29 +4,26 @@ The sections that belong to a component are declared there (`ModelConfig`, `Opti
 `ScheduleConfig`).
 """
 
-import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from groundup.config import MAX_STEPS, Seed, Settings, parse_weights
+from groundup.config import MAX_STEPS, Seed, Settings, flatten, parse_weights
 from groundup.model.config import ModelConfig
 from groundup.optim.config import OptimizerConfig, ScheduleConfig
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+=-]*$"
-_MAX_NAME_LENGTH = 200  # Of the 255 bytes that file systems allow.
 _MAX_SEQUENCES = 10**7
 DEFAULT_NUM_STEPS = 5_000
 _SHARDS = Path("shards")
-_DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d{1,9})?", re.ASCII)
 
 
 class DataConfig(Settings):
     """What the run learns from."""
 
-    removed: ClassVar[Mapping[str, tuple[Any, ...]]] = {"order": ("epochs",)}
+    removed: ClassVar = {"order": ("epochs",)}
 
     shards: Path = _SHARDS
     """The folder that groundup data prepare wrote; of data.mix, the one to validate on."""
@@ -98,7 +95,7 @@ class Interval(Settings):
 class EvaluationConfig(Interval):
     """How the run is measured on the validation split; once more at the end."""
 
-    removed: ClassVar[Mapping[str, tuple[Any, ...]]] = {"tasks": ((), [])}
+    removed: ClassVar = {"tasks": ((), [])}
 
     num_windows: int | None = Field(256, ge=1, le=10**9)
     """How many windows of the split to use, the same ones each time; all of it if None."""
@@ -120,10 +117,7 @@ class CheckpointConfig(Interval):
 class LoggingConfig(Interval):
     """How often a line goes to metrics.jsonl and the console, and where the metrics go besides."""
 
-    removed: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "tensorboard": (False,),
-        "trackio": (False,),
-    }
+    removed: ClassVar = {"tensorboard": (False,), "trackio": (False,)}
 
     every_fraction: float = Field(0.002, ge=0, le=1)
     """The fraction of the run from one line to the next."""
@@ -160,6 +154,8 @@ class SampleConfig(Interval):
 class DistributedConfig(Settings):
     """How several processes, started by torchrun, train one run together."""
 
+    removed: ClassVar = {"reduce_dtype": ("float32", "bfloat16")}
+
     strategy: Literal["auto", "ddp", "fsdp", "hsdp"] = "auto"
     """A copy of everything on each rank (ddp), shards over all ranks (fsdp), or shards within a
     machine and copies between machines (hsdp). auto takes ddp where the model fits."""
@@ -168,9 +164,6 @@ class DistributedConfig(Settings):
     """exact gives the same bits on any number of ranks; fast lets the backend choose the order of
     the sum. auto is exact on CPUs and with --deterministic."""
 
-    reduce_dtype: Literal["float32", "bfloat16"] = "float32"
-    """What gradients are sent in by the fast reduction."""
-
     recompute: bool = False
     """Activation checkpointing: compute a block's activations again in the backward pass."""
 
@@ -178,16 +171,10 @@ class DistributedConfig(Settings):
     """How long a rank may keep the others waiting before the run ends."""
 
 
-def _check_device(device: str) -> str:
-    if not _DEVICE.fullmatch(device):
-        raise ValueError("must be auto, cpu, cuda, cuda:N or mps")
-    return device
-
-
 class RunConfig(Settings):
     """Everything that decides a training run."""
 
-    name: str | None = Field(None, pattern=NAME_PATTERN, max_length=_MAX_NAME_LENGTH)
+    name: str | None = Field(None, pattern=NAME_PATTERN, max_length=200)
     """Name of the run and of its folder; made from the time if not given."""
 
     runs_folder: Path = Path("runs")
@@ -230,7 +217,7 @@ class RunConfig(Settings):
     seed: Seed = 0
     """Seed of the first weights and of the data order."""
 
-    device: Annotated[str, AfterValidator(_check_device)] = "auto"
+    device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:[0-9]{1,9})?)$")
     """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
 
     precision: Literal["auto", "float32", "bfloat16", "float8"] = "auto"
@@ -318,14 +305,13 @@ class RunConfig(Settings):
 def in_fractions(config: RunConfig, chosen: Collection[str] = ()) -> dict[str, Any]:
     """The settings counted in steps, by dotted name, as fractions of num_steps, so that they suit a
     run of any length; those `chosen` by a person stay as they are."""
+    settings = dict(flatten(config.model_dump()))
     values: dict[str, Any] = {}
-    for section, settings in config:
-        for name in type(settings).model_fields if isinstance(settings, Settings) else ():
-            steps, twin = getattr(settings, name), name.replace("_steps", "_fraction")
-            is_counted = name != twin and twin in type(settings).model_fields and steps is not None
-            if is_counted and config.num_steps is not None and f"{section}.{name}" not in chosen:
-                values[f"{section}.{name}"] = None
-                values[f"{section}.{twin}"] = min(1.0, steps / config.num_steps)
+    for name, steps in settings.items():
+        twin = name.replace("_steps", "_fraction")
+        is_counted = name != twin and twin in settings and steps is not None
+        if is_counted and config.num_steps is not None and name not in chosen:
+            values |= {name: None, twin: min(1.0, steps / config.num_steps)}
     return values
 
 

@@ -8,7 +8,6 @@
 """
 
 import contextlib
-import fcntl
 import glob
 import json
 import logging
@@ -22,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pydantic
 import yaml
 
 from groundup.config import flatten, load_settings, save_yaml
@@ -30,19 +30,16 @@ from groundup.files import locked, parse_json, remove_leftovers, write_json_atom
 from groundup.runs.config import RunConfig
 from groundup.runs.metrics import as_float
 from groundup.runs.metrics_file import cut_metrics
-from groundup.runs.outcome import Outcome, parse_outcome
-from groundup.runs.plain_files import open_plain_file, read_tail
+from groundup.runs.outcome import Outcome
+from groundup.runs.plain_files import read_tail
 
 if TYPE_CHECKING:
     from groundup.tokenizer import Tokenizer
 
 _STEP_NAME = re.compile(r"step_(\d{6,})", re.ASCII)
 _MAX_LISTED = 500
-# With the random state and the settings in it.
-_MAX_STATE_BYTES = 2**24
 # Who looks holds the lock for a moment; a trainer waits that long.
 _CLAIM_SECONDS = 1.0
-_MAX_JSON_BYTES = 2**20
 # YAML is read slowly, so that a large file of it would hold a reader up.
 _MAX_YAML_BYTES = 2**16
 _DAMAGE = (ConfigError, OSError, ValueError, TypeError, AttributeError, RecursionError)
@@ -61,11 +58,8 @@ class Record:
 class RunFolder:
     """The paths of one run, and what is done to its small files."""
 
-    def __init__(self, path: str | os.PathLike[str], *, follow_links: bool = True) -> None:
-        """follow_links: whether a link in the folder, which need not exist, may lead elsewhere: not
-        where folders of others are shown to strangers."""
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self.follow_links = follow_links
         self.config_file = self.path / "config.yaml"
         self.environment_file = self.path / "environment.json"
         self.outcome_file = self.path / "outcome.json"
@@ -85,26 +79,15 @@ class RunFolder:
     def read_config(self) -> RunConfig:
         """The settings the run was last trained with."""
         if not self.has_run():
-            what = f"has no {self.config_file.name}" if self.path.is_dir() else "does not exist"
-            raise ConfigError(
-                f"{self.path} {what}, so no run can be read: name a folder that groundup "
-                f"train made, or train one"
-            )
+            raise ConfigError(f"{self.config_file} does not exist: name the folder of a run")
         return load_settings(RunConfig, self.config_file)
 
     @contextlib.contextmanager
     def claim(self, *, resume: bool) -> Iterator[None]:
-        """Hold the folder, so that no second trainer writes there; make it for a new run.
-
-        If the block fails before the run has begun, a folder that was made is removed again.
-        """
+        """Hold the folder, so that no second trainer writes there; make it for a new run, and
+        remove it again if the block fails before the run has begun."""
         if resume and not self.has_run():
-            raise ConfigError(
-                f"{self.path} does not hold a run to resume: check --name and --runs-folder, or "
-                f"leave --resume out to begin it"
-            )
-        if self.path.exists() and not self.path.is_dir():
-            raise ConfigError(f"{self.path} is a file: choose another --name for the run")
+            raise ConfigError(f"{self.path} does not hold a run to resume: check --name")
         is_new = not self.path.exists()
         self.path.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
@@ -113,12 +96,16 @@ class RunFolder:
                 stack.close()
                 if time.monotonic() > until:
                     raise ConfigError(
-                        f"another process is training in {self.path}: wait until it is done, or "
-                        f"choose another --name"
+                        f"another process is training in {self.path}: choose another --name"
                     )
                 time.sleep(0.02)
-            if not resume:
-                self._refuse_existing()
+            has_steps = self.metrics_file.exists() or self.checkpoints.exists()
+            # A run that took no step may be begun again, but not over settings put there by hand.
+            is_ours = self.environment_file.is_file() and self.log_file.is_file()
+            if not resume and (has_steps or (self.has_run() and not is_ours)):
+                raise ConfigError(
+                    f"{self.path} already holds a run: use --resume, or choose another --name"
+                )
             remove_leftovers(self.path)
             try:
                 yield
@@ -167,13 +154,13 @@ class RunFolder:
         record = Record()
         logger = logging.getLogger("groundup")
         level = logger.level
-        handler = _QuietFileHandler(
-            self.path / f"log_rank_{rank}.txt" if rank else self.log_file, encoding="utf-8"
-        )
+        file = self.path / f"log_rank_{rank}.txt" if rank else self.log_file
+        handler = logging.FileHandler(file, encoding="utf-8")
+        # A line that cannot be written (disk full) must not disturb the training.
+        handler.handleError = lambda record: None  # type: ignore[method-assign]
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         logger.addHandler(handler)
-        if logger.getEffectiveLevel() > logging.INFO:
-            logger.setLevel(logging.INFO)
+        logger.setLevel(min(logger.getEffectiveLevel(), logging.INFO))
         try:
             yield record
         except Exception as error:
@@ -196,57 +183,40 @@ class RunFolder:
 
     def is_claimed(self) -> bool | None:
         """Does a process of this machine train in the folder? None where it cannot be locked."""
-        try:
-            file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            finally:
-                os.close(file)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return None
-        return False
+        with contextlib.suppress(OSError), locked(self.path, shared=True) as is_free:
+            return not is_free
+        return None
+
+    def judge(self, last_step: int | None, num_steps: int | None) -> tuple[str, str | None]:
+        """Whether the run trains, and else how it ended, with the signal or error that ended it:
+        running, the state of its outcome, killed where nothing tells how (or it trains on another
+        machine), or unknown where the folder cannot be locked."""
+        is_held = self.is_claimed()
+        if is_held:
+            return "running", None
+        if (outcome := self.read_outcome()) is not None:
+            return outcome.state, outcome.reason
+        # The outcome may not have found room on the disk.
+        if last_step is not None and num_steps is not None and last_step >= num_steps:
+            return "finished", None
+        return "unknown" if is_held is None else "killed", None
 
     def read_outcome(self) -> Outcome | None:
         """How the run ended; None while it trains, and for a run that was killed."""
-        return parse_outcome(self._read_small(self.outcome_file))
+        with contextlib.suppress(pydantic.ValidationError):
+            data = self._read_small(self.outcome_file)
+            return pydantic.TypeAdapter(Outcome).validate_json(data)
+        return None
 
-    def _read_small(self, path: Path, max_bytes: int = _MAX_JSON_BYTES) -> bytes:
+    def _read_small(self, path: Path, max_bytes: int = 2**20) -> bytes:
         """The content of a file; nothing where it is missing or larger."""
-        with open_plain_file(path, follow_links=self.follow_links) as file:
-            data = b"" if file is None else os.pread(file, max_bytes + 1, 0)
+        data = read_tail(path, max_bytes + 1)
         return data if len(data) <= max_bytes else b""
-
-    def _refuse_existing(self) -> None:
-        remains = [path for path in (self.metrics_file, self.checkpoints) if path.exists()]
-        # A run that took no step may be begun again, but not over settings that somebody put there.
-        is_ours = self.environment_file.is_file() and self.log_file.is_file()
-        if self.has_run() and (remains or not is_ours):
-            raise ConfigError(
-                f"{self.path} already holds a run: continue it with --resume, or choose another "
-                f"--name"
-            )
-        if remains:
-            raise ConfigError(
-                f"{self.path} has {remains[0].name} but no {self.config_file.name}: put that back "
-                f"and use --resume, or choose another --name"
-            )
-
-
-class _QuietFileHandler(logging.FileHandler):
-    """A log line that cannot be written (disk full) must not disturb the training."""
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        pass
 
 
 def list_checkpoints(folder: Path) -> list[dict[str, Any]]:
-    """Step, size, time and validation loss of every checkpoint in `folder`, newest first.
-
-    `is_best` marks the one with the least validation loss, the later of equals. Folders that vanish
-    meanwhile, as old checkpoints do, are left out.
-    """
+    """Step, size, time and validation loss of every checkpoint in `folder`, newest first, without
+    those that vanish meanwhile. `is_best` marks the least validation loss, the later of equals."""
     entries: list[dict[str, Any]] = []
     names = glob.glob("step_*", root_dir=folder)
     steps = sorted(int(match[1]) for name in names if (match := _STEP_NAME.fullmatch(name)))
@@ -259,10 +229,9 @@ def list_checkpoints(folder: Path) -> list[dict[str, Any]]:
             entry |= {"num_bytes": sum(sizes), "written": path.stat().st_mtime}
             entries.append(entry)
         with contextlib.suppress(*_DAMAGE):
-            state = read_tail(path / "state.json", _MAX_STATE_BYTES, follow_links=False)
+            state = read_tail(path / "state.json", 2**24)
             metric = as_float(json.loads(state).get("metric"))
             entry["validation_loss"] = metric if math.isfinite(metric) else None
-    measured = [entry for entry in entries if entry["validation_loss"] is not None]
-    if measured:
+    if measured := [entry for entry in entries if entry["validation_loss"] is not None]:
         min(measured, key=lambda entry: float(entry["validation_loss"]))["is_best"] = True
     return entries

@@ -9,8 +9,6 @@ from array import array
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy
-
 _MAX_COLUMNS = 64
 _MAX_REASONS = 200
 _MAX_SAMPLES = 400
@@ -49,7 +47,8 @@ class Metrics:
     def add(self, record: dict[str, Any]) -> None:
         """Take one line in."""
         for name, value in record.items():
-            if name not in self.columns and is_number(value) and len(self.columns) < _MAX_COLUMNS:
+            is_new = name not in self.columns and len(self.columns) < _MAX_COLUMNS
+            if is_new and not math.isnan(as_float(value)):
                 self.columns[name] = array("d", [math.nan]) * self.num_lines
         for name, column in self.columns.items():
             column.append(as_float(record.get(name)))
@@ -75,13 +74,11 @@ class Metrics:
 
     def indices(self, name: str) -> list[int]:
         """The lines in which a metric is a finite number."""
-        is_present = numpy.isfinite(numpy.array(self.column(name)))
-        found: list[int] = numpy.flatnonzero(is_present).tolist()
-        return found
+        return [index for index, value in enumerate(self.column(name)) if math.isfinite(value)]
 
     def values(self, name: str) -> list[float]:
         """The finite values of a metric, in order."""
-        return [value for value in self.column(name) if math.isfinite(value)]
+        return list(filter(math.isfinite, self.column(name)))
 
     def at(self, name: str, index: int | None) -> float | None:
         """A metric of one line; None where it has none."""
@@ -102,8 +99,7 @@ class Metrics:
 
     def last(self, name: str) -> float | None:
         """The newest value of a metric."""
-        column = reversed(self.column(name))
-        return next((value for value in column if math.isfinite(value)), None)
+        return next(filter(math.isfinite, reversed(self.column(name))), None)
 
     def lowest(self, name: str) -> tuple[float, int] | None:
         """The least value of a metric and the step it was first reached at."""
@@ -139,11 +135,8 @@ def parse_line(line: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def as_float(value: Any) -> float:
     """NaN for what is not a number, or one that only a run which diverged can have."""
     # Python's integers may be too large for a float.
-    return float(value) if is_number(value) and abs(value) < _LIMIT else math.nan
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and abs(value) < _LIMIT else math.nan

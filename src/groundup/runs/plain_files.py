@@ -9,11 +9,12 @@ from pathlib import Path
 
 
 @contextlib.contextmanager
-def open_plain_file(path: Path, *, follow_links: bool = True) -> Iterator[int | None]:
-    """A descriptor of a regular file to read from; None if no such file exists."""
+def open_plain_file(path: Path) -> Iterator[int | None]:
+    """A descriptor of a regular file to read from; None if no such file exists. Links are not
+    followed: they could lead out of a folder that is shown to others."""
     file = None
     # Without O_NONBLOCK a pipe of that name would hold the reader for ever.
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow_links else os.O_NOFOLLOW)
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
     with contextlib.suppress(OSError):
         file = os.open(path, flags)
     try:
@@ -24,9 +25,9 @@ def open_plain_file(path: Path, *, follow_links: bool = True) -> Iterator[int | 
             os.close(file)
 
 
-def read_tail(path: Path, num_bytes: int, *, follow_links: bool = True) -> bytes:
+def read_tail(path: Path, num_bytes: int) -> bytes:
     """The last bytes of a file; nothing if it cannot be read."""
-    with open_plain_file(path, follow_links=follow_links) as file:
+    with open_plain_file(path) as file:
         if file is None:
             return b""
         size = os.fstat(file).st_size

@@ -12,7 +12,7 @@ import math
 import os
 import time
 from functools import lru_cache
-from itertools import chain, repeat
+from itertools import chain, pairwise, repeat
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,7 @@ from groundup.planner.parameters import count_parameters
 from groundup.runs.config import model_of
 from groundup.runs.folder import RunFolder, list_checkpoints
 from groundup.runs.metrics import Metrics
-from groundup.runs.metrics_file import MetricsReader, Newest, read_newest
-from groundup.runs.outcome import judge
+from groundup.runs.metrics_file import MetricsReader, read_newest
 from groundup.runs.plain_files import file_signature
 from groundup.serving.api_errors import ApiError, excerpt, invalid_request
 
@@ -96,7 +95,7 @@ def find_runs(runs_folder: Path) -> list[RunFolder]:
             )
     except OSError:
         return []
-    folders = (RunFolder(runs_folder / name, follow_links=False) for name in names)
+    folders = (RunFolder(runs_folder / name) for name in names)
     return [folder for folder in folders if folder.is_begun()]
 
 
@@ -105,14 +104,16 @@ def summarize(folder: RunFolder) -> dict[str, Any]:
     settings, newest, started, num_parameters = _read_small(folder)
     num_steps = settings.get("num_steps")
     num_steps = num_steps if isinstance(num_steps, int) else None
-    step = newest.values.get("step")
-    step = None if step is None else int(step)
-    state, message = status_of(folder, step, num_steps, newest.longest_gap)
+    step = None if (found := newest.last("step")) is None else int(found)
+    # The first line is the last evaluation, which may be far from the others.
+    times = pairwise(newest.values("wall_seconds")[1:])
+    longest_gap = max((later - earlier for earlier, later in times), default=0.0)
+    state, message = status_of(folder, step, num_steps, longest_gap)
     return {
         "name": folder.path.name,
         "status": state,
         "message": message,
-        **{name: newest.values.get(name) for name in _SUMMARY},
+        **{name: newest.last(name) for name in _SUMMARY},
         "num_steps": num_steps,
         "started": started,
         "updated": last_change(folder),
@@ -121,10 +122,10 @@ def summarize(folder: RunFolder) -> dict[str, Any]:
 
 
 def status_of(
-    folder: RunFolder, step: int | None, num_steps: int | None, longest_gap: float | None
+    folder: RunFolder, step: int | None, num_steps: int | None, longest_gap: float
 ) -> tuple[str, str]:
     """The state of a run in a word and a sentence; a run that is silent too long is stalled."""
-    state, reason = judge(folder, step, num_steps)
+    state, reason = folder.judge(step, num_steps)
     if state == "finished":
         return "finished", "All steps are done."
     if state in ("failed", "diverged"):
@@ -133,7 +134,7 @@ def status_of(
         return "stopped", "Stopped and saved; continue it with --resume."
     patience = _PATIENCE_BEFORE_FIRST_LINE_SECONDS
     if step is not None:
-        patience = max(_PATIENCE_SECONDS, _PATIENCE_GAPS * (longest_gap or 0.0))
+        patience = max(_PATIENCE_SECONDS, _PATIENCE_GAPS * longest_gap)
     if time.time() - (last_change(folder) or 0.0) <= patience:
         return "running", "Training." if step else "Started; no metrics yet."
     if state != "killed":
@@ -219,7 +220,7 @@ def _answer(value: dict[str, Any]) -> Response:
 @lru_cache(maxsize=32)
 def _reader_of(path: Path) -> MetricsReader:
     """The reader of a run looked at lately; it remembers what it has parsed."""
-    return MetricsReader(path, follow_links=False)
+    return MetricsReader(path)
 
 
 def _health(metrics: Metrics) -> dict[str, Any]:
@@ -251,7 +252,7 @@ def _line(metrics: Metrics, index: int) -> dict[str, Any]:
     return line
 
 
-_Small = tuple[dict[str, Any], Newest, float | None, int | None]
+_Small = tuple[dict[str, Any], Metrics, float | None, int | None]
 
 
 def _read_small(folder: RunFolder) -> _Small:
@@ -263,7 +264,7 @@ def _read_small(folder: RunFolder) -> _Small:
 @lru_cache(maxsize=1024)
 def _read_once(path: Path, signatures: tuple[tuple[int, int, int] | None, ...]) -> _Small:
     """Read again only if the signature of a file has changed."""
-    folder = RunFolder(path, follow_links=False)
+    folder = RunFolder(path)
     settings = folder.read_settings()
     # A copied folder still says when the run began.
     started = None if signatures[2] is None else signatures[2][2] / 1e9
@@ -273,5 +274,5 @@ def _read_once(path: Path, signatures: tuple[tuple[int, int, int] | None, ...]) 
     model, num_parameters = model_of(settings), None
     with contextlib.suppress(ArithmeticError):
         num_parameters = None if model is None else sum(count_parameters(model).values())
-    newest = read_newest(folder.metrics_file, follow_links=False)
+    newest = read_newest(folder.metrics_file)
     return settings, newest, started, num_parameters

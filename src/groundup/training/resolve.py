@@ -55,7 +55,7 @@ class ResolvedRun:
         length = "" if config.num_steps is None else f"{config.num_steps:,} steps, "
         length += "" if config.minutes is None else f"{config.minutes:g} minutes, "
         parameters = show_count(sum(count_parameters(config.model).values()))
-        way = "exact" if self.is_exact else f"fast, in {config.distributed.reduce_dtype}"
+        way = "exact" if self.is_exact else "fast"
         ranks = f", {num_ranks} ranks: {self.strategy}, reduction {way}" if num_ranks > 1 else ""
         return (
             f"{parameters} parameters, {length}{config.tokens_per_step:,} tokens a step, "

@@ -199,14 +199,13 @@ def build_state(
         model = model.to(device)
     model.use_float8(config.precision == "float8")
     compile_model(model, config)
-    dtype = torch.bfloat16 if config.distributed.reduce_dtype == "bfloat16" else None
     length = 1.0 if config.num_steps is None else config.num_steps
     if run.strategy == "ddp":
         reduction: Reduction = Accumulated()
         if run.is_exact:
             reduction = ExactReduction(world)
         elif world.size > 1:
-            reduction = FastReduction(world, dtype)
+            reduction = FastReduction(world)
         optimizer = build_optimizer(model, config.optimizer, length)
         if isinstance(optimizer, Muon):
             way = orthogonalize_each if run.is_exact else orthogonalize
@@ -214,7 +213,7 @@ def build_state(
         return TrainingState(model, optimizer, config.tokens_per_step, reduction)
     from groundup.distributed.sharding import shard
 
-    sharded = shard(model, world, run.strategy, device, dtype)
+    sharded = shard(model, world, run.strategy, device)
     optimizer = build_optimizer(sharded.parameters, config.optimizer, length)
     if isinstance(optimizer, Muon):
         optimizer.matrices = sharded.matrices()
