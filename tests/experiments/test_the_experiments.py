@@ -13,14 +13,9 @@ import pytest
 import yaml
 
 from groundup.cli.main import main
-from groundup.config import load_settings, save_yaml
 from groundup.data.prepare import prepare
 from groundup.data.samples import write_sample_corpus
-from groundup.experiments.ablation import ablation_spec
-from groundup.experiments.run_result import read_run
-from groundup.experiments.sweep import plan_trials
 from groundup.files import read_json_lines
-from groundup.runs.config import RunConfig
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.training import train_tokenizer
 
@@ -84,15 +79,3 @@ def test_learning_rates_are_swept_beyond_the_edge(laboratory: Path) -> None:
     run("report", "sweeps/learning_rate", "--out", "page.html")
     page = Path("page.html").read_text("utf-8")
     assert "<h1>Learning rate</h1>" in page and "diverged" in page and "unclipped" in page
-
-
-def test_parts_are_taken_away_one_by_one(laboratory: Path) -> None:
-    base = load_settings(RunConfig, CONFIGS / "train" / "web.yaml", SMALL)
-    spec = ablation_spec(base, learning_rates=[0.003], tokens=320)
-    trials = plan_trials(spec, Path("sweeps", spec.name))
-    assert len(trials) == len(spec.variants) > 7
-    # In this process: starting one takes longer than training it.
-    for trial in trials:
-        save_yaml(Path("trial.yaml"), trial.config)
-        run("train", "--config", "trial.yaml")
-        assert read_run(trial.config.run_folder).outcome.state == "finished"

@@ -19,13 +19,8 @@ from groundup.planner.flops import (
     update_flops,
 )
 
-SHAPE: dict[str, Any] = {
-    "vocab_size": 101,
-    "context_length": 16,
-    "d_model": 32,
-    "num_layers": 2,
-    "num_heads": 4,
-}
+SHAPE: dict[str, Any] = {"vocab_size": 101, "context_length": 16, "d_model": 32, "num_layers": 2}
+SHAPE |= {"num_heads": 4}
 VARIANTS: list[dict[str, Any]] = [
     {},
     {"tie_embeddings": True},

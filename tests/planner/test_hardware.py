@@ -9,12 +9,7 @@ from groundup.planner import (
     get_accelerator,
     peak_flops_per_second,
 )
-from groundup.planner.hardware import (
-    ACCELERATORS,
-    PRICES,
-    device_kind,
-    find_price,
-)
+from groundup.planner.hardware import ACCELERATORS, PRICES, device_kind, find_price
 
 REPORTED = {
     "NVIDIA H200": "H200",
@@ -30,13 +25,7 @@ REPORTED = {
     "Apple M1": "M1",
     "Apple M4 Max": "M4 MAX",
 }
-TYPED = {
-    "h200": "H200",
-    "a100 80gb": "A100 80GB",
-    "rtx-4090": "RTX 4090",
-    "4090": "RTX 4090",
-    "m4max": "M4 MAX",
-}
+TYPED = {"h200": "H200", "a100 80gb": "A100 80GB", "rtx-4090": "RTX 4090", "m4max": "M4 MAX"}
 
 
 def test_a_reported_or_typed_name_finds_its_row() -> None:

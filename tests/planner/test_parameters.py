@@ -11,13 +11,8 @@ from groundup.model import TransformerLM
 from groundup.model.config import PRESETS, ModelConfig
 from groundup.planner import count_parameters
 
-SMALL: dict[str, Any] = {
-    "vocab_size": 97,
-    "context_length": 8,
-    "d_model": 24,
-    "num_layers": 3,
-    "num_heads": 4,
-}
+SMALL: dict[str, Any] = {"vocab_size": 97, "context_length": 8, "d_model": 24, "num_layers": 3}
+SMALL |= {"num_heads": 4}
 ABLATIONS: dict[str, list[Any]] = {
     "norm": ["pre", "post", "none"],
     "feed_forward": ["swiglu", "silu"],
