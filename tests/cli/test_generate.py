@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from groundup.cli.main import main
-from groundup.generation import Engine, LanguageModel, NewToken
+from groundup.generation import Engine, LanguageModel
+from groundup.generation.request import NewToken
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 """Small models and the plain loop that everything here is held against."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,26 +15,6 @@ from groundup.model import TransformerLM
 @pytest.fixture(autouse=True)
 def always_on_one_thread(one_thread: None) -> None:
     pass
-
-
-@pytest.fixture
-def new_model() -> Callable[..., TransformerLM]:
-    return _new_model
-
-
-@pytest.fixture
-def plain_ids() -> Callable[[TransformerLM, GenerationRequest], list[int]]:
-    return _plain_ids
-
-
-@pytest.fixture
-def check_traffic() -> Callable[..., None]:
-    return _check_traffic
-
-
-@pytest.fixture
-def finish() -> Callable[[Engine], dict[int, list[int]]]:
-    return _finish
 
 
 def _new_model(seed: int = 0, **settings: Any) -> TransformerLM:
@@ -117,3 +97,12 @@ def _check_traffic(
     for handle, one in asked.items():
         whole, ids = _plain_ids(model, one), found.get(handle, [])
         assert ids == (whole[: len(ids)] if handle in gone else whole)
+
+
+def _given(tool: Any) -> Any:
+    """A fixture that is a function."""
+    return pytest.fixture(lambda: tool)
+
+
+new_model, plain_ids = _given(_new_model), _given(_plain_ids)
+finish, check_traffic = _given(_finish), _given(_check_traffic)

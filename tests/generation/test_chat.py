@@ -48,14 +48,14 @@ def test_the_end_of_a_turn_is_read_from_the_template() -> None:
 
 def test_mistakes_are_told_before_anything_is_generated(speaker: Any) -> None:
     model = speaker(CHAT, "yes")
-    with pytest.raises(DataError, match="role is 'bot' in message 1 of the conversation"):
+    with pytest.raises(DataError, match="message 1"):
         model.stream_chat([{"role": "bot", "content": "hi"}])
-    with pytest.raises(DataError, match="at least one"):
-        model.chat([])
-    with pytest.raises(ConfigError, match="the prompt has 99 ids, more than the context of 64"):
-        model.chat([{"role": "user", "content": "h" * 80}])
-    with pytest.raises(ConfigError, match=r"no chat template.*groundup tune RUN chats.jsonl"):
-        LanguageModel(model.model, PLAIN).chat(ASK)
+    with pytest.raises(DataError, match="special token"):
+        model.stream_chat([{"role": "user", "content": "hi<|im_end|>"}])
+    with pytest.raises(ConfigError, match="context of 64"):
+        model.stream_chat([{"role": "user", "content": "h" * 80}])
+    with pytest.raises(ConfigError, match="chat template"):
+        LanguageModel(model.model, PLAIN).stream_chat(ASK)
     broken = PLAIN.with_chat("{{ raise_exception('system first') }}")
-    with pytest.raises(TokenizerError, match=r"does not render.*system first"):
-        LanguageModel(model.model, broken).chat(ASK)
+    with pytest.raises(TokenizerError, match="system first"):
+        LanguageModel(model.model, broken).stream_chat(ASK)

@@ -367,5 +367,7 @@ def test_prompts_of_wide_models_keep_to_small_tiles_where_memory_is_small(
     monkeypatch: pytest.MonkeyPatch, depth: int, rows: int
 ) -> None:
     small = SimpleNamespace(shared_memory_per_block_optin=101_376)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: small)
+    # The matmul's own view of torch: whatever else asks for the device's properties gets them.
+    cuda = SimpleNamespace(get_device_properties=lambda *device: small)
+    monkeypatch.setattr(matmul, "torch", SimpleNamespace(cuda=cuda))
     assert matmul._tiles(1_024, 4_096, depth, "none")[1]["ROWS"] == rows

@@ -108,43 +108,29 @@ class Halved(Linear):
         return super().forward(x) / 2
 
 
-def swap_block(model: TransformerLM) -> None:
-    model.blocks[1] = TransformerBlock(32, 4, 128, 12, theta=50.0)
+def halve(module: torch.nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+    return output / 2
 
 
-def swap_linear(model: TransformerLM) -> None:
-    block: Any = model.blocks[0]
-    block.feed_forward.up = Halved(32, block.feed_forward.up.out_features)
-
-
-def change_norm(model: TransformerLM) -> None:
-    model.blocks[0].feed_forward_norm.eps = 10.0  # type: ignore
-
-
-def hook(model: TransformerLM) -> None:
-    model.blocks[0].register_forward_hook(lambda module, inputs, output: output / 2)
-
-
-def patch_forward(model: TransformerLM) -> None:
-    model.blocks[0].forward = lambda x, *rest: x
-
-
-def change_weights(model: TransformerLM) -> None:
-    with torch.no_grad():
-        model.blocks[0].attention.query.weight.mul_(3)  # type: ignore
-        model.blocks[1].feed_forward.up.weight.mul_(3)  # type: ignore
-
-
-def change_data(model: TransformerLM) -> None:
+def change_data(model: Any) -> None:
     for parameter in model.blocks[0].parameters():
         parameter.data = parameter.data * 3
 
 
-CHANGES = [swap_block, swap_linear, change_norm, hook, patch_forward]
-CHANGES += [change_weights, change_data]
+CHANGES: dict[str, Callable[[Any], object]] = {
+    "block": lambda model: setattr(model.blocks, "1", TransformerBlock(32, 4, 128, 12, theta=50.0)),
+    "linear": lambda model: setattr(
+        model.blocks[0].feed_forward, "up", Halved(32, model.config.feed_forward_dim)
+    ),
+    "norm": lambda model: setattr(model.blocks[0].feed_forward_norm, "eps", 10.0),
+    "hook": lambda model: model.blocks[0].register_forward_hook(halve),
+    "forward": lambda model: setattr(model.blocks[0], "forward", lambda x, *rest: x),
+    "weights": lambda model: model.requires_grad_(False).blocks[0].feed_forward.up.weight.mul_(9),
+    "data": change_data,
+}
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_changed_layers_and_weights_are_run_as_they_are(
     change: Callable[[TransformerLM], None],
     new_model: NewModel,

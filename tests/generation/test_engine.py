@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from groundup.errors import ConfigError
-from groundup.generation import Engine, GenerationRequest, NewToken, Sampler
-from groundup.generation.request import NO_ID
+from groundup.generation import Engine, GenerationRequest, Sampler
+from groundup.generation.request import NO_ID, NewToken
 from groundup.generation.torch_decoder import TorchDecoder, _neighbours
 from groundup.model import TransformerLM
 
@@ -50,11 +50,10 @@ def test_the_ids_are_those_of_the_plain_loop(
     is_packed: bool, sampler: Sampler, new_model: NewModel, check: Check
 ) -> None:
     asked = [
-        request([3, 1, 4], sampler=sampler, seed=1),
         request([7], 9, sampler=sampler, seed=2),
         request(range(10, 21), sampler=sampler, seed=3, past_context="slide"),
     ]
-    check(Engine(TorchDecoder(new_model(), 3, is_packed=is_packed)), asked)
+    check(Engine(TorchDecoder(new_model(), 2, is_packed=is_packed)), asked)
 
 
 def test_a_text_does_not_depend_on_who_joins_and_leaves(
@@ -97,7 +96,7 @@ def test_equal_prompts_are_read_once(
     handles += [engine.add(one) for one in asked[3:]]
     found = finish(engine)
     # What is copied after that takes the row of a text that is done.
-    assert decoder.read == [(0,), (2,)] and decoder.copied[:3] == [(0, 1), (1, 3), (1, 4)]
+    assert decoder.read == [(0,), (2,)] and decoder.copied[:3] == [(0, 1), (0, 3), (0, 4)]
     for handle, one in zip(handles, asked, strict=True):
         assert first.get(handle, []) + found[handle] == plain_ids(model, one)
 
@@ -154,9 +153,8 @@ def test_log_probabilities_are_the_models_own(new_model: NewModel) -> None:
     engine = Engine(model, max_rows=3)
     without = engine.add(request([5, 6], 4, seed=1))
     alone = engine.add(request([5, 6], 4, seed=1, num_alternatives=0))
-    three = engine.add(
-        request([9], 4, seed=2, num_alternatives=3, sampler=Sampler(temperature=0.1))
-    )
+    sharp = Sampler(temperature=0.1)
+    three = engine.add(request([9], 4, seed=2, num_alternatives=3, sampler=sharp))
     prompts = {alone: [5, 6], three: [9]}
     while engine.num_running:
         for handle, token in engine.step():
@@ -166,12 +164,9 @@ def test_log_probabilities_are_the_models_own(new_model: NewModel) -> None:
             logits = model(torch.tensor([prompts[handle]]))[0, -1].detach()
             expected = torch.log_softmax(logits, dim=-1)
             assert token.log_probability == pytest.approx(float(expected[token.id]), abs=1e-4)
-            num = 3 if handle == three else 0
-            best = expected.topk(num)
-            assert [id for id, _ in token.alternatives] == best.indices.tolist()
-            assert [p for _, p in token.alternatives] == pytest.approx(
-                best.values.tolist(), abs=1e-4
-            )
+            best = expected.topk(3 if handle == three else 0)
+            likeliest = dict(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+            assert dict(token.alternatives) == pytest.approx(likeliest, abs=1e-4)
             prompts[handle].append(token.id)
 
 
@@ -221,9 +216,7 @@ def test_a_row_with_damaged_logits_ends_alone(
 
 def test_no_mode_goes_in_or_out(new_model: NewModel, check: Check, finish: Finish) -> None:
     with torch.inference_mode():
-        check(
-            Engine(new_model(), max_rows=3), [request([1, 2], num, seed=num) for num in (1, 3, 2)]
-        )
+        check(Engine(new_model(), 3), [request([1, 2], num, seed=num) for num in (1, 3, 2)])
     model = new_model().train()
     state = torch.get_rng_state()
     engine = Engine(model, max_rows=1)

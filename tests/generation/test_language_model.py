@@ -71,12 +71,8 @@ def test_the_checkpoint_asked_for_is_loaded(run: Path, which: str, step: int) ->
     expected = new_model(step).state_dict()
     for name, value in language_model.model.state_dict().items():
         assert torch.equal(value, expected[name]), name
-
-
-def test_weights_are_loaded_in_the_dtype_asked_for(run: Path) -> None:
-    language_model = LanguageModel.load(run, dtype=torch.bfloat16)
-    assert language_model.model.output_weight.dtype == torch.bfloat16
-    assert len(language_model.generate("Once", max_tokens=5)) > 0
+    half = LanguageModel.load(run, dtype=torch.bfloat16)
+    assert half.model.output_weight.dtype == torch.bfloat16 and half.generate(max_tokens=5)
 
 
 def test_many_prompts_are_written_as_if_each_were_alone(
@@ -122,12 +118,8 @@ def test_streams_of_one_model_do_not_disturb_each_other(run: Path) -> None:
     ("settings", "noun"),
     [
         ({"temperature": -0.5}, "temperature"),
-        ({"top_p": 0}, "top_p"),
-        ({"min_p": 2}, "min_p"),
-        ({"repetition_penalty": 0}, "repetition_penalty"),
         ({"max_tokens": -1}, "max_tokens"),
         ({"max_tokens": 1.5}, "max_tokens"),
-        ({"top_k": True}, "top_k"),
         ({"stop": [1]}, "stop"),
         ({"stop": [""]}, "stop"),
         ({"seed": -1}, "seed"),
@@ -211,11 +203,8 @@ def test_without_a_prompt_a_document_is_begun() -> None:
     assert LanguageModel(model, byte_tokenizer(END)).generate(temperature=0) == "ab"
     with pytest.raises(ConfigError, match="prompt is empty"):
         LanguageModel(model, byte_tokenizer()).generate("")
-
-
-def test_a_tokenizer_larger_than_the_model_is_refused() -> None:
     with pytest.raises(CheckpointError, match="258 tokens but the model knows 257"):
-        LanguageModel(new_model(), byte_tokenizer(END, "<|pad|>"))
+        LanguageModel(model, byte_tokenizer(END, "<|pad|>"))
 
 
 @pytest.mark.parametrize("missing", [".", "config.yaml", "tokenizer.json", "checkpoints"])
@@ -229,8 +218,6 @@ def test_a_run_that_lacks_something_says_what(run: Path, missing: str) -> None:
 def test_the_steps_of_a_run_are_told(run: Path) -> None:
     with pytest.raises(CheckpointError, match="10, 20, 30"):
         LanguageModel.load(run, 40)
-    with pytest.raises(ConfigError, match="checkpoint"):
-        LanguageModel.load(run, "7")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("chats", [[], ["chats.jsonl"]])

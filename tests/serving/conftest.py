@@ -27,6 +27,16 @@ TEXT = "the cat sat on the mat. the café is open, and 雨 falls on it — naïv
 PATIENCE_SECONDS = 120.0
 
 
+def wait_for(condition: Callable[[], Any], pause_seconds: float) -> Any:
+    """A condition that must come true; the limit is there for a test that fails."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < end:
+        if found := condition():
+            return found
+        time.sleep(pause_seconds)
+    raise AssertionError("it never came true")
+
+
 class Running:
     """A server that answers at `url`."""
 
@@ -76,13 +86,7 @@ class Running:
         self.wait_for(lambda: not (self.scheduler.num_running or self.scheduler.num_waiting))
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
-        """A condition that must come true; the limit is there for a test that fails."""
-        end = time.monotonic() + PATIENCE_SECONDS
-        while time.monotonic() < end:
-            if condition():
-                return
-            time.sleep(0.01)
-        raise AssertionError("it never came true")
+        wait_for(condition, 0.01)
 
 
 @pytest.fixture(autouse=True)
@@ -195,18 +199,15 @@ class Browser:
         return self.driver.execute_script(source, *arguments)
 
     def wait(self, condition: Callable[[], Any]) -> Any:
-        """A condition that must come true; the limit is there for a test that fails."""
         from selenium.common.exceptions import StaleElementReferenceException
 
-        end = time.monotonic() + PATIENCE_SECONDS
-        while time.monotonic() < end:
+        def look() -> Any:
             # The page may draw anew between two looks at it.
             with contextlib.suppress(StaleElementReferenceException):
-                if found := condition():
-                    return found
-            # Every look costs the browser time that it needs to get there.
-            time.sleep(0.04)
-        raise AssertionError("it never came true")
+                return condition()
+
+        # Every look costs the browser time that it needs to get there.
+        return wait_for(look, 0.04)
 
     def press(self, *keys: str) -> None:
         """Keys to whatever has the focus."""

@@ -84,17 +84,8 @@ def test_no_body_makes_the_server_fail(running: Any, body: dict[str, Any]) -> No
 
 
 def test_what_clients_send_without_meaning_anything_is_taken(running: Any) -> None:
-    empty = {
-        "user": "someone",
-        "best_of": 1,
-        "suffix": "",
-        "presence_penalty": 0,
-        "frequency_penalty": 0.0,
-        "logit_bias": {},
-        "stream_options": None,
-        "temperature": None,
-        "max_tokens": None,
-    }
+    empty = {"user": "someone", "best_of": 1, "suffix": "", "presence_penalty": 0}
+    empty |= {"logit_bias": {}, "stream_options": None, "temperature": None, "max_tokens": None}
     answer = running.complete({"model": "tiny", "prompt": "a", **empty})
     assert answer.status_code == 200
     assert answer.json()["usage"]["completion_tokens"] <= 16

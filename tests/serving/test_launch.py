@@ -15,9 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 
-from groundup.checkpoint import CheckpointFolder
 from groundup.cli.serve import Arguments, run
 from groundup.errors import ConfigError
 from groundup.generation import LanguageModel
@@ -37,13 +35,7 @@ LONG = {"prompt": "a", "max_tokens": 800, "past_context": "slide", "temperature"
 @pytest.fixture(scope="module")
 def run_folder(language_model: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made") / "tiny"
-    folder.mkdir()
-    settings = {"model": language_model.model.config.model_dump(mode="json")}
-    (folder / "config.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
-    language_model.tokenizer.save(folder / "tokenizer.json")
-    state = language_model.model.state_dict()
-    checkpoints = CheckpointFolder(folder / "checkpoints")
-    checkpoints.save(7, state, {"state": {}, "param_groups": []}, {}, 1.0)
+    language_model.save(folder)
     return folder
 
 
@@ -67,12 +59,9 @@ class Process:
     def get(self, path: str) -> httpx.Response:
         return httpx.get(f"{self.url}{path}", verify=False, timeout=PATIENCE_SECONDS)
 
-    def post(self, path: str, **options: Any) -> httpx.Response:
-        options = {"verify": False, "timeout": PATIENCE_SECONDS, **options}
-        return httpx.post(f"{self.url}{path}", **options)
-
-    def complete(self, body: Any, **options: Any) -> httpx.Response:
-        return self.post("/v1/completions", json=body, **options)
+    def complete(self, body: Any, **headers: str) -> httpx.Response:
+        options: Any = {"verify": False, "timeout": PATIENCE_SECONDS, "headers": headers}
+        return httpx.post(f"{self.url}/v1/completions", json=body, **options)
 
     def wait_for_load(self, num_requests: int) -> None:
         end = time.monotonic() + PATIENCE_SECONDS
@@ -107,17 +96,13 @@ def test_a_signal_lets_running_and_queued_requests_finish_and_refuses_new_ones(
 ) -> None:
     server = launch("--max-rows", "1", "--drain-seconds", str(PATIENCE_SECONDS))
     assert server.line == f"serving tiny, step 7, at {server.url}\n"
-    if Path("/proc/self/clear_refs").exists():
-        send_hostile_bodies(server)
     host, port = server.url.removeprefix("http://").split(":")
     with ThreadPoolExecutor(3) as pool:
         answers = [pool.submit(server.complete, LONG) for _ in range(3)]
         server.wait_for_load(3)
         # A connection that asks nothing, and one in the middle of its request, hold nobody up.
         idle, slow = (socket.create_connection((host, int(port))) for _ in range(2))
-        slow.sendall(
-            b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n"
-        )
+        slow.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n")
         server.signal(signal.SIGTERM)
         refused = None
         while refused is None or refused.status_code == 200:
@@ -131,44 +116,6 @@ def test_a_signal_lets_running_and_queued_requests_finish_and_refuses_new_ones(
     assert len(stderr.splitlines()) == 1
     idle.close()
     slow.close()
-
-
-def send_hostile_bodies(server: Process) -> None:
-    """They hold nobody up and take little memory."""
-    folder = Path(f"/proc/{server.process.pid}")
-
-    def memory(name: str) -> int:
-        lines = (folder / "status").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
-
-    def send(path: str, body: bytes) -> None:
-        headers = {"content-type": "application/json"}
-        answer = server.post(path, content=body, headers=headers)
-        assert answer.status_code == 400 and len(answer.content) < 500
-
-    send("/v1/completions", b'{"prompt": 1}')
-    before = memory("VmRSS")
-    (folder / "clear_refs").write_text("5")
-    bodies = [
-        b'{"prompt": ["a", %s1]}' % (b"1, " * 330_000),
-        b'{"prompt": ["a", %s1]}' % (b"1, " * 99_000),
-        b'{"prompt": [%s[]]}' % (b"[]," * 330_000),
-        b'{"prompt": [%s]}' % b", ".join([b"9" * 4000] * 240),
-        b"{%s}" % b",".join(b'"%d":1' % number for number in range(95_000)),
-        b'{"text": [%s1]}' % (b"{}," * 330_000),
-    ]
-    waits: list[float] = []
-    with ThreadPoolExecutor(10) as pool:
-        paths = ("/v1/completions", "/api/tokenize")
-        sent = [pool.submit(send, path, body) for body in bodies for path in paths]
-        while not all(one.done() for one in sent):
-            begin = time.monotonic()
-            assert server.get("/health").status_code == 200
-            waits.append(time.monotonic() - begin)
-    assert not any(one.exception() for one in sent)
-    assert memory("VmHWM") - before < 20 * 2 * sum(map(len, bodies))
-    # It was 20 s for a single one of them.
-    assert max(waits) < 10
 
 
 def test_a_signal_ends_the_server_in_time_whatever_runs(launch: Callable[..., Process]) -> None:
@@ -203,9 +150,9 @@ def test_more_rows_than_memory_has_room_for_are_refused(
 def test_a_second_signal_ends_at_once(launch: Callable[..., Process]) -> None:
     server = launch("--max-rows", "1", **{TOKEN_VARIABLE: TOKEN})
     assert server.get("/v1/models").status_code == 401
-    headers = {"authorization": f"Bearer {TOKEN}"}
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(server.complete, {**LONG, "max_tokens": 4096}, headers=headers)
+        body = {**LONG, "max_tokens": 4096}
+        asked = pool.submit(server.complete, body, authorization=f"Bearer {TOKEN}")
         server.wait_for_load(1)
         server.signal(signal.SIGINT)
         while server.get("/health").json()["status"] != "stopping":

@@ -7,11 +7,7 @@ from typing import Any
 import pytest
 
 from groundup.generation import LanguageModel
-from groundup.serving.tokenizer_view import (
-    MAX_PRE_TOKEN_BYTES,
-    MAX_SYMBOLS,
-    describe_tokenization,
-)
+from groundup.serving.tokenizer_view import MAX_SYMBOLS, describe_tokenization
 from groundup.tokenizer import Tokenizer
 
 TEXTS = [
@@ -19,12 +15,12 @@ TEXTS = [
     "the cat sat on the mat",
     "  two  spaces\n\nand a café — 雨 🙂",
     "the<|endoftext|>cat",
-    "mat" * MAX_PRE_TOKEN_BYTES + " the cat " + "雨" * MAX_PRE_TOKEN_BYTES,
+    "mat" * 200 + " the cat " + "雨" * 128,
 ]
 
 
 def describe(tokenizer: Tokenizer, text: str) -> Any:
-    answer = json.dumps(describe_tokenization(tokenizer, text))
+    answer = describe_tokenization(tokenizer, text)
     return json.loads(answer, object_hook=lambda fields: SimpleNamespace(**fields))
 
 

@@ -56,7 +56,6 @@ def run(arguments: Arguments) -> None:
         message = {"role": "user", "content": prompt}
         text = chat_prompt(model.tokenizer, [message]) if arguments.chat else prompt
         firsts.append(model.request(text, arguments))
-        model.check(firsts[-1])
     # Made as they are needed: there may be more of them than fit into memory.
     requests = (
         replace(first, seed=first_seed + sample)

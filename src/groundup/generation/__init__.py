@@ -10,30 +10,15 @@ from groundup.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from groundup.generation.engine import Engine
     from groundup.generation.language_model import LanguageModel
-    from groundup.generation.request import (
-        GenerationRequest,
-        GenerationSettings,
-        NewToken,
-        Sampler,
-    )
-    from groundup.generation.text_stream import TextStream
+    from groundup.generation.request import GenerationRequest, GenerationSettings, Sampler
 
-__all__ = [
-    "Engine",
-    "GenerationRequest",
-    "GenerationSettings",
-    "LanguageModel",
-    "NewToken",
-    "Sampler",
-    "TextStream",
-]
+__all__ = ["Engine", "GenerationRequest", "GenerationSettings", "LanguageModel", "Sampler"]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "engine": "Engine",
         "language_model": "LanguageModel",
-        "request": "GenerationRequest GenerationSettings NewToken Sampler",
-        "text_stream": "TextStream",
+        "request": "GenerationRequest GenerationSettings Sampler",
     },
 )

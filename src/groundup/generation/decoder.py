@@ -57,8 +57,7 @@ class AllowedIds:
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> AllowedIds:
         end, vocab = tokenizer.vocab_size, tokenizer.vocab
-        gaps = range(end) if len(vocab) < end else ()
-        return cls(end, tuple(id for id in gaps if id not in vocab))
+        return cls(end, tuple(id for id in range(end) if id not in vocab))
 
     def missing(self, num_columns: int) -> list[int]:
         """Those of the first `num_columns` ids that are not allowed."""

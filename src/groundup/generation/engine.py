@@ -153,17 +153,15 @@ class Engine:
 
         A row's last id is left out: the next step decodes it with those of the other rows.
         """
-        # For each prompt the row to copy it from: one that was read already, or else the first.
+        # For each prompt the first row that has it, to copy it from.
         sources: dict[tuple[int, ...], int] = {}
-        for index, row in enumerate(self._rows):
-            prompt = row.request.prompt_ids
-            if not row.has_slid and (prompt not in sources or not row.is_waiting):
-                sources[prompt] = index
         texts: list[tuple[int, list[int]]] = []
         copies: list[tuple[int, int]] = []
         for index, row in enumerate(self._rows):
+            source = index
+            if not row.has_slid:
+                source = sources.setdefault(row.request.prompt_ids, index)
             if row.is_waiting and row.num_visible > 1:
-                source = index if row.has_slid else sources[row.request.prompt_ids]
                 if source == index:
                     texts.append((index, row.ids[row.start : -1]))
                 else:

@@ -137,8 +137,9 @@ class LanguageModel:
         return [self.begin_id]
 
     def request(self, prompt: str, settings: GenerationSettings) -> GenerationRequest:
-        """What to ask an engine, which knows no stop strings, so that it continues `prompt`."""
-        return GenerationRequest(
+        """What to ask an engine, which knows no stop strings, so that it continues `prompt`; a
+        ConfigError for a prompt that the model cannot take."""
+        request = GenerationRequest(
             prompt_ids=tuple(self.encode_prompt(prompt)),
             max_tokens=settings.max_tokens,
             sampler=settings.sampler(),
@@ -146,6 +147,8 @@ class LanguageModel:
             stop_ids=self.stop_ids,
             past_context=settings.past_context,
         )
+        request.check_fits(self.model.config.vocab_size, self.model.config.context_length)
+        return request
 
     def make_engine(self, max_rows: int = 64) -> Engine:
         """An engine of the model that never samples an id for which the tokenizer has no text."""
@@ -156,23 +159,12 @@ class LanguageModel:
     ) -> Iterator[TextPiece]:
         """Pieces of the texts of many requests as they come; each request's last has a reason.
 
-        Requests are taken as rows become free, so there may be any number. Mistakes in those of a
-        sequence raise here, and in those that are made meanwhile once they are taken.
+        Requests are taken as rows become free, so there may be any number.
         """
-        waiting = iter(requests)
-        first = list(itertools.islice(waiting, _MAX_ROWS))
-        for request in requests if isinstance(requests, Sequence) else first:
-            self.check(request)
-        return self._stream(max(1, len(first)), itertools.chain(first, waiting), stop)
-
-    def check(self, request: GenerationRequest) -> None:
-        """Raise ConfigError for a request that the model cannot take."""
-        request.check_fits(self.model.config.vocab_size, self.model.config.context_length)
-
-    def _stream(
-        self, num_rows: int, requests: Iterator[GenerationRequest], stop: Sequence[str]
-    ) -> Iterator[TextPiece]:
-        waiting = enumerate(requests)
+        unread = iter(requests)
+        first = list(itertools.islice(unread, _MAX_ROWS))
+        num_rows = max(1, len(first))
+        waiting = enumerate(itertools.chain(first, unread))
         upcoming = next(waiting, None)
         running: dict[int, tuple[int, TextStream]] = {}
         # Other calls may go on meanwhile, with engines of their own.

@@ -125,6 +125,4 @@ def _find_checkpoint(folder: RunFolder, which: CheckpointName) -> Checkpoint:
         raise CheckpointError(f"{folder.path} has no checkpoint yet: train until one is written")
     if which == "newest":
         return checkpoints.newest()
-    if which != "best" and type(which) is not int:
-        raise ConfigError(f"checkpoint is {which!r:.60}; it must be newest, best or a step")
     return checkpoints.best() if which == "best" else checkpoints.load(which)

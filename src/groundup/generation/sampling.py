@@ -2,7 +2,7 @@
 
 An id that a rule leaves out gets -inf. A sample is decided by one number in [0, 1), computed from
 the seed and the position: no state, no order of sampling. Top-k and top-p find the likeliest ids
-without sorting the vocabulary, which takes twice as long, and compare values only, never the order
+without sorting the vocabulary where few make up the sum, and compare values only, never the order
 in which torch returns equals.
 """
 
@@ -23,12 +23,8 @@ from groundup.generation.request import NO_ID, Sampler
 STREAM = 0x7E87
 """Of the random numbers of texts. Any number, as long as it never changes: samples depend on it."""
 
-# So many ids hold nearly all of a trained model's probability.
-_NUM_FIRST = 64
-# Enough that few ids share a level, few enough that a row of levels costs nothing.
-_NUM_LEVELS = 1_024
-# Ids this many nats below the best are one level: together they hardly weigh anything.
-_MAX_NATS = 24.0
+# So many ids hold nearly all of a trained model's probability; at a high temperature, so many.
+_NUM_FIRST, _NUM_MORE = 64, 4_096
 
 
 def sample(
@@ -88,14 +84,18 @@ def keep_top_p(logits: Float[Tensor, "... vocab"], p: float) -> Float[Tensor, ".
     rows = logits.reshape(-1, logits.shape[-1])
     best = rows.amax(dim=-1, keepdim=True)
     target = p * torch.exp(rows - best).sum(dim=-1, keepdim=True, dtype=torch.float64)
-    ordered = rows.topk(min(_NUM_FIRST, rows.shape[-1]), dim=-1).values
-    sums = _weights(ordered, best).cumsum(dim=-1)
-    threshold, num_kept = _where_reached(ordered, sums, target)
-    is_short = sums[:, -1] < target[:, 0]
-    if ordered.shape[-1] < rows.shape[-1] and bool(is_short.any()):
-        threshold[is_short], num_kept[is_short] = _find_by_levels(
-            rows[is_short], best[is_short], target[is_short]
-        )
+    threshold, num_kept = torch.empty_like(best), torch.empty_like(best, dtype=torch.long)
+    left = torch.arange(len(rows), device=rows.device)
+    for num in (_NUM_FIRST, _NUM_MORE, rows.shape[-1]):
+        ordered = rows[left].topk(min(num, rows.shape[-1]), dim=-1).values
+        # In float64, where sums hardly depend on their order.
+        sums = torch.exp(ordered - best[left]).double().cumsum(dim=-1)
+        num_short = (sums < target[left]).sum(dim=-1, keepdim=True)
+        last = num_short.clamp(max=sums.shape[-1] - 1)
+        threshold[left], num_kept[left] = ordered.gather(-1, last), last + 1
+        left = left[num_short[:, 0] == sums.shape[-1]]
+        if not len(left):
+            break
     return _keep_best(rows, threshold, num_kept).reshape(logits.shape)
 
 
@@ -134,37 +134,3 @@ def _keep_best(logits: Tensor, threshold: Tensor, num_kept: Tensor) -> Tensor:
     ties = logits == threshold
     room = num_kept - (logits > threshold).sum(-1, keepdim=True)
     return logits.masked_fill(~at_least | (ties & (ties.cumsum(-1) > room)), -torch.inf)
-
-
-def _find_by_levels(rows: Tensor, best: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Where the weights, from the best down, reach the target: the value there, and how many.
-
-    Ids are put into levels by value and the weights of the levels summed; only the level in which
-    the sum reaches the target is looked at id by id.
-    """
-    below = best - rows
-    span = below.amax(dim=-1, keepdim=True).clamp(max=_MAX_NATS)
-    scale = (_NUM_LEVELS - 1) / span.clamp(min=1e-6)
-    # The lower bound is for scores that are NaN, which get a level all the same.
-    levels = (below * scale).clamp(max=_NUM_LEVELS - 1).long().clamp_(min=0)
-    weights = _weights(rows, best)
-    sums = weights.new_zeros(len(rows), _NUM_LEVELS).scatter_add_(-1, levels, weights).cumsum(-1)
-    last = (sums < target).sum(dim=-1, keepdim=True).clamp(max=_NUM_LEVELS - 1)
-    before = torch.where(last > 0, sums.gather(-1, (last - 1).clamp(min=0)), 0.0)
-    is_last = levels == last
-    num_listed = max(1, int(is_last.sum(dim=-1).max()))
-    ordered = rows.masked_fill(~is_last, -torch.inf).topk(num_listed, dim=-1).values
-    sums = before + _weights(ordered, best).cumsum(dim=-1)
-    threshold, num_kept = _where_reached(ordered, sums, target)
-    return threshold, num_kept + (levels < last).sum(dim=-1, keepdim=True)
-
-
-def _where_reached(ordered: Tensor, sums: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """The first value whose sum is at least the target (or the last), and how many it makes."""
-    num = (sums < target).sum(dim=-1, keepdim=True).add_(1).clamp_(max=sums.shape[-1])
-    return ordered.gather(-1, num - 1), num
-
-
-def _weights(values: Tensor, best: Tensor) -> Tensor:
-    """Probabilities but for a factor, in float64, where sums hardly depend on their order."""
-    return torch.exp(values - best).double()

@@ -5,6 +5,7 @@ Every answer that is not a success has this shape.
 
 from __future__ import annotations
 
+import re
 import reprlib
 from collections.abc import Mapping
 from typing import Any
@@ -89,14 +90,6 @@ def answer_http_exception(request: Request, error: Exception) -> JSONResponse:
 
 def excerpt(value: object) -> str:
     """A value from outside, short and printable; text that is a plain name stays as it is."""
-    if isinstance(value, str) and value.isascii() and value.isprintable() and len(value) <= 60:
-        return value if "/" in value or value.isidentifier() else repr(value)
-    text = _short.repr(value)
-    text = text if len(text) <= 60 else text[:57] + "..."
-    return text.encode("ascii", "backslashreplace").decode()
-
-
-# Does not write out a hundred thousand elements for the sake of the first few.
-_short = reprlib.Repr()
-_short.maxlist = _short.maxdict = _short.maxlevel = 20
-_short.maxstring = _short.maxlong = _short.maxother = 200
+    if isinstance(value, str) and len(value) <= 60 and re.fullmatch(r"[\w./-]+", value, re.ASCII):
+        return value
+    return reprlib.repr(value)[:60].encode("ascii", "backslashreplace").decode()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,12 +23,11 @@ from starlette.staticfiles import StaticFiles
 
 from groundup.serving.api_errors import ApiError, answer_http_exception, excerpt
 from groundup.serving.bodies import read_body
-from groundup.serving.completions import Completions
+from groundup.serving.completions import ServedModel
 from groundup.serving.guards import Guards
 from groundup.serving.metrics import Metrics
 from groundup.serving.protocol import ChatRequest, CompletionRequest
 from groundup.serving.runs_api import runs_routes
-from groundup.serving.scheduler import Scheduler
 from groundup.serving.tokenizer_view import TokenizeRequest, describe_tokenization
 
 if TYPE_CHECKING:
@@ -37,31 +35,6 @@ if TYPE_CHECKING:
     from groundup.serving.settings import ServerSettings
 
 STATIC_FOLDER = Path(__file__).parent / "static"
-
-
-class ServedModel:
-    """A model, the scheduler that owns its engine, and what /v1/models says of it."""
-
-    def __init__(
-        self, name: str, language_model: LanguageModel, settings: ServerSettings, metrics: Metrics
-    ) -> None:
-        self.tokenizer = language_model.tokenizer
-        self.scheduler = Scheduler(
-            lambda: language_model.make_engine(settings.max_rows), settings, metrics, name
-        )
-        self.completions = Completions(name, language_model, settings, self.scheduler)
-        self.card = {
-            "id": name,
-            "object": "model",
-            "created": int(time.time()),
-            "owned_by": "groundup",
-            "context_length": language_model.model.config.context_length,
-            "vocab_size": language_model.tokenizer.vocab_size,
-            "step": language_model.step,
-            "max_new_tokens": settings.max_new_tokens,
-            "has_chat_template": language_model.tokenizer.chat_template is not None,
-            "prompts": list(settings.prompts),
-        }
 
 
 def create_app(language_models: Mapping[str, LanguageModel], settings: ServerSettings) -> Starlette:
@@ -121,16 +94,16 @@ def _model_routes(models: Mapping[str, ServedModel]) -> list[Route]:
     def complete(kind: type[CompletionRequest | ChatRequest]) -> Any:
         async def answer(request: Request) -> Response:
             body = await read_body(request, kind)
-            return await find(body.model).completions.answer(request, body)
+            return await find(body.model).answer(request, body)
 
         return answer
 
     async def tokenize(request: Request) -> Response:
         body = await read_body(request, TokenizeRequest)
-        tokenizer = find(body.model).tokenizer
+        tokenizer = find(body.model).language_model.tokenizer
         loop = asyncio.get_running_loop()
         work = loop.run_in_executor(worker, describe_tokenization, tokenizer, body.text)
-        return JSONResponse(await work)
+        return Response(await work, media_type="application/json")
 
     return [
         Route("/v1/models", list_models),

@@ -24,10 +24,11 @@ from groundup.serving.api_errors import ApiError, internal_error
 from groundup.serving.choices import CHAT, TEXT, ChoiceText, Piece, TokenSpelling
 from groundup.serving.completion_plan import AnyRequest, Plan, make_plan
 from groundup.serving.protocol import ChatRequest
+from groundup.serving.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from groundup.generation import LanguageModel
-    from groundup.serving.scheduler import Scheduler
+    from groundup.serving.metrics import Metrics
     from groundup.serving.settings import ServerSettings
 
 Result = TypeVar("Result")
@@ -43,21 +44,31 @@ _CLIENT_LEFT = 499
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
-class Completions:
-    """Answers completion requests for one model."""
+class ServedModel:
+    """A model, the scheduler that owns its engine, and what /v1/models says of it."""
 
     def __init__(
-        self,
-        name: str,
-        language_model: LanguageModel,
-        settings: ServerSettings,
-        scheduler: Scheduler,
+        self, name: str, language_model: LanguageModel, settings: ServerSettings, metrics: Metrics
     ) -> None:
         self.name = name
         self.language_model = language_model
-        self.scheduler = scheduler
+        self.scheduler = Scheduler(
+            lambda: language_model.make_engine(settings.max_rows), settings, metrics, name
+        )
         self.spelling = TokenSpelling(language_model.tokenizer)
         self._settings = settings
+        self.card = {
+            "id": name,
+            "object": "model",
+            "created": int(time.time()),
+            "owned_by": "groundup",
+            "context_length": language_model.model.config.context_length,
+            "vocab_size": language_model.tokenizer.vocab_size,
+            "step": language_model.step,
+            "max_new_tokens": settings.max_new_tokens,
+            "has_chat_template": language_model.tokenizer.chat_template is not None,
+            "prompts": list(settings.prompts),
+        }
 
     async def answer(self, request: Request, body: AnyRequest) -> Response:
         plan_it = functools.partial(make_plan, body, self.language_model, self._settings)
@@ -85,7 +96,7 @@ class _Running:
     """The choices of a plan while they are generated. `close` it whatever happens, so that rows
     that nobody reads are freed."""
 
-    def __init__(self, model: Completions, plan: Plan, body: AnyRequest, client: str) -> None:
+    def __init__(self, model: ServedModel, plan: Plan, body: AnyRequest, client: str) -> None:
         self._plan = plan
         self._scheduler = model.scheduler
         self._spelling = model.spelling

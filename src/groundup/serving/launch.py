@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import gc
 import ipaddress
 import logging
@@ -49,12 +48,6 @@ _MAX_HEAD_BYTES = 16_384
 _OTHER_FILES = 128
 _ENOUGH_FILES = 65536
 
-_ADVICE = {
-    errno.EADDRINUSE: "the port is in use: choose another by --port, or --port 0 for any free one",
-    errno.EACCES: "you may not open this port: choose one above 1023 by --port",
-    errno.EADDRNOTAVAIL: "it is not an address of this machine: choose another --host",
-}
-
 
 def open_socket(settings: ServerSettings) -> socket.socket:
     """Bind to the host and port; a ConfigError says what to do if that fails."""
@@ -80,8 +73,10 @@ def open_socket(settings: ServerSettings) -> socket.socket:
         listener.listen(1024)
     except OSError as error:
         listener.close()
-        advice = _ADVICE.get(error.errno or 0, str(error.strerror))
-        raise ConfigError(f"cannot listen on --host {host} --port {port}: {advice}") from error
+        raise ConfigError(
+            f"cannot listen on --host {host} --port {port}: {error.strerror}; choose another "
+            f"--host or --port (0 takes any free port)"
+        ) from error
     return listener
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, StrictInt, StrictStr, field_validator, model_validator
+from pydantic import AfterValidator, Field, StrictInt, StrictStr, field_validator, model_validator
 
 from groundup.errors import DataError
 from groundup.generation.request import GenerationSettings, PastContext
@@ -25,6 +25,16 @@ Ids = Annotated[list[StrictInt], Field(min_length=1, fail_fast=True)]
 StopString = Annotated[StrictStr, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 NumLogprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 NumTokens = Annotated[int, Field(ge=1)]
+
+
+def _refuse_unsupported(value: Any) -> Any:
+    """Ignoring it would give another text than the one asked for; what is empty is fine."""
+    if value and value != {"type": "text"}:
+        raise ValueError("this server does not support it: leave it out")
+    return value
+
+
+Unsupported = Annotated[Any, AfterValidator(_refuse_unsupported)]
 
 
 class StreamOptions(Body):
@@ -62,34 +72,18 @@ class GenerationBody(Body):
     parallel_tool_calls: Any = None
     service_tier: Any = None
     store: Any = None
-    # Refused unless empty: ignoring them would give another text than the one asked for.
-    presence_penalty: Any = None
-    frequency_penalty: Any = None
-    logit_bias: Any = None
-    suffix: Any = None
-    echo: Any = None
-    tools: Any = None
-    response_format: Any = None
+    presence_penalty: Unsupported = None
+    frequency_penalty: Unsupported = None
+    logit_bias: Unsupported = None
+    suffix: Unsupported = None
+    echo: Unsupported = None
+    tools: Unsupported = None
+    response_format: Unsupported = None
     # Not OpenAI's.
     top_k: int | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
     past_context: PastContext | None = None
-
-    @field_validator(
-        "presence_penalty",
-        "frequency_penalty",
-        "logit_bias",
-        "suffix",
-        "echo",
-        "tools",
-        "response_format",
-    )
-    @classmethod
-    def _refuse_unsupported(cls, value: Any) -> Any:
-        if value and value != {"type": "text"}:
-            raise ValueError("this server does not support it: leave it out")
-        return value
 
     @model_validator(mode="after")
     def _check_stream_options(self) -> GenerationBody:

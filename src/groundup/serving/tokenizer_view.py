@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
 from typing import Any
 
 from groundup.serving.api_errors import ApiError
@@ -14,7 +14,6 @@ from groundup.tokenizer.reference import split_special_tokens
 MAX_CHARACTERS = 20_000
 # Each step shows about half of the pre-token's bytes as symbols, so the size of all steps grows
 # with the square of its length.
-MAX_PRE_TOKEN_BYTES = 128
 MAX_SYMBOLS = 100_000
 
 
@@ -23,8 +22,8 @@ class TokenizeRequest(Body):
     model: str | None = None
 
 
-def describe_tokenization(tokenizer: Tokenizer, text: str) -> dict[str, Any]:
-    """Follow a text through pre-tokens and merges to its ids."""
+def describe_tokenization(tokenizer: Tokenizer, text: str) -> str:
+    """The JSON of a text's way through pre-tokens and merges to its ids."""
     if len(text) > MAX_CHARACTERS:
         raise ApiError(
             400,
@@ -32,54 +31,29 @@ def describe_tokenization(tokenizer: Tokenizer, text: str) -> dict[str, Any]:
             f"shorten it, or use groundup tokenizer encode",
             param="text",
         )
-    pre_tokens: list[dict[str, Any]] = []
-    start = 0
-    for pre_token, is_too_long in _explain_within_limits(tokenizer, text):
-        tokens = [
-            {"id": id, "text": tokenizer.decode([id]), "bytes": list(token)}
-            for id, token in zip(pre_token.ids, pre_token.tokens, strict=True)
-        ]
-        merges = [
-            {
-                "left": list(step.left),
-                "right": list(step.right),
-                "rank": step.rank,
-                "symbols": list(map(list, step.symbols)),
-            }
-            for step in pre_token.steps
-        ]
-        end = start + len(pre_token.text)
-        pre_tokens.append(
-            {
-                "text": pre_token.text,
-                "start": start,
-                "end": end,
-                "tokens": tokens,
-                "merges": merges,
-                "is_special": pre_token.is_special,
-                "is_whole_word": pre_token.is_whole_word,
-                "is_too_long": is_too_long,
-            }
-        )
-        start = end
-    num_ids = sum(len(one["tokens"]) for one in pre_tokens)
-    sizes = {"num_ids": num_ids, "num_bytes": len(text.encode()), "num_characters": len(text)}
-    return {"pre_tokens": pre_tokens, **sizes}
-
-
-def _explain_within_limits(tokenizer: Tokenizer, text: str) -> Iterator[tuple[PreToken, bool]]:
-    """The pre-tokens in order, each with whether it is too long for its steps to be followed."""
     definition = tokenizer.definition
     follow = follow_merges(definition)
-    num_left = MAX_SYMBOLS
+    pre_tokens: list[dict[str, Any]] = []
+    start, num_ids, num_left = 0, 0, MAX_SYMBOLS
     for piece, is_special in split_special_tokens(text, definition.special_tokens):
         for part in [piece] if is_special else definition.pattern.split(piece):
-            num_bytes = len(part.encode())
-            num_symbols = 0 if is_special else num_bytes**2 // 2
-            if is_special or (num_bytes <= MAX_PRE_TOKEN_BYTES and num_symbols <= num_left):
+            num_symbols = 0 if is_special else len(part.encode()) ** 2 // 2
+            if is_followed := num_symbols <= num_left:
                 num_left -= num_symbols
-                yield follow(part, is_special), False
-                continue
-            ids = tuple(tokenizer.encode(part))
-            tokens = tuple(tokenizer.vocab[id] for id in ids)
-            yield PreToken(part, tokens, (), tokens, ids), True
+                found = follow(part, is_special)
+            else:
+                ids = tuple(tokenizer.encode(part))
+                found = PreToken(part, (), (), tuple(tokenizer.vocab[id] for id in ids), ids)
+            tokens = [
+                {"id": id, "text": tokenizer.decode([id]), "bytes": token}
+                for id, token in zip(found.ids, found.tokens, strict=True)
+            ]
+            fields = {"text": part, "start": start, "end": start + len(part), "tokens": tokens}
+            fields |= {"merges": list(map(vars, found.steps)), "is_special": is_special}
+            fields |= {"is_whole_word": found.is_whole_word, "is_too_long": not is_followed}
+            pre_tokens.append(fields)
+            start += len(part)
+            num_ids += len(tokens)
+    sizes = {"num_ids": num_ids, "num_bytes": len(text.encode()), "num_characters": len(text)}
+    # Bytes as lists of numbers.
+    return json.dumps({"pre_tokens": pre_tokens, **sizes}, default=list)
