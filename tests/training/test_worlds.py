@@ -162,8 +162,6 @@ def test_torchrun_goes_on_after_a_rank_was_killed(make_config: MakeConfig, tmp_p
         if process.poll() is None:
             process.terminate()
             process.wait()
-    text = (tmp_path / "log.txt").read_text()
-    assert "error: a rank is gone" in text, text
     outcome = RunFolder(config.run_folder).read_outcome()
     assert outcome is not None and (outcome.state, outcome.reason) == ("stopped", "SIGTERM")
     steps = [record["step"] for record in read_json_lines(metrics)]
