@@ -50,11 +50,7 @@ def num_bands_for(threshold: float) -> int:
     if not threshold:
         return 0
     for num_bands in (8, 16, 32, 64):
-        if recall(threshold, num_bands) >= _LEAST_RECALL:
+        # The probability that such a pair shares a band.
+        if 1 - (1 - threshold ** (SIGNATURE_SIZE // num_bands)) ** num_bands >= _LEAST_RECALL:
             return num_bands
     return SIGNATURE_SIZE
-
-
-def recall(similarity: float, num_bands: int) -> float:
-    """The probability that two documents of a similarity share a band."""
-    return 1 - (1 - similarity ** (SIGNATURE_SIZE // num_bands)) ** num_bands

@@ -54,10 +54,6 @@ class Task:
         return sum(1 / len(question.choices) for question in self.questions) / len(self.questions)
 
 
-class _BadLine(Exception):
-    pass
-
-
 def read_tasks(names: Sequence[str]) -> list[Task]:
     """The tasks of files, folders or globs.
 
@@ -80,7 +76,7 @@ def _read_file(file: Source) -> list[Question]:
     for where, record in read_objects(file):
         try:
             questions.append(_question_of(record))
-        except _BadLine as error:
+        except DataError as error:
             raise DataError(f"{where}: {error}") from None
     if not questions:
         raise DataError(f"{file} has no questions; each line of a task must be a JSON object")
@@ -96,7 +92,7 @@ def _question_of(record: dict[str, Any]) -> Question:
         return _checked(Question(_hellaswag_context(record), endings, _index(record, "label")))
     for name in ("context", "choices", "answer"):
         if name not in record:
-            raise _BadLine(
+            raise DataError(
                 f"no field {name} (fields: {', '.join(record) or 'none'}); a question has context, "
                 f"choices and answer, or BLiMP's or HellaSwag's fields"
             )
@@ -107,11 +103,11 @@ def _question_of(record: dict[str, Any]) -> Question:
 def _checked(question: Question) -> Question:
     count = len(question.choices)
     if count < 2:
-        raise _BadLine(f"{count_of(count, 'choice')}; a question needs at least 2")
+        raise DataError(f"{count_of(count, 'choice')}; a question needs at least 2")
     if not 0 <= question.answer < count:
-        raise _BadLine(f"answer {question.answer} is not one of the {count} choices, from 0 on")
+        raise DataError(f"answer {question.answer} is not one of the {count} choices, from 0 on")
     if not all(choice.strip() for choice in question.choices):
-        raise _BadLine("one of the choices is empty; give it some text")
+        raise DataError("one of the choices is empty; give it some text")
     return question
 
 
@@ -122,7 +118,7 @@ def _text(record: dict[str, Any], name: str) -> str:
 def _texts(record: dict[str, Any], name: str) -> list[str]:
     values = record[name]
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise _BadLine(f"{name} must be text, or a list of texts, got {json.dumps(values):.60}")
+        raise DataError(f"{name} must be text, or a list of texts, got {json.dumps(values):.60}")
     return values
 
 
@@ -133,7 +129,7 @@ def _index(record: dict[str, Any], name: str) -> int:
         return int(value)
     if type(value) is not int:
         shown = json.dumps(value)[:60]
-        raise _BadLine(f"{name} must be the index of the right choice, from 0, got {shown}")
+        raise DataError(f"{name} must be the index of the right choice, from 0, got {shown}")
     return value
 
 
