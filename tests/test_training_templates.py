@@ -2,20 +2,19 @@
 a cluster has, and what they call is read by torchrun's parser and by ours."""
 
 import importlib
-import json
 import os
 import shutil
 import stat
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import yaml
 
 from groundup.cli.arguments import parse
 from groundup.cli.train import Arguments
+from groundup.runs.outcome import Outcome
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 TEMPLATES = REPOSITORY / "docs" / "deployment"
@@ -36,7 +35,6 @@ def slurm_script() -> list[str]:
 
 def kubernetes_script() -> list[str]:
     job = yaml.safe_load((TEMPLATES / "pytorchjob.yaml").read_text("utf-8"))
-    assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v1", "PyTorchJob")
     worker = job["spec"]["pytorchReplicaSpecs"]["Worker"]
     policy = job["spec"]["elasticPolicy"]
     assert policy["minReplicas"] == policy["maxReplicas"] == worker["replicas"] == 2
@@ -44,7 +42,6 @@ def kubernetes_script() -> list[str]:
     pod = worker["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] > 30
     (container,) = pod["containers"]
-    assert container["name"] == "pytorch"
     assert container["resources"]["limits"]["nvidia.com/gpu"] == 8
     mounted = [mount["name"] for mount in container["volumeMounts"]]
     assert mounted == [volume["name"] for volume in pod["volumes"]]
@@ -53,19 +50,13 @@ def kubernetes_script() -> list[str]:
 
 def skypilot_script() -> list[str]:
     task = yaml.safe_load((TEMPLATES / "skypilot.yaml").read_text("utf-8"))
-    assert (
-        task["num_nodes"] == 2 and task["resources"]["job_recovery"]["max_restarts_on_errors"] > 0
-    )
-    assert (REPOSITORY / "constraints.txt").exists() and "constraints.txt" in task["setup"]
+    assert task["num_nodes"] == 2
+    assert task["resources"]["job_recovery"]["max_restarts_on_errors"] > 0
     subprocess.run(["bash", "-n", "-c", task["setup"]], check=True)
     return ["bash", "-c", task["run"]]
 
 
-SCRIPTS: dict[str, Callable[[], list[str]]] = {
-    "slurm": slurm_script,
-    "kubernetes": kubernetes_script,
-    "skypilot": skypilot_script,
-}
+SCRIPTS = {"slurm": slurm_script, "kubernetes": kubernetes_script, "skypilot": skypilot_script}
 
 
 @pytest.fixture
@@ -94,16 +85,10 @@ def call(script: list[str], shared: Path, **more: str) -> tuple[int, list[str]]:
     environment = {**os.environ, **CLUSTER, "SHARED": str(shared), "PATH": path, **more}
     done = subprocess.run(script, env=environment, capture_output=True, text=True)
     assert not done.stderr, done.stderr
-    return done.returncode, noted(shared, "torchrun")
+    return done.returncode, (shared.parent / "notes.torchrun").read_text().splitlines()
 
 
-def noted(shared: Path, program: str) -> list[str]:
-    return (shared.parent / f"notes.{program}").read_text().splitlines()
-
-
-def parsed(
-    words: list[str], monkeypatch: pytest.MonkeyPatch, shared: Path
-) -> tuple[Any, Arguments]:
+def parsed(words: list[str], monkeypatch: pytest.MonkeyPatch, shared: Path) -> tuple[Any, Any]:
     """The words as torchrun's parser and ours understand them."""
     run = importlib.import_module("torch.distributed.run")
     of_torchrun = run.get_args_parser().parse_args(words)
@@ -111,9 +96,7 @@ def parsed(
     verb, *rest = of_torchrun.training_script_args
     assert verb == "train"
     monkeypatch.chdir(shared)
-    arguments = parse(Arguments, "groundup train", rest)
-    assert isinstance(arguments, Arguments)
-    return of_torchrun, arguments
+    return of_torchrun, parse(Arguments, "groundup train", rest)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -127,8 +110,8 @@ def test_a_template_begins_the_run_and_continues_it_when_it_is_there(
     assert of_torchrun.nproc_per_node == "8" and of_torchrun.max_restarts > 0
     if name != "kubernetes":
         assert (of_torchrun.nnodes, of_torchrun.rdzv_backend) == ("2", "c10d")
-        expected = "node1:29500" if name == "slurm" else "10.0.0.1:29500"
-        assert of_torchrun.rdzv_endpoint == expected
+        first = "node1" if name == "slurm" else "10.0.0.1"
+        assert of_torchrun.rdzv_endpoint == f"{first}:29500"
     assert not arguments.resume and arguments.settings["name"] == "tinystories"
     (shared / "runs" / "tinystories").mkdir(parents=True)
     (shared / "runs" / "tinystories" / "config.yaml").write_text("name: tinystories\n")
@@ -137,22 +120,16 @@ def test_a_template_begins_the_run_and_continues_it_when_it_is_there(
     assert parsed(words, monkeypatch, shared)[1].resume
 
 
-@pytest.mark.parametrize(("state", "is_queued"), [("stopped", True), ("finished", False)])
+@pytest.mark.parametrize("state", ["stopped", "finished"])
 def test_slurm_queues_a_job_again_that_a_signal_stopped(
-    shared: Path, state: str, is_queued: bool
+    shared: Path, state: Literal["stopped", "finished"]
 ) -> None:
-    from groundup.runs.outcome import Outcome
-
     folder = shared / "runs" / "tinystories"
     folder.mkdir(parents=True)
-    Outcome(state).write(folder / "outcome.json")  # type: ignore[arg-type]
-    assert json.loads((folder / "outcome.json").read_text())["state"] == state
-    status, _ = call(slurm_script(), shared, EXIT="3")
-    assert status == 3
-    assert (noted(shared, "scontrol") == ["requeue", "7"]) == is_queued
-
-
-def test_slurm_sends_its_signal_before_the_limit_and_keeps_the_log() -> None:
+    Outcome(state).write(folder / "outcome.json")
+    assert call(slurm_script(), shared, EXIT="3")[0] == 3
+    noted = (shared.parent / "notes.scontrol").read_text().splitlines()
+    assert (noted == ["requeue", "7"]) == (state == "stopped")
     lines = (TEMPLATES / "train.slurm").read_text("utf-8").splitlines()
     options = {line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH ")}
     assert {"--signal=TERM@120", "--requeue", "--open-mode=append"} <= options

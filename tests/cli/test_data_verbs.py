@@ -85,26 +85,6 @@ def test_a_special_token_can_be_added_to_serve_as_separator(shell: Any) -> None:
     assert open_shards("shards").index.end.id == 256
 
 
-def test_an_interrupted_command_goes_on(repository: Path, hold: Any, shell: Any) -> None:
-    """Ctrl-C in a real process: status 130, no index, and the second run finishes the work."""
-    command = [sys.executable, "-m", "groundup", "data", "prepare", "corpus.txt"]
-    held = hold("groundup.data.prepare.writing:ShardWriter.finish")
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    held.wait(process)
-    process.send_signal(signal.SIGINT)
-    held.release()
-    _, errors = process.communicate()
-    assert process.returncode == 130 and errors == "interrupted\n"
-    assert not Path("shards/index.json").exists()
-    assert shell(*command[3:]).startswith("wrote ")
-    shell("data", "verify", "shards", "--tokenizer", "tokenizer.json")
-
-
 @pytest.fixture
 def repeated() -> None:
     other = "A quiet hen kept her nine warm eggs under a pile of yellow straw until spring came."

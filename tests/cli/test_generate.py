@@ -139,31 +139,3 @@ def test_any_prompt_is_continued(shell: Any) -> None:
     words = ("--prompt", "long " * 40, "--past-context", "slide", "--max-tokens", "40")
     (found,) = records(shell, *words)
     assert found["prompt"] == "long " * 40
-
-
-@pytest.fixture
-def process(tmp_path: Path) -> "Iterator[subprocess.Popen[bytes]]":
-    """One that has more to write than anybody waits for."""
-    (tmp_path / "prompts.txt").write_text("The cat\n" * 200)
-    command = [sys.executable, "-m", "groundup", "generate", "small", "--num-samples", "50"]
-    command += ["--prompts", str(tmp_path / "prompts.txt")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        yield process
-        process.kill()
-
-
-def test_an_interrupt_ends_quietly(process: "subprocess.Popen[bytes]") -> None:
-    assert process.stdout is not None and process.stderr is not None
-    # Text is streamed: it is here while there is still a lot to come.
-    assert process.stdout.read(40).startswith(b"=== 1 of 10000, seed 0 ===\nThe cat")
-    process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=120)[1] == b"interrupted\n"
-    assert process.returncode == 130
-
-
-def test_a_reader_who_leaves_ends_it_quietly(process: "subprocess.Popen[bytes]") -> None:
-    assert process.stdout is not None and process.stderr is not None
-    assert process.stdout.read(40)
-    process.stdout.close()
-    assert process.stderr.read() == b""
-    assert process.wait(timeout=120) == 141

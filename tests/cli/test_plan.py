@@ -8,7 +8,7 @@ import yaml
 
 from groundup.config import load_settings
 from groundup.model.config import ModelConfig
-from groundup.planner import count_parameters, step_memory
+from groundup.planner import step_memory
 from groundup.planner.flops import update_flops
 from groundup.planner.quantities import show_bytes
 from groundup.runs.config import RunConfig
@@ -24,20 +24,10 @@ def test_gpt2_xl_has_its_known_costs_and_flags_change_them(shell: Any) -> None:
     found = shell.json("plan", "--preset", "gpt2-xl", *long)
     assert found["parameters"]["total"] == 2_127_057_600
     assert found["weight_bytes"] == 8_508_230_400
-    flops = found["forward_flops"]
-    assert flops["total"] == 4_513_336_524_800
-    assert flops["output_head"] == 164_682_137_600
-    assert flops["per_layer"] == {
-        "projections": 20_971_520_000,
-        "attention": 6_710_886_400,
-        "feed_forward": 62_914_560_000,
-    }
-    assert found["shares"]["by_context"]["16384"]["attention"] > 0.55
-    assert list(found["shares"]["by_size"])[::3] == ["gpt2-small", "gpt2-xl"]
+    assert found["forward_flops"]["total"] == 4_513_336_524_800
     duration, textbook = found["duration"], found["textbook_memory"]
     assert (duration["num_steps"], duration["batch_size"]) == (400_000, 1_024)
     assert (duration["seconds"], duration["days"]) == (568_819_274, pytest.approx(6_583.56))
-    assert textbook["bytes_per_sequence"] == 18_034_335_744
     assert (textbook["fixed_bytes"], textbook["largest_batch"]) == (34_032_921_600, 2)
 
 
@@ -152,24 +142,16 @@ def test_a_settings_file_is_planned_with_the_memory_that_training_counts_on(
 
 
 def test_many_gpus_are_planned_beside_one(shell: Any, tmp_path: Path) -> None:
-    words = ["--preset", "gpt2-small", "--device", "H200", "--batch-size", "512"]
-    alone = shell.json("plan", *words)
-    found = shell.json("plan", *words, "--gpus", "64")
-    many = found.pop("distributed")
-    assert found == alone
-    assert (many["num_gpus"], many["num_machines"], many["strategy"]) == (64, 8, "ddp")
-    assert many["inside_bytes_per_second"] == 370 * 10**9
-    ddp = many["strategies"]["ddp"]
-    sent = ddp["sent_inside_bytes"] + ddp["sent_across_bytes"]
-    assert sent == pytest.approx(2 * 63 / 64 * 4 * found["parameters"]["total"], abs=2)
     file = tmp_path / "run.yaml"
     file.write_text(yaml.safe_dump(SETTINGS))
-    flags = ["--config", str(file), "--device", "H200", "--gpus", "4", "--gpus-per-machine", "2"]
-    many = shell.json("plan", *flags)["distributed"]
-    assert many["num_machines"] == 2 and many["strategies"]["ddp"]["micro_batch"] == 6
-    total = sum(many["strategies"]["ddp"][f"sent_{where}_bytes"] for where in ("inside", "across"))
-    config = ModelConfig(context_length=128, d_model=64, num_layers=2, num_heads=4)
-    assert total == 2 * 3 / 4 * 4 * sum(count_parameters(config).values())
+    words = ["--config", str(file), "--device", "H200"]
+    found = shell.json("plan", *words, "--gpus", "4", "--gpus-per-machine", "2")
+    many = found.pop("distributed")
+    assert found == shell.json("plan", *words)
+    ddp = many["strategies"]["ddp"]
+    assert many["num_machines"] == 2 and ddp["micro_batch"] == 6
+    sent = ddp["sent_inside_bytes"] + ddp["sent_across_bytes"]
+    assert sent == 2 * 3 / 4 * 4 * found["parameters"]["total"]
 
 
 def test_the_tables_show_the_numbers_of_the_json(shell: Any) -> None:

@@ -1,4 +1,5 @@
-"""`groundup sweep` with real runs: what it prints, and that a kill costs nothing."""
+"""`groundup sweep`: dry runs that refuse what a run refuses and write nothing, and real runs, to
+which a kill costs nothing."""
 
 import subprocess
 import sys
@@ -7,12 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from groundup.cli import train
 from groundup.cli.main import main
+from groundup.experiments.runner import Command
+from groundup.experiments.spec import load_sweep
+from groundup.experiments.sweep import plan_trials, run_sweep
 from groundup.experiments.sweep_folder import SweepFolder
 from groundup.experiments.trials import TrialRecord
 from groundup.files import read_json_lines
+from groundup.planner.parameters import count_parameters
 from groundup.training.verify import compare_runs
+
+WriteSweep = Callable[..., str]
+RATE = "optimizer.learning_rate"
+SWEEP = Path("sweeps/small")
 
 
 @pytest.fixture(autouse=True)
@@ -23,73 +34,179 @@ def in_a_folder(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
 
 
+def files() -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in Path("sweeps").rglob("*") if path.is_file()}
+
+
+def add(trial: str, status: Any = "finished", settings: dict[str, Any] | None = None) -> None:
+    """Note the end of a trial that never ran."""
+    SWEEP.mkdir(parents=True, exist_ok=True)
+    point = trial.removesuffix("+seed=0")
+    SweepFolder(SWEEP).add_record(TrialRecord(trial, point, status, 0, settings or {}))
+
+
+def test_a_dry_run_says_how_far_each_trial_is_and_what_is_left(
+    write_sweep: WriteSweep, shell: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It needs no device.
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    settings = {"device": "cuda"}
+    spec = write_sweep(grid={"batch_size": [2, 4]}, seeds=[0, 1], settings=settings)
+    page = shell("sweep", spec, "--dry-run")
+    assert "batch_size=4+seed=1" in page and "4 trials" in page and not SWEEP.exists()
+    begun = SWEEP / "runs" / "batch_size=4+seed=0"
+    begun.mkdir(parents=True)
+    (begun / "config.yaml").touch()
+    for size, status in ((2, "finished"), (4, "failed"), (8, "diverged")):
+        add(f"batch_size={size}+seed=0", status, {"batch_size": size})
+    spec = write_sweep(grid={"batch_size": [2, 4, 8, 16]}, settings=settings)
+    *trials, sum_of_left = shell("sweep", spec, "--dry-run").splitlines()[2:]
+    states = [" ".join(line.split()[-2:]) for line in trials]
+    assert [state.split()[-1] for state in states[:3]] == ["finished", "begun", "diverged"]
+    assert states[3] == "to run"
+    assert "2 of 4 trials are left" in sum_of_left
+
+
+def test_a_dry_run_refuses_what_a_run_refuses(write_sweep: WriteSweep, shell: Any) -> None:
+    add("a+seed=0")
+    SweepFolder(SWEEP).save(load_sweep(write_sweep(grid={RATE: [0.001]})))
+    before = files()
+    changed = write_sweep(grid={RATE: [0.001]}, settings={"num_steps": 14})
+    error = shell.fails("sweep", changed, "--dry-run")
+    assert "have another base: num_steps: 12 -> 14. Give the sweep another name" in error
+    assert shell.fails("sweep", changed) == error and files() == before
+    # What may grow does not hinder it.
+    shell("sweep", write_sweep(grid={RATE: [0.001, 0.01]}), "--dry-run")
+    Path("sweeps/other").touch()
+    error = shell.fails("sweep", write_sweep(name="other"), "--dry-run")
+    assert "sweeps/other is a file" in error
+
+
+def test_a_dry_run_of_a_search_says_how_far_it_is(
+    write_sweep: WriteSweep, shell: Any, metrics_only: Command
+) -> None:
+    pytest.importorskip("optuna")
+    ranges = {RATE: {"low": 1e-3, "high": 0.1, "scale": "log"}}
+    search: dict[str, Any] = {"sampler": "tpe", "ranges": ranges, "seeds": [0, 1]}
+    spec = write_sweep(**search, num_trials=2)
+    assert "trials: none finished, 4 left" in shell("sweep", spec, "--dry-run")
+    assert not SWEEP.exists()
+    run_sweep(load_sweep(spec), SWEEP, command=metrics_only)
+    before = files()
+    page = shell("sweep", spec, "--dry-run")
+    assert page.splitlines()[1:] == ["trials: 4 finished, 0 left"]
+    trial = next(iter(SweepFolder(SWEEP).records().values()))
+    SweepFolder(SWEEP).add_record(TrialRecord(trial.trial, trial.point, "failed", trial.seed))
+    page = shell("sweep", write_sweep(**search, num_trials=3), "--dry-run")
+    assert "trials: 3 finished, 3 left" in page and before.keys() == files().keys()
+    # Heads of three cannot share a width of 16, and a choice of one is proposed twice.
+    for heads, counts in ((3, "none finished, 0 left"), (2, "1 finished, 0 left")):
+        name, grid = f"heads{heads}", {"model.num_heads": [heads]}
+        spec = write_sweep(name=name, sampler="tpe", num_trials=2, grid=grid)
+        run_sweep(load_sweep(spec), Path("sweeps") / name, command=metrics_only)
+        assert shell("sweep", spec, "--dry-run").splitlines()[1:] == [f"trials: {counts}"]
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"grid": {"model.d_modell": [8]}}, "did you mean model.d_model?"),
+        ({"grid": {"model.d_model": [17]}}, "trial d_model=17"),
+        ({"grids": {}}, "unknown setting grids"),
+        ({"settings": {"data.mix": ["nothere=1"], "model.vocab_size": 300}}, "nothere"),
+        ({"grid": {"data.shards": ["SHARDS", "nothere"]}}, "trial shards=nothere+seed=0: folder"),
+        (
+            {"variants": {"a": {}, "b": {"data.tokenizer": "gone.json"}}},
+            "trial b+seed=0: tokenizer gone.json",
+        ),
+        ({"settings": {"data.tokenizer": "/"}}, "trial seed=0: tokenizer /"),
+        (
+            {"grid": {"model.vocab_size": [300, 299]}},
+            "trial vocab_size=299+seed=0: vocab_size 299 is too small for shards with ids up to",
+        ),
+    ],
+)
+def test_settings_and_data_that_do_not_fit_are_named_before_anything_starts(
+    write_sweep: WriteSweep, small_config: Path, shell: Any, values: Any, complaint: str
+) -> None:
+    shards = str(small_config.parent / "shards")
+    values = yaml.safe_load(yaml.safe_dump(values).replace("SHARDS", shards))
+    for words in ([], ["--dry-run"]):
+        assert complaint in shell.fails("sweep", write_sweep(**values), *words)
+    assert not Path("sweeps").exists()
+
+
+def test_the_vocabulary_is_that_of_the_shards_as_in_training(
+    small_config: Path, shell: Any
+) -> None:
+    settings = yaml.safe_load(small_config.read_text("utf-8"))
+    del settings["model"]["vocab_size"]
+    shards = settings["data"]["shards"]
+    Path("with.yaml").write_text(yaml.safe_dump(settings), "utf-8")
+    variants = {"a": {"data.shards": shards}, "b": {"data.mix": [f"{shards}=1"]}}
+    sweep = {"name": "with", "base": "with.yaml", "variants": variants}
+    Path("sweep.yaml").write_text(yaml.safe_dump(sweep), "utf-8")
+    trials = plan_trials(load_sweep("sweep.yaml"), Path("sweeps") / "with")
+    assert [trial.config.model.vocab_size for trial in trials] == [300, 300]
+    arguments = train.Arguments(config=Path("with.yaml"))
+    assert train.settings_of(arguments).model == trials[0].config.model
+    # As in the other verbs that start from a file.
+    size = f"{sum(count_parameters(trials[0].config.model).values()):,}"
+    for words in (["ablate", "with.yaml", "--dry-run"], ["plan", "--config", "with.yaml"]):
+        assert size in shell(*words)
+
+
+def test_what_has_ended_needs_its_data_no_more(write_sweep: WriteSweep, shell: Any) -> None:
+    spec = write_sweep(settings={"data.shards": "gone"})
+    SWEEP.mkdir(parents=True)
+    record = TrialRecord("seed=0", "base", "finished", 0, best_validation_loss=2.0)
+    SweepFolder(SWEEP).add_record(record)
+    shell("sweep", spec, "--dry-run")
+    assert "the runs are in sweeps" in shell("sweep", spec)
+
+
 def test_a_sweep_of_which_every_trial_failed_is_no_success(
-    write_sweep: Callable[..., str], capsys: pytest.CaptureFixture[str]
+    write_sweep: WriteSweep, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spec = write_sweep(grid={"start_from": ["nowhere"]})
     assert main(["sweep", spec]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("error: all 1 trials of sweeps/small failed, the last one with: ")
-    assert error.endswith("the same command tries them again")
     # One that came to its end is a result, whatever became of the others.
-    SweepFolder("sweeps/small").add_record(TrialRecord("other", "other", "finished", 0))
+    add("other")
     assert main(["sweep", spec]) == 0
 
 
-@pytest.mark.parametrize(
-    ("values", "words", "complaint"),
-    [
-        ({"grid": {"model.d_modell": [8]}}, [], "did you mean model.d_model?"),
-        ({"grid": {"model.d_model": [17]}}, [], "trial d_model=17"),
-        ({"grids": {}}, [], "unknown setting grids"),
-        ({"minutes": 1}, [], "unknown setting minutes"),
-        ({}, ["--jobs", "0"], "--jobs"),
-    ],
-)
-def test_a_mistake_is_one_line_and_starts_nothing(
-    write_sweep: Callable[..., str],
-    capsys: pytest.CaptureFixture[str],
-    values: dict[str, Any],
-    words: list[str],
-    complaint: str,
-) -> None:
-    assert main(["sweep", write_sweep(**values), *words]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and complaint in error and error.count("\n") == 1
-    assert not Path("sweeps/small/runs").exists() or not list(Path("sweeps/small/runs").iterdir())
-
-
 def test_a_killed_sweep_goes_on_where_it_was(
-    write_sweep: Callable[..., str], capsys: pytest.CaptureFixture[str], hold: Any
+    write_sweep: WriteSweep, capsys: pytest.CaptureFixture[str], hold: Any
 ) -> None:
     every = {f"{name}.every_steps": 20 for name in ("evaluation", "checkpoints", "logging")}
     # The kill comes in the middle of the second one; the first has ended before.
     variants = {"short": {"num_steps": 4}, "long": {"num_steps": 60}}
     spec = write_sweep(settings=every, variants=variants)
-    Path("sweeps/small").mkdir(parents=True)
-    ended = TrialRecord("short+seed=0", "short", "finished", 0, variants["short"])
-    SweepFolder("sweeps/small").add_record(ended)
+    add("short+seed=0", settings=variants["short"])
     held = hold("groundup.checkpoint:CheckpointFolder.save")
     process = subprocess.Popen(
         [sys.executable, "-m", "groundup", "sweep", spec],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    runs = Path("sweeps/small/runs")
     held.wait(process)
     process.kill()
     process.wait()
     held.release()
-    assert len(list(read_json_lines("sweeps/small/trials.jsonl"))) == 1
+    assert len(list(read_json_lines(SWEEP / "trials.jsonl"))) == 1
 
     assert main(["sweep", spec]) == 0
     out, err = capsys.readouterr()
     assert "going on with long+seed=0" in err and "short" not in err
-    assert "Results, best validation loss first" in out and not (runs / "short+seed=0").exists()
-    records = list(read_json_lines("sweeps/small/trials.jsonl"))
+    assert "Results, best validation loss first" in out
+    assert not (SWEEP / "runs/short+seed=0").exists()
+    records = list(read_json_lines(SWEEP / "trials.jsonl"))
     assert [record["status"] for record in records] == ["finished", "finished"]
 
     # What was killed and resumed is what an undisturbed run of these settings gives.
     settings = ["--config", "sweeps/small/trials/long+seed=0.yaml", "--runs-folder", "whole"]
     assert main(["train", *settings]) == 0
-    assert compare_runs("whole/long+seed=0", runs / "long+seed=0").differences == []
+    assert compare_runs("whole/long+seed=0", SWEEP / "runs/long+seed=0").differences == []

@@ -1,7 +1,6 @@
 """`groundup train`: settings from file and flags, the run it makes, stops, and goes on with."""
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -237,28 +236,7 @@ def test_from_takes_over_the_model_and_the_tokenizer_of_a_run(
     assert f"began with {whole_run}, not with --from next" in error
 
 
-def test_from_begins_with_an_export_as_with_the_run_it_came_from(
-    whole_run: Path, small_config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["export", str(whole_run), "--to", "huggingface", "out"]) == 0
-    shards = load_yaml(small_config)["data"]["shards"]
-    words = ["--data.shards", shards, "--num-steps", "2", "--batch-size", "2"]
-    assert main(["train", "--from", "out", "--name", "a", *words]) == 0
-    assert main(["train", "--from", "out", "--name", "b", *words]) == 0
-    assert capsys.readouterr().out.count("imported out as runs/out-imported") == 1
-    assert main(["train", "--from", str(whole_run), "--name", "c", *words]) == 0
-    first, expected = (
-        json.loads(Path(f"runs/{name}/metrics.jsonl").read_text().splitlines()[0])["loss"]
-        for name in ("a", "c")
-    )
-    assert first == expected
-    # A resume that names the export again neither imports it again nor is refused.
-    assert settings_of("--from", "out", "--name", "a", "--resume").start_from == Path(
-        "runs/out-imported"
-    )
-
-
-def test_from_imports_an_export_anew_where_it_is_another(
+def test_from_imports_an_export_once_and_anew_where_it_is_another(
     whole_run: Path, small_config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--config", str(small_config), "--num-steps", "1", "--name"]
@@ -279,6 +257,16 @@ def test_from_imports_an_export_anew_where_it_is_another(
     shutil.copytree("b/model", "a/model")
     assert weights_from("a/model") == (second, others)
     assert capsys.readouterr().out.count("imported ") == 2
+    # Its first loss is that of the run that was exported.
+    shards = load_yaml(small_config)["data"]["shards"]
+    words = ["--data.shards", shards, "--num-steps", "1", "--batch-size", "2"]
+    for source, name in (("b/model", "a"), ("runs/other", "b")):
+        assert main(["train", "--from", source, "--name", name, *words]) == 0
+    first, expected = (next(read_json_lines(f"runs/{name}/metrics.jsonl")) for name in "ab")
+    assert first["loss"] == expected["loss"]
+    # A resume that names the export again neither imports it again nor is refused.
+    resumed = settings_of("--from", "b/model", "--name", "a", "--resume")
+    assert resumed.start_from == second
 
 
 def test_a_signal_saves_the_run_and_the_resume_is_exact(

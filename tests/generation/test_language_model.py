@@ -237,6 +237,7 @@ def test_documents_are_masked_as_in_training(run: Path, chats: list[str]) -> Non
     [
         ("d_model", 0, "d_model is 0"),
         ("d_model", 32, "another model"),
+        ("num_layers", 1_000, "another model"),
         # These fit the weights, but are not what they were saved with.
         ("rope_theta", 9e4, "model.rope_theta is .* was saved with"),
         ("num_heads", 1, "model.num_heads is .* was saved with"),
