@@ -9,10 +9,10 @@ import signal
 import stat
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -26,22 +26,16 @@ def listing(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def failing_with(code: int) -> Callable[..., Any]:
-    def fail(*_: Any, **__: Any) -> Any:
-        raise OSError(code, os.strerror(code))
-
-    return fail
+def failing_with(code: int) -> Mock:
+    return Mock(side_effect=OSError(code, os.strerror(code)))
 
 
-@pytest.mark.parametrize("failure", [OSError, KeyboardInterrupt, SystemExit, GeneratorExit])
-def test_a_failing_block_leaves_the_old_content(
-    tmp_path: Path, failure: type[BaseException]
-) -> None:
+def test_a_failing_block_leaves_the_old_content(tmp_path: Path) -> None:
     target = tmp_path / "file.txt"
     target.write_text("old")
-    with pytest.raises(failure), files.atomic_path(target) as temporary:
+    with pytest.raises(KeyboardInterrupt), files.atomic_path(target) as temporary:
         temporary.write_text("half of the n")
-        raise failure
+        raise KeyboardInterrupt
     assert target.read_text() == "old"
     assert listing(tmp_path) == ["file.txt"]
 
@@ -108,12 +102,10 @@ def test_a_folder_is_refused_and_a_file_in_the_way_of_one_too(tmp_path: Path) ->
 def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    received: list[bytes] = []
-    reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()))
-    reader.start()
-    files.write_bytes_atomic(pipe, b"data")
-    reader.join()
-    assert received == [b"data"]
+    with ThreadPoolExecutor(1) as pool:
+        received = pool.submit(pipe.read_bytes)
+        files.write_bytes_atomic(pipe, b"data")
+    assert received.result() == b"data"
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
@@ -189,6 +181,13 @@ def test_lines_come_back_as_they_were_appended(
     assert (list(files.read_json_lines(path)) if path.exists() else []) == values
 
 
+def test_what_json_lacks_becomes_null(tmp_path: Path) -> None:
+    values = {"loss": float("nan"), "norms": [float("inf"), 1.0], "in": {"x": -float("inf")}}
+    files.append_json_line(tmp_path / "lines", values)
+    expected = {"loss": None, "norms": [None, 1.0], "in": {"x": None}}
+    assert list(files.read_json_lines(tmp_path / "lines")) == [expected]
+
+
 @pytest.mark.parametrize("cut", [1, 2, 8, 14])
 def test_a_torn_last_line_is_dropped_and_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, cut: int
@@ -235,14 +234,6 @@ def test_a_full_disk_while_appending_leaves_whole_lines(
     assert path.read_text() == '{"step": 1}\n'
 
 
-def test_non_finite_numbers_become_null(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    values = {"loss": float("nan"), "norms": [float("inf"), 1.0], "in": {"x": -float("inf")}}
-    files.append_json_line(path, values)
-    expected = {"loss": None, "norms": [None, 1.0], "in": {"x": None}}
-    assert list(files.read_json_lines(path)) == [expected]
-
-
 def test_writers_at_the_same_time_do_not_mix_their_lines(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
 
@@ -250,11 +241,8 @@ def test_writers_at_the_same_time_do_not_mix_their_lines(tmp_path: Path) -> None
         for step in range(50):
             files.append_json_line(path, {"worker": worker, "step": step})
 
-    workers = [threading.Thread(target=write, args=(number,)) for number in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
     values = list(files.read_json_lines(path))
     for number in range(4):
         assert [v["step"] for v in values if v["worker"] == number] == list(range(50))

@@ -27,14 +27,8 @@ Seed = Annotated[int, pydantic.Field(ge=0, lt=2**64)]
 MAX_STEPS = 10**9
 """The most steps that any setting may count."""
 
-_MAX_SHOWN = 60
 _EXPONENT = re.compile(r"[0-9]+(\.[0-9]+)?[eE]\+?[0-9]{1,2}")
 _MAX_FINDINGS = 8
-# PyYAML itself trips over a date that is not one, `!!bool maybe`, depth, a number beyond floats.
-_YAML_ERRORS = (
-    *(yaml.YAMLError, RuntimeError, ArithmeticError, AttributeError),
-    *(LookupError, TypeError, ValueError),
-)
 
 
 class Settings(pydantic.BaseModel):
@@ -204,39 +198,28 @@ def describe_validation_error(
 
 
 def _describe_finding(
-    finding: Any,
-    origins: Mapping[KeyPath, str],
-    names: Mapping[str, str],
-    kind: type[pydantic.BaseModel] | None,
+    finding: Any, origins: Mapping[KeyPath, str], names: Mapping[str, str], kind: Any
 ) -> str:
     # Without the names that pydantic gives to the types of a union.
     parts = (str(part) for part in finding["loc"])
     key = tuple(one for one in parts if not ("[" in one or one.startswith("constrained-")))
+    # What is inside a list belongs to the list's key.
     prefixes = [key[:length] for length in range(len(key), 0, -1)]
     known = (names[".".join(one)] for one in prefixes if ".".join(one) in names)
     name = next(known, _clip(".".join(key)))
-    # What is inside a list belongs to the list's key.
     origin = next((origins[one] for one in prefixes if one in origins), "")
     reason = finding["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    reason = reason[:1].lower() + reason[1:]
-    if finding["type"] == "string_pattern_mismatch":
-        # Names are all that has a pattern.
-        reason = "must be letters, digits and . _ + = -, beginning with a letter or a digit"
-    elif finding["type"] in ("model_type", "dict_type"):
-        reason = "must be a section with settings of its own"
+    complaint = f"{name} is {_show(finding['input'])}, but {reason[:1].lower()}{reason[1:]}"
     if finding["type"] == "extra_forbidden":
-        hint = f": {did_you_mean(key[-1], _fields_at(kind, key[:-1]))}" if kind else ""
-        return f"unknown setting {name}{f' in {origin}' if origin else ''}{hint}"
-    if finding["type"] == "missing":
+        complaint = f"unknown setting {name}"
+        if kind is not None:
+            complaint += f": {did_you_mean(key[-1], _fields_at(kind, key[:-1]))}"
+    elif finding["type"] == "missing":
         origin = origin or origins.get((), "")
         complaint = f"{name} is missing and has no default: set it"
-    elif not key:
-        complaint = reason
-    elif isinstance(finding["input"], Mapping) and finding["type"] == "value_error":
+    elif not key or (isinstance(finding["input"], Mapping) and finding["type"] == "value_error"):
         # A whole section, of which the reason names what matters.
-        complaint = f"{name}: {reason}"
-    else:
-        complaint = f"{name} is {_show(finding['input'])}, but {reason}"
+        complaint = f"{name}: {reason}" if key else reason
     return f"{complaint} (in {origin})" if origin else complaint
 
 
@@ -258,7 +241,7 @@ def _show(value: Any) -> str:
 
 
 def _clip(text: str) -> str:
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
+    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[KeyPath, int]]:
@@ -285,7 +268,8 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[KeyPath, i
     except yaml.MarkedYAMLError as error:
         where = f"{path} line {error.problem_mark.line + 1}" if error.problem_mark else f"{path}"
         raise ConfigError(f"{where} is not plain YAML: {error.problem}") from error
-    except _YAML_ERRORS as error:
+    except Exception as error:
+        # PyYAML itself trips over a date that is not one, `!!bool maybe`, depth, huge numbers.
         raise ConfigError(f"{path} is not a settings file: {error}") from error
 
 

@@ -62,7 +62,24 @@ def atomic_folder(destination: Path) -> Iterator[Path]:
         for path, _, names in os.walk(temporary, topdown=False):
             for name in (*names, "."):
                 sync_to_disk(Path(path, name))
-        _put_in_place(temporary, destination)
+        if not destination.exists():
+            os.rename(temporary, destination)
+            return
+        # A folder cannot be renamed over a full one: the old one steps aside, where `find_folders`
+        # finds it while it is the only one.
+        aside = _hidden_sibling(destination, "replaced")
+        with locked(destination, wait=True):
+            os.rename(destination, aside)
+            try:
+                os.rename(temporary, destination)
+            except BaseException:
+                os.rename(aside, destination)
+                raise
+            sync_to_disk(destination.parent)
+            try:
+                discard_folder(aside)
+            except OSError as error:
+                _log.warning("%s was replaced but cannot be removed: %s", aside, error.strerror)
 
 
 def discard_folder(path: Path) -> None:
@@ -271,27 +288,6 @@ def _temporary_beside(
                     temporary.unlink()
             raise
     sync_to_disk(destination.parent)
-
-
-def _put_in_place(temporary: Path, destination: Path) -> None:
-    """A folder cannot be renamed over a full one: the old one steps aside, where `find_folders`
-    finds it while it is the only one."""
-    if not destination.exists():
-        os.rename(temporary, destination)
-        return
-    aside = _hidden_sibling(destination, "replaced")
-    with locked(destination, wait=True):
-        os.rename(destination, aside)
-        try:
-            os.rename(temporary, destination)
-        except BaseException:
-            os.rename(aside, destination)
-            raise
-        sync_to_disk(destination.parent)
-        try:
-            discard_folder(aside)
-        except OSError as error:
-            _log.warning("%s was replaced but cannot be removed: %s", aside, error.strerror)
 
 
 def _hidden_sibling(path: Path, role: str) -> Path:

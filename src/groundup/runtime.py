@@ -41,10 +41,10 @@ def is_first_rank() -> bool:
     return "WORLD_SIZE" not in os.environ or os.environ.get("RANK", "0") == "0"
 
 
-def set_up_logging(level: int = logging.INFO) -> None:
+def set_up_logging() -> None:
     """Send groundup's log records to stderr; the log file takes those of other ranks."""
     logger = logging.getLogger("groundup")
-    logger.setLevel(level)
+    logger.setLevel(logging.INFO)
     if not logger.handlers:
         # Without a handler Python would print warnings.
         logger.addHandler(_ToStderr() if is_first_rank() else logging.NullHandler())

@@ -130,6 +130,7 @@ def test_a_bad_flag_is_one_line_that_names_it(
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
 def test_the_overview_lists_every_verb(shell: Any, words: list[str]) -> None:
+    assert shell("--version") == f"groundup {__version__}\n"
     text = shell(*words)
     for verb, summary in verbs.VERBS.items():
         assert f"  {verb} " in text and summary in text
@@ -187,10 +188,6 @@ def test_help_and_verbs_without_tensors_import_no_torch(tmp_path: Path, reposito
     command = [sys.executable, "-c", LIGHT]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-def test_version_is_the_packages(shell: Any) -> None:
-    assert shell("--version") == f"groundup {__version__}\n"
 
 
 @pytest.mark.parametrize(
@@ -374,73 +371,50 @@ def bare_machine(with_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (f"{TRAIN} --model.num-layers 1e9", "--model.num-layers"),
         ("ablate small.yaml --variants no-norms", "did you mean no-norm?"),
         ("ablate small.yaml --learning-rates -1", "learning_rate"),
-        ("ablate small.yaml --seeds 0 0", "twice"),
         ("ablate small.yaml --name ../elsewhere", "name is '../elsewhere'"),
         ("scaling small.yaml --budgets 8e7 1.6e8 --widths 8 16", "widths"),
-        ("scaling small.yaml --budgets 8e7 --widths 8 16 24", "budgets"),
-        ("scaling small.yaml --budgets 8e7 2e8 --widths 8 16 20", "width 20"),
-        ("scaling small.yaml --budgets 1 8e7 --widths 8 16 24", "give a greater budget"),
         ("plan --preset quickstrat", "did you mean quickstart?"),
         ("generate smal", "neither as a folder nor in runs: did you mean small?"),
-        ("generate runs/smal", "did you mean small?"),
         ("generate empty", "runs/empty has no checkpoint yet"),
-        ("generate small --precision bfloat16", BFLOAT16),
-        ("generate small --device foo", "device is 'foo'"),
         ("generate small --checkpoint 7", "no checkpoint of step 7"),
         (f"generate small --checkpoint {'9' * 5000}", "--checkpoint"),
         ("generate small --num-samples 0", "--num-samples"),
         (f"generate small --seed {2**64 - 1} --num-samples 2", "seed"),
         ("generate small --prompts nowhere.txt", "nowhere.txt"),
-        ("generate small --prompts runs", "runs is a folder"),
         ("generate small --prompts blank.txt", "blank.txt has no prompt"),
         ("generate small --prompts blank.txt --prompt x", "--prompt or --prompts, not both"),
         (f"generate small --prompt {'long' * 40}", "more than the context of 16"),
         ("generate small --chat --prompt Hi", "the model has no chat template"),
-        ("serve small --port 0 --precision bfloat16", BFLOAT16),
         ("serve small --port 70000", "--port"),
         ("serve small --host 0.0.0.0", "token"),
-        ("evaluate small nowhere.txt", "nowhere.txt does not exist"),
         ("evaluate small /dev/null", "no token to predict"),
         ("evaluate small --tasks pairs.jsonl --whole", "--split, --whole and --shards are about"),
         ("evaluate runs", "runs is not a run folder: it has no config.yaml"),
         ("evaluate small --split validaton", "did you mean validation?"),
         ("evaluate small --shards nowhere", "nowhere"),
-        ("verify-resume smoll", "did you mean small?"),
         ("verify-resume small --num-steps 3", "num_steps is 3"),
-        ("export smal out --to huggingface", "did you mean small?"),
         ("export small out", "needs --to"),
-        ("export small out --to onnx", "onnx"),
         ("export small out --to huggingface --checkpoint 99", "no checkpoint of step 99"),
         ("export small runs --to huggingface --force", "runs holds"),
         ("import huggingface runs", "needs --name"),
         ("import huggingface runs --name new", "config.json"),
-        ("report smoll", "did you mean small?"),
         ("report", "needs RUNS"),
         ("report small --out runs", "must be a file that ends in .html"),
-        ("tokenizer train stories.txt --vocab-size 256", "256 bytes"),
-        ("tokenizer train stories.txt --special-token a --special-token a", "given twice"),
-        ("tokenizer train nowhere.txt", "nowhere.txt"),
         ("tokenizer train stories.txt --out runs", "is a folder"),
         ("tokenizer train stories.txt --out stories.txt", "is one of the inputs"),
         ("tokenizer train stories.txt --pattern gpt-2", "did you mean"),
         ("tokenizer train stories.txt --ray-address x:1", "--engine ray"),
         ("tokenizer train bad.txt --out new.json", "bad.txt"),
-        ("tokenizer encode bad.txt", "bad.txt is not UTF-8 at byte 5"),
         ("tokenizer encode runs", "runs is a folder"),
         ("tokenizer encode bad.txt --out bad.txt", "is one of the inputs"),
         ("tokenizer encode bad.txt --text x", "either --text or"),
         ("tokenizer decode bad.txt --ids 1", "either --ids or"),
         ("tokenizer decode --ids x", "--ids cannot be read as ids"),
-        ("tokenizer decode --ids 99999", "99999"),
-        ("tokenizer decode --ids=-1", "-1"),
         ("tokenizer decode odd.bin", "odd.bin"),
         ("tokenizer decode --ids 1 --tokenizer cut.json", "was cut short"),
         ("tokenizer compare tokenizer.json", "needs --texts"),
         ("tokenizer convert tokenizer.json new.json --to yaml", "yaml"),
         ("data sample --megabytes 0", "--megabytes"),
-        ("data sample --megabytes 1e18", "--megabytes is '1e18'"),
-        ("data sample --megabytes 1 --out runs", "is a folder"),
-        ("data clean gone", "gone does not exist"),
         ("data clean stories.txt --max-symbols 2", "--max-symbols"),
         ("data prepare stories.txt --validation-fraction 2", "--validation-fraction"),
         ("data prepare stories.txt --separator <|end|>", "has no special token <|end|>"),

@@ -2,8 +2,6 @@
 
 import gzip
 import io
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any

@@ -3,10 +3,7 @@
 import io
 import json
 import os
-import signal
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 

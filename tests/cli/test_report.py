@@ -35,22 +35,14 @@ def test_runs_are_found_by_name_and_the_page_says_where_it_is(
     assert "written: report.html" in capsys.readouterr().out
 
 
-def test_a_folder_of_runs_is_all_of_them(here: Path) -> None:
-    report("runs", "--out", "pages/all.html")
-    assert "slow" in (here / "pages" / "all.html").read_text("utf-8")
-
-
-def test_names_cannot_command_the_terminal(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (here / "runs" / "fast").rename(here / "runs" / "\x1b[2Jfast\nerror: all is lost")
-    report("runs")
-    printed = capsys.readouterr().out
-    assert "\x1b" not in printed
-    assert "\nerror" not in printed
-
-
-def test_a_torn_line_is_told_at_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_of_runs_is_all_of_them_and_names_cannot_command_the_terminal(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with (here / "runs" / "fast" / "metrics.jsonl").open("a") as file:
         file.write('{"step": 2, "lo')
-    report("runs")
-    told = "fast: the last line of metrics.jsonl is unfinished and was left out."
-    assert told in capsys.readouterr().out
+    (here / "runs" / "fast").rename(here / "runs" / "\x1b[2Jfast\nerror: all is lost")
+    report("runs", "--out", "pages/all.html")
+    assert "slow" in (here / "pages" / "all.html").read_text("utf-8")
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed and "\nerror" not in printed
+    assert "the last line of metrics.jsonl is unfinished and was left out." in printed

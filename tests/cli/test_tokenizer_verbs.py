@@ -65,17 +65,12 @@ def test_train_says_when_the_text_runs_out_of_pairs(
 
 @pytest.mark.parametrize("name", ["ids.npy", "ids.bin", "ids.txt"])
 def test_encode_and_decode_go_both_ways(
-    tokenizer_path: Path,
-    corpus: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    name: str,
+    tokenizer_path: Path, corpus: Path, tmp_path: Path, shell: Any, name: str
 ) -> None:
-    ids = tmp_path / name
-    assert run("encode", corpus, "--tokenizer", tokenizer_path, "--out", ids) == 0
-    assert run("decode", ids, "--tokenizer", tokenizer_path) == 0
-    assert capsys.readouterr().out == corpus.read_text("utf-8")
-    assert run("decode", ids, "--tokenizer", tokenizer_path, "--out", tmp_path / "back") == 0
+    ids, flags = tmp_path / name, ("--tokenizer", tokenizer_path)
+    shell("tokenizer", "encode", corpus, *flags, "--out", ids)
+    assert shell("tokenizer", "decode", ids, *flags) == corpus.read_text("utf-8")
+    shell("tokenizer", "decode", ids, *flags, "--out", tmp_path / "back")
     assert (tmp_path / "back").read_bytes() == corpus.read_bytes()
     expected = Tokenizer.load(tokenizer_path).encode(corpus.read_text("utf-8"))
     if name == "ids.npy":
@@ -84,32 +79,21 @@ def test_encode_and_decode_go_both_ways(
         assert numpy.fromfile(ids, "<u2").tolist() == expected
 
 
-def test_encode_prints_ids_of_text_file_and_standard_input(
-    tokenizer_path: Path,
-    corpus: Path,
-    capsys: pytest.CaptureFixture[str],
-    shell: Any,
-    monkeypatch: pytest.MonkeyPatch,
+def test_encode_takes_text_a_packed_file_and_standard_input(
+    tokenizer_path: Path, tmp_path: Path, shell: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tokenizer = Tokenizer.load(tokenizer_path)
-    line = shell("tokenizer", "encode", "--text", f"the {END}", "--tokenizer", tokenizer_path)
-    assert list(map(int, line.split())) == tokenizer.encode(f"the {END}")
+    flags = ("--tokenizer", tokenizer_path)
+    ids = " ".join(map(str, Tokenizer.load(tokenizer_path).encode(TEXT)))
+    assert shell("tokenizer", "encode", "--text", TEXT, *flags).split() == ids.split()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode())))
-    line = shell("tokenizer", "encode", "--tokenizer", tokenizer_path)
-    assert list(map(int, line.split())) == tokenizer.encode(TEXT)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(line.encode())))
-    assert run("decode", "--tokenizer", tokenizer_path) == 0
-    assert capsys.readouterr().out == TEXT
-
-
-def test_encode_unpacks_a_file(tokenizer_path: Path, tmp_path: Path, shell: Any) -> None:
+    assert shell("tokenizer", "encode", *flags).split() == ids.split()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(ids.encode())))
+    assert shell("tokenizer", "decode", *flags) == TEXT
     packed = tmp_path / "text.txt.gz"
     packed.write_bytes(gzip.compress(TEXT.encode()))
-    line = shell("tokenizer", "encode", packed, "--tokenizer", tokenizer_path)
-    assert list(map(int, line.split())) == Tokenizer.load(tokenizer_path).encode(TEXT)
+    assert shell("tokenizer", "encode", packed, *flags).split() == ids.split()
     packed.write_bytes(packed.read_bytes()[:-9])
-    said = shell.fails("tokenizer", "encode", packed, "--tokenizer", tokenizer_path)
-    assert "text.txt.gz" in said
+    assert "text.txt.gz" in shell.fails("tokenizer", "encode", packed, *flags)
 
 
 def test_arrays_that_hold_no_ids_are_refused(

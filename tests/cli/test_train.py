@@ -75,40 +75,17 @@ def test_the_size_of_the_vocabulary_comes_from_the_shards(small_config: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("typed", "meant"),
-    [
-        ("--learning-rate", "--optimizer.learning-rate"),
-        ("--model.num_layer", "--model.num-layers"),
-        ("--every-steps", "--evaluation.every-steps or --checkpoints.every-steps"),
-        ("--num-stepz", "--num-steps"),
-    ],
-)
-def test_a_flag_is_known_by_its_last_part_or_its_letters(
-    shell: Any, typed: str, meant: str
-) -> None:
-    assert f"did you mean {meant}?" in shell.fails("train", typed, "1")
-
-
-@pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (
-            ["--model.num-layer", "3"],
-            "no option --model.num-layer: did you mean --model.num-layers?",
-        ),
-        (["--model.d-model", "0"], "--model.d-model is '0'"),
+        (["--model.num_layer", "3"], "did you mean --model.num-layers?"),
+        (["--every-steps", "3"], "did you mean --evaluation.every-steps or --checkpoints.every-"),
         (["--model.d-model", "31"], "d_model 31 cannot be split into num_heads 16"),
         (["--batch-size", "7", "--micro-batch-size", "3"], "batch_size 7 cannot be cut"),
-        (["--name", "a/b"], "--name is 'a/b'"),
         (["--config", "none.yaml"], "none.yaml"),
         (["--resume"], "add --name RUN"),
         (["--resume", "--name", "nobody"], "nobody does not hold a run to resume"),
         (["--minutes", "0"], "minutes"),
-        (["--minutes", "soon"], "--minutes"),
-        (
-            ["--name", "a"],
-            "tokenizer.json",
-        ),
+        (["--name", "a"], "tokenizer.json"),
     ],
 )
 def test_a_mistake_is_one_line(
@@ -121,12 +98,10 @@ def test_a_mistake_is_one_line(
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("model:\n  num_layer: 3\n", "line 2: did you mean num_layers?"),
-        ("model: gpt2-small", "model is 'gpt2-small', but must be a section"),
-        ("model: null", "model is None, but must be a section"),
+        ("model:\n  num_layer: 3\n", "did you mean num_layers? (in wrong.yaml line 2)"),
+        ("model: gpt2-small", "model is 'gpt2-small', but"),
         ("data: {mix: 5}", "data.mix is 5, but"),
         ("runs_folder: null", "runs_folder is None, but"),
-        ("compile: yes", "compile is True, but input should be 'auto'"),
         # YAML's false.
         ("compile: off", "the tokenizer file none.json"),
     ],
@@ -145,11 +120,8 @@ def test_a_run_is_made_and_told(capsys: pytest.CaptureFixture[str], small_config
     words = ["--samples.every-steps", "6", "--samples.max-tokens", "5"]
     assert main(["train", "--config", str(small_config), *words]) == 0
     out, err = capsys.readouterr()
-    assert (
-        out.startswith("runs/small\n")
-        and "steps                 12" in out
-        and "bits per byte" in out
-    )
+    assert out.startswith("runs/small\n") and "bits per byte" in out
+    assert re.search(r"\n  steps +12\n", out)
     assert "parameters" in err and re.search(r"step +12/12 +loss \d", err)
     assert err.count("sample: Once upon a time") == 2
     records = list(read_json_lines("runs/small/metrics.jsonl"))

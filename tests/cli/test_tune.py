@@ -76,10 +76,6 @@ def test_flags_and_a_file_decide_over_the_defaults(shell: Any, folder: Path) -> 
 @pytest.mark.parametrize(
     ("text", "flags", "complaint"),
     [
-        ("", (), "there is no conversation to learn from"),
-        ("Hello.\n", (), "line 1 is not JSON"),
-        ('{"messages": [{"role": "robot", "content": "x"}]}\n', (), "role is 'robot'"),
-        ('{"messages": [{"role": "user", "content": "x"}]}\n', (), "without an answer"),
         ('{"prompt": "a long question", "completion": "x"}\n', (), "no answer begins within"),
         ('{"prompt": "a", "completion": "b"}\n', ("--template", "bad"), "template does not"),
         ('{"prompt": "a", "completion": "b"}\n', ("--epochs", "0"), "--epochs"),

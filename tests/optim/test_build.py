@@ -6,13 +6,7 @@ import pytest
 from torch import nn
 
 from groundup.errors import ConfigError
-from groundup.optim import (
-    AdamW,
-    Muon,
-    OptimizerConfig,
-    ScheduleConfig,
-    build_optimizer,
-)
+from groundup.optim import AdamW, Muon, OptimizerConfig, ScheduleConfig, build_optimizer
 from groundup.optim.build import decay_groups, muon_groups
 
 MATRICES = {f"blocks.{i}.{part}.weight" for i in range(2) for part in ("up", "down")}
@@ -89,21 +83,16 @@ def test_settings_reach_the_optimizer(tiny_model: Any) -> None:
     assert len(decaying.param_groups[0]["params"]) == 6
 
 
-@pytest.mark.parametrize(
-    ("kind", "values"),
-    [
-        (OptimizerConfig, {"learning_rate": 0.0}),
-        (OptimizerConfig, {"betas": (0.9, 1.0)}),
-        (OptimizerConfig, {"eps": 0.0}),
-        (OptimizerConfig, {"weight_decay": -0.1}),
-        (OptimizerConfig, {"momentum": 1.0}),
-        (OptimizerConfig, {"orthogonalization_steps": 3}),
-        (OptimizerConfig, {"name": "adam"}),
-        (ScheduleConfig, {"warmup_steps": -1}),
-        (ScheduleConfig, {"min_learning_rate_ratio": 1.1}),
-        (ScheduleConfig, {"decay_steps": 0}),
-    ],
-)
-def test_settings_have_bounds(kind: Any, values: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError):
-        kind(**values)
+def test_settings_have_bounds() -> None:
+    optimizer: dict[str, Any] = {"learning_rate": 0.0, "eps": 0.0, "weight_decay": -0.1}
+    optimizer |= {"betas": (0.9, 1.0), "momentum": 1.0, "name": "adam"}
+    optimizer |= {"orthogonalization_steps": 3}
+    schedule: dict[str, Any] = {
+        "warmup_steps": -1,
+        "min_learning_rate_ratio": 1.1,
+        "decay_steps": 0,
+    }
+    for kind, settings in ((OptimizerConfig, optimizer), (ScheduleConfig, schedule)):
+        for name, value in settings.items():
+            with pytest.raises(ConfigError, match=name):
+                kind(**{name: value})

@@ -10,12 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from groundup.errors import ConfigError
-from groundup.optim import (
-    OptimizerConfig,
-    ScheduleConfig,
-    build_optimizer,
-    cosine_schedule,
-)
+from groundup.optim import OptimizerConfig, ScheduleConfig, build_optimizer, cosine_schedule
 from groundup.optim.build import set_learning_rates
 from groundup.optim.schedules import learning_rate_factor
 
@@ -103,9 +98,7 @@ def test_rates_of_a_run_of_ten_steps(schedule: dict[str, Any], expected: list[fl
 )
 def test_cosine_by_hand(step: int, expected: float) -> None:
     assert cosine_schedule(step, 1.0, 0.1, 7, 21) == pytest.approx(expected)
-
-
-def test_the_maximum_is_reached_to_the_last_bit() -> None:
+    # The maximum is reached to the last bit.
     low, high = 1.4929753047466368, 5.55052136778795
     assert low + (high - low) < high
     assert cosine_schedule(0, high, low, 0, 10) == cosine_schedule(4, high, low, 4, 4) == high

@@ -10,7 +10,7 @@ import functools
 import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -28,14 +28,10 @@ class Control(NamedTuple):
     skip: Tensor | None
 
 
-_Method = TypeVar("_Method", bound=Callable[..., Any])
-
-
-def _unwrapped(method: _Method) -> _Method:
+def _unwrapped(method: Any) -> Any:
     """Without torch's wrapper, which keeps the compiler out and imports it for that: two seconds at
     the start of every run."""
-    inner: _Method = inspect.unwrap(method)
-    return inner
+    return inspect.unwrap(method)
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -95,10 +91,8 @@ class Optimizer(torch.optim.Optimizer):
         if self.average_decay is not None:
             averages = [self.state[one]["average"] for one in learning]
             moves = torch._foreach_sub(learning, averages)
-            weight = 1 - self.average_decay
-            torch._foreach_mul_(
-                moves, weight if control.skip is None else weight * (1 - control.skip)
-            )
+            taken = 1.0 if control.skip is None else 1 - control.skip
+            torch._foreach_mul_(moves, (1 - self.average_decay) * taken)
             torch._foreach_add_(averages, moves)
         return result
 
