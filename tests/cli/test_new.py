@@ -150,7 +150,7 @@ def test_an_interrupted_training_goes_on(
         assert main(["quickstart", *SMALL]) == 130
     page, log = capsys.readouterr()
     # Of two commands, that of the step and the whole: the log speaks of the one, this of the other.
-    assert "with --resume" in log
+    assert "--resume" in log
     assert "or run what you typed again" in page and "Three stories" not in page
     assert LanguageModel.load(RUN).step == 1
     page = run(capsys, *SMALL)

@@ -131,10 +131,10 @@ def test_long_conversations_are_cut_and_those_without_an_answer_left_are_dropped
     long: Message = {"role": "user", "content": "x" * 200}
     conversations = [Conversation([one, ANSWER], "here") for one in (USER, long)]
     whole = encode_conversations(conversations, tokenizer, 1000)
-    assert (len(whole), whole.num_cut, whole.num_dropped) == (2, 0, 0)
+    assert (len(whole), whole.num_cut) == (2, 0)
     length = int(whole.offsets[1])
     cut = encode_conversations(conversations, tokenizer, length - 3)
-    assert (len(cut), cut.num_cut, cut.num_dropped) == (1, 2, 1)
+    assert (len(cut), cut.num_cut) == (1, 2)
     assert cut.ids.tolist() == whole.ids[: length - 3].tolist()
     assert cut.content_id != whole.content_id
     with pytest.raises(DataError, match=r"no answer begins within .* larger --context-length"):
@@ -159,7 +159,7 @@ def test_packing_overfills_no_row_and_wastes_little(lengths: list[int]) -> None:
 def test_rows_hold_every_conversation_once_with_positions_of_its_own() -> None:
     ids = np.arange(100, 130, dtype=np.uint16)
     is_answer = np.arange(30) % 2 == 0
-    conversations = EncodedConversations(ids, is_answer, np.array([0, 7, 12, 30]), 0, 0)
+    conversations = EncodedConversations(ids, is_answer, np.array([0, 7, 12, 30]), 0)
     rows = PackedRows(conversations, np.arange(3), 18)
     assert rows.num_rows == 2 and rows.num_ids == 36
     parts = np.full((3, 2, 18), 7)

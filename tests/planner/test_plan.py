@@ -6,9 +6,8 @@ import pytest
 
 from groundup.errors import ConfigError
 from groundup.model.config import PRESETS
-from groundup.planner import Execution, Plan, describe_cpu, get_accelerator, make_plan, step_memory
+from groundup.planner import Plan, describe_cpu, get_accelerator, make_plan
 from groundup.planner.hardware import Price
-from groundup.planner.plan import plan_lines
 
 
 def plan_on(device: str, mfu: float = 0.5) -> Plan:
@@ -82,20 +81,3 @@ def test_a_plan_is_json_with_epochs_and_the_steps_that_are_enough() -> None:
     steps, tokens_per_step = found["compute_optimal"]["steps_for_this_model"], 4 * 256
     assert (steps - 1) * tokens_per_step < 20 * plan.num_parameters <= steps * tokens_per_step
     assert plan_on("H200").to_json()["duration"]["num_epochs"] is None
-
-
-def test_the_log_says_parameters_memory_tokens_and_operations() -> None:
-    memory = step_memory(PRESETS["tinystories"], Execution("cuda", "bfloat16"))
-    first, peak, work = plan_lines(
-        memory, batch_size=32, num_rows=32, micro_batch=16, num_steps=40_000,
-        tokens_in_corpus=200_000_000,
-    )  # fmt: skip
-    assert first == "22.7 million parameters"
-    assert "at the peak of a step with 16 of 32 sequences at once" in peak
-    assert "weights, gradients and optimizer 363.1 MB" in peak
-    assert work == (
-        "40,000 steps of 8,192 tokens: 327.7 million tokens (1.6 epochs of 200.0 million), "
-        "915 gigaFLOP a step, 36.6 petaFLOP in all"
-    )
-    adapters, _ = plan_lines(memory, batch_size=1, num_rows=1, micro_batch=1, lora_rank=4)
-    assert "in adapters" in adapters

@@ -2,14 +2,13 @@
 
 import itertools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from groundup.checkpoint import CheckpointFolder
 from groundup.errors import ConfigError
-from groundup.runs.config import Interval, RunConfig
+from groundup.runs.config import Interval
 from groundup.runs.folder import RunFolder
 from groundup.training.callbacks import AfterStep
 from groundup.training.clock import Clock, ReplayClock, Tick
@@ -18,7 +17,7 @@ from groundup.training.loop import train
 from groundup.training.step import Step
 from groundup.training.verify import compare_runs, verify_resume
 
-MakeConfig = Callable[..., RunConfig]
+from .conftest import MakeConfig
 
 TIMED = {
     "num_steps": None,

@@ -1,6 +1,5 @@
 """What cannot be a run is one sentence that names what is wrong, before anything is made."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +8,9 @@ import pytest
 from torch import nn
 
 from groundup.errors import GroundupError
-from groundup.runs.config import RunConfig
 from groundup.training import train
 
-MakeConfig = Callable[..., RunConfig]
+from .conftest import MakeConfig
 
 IDS = np.zeros(90, int)
 

@@ -1,6 +1,5 @@
 """A run that learns from several folders of shards."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 
 from groundup.data.prepare import prepare
 from groundup.errors import ConfigError, DataError
-from groundup.runs.config import DataConfig, RunConfig
+from groundup.runs.config import DataConfig
 from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 from groundup.training import train
@@ -16,8 +15,9 @@ from groundup.training.clock import Clock
 from groundup.training.data import open_data
 from groundup.training.verify import compare_runs
 
+from .conftest import MakeConfig
+
 END = "<|endoftext|>"
-MakeConfig = Callable[..., RunConfig]
 
 
 @pytest.fixture(scope="module")

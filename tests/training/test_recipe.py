@@ -76,11 +76,6 @@ def test_documents_that_share_a_window_are_masked_on_a_cpu(
     assert recipe.config.data.mask_documents == is_masked
 
 
-def test_a_tokenizer_that_is_there_keeps_its_size() -> None:
-    config = choose_recipe(flops=1e13, num_tokens=10_000, vocab_size=50_257).config
-    assert config.model.vocab_size == 50_257
-
-
 def test_a_text_is_measured_alike_on_any_machine() -> None:
     speeds = (1e10, 1e13, 1e17, 1e21)
     found = {choose_recipe(flops=one, num_bytes=10**8).config.evaluation for one in speeds}

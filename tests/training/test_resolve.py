@@ -2,7 +2,6 @@
 
 import functools
 import os
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,11 +13,11 @@ from groundup.runs.config import RunConfig
 from groundup.runtime import is_onednn_slow
 from groundup.training import machine
 from groundup.training import resolve as resolving
-from groundup.training.execution import autocast, compile_model, switches
+from groundup.training.execution import compile_model, switches
 from groundup.training.machine import Machine, find_peak
 from groundup.training.resolve import planned_memory
 
-MakeConfig = Callable[..., RunConfig]
+from .conftest import MakeConfig
 
 CPU = Machine("cpu", "any", 16 << 30)
 H200 = Machine("cuda", "NVIDIA H200", 141 << 30, True, True, None)
@@ -216,15 +215,6 @@ def test_the_switches_are_put_back(
         assert torch.backends.mkldnn.enabled == (before[4] and not is_onednn_slow())
         raise KeyError
     assert read() == before
-
-
-def test_half_precision_leaves_weights_in_float32(make_config: MakeConfig, build: Any) -> None:
-    config = make_config("run", {"precision": "bfloat16"})
-    state = build(make_config())
-    ids = torch.arange(16)[None]
-    with autocast(config):
-        assert state.model.hidden(ids).dtype == torch.bfloat16
-    assert {weight.dtype for weight in state.model.state_dict().values()} == {torch.float32}
 
 
 # Tracing looks at gradients of inner tensors, which torch itself warns about.

@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from groundup.training.clock import Clock
 from groundup.training.loop import train
 from groundup.training.verify import compare_runs
 
-MakeConfig = Callable[..., RunConfig]
+from .conftest import MakeConfig
 
 # What a process that trains runs: it waits at one step, so that a signal finds it at work.
 SCRIPT = """
@@ -187,8 +186,6 @@ def test_a_signal_saves_the_run_and_it_resumes_exactly(
     assert status == 0 and messages[-1] == number.name
     (saved,) = CheckpointFolder(parted.run_folder / "checkpoints").steps()
     assert 4 <= saved < 30
-    log = RunFolder(parted.run_folder).log_file.read_text()
-    assert "--resume" in log and f"after {saved} steps: stopped" in log
     outcome = RunFolder(parted.run_folder).read_outcome()
     assert outcome is not None
     assert (outcome.state, outcome.step, outcome.reason) == ("stopped", saved, number.name)

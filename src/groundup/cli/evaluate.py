@@ -129,14 +129,14 @@ def _open_split(
 ) -> tuple[Any, dict[str, Any]]:
     """A split of the shards, or of the conversations of a tuned run; and notes about it."""
     from groundup.data.shards import open_shards
-    from groundup.training.tuning import read_conversation_rows
+    from groundup.training.tuning import open_conversations
 
     name, tuning = arguments.split, config.tuning
     if tuning.chats and arguments.shards is None:
         chats = tuple(_from_where_it_started(path, folder, config) for path in tuning.chats)
         tuning = tuning.model_copy(update={"chats": chats})
         config = config.model_copy(update={"tuning": tuning})
-        _, train, validation = read_conversation_rows(config, tokenizer)
+        train, validation, _ = open_conversations(config, tokenizer)
         rows = {"train": train, "validation": validation}.get(name)
         if rows is None:
             raise DataError(f"the conversations have no {name} split: choose --split train")

@@ -14,7 +14,6 @@ from groundup.planner.flops import (
     layer_flops,
     optimal_parameters,
     optimal_tokens,
-    step_flops,
     update_flops,
 )
 from groundup.planner.hardware import Accelerator, Price, device_kind, find_price, rate_in
@@ -26,9 +25,7 @@ from groundup.planner.memory import (
     step_memory,
     textbook_memory,
 )
-from groundup.planner.parameters import FLOAT32_BYTES, count_learned, count_parameters
-from groundup.planner.quantities import show_bytes, show_count, show_flops
-from groundup.runtime import count_of
+from groundup.planner.parameters import FLOAT32_BYTES, count_parameters
 
 _SIZES = ("gpt2-small", "gpt2-medium", "gpt2-large", "gpt2-xl")
 
@@ -203,41 +200,3 @@ def make_plan(
         duration=duration,
         tokens_in_corpus=tokens_in_corpus,
     )
-
-
-def plan_lines(
-    memory: StepMemory,
-    *,
-    batch_size: int,
-    num_rows: int,
-    micro_batch: int,
-    num_steps: int | None = None,
-    tokens_in_corpus: int | None = None,
-    lora_rank: int | None = None,
-) -> list[str]:
-    """For the log of a run: parameters, the peak of a step with the `num_rows` sequences of this
-    rank, and the work of all steps if known."""
-    config = memory.config
-    parameters = f"{show_count(sum(count_parameters(config).values()))} parameters"
-    if lora_rank is not None:
-        num_learned = sum(count_learned(config, lora_rank).values())
-        parameters += f" and {show_count(num_learned)} in adapters, which alone learn"
-    peak = memory.bytes_at(micro_batch, num_rows // micro_batch)
-    lines = [
-        parameters,
-        f"about {show_bytes(peak)} at the peak of a step with {micro_batch:,} of {num_rows:,} "
-        f"sequences at once: weights, gradients and optimizer "
-        f"{show_bytes(memory.state_bytes + memory.gradients)}, activations "
-        f"{show_bytes(memory.bytes_per_sequence)} per sequence",
-    ]
-    if num_steps is not None:
-        tokens_per_step, flops = batch_size * config.context_length, step_flops(config, batch_size)
-        tokens = f"{show_count(tokens_per_step * num_steps)} tokens"
-        if tokens_in_corpus:
-            epochs = tokens_per_step * num_steps / tokens_in_corpus
-            tokens += f" ({epochs:.2g} epochs of {show_count(tokens_in_corpus)})"
-        lines.append(
-            f"{count_of(num_steps, 'step')} of {tokens_per_step:,} tokens: {tokens}, "
-            f"{show_flops(flops)} a step, {show_flops(flops * num_steps)} in all"
-        )
-    return lines

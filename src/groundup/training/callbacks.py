@@ -51,14 +51,9 @@ class WeightsAndBiases(Callback):
             wandb: Any = importlib.import_module("wandb")
         except ImportError as error:
             raise MissingExtraError("the setting logging.wandb", "wandb") from error
-        self._run = wandb.init(
-            project=config.logging.project,
-            id=config.name,
-            name=config.name,
-            dir=str(folder),
-            config=config.model_dump(mode="json"),
-            resume="allow",
-        )
+        place = {"project": config.logging.project, "id": config.name, "dir": str(folder)}
+        settings = config.model_dump(mode="json")
+        self._run = wandb.init(name=config.name, config=settings, resume="allow", **place)
         self._has_failed = False
 
     def record(self, record: dict[str, Any]) -> None:

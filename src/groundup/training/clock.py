@@ -81,8 +81,7 @@ class Clock:
         """began: what `minutes` counts from, by `now`; this moment if None.
         stop_after: ends the run after that step as a signal would: saved, to be resumed.
         """
-        self._now = now
-        self._began = now() if began is None else began
+        self._now, self._began = now, now() if began is None else began
         self._stop_after = math.inf if stop_after is None else stop_after
         self._num_warm_up = 0
         self._reserve_seconds = 0.0
@@ -104,22 +103,19 @@ class Clock:
         step: int,
         rehearse: Callable[[], object],
     ) -> None:
-        """Begin after `step` steps, with what `state` gave for them.
-
-        rehearse: does what follows the last step of a timed run, which needs time too.
-        """
+        """Begin after `step` steps, with what `state` gave for them. `rehearse` does what follows
+        the last step of a timed run, which needs time too."""
         self._config, self._world, self._stop = config, world, stop
         self._reported_step = step
         self._num_warm_up = _WARM_UP_STEPS if config.device.startswith("cuda") else 0
         if config.minutes is not None and saved:
-            self._elapsed_before = float(saved["elapsed_seconds"])
+            self._elapsed_before = saved["elapsed_seconds"]
             self._budget_seconds = saved["budget_seconds"]
-            self._positions = {int(step): float(value) for step, value in saved["positions"]}
-            self._reported_step = int(saved["reported_step"])
-            self._is_over = bool(saved["is_over"])
+            self._positions = dict(saved["positions"])
+            self._reported_step, self._is_over = saved["reported_step"], saved["is_over"]
         elif config.minutes is not None:
-            # Once to load and to compile, and once to measure.
-            rehearse()
+            if config.compile != "off":
+                rehearse()
             began = self._now()
             rehearse()
             self._reserve_seconds = self._now() - began
@@ -191,8 +187,7 @@ class Clock:
         self._budget_seconds = self._world.from_first(60 * minutes - taken)
         if self._budget_seconds <= 0:
             raise ConfigError(
-                f"minutes is {minutes:g}, but {taken:.1f} s have passed before the first step or "
-                f"are needed after the last: give it more time"
+                f"minutes is {minutes:g}, but all but the steps takes {taken:.1f} s: give it more"
             )
 
     def _elapsed_seconds(self) -> float:

@@ -58,35 +58,22 @@ class RunData:
         if not config.data.mask_documents or config.tuning.chats:
             return None
         if self.end_id is None:
-            raise ConfigError(
-                "data.mask_documents needs shards, which tell what ends a document: leave it out"
-            )
+            raise ConfigError("data.mask_documents needs shards, which tell what ends a document")
         return self.end_id
 
     def loader(self, config: RunConfig, world: World = ALONE) -> BatchLoader:
         """A rank's part of the batch of every step."""
-        return BatchLoader(
-            self.train,
-            _order(config, self.train),
-            config.batch_size,
-            config.micro_batch,
-            torch.device(config.device),
-            world.rank,
-            world.size,
-        )
+        sizes, device = (config.batch_size, config.micro_batch), torch.device(config.device)
+        order = _order(config, self.train)
+        return BatchLoader(self.train, order, *sizes, device, world.rank, world.size)
 
     def evaluator(self, config: RunConfig, world: World = ALONE) -> Evaluator | None:
         """What measures the run on its validation split; None without such a split."""
         if self.validation is None:
             return None
-        return Evaluator(
-            self.validation,
-            self.tokenizer,
-            config.model.context_length,
-            config.evaluation.num_windows,
-            config.evaluation.batch_size or config.sequences_in_memory,
-            world=world,
-        )
+        size = config.evaluation.batch_size or config.sequences_in_memory
+        shape = config.model.context_length, config.evaluation.num_windows, size
+        return Evaluator(self.validation, self.tokenizer, *shape, world)
 
 
 def open_data(
@@ -130,8 +117,6 @@ def _order(config: RunConfig, rows: Rows) -> SampleOrder:
     weights = {path: weight for path, weight in config.data.folders.items() if weight}
     if len(weights) < 2:
         return ShuffledEpochs(rows.num_ids, length, seed)
-    sizes = [read_index(path).splits["train"].num_ids for path in weights]
-    orders = [
-        ShuffledEpochs(size, length, (seed + number) % 2**64) for number, size in enumerate(sizes)
-    ]
+    sizes = enumerate(read_index(path).splits["train"].num_ids for path in weights)
+    orders = [ShuffledEpochs(size, length, (seed + number) % 2**64) for number, size in sizes]
     return MixedOrder(orders, list(weights.values()), seed)

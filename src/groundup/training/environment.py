@@ -42,8 +42,8 @@ def check_changes(old: Mapping[str, Any], config: RunConfig, *, allow_changes: b
 
     Raises ConfigError if they must be allowed and are not, or make the old weights useless.
     """
-    # Settings that an older version did not have are as it was without.
     before = dict(flatten(old))
+    # Settings that an older version did not have are as it was without.
     found = {
         key: f"{key}: {before[key]!r} -> {value!r}"
         for key, value in flatten(config.model_dump(mode="json"))
@@ -65,11 +65,10 @@ def describe_environment(config: RunConfig, data: DataIds, end_id: int | None) -
     """Everything that decides a run besides its settings, as environment.json holds it."""
     # A run without a mix says nothing of one.
     hidden = ("folder",) if data.mix is not None else ("folder", "mix")
+    versions = {"groundup": __version__, "torch": torch.__version__, "numpy": numpy.__version__}
     return {
-        "groundup": __version__,
+        **versions,
         "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": numpy.__version__,
         "platform": platform.platform(),
         "machine": platform.machine(),
         "device": device_name(config.device),
@@ -101,20 +100,15 @@ def note_resume(new: dict[str, Any], folder: RunFolder, *, allow_changes: bool) 
     if (inputs or not is_readable) and not allow_changes:
         found = "; ".join(inputs) or f"{folder.environment_file.name} is damaged or missing"
         raise ConfigError(
-            f"the run in {folder.path} was trained on other data, as far as can be told ({found}): "
-            f"give it what it began with, or accept the change with --allow-changes"
+            f"the run in {folder.path} was trained on other data ({found}): give it what it began "
+            f"with, or accept the change with --allow-changes"
         )
     if changes:
         _log.warning(
-            "the results may differ from those of a run that was not interrupted: %s",
-            "; ".join(changes.values()),
+            "results may differ from an uninterrupted run's: %s", "; ".join(changes.values())
         )
-    earlier = old.get("resumes")
     noted = {"started": _now(), "changes": list(changes.values())}
-    return {
-        **(old if is_readable else new),
-        "resumes": [*(earlier if isinstance(earlier, list) else []), noted],
-    }
+    return (old if is_readable else new) | {"resumes": [*old.get("resumes", []), noted]}
 
 
 def _now() -> str:

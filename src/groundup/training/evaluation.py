@@ -66,12 +66,9 @@ class Evaluator:
         conversations. None takes all of it, every token but the first exactly once; so is a split
         that is shorter than one window.
         """
-        self._split = split
-        self._token_bytes = token_bytes(tokenizer)
-        self._context_length = context_length
-        self._num_windows = num_windows
-        self._batch_size = batch_size
-        self._world = world
+        self._split, self._token_bytes = split, token_bytes(tokenizer)
+        self._context_length, self._num_windows = context_length, num_windows
+        self._batch_size, self._world = batch_size, world
 
     def __call__(self, model: TransformerLM, autocast: Autocast = nullcontext) -> Evaluation:
         losses: list[torch.Tensor] = []
@@ -106,8 +103,7 @@ class Evaluator:
                 split.fill(parts, numbers)
                 yield parts
             return
-        length = min(self._context_length, split.num_ids - 1)
-        tail = [0, 0]
+        length, tail = min(self._context_length, split.num_ids - 1), [0, 0]
         if self._num_windows is None or split.num_ids <= self._context_length:
             starts, *tail = whole_walk(split.num_ids, self._context_length)
         else:

@@ -17,7 +17,6 @@ from typing import Any, Unpack
 import torch
 
 from groundup.checkpoint import CheckpointFolder, capture_random_state, restore_random_state
-from groundup.data.batches.loader import BatchLoader
 from groundup.distributed.process_group import find_world, lost_ranks_named, open_world
 from groundup.errors import GroundupError
 from groundup.nn.adapters import adapted_state
@@ -28,8 +27,7 @@ from groundup.runtime import count_of
 from groundup.training.callbacks import Callback
 from groundup.training.clock import Clock, Tick
 from groundup.training.data import open_data
-from groundup.training.environment import check_changes
-from groundup.training.evaluation import Evaluation, Evaluator
+from groundup.training.evaluation import Evaluation
 from groundup.training.execution import autocast, switches
 from groundup.training.machine import Machine
 from groundup.training.metrics import Metrics
@@ -51,14 +49,12 @@ class TrainSummary:
 
     run_folder: Path
     steps: int
-    num_steps: int | None
     is_finished: bool
     tokens: int
     num_skipped: int
     loss: float | None
     validation_loss: float | None
     bits_per_byte: float | None
-    best_validation_loss: float | None
     wall_seconds: float
     stopped_by: str | None = None
     """The signal that ended it early, if one did."""
@@ -89,14 +85,10 @@ def train(
         world = stack.enter_context(open_world(find_world(), machine.device, minutes))
         with world.together():
             check_overrides(config, overrides)
-            named = name_run(config, overrides.get("model"))
-            config, resume = world.from_first((named, resume))
+            config, resume = world.from_first((name_run(config, overrides.get("model")), resume))
             folder = RunFolder(config.run_folder)
             previous = folder.read_config() if resume and folder.has_run() else None
             run = world.from_first(resolve(config, machine, world, previous=previous))
-            if previous is not None:
-                settings = previous.model_dump(mode="json")
-                check_changes(settings, run.config, allow_changes=allow_changes)
         with world.together():
             if world.is_first:
                 stack.enter_context(folder.claim(resume=resume))
@@ -116,27 +108,22 @@ def train(
             try:
                 with world.together():
                     options = {"resume": resume, "allow_changes": allow_changes}
-                    loader = data.loader(run.config, world)
-                    evaluator = data.evaluator(run.config, world)
                     opened = open_run(run, data, folder, overrides, world, **options)
                 record.takes_errors = True
                 with contextlib.ExitStack() as trackers:
                     for tracker in opened.trackers:
                         trackers.callback(tracker.close)
-                    loss = overrides.get("loss")
-                    loop = _Loop(opened, loader, evaluator, clock, callbacks, loss)
+                    loop = _Loop(opened, clock, callbacks, overrides.get("loss"))
                     record.outcome = loop.outcome
                     return loop.run()
             except (RuntimeError, MemoryError) as error:
                 if not isinstance(error, MemoryError) and not _NO_MEMORY.search(str(error)):
                     raise
                 size, half = run.config.sequences_in_memory, run.halved()
+                found = f"out of memory on {machine.device} with {size} sequences at once"
                 if half is None or world.size > 1:
-                    raise GroundupError(
-                        f"out of memory on {machine.device} with {size} sequences at once: use a "
-                        f"smaller --micro-batch-size, --model.context-length or model"
-                    ) from error
-                _log.warning("out of memory with %d sequences at once: half as many", size)
+                    raise GroundupError(f"{found}: use a smaller --micro-batch-size") from error
+                _log.warning("%s: half as many", found)
                 run = half
             # The same settings but for the micro-batches, from what is saved.
             resume, allow_changes = folder.has_run(), True
@@ -153,20 +140,15 @@ class _Loop:
     def __init__(
         self,
         run: OpenRun,
-        loader: BatchLoader,
-        evaluator: Evaluator | None,
         clock: Clock,
         callbacks: Sequence[Callback],
         loss: Loss | None,
     ) -> None:
-        self._run = run
-        self._loader = loader
-        self._evaluator = evaluator
-        self._clock = clock
-        self._callbacks = callbacks
+        self._run, self._clock, self._callbacks = run, clock, callbacks
         self._config = config = run.run.config
         self._state = state = run.state
         self._world = state.reduction.world
+        self._evaluator = run.data.evaluator(config, self._world)
         self._samplers: list[Callback] = []
         # Where ranks share the weights none has a model to sample from.
         if state.local is None and self._world.is_first:
@@ -174,7 +156,7 @@ class _Loop:
         listeners = [*run.trackers, *callbacks]
         self._metrics = Metrics(config, run.folder.metrics_file, state, listeners)
         settings = config.model_dump(mode="json")
-        self._saver = Saver(run.checkpoints, self._metrics.sync, settings, run.resumed_step)
+        self._saver = Saver(run.checkpoints, self._metrics.sync, settings, state.step or None)
         self._stop = StopRequest()
         self._ending: State = "failed"
         self._step = Step(config, state, loss)
@@ -186,7 +168,8 @@ class _Loop:
             begin = state.clock, state.step, self._rehearse_end
             clock.open(config, self._world, self._stop, *begin)
             num_left = None if config.num_steps is None else max(0, config.num_steps - state.step)
-            with self._loader.batches(state.step, num_left) as batches:
+            loader = self._run.data.loader(config, self._world)
+            with loader.batches(state.step, num_left) as batches:
                 queued: QueuedStep | None = None
                 for batch in batches:
                     tick = clock.tick(batch.step + 1)
@@ -208,12 +191,10 @@ class _Loop:
     def outcome(self) -> Outcome:
         """How the run ended, to be asked when it has."""
         stop_signal = self._stop.signal if self._ending == "stopped" else None
-        return Outcome(
-            self._ending,
-            self._state.step,
-            None if stop_signal is None else stop_signal.name,
-            {"wall_seconds": round(self._metrics.wall_seconds, 3), "tokens": self._state.tokens},
-        )
+        reason = None if stop_signal is None else stop_signal.name
+        seconds, tokens = round(self._metrics.wall_seconds, 3), self._state.tokens
+        cost = {"wall_seconds": seconds, "tokens": tokens}
+        return Outcome(self._ending, self._state.step, reason, cost)
 
     def _may_wait(self, tick: Tick) -> bool:
         """Whether the result of a step may be read after the next one is queued.
@@ -255,7 +236,8 @@ class _Loop:
             metrics |= self._metrics.read(state.tokens)
         if self._is_evaluation_due(tick):
             evaluation = self._evaluate()
-            state.note_validation(evaluation.loss, evaluation.bits_per_byte)
+            state.validation_loss = evaluation.loss
+            state.bits_per_byte = evaluation.bits_per_byte
             metrics |= {"validation_loss": evaluation.loss, "perplexity": evaluation.perplexity}
             metrics |= {"bits_per_byte": evaluation.bits_per_byte}
         if self._is_sample_due(tick):
@@ -295,13 +277,11 @@ class _Loop:
         if self._samplers and not self._config.samples.is_never:
             self._sample()
         if state.local is None and self._world.is_first:
-            save = CheckpointFolder(scratch).save
-            parts = adapted_state(state.model), state.optimizer_state(), state.counters()
             # A disk that is full now may have room at the end.
             with contextlib.suppress(OSError):
                 # The optimizer has no state yet; later it has twice as much as the weights.
                 for _ in range(3):
-                    save(0, *parts)
+                    CheckpointFolder(scratch).save(0, adapted_state(state.model), {}, {})
             shutil.rmtree(scratch, ignore_errors=True)
 
     def _save(self, metric: float | None = None) -> None:
@@ -325,12 +305,11 @@ class _Loop:
         """Too many steps in a row were skipped: save the state before them and say what to do."""
         self._save_at_last()
         self._ending = "diverged"
-        state = self._state
+        state, rate = self._state, self._config.optimizer.learning_rate
         raise GroundupError(
             f"{state.num_skipped_in_row} steps in a row had no finite loss and gradients (the "
-            f"last: {reason}); the run is saved as it was after step {state.last_good_step}, its "
-            f"last good one. Lower --optimizer.learning-rate from "
-            f"{self._config.optimizer.learning_rate:g}, and continue with --resume --allow-changes"
+            f"last: {reason}); saved as it was after step {state.last_good_step}, its last good "
+            f"one: lower --optimizer.learning-rate from {rate:g}, and --resume --allow-changes"
         )
 
     def _end(self) -> TrainSummary:
@@ -340,20 +319,10 @@ class _Loop:
         self._ending = "finished" if is_finished else "stopped"
         how = "done" if is_finished else "stopped; continue with the same command and --resume"
         _log.info("saved in %s after %s: %s", path, count_of(state.step, "step"), how)
-        return TrainSummary(
-            path,
-            state.step,
-            self._config.num_steps,
-            is_finished,
-            state.tokens,
-            state.num_skipped,
-            state.loss,
-            state.validation_loss,
-            state.bits_per_byte,
-            state.best_validation_loss,
-            self._metrics.wall_seconds,
-            self.outcome().reason,
-        )
+        counts = state.tokens, state.num_skipped
+        losses = state.loss, state.validation_loss, state.bits_per_byte
+        ending = self._metrics.wall_seconds, self.outcome().reason
+        return TrainSummary(path, state.step, is_finished, *counts, *losses, *ending)
 
 
 def _has_queue(config: RunConfig) -> bool:

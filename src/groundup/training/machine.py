@@ -47,19 +47,15 @@ class Machine:
         ):
             raise ConfigError(
                 f"device is {device}, but torch {torch.__version__} finds {count} CUDA devices and "
-                f"{'an' if has_mps else 'no'} MPS device: use --device auto, or a build of torch "
-                f"and a driver that fit the device"
+                f"{'an' if has_mps else 'no'} MPS device: use --device auto"
             )
         if not is_cuda:
             return cls(device, device_name(device), memory_bytes())
-        return cls(
-            device,
-            device_name(device),
-            torch.cuda.get_device_properties(torch.device(device)).total_memory,
-            torch.cuda.is_bf16_supported(including_emulation=False),
-            HAS_TRITON,
-            float8.why_not(torch.device(device)) if HAS_TRITON else "Triton is not installed",
-        )
+        place = torch.device(device)
+        memory = torch.cuda.get_device_properties(place).total_memory
+        has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        reason = float8.why_not(place) if HAS_TRITON else "Triton is not installed"
+        return cls(device, device_name(device), memory, has_bfloat16, HAS_TRITON, reason)
 
 
 def device_name(name: str) -> str:

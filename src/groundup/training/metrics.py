@@ -51,9 +51,7 @@ class Metrics:
         state: TrainingState,
         callbacks: Sequence[Callback] = (),
     ) -> None:
-        self._config = config
-        self._path = path
-        self._callbacks = callbacks
+        self._config, self._path, self._callbacks = config, path, callbacks
         self._flops_per_token = training_flops_per_token(config.model)
         self._peak = (find_peak(config) or 0.0) * state.reduction.world.size
         self._wall_seconds_before = state.wall_seconds
@@ -85,11 +83,7 @@ class Metrics:
         if self._config.device.startswith("cuda"):
             memory = torch.cuda.max_memory_allocated(self._config.device)
         mfu = round(speed * self._flops_per_token / self._peak, 5) if self._peak else None
-        return {
-            "tokens_per_second": round(speed, 1),
-            "mfu": mfu,
-            "memory_bytes": memory,
-        }
+        return {"tokens_per_second": round(speed, 1), "mfu": mfu, "memory_bytes": memory}
 
     def write(self, state: TrainingState, metrics: dict[str, Any]) -> None:
         """Complete the metrics of the latest step to a record and send it off."""
@@ -100,11 +94,7 @@ class Metrics:
             self._write_waiting()
         except OSError as error:
             if len(self._waiting) == 1:
-                _log.error(
-                    "%s cannot be written (%s): its lines are kept in memory and tried again",
-                    self._path,
-                    error.strerror,
-                )
+                _log.error("%s cannot be written, its lines wait: %s", self._path, error)
         for callback in self._callbacks:
             callback.record(record)
         _log.info(show_record(record, self._config.num_steps))

@@ -1,6 +1,7 @@
 """What a program brings to a run instead of settings and shards: a model, ids, a loss."""
 
 import hashlib
+import operator
 from collections.abc import Callable
 from typing import TypedDict
 
@@ -44,9 +45,7 @@ def check_overrides(config: RunConfig, overrides: Overrides) -> None:
         raise ConfigError("model must be a TransformerLM, whose layers may be swapped")
     for part, names in _EXCLUDED.items():
         for name in names:
-            section, _, setting = name.rpartition(".")
-            settings = getattr(config, section) if section else config
-            if part in overrides and getattr(settings, setting):
+            if part in overrides and operator.attrgetter(name)(config):
                 raise ConfigError(f"a {part} of one's own goes without {name}: give one of them")
 
 
@@ -69,11 +68,6 @@ def open_ids(
             content.update(ids.astype("<u4").tobytes())
         content.update(name.encode())
     num_ids = {name: split.num_ids for name, split in splits.items()}
-    found = DataIds(
-        "a dataset of the caller's",
-        content.hexdigest(),
-        tokenizer.id,
-        tokenizer.vocab_size,
-        num_ids,
-    )
+    known = tokenizer.id, tokenizer.vocab_size
+    found = DataIds("a dataset of the caller's", content.hexdigest(), *known, num_ids)
     return splits["train"], splits.get("validation"), found

@@ -210,11 +210,9 @@ def _recipe_for(index: ShardIndex, config: RunConfig, given: Mapping[str, Any]) 
     config = resolve_device(config)
     d_model, num_steps = given.get("model.d_model"), given.get("num_steps")
     split = index.splits["train"]
+    seconds = 60 * (config.minutes or _USUAL_MINUTES)
     recipe = choose_recipe(
-        flops=GUESSED_UTILIZATION
-        * (find_peak(config) or 1e11)
-        * 60
-        * (config.minutes or _USUAL_MINUTES),
+        flops=GUESSED_UTILIZATION * (find_peak(config) or 1e11) * seconds,
         num_tokens=max(1, split.num_ids),
         vocab_size=index.vocab_size,
         d_model=None if d_model is None else config.model.d_model,

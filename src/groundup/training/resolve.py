@@ -79,7 +79,6 @@ def resolve(
     has, once the data are known; `epochs` waits for them.
     """
     config = _with_embedding_scale(resolve_device(config, machine), previous)
-    _check(config, world)
     if previous is not None and config.num_steps is None and config.epochs == previous.epochs:
         config = _changed(config, num_steps=previous.num_steps)
     if config.num_steps is None and config.epochs is not None and epoch_rows is not None:
@@ -89,8 +88,7 @@ def resolve(
             config = _changed(config, batch_size=max(1, min(_TUNING_BATCH_SIZE, rows_a_step)))
         config = _changed(config, num_steps=max(1, round(num_rows / config.batch_size)))
     strategy = _find_strategy(config, machine, world)
-    if config.precision == "float8" and (reason := _why_no_float8(config, machine, strategy)):
-        raise ConfigError(f"precision is float8, but {reason}: use --precision bfloat16")
+    _check(config, machine, world, strategy)
     is_exact = config.distributed.reduction == "exact"
     if config.distributed.reduction == "auto":
         is_exact = config.deterministic or config.device == "cpu"
@@ -151,42 +149,33 @@ def planned_memory(config: RunConfig, memory_bytes: int) -> StepMemory:
     return step_memory(config.model, execution, config.optimizer.name, memory_bytes, **options)
 
 
-def _check(config: RunConfig, world: World) -> None:
+def _check(config: RunConfig, machine: Machine, world: World, strategy: Strategy) -> None:
     """Refuse settings that exclude each other."""
-    model, schedule = config.model, config.schedule
-    if model.dropout and (world.size > 1 or config.distributed.recompute):
-        raise ConfigError(
-            f"model.dropout {model.dropout:g} needs one process and no distributed.recompute, for "
-            f"each process drops values in its own order"
-        )
-    if config.minutes is not None and (schedule.warmup_steps or schedule.decay_steps):
-        raise ConfigError(
-            "schedule.warmup_steps and decay_steps count steps, and minutes gives the run a length "
-            "in time: use schedule.warmup_fraction and decay_fraction"
-        )
-
-
-def _why_no_float8(config: RunConfig, machine: Machine, strategy: Strategy) -> str | None:
-    model = config.model
-    if model.d_model % float8.MULTIPLE or model.feed_forward_dim % float8.MULTIPLE:
-        return f"model.d_model or model.d_ff is no multiple of {float8.MULTIPLE}"
-    if strategy != "ddp":
-        return f"strategy {strategy} divides the weights"
-    return machine.why_no_float8
+    model, schedule, is_float8 = config.model, config.schedule, config.precision == "float8"
+    counts_steps = bool(schedule.warmup_steps or schedule.decay_steps)
+    is_divided, multiple = strategy != "ddp", float8.MULTIPLE
+    is_exact, why_not = config.distributed.reduction == "exact", machine.why_no_float8
+    is_odd = bool(model.d_model % multiple or model.feed_forward_dim % multiple)
+    uses_order = model.dropout and (world.size > 1 or config.distributed.recompute)
+    refused = {
+        "model.dropout needs one process and no distributed.recompute": uses_order,
+        "minutes goes with schedule.warmup_fraction and decay_fraction, not with warmup_steps and "
+        "decay_steps": config.minutes is not None and counts_steps,
+        f"distributed.strategy {strategy} divides the weights among processes, and there is one: "
+        f"start it with torchrun, or set the strategy to auto": is_divided and not world.is_open,
+        f"distributed.strategy {strategy} cannot add gradients exactly: use "
+        f"--distributed.reduction fast, or --distributed.strategy ddp": is_divided and is_exact,
+        f"precision float8 needs model.d_model and model.d_ff that are multiples of {multiple}, "
+        f"and a strategy other than {strategy}": is_float8 and (is_odd or is_divided),
+        f"precision is float8, but {why_not}: use --precision bfloat16": is_float8 and why_not,
+    }
+    for reason, is_so in refused.items():
+        if is_so:
+            raise ConfigError(reason)
 
 
 def _find_strategy(config: RunConfig, machine: Machine, world: World) -> Strategy:
     wanted, reduction = config.distributed.strategy, config.distributed.reduction
-    if wanted in ("fsdp", "hsdp") and not world.is_open:
-        raise ConfigError(
-            f"distributed.strategy {wanted} divides the weights among processes, and there is one: "
-            f"start it with torchrun, or set the strategy to auto"
-        )
-    if wanted in ("fsdp", "hsdp") and reduction == "exact":
-        raise ConfigError(
-            f"distributed.strategy {wanted} adds gradients in the order of the backend: use "
-            f"--distributed.reduction fast, or --distributed.strategy ddp to add them exactly"
-        )
     if wanted != "auto":
         return wanted
     if world.size == 1 or reduction == "exact":
@@ -228,8 +217,7 @@ def _find_micro_batch(
     if taken is not None and num_rows % taken:
         raise ConfigError(
             f"batch_size {config.batch_size} in micro-batches of {taken} cannot be divided among "
-            f"{count_of(world.size, 'rank')}, which take {num_rows} sequences each: use "
-            f"--micro-batch-size {num_rows}, or a divisor of it"
+            f"{count_of(world.size, 'rank')}: use --micro-batch-size {num_rows}, or a divisor of it"
         )
     return size
 

@@ -29,8 +29,6 @@ class OpenRun:
     state: TrainingState
     checkpoints: CheckpointFolder
     trackers: list[Callback]
-    resumed_step: int | None
-    """The step of the checkpoint it resumes from, if it does."""
 
 
 def open_run(
@@ -66,19 +64,16 @@ def open_run(
         changes = check_changes(settings, config, allow_changes=allow_changes)
         if checkpoint is not None and checkpoint.step > (config.num_steps or checkpoint.step):
             raise ConfigError(
-                f"the run in {folder.path} is already at step {checkpoint.step:,}, past num_steps="
-                f"{config.num_steps}: give more steps with --num-steps"
+                f"{checkpoint.path} is past num_steps {config.num_steps}: give more --num-steps"
             )
     start = None
     if config.start_from is not None and checkpoint is None:
         start = Start.open(config.start_from, config.model, data.tokenizer)
-        environment["start_from"] = start.lineage()
-        environment |= start.special_ids() if config.tuning.chats else {}
+        environment |= start.describe(is_tuned=bool(config.tuning.chats))
     if resume:
         environment = note_resume(environment, folder, allow_changes=allow_changes)
-    document_id = data.document_id(config)
-    model = overrides.get("model")
-    state = build_state(run, data.tokenizer, start, model, world, document_id)
+    parts = start, overrides.get("model"), world, data.document_id(config)
+    state = build_state(run, data.tokenizer, *parts)
     if checkpoint is not None:
         state.restore(checkpoint)
     # What a rank finds wrong by itself it has found by now.
@@ -99,5 +94,4 @@ def open_run(
     splits = ", ".join(f"{count:,} ids for {name}" for name, count in data.ids.num_ids.items())
     _log.info("data in %s: %s", ", ".join(config.data.mix) or data.ids.folder, splits)
     _log.info(run.describe(world.size))
-    step = None if checkpoint is None else checkpoint.step
-    return OpenRun(run, folder, data, state, checkpoints, trackers, step)
+    return OpenRun(run, folder, data, state, checkpoints, trackers)

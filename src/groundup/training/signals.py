@@ -10,16 +10,14 @@ import threading
 from types import FrameType
 from typing import Any
 
-_SIGNALS = {signal.SIGINT: ("Ctrl-C", "press"), signal.SIGTERM: ("SIGTERM", "send it")}
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 _log = logging.getLogger(__name__)
 
 
 class StopRequest:
-    """While in use, knows whether and by which signal the process was asked to stop.
-
-    `promise` is what the user is told will happen.
-    """
+    """While in use, knows whether and by which signal the process was asked to stop; `promise` is
+    what the user is told will happen."""
 
     def __init__(self, promise: str = "saving after this step") -> None:
         self._promise = promise
@@ -41,5 +39,4 @@ class StopRequest:
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.signal = signal.Signals(number)
         self.__exit__()
-        name, verb = _SIGNALS[self.signal]
-        _log.warning("%s: %s; %s again to quit now", name, self._promise, verb)
+        _log.warning("%s: %s; a second one quits now", self.signal.name, self._promise)

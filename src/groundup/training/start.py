@@ -59,10 +59,7 @@ class Start:
         if other is not None:
             found.append(f"the tokenizer has another token with the id {other}")
         if found:
-            raise ConfigError(
-                f"the weights of {path} do not fit this run: {'; '.join(found)}. Use the settings "
-                f"of that run, and its tokenizer or one with more special tokens at its end"
-            )
+            raise ConfigError(f"the weights of {path} do not fit this run: {'; '.join(found)}")
         checkpoints = CheckpointFolder(folder.checkpoints)
         if not checkpoints.steps():
             raise CheckpointError(f"{path} has no checkpoint yet: train until one is written")
@@ -70,20 +67,16 @@ class Start:
         check_shapes(weight_shapes(source), checkpoint.model_shapes())
         return cls(folder, checkpoint, tuple(sorted(tokenizer.vocab.keys() - ids)))
 
-    def lineage(self) -> dict[str, Any]:
-        """For environment.json: which weights these are."""
-        return {
-            "run": str(self.folder.path.absolute()),
-            "step": self.checkpoint.step,
-            "weights": self.checkpoint.weights_id,
-        }
-
-    def special_ids(self) -> dict[str, Any]:
-        """For environment.json: the ids that begin and end its texts, where it says so."""
+    def describe(self, *, is_tuned: bool) -> dict[str, Any]:
+        """For environment.json: which weights these are; to tune them also the ids that begin and
+        end its texts, where it says so."""
+        path, checkpoint = self.folder.path.absolute(), self.checkpoint
+        ids = {"run": str(path), "step": checkpoint.step, "weights": checkpoint.weights_id}
         found = self.folder.read_environment()
         imported = found.get("imported")
         found = imported if isinstance(imported, dict) else found
-        return {name: found[name] for name in ("special_ids", "end_id") if name in found}
+        names = ("special_ids", "end_id") if is_tuned else ()
+        return {"start_from": ids} | {name: found[name] for name in names if name in found}
 
     @torch.no_grad()
     def load_into(self, model: TransformerLM) -> None:

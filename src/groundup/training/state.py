@@ -43,7 +43,7 @@ from groundup.training.tuning import adapt
 if TYPE_CHECKING:
     from groundup.distributed.sharding import LocalParameters
 
-_METRICS = ("loss", "validation_loss", "bits_per_byte", "best_validation_loss")
+_METRICS = ("loss", "validation_loss", "bits_per_byte")
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +69,6 @@ class TrainingState:
     """Of the latest step that was not skipped."""
     validation_loss: float | None = None
     bits_per_byte: float | None = None
-    best_validation_loss: float | None = None
     wall_seconds: float = 0.0
     clock: dict[str, Any] = field(default_factory=dict)
     """Where the time of a timed run stands."""
@@ -102,11 +101,6 @@ class TrainingState:
         else:
             self.num_skipped_in_row = 0
             self.loss = loss
-
-    def note_validation(self, loss: float, bits_per_byte: float | None) -> None:
-        self.validation_loss, self.bits_per_byte = loss, bits_per_byte
-        if self.best_validation_loss is None or loss < self.best_validation_loss:
-            self.best_validation_loss = loss
 
     def optimizer_state(self) -> dict[str, Any]:
         """What a checkpoint holds of the optimizer."""
@@ -244,11 +238,9 @@ class Saver:
         checkpoints: CheckpointFolder,
         sync_metrics: Callable[[], None],
         settings: dict[str, Any],
-        saved_step: int | None = None,
+        saved_step: int | None,
     ) -> None:
-        self._checkpoints = checkpoints
-        self._sync_metrics = sync_metrics
-        self._settings = settings
+        self._checkpoints, self._sync_metrics, self._settings = checkpoints, sync_metrics, settings
         self._failure: str | None = None
         self._saved_step = saved_step
         # Kept for a save that is tried again.
@@ -261,28 +253,18 @@ class Saver:
             self._metrics = {step: metric}
         if step == self._saved_step:
             return
+        parts = adapted_state(state.model), state.optimizer_state()
+        counters = {**state.counters(), "settings": self._settings}
         try:
-            self._write(state, step)
+            # A resume takes the records up to its checkpoint from the file, so they come first.
+            self._checkpoints.prepare(self._sync_metrics)
+            self._checkpoints.save(step, *parts, counters, self._metrics.get(step))
             self._saved_step, self._failure = step, None
         except OSError as error:
-            found = "there is no earlier one"
-            if self._saved_step is not None:
-                found = f"the one of step {self._saved_step} is kept"
-            self._failure = f"no checkpoint of step {step} can be written: {error}; {found}"
+            self._failure = f"no checkpoint of step {step} can be written, older ones stay: {error}"
             _log.error(self._failure)
 
     def check(self) -> None:
         """Raise if the latest checkpoint could not be written."""
         if self._failure is not None:
             raise GroundupError(f"{self._failure}. Free some space and continue with --resume")
-
-    def _write(self, state: TrainingState, step: int) -> None:
-        # A resume takes the records up to its checkpoint from the file, so they come first.
-        self._checkpoints.prepare(self._sync_metrics)
-        self._checkpoints.save(
-            step,
-            adapted_state(state.model),
-            state.optimizer_state(),
-            {**state.counters(), "settings": self._settings},
-            self._metrics.get(step),
-        )

@@ -4,7 +4,7 @@ A step is queued on the device and its results are read when they have arrived, 
 waits for the host. A loss or gradient that is not finite leaves weights and optimizer as they were.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,8 +28,7 @@ _MULTI_TOKEN_PART = 0.6
 _PLAIN_STEPS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(NamedTuple):
     """What a step gave."""
 
     loss: float
@@ -40,26 +39,18 @@ class StepResult:
     """Whether one of them was not finite."""
 
 
-@dataclass(frozen=True, slots=True)
 class QueuedStep:
     """A step that the device may still be busy with."""
 
-    tick: Tick
-    learning_rate: float
-    _result: Tensor
-    _arrived: torch.cuda.Event | None
-
-    @classmethod
-    def of(cls, tick: Tick, learning_rate: float, result: Tensor) -> "QueuedStep":
-        """Send the result on its way to the host."""
-        if result.device.type != "cuda":
-            return cls(tick, learning_rate, result.cpu(), None)
-        # A copy to pinned memory and an event behind it: reading waits for this step alone, not for
-        # the ones queued since.
-        on_host = result.to("cpu", non_blocking=True)
-        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        arrived.record(torch.cuda.current_stream(result.device))
-        return cls(tick, learning_rate, on_host, arrived)
+    def __init__(self, tick: Tick, learning_rate: float, result: Tensor) -> None:
+        self.tick, self.learning_rate = tick, learning_rate
+        is_cuda = result.device.type == "cuda"
+        # On CUDA a copy to pinned memory and an event behind it: reading waits for this step alone,
+        # not for the ones queued since.
+        self._result = result.to("cpu", non_blocking=is_cuda)
+        self._arrived = torch.cuda.Event() if is_cuda else None  # type: ignore[no-untyped-call]
+        if self._arrived is not None:
+            self._arrived.record(torch.cuda.current_stream(result.device))
 
     def read(self) -> StepResult:
         """Wait for the result, if need be."""
@@ -88,9 +79,8 @@ class Step:
         device = state.model.device
         is_cuda = device.type == "cuda"
         self._later_weight = torch.zeros((), device=device) if config.multi_token_weight else None
-        self._average_decay: Tensor | None = None
-        if is_cuda and config.minutes is not None and config.optimizer.average_over is not None:
-            self._average_decay = torch.zeros((), device=device)
+        has_moving_decay = is_cuda and config.minutes is not None
+        self._average_decay = torch.zeros((), device=device) if has_moving_decay else None
         for group in state.optimizer.param_groups:
             # A number and a tensor round differently, and a recorded step can only read a tensor:
             # with numbers in the plain steps a resumed run would have other bits.
@@ -109,13 +99,13 @@ class Step:
         rate = self._set_numbers(tick)
         if not self._is_recorded or self._num_plain < _PLAIN_STEPS:
             self._num_plain += 1
-            return QueuedStep.of(tick, rate, self._compute(batch))
+            return QueuedStep(tick, rate, self._compute(batch))
         if self._graph is None:
             self._graph = self._record(batch)
         self._batch.inputs.copy_(batch.inputs)
         self._batch.targets.copy_(batch.targets)
         self._graph.replay()
-        return QueuedStep.of(tick, rate, self._result)
+        return QueuedStep(tick, rate, self._result)
 
     def _set_numbers(self, tick: Tick) -> float:
         """Set what depends on how far the run is; gives the learning rate."""
@@ -124,11 +114,9 @@ class Step:
             left = 1 - tick.position / (_MULTI_TOKEN_PART * tick.length)
             self._later_weight.fill_(config.multi_token_weight * max(0.0, left))
         decay = average_decay(config.optimizer, tick.length, tick.delta)
+        optimizer.average_decay = decay
         if self._average_decay is not None and decay is not None:
-            self._average_decay.fill_(decay)
-            optimizer.average_decay = self._average_decay
-        else:
-            optimizer.average_decay = decay
+            optimizer.average_decay = self._average_decay.fill_(decay)
         factor = learning_rate_factor(config.schedule, tick.position, tick.delta, tick.length)
         return set_learning_rates(optimizer, config.optimizer, factor)
 

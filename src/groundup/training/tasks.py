@@ -21,7 +21,7 @@ from groundup.data.tasks import Task
 from groundup.errors import ConfigError, DataError
 from groundup.model import TransformerLM
 from groundup.runtime import Progress, count_of
-from groundup.text_files import END_OF_TEXT, DocumentBatch
+from groundup.text_files import DocumentBatch
 from groundup.tokenizer import Tokenizer
 from groundup.training.evaluation import Autocast, Evaluation, token_bytes
 from groundup.training.execution import not_compiled
@@ -183,9 +183,8 @@ def evaluate_documents(
         num_documents += len(batch.bounds)
         nats -= log_likelihoods(model, rows, batch_tokens, autocast).sum()
     if not num_tokens:
-        raise DataError(
-            f"there is no token to predict in {count_of(num_documents, 'document')}: give more text"
-        )
+        found = count_of(num_documents, "document")
+        raise DataError(f"there is no token to predict in {found}: give more text")
     return Evaluation.of(float(nats), num_tokens, num_bytes), num_documents
 
 
@@ -230,8 +229,7 @@ def _encode(task: Task, tokenizer: Tokenizer, begin_id: int | None) -> Iterator[
             num_predicted = min(max(1, len(own) - max(1, num_context)), len(own) - 1)
             if num_predicted < 1:
                 raise ConfigError(
-                    f"task {task.name} has a choice of one token without a context, and the "
-                    f"tokenizer has no {END_OF_TEXT} to stand before it: give it a context"
+                    f"task {task.name} has a choice of one token without a context: give it one"
                 )
             texts.append(Row(own, num_predicted))
         yield texts

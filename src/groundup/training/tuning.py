@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from groundup.config import load_settings
-from groundup.data.chats.encoding import EncodedConversations, encode_conversations
+from groundup.data.chats.encoding import encode_conversations
 from groundup.data.chats.packing import PackedRows, split
 from groundup.data.chats.reading import read_conversations
 from groundup.data.shards import DataIds
@@ -70,10 +70,10 @@ def with_template(tokenizer: Tokenizer, template: Path | None = None) -> Tokeniz
     return tokenizer if tokenizer.chat_template is not None else tokenizer.with_chat()
 
 
-def read_conversation_rows(
+def open_conversations(
     config: RunConfig, tokenizer: Tokenizer
-) -> tuple[EncodedConversations, PackedRows, PackedRows | None]:
-    """The conversations of a run, and packed into rows those for training and those held out."""
+) -> tuple[PackedRows, PackedRows | None, DataIds]:
+    """The rows of a run for training, those held out, and what they are; the log says so."""
     context_length = config.model.context_length
     if config.model.vocab_size < tokenizer.vocab_size:
         raise ConfigError(
@@ -85,25 +85,14 @@ def read_conversation_rows(
     )
     chosen, held_out = split(len(found), config.tuning.validation_fraction)
     train = PackedRows(found, chosen, context_length)
-    return found, train, PackedRows(found, held_out, context_length) if len(held_out) else None
-
-
-def open_conversations(
-    config: RunConfig, tokenizer: Tokenizer
-) -> tuple[PackedRows, PackedRows | None, DataIds]:
-    """The rows of a run for training, those held out, and what they are; the log says so."""
-    found, train, validation = read_conversation_rows(config, tokenizer)
+    validation = PackedRows(found, held_out, context_length) if len(held_out) else None
     num_ids = {"train": train.num_ids}
     if validation is not None:
         num_ids["validation"] = validation.num_ids
     _log.info("%s in %s", count_of(len(found), "conversation"), count_of(train.num_rows, "row"))
     if found.num_cut:
-        _log.warning(
-            "cut at the context of %d tokens, or left out where no answer is left: %s; a larger "
-            "--context-length keeps them whole",
-            config.model.context_length,
-            count_of(found.num_cut, "conversation"),
-        )
+        cut = count_of(found.num_cut, "conversation")
+        _log.warning("%s cut at --context-length %d, or left out", cut, context_length)
     names = ", ".join(map(str, config.tuning.chats))
     ids = DataIds(names, found.content_id, tokenizer.id, tokenizer.vocab_size, num_ids)
     return train, validation, ids

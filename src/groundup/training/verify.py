@@ -49,11 +49,8 @@ def verify_resume(run_folder: str | os.PathLike[str], num_steps: int = 8) -> Com
     """Train some steps of a run, which is left alone, with and without a kill; compare the bits."""
     run = RunFolder(run_folder)
     config = run.read_config()
-    if num_steps < 4 or num_steps > (config.num_steps or num_steps):
-        raise ConfigError(
-            f"num_steps is {num_steps}, but a kill and a resume take 4 or more, and the run in "
-            f"{run.path} has {config.num_steps} in all"
-        )
+    if not 4 <= num_steps <= (config.num_steps or num_steps):
+        raise ConfigError(f"num_steps is {num_steps}: give 4 or more, at most {config.num_steps}")
     with tempfile.TemporaryDirectory(prefix="groundup-verify-") as folder:
         settings, whole = Path(folder, "settings.yaml"), Path(folder, "whole")
         folders = config.data.folders if config.data.mix else {}
@@ -94,11 +91,8 @@ def compare_runs(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> 
             for name in {**first, **second}
             if first.get(name) != second.get(name)
         ]
-    differences += [
-        name
-        for name in {**values, **other_values}
-        if not _is_equal(values.get(name), other_values.get(name))
-    ]
+    names = {**values, **other_values}
+    differences += [one for one in names if not _is_equal(values.get(one), other_values.get(one))]
     return Comparison(len(records), len(values), differences)
 
 
@@ -115,14 +109,9 @@ def _newest_values(folder: RunFolder) -> dict[str, Any]:
     checkpoint = CheckpointFolder(folder.checkpoints).newest()
     # The settings hold the run's name, and what else they say shows in everything below.
     left_out = {*MEASURED, "settings", "clock"}
-    rest, tensors = pack(
-        {
-            "step": checkpoint.step,
-            "model": checkpoint.adapted_state(),
-            "optimizer": checkpoint.optimizer_state(),
-            "state": {key: one for key, one in checkpoint.state.items() if key not in left_out},
-        }
-    )
+    state = {key: one for key, one in checkpoint.state.items() if key not in left_out}
+    state |= {"step": checkpoint.step, "model": checkpoint.adapted_state()}
+    rest, tensors = pack(state | {"optimizer": checkpoint.optimizer_state()})
     return {**tensors, "what is not a tensor": rest}
 
 
@@ -141,10 +130,8 @@ def _train(settings: Path, name: str, part: dict[str, Any]) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     expected = 0 if part["kill_at"] is None else -signal.SIGKILL
     if done.returncode != expected:
-        raise GroundupError(
-            f"a process that trained for the check ended with status {done.returncode} instead of "
-            f"{expected}: {' '.join(done.stderr.splitlines()[-4:])}"
-        )
+        last = " ".join(done.stderr.splitlines()[-4:])
+        raise GroundupError(f"training ended with status {done.returncode}: {last}")
 
 
 def _train_part(settings: str, name: str, text: str) -> None:

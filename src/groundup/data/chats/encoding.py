@@ -31,8 +31,6 @@ class EncodedConversations:
     offsets: npt.NDArray[np.int64]
     num_cut: int
     """Those that were longer than allowed and lost their end."""
-    num_dropped: int
-    """Those whose answers all lay behind that end, and which are not here."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -85,7 +83,6 @@ def encode_conversations(
         np.concatenate(marks),
         np.cumsum([0, *lengths], dtype=np.int64),
         num_cut=num_cut,
-        num_dropped=num_seen - len(kept),
     )
 
 

@@ -33,15 +33,12 @@ class PackedRows:
     ) -> None:
         self._conversations = conversations
         self.context_length = context_length
-        self.num_conversations = len(chosen)
         lengths = np.diff(conversations.offsets)[chosen] - 1
         rows = pack(lengths, context_length)
         self.num_rows = int(rows.max()) + 1
         by_row = np.argsort(rows, kind="stable")
         ends = np.cumsum(np.bincount(rows))
         self._members = np.split(chosen[by_row], ends[:-1])
-        self.fill_fraction = float(lengths.sum() / (self.num_rows * context_length))
-        """Of all positions, those that hold a conversation."""
 
     @property
     def num_ids(self) -> int:
