@@ -40,20 +40,15 @@ def test_training_lowers_both_losses(make_config: MakeConfig, records_of: Any) -
         {"model.feed_forward": "silu"},
         {"model.feed_forward": "gelu"},
         {"model.feed_forward": "relu2"},
-        {"model.tie_embeddings": True},
-        {"model.qk_norm": True},
         {"model.num_kv_heads": 1},
         {"model.num_layers": 0},
         {"model.d_ff": None},
         {"z_loss": 1e-4},
         {"multi_token_weight": 0.3},
         {"clip_norm": None},
-        pytest.param({"precision": "bfloat16"}, marks=pytest.mark.needs_bfloat16),
         {"schedule.name": "wsd"},
         {"schedule.name": "linear"},
         {"schedule.name": "constant"},
-        {"optimizer.name": "sgd"},
-        {"optimizer.name": "muon"},
     ],
     ids=lambda changes: "_".join(f"{key}_{value}" for key, value in changes.items()),
 )
@@ -79,28 +74,17 @@ def test_accumulation_equals_the_large_batch(
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(300, (4, 17), generator=generator)
 
-    def step(size: int | None) -> tuple[Any, dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        config = make_config("run", {"optimizer.name": "sgd", "clip_norm": clip_norm})
+    def step(size: int | None) -> tuple[Any, dict[str, torch.Tensor]]:
+        # A great learning rate, so that gradients show in the weights.
+        changes = {"optimizer.name": "sgd", "optimizer.learning_rate": 1.0, "clip_norm": clip_norm}
+        config = make_config("run", changes)
         state = build(config)
-        gradients: dict[str, torch.Tensor] = {}
-        state.optimizer.register_step_pre_hook(
-            lambda *_: gradients.update(
-                (name, parameter.grad.clone())
-                for name, parameter in state.model.named_parameters()
-                if parameter.grad is not None
-            )
-        )
-        batch = Batch(0, ids[:, :-1], ids[:, 1:], size)
-        result = take_step(config, state, batch)
-        return result, gradients, state.model.state_dict()
+        result = take_step(config, state, Batch(0, ids[:, :-1], ids[:, 1:], size))
+        return result, state.model.state_dict()
 
-    whole, whole_gradients, whole_weights = step(None)
-    parted, parted_gradients, parted_weights = step(micro_batch_size)
+    (whole, whole_weights), (parted, parted_weights) = step(None), step(micro_batch_size)
     assert parted.loss == pytest.approx(whole.loss, rel=1e-5)
     assert parted.gradient_norm == pytest.approx(whole.gradient_norm, rel=1e-4)
-    assert whole_gradients.keys() == parted_gradients.keys() and whole_gradients
-    for name, gradient in whole_gradients.items():
-        torch.testing.assert_close(parted_gradients[name], gradient, rtol=1e-4, atol=1e-6)
     for name, weight in whole_weights.items():
         torch.testing.assert_close(parted_weights[name], weight, rtol=1e-4, atol=1e-6)
 
