@@ -59,7 +59,9 @@ def test_prepare_then_verify(shell: Any) -> None:
 
 def test_standard_input_is_a_source(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["data", "prepare", "-", "--validation-fraction", "0"]
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(f"a{END}b".encode())))
+    monkeypatch.setattr(
+        sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(f"a{END}b".encode())))
+    )
     shell(*words)
     assert open_shards("shards").num_ids == 4
     assert "cannot be read again" in shell.fails(*words)
