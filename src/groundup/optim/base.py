@@ -10,7 +10,7 @@ import functools
 import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,10 +28,14 @@ class Control(NamedTuple):
     skip: Tensor | None
 
 
-def _unwrapped(method: Any) -> Any:
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def _unwrapped(method: _Method) -> _Method:
     """Without torch's wrapper, which keeps the compiler out and imports it for that: two seconds at
     the start of every run."""
-    return inspect.unwrap(method)
+    inner: _Method = inspect.unwrap(method)
+    return inner
 
 
 class Optimizer(torch.optim.Optimizer):
