@@ -5,6 +5,7 @@ import logging
 from dataclasses import dataclass
 
 from groundup.checkpoint import Checkpoint, CheckpointFolder
+from groundup.data.chats.packing import PackedRows
 from groundup.distributed.process_group import World
 from groundup.errors import ConfigError
 from groundup.runs.folder import RunFolder
@@ -93,5 +94,8 @@ def open_run(
         _log.info("begins with the weights of %s", start.checkpoint.path)
     splits = ", ".join(f"{count:,} ids for {name}" for name, count in data.ids.num_ids.items())
     _log.info("data in %s: %s", ", ".join(config.data.mix) or data.ids.folder, splits)
+    if isinstance(data.train, PackedRows) and (num_cut := data.train.conversations.num_cut):
+        length = config.model.context_length
+        _log.warning("%d conversations cut at --context-length %d, or left out", num_cut, length)
     _log.info(run.describe(world.size))
     return OpenRun(run, folder, data, state, checkpoints, trackers)

@@ -1,7 +1,6 @@
 """Tuning a trained model on conversations: settings, data and adapters. The loop, the step and the
 files of a run are the same as when it trains on shards."""
 
-import logging
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from groundup.model import TransformerLM
 from groundup.nn.adapters import add_adapters
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
-from groundup.runtime import count_of
 from groundup.tokenizer import Tokenizer
 from groundup.training.start import settings_from
 
@@ -36,8 +34,6 @@ _DEFAULTS: dict[str, Any] = {
     "checkpoints.keep_last": 1,
     "logging.every_fraction": 0.05,
 }
-
-_log = logging.getLogger(__name__)
 
 
 def tuning_config(source: RunFolder, given: Mapping[str, Any], epochs: float = 3.0) -> RunConfig:
@@ -73,7 +69,7 @@ def with_template(tokenizer: Tokenizer, template: Path | None = None) -> Tokeniz
 def open_conversations(
     config: RunConfig, tokenizer: Tokenizer
 ) -> tuple[PackedRows, PackedRows | None, DataIds]:
-    """The rows of a run for training, those held out, and what they are; the log says so."""
+    """The rows of a run for training, those held out, and what they are."""
     context_length = config.model.context_length
     if config.model.vocab_size < tokenizer.vocab_size:
         raise ConfigError(
@@ -89,10 +85,6 @@ def open_conversations(
     num_ids = {"train": train.num_ids}
     if validation is not None:
         num_ids["validation"] = validation.num_ids
-    _log.info("%s in %s", count_of(len(found), "conversation"), count_of(train.num_rows, "row"))
-    if found.num_cut:
-        cut = count_of(found.num_cut, "conversation")
-        _log.warning("%s cut at --context-length %d, or left out", cut, context_length)
     names = ", ".join(map(str, config.tuning.chats))
     ids = DataIds(names, found.content_id, tokenizer.id, tokenizer.vocab_size, num_ids)
     return train, validation, ids

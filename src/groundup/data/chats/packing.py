@@ -31,7 +31,7 @@ class PackedRows:
         chosen: npt.NDArray[np.int64],
         context_length: int,
     ) -> None:
-        self._conversations = conversations
+        self.conversations = conversations
         self.context_length = context_length
         lengths = np.diff(conversations.offsets)[chosen] - 1
         rows = pack(lengths, context_length)
@@ -51,8 +51,8 @@ class PackedRows:
         A target is IGNORED where the next id is not part of an answer; padding is, too, and every
         id of it is a sequence by itself.
         """
-        all_ids, is_answer = self._conversations.ids, self._conversations.is_answer
-        offsets = self._conversations.offsets
+        all_ids, is_answer = self.conversations.ids, self.conversations.is_answer
+        offsets = self.conversations.offsets
         inputs, targets, positions = target
         inputs[...] = positions[...] = 0
         targets[...] = IGNORED
