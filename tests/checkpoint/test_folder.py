@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from made_states import check, save
 
@@ -76,6 +76,7 @@ def test_what_cannot_be_saved_or_found_is_refused(folder: CheckpointFolder, tmp_
     keep_last=st.none() | st.integers(1, 4),
     keep_best=st.booleans(),
 )
+@example(saves=[(1, 0.5), (2, 0.6), (3, 0.7), (4, 0.8)], keep_last=1, keep_best=True)
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_last_few_and_the_best_remain(
     tmp_path: Path,
@@ -88,7 +89,6 @@ def test_the_last_few_and_the_best_remain(
     expected: dict[int, float | None] = {}
     for step, metric in saves:
         folder.save(step, {}, {}, {}, metric)
-        # What is not finite is never the best.
         expected[step] = None if metric is None or math.isnan(metric) else metric
         if keep_last is not None:
             kept: set[int | None] = {*sorted(expected)[-keep_last:], step}
