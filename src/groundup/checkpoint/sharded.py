@@ -39,7 +39,7 @@ from groundup.errors import GroundupError
 
 @dataclass(eq=False)
 class ShardedFolder(CheckpointFolder):
-    """Saves as `CheckpointFolder` does, by all ranks together; an error of one is everybody's.
+    """A `CheckpointFolder` that all ranks save to together; an error on one is raised on all.
 
     The states may hold DTensors, of which each rank writes its own part. `group` is of all ranks,
     for the host's memory.

@@ -104,7 +104,7 @@ def read_metadata(path: PathLike) -> dict[str, str]:
 
 
 def _separate_shared(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors to write, none of which shares memory, and for the other names theirs."""
+    """The tensors to write, each stored once, and for each tied name the one it shares."""
     kept: dict[str, Tensor] = {}
     shared: dict[str, str] = {}
     views: dict[object, str] = {}

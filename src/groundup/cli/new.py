@@ -83,7 +83,7 @@ class Arguments(ReadingFlags, MakeFlags):
 
 @dataclass(frozen=True)
 class Project:
-    """What is to be made, of what, and where."""
+    """What to make, from which text, and where."""
 
     arguments: Arguments
     name: str
@@ -356,7 +356,7 @@ def _whole_path(file: str) -> str:
 
 
 def _fingerprint(sources: Sequence[Source], arguments: Arguments) -> str:
-    """Changes when a file does, by its name, size and time, or an argument that decides."""
+    """A fingerprint of the files (name, size, time) and of the arguments that matter."""
     if any(source.path == STDIN for source in sources):
         raise ConfigError("the text is read more than once: save standard input to a file first")
     files = [(os.path.normpath(one.path), one.size, one.stamp) for one in sources]

@@ -44,7 +44,7 @@ def print_plan(results: Mapping[str, Any]) -> None:
 
 
 def _with_units(section: Mapping[str, Any]) -> dict[str, Any]:
-    """Names that tell the unit."""
+    """The values to show, under names that include the unit."""
     found = {}
     for name, value in flatten(section):
         is_bytes = name.partition(".")[0].removesuffix("_per_sequence") in _BYTES

@@ -37,7 +37,7 @@ class StudyFlags(SweepFlags):
     """The YAML file of the base run, as groundup train takes it."""
 
     learning_rates: tuple[float, ...] = ()
-    """Learning rates to try, of which the best counts."""
+    """Learning rates to try; the best one counts."""
 
     def base(self) -> "RunConfig":
         from groundup.config import load_settings

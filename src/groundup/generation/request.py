@@ -35,16 +35,16 @@ class Sampler(Settings):
     """Above 1, make tokens that the text already holds less likely; 1 is off."""
 
     temperature: Temperature = 1.0
-    """Below 1: likelier tokens; above 1: more random; 0 always takes the likeliest token."""
+    """Below 1 is less random, above 1 more; 0 always takes the most probable token."""
 
     top_k: int | None = Field(None, ge=1, le=10**9)
-    """Sample from this many of the likeliest tokens."""
+    """Sample from this many of the most probable tokens."""
 
     top_p: float = Field(1.0, gt=0, le=1)
-    """Sample from the fewest likeliest tokens whose probabilities sum to at least this."""
+    """Sample from the smallest set of most probable tokens that sum to at least this."""
 
     min_p: float = Field(0.0, ge=0, le=1)
-    """Leave out tokens less than this many times as likely as the likeliest."""
+    """Leave out tokens whose probability is below this fraction of the highest."""
 
     @property
     def needs_history(self) -> bool:

@@ -72,7 +72,7 @@ def penalize(
 
 
 def keep_top_k(logits: Float[Tensor, "... vocab"], k: int) -> Float[Tensor, "... vocab"]:
-    """The k likeliest ids of each row; among equals at the threshold, the lower ones."""
+    """The k most probable ids of each row; of equals at the threshold, the lower ones."""
     if k >= logits.shape[-1]:
         return logits
     threshold = logits.topk(k, dim=-1).values[..., -1:]
@@ -80,7 +80,7 @@ def keep_top_k(logits: Float[Tensor, "... vocab"], k: int) -> Float[Tensor, "...
 
 
 def keep_top_p(logits: Float[Tensor, "... vocab"], p: float) -> Float[Tensor, "... vocab"]:
-    """The fewest likeliest ids of each row whose probabilities sum to at least p."""
+    """The fewest most probable ids of each row that sum to at least p."""
     rows = logits.reshape(-1, logits.shape[-1])
     best = rows.amax(dim=-1, keepdim=True)
     target = p * torch.exp(rows - best).sum(dim=-1, keepdim=True, dtype=torch.float64)

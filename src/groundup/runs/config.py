@@ -142,7 +142,7 @@ class SampleConfig(Interval):
     """The most tokens a sample may have."""
 
     temperature: float = Field(0.8, ge=0, le=1e6)
-    """Below 1: likelier tokens; above 1: more random; 0: always the likeliest token."""
+    """Below 1 is less random, above 1 more; 0 always takes the most probable token."""
 
     top_p: float = Field(0.95, gt=0, le=1)
     """Sample from the likeliest tokens that together have this probability."""

@@ -180,7 +180,7 @@ class _PartReader:
 
 
 def _take_bytes(texts: Iterator[bytes], num_bytes: int) -> Iterator[bytes]:
-    """Texts until they make up so many bytes."""
+    """Yields texts until they add up to this many bytes."""
     for text in texts:
         yield text
         num_bytes -= len(text)

@@ -142,7 +142,7 @@ def batch_samples(step: int, batch_size: int, rank: int = 0, world: int = 1) -> 
 def fixed_windows(
     num_ids: int, context_length: int, num_windows: int | None = None, seed: int = 0
 ) -> Starts:
-    """Starts, in ascending order, of windows that do not overlap; the same ones for ever.
+    """Start positions of windows that do not overlap, ascending; the same on every call.
 
     num_windows: how many; with None, or more than there are, all that fit from the first id on.
     """

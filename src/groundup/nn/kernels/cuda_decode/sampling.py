@@ -59,8 +59,8 @@ class State(NamedTuple):
 
 
 class Workspace(NamedTuple):
-    """What the launches of a step leave each other, a line for each row. A search is for the bin
-    with the threshold."""
+    """Buffers that the launches of a step share, one line per row. A search finds the bin that
+    holds the threshold."""
 
     weights: Tensor
     """Of each id, 1 for the likeliest; after top-k 0 for what is out."""
