@@ -15,92 +15,45 @@ from made_states import check, save
 
 from groundup.checkpoint import CheckpointFolder
 
-FAULTS = ["ENOSPC", "EIO", "torn", "all that follow"]
-WRITING_CALLS = ["open", "fsync", "replace", "rename", "mkdir", "io.open"]
-OTHER_CALLS = ["unlink", "rmdir", "listdir", "scandir", "stat"]
+CALLS = "open fsync replace rename mkdir unlink rmdir listdir scandir stat".split()
 
 
 class Disk:
     """Counts the calls that reach the disk and makes one of them fail, or all from it on."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.num_calls = 0
-        self.failing_call: int | None = None
-        self.fault = ""
-        self.came = False
-        for name in (*WRITING_CALLS[:-1], *OTHER_CALLS):
-            monkeypatch.setattr(os, name, self._watched(getattr(os, name), name))
-        opened = self._watched(io.open, "io.open")
-        for module in (io, builtins):
-            monkeypatch.setattr(module, "open", lambda *a, **k: WatchedFile(self, opened(*a, **k)))
+        self.num_calls, self.failing_call, self.stays_full, self.came = 0, -1, False, False
+        watched: Any = [*((os, name) for name in CALLS), (io, "open"), (builtins, "open")]
+        for module, name in watched:
+            monkeypatch.setattr(module, name, self._watched(getattr(module, name), name))
 
-    def arm(self, failing_call: int, fault: str) -> None:
-        self.num_calls, self.failing_call, self.fault, self.came = 0, failing_call, fault, False
+    def arm(self, failing_call: int) -> None:
+        self.num_calls, self.failing_call, self.came = 0, failing_call, False
 
     def disarm(self) -> None:
-        self.failing_call = None
-
-    def fails_now(self) -> bool:
-        if self.failing_call is None:
-            return False
-        number, self.num_calls = self.num_calls, self.num_calls + 1
-        is_late = number > self.failing_call and self.fault == "all that follow"
-        self.came |= number >= self.failing_call
-        return number == self.failing_call or is_late
-
-    def error(self) -> OSError:
-        code = errno.ENOSPC if self.fault == "ENOSPC" else errno.EIO
-        return OSError(code, os.strerror(code))
+        self.failing_call = -1
 
     def _watched(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
-            # Only what takes space can find the disk full, and only writes can be torn.
-            is_concerned = name in WRITING_CALLS or self.fault != "ENOSPC"
-            if is_concerned and self.fault != "torn" and self.fails_now():
-                raise self.error()
+            number, self.num_calls = self.num_calls, self.num_calls + 1
+            if number == self.failing_call or (self.stays_full and 0 <= self.failing_call < number):
+                self.came = True
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
             # Real syncs would only make the many rounds slow: no power is cut here.
             return None if name == "fsync" else function(*arguments, **options)
 
         return call
 
 
-class WatchedFile:
-    """A file whose writes may fail, or stop half-way."""
-
-    def __init__(self, disk: Disk, file: Any) -> None:
-        self.disk, self.file = disk, file
-
-    def write(self, data: Any) -> int:
-        if not self.disk.fails_now():
-            return int(self.file.write(data))
-        if self.disk.fault == "torn":
-            self.file.write(data[: len(data) // 2])
-        raise self.disk.error()
-
-    def close(self) -> None:
-        self.file.close()
-        if self.disk.fault != "torn" and self.disk.fails_now():
-            raise self.disk.error()
-
-    def __enter__(self) -> "WatchedFile":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.file, name)
-
-
-def each_fault(disk: Disk, fault: str, template: Path, work: Path) -> Iterator[CheckpointFolder]:
+def each_fault(disk: Disk, template: Path, work: Path) -> Iterator[CheckpointFolder]:
     """A fresh copy of the template for every call of a save, until a save meets no fault."""
     for failing_call in range(1000):
         shutil.rmtree(work, ignore_errors=True)
         shutil.copytree(template, work)
-        disk.arm(failing_call, fault)
+        disk.arm(failing_call)
         yield CheckpointFolder(work, keep_last=2)
         if not disk.came:
-            assert failing_call > (0 if fault == "torn" else 15)
+            assert failing_call > 15
             return
     pytest.fail("a save does not end")
 
@@ -109,16 +62,17 @@ def hidden(folder: CheckpointFolder) -> list[str]:
     return [name for name in os.listdir(folder.path) if name.startswith(".")]
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("stays_full", [False, True])
 @pytest.mark.parametrize("step", [4, 3], ids=["new", "replacing"])
 def test_a_fault_at_any_call_leaves_the_last_good_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, fault: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, stays_full: bool
 ) -> None:
     disk = Disk(monkeypatch)
+    disk.stays_full = stays_full
     template = CheckpointFolder(tmp_path / "template")
     for old, metric in ((1, 0.5), (2, 3.0), (3, 2.0)):
         save(template, old, metric=metric)
-    for folder in each_fault(disk, fault, template.path, tmp_path / "work"):
+    for folder in each_fault(disk, template.path, tmp_path / "work"):
         failure = None
         try:
             save(folder, step, seed=40, metric=1.0)
@@ -135,7 +89,7 @@ def test_a_fault_at_any_call_leaves_the_last_good_one(
             assert (newest.step, seed) in ((3, 3), (step, 40))
             assert failure.filename == str(folder.path / f"step_00000{step}")
             assert folder.steps()[:3] == [1, 2, 3]
-        if fault != "all that follow":
+        if not stays_full:
             assert newest.path == folder.path / f"step_00000{newest.step}"
             assert hidden(folder) == [] or seed == 40
         save(folder, 5, metric=4.0)

@@ -21,7 +21,6 @@ from groundup.checkpoint import load_weights, save_weights
 from groundup.checkpoint.state_tree import pack, pack_tree, unpack, unpack_tree
 from groundup.checkpoint.weights import read_weights
 from groundup.errors import CheckpointError
-from groundup.files import hash_file
 
 NAMES = """float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 complex64
 int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool"""
@@ -55,8 +54,7 @@ def test_every_dtype_and_shape_comes_back_to_the_bit(tmp_path: Path) -> None:
     pairs = [(dtype, shape) for dtype in DTYPES for shape in SHAPES]
     everything = {f"{d}.{s}": any_bits(s, d, seed) for seed, (d, s) in enumerate(pairs)}
     path = tmp_path / "deep" / "ours"
-    content = save_weights(path, everything, {"key": "value"})
-    assert content == hash_file(path)
+    save_weights(path, everything, {"key": "value"})
     assert os.listdir(path.parent) == ["ours"]
     assert_same(load_weights(path), everything)
     assert_same(safetensors.torch.load_file(path), everything)
@@ -96,7 +94,7 @@ def test_parts_of_tensors_make_the_whole(tmp_path: Path) -> None:
         places = {"a": {"saved_offsets": [begin, 0]}, "number": {"saved_offsets": []}}
         tensors = {"a": whole[begin:end]} | ({"number": torch.tensor(3.0)} if begin else {})
         save_weights(tmp_path / name, tensors, {"DCP_SHARDING_INFO": json.dumps(places)})
-    found = load_weights(*(tmp_path / name for name in "210"))
+    found, _ = read_weights(*(tmp_path / name for name in "210"))
     assert_same(found, {"a": whole, "number": torch.tensor(3.0)})
 
 

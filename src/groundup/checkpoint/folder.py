@@ -71,13 +71,12 @@ class CheckpointFolder:
         record = new_record(step, state, metric)
         optimizer, outline = pack_tree(dict(optimizer_state))
         with self._new_folder(step) as temporary:
-            files = {}
-            for name, tensors in ((MODEL_NAME, model_state), (OPTIMIZER_NAME, optimizer)):
-                notes = outline if name == OPTIMIZER_NAME else None
-                content = save_weights(temporary / name, tensors, notes)
-                num_bytes = (temporary / name).stat().st_size
-                files[name] = FileEntry(num_bytes=num_bytes, hash=content)
-            write_record(temporary, record, files)
+            save_weights(temporary / MODEL_NAME, model_state)
+            save_weights(temporary / OPTIMIZER_NAME, optimizer, outline)
+            names = MODEL_NAME, OPTIMIZER_NAME
+            write_record(
+                temporary, record, {name: FileEntry.of(temporary / name) for name in names}
+            )
         self._drop_old(step)
         return self.path_of(step)
 

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from groundup import __version__
 from groundup.checkpoint.state_tree import unpack, unpack_tree
-from groundup.checkpoint.weights import read_shapes, read_weights
+from groundup.checkpoint.weights import read_weights
 from groundup.errors import CheckpointError
 from groundup.files import hash_bytes, hash_file, parse_json, write_text_atomic
-from groundup.nn.adapters import merge_adapters, without_adapters
+from groundup.nn.adapters import merge_adapters
 
 FORMAT = "groundup-checkpoint"
 VERSION = 1
@@ -92,12 +92,6 @@ class Checkpoint:
         """The weights as they were trained: adapters, if there are any, beside frozen ones."""
         weights, _ = read_weights(*self._files(_MODEL_FILE))
         return weights | {alias: weights[name] for alias, name in self.record.shared.items()}
-
-    def model_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the weights, of which none is read."""
-        shapes = read_shapes(*self._files(_MODEL_FILE))
-        aliases = {alias: shapes[name] for alias, name in self.record.shared.items()}
-        return without_adapters(shapes | aliases)
 
     def optimizer_state(self) -> dict[str, Any]:
         """What `optimizer.state_dict()` gave, with its tensors on the CPU."""

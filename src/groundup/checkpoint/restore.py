@@ -44,16 +44,12 @@ def restore_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
 def check_model(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """`check_shapes` for the weights of a model."""
     own = plain_model(model).state_dict()
-    check_shapes(
-        {name: tuple(value.shape) for name, value in own.items()},
-        {name: tuple(value.shape) for name, value in state.items()},
-    )
+    check_shapes({name: tuple(value.shape) for name, value in own.items()}, state)
 
 
-def check_shapes(
-    expected: Mapping[str, tuple[int, ...]], stored: Mapping[str, tuple[int, ...]]
-) -> None:
+def check_shapes(expected: Mapping[str, tuple[int, ...]], state: Mapping[str, Tensor]) -> None:
     """Raise a CheckpointError that lists the names and shapes that differ."""
+    stored = {name: tuple(value.shape) for name, value in state.items()}
     differences = {
         "the checkpoint lacks": [name for name in expected if name not in stored],
         "the model has no": [name for name in stored if name not in expected],

@@ -3,7 +3,6 @@
 Runs keep folders of checkpoints (see `folder`); this is for scripts and notebooks.
 """
 
-import io
 import os
 import shutil
 import tempfile
@@ -47,7 +46,7 @@ def save_checkpoint(model: nn.Module, optimizer: Optimizer, iteration: int, out:
     with tempfile.TemporaryDirectory() as folder:
         save_weights(f"{folder}/checkpoint", tensors, metadata)
         with open(f"{folder}/checkpoint", "rb") as file:
-            _copy(file, out)
+            shutil.copyfileobj(file, out)
 
 
 def load_checkpoint(src: Target, model: nn.Module, optimizer: Optimizer) -> int:
@@ -58,7 +57,7 @@ def load_checkpoint(src: Target, model: nn.Module, optimizer: Optimizer) -> int:
     """
     if not isinstance(src, str | os.PathLike):
         with tempfile.NamedTemporaryFile() as file:
-            _copy(src, file)
+            shutil.copyfileobj(src, file)
             if file.tell() == 0:
                 raise CheckpointError(f"nothing can be read from {src!r}: call seek(0) before")
             file.flush()
@@ -86,13 +85,3 @@ def load_checkpoint(src: Target, model: nn.Module, optimizer: Optimizer) -> int:
 
 def _parameter_shapes(optimizer: Optimizer) -> list[list[list[int]]]:
     return [[list(one.shape) for one in group["params"]] for group in optimizer.param_groups]
-
-
-def _copy(source: IO[bytes], target: IO[bytes]) -> None:
-    """From the position of one open file to that of another."""
-    try:
-        shutil.copyfileobj(source, target)
-    except (TypeError, AttributeError, io.UnsupportedOperation) as error:
-        raise CheckpointError(
-            f"a checkpoint needs a path, or a file that is open in binary mode ({error})"
-        ) from error

@@ -1,6 +1,6 @@
 """Weights on disk: tensors by name, in safetensors files. Loading them never runs code.
 
-Several files may hold parts of the tensors, as ranks write them; they are read as one.
+Several files may hold rows of the tensors, as ranks write them; they are read as one.
 """
 
 import contextlib
@@ -18,20 +18,20 @@ import torch
 from torch import Tensor
 
 from groundup.errors import CheckpointError
-from groundup.files import atomic_path, hash_file, parse_json
+from groundup.files import atomic_path, parse_json
 
 PathLike = str | os.PathLike[str]
 
 # JSON in a header: for a name without a tensor of its own, the name whose tensor it shares.
 _SHARED_KEY = "groundup.shared"
-# JSON in a header, as torch writes it: where the parts of tensors begin.
+# JSON in a header, as torch writes it: where the rows of a file begin in the whole tensors.
 _OFFSETS_KEY = "DCP_SHARDING_INFO"
 
 
 def save_weights(
     path: PathLike, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
-) -> str:
-    """Write a file at once and whole; return its content id.
+) -> None:
+    """Write a file at once and whole.
 
     Names that stand for the very same memory, as tied weights do, share one copy. `metadata` goes
     into the file's header.
@@ -51,50 +51,33 @@ def save_weights(
             raise CheckpointError(f"{os.fspath(path)} cannot be written: {error}") from error
         # The library renames a private file of its own over the path.
         os.chmod(temporary, mode)
-        return hash_file(temporary)
 
 
-def load_weights(*paths: PathLike) -> dict[str, Tensor]:
-    """The tensors of a file, or of files that hold parts of them, on the CPU.
-
-    Names that shared one tensor when it was written share one again.
-    """
-    return read_weights(*paths)[0]
+def load_weights(path: PathLike) -> dict[str, Tensor]:
+    """The tensors of a file, on the CPU; names that shared one when it was written share it again."""
+    return read_weights(path)[0]
 
 
 def read_weights(*paths: PathLike) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and metadata."""
-    shapes = read_shapes(*paths)
-    whole: dict[str, Tensor] = {}
+    """Tensors and metadata of a file, or of files that hold rows of the tensors, as ranks do."""
+    parts: dict[str, dict[int, Tensor]] = {}
     metadata: dict[str, str] = {}
     for path in paths:
         with _opened(path) as file:
-            metadata |= file.metadata() or {}
-            for name, offsets in _offsets(file).items():
+            notes = file.metadata() or {}
+            metadata |= notes
+            offsets = parse_json(notes.get(_OFFSETS_KEY, "{}"))
+            for name in file.keys():  # noqa: SIM118
+                first, *_ = offsets.get(name, {}).get("saved_offsets") or [0]
                 # Copied: the library maps the file, which may change before the tensor is used.
-                part = file.get_tensor(name)
-                if name not in whole:
-                    whole[name] = torch.empty(shapes[name], dtype=part.dtype)
-                places = zip(offsets, part.shape, strict=True)
-                whole[name][tuple(slice(begin, begin + n) for begin, n in places)] = part
-            for alias, name in _shared(file.metadata()).items():
-                whole[alias] = whole[name]
+                parts.setdefault(name, {})[first] = file.get_tensor(name).clone()
+            for alias, name in parse_json(notes.get(_SHARED_KEY, "{}")).items():
+                parts[alias] = parts[name]
+    whole = {}
+    for name in list(parts):
+        first, *others = [rows for _, rows in sorted(parts.pop(name).items())]
+        whole[name] = torch.cat([first, *others]) if others else first
     return whole, metadata
-
-
-def read_shapes(*paths: PathLike) -> dict[str, tuple[int, ...]]:
-    """The shapes of whole tensors, from the files' headers alone."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for path in paths:
-        with _opened(path) as file:
-            for name, offsets in _offsets(file).items():
-                sizes = file.get_slice(name).get_shape()
-                ends = [begin + n for begin, n in zip(offsets, sizes, strict=True)]
-                known = shapes.get(name, (0,) * len(ends))
-                shapes[name] = tuple(map(max, known, ends))
-            for alias, name in _shared(file.metadata()).items():
-                shapes[alias] = shapes[name]
-    return shapes
 
 
 def read_metadata(path: PathLike) -> dict[str, str]:
@@ -123,20 +106,6 @@ def _separate_shared(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], 
         kept[name] = plain.clone() if is_part else plain
         storages.add(storage.data_ptr())
     return kept, shared
-
-
-def _shared(metadata: Mapping[str, str] | None) -> dict[str, str]:
-    return {**parse_json((metadata or {}).get(_SHARED_KEY, "{}"))}
-
-
-def _offsets(file: Any) -> dict[str, list[int]]:
-    """Where in the whole tensors the tensors of a file begin."""
-    known = parse_json((file.metadata() or {}).get(_OFFSETS_KEY, "{}"))
-    sizes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
-    return {
-        name: known.get(name, {}).get("saved_offsets", [0] * len(shape))
-        for name, shape in sizes.items()
-    }
 
 
 @contextlib.contextmanager

@@ -39,7 +39,7 @@ def load_run(
 ) -> tuple[TransformerLM, Tokenizer, int, SpecialIds]:
     """What `LanguageModel` is made of: the model, its tokenizer, its step and special ids.
 
-    Settings, shapes and memory are checked before the weights are read.
+    Settings, shapes and memory are checked before the model is made.
     """
     folder = RunFolder(run)
     settings = folder.read_config()
@@ -48,8 +48,8 @@ def load_run(
     found = _find_checkpoint(folder, checkpoint)
     while True:
         try:
-            check_shapes(weight_shapes(config), found.model_shapes())
             weights = found.model_state()
+            check_shapes(weight_shapes(config), weights)
             break
         except CheckpointError:
             # A run that goes on replaces its checkpoints and removes old ones.

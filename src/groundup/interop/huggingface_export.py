@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from groundup.checkpoint import save_weights
-from groundup.files import write_json_atomic, write_text_atomic
+from groundup.files import hash_file, write_json_atomic, write_text_atomic
 from groundup.generation.loading import CheckpointName
 from groundup.interop.architectures import check_exportable, to_config_json
 from groundup.interop.export_folder import CARD_NAME, DtypeName, Source, export_folder, open_source
@@ -45,7 +45,8 @@ def export_huggingface(
     weights = cast_weights(weights, getattr(torch, dtype))
     with export_folder(folder, force=force) as temporary:
         # transformers refuses files that do not say so.
-        weights_id = save_weights(temporary / SINGLE_NAME, weights, {"format": "pt"})
+        save_weights(temporary / SINGLE_NAME, weights, {"format": "pt"})
+        weights_id = hash_file(temporary / SINGLE_NAME)
         write_json_atomic(temporary / CONFIG_NAME, {**config_json, **special_ids})
         generation = {key: value for key, value in special_ids.items() if value is not None}
         vocab = source.tokenizer.vocab

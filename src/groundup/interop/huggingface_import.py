@@ -119,9 +119,7 @@ def _read_weights(files: list[Path], config: ModelConfig) -> dict[str, torch.Ten
                 f"{CONFIG_NAME} has tie_word_embeddings, but lm_head.weight is not {_THEIR_TABLE}"
             )
         del tensors["lm_head.weight"]
-    check_foreign_shapes(
-        {name: tuple(tensor.shape) for name, tensor in tensors.items()}, config, HUGGINGFACE_NAMES
-    )
+    check_foreign_shapes(tensors, config, HUGGINGFACE_NAMES)
     return from_foreign_weights(tensors, config, HUGGINGFACE_NAMES)
 
 

@@ -96,9 +96,7 @@ def cast_weights(
     return cast
 
 
-def check_foreign_shapes(
-    found: Mapping[str, tuple[int, ...]], config: ModelConfig, names: Names
-) -> None:
+def check_foreign_shapes(found: Mapping[str, Tensor], config: ModelConfig, names: Names) -> None:
     """Raise a CheckpointError for tensors that are not those of the settings."""
     shapes = weight_shapes(config)
     expected = {theirs: shapes[ours] for ours, theirs in _names_of(config, names).items()}

@@ -64,7 +64,7 @@ class Start:
         if not checkpoints.steps():
             raise CheckpointError(f"{path} has no checkpoint yet: train until one is written")
         checkpoint = checkpoints.newest()
-        check_shapes(weight_shapes(source), checkpoint.model_shapes())
+        check_shapes(weight_shapes(source), checkpoint.model_state())
         return cls(folder, checkpoint, tuple(sorted(tokenizer.vocab.keys() - ids)))
 
     def describe(self, *, is_tuned: bool) -> dict[str, Any]:
