@@ -17,7 +17,7 @@ from groundup.checkpoint import CheckpointFolder, restore_model, restore_optimiz
 from groundup.checkpoint.record import FileEntry
 from groundup.checkpoint.sharded import ShardedFolder, load_into
 from groundup.distributed.process_group import World
-from groundup.distributed.reduction import Accumulated
+from groundup.distributed.reduction import FastReduction
 from groundup.distributed.sharding import shard
 from groundup.optim import Muon
 from groundup.optim.build import build_optimizer
@@ -67,7 +67,7 @@ class Plain:
         self.optimizer = build_optimizer(self.model, OptimizerConfig(average_over=0.5), num_steps=9)
 
     def step_to(self, end: int, first: int = 0) -> dict[str, Tensor]:
-        take_steps(self.model, self.optimizer, Accumulated(), 4, first=first, end=end)
+        take_steps(self.model, self.optimizer, FastReduction(), 4, first=first, end=end)
         return weights(self.model)
 
     def save(self, folder: CheckpointFolder, step: int) -> None:

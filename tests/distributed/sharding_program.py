@@ -14,7 +14,7 @@ from world_program import run_ranks
 import groundup.distributed.muon
 from groundup.distributed.muon import CopiedMatrices
 from groundup.distributed.process_group import ALONE, World
-from groundup.distributed.reduction import Accumulated, FastReduction
+from groundup.distributed.reduction import FastReduction
 from groundup.distributed.sharding import recompute_blocks, shard
 from groundup.optim.build import build_optimizer
 from groundup.optim.config import OptimizerConfig
@@ -66,10 +66,8 @@ def train(world: World, strategy: str, **options: Any) -> Any:
         for block in model.blocks:
             block.compile(dynamic=False, backend=compile_by_counting)
     learning: torch.nn.Module = model
-    reduction: Any = Accumulated()
-    if strategy == "ddp":
-        reduction = FastReduction(world)
-    elif strategy == "hsdp":
+    reduction: Any = FastReduction(world if strategy == "ddp" else ALONE)
+    if strategy == "hsdp":
         reduction = shard(model, dataclasses.replace(world, local_size=1), "hsdp", CPU)
         learning = reduction.parameters
     elif strategy == "fsdp":

@@ -98,8 +98,6 @@ def test_memory_grows_with_the_micro_batch(execution: Execution) -> None:
     memory = step_memory(PRESETS["gpt2-small"], execution)
     peaks = [memory.bytes_at(size) for size in (1, 2, 3, 8, 64)]
     assert peaks == sorted(peaks) and peaks[0] > memory.state_bytes
-    largest = memory.largest_micro_batch(80 * 10**9)
-    assert memory.bytes_at(largest) <= 80 * 10**9 < memory.bytes_at(largest + 1)
 
 
 @pytest.mark.parametrize("num_micro_batches", [1, 2, 3, 8, 64])

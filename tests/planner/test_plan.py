@@ -34,7 +34,7 @@ def test_a_plan_picks_the_micro_batch_and_knows_its_peak() -> None:
     assert plan.peak_bytes is not None and plan.peak_bytes < plan.memory_bytes
     too_large = make_plan(PRESETS["gpt2-xl"], describe_cpu(1, 10**9), batch_size=1, num_steps=1)
     assert too_large.micro_batch == 0 and too_large.peak_bytes is None
-    assert too_large.to_json()["memory"]["largest_micro_batch"] == 0 and not too_large.fits
+    assert too_large.to_json()["memory"]["peak_bytes"] is None and not too_large.fits
     given = make_plan(
         PRESETS["gpt2-xl"], get_accelerator("H200"), batch_size=512, num_steps=1, micro_batch=512
     )
@@ -65,7 +65,6 @@ def test_a_time_buys_the_steps_that_fit_into_it() -> None:
     one_step = duration.flops_per_step / duration.flops_per_second
     assert duration.seconds <= 600 < duration.seconds + one_step
     assert ten_minutes.num_tokens == duration.num_steps * 64 * 1_024
-    assert any(line.startswith("the budget: 600 s x ") for line in duration.derivation())
     with pytest.raises(ConfigError, match="one step takes"):
         plan.within(0.1)
     with pytest.raises(ConfigError, match="operations"):

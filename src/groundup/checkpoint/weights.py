@@ -54,7 +54,7 @@ def save_weights(
 
 
 def load_weights(path: PathLike) -> dict[str, Tensor]:
-    """The tensors of a file, on the CPU; names that shared one when it was written share it again."""
+    """The tensors of a file, on the CPU; names that shared one share it again."""
     return read_weights(path)[0]
 
 

@@ -1,7 +1,7 @@
 """How the gradients of a step's micro-batches become one sum, over all ranks that train a run.
 
-`Reduction` is all that a training step knows of other processes: `Accumulated` is one process,
-`FastReduction` the backend's all-reduce, `ExactReduction` one fixed binary tree.
+`Reduction` is all that a training step knows of other processes: `FastReduction` is the backend's
+all-reduce, or nothing for a process alone, `ExactReduction` one fixed binary tree.
 """
 
 import itertools
@@ -45,29 +45,15 @@ class Reduction(Protocol):
         return gradient_norm(parameters)
 
 
-class Accumulated(Reduction):
-    """One process: the micro-batches are added in their order."""
-
-    world = ALONE
-
-    def sum_gradients(
-        self, parameters: Sequence[Tensor], num_micro_batches: int, backward: Backward
-    ) -> Tensor:
-        total = torch.zeros((), device=parameters[0].device)
-        for index in range(num_micro_batches):
-            total += backward(index)
-        return total
-
-
 class FastReduction(Reduction):
     """Adds gradients by the backend's all-reduce, in its order: another number of ranks may change
     the last bits.
 
     Micro-batches are added on each rank; in the last one a bucket of gradients leaves as soon as
-    all of it has been computed. A parameter without a gradient gets 0.
+    all of it has been computed. A parameter without a gradient gets 0, where there are others.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World = ALONE) -> None:
         self.world = world
 
     def sum_gradients(
@@ -78,6 +64,9 @@ class FastReduction(Reduction):
         with lost_ranks_named():
             for index in range(num_micro_batches - 1):
                 total += backward(index)
+            if self.world.size == 1:
+                total += backward(num_micro_batches - 1)
+                return total
             departure = _Departure(learning)
             try:
                 total += backward(num_micro_batches - 1)

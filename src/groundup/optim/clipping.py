@@ -51,11 +51,8 @@ def _gradients(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
 
 
 def _norm(gradients: list[Tensor]) -> Tensor:
-    norms: list[Tensor] = []
-    for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
-        alike = [gradient for gradient in gradients if gradient.dtype == dtype]
-        norms += torch._foreach_norm(alike, 2, dtype=torch.promote_types(dtype, torch.float32))
-    if not norms:
+    if not gradients:
         return torch.zeros(())
-    widest = torch.float64 if any(one.dtype == torch.float64 for one in norms) else torch.float32
-    return torch.stack([one.to(widest) for one in norms]).square().sum().sqrt()
+    has_doubles = any(gradient.dtype == torch.float64 for gradient in gradients)
+    dtype = torch.float64 if has_doubles else torch.float32
+    return torch.stack(torch._foreach_norm(gradients, 2, dtype=dtype)).square().sum().sqrt()

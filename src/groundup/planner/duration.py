@@ -35,8 +35,6 @@ class Duration:
     price: Price | None = None
     source: str = ""
     """Where the peak was read."""
-    limit_seconds: float | None = None
-    """The time that the steps were to fit into, where that decided their number."""
 
     def __post_init__(self) -> None:
         if self.total_flops > _MOST_FLOPS:
@@ -73,7 +71,7 @@ class Duration:
                 f"one step takes {one.seconds:,.3g} s on {self.device}, and there are "
                 f"{seconds:,.3g}: give more time, or a smaller batch or model"
             )
-        return replace(self, num_steps=num_steps, limit_seconds=seconds)
+        return replace(self, num_steps=num_steps)
 
     def derivation(self) -> list[str]:
         """The same, one line a step of the calculation."""
@@ -90,12 +88,6 @@ class Duration:
             f"the time: {self.total_flops:.6g} / {self.flops_per_second:.6g} "
             f"= {self.seconds:,.0f} s = {_show_amount(self.seconds / 86_400)} days",
         ]
-        if self.limit_seconds is not None:
-            lines.insert(
-                3,
-                f"the budget: {self.limit_seconds:,.6g} s x {self.flops_per_second:.6g} FLOP/s / "
-                f"{self.flops_per_step:.6g} FLOPs a step = {self.num_steps:,} whole steps",
-            )
         if self.price is not None and self.dollars is not None:
             hours = self.seconds / 3_600
             lines.append(

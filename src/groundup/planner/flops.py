@@ -8,16 +8,12 @@ import math
 from typing import Literal
 
 from groundup.model.config import ModelConfig
-from groundup.planner.parameters import block_matrices, count_matrices, count_parameters
+from groundup.planner.parameters import count_parameters
 
 OptimizerName = Literal["adamw", "sgd", "muon"]
 
 # Each matmul has two in the backward pass, one for either factor.
 FORWARDS_A_STEP = 3
-
-# Additions, multiplications and roots for one parameter, as the formulas of `optim` read.
-_UPDATE_OPERATIONS = {"adamw": 14, "sgd": 2, "muon": 9}
-_ORTHOGONALIZATION_STEPS = 5
 
 OPTIMAL_SOURCE = "Hoffmann et al. 2022, arXiv 2203.15556: about 20 tokens a parameter"
 _TOKENS_PER_PARAMETER = 20
@@ -57,23 +53,6 @@ def forward_flops(config: ModelConfig, num_tokens: int | None = None) -> dict[st
 def step_flops(config: ModelConfig, batch_size: int) -> int:
     """Forward and backward over whole sequences; backward counts as twice forward."""
     return FORWARDS_A_STEP * batch_size * sum(forward_flops(config).values())
-
-
-def update_flops(config: ModelConfig, optimizer: OptimizerName = "adamw") -> int:
-    """What the optimizer itself computes in a step, whatever the batch."""
-    parts = count_parameters(config)
-    num_parameters = sum(parts.values())
-    if optimizer != "muon":
-        return _UPDATE_OPERATIONS[optimizer] * num_parameters
-    num_in_blocks = count_matrices(parts)
-    elementwise = _UPDATE_OPERATIONS["muon"] * num_in_blocks
-    elementwise += _UPDATE_OPERATIONS["adamw"] * (num_parameters - num_in_blocks)
-    matmuls = 0
-    for shapes in block_matrices(config).values():
-        for short, long in map(sorted, shapes):
-            # X Xᵀ, its square, and the polynomial times X.
-            matmuls += 4 * short**2 * long + 2 * short**3
-    return elementwise + config.num_layers * _ORTHOGONALIZATION_STEPS * matmuls
 
 
 def training_flops_per_token(config: ModelConfig) -> int:

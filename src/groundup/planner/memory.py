@@ -7,7 +7,6 @@ Fused attention keeps no scores, the loss keeps no logits, a matmul keeps its in
 0.97 to 1.17 of 18 peaks measured on an H200; a `MeasuredStep` corrects it for allocators.
 """
 
-import bisect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -128,11 +127,6 @@ class StepMemory:
         if not measured.peak_bytes or predicted < _LEAST_MEASURED_BYTES:
             return self
         return replace(self, scale=measured.peak_bytes / predicted)
-
-    def largest_micro_batch(self, memory_bytes: float) -> int:
-        """The most sequences at once that fit; 0 where not even one does."""
-        sizes = range(1, _MOST_SEQUENCES + 1)
-        return bisect.bisect_right(sizes, memory_bytes, key=self.bytes_at)
 
     def usable_bytes(self, memory_bytes: int) -> int:
         """What a step may take of a device's memory without having been measured there."""

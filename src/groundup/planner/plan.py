@@ -14,7 +14,6 @@ from groundup.planner.flops import (
     layer_flops,
     optimal_parameters,
     optimal_tokens,
-    update_flops,
 )
 from groundup.planner.hardware import Accelerator, Price, device_kind, find_price, rate_in
 from groundup.planner.memory import (
@@ -37,7 +36,6 @@ class Plan:
     config: ModelConfig
     micro_batch: int
     """Sequences at once, as given, or the greatest divisor of the batch that fits; 0 for none."""
-    optimizer: OptimizerName
     memory: StepMemory
     memory_bytes: int
     duration: Duration
@@ -86,7 +84,6 @@ class Plan:
                 "total": sum(flops.values()),
             },
             "flops_per_step": duration.flops_per_step,
-            "update_flops": update_flops(config, self.optimizer),
             "shares": {
                 "model": flop_fractions(config),
                 "by_size": {name: flop_fractions(PRESETS[name]) for name in _SIZES},
@@ -107,7 +104,6 @@ class Plan:
                 "activations_per_sequence": memory.activations_per_sequence,
                 "bytes_per_sequence": memory.bytes_per_sequence,
                 "memory_bytes": self.memory_bytes,
-                "largest_micro_batch": memory.largest_micro_batch(self.memory_bytes),
                 "micro_batch": self.micro_batch,
                 "peak_bytes": self.peak_bytes,
                 "fits": self.fits,
@@ -194,7 +190,6 @@ def make_plan(
     return Plan(
         config=config,
         micro_batch=micro_batch,
-        optimizer=optimizer,
         memory=memory,
         memory_bytes=accelerator.memory_bytes,
         duration=duration,

@@ -23,7 +23,7 @@ from groundup.checkpoint import (
 )
 from groundup.distributed.muon import CopiedMatrices
 from groundup.distributed.process_group import ALONE, World
-from groundup.distributed.reduction import Accumulated, ExactReduction, FastReduction, Reduction
+from groundup.distributed.reduction import ExactReduction, FastReduction, Reduction
 from groundup.errors import CheckpointError, GroundupError
 from groundup.model import TransformerLM
 from groundup.nn.adapters import adapted_state, with_torch_names
@@ -55,7 +55,7 @@ class TrainingState:
     model: TransformerLM
     optimizer: Optimizer
     tokens_per_step: int
-    reduction: Reduction = field(default_factory=Accumulated)
+    reduction: Reduction = field(default_factory=FastReduction)
     """Sums gradients over micro-batches and ranks."""
     local: "LocalParameters | None" = None
     """Where ranks share the weights: this rank's rows of them."""
@@ -195,11 +195,7 @@ def build_state(
     compile_model(model, config)
     length = 1.0 if config.num_steps is None else config.num_steps
     if run.strategy == "ddp":
-        reduction: Reduction = Accumulated()
-        if run.is_exact:
-            reduction = ExactReduction(world)
-        elif world.size > 1:
-            reduction = FastReduction(world)
+        reduction = ExactReduction(world) if run.is_exact else FastReduction(world)
         optimizer = build_optimizer(model, config.optimizer, length)
         if isinstance(optimizer, Muon):
             way = orthogonalize_each if run.is_exact else orthogonalize
