@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from typing import Any, Literal
 
 import torch
@@ -13,7 +11,7 @@ from torch import Tensor, nn
 from groundup.config import load_settings
 from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig
-from groundup.model.initialization import initialize_like_gpt2_, zero_outputs_
+from groundup.model.initialization import initialize_
 from groundup.nn import (
     Embedding,
     KVCache,
@@ -104,10 +102,7 @@ class TransformerLM(nn.Module):
             # predictions are even. On the way in they are scaled up, or the first block's output
             # would drown them.
             self.token_embedding.weight = self.lm_head.weight
-        if config.initialization == "gpt2":
-            initialize_like_gpt2_(self, num_layers)
-        if config.zero_outputs:
-            zero_outputs_(self)
+        initialize_(self, config)
 
     @classmethod
     def from_config(
@@ -208,7 +203,8 @@ class TransformerLM(nn.Module):
             for layer in layers
         ]
         try:
-            with _uncompiled():
+            # What has been compiled calls no hooks.
+            with torch.compiler.set_stance("force_eager"):
                 self.hidden(ids)
         finally:
             for hook in hooks:
@@ -275,12 +271,3 @@ def _in_autocast_dtype(x: Tensor) -> Tensor:
     if kind != "meta" and torch.is_autocast_enabled(kind):
         return x.to(torch.get_autocast_dtype(kind))
     return x
-
-
-def _uncompiled() -> contextlib.AbstractContextManager[object]:
-    """Layers run as they are written: what has been compiled calls no hooks."""
-    if "torch._dynamo" not in sys.modules:
-        # Nothing was compiled, and to load the compiler takes seconds.
-        return contextlib.nullcontext()
-    eager: contextlib.AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
-    return eager
