@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 import groundup.optim
-from groundup.checkpoint import load_checkpoint, restore_optimizer, save_checkpoint, save_weights
+from groundup.checkpoint import load_checkpoint, restore_optimizer, save_checkpoint
 from groundup.errors import CheckpointError
 
 Parameters = Any
@@ -171,13 +171,3 @@ def test_options_that_an_older_state_lacks_stay_and_damaged_ones_are_refused() -
             restore_optimizer(optimizer, wrong)
     with pytest.raises(CheckpointError, match="--from"):
         restore_optimizer(optimizer, {"state": {}, "param_groups": []})
-
-
-def test_foreign_files_are_refused(tmp_path: Path) -> None:
-    model, optimizer = make("AdamW")
-    torch.save({"model": model.state_dict()}, tmp_path / "pickle")
-    with pytest.raises(CheckpointError, match="pickle"):
-        load_checkpoint(tmp_path / "pickle", model, optimizer)
-    save_weights(tmp_path / "weights", model.state_dict())
-    with pytest.raises(CheckpointError, match="weights"):
-        load_checkpoint(tmp_path / "weights", model, optimizer)

@@ -23,13 +23,13 @@ from groundup.optim.orthogonalization import orthogonalize, orthogonalize_each
 
 CPU = torch.device("cpu")
 CASES: dict[str, dict[str, Any]] = {
-    "adamw": {"clip_norm": 0.1, "tie_embeddings": True},
+    "adamw": {"clip_norm": 0.1, "sizes": {"tie_embeddings": True}},
     "averages": {"average_over": 0.5},
-    "compiled": {"recompute": True, "compile": True},
-    "muon": {"name": "muon", "normalize_rows": True, "clip_norm": 0.1, "num_layers": 3},
+    "compiled": {"recompute": True, "compiled": True},
+    "muon": {"name": "muon", "normalize_rows": True, "clip_norm": 0.1, "sizes": {"num_layers": 3}},
     "sgd": {"name": "sgd", "learning_rate": 0.1},
     # Only these have the native kernels.
-    "float32": {"dtype": torch.float32, "recompute": True},
+    "float32": {"sizes": {"dtype": torch.float32}, "recompute": True},
 }
 STRATEGIES = {"compiled": ("fsdp",), "muon": ("ddp", "fsdp", "hsdp")}
 graphs: list[Any] = []
@@ -46,19 +46,18 @@ def orthogonalize_and_count(matrices: torch.Tensor) -> torch.Tensor:
     return orthogonalize(matrices)
 
 
-def train(world: World, strategy: str, **options: Any) -> Any:
+def train(
+    world: World,
+    strategy: Any,
+    clip_norm: float | None = None,
+    recompute: bool = False,
+    compiled: bool = False,
+    sizes: Any = (),
+    **options: Any,
+) -> Any:
     graphs.clear()
     orthogonalized.clear()
-    clip_norm, recompute, compiled = (
-        options.pop(name, None) for name in ("clip_norm", "recompute", "compile")
-    )
-    settings = {
-        name: options.pop(name)
-        for name in ("tie_embeddings", "num_layers", "dtype")
-        if name in options
-    }
-    parts = {"head_gates": True, "extra_values": "projection"}
-    model = tiny_model(**parts, **settings)
+    model = tiny_model(head_gates=True, extra_values="projection", **dict(sizes))
     if recompute:
         recompute_blocks(model)
     if compiled and strategy != "one":
@@ -67,16 +66,14 @@ def train(world: World, strategy: str, **options: Any) -> Any:
             block.compile(dynamic=False, backend=compile_by_counting)
     learning: torch.nn.Module = model
     reduction: Any = FastReduction(world if strategy == "ddp" else ALONE)
-    if strategy == "hsdp":
-        reduction = shard(model, dataclasses.replace(world, local_size=1), "hsdp", CPU)
-        learning = reduction.parameters
-    elif strategy == "fsdp":
-        reduction = shard(model, world, "fsdp", CPU)
+    if is_sharded := strategy in ("fsdp", "hsdp"):
+        local_size = 1 if strategy == "hsdp" else world.local_size
+        reduction = shard(model, dataclasses.replace(world, local_size=local_size), strategy, CPU)
         learning = reduction.parameters
     optimizer = build_optimizer(learning, OptimizerConfig(**options), num_steps=5)
     if isinstance(optimizer, Muon) and strategy == "ddp":
         optimizer.matrices = CopiedMatrices(world, orthogonalize_and_count)
-    elif isinstance(optimizer, Muon) and strategy != "one":
+    elif isinstance(optimizer, Muon) and is_sharded:
         optimizer.matrices = reduction.matrices()
     num_micro_batches = 4 if strategy == "one" else 2
     records = take_steps(model, optimizer, reduction, num_micro_batches, clip_norm=clip_norm)

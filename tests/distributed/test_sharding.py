@@ -16,38 +16,17 @@ def measured(tmp_path_factory: pytest.TempPathFactory, run_program: Any) -> Any:
     return run_program(PROGRAM, tmp_path_factory.mktemp("sharding") / "results.json")
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-@pytest.mark.parametrize("case", ["adamw", "muon", "sgd"])
-def test_two_ranks_learn_what_one_process_does(
-    measured: dict[str, Any], strategy: str, case: str
-) -> None:
-    result = measured[case][strategy]
-    assert result["weights"] < ROUNDING
-    assert result["records"] < ROUNDING_OF_LOSS
-
-
-def test_copies_between_machines_learn_the_same(measured: dict[str, Any]) -> None:
-    assert measured["muon"]["hsdp"]["weights"] < ROUNDING
-    assert measured["muon"]["hsdp"]["records"] < ROUNDING_OF_LOSS
-
-
-def test_an_evaluation_of_averages_leaves_the_next_step_the_latest_weights(
-    measured: dict[str, Any],
-) -> None:
-    for result in measured["averages"].values():
-        assert result["weights"] < ROUNDING
-        assert result["records"] < ROUNDING_OF_LOSS
+@pytest.mark.parametrize("case", ["adamw", "averages", "compiled", "muon", "sgd", "float32"])
+def test_two_ranks_learn_what_one_process_does(measured: dict[str, Any], case: str) -> None:
+    """With averages, an evaluation of them comes before the last step."""
+    assert set(measured["muon"]) == {"ddp", "fsdp", "hsdp"}
+    for result in measured[case].values():
+        assert result["weights"] < (1e-4 if case == "float32" else ROUNDING)
+        assert result["records"] < (1e-5 if case == "float32" else ROUNDING_OF_LOSS)
 
 
 def test_blocks_are_compiled_inside_recomputation_and_sharding(measured: dict[str, Any]) -> None:
-    for result in measured["compiled"].values():
-        assert result["graphs"] == 1
-        assert result["weights"] < ROUNDING
-
-
-def test_the_native_kernels_work_on_sharded_weights(measured: dict[str, Any]) -> None:
-    for result in measured["float32"].values():
-        assert result["records"] < 1e-5
+    assert measured["compiled"]["fsdp"]["graphs"] == 1
 
 
 def test_a_shard_has_half_of_the_optimizer_state(measured: dict[str, Any]) -> None:

@@ -1,10 +1,11 @@
-"""Every test of the optimizers is steady, and has a model with our parameter names."""
+"""Every test of the optimizers is steady, and has a small language model."""
 
 from collections.abc import Callable
 
 import pytest
 import torch
-from torch import nn
+
+from groundup.model import TransformerLM
 
 
 @pytest.fixture(autouse=True)
@@ -12,42 +13,12 @@ def always_steady(steady: None) -> None:
     pass
 
 
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention_norm = nn.RMSNorm(8)
-        self.up = nn.Linear(8, 12, bias=False)
-        self.down = nn.Linear(12, 8, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.down(torch.relu(self.up(self.attention_norm(x))))
-
-
-class TinyModel(nn.Module):
-    """The names and shapes of a language model, and nothing more."""
-
-    def __init__(self, tied: bool = False) -> None:
-        super().__init__()
-        self.token_embedding = nn.Embedding(20, 8)
-        self.blocks = nn.ModuleList(Block() for _ in range(2))
-        self.final_norm = nn.RMSNorm(8)
-        self.lm_head = nn.Linear(8, 20, bias=False)
-        if tied:
-            self.lm_head.weight = self.token_embedding.weight
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        x = self.token_embedding(ids)
-        for block in self.blocks:
-            x = block(x)
-        return self.lm_head(self.final_norm(x))
-
-
 @pytest.fixture
-def tiny_model() -> Callable[..., TinyModel]:
+def tiny_model() -> Callable[..., TransformerLM]:
     """`tiny_model(seed=0, tied=False)` makes one with its weights drawn from the seed."""
 
-    def make(seed: int = 0, tied: bool = False) -> TinyModel:
+    def make(seed: int = 0, tied: bool = False) -> TransformerLM:
         torch.manual_seed(seed)
-        return TinyModel(tied)
+        return TransformerLM(20, 8, 8, 2, 2, 12, tie_embeddings=tied)
 
     return make

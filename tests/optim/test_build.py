@@ -9,8 +9,11 @@ from groundup.errors import ConfigError
 from groundup.optim import AdamW, Muon, OptimizerConfig, ScheduleConfig, build_optimizer
 from groundup.optim.build import decay_groups, muon_groups
 
-MATRICES = {f"blocks.{i}.{part}.weight" for i in range(2) for part in ("up", "down")}
-GAINS = {"blocks.0.attention_norm.weight", "blocks.1.attention_norm.weight", "final_norm.weight"}
+PARTS = [f"attention.{name}" for name in ("query", "key", "value", "output")]
+PARTS += [f"feed_forward.{name}" for name in ("gate", "up", "down")]
+MATRICES = {f"blocks.{i}.{part}.weight" for i in range(2) for part in PARTS}
+NORMS = [f"blocks.{i}.{part}_norm" for i in range(2) for part in ("attention", "feed_forward")]
+GAINS = {f"{name}.weight" for name in (*NORMS, "final_norm")}
 EMBEDDING, HEAD = {"token_embedding.weight"}, {"lm_head.weight"}
 
 
@@ -55,7 +58,7 @@ def test_frozen_parameters_stay_out(tiny_model: Any) -> None:
     expected = [(HEAD, 0.1), ({"final_norm.weight"} | EMBEDDING, 0.0)]
     assert described(model, decay_groups(model, weight_decay=0.1)) == expected
     model.requires_grad_(False)
-    with pytest.raises(ConfigError, match="TinyModel has no parameters that learn"):
+    with pytest.raises(ConfigError, match="TransformerLM has no parameters that learn"):
         decay_groups(model, weight_decay=0.1)
 
 
@@ -80,7 +83,7 @@ def test_settings_reach_the_optimizer(tiny_model: Any) -> None:
     assert isinstance(plain, AdamW)
     assert plain.defaults["betas"] == (0.1, 0.2)
     decaying = build_optimizer(tiny_model(), OptimizerConfig(embedding_weight_decay=0.1))
-    assert len(decaying.param_groups[0]["params"]) == 6
+    assert len(decaying.param_groups[0]["params"]) == 16
 
 
 def test_settings_have_bounds() -> None:

@@ -67,8 +67,6 @@ def test_a_time_buys_the_steps_that_fit_into_it() -> None:
     assert ten_minutes.num_tokens == duration.num_steps * 64 * 1_024
     with pytest.raises(ConfigError, match="one step takes"):
         plan.within(0.1)
-    with pytest.raises(ConfigError, match="operations"):
-        make_plan(plan.config, get_accelerator("H200"), batch_size=10**30, num_steps=10**30)
 
 
 def test_a_plan_is_json_with_epochs_and_the_steps_that_are_enough() -> None:

@@ -54,17 +54,14 @@ def learning_rate_factor(
         return min(1.0, (position + delta) / warmup)
     if schedule.name == "constant":
         return 1.0
-    decay_fraction = schedule.decay_fraction
+    start, end = warmup, max(warmup, length)
+    is_given = schedule.decay_steps is not None or schedule.decay_fraction is not None
+    fraction = schedule.decay_fraction or _WSD_DECAY_FRACTION
+    decay = _extent(schedule.decay_steps, fraction, length)
     if schedule.name == "wsd":
-        decay = _extent(schedule.decay_steps, decay_fraction or _WSD_DECAY_FRACTION, length)
-        if schedule.decay_steps is None and decay_fraction is None and length > 1:
-            decay = round(decay)
-        start, end = max(warmup, length - decay), max(warmup, length)
-    elif schedule.decay_steps is None and decay_fraction is None:
-        start, end = warmup, max(warmup, length)
-    else:
-        start = warmup
-        end = warmup + _extent(schedule.decay_steps, decay_fraction or 1.0, length)
+        start = max(warmup, length - (decay if is_given or length <= 1 else round(decay)))
+    elif is_given:
+        end = warmup + decay
     shape = _cosine if schedule.name == "cosine" else _line
     return _decayed(position, 1.0, schedule.min_learning_rate_ratio, start, end, shape)
 

@@ -15,9 +15,6 @@ ASSUMED_MFU = 0.5
 EXPECTED_MFU = {"cpu": 0.5, "cuda": 0.4}
 """The fraction that `groundup train` is expected to reach, by device."""
 
-# Beyond it results no longer fit a float.
-_MOST_FLOPS = 1e60
-
 
 @dataclass(frozen=True)
 class Duration:
@@ -35,12 +32,6 @@ class Duration:
     price: Price | None = None
     source: str = ""
     """Where the peak was read."""
-
-    def __post_init__(self) -> None:
-        if self.total_flops > _MOST_FLOPS:
-            raise ConfigError(
-                f"the run takes more than {_MOST_FLOPS:g} operations: is a number mistyped?"
-            )
 
     @property
     def flops_per_step(self) -> int:
