@@ -17,7 +17,6 @@ import groundup
 from groundup.config import Settings, load_settings
 from groundup.errors import ConfigError
 from groundup.model import ModelConfig, TransformerLM
-from groundup.model.transformer import weight_shapes
 from groundup.planner import check_holdable
 
 SOURCE = Path(groundup.__file__).parent
@@ -87,23 +86,6 @@ def test_strange_values_are_accepted_or_refused_in_one_line(
         value = [10**30, 10**30] if is_several else 10**30
         with pytest.raises(pydantic.ValidationError, match=r"less than|finite"):
             kind.model_validate({**NEEDED.get(kind.__name__, {}), name: value})
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"norm": "post"},
-        {"norm": "none", "feed_forward": "gelu"},
-        {"tie_embeddings": True, "qk_norm": True, "num_kv_heads": 1},
-        {"num_layers": 0},
-        {"num_layers": 3, "d_ff": 8, "positions": "none"},
-    ],
-)
-def test_shapes_from_settings_are_those_of_the_model(changes: dict[str, Any]) -> None:
-    config = ModelConfig(**{**SMALL, **changes})
-    state = TransformerLM.from_config(config).state_dict()
-    assert weight_shapes(config) == {name: tuple(value.shape) for name, value in state.items()}
 
 
 def test_a_model_is_held_against_the_memory_before_it_is_built() -> None:

@@ -27,48 +27,40 @@ class Accelerator(NamedTuple):
 # Name, rates in bfloat16, TF32 and float32 in 10^12 operations a second, memory in GiB.
 # NVIDIA gives the tensor-core rates of H100, H200, B200, L4 and L40S with sparsity: half of them.
 _ROWS: dict[str, list[tuple[str, float | None, float | None, float, int]]] = {
-    "NVIDIA V100 data sheet, SXM2": [
+    # Of several forms the SXM one.
+    "NVIDIA data sheet": [
         ("V100", None, None, 15.7, 16),
         ("V100 32GB", None, None, 15.7, 32),
-    ],
-    "NVIDIA T4 data sheet": [("T4", None, None, 8.1, 16)],
-    "NVIDIA A100 data sheet": [
+        ("T4", None, None, 8.1, 16),
         ("A100", 312.0, 156.0, 19.5, 40),
         ("A100 80GB", 312.0, 156.0, 19.5, 80),
         ("A800", 312.0, 156.0, 19.5, 80),
-    ],
-    "NVIDIA A10, A10G, A30 and A40 data sheets": [
         ("A10", 125.0, 62.5, 31.2, 24),
         ("A10G", 70.0, 35.0, 35.0, 24),
         ("A30", 165.0, 82.0, 10.3, 24),
         ("A40", 149.7, 74.8, 37.4, 48),
+        ("L4", 121.0, 60.0, 30.3, 24),
+        ("L40", 181.0, 90.5, 90.5, 48),
+        ("L40S", 362.0, 183.0, 91.6, 48),
     ],
-    "NVIDIA Ampere GA102 architecture paper": [
-        ("RTX 3090", 71.0, 35.6, 35.6, 24),
-        ("RTX A6000", 154.8, 77.4, 38.7, 48),
-    ],
-    "NVIDIA H100 data sheet, halved": [
+    "NVIDIA data sheet, halved": [
         ("H100", 989.4, 494.7, 66.9, 80),
         ("H100 PCIE", 756.0, 378.0, 51.0, 80),
         ("H100 NVL", 835.5, 417.5, 60.0, 94),
         ("H800", 989.4, 494.7, 66.9, 80),
         ("GH200", 989.4, 494.7, 66.9, 96),
-    ],
-    "NVIDIA H200 data sheet, halved": [
         ("H200", 989.4, 494.7, 66.9, 141),
         ("H200 NVL", 835.5, 417.5, 60.0, 141),
-    ],
-    "NVIDIA HGX B200 data sheet, an eighth of the system, halved": [
+        # One GPU of eight, and of 72.
         ("B200", 2250.0, 1125.0, 75.0, 180),
+        ("GB200", 2500.0, 1250.0, 80.0, 186),
     ],
-    "NVIDIA GB200 NVL72 data sheet, one GPU, halved": [("GB200", 2500.0, 1250.0, 80.0, 186)],
-    "NVIDIA L4, L40 and L40S data sheets": [
-        ("L4", 121.0, 60.0, 30.3, 24),
-        ("L40", 181.0, 90.5, 90.5, 48),
-        ("L40S", 362.0, 183.0, 91.6, 48),
+    "NVIDIA architecture paper": [
+        ("RTX 3090", 71.0, 35.6, 35.6, 24),
+        ("RTX A6000", 154.8, 77.4, 38.7, 48),
+        ("RTX 4090", 165.2, 82.6, 82.6, 24),
+        ("RTX 5090", 209.5, 104.8, 104.8, 32),
     ],
-    "NVIDIA Ada GPU architecture paper": [("RTX 4090", 165.2, 82.6, 82.6, 24)],
-    "NVIDIA RTX Blackwell GPU architecture paper": [("RTX 5090", 209.5, 104.8, 104.8, 32)],
     "AMD Instinct MI300X data sheet": [("MI300X", 1307.4, 653.7, 163.4, 192)],
     # Memory is shared with the rest of the machine, and no precision is faster than float32.
     "Apple's announcement, greatest configuration": [
