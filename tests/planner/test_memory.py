@@ -93,13 +93,6 @@ def test_activations_are_near_what_autograd_keeps(changes: dict[str, Any]) -> No
     assert 0.7 < step_memory(config).bytes_per_sequence / per_sequence < 1.4
 
 
-@pytest.mark.parametrize("execution", [CPU, H200], ids=str)
-def test_memory_grows_with_the_micro_batch(execution: Execution) -> None:
-    memory = step_memory(PRESETS["gpt2-small"], execution)
-    peaks = [memory.bytes_at(size) for size in (1, 2, 3, 8, 64)]
-    assert peaks == sorted(peaks) and peaks[0] > memory.state_bytes
-
-
 @pytest.mark.parametrize("num_micro_batches", [1, 2, 3, 8, 64])
 def test_one_sum_of_gradients_of_every_level_waits_in_the_exact_tree(
     num_micro_batches: int,
