@@ -87,16 +87,6 @@ def test_hostile_text_has_the_ids_of_tiktoken(kind: str) -> None:
     assert tokenizer.encode(text) == oracle.encode_ordinary(text)
 
 
-@pytest.mark.parametrize("kind", ["one letter", "spaces and a word", "emoji", "apostrophes"])
-@pytest.mark.parametrize("name", ["gpt2", "o200k"])
-def test_a_hostile_stream_in_small_pieces_ends(name: str, kind: str) -> None:
-    tokenizer = make_tokenizer(PATTERNS[name])
-    text = TEXTS[kind]
-    pieces = (text[place : place + 1000] for place in range(0, len(text), 1000))
-    ids = np.fromiter(tokenizer.encode_iterable(pieces), tokenizer.id_type)
-    assert np.array_equal(ids, tokenizer.encode_to_numpy(text))
-
-
 def test_a_merge_list_out_of_order_is_no_slower() -> None:
     # Words beyond 64 bytes take another way where a merge uses a token made later.
     vocab = dict(enumerate([*BYTES, b"abab", b"ab", b"ba"]))

@@ -59,16 +59,13 @@ def cut_with_tiktoken(expression: str, text: str) -> list[str]:
         (O200K, "helloWorld's", ["hello", "World's"]),
         (O200K, "a/b//\n", ["a", "/b", "//\n"]),
         (DEEPSEEK, "x12345字字y", ["x", "123", "45", "字字", "y"]),
+        (find_pattern(r"[a-z]+"), "ab12cd-", ["ab", "12", "cd", "-"]),
+        (find_pattern(r"x*"), "axxb", ["a", "xx", "b"]),
+        (find_pattern(r"(a)(b)"), "cabc", ["c", "ab", "c"]),
     ],
 )
 def test_patterns_cut_as_published(pattern: Pattern, text: str, pre_tokens: list[str]) -> None:
     assert pattern.split(text) == pre_tokens
-
-
-def test_text_between_matches_is_a_pre_token() -> None:
-    assert find_pattern(r"[a-z]+").split("ab12cd-") == ["ab", "12", "cd", "-"]
-    assert find_pattern(r"x*").split("axxb") == ["a", "xx", "b"]
-    assert find_pattern(r"(a)(b)").split("cabc") == ["c", "ab", "c"]
 
 
 @hypothesis.given(TEXTS)
