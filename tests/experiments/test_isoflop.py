@@ -121,33 +121,16 @@ def test_a_ladder_that_cannot_stand_is_refused(
         isoflop_spec(RunConfig(), budgets=budgets, widths=widths)
 
 
-LADDER = (1e15, 1e16, 1e17)
-
-
-def rungs_of(size_law: PowerLaw, loss_law: PowerLaw, sizes: list[int]) -> list[SizeResult]:
-    rungs = []
-    for budget in LADDER:
-        for size in sizes:
-            distance = math.log(size) - math.log(size_law.at(budget))
-            rungs.append(SizeResult(budget, size, loss_law.at(budget) + 0.05 * distance**2))
-    return rungs
-
-
-def test_the_laws_behind_the_sizes_are_found() -> None:
-    size_law, loss_law = PowerLaw(0.1, 0.5), PowerLaw(20.0, -0.05)
-    sizes = [1_000_000, 3_000_000, 10_000_000, 30_000_000, 100_000_000]
-    fits = fit_budgets(LADDER, rungs_of(size_law, loss_law, sizes))
-    assert all(fit.is_inside for fit in fits)
-    sizes_found, losses_found = fit_laws(fits)
-    assert sizes_found.exponent == pytest.approx(0.5) and losses_found.exponent == pytest.approx(
-        -0.05
-    )
-
-
-def test_a_bound_does_not_bend_the_laws() -> None:
-    size_law, loss_law = PowerLaw(0.1, 0.5), PowerLaw(20.0, -0.05)
+def test_the_laws_are_found_and_a_bound_does_not_bend_them() -> None:
+    size_law, loss_law, budgets = PowerLaw(0.1, 0.5), PowerLaw(20.0, -0.05), (1e15, 1e16, 1e17)
     # The best size for the first budget, three million, is smaller than all of these.
-    fits = fit_budgets(LADDER, rungs_of(size_law, loss_law, [5_000_000, 20_000_000, 80_000_000]))
+    trained = [
+        SizeResult(budget, size, loss_law.at(budget) + 0.05 * distance**2)
+        for budget in budgets
+        for size in (5_000_000, 20_000_000, 80_000_000)
+        for distance in [math.log(size) - math.log(size_law.at(budget))]
+    ]
+    fits = fit_budgets(budgets, trained)
     assert [fit.is_inside for fit in fits] == [False, True, True]
     assert fits[0].best_parameters == 5_000_000
     sizes, losses = fit_laws(fits)

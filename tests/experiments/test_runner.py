@@ -65,12 +65,13 @@ def test_a_second_start_runs_only_what_is_missing(
 def test_divergence_is_stopped_and_kept_as_a_result(
     make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
-    spec = make_spec(grid={RATE: [0.01, 1.0]})
+    variants = {"stopped": {RATE: 1.0}, "ended": {"z_loss": 14}, "sound": {}}
+    spec = make_spec(variants=variants)
     outcome = run(spec, tmp_path, metrics_only)
-    record = outcome.records["learning_rate=1+seed=0"]
-    assert record.status == "diverged" and "above 5.5" in (record.reason or "")
-    worst = summarize(outcome.records.values())[-1]
-    assert worst.point == "learning_rate=1" and not worst.is_sound
+    stopped, ended = (outcome.records[f"{name}+seed=0"] for name in ("stopped", "ended"))
+    assert stopped.status == "diverged" and "above 5.5" in (stopped.reason or "")
+    assert ended.status == "diverged" and "never a finite number" in (ended.reason or "")
+    assert [one.is_sound for one in summarize(outcome.records.values())] == [True, False, False]
     # It ended; a second start does not try it again.
     again = run(spec, tmp_path, metrics_only)
     assert again.records == outcome.records
@@ -112,17 +113,6 @@ def test_a_rival_must_be_readable_and_have_the_same_data(make_spec: Any, tmp_pat
     elsewhere = make_spec(settings={"data.shards": "elsewhere"})
     folder.metrics_file.write_text('{"step": 10, "validation_loss": 5.255}\n')
     assert pruner.look(plan_trials(elsewhere, tmp_path)[0]) is None
-
-
-def test_a_failure_stops_no_other_trial_and_is_tried_again(
-    make_spec: Any, metrics_only: Command, tmp_path: Path
-) -> None:
-    spec = make_spec(grid={"z_loss": [13, 0]})
-    records = run(spec, tmp_path, metrics_only).records.values()
-    assert [record.status for record in records] == ["failed", "finished"]
-    (tmp_path / "small" / "runs" / "mended").mkdir()
-    records = run(spec, tmp_path, metrics_only).records.values()
-    assert {record.status for record in records} == {"finished"}
 
 
 def test_trials_run_together_on_as_many_slots_as_told(
