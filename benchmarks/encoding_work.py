@@ -48,11 +48,7 @@ def _work_list(encoder: TextEncoder, job: Json) -> Json:
 def _work_batch(encoder: TextEncoder, job: Json) -> Json:
     text = Path(job["text"]).read_text(encoding="utf-8")
     num_bytes = len("".join(split_documents(text)).encode())
-
-    def fresh() -> list[str]:
-        return split_documents(text)
-
-    return _passes(job, encoder.batch, fresh, encoder.flatten, num_bytes)
+    return _passes(job, encoder.batch, lambda: split_documents(text), encoder.flatten, num_bytes)
 
 
 def _work_decode(encoder: TextEncoder, job: Json) -> Json:
@@ -97,28 +93,21 @@ _KINDS: dict[str, Callable[[TextEncoder, Json], Json]] = {
 def _passes(
     job: Json,
     call: Callable[[Any], Any],
-    fresh: Callable[[], Any],
+    make: Callable[[], Any],
     ids_of: Callable[[Any], Any],
     num_bytes: int,
 ) -> Json:
-    """A first pass ("cold"), passes over the same object ("warm"), over new ones ("new").
-
-    A string keeps its UTF-8 form once a tool has asked for it: the last two are not the same.
-    """
-    argument = fresh()
+    """A first pass ("cold"), and passes over the same object ("warm")."""
+    argument = make()
     memory = PeakMemory()
     first = timed(call, argument)
     peak_bytes = memory.growth_bytes()
     _save(job, ids_of(first.result))
     first = first._replace(result=None)
     count = max(1, min(job["passes"], int(_SECONDS_OF_PASSES / first.seconds)))
-
-    def median(argument_of: Callable[[], Any]) -> float:
-        return statistics.median(timed(call, argument_of()).seconds for _ in range(count))
-
-    warm, new = median(lambda: argument), median(fresh)
+    warm = statistics.median(timed(call, argument).seconds for _ in range(count))
     return {
-        "seconds": {"cold": first.seconds, "warm": warm, "new": new},
+        "seconds": {"cold": first.seconds, "warm": warm},
         "num_bytes": num_bytes,
         "peak_bytes": peak_bytes,
     }

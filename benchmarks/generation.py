@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -34,7 +33,7 @@ from machine import PeakMemory, Timing, peak_bytes_per_second, timed
 from measure import OURS, Benchmark, Json, Measure, Task, Verdict, main
 from shapes import S1, S2, shape
 
-_RIVALS = (peers.DYNAMIC, peers.STATIC, peers.NO_CACHE, peers.COMPILED)
+_RIVALS = (peers.DYNAMIC, peers.STATIC, peers.COMPILED)
 _TOP_P = 0.9
 _NUM_PROMPT_IDS = 16
 # How far apart the logits of a trained model are, as a deviation; fresh weights hardly prefer any
@@ -42,25 +41,11 @@ _NUM_PROMPT_IDS = 16
 _LOGIT_DEVIATION = 3.0
 
 
-class _Run(NamedTuple):
-    """A shape; new ids by batch size, and how many of them a loop without a cache has time for."""
-
-    name: str
-    model: Json
-    num_new_ids: dict[int, int]
-    num_without_cache: dict[int, int]
-
-
+# Shapes, and new ids by batch size.
 _WHOLE = {1: 200, 64: 200}
 _RUNS = {
-    "cpu": (
-        _Run("S1", S1, {1: 200, 64: 48}, {1: 24, 64: 3}),
-        _Run("S2", S2, {1: 48, 64: 8}, {1: 6, 64: 1}),
-    ),
-    "cuda": (
-        _Run("S1", S1, _WHOLE, _WHOLE),
-        _Run("S2", S2, _WHOLE, _WHOLE),
-    ),
+    "cpu": (("S1", S1, {1: 200, 64: 48}), ("S2", S2, {1: 48, 64: 8})),
+    "cuda": (("S1", S1, _WHOLE), ("S2", S2, _WHOLE)),
 }
 _TINY = shape(64, 64, 64, 2, 2, 128)
 _QUICK = {1: 6, 64: 3}
@@ -70,44 +55,23 @@ _MOST_SECONDS = 4.0
 
 
 def tasks(device: str, corpora: Corpora) -> Iterator[Task]:
-    for run in _RUNS[device]:
-        model = _TINY if corpora.quick else run.model
-        num_new_ids = _QUICK if corpora.quick else run.num_new_ids
-        title = (
-            f"{run.name}: {model['num_layers']} layers of {model['d_model']:,}, vocabulary "
-            f"{model['vocab_size']:,}"
-        )
+    for name, model, num_new_ids in _RUNS[device]:
+        if corpora.quick:
+            model, num_new_ids = _TINY, _QUICK
+        layers, width, size = (model[key] for key in ("num_layers", "d_model", "vocab_size"))
+        title = f"{name}: {layers} layers of {width:,}, vocabulary {size:,}"
         measures = tuple(
-            Measure(
-                f"batch_{batch_size}",
-                f"batch {batch_size}",
-                "tokens/s",
-            )
+            Measure(f"batch_{batch_size}", f"batch {batch_size}", "tokens/s")
             for batch_size in num_new_ids
         )
         # Keys as JSON will have them.
-        job = {
-            "model": model,
-            "device": device,
-            "num_new_ids": _by_text(num_new_ids),
-            "is_compiled": True,
-        }
+        by_text = {str(key): value for key, value in num_new_ids.items()}
+        job = {"model": model, "device": device, "num_new_ids": by_text, "is_compiled": True}
         lighter: dict[str, tuple[Json, str]] = {}
         if corpora.quick and device == "cpu":
             lighter[peers.COMPILED] = {"is_compiled": False}, "not compiled"
-        if not corpora.quick and run.num_without_cache != run.num_new_ids:
-            few = _by_text(run.num_without_cache)
-            words = ", ".join(f"{number} ids at batch {b}" for b, number in few.items())
-            lighter[peers.NO_CACHE] = {"num_new_ids": few}, f"only {words}"
-        yield Task(
-            run.name,
-            title,
-            job,
-            _RIVALS,
-            measures,
-            cores=num_cores() if device == "cuda" else 2,
-            lighter=lighter,
-        )
+        cores = num_cores() if device == "cuda" else 2
+        yield Task(name, title, job, _RIVALS, measures, cores=cores, lighter=lighter)
 
 
 def work(job: Json) -> Json:
@@ -169,10 +133,6 @@ def compare(ours: Path, theirs: Path) -> Verdict:
     ]
     num_equal = sum(x == y for x, y in pairs)
     return Verdict(a == b, f"{num_equal} of {len(pairs)} greedy ids equal")
-
-
-def _by_text(numbers: dict[int, int]) -> dict[str, int]:
-    return {str(key): value for key, value in numbers.items()}
 
 
 def _repeated(call: Callable[[], Tensor], device: str) -> Timing:
@@ -254,7 +214,7 @@ def on_device(device: str) -> Benchmark:
     conditions = (
         f"{_NUM_PROMPT_IDS} random ids a prompt, top-p {_TOP_P}, {precision} weights; "
         "200 new ids a text on CUDA and fewer on a CPU; huggingface is LlamaForCausalLM.generate, "
-        "torch our architecture in plain torch: without a cache, or in the manner of gpt-fast with "
+        "torch our architecture in plain torch, in the manner of gpt-fast with "
         "a static cache and one compiled step, sampling included"
     )
     return Benchmark(

@@ -1,8 +1,7 @@
 """What generation is measured against, with our architecture and our weights.
 
-Hugging Face's `generate`; a loop without a cache, as small trainers have it; and the strongest that
-plain torch gives, in the manner of gpt-fast: a static cache and one compiled step. The models are
-those of `train_peers`.
+Hugging Face's `generate`, and the strongest that plain torch gives, in the manner of gpt-fast: a
+static cache and one compiled step. The models are those of `train_peers`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from groundup.model.config import ModelConfig
 from train_peers import Attend, PlainLM
 
 DYNAMIC, STATIC = "huggingface, dynamic cache", "huggingface, static cache"
-NO_CACHE, COMPILED = "torch, no cache", "torch, compiled static cache"
+COMPILED = "torch, compiled static cache"
 
 # Takes prompts (sequences, ids) and how many ids to generate; gives the new ids.
 Write = Callable[[Tensor, int], Tensor]
@@ -35,9 +34,6 @@ def open_writer(
     tool: str, model: nn.Module, config: ModelConfig, top_p: float | None, *, is_compiled: bool
 ) -> Write:
     """How the tool generates with its model; without `top_p` the likeliest id each time."""
-    if tool == NO_CACHE:
-        assert isinstance(model, PlainLM)
-        return _uncached_writer(model, config, top_p)
     if tool == COMPILED:
         assert isinstance(model, PlainLM)
         return _compiled_writer(model, config, top_p, is_compiled)
@@ -145,29 +141,13 @@ def _check_graphs() -> None:
     assert not counters["inductor"]["cudagraph_skips"], "torch skipped a CUDA graph"
 
 
-def _uncached_writer(model: PlainLM, config: ModelConfig, top_p: float | None) -> Write:
-    @torch.inference_mode()
-    def write(prompts: Tensor, num_new_ids: int) -> Tensor:
-        ids = prompts
-        for _ in range(num_new_ids):
-            seen = ids[:, -config.context_length :]
-            tables = model.cos[: seen.shape[1]], model.sin[: seen.shape[1]]
-            ids = torch.cat((ids, _next_ids(_last_logits(model, seen, tables), top_p)), dim=1)
-        return ids[:, prompts.shape[1] :]
-
-    return write
-
-
 def _last_logits(
-    model: PlainLM,
-    ids: Tensor,
-    tables: tuple[Tensor, Tensor],
-    attends: Sequence[Attend] | None = None,
+    model: PlainLM, ids: Tensor, tables: tuple[Tensor, Tensor], attends: Sequence[Attend]
 ) -> Tensor:
-    """Of the last ids (batch, vocab_size); each block mixes by its `attends`, or causally."""
+    """Of the last ids (batch, vocab_size); each block mixes by its `attends`."""
     x = model.token_embedding(ids)
-    for number, block in enumerate(model.blocks):
-        x = block(x, tables) if attends is None else block(x, tables, attends[number])
+    for block, attend in zip(model.blocks, attends, strict=True):
+        x = block(x, tables, attend)
     logits: Tensor = model.lm_head(model.final_norm(x[:, -1]))
     return logits
 

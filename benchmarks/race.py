@@ -23,7 +23,6 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from torch import Tensor, nn
 
 from groundup.config import load_settings
 from groundup.data.shards import Shards
+from groundup.experiments.statistics import Interval, confidence_interval
 from groundup.model.config import ModelConfig
 from groundup.planner import count_parameters
 from groundup.runs.config import RunConfig, in_fractions
@@ -47,8 +47,6 @@ _PEER = "nanoGPT"
 _TIMED_STEPS = 200
 _OFF = {"every_steps": 0}
 _NUM_EVALUATIONS = 10
-# The factor on the standard error that gives an interval of 95% for so many seeds (Student's t).
-_T = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36}
 
 
 def main() -> int:
@@ -56,10 +54,8 @@ def main() -> int:
     parser.add_argument("config", type=Path, help="our recipe")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="our settings")
     parser.add_argument("--seconds", nargs="+", type=float, default=[60.0])
-    parser.add_argument("--peer-seconds", type=float, help="the peer's: the longest of ours")
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
     parser.add_argument("--rates", nargs="*", type=float, default=[6e-4, 1e-3, 3e-3])
-    parser.add_argument("--peer-seeds", nargs="+", type=int, help="the peer's: as ours")
     parser.add_argument("--out", type=Path, default=Path("build/race.json"))
     options = parser.parse_args()
     changes = dict(one.split("=", 1) for one in options.set)
@@ -71,10 +67,9 @@ def main() -> int:
         for seed in options.seeds
     ]
     entries += [
-        {"tool": _PEER, "seconds": options.peer_seconds or max(options.seconds)}
-        | {"seed": seed, "rate": rate}
+        {"tool": _PEER, "seconds": max(options.seconds), "seed": seed, "rate": rate}
         for rate in options.rates
-        for seed in options.peer_seeds or options.seeds
+        for seed in options.seeds
     ]
     results = []
     options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -271,35 +266,29 @@ def _describe(result: Json) -> str:
     )
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """The mean, and half the width of its interval of 95%; infinite for a single value."""
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return mean, math.inf
-    factor = _T.get(len(values), 2.3)
-    return mean, factor * statistics.stdev(values) / math.sqrt(len(values))
-
-
 def _table(results: list[Json]) -> str:
     """A line for each entry over its seeds; who leads is said where intervals do not meet."""
     groups: dict[str, list[Json]] = {}
     for result in results:
         groups.setdefault(_name(result), []).append(result)
-    lines, peers = [], []
+    losses: dict[str, Interval] = {}
+    lines = []
     for name, group in groups.items():
-        mean, half = interval([one["validation_loss"] for one in group])
-        spread = f"± {half:.4f}" if math.isfinite(half) else "(one seed)"
+        loss = confidence_interval([one["validation_loss"] for one in group])
+        if loss is None:
+            lines.append(f"{name:32} diverged")
+            continue
+        losses[name] = loss
+        spread = "(one seed)" if loss.half_width is None else f"± {loss.half_width:.4f}"
         bits = statistics.fmean(one["bits_per_byte"] for one in group)
-        lines.append(f"{name:32} {mean:.4f} {spread}, {bits:.4f} bits per byte")
-        if group[0]["tool"] == _PEER:
-            peers.append((mean, half, name))
+        lines.append(f"{name:32} {loss.mean:.4f} {spread}, {bits:.4f} bits per byte")
+    peers = [name for name in losses if groups[name][0]["tool"] == _PEER]
     if peers:
-        best, best_half, best_name = min(peers)
-        for name, group in groups.items():
-            if group[0]["tool"] == OURS:
-                mean, half = interval([one["validation_loss"] for one in group])
-                verdict = "leads" if mean + half < best - best_half else "no winner"
-                lines.append(f"{name} against {best_name}: {best - mean:+.4f} lower, {verdict}")
+        best = min(peers, key=lambda name: losses[name].mean)
+        for name in [name for name in losses if name not in peers]:
+            lower = losses[best].mean - losses[name].mean
+            verdict = "leads" if lower > 0 and losses[name].is_apart_from(losses[best]) else ""
+            lines.append(f"{name} against {best}: {lower:+.4f} lower, {verdict or 'no winner'}")
     return "\n".join(lines)
 
 

@@ -49,14 +49,8 @@ class Shape(NamedTuple):
 
 
 _SHAPES = {
-    "cpu": (
-        Shape("cpu-small", SMALL, 64),
-        Shape("S1", S1, 128),
-    ),
-    "cuda": (
-        Shape("S1", S1, 192),
-        Shape("S2", S2, 256),
-    ),
+    "cpu": (Shape("cpu-small", SMALL, 64), Shape("S1", S1, 128)),
+    "cuda": (Shape("S1", S1, 192), Shape("S2", S2, 256)),
 }
 _QUICK = Shape("tiny", make_shape(300, 64, 32, 1, 2, 64), 24)
 

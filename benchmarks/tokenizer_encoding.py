@@ -62,11 +62,6 @@ def _array_tasks(corpora: Corpora, vocabulary_name: str) -> Iterator[Task]:
     for text, words, sizes in texts:
         if not corpora.has(text) or (text == "stories" and not is_gpt2):
             continue
-        measures = (
-            Measure("cold", "cold"),
-            Measure("warm", "warm"),
-            Measure("new", "warm, in a new string", headline=False),
-        )
         # People encode small texts too; other vocabularies are measured on one size.
         for megabytes in sizes if is_gpt2 else (24,):
             size = f", first {megabytes:g} MB" if is_gpt2 and megabytes else ""
@@ -77,7 +72,6 @@ def _array_tasks(corpora: Corpora, vocabulary_name: str) -> Iterator[Task]:
                 vocabulary,
                 f"{name}_{megabytes:g}mb" if size else name,
                 f"encode to array, {words}{size}, {shown} vocabulary",
-                measures,
                 kind="array",
                 text=corpora.text(text, megabytes),
             )
@@ -86,25 +80,12 @@ def _array_tasks(corpora: Corpora, vocabulary_name: str) -> Iterator[Task]:
 def _other_form_tasks(corpora: Corpora) -> Iterator[Task]:
     vocabulary = _gpt2(corpora)
     part = corpora.text("web", 24)
-    yield _task(
-        corpora,
-        vocabulary,
-        "list",
-        "encode to list[int]",
-        (Measure("cold", "cold"), Measure("warm", "warm")),
-        kind="list",
-        text=part,
-    )
+    yield _task(corpora, vocabulary, "list", "encode to list[int]", kind="list", text=part)
     yield _task(
         corpora,
         vocabulary,
         "batch",
         "documents to arrays, two threads",
-        (
-            Measure("cold", "cold"),
-            Measure("warm", "warm"),
-            Measure("new", "warm, in new strings", headline=False),
-        ),
         kind="batch",
         text=corpora.text("web"),
         cores=2,
@@ -115,10 +96,7 @@ def _other_form_tasks(corpora: Corpora) -> Iterator[Task]:
         vocabulary,
         "decode",
         "decode from an array",
-        (
-            Measure("cold", "cold", headline=False),
-            Measure("warm", ""),
-        ),
+        (Measure("warm", ""),),
         kind="decode",
         text=part,
     )
@@ -137,7 +115,6 @@ def _special_token_task(corpora: Corpora) -> Task:
         vocabulary,
         "special_tokens",
         f"{count:,} special tokens, one after every sixth word",
-        (Measure("cold", "cold"), Measure("warm", "warm")),
         kind="array",
         text=corpora.written("special", " ".join(words)),
     )
@@ -173,7 +150,7 @@ def _task(
     vocabulary: Vocabulary,
     name: str,
     title: str,
-    measures: tuple[Measure, ...],
+    measures: tuple[Measure, ...] = (Measure("cold", "cold"), Measure("warm", "warm")),
     *,
     kind: str,
     text: Path,

@@ -24,28 +24,14 @@ def tasks(corpora: Corpora) -> Iterator[Task]:
     web = corpora.text("web")
     repeated = corpora.repeated("stories", 20)
     stories = f"{_megabytes(corpora.text('stories'))} of stories repeated to {_megabytes(repeated)}"
-    yield _task(
-        corpora,
-        "web_32k",
-        f"train 32,000 tokens on {_megabytes(web)} of English web text",
-        web,
-        32_000,
-    )
-    yield _task(
-        corpora,
-        "stories_10k",
-        f"train 10,000 tokens on {stories}",
-        repeated,
-        10_000,
-    )
+    title = f"train 32,000 tokens on {_megabytes(web)} of English web text"
+    yield _task(corpora, "web_32k", title, web, 32_000)
+    title = f"train 10,000 tokens on {stories}"
+    yield _task(corpora, "stories_10k", title, repeated, 10_000)
     if corpora.has("multilingual"):
-        yield _task(
-            corpora,
-            "multilingual_32k",
-            f"train 32,000 tokens on {_megabytes(corpora.text('multilingual'))} in 139 languages",
-            corpora.text("multilingual"),
-            32_000,
-        )
+        text = corpora.text("multilingual")
+        title = f"train 32,000 tokens on {_megabytes(text)} in 139 languages"
+        yield _task(corpora, "multilingual_32k", title, text, 32_000)
     for megabytes, rivals in ((243, ("gigatoken",)), (486, ())):
         if corpora.quick and megabytes != 243:
             continue

@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -47,24 +46,10 @@ _RIVALS = {
 }
 
 
-class _Run(NamedTuple):
-    """A shape and its batch."""
-
-    name: str
-    model: Json
-    batch_size: int
-
-
-RUNS = {
-    "cpu": (
-        _Run("cpu-small", SMALL, 32),
-        _Run("S1", S1, 8),
-    ),
-    "cuda": (
-        _Run("S1", S1, 512),
-        _Run("S2", S2, 64),
-        _Run("S3", S3, 32),
-    ),
+# Shapes and their batches.
+_RUNS = {
+    "cpu": (("cpu-small", SMALL, 32), ("S1", S1, 8)),
+    "cuda": (("S1", S1, 512), ("S2", S2, 64), ("S3", S3, 32)),
 }
 # For rehearsals, and for the check that comes first.
 _TINY = shape(64, 32, 64, 2, 2, 128)
@@ -86,12 +71,12 @@ Draw = Callable[[], tuple[Tensor, Tensor]]
 
 
 def tasks(device: str, corpora: Corpora) -> Iterator[Task]:
-    for run in RUNS[device]:
-        model = _TINY if corpora.quick else run.model
-        batch_size = 16 if corpora.quick else run.batch_size
+    for name, model, batch_size in _RUNS[device]:
+        if corpora.quick:
+            model, batch_size = _TINY, 16
         steps = _QUICK_STEPS if corpora.quick else _STEPS[device]
         title = (
-            f"{run.name}: {model['num_layers']} layers of {model['d_model']:,}, vocabulary "
+            f"{name}: {model['num_layers']} layers of {model['d_model']:,}, vocabulary "
             f"{model['vocab_size']:,}, context {model['context_length']:,}, batch {batch_size}"
         )
         speed = Measure("speed", "", "tokens/s")
@@ -99,7 +84,7 @@ def tasks(device: str, corpora: Corpora) -> Iterator[Task]:
         job = {"model": model, "batch_size": batch_size, "device": device, "steps": steps}
         is_cuda = device == "cuda"
         cores = num_cores() if is_cuda else 2
-        yield Task(run.name, title, job, _RIVALS[device], measures, cores=cores)
+        yield Task(name, title, job, _RIVALS[device], measures, cores=cores)
 
 
 def work(job: Json) -> Json:

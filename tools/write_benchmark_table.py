@@ -97,21 +97,15 @@ def put_section(readme: str, section: str) -> str:
 def _render(result: Json) -> str:
     if "num_clients" in result["rows"][0]:
         return _render_serving(result)
-    lines = [
-        "| measured | groundup | others (ratio) |",
-        "| --- | --- | --- |",
-    ]
+    lines = ["| measured | groundup | others (ratio) |", "| --- | --- | --- |"]
     lines += [_line(row) for row in result["rows"] if row["headline"]]
     return "\n".join([_title(result), "", *lines, "", _conditions(result), ""])
 
 
 def _render_serving(result: Json) -> str:
     """A server has no rivals here, but clients: how much they get, and how long they wait."""
-    waits = {
-        "first_token_seconds": "first token",
-        "token_seconds": "token",
-        "whole_seconds": "answer",
-    }
+    waits = {"first_token_seconds": "first token", "token_seconds": "token"}
+    waits["whole_seconds"] = "answer"
     titles = ["clients", "groundup", *(f"{what}, ms at p50 / p90 / p99" for what in waits.values())]
     lines = [f"| {' | '.join([*titles, 'lost'])} |", f"| {' | '.join(['---'] * 6)} |"]
     for row in result["rows"]:
@@ -144,9 +138,8 @@ def _other(row: Json, tool: str) -> str:
         return f"{tool} gives another result"
     if "median" not in cell:
         return f"{tool} fails"
-    remarks = [f"{_short(_ratio(row, tool))}x"] if row["unit"] != "x" else []
-    remarks += [cell["note"]] if "note" in cell else []
-    return f"{tool} {_value(cell, row['unit'])}" + (f" ({', '.join(remarks)})" if remarks else "")
+    note = f", {cell['note']}" if "note" in cell else ""
+    return f"{tool} {_value(cell, row['unit'])} ({_short(_ratio(row, tool))}x{note})"
 
 
 def _right_rivals(row: Json) -> list[str]:

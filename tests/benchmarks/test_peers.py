@@ -1,4 +1,4 @@
-"""The models that training is measured against compute what ours does, from our weights."""
+"""What training and generation are measured against computes what ours does, from our weights."""
 
 import types
 from pathlib import Path
@@ -23,6 +23,13 @@ def peers(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
 
 
 @pytest.fixture
+def writers(peers: types.ModuleType) -> types.ModuleType:
+    import generation_peers
+
+    return generation_peers
+
+
+@pytest.fixture
 def ours() -> TransformerLM:
     torch.manual_seed(0)
     return TransformerLM.from_config(CONFIG)
@@ -30,11 +37,8 @@ def ours() -> TransformerLM:
 
 @pytest.fixture
 def ids() -> torch.Tensor:
-    return torch.randint(CONFIG.vocab_size, (3, CONFIG.context_length), generator=_generator())
-
-
-def _generator() -> torch.Generator:
-    return torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(CONFIG.vocab_size, (3, CONFIG.context_length), generator=generator)
 
 
 @pytest.mark.parametrize("tool", ["torch", "huggingface"])
@@ -79,3 +83,20 @@ def test_every_peer_learns_one_batch(peers: types.ModuleType, ids: torch.Tensor)
         batch = ids[:, :-1], ids[:, 1:]
         losses = [peers.take_step(model, optimizer, 1.0, batch)[0].item() for _ in range(20)]
         assert losses[-1] < 0.5 * losses[0]
+
+
+@torch.no_grad()
+def test_greedy_ids_are_those_of_our_model_however_often_it_is_asked(
+    peers: types.ModuleType, writers: types.ModuleType, ours: TransformerLM
+) -> None:
+    plain = peers.open_peer("torch", CONFIG, ours.state_dict())
+    write = writers.open_writer(writers.COMPILED, plain, CONFIG, None, is_compiled=False)
+    generator = torch.Generator().manual_seed(1)
+    # The second batch finds what the first, longer one left in the cache.
+    for shape in ((3, 9), (3, 5), (1, 2)):
+        prompts = torch.randint(CONFIG.vocab_size, shape, generator=generator)
+        expected = prompts
+        while expected.shape[1] < 14:
+            likeliest = ours(expected)[:, -1].argmax(-1, keepdim=True)
+            expected = torch.cat((expected, likeliest), dim=1)
+        assert torch.equal(write(prompts, 14 - shape[1]), expected[:, shape[1] :])
