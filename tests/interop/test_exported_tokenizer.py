@@ -1,5 +1,6 @@
-"""AutoTokenizer on an export gives our ids and our text, however hard the text."""
+"""AutoTokenizer on an export gives our ids, of hard texts and of conversations, and our texts."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,24 +9,116 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from groundup.interop import export_huggingface
+from groundup.errors import DataError
+from groundup.generation import LanguageModel
+from groundup.generation.special_ids import chat_prompt
+from groundup.interop import export_huggingface, import_huggingface
 from groundup.tokenizer import Tokenizer
+from groundup.tokenizer.chat_template import CHATML, ChatTemplate, Message
 from groundup.tokenizer.patterns import find_pattern
 from groundup.tokenizer.training import train_tokenizer
 
 transformers = pytest.importorskip("transformers")
 
 END = "<|endoftext|>"
+TEXT = "Ada had a red kite. Ben lost the old drum. Who found the new boat? It's Eve's! " * 8
 HARD_PIECES = st.sampled_from(
     [
-        *(END, "<|", "|>", "<|pad|>", "'s", "'LL", "don't", "ĠĊ", "\x00", "1234567", "١٢٣"),
+        *(END, "<|", "|>", "<|pad|>", "<|im_end|>", "{{ x }}", "ĠĊ", "\x00"),
+        *("'s", "'LL", "don't", "1234567", "١٢٣"),
         *(" ", "  ", "\n", "\r\n", "\t", "\u00a0", "\u3000", "\u200d", "…"),
         *("naïve", "e\u0301", "日本語", "\U0001f3f4\u200d\u2620\ufe0f"),
     ]
 )
 HARD_TEXT = st.lists(HARD_PIECES | st.text(max_size=8), max_size=12).map("".join)
 
-TEXT = "Ada had a red kite. Ben lost the old drum. Who found the new boat? It's Eve's! " * 8
+# As published ones are: white space cut, roles in words, an end that the template names.
+OTHER = """\
+{%- set eos_token = "<|endoftext|>" %}
+{%- for message in messages %}
+    {{- '### ' + message['role'] | capitalize + ':\\n' + message['content'] | trim }}
+    {%- if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}
+    {{- '\\n\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '### Assistant:\\n' }}{% endif %}
+"""
+
+ROLES = st.sampled_from(["system", "user", "assistant"])
+MESSAGE = st.fixed_dictionaries({"role": ROLES, "content": HARD_TEXT})
+TALK = st.lists(MESSAGE, min_size=1, max_size=5)
+
+
+@pytest.fixture(scope="module", params=[CHATML, OTHER], ids=["chatml", "other"])
+def exported(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    tokenizer: Tokenizer,
+    write_run: Callable[..., Path],
+) -> tuple[Path, Tokenizer]:
+    """The folder of an export, and our tokenizer."""
+    folder = tmp_path_factory.mktemp("chat")
+    ours = tokenizer.with_chat(request.param)
+    run = write_run(folder / "runs", ours, vocab_size=304)
+    export_huggingface(run, folder / "out")
+    return folder / "out", ours
+
+
+@pytest.fixture(scope="module")
+def theirs(exported: tuple[Path, Tokenizer]) -> Any:
+    return transformers.AutoTokenizer.from_pretrained(exported[0], local_files_only=True)
+
+
+@settings(max_examples=60)
+@given(messages=TALK, add_generation_prompt=st.booleans())
+def test_a_template_applied_there_gives_our_ids(
+    exported: tuple[Path, Tokenizer],
+    theirs: Any,
+    messages: list[Message],
+    add_generation_prompt: bool,
+) -> None:
+    _, ours = exported
+    assert ours.chat_template is not None
+    ids = theirs.apply_chat_template(
+        messages,
+        tokenize=True,
+        return_dict=False,
+        add_generation_prompt=add_generation_prompt,
+    )
+    text = ChatTemplate(ours.chat_template).render(messages, add_generation_prompt)
+    assert ids == ours.encode(text)
+    if any(token in message["content"] for message in messages for token in ours.special_tokens):
+        with pytest.raises(DataError, match="holds the special token"):
+            chat_prompt(ours, messages)
+    elif add_generation_prompt:
+        assert chat_prompt(ours, messages) == text
+
+
+def test_what_ends_a_turn_ends_generation_there(
+    exported: tuple[Path, Tokenizer], theirs: Any
+) -> None:
+    folder, ours = exported
+    ends = [299, 301] if "<|im_end|>" in ours.special_tokens else 299
+    for name in ("config.json", "generation_config.json"):
+        assert json.loads((folder / name).read_text("utf-8"))["eos_token_id"] == ends
+    assert theirs.eos_token == "<|endoftext|>"
+    assert theirs.special_tokens_map["eos_token"] == "<|endoftext|>"
+    assert len(theirs) == ours.vocab_size
+
+
+def test_an_import_takes_the_template_back(
+    exported: tuple[Path, Tokenizer], tmp_path: Path
+) -> None:
+    folder, ours = exported
+    run = import_huggingface(folder, "taken", runs_folder=tmp_path)
+    model = LanguageModel.load(run)
+    assert model.tokenizer.chat_template == ours.chat_template
+    assert model.tokenizer.id == ours.id
+    assert model.stop_ids == ({299, 301} if ours.vocab_size == 302 else {299})
+    # And out again it is the same file.
+    export_huggingface(run, tmp_path / "again")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
+
 
 Pair = tuple[Any, Tokenizer]
 

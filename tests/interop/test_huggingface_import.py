@@ -42,23 +42,13 @@ def load_theirs(folder: Path) -> Any:
 @pytest.mark.parametrize(
     "family", ["llama", "llama, tied", "llama, padded", "llama, theta", "qwen3", "mistral"]
 )
-def test_logits_and_greedy_text_agree(
-    make_checkpoint: MakeCheckpoint, take: Take, family: str
-) -> None:
+def test_logits_agree(make_checkpoint: MakeCheckpoint, take: Take, family: str) -> None:
     folder = make_checkpoint(family)
     ours = LanguageModel.load(take(folder), device="cpu")
     theirs = load_theirs(folder)
-    prompt = "Ada had a red kite"
-    ids = torch.tensor([ours.tokenizer.encode(prompt)])
+    ids = torch.tensor([ours.tokenizer.encode("Ada had a red kite")])
     with torch.no_grad():
         assert float((theirs(ids).logits - ours.model(ids)).abs().max()) < 1e-4
-    # What the tokenizer lacks is never written here.
-    lacking = list(range(ours.tokenizer.vocab_size, ours.model.config.vocab_size))
-    rules = {"max_new_tokens": 20, "do_sample": False, "suppress_tokens": lacking or None}
-    chosen = theirs.generate(ids, **rules)[0, ids.shape[1] :].tolist()
-    text = ours.tokenizer.decode([id for id in chosen if id < 299])
-    expected = ours.generate(prompt, max_tokens=20, temperature=0)
-    assert text.rstrip("\ufffd") == expected.rstrip("\ufffd")
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -82,19 +72,6 @@ def test_shards_with_an_index_are_one_model(make_checkpoint: MakeCheckpoint, run
     sharded = import_huggingface(folder, "sharded", runs_folder=runs)
     one, many = (CheckpointFolder(run / "checkpoints").newest() for run in (whole, sharded))
     assert hash_file(one.path / "model.safetensors") == hash_file(many.path / "model.safetensors")
-
-
-@pytest.mark.parametrize("settings", [{}, {"qk_norm": True}, {"tie_embeddings": True}], ids=str)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_round_trip_gives_the_same_bytes(
-    make_run: MakeRun, tmp_path: Path, settings: dict[str, Any], dtype: Any
-) -> None:
-    export_huggingface(make_run(**settings), tmp_path / "first", dtype=dtype)
-    run = import_huggingface(tmp_path / "first", "back", runs_folder=tmp_path / "runs")
-    export_huggingface(run, tmp_path / "second", dtype=dtype)
-    for name in ("model.safetensors", "tokenizer.json", "config.json", "generation_config.json"):
-        first, second = tmp_path / "first" / name, tmp_path / "second" / name
-        assert first.read_bytes() == second.read_bytes(), name
 
 
 def test_ids_of_special_tokens_survive(
