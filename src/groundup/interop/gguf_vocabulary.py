@@ -15,22 +15,17 @@ from groundup.tokenizer.formats.spelling import spell_merges, spell_vocab
 NORMAL, CONTROL, UNUSED = 1, 3, 5
 
 
-class PreTokenizer(NamedTuple):
-    """What llama.cpp calls a split pattern, and whether a pre-token that is a vocabulary entry is
-    that token there, whatever the merges say."""
-
-    name: str
-    whole_words: bool = False
-
-
-# cl100k has none: its relatives there cut white space at the end of a text otherwise. Nor has
-# o200k: llama.cpp's gpt-4o knows the case of ASCII letters alone, and no marks within words.
+# What llama.cpp calls our split patterns. cl100k has none: its relatives there cut white space at
+# the end of a text otherwise. Nor has o200k: llama.cpp's gpt-4o knows the case of ASCII letters
+# alone, and no marks within words.
 _PRE_TOKENIZERS = {
-    "gpt2": PreTokenizer("gpt-2"),
-    "llama3": PreTokenizer("llama-bpe", whole_words=True),
-    "qwen2": PreTokenizer("qwen2"),
-    "deepseek": PreTokenizer("deepseek-v3"),
+    "gpt2": "gpt-2",
+    "llama3": "llama-bpe",
+    "qwen2": "qwen2",
+    "deepseek": "deepseek-v3",
 }
+# Where a pre-token that is a vocabulary entry is that token there, whatever the merges say.
+_WHOLE_WORDS = ("llama3",)
 
 
 class Vocabulary(NamedTuple):
@@ -56,10 +51,10 @@ def express_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> Vocabulary:
         tokens[id], types[id] = text, NORMAL
     for id in definition.special_tokens.values():
         types[id] = CONTROL
-    return Vocabulary(pre_tokenizer.name, tokens, types, merges)
+    return Vocabulary(pre_tokenizer, tokens, types, merges)
 
 
-def _find_pre_tokenizer(definition: TokenizerDefinition) -> PreTokenizer:
+def _find_pre_tokenizer(definition: TokenizerDefinition) -> str:
     pattern = definition.pattern
     found = _PRE_TOKENIZERS.get(pattern.name)
     if found is None:
@@ -67,7 +62,7 @@ def _find_pre_tokenizer(definition: TokenizerDefinition) -> PreTokenizer:
             f"llama.cpp has no pre-tokenizer for the split pattern {pattern.name}, only for "
             f"{', '.join(_PRE_TOKENIZERS)}: export to huggingface instead"
         )
-    if found.whole_words != definition.whole_words:
+    if definition.whole_words != (pattern.name in _WHOLE_WORDS):
         _check_merges_reach_whole_words(definition)
     return found
 

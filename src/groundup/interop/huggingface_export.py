@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from pathlib import Path
 
@@ -19,8 +18,6 @@ from groundup.interop.weights import HUGGINGFACE_NAMES, cast_weights, to_foreign
 CONFIG_NAME = "config.json"
 SINGLE_NAME = "model.safetensors"
 INDEX_NAME = f"{SINGLE_NAME}.index.json"
-
-_log = logging.getLogger(__name__)
 
 
 def export_huggingface(
