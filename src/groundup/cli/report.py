@@ -17,7 +17,7 @@ class Arguments(Settings):
     """Compare runs: curves, a table with intervals, settings, cost."""
 
     runs: Positional[tuple[str, ...]]
-    """Run folders or names under runs, folders of runs, sweeps, or metrics files (.jsonl)."""
+    """Run folders or names under runs, folders of runs, or sweeps."""
 
     out: Path = Path("report.html")
     """The page to write."""

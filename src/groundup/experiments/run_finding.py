@@ -44,7 +44,7 @@ def find_runs(paths: Sequence[Path]) -> Found:
 
 
 def _runs_of(path: Path, found: Found) -> Iterator[tuple[Path, TrialRecord | None]]:
-    if (path.is_file() and path.suffix == ".jsonl") or RunFolder(path).is_begun():
+    if RunFolder(path).is_begun():
         yield path, None
     elif _is_sweep(path):
         yield from _runs_of_sweep(path, found)
@@ -55,8 +55,7 @@ def _runs_of(path: Path, found: Found) -> Iterator[tuple[Path, TrialRecord | Non
         runs = _run_folders_in(path) or _run_folders_in(path / "runs")
         if not runs:
             raise ConfigError(
-                f"{path} holds no run: give run folders, a folder of them, the folder of a sweep "
-                f"or metrics files (.jsonl)"
+                f"{path} holds no run: give run folders, a folder of them or the folder of a sweep"
             )
         yield from ((run, None) for run in runs)
 

@@ -55,25 +55,25 @@ class RunResult:
 
 
 def read_run(path: Path, trial: TrialRecord | None = None) -> RunResult:
-    """Read a run folder, or a lone metrics file; `trial` is what a sweep noted about it."""
-    folder = RunFolder(path) if path.is_dir() else None
-    settings = folder.read_settings() if folder else {}
-    environment = folder.read_environment() if folder else {}
+    """Read a run folder; `trial` is what a sweep noted about it."""
+    folder = RunFolder(path)
+    settings, environment = folder.read_settings(), folder.read_environment()
     notes: list[str] = []
     if not settings:
         notes.append("config.yaml is missing or cannot be read: its settings are not known")
     if not environment:
         notes.append("environment.json is missing or damaged: what it ran on is not known")
-    metrics = read_metrics(folder.metrics_file if folder else path)
+    metrics = read_metrics(folder.metrics_file)
     num_steps = settings.get("num_steps")
-    num_steps = num_steps if isinstance(num_steps, int) else None
     return RunResult(
-        name=path.name if folder else path.stem,
+        name=path.name,
         path=path,
         settings=settings,
         environment=environment,
         metrics=metrics,
-        outcome=find_standing(folder, metrics, num_steps, trial),
+        outcome=find_standing(
+            folder, metrics, num_steps if isinstance(num_steps, int) else None, trial
+        ),
         cost=_cost_of(settings, metrics),
         notes=(*notes, *metrics.notes),
         point=trial.point if trial else path.name.rpartition("+seed=")[0] or None,
@@ -95,16 +95,13 @@ def _cost_of(settings: Mapping[str, Any], metrics: Metrics) -> dict[str, float |
 
 
 def find_standing(
-    folder: RunFolder | None,
-    metrics: Metrics,
-    num_steps: int | None,
-    trial: TrialRecord | None = None,
+    folder: RunFolder, metrics: Metrics, num_steps: int | None, trial: TrialRecord | None = None
 ) -> Standing:
     """How it stands: as the sweep noted, as outcome.json says, or as the last metrics suggest."""
     status, reason = (trial.status, trial.reason) if trial else (None, None)
     step = metrics.last_step
-    ending, why = folder.judge(step, num_steps) if folder else ("unknown", None)
-    is_unsaid = folder is None or (ending != "running" and folder.read_outcome() is None)
+    ending, why = folder.judge(step, num_steps)
+    is_unsaid = ending != "running" and folder.read_outcome() is None
     if "diverged" in (status, ending) or (is_unsaid and metrics.ends_without_loss):
         return Standing("diverged", f"It diverged: {describe_divergence(metrics)}.")
     if status == "pruned":

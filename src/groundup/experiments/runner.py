@@ -132,8 +132,7 @@ class Runner:
         resume = RunFolder(trial.config.run_folder).has_run()
         command = self._command(config_file, resume)
         _log.info("%s %s", "going on with" if resume else "running", trial.name)
-        output = self._folder.output_file(trial.name)
-        with open(output, "ab") as file:
+        with open(self._folder.trials / f"{trial.name}.txt", "ab") as file:
             process = subprocess.Popen(
                 [*_DIE_WITH_PARENT, str(os.getpid()), *command],
                 stdin=subprocess.DEVNULL,
@@ -189,7 +188,7 @@ class Runner:
 
     def _reason(self, trial: Trial, status: int) -> str:
         """The error that the trial printed, or at least how its process ended."""
-        output = self._folder.output_file(trial.name)
+        output = self._folder.trials / f"{trial.name}.txt"
         lines = output.read_text("utf-8", "replace").splitlines()[-50:]
         errors = [line for line in lines if line.startswith("error: ")]
         if errors:

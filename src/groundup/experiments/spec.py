@@ -1,5 +1,6 @@
 """What a sweep is to try: a base run, the settings that vary, and how; checked before it starts."""
 
+import contextlib
 import math
 import os
 from collections.abc import Mapping
@@ -217,12 +218,11 @@ def setting_types(
 def takes_whole_numbers(name: str) -> bool:
     """Whether the setting takes integers and no fractions."""
     adapter = pydantic.TypeAdapter(setting_types()[name])
-    try:
-        adapter.validate_python(2, strict=True)
-    except pydantic.ValidationError:
+
+    def takes(value: float) -> bool:
+        with contextlib.suppress(pydantic.ValidationError):
+            adapter.validate_python(value, strict=True)
+            return True
         return False
-    try:
-        adapter.validate_python(2.5, strict=True)
-    except pydantic.ValidationError:
-        return True
-    return False
+
+    return takes(2) and not takes(2.5)

@@ -3,7 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+
+# Student's t within whose ± range 95% of the distribution lies, for 1, 2, … degrees of freedom.
+_QUANTILES = (
+    *(12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281),
+    *(2.2010, 2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860),
+)
 
 
 @dataclass(frozen=True)
@@ -24,7 +29,8 @@ def confidence_interval(values: Sequence[float]) -> Interval | None:
     """mean ± t · s / √n over the finite values; None if there are none.
 
     s is the sample's standard deviation (n - 1 in the denominator), t the quantile of Student's
-    distribution with n - 1 degrees of freedom: 12.7 for two values.
+    distribution with n - 1 degrees of freedom: 12.7 for two values. Beyond 21 values t stays that
+    of 21, which is at most 6% too much.
     """
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
@@ -34,31 +40,5 @@ def confidence_interval(values: Sequence[float]) -> Interval | None:
     if count == 1:
         return Interval(mean, None)
     variance = math.fsum((value - mean) ** 2 for value in finite) / (count - 1)
-    return Interval(mean, student_quantile(count - 1) * math.sqrt(variance / count))
-
-
-@lru_cache
-def student_quantile(degrees: int) -> float:
-    """The t within whose ± range 95% of the distribution lies."""
-    low, high = 0.0, math.pi / 2
-    for _ in range(100):
-        middle = (low + high) / 2
-        if _fraction_within(middle, degrees) < 0.95:
-            low = middle
-        else:
-            high = middle
-    return math.tan(low) * math.sqrt(degrees)
-
-
-def _fraction_within(angle: float, degrees: int) -> float:
-    """The fraction between ± t, where tan(angle) = t / √degrees: a finite sum for whole degrees."""
-    sine, squared = math.sin(angle), math.cos(angle) ** 2
-    is_odd = degrees % 2
-    term = math.cos(angle) if is_odd else 1.0
-    total = 0.0
-    for power in range(1 + is_odd, degrees, 2):
-        total += term
-        term *= squared * power / (power + 1)
-    if is_odd:
-        return (angle + sine * total) * 2 / math.pi
-    return sine * total
+    quantile = _QUANTILES[min(count - 1, len(_QUANTILES)) - 1]
+    return Interval(mean, quantile * math.sqrt(variance / count))

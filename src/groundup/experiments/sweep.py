@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from groundup.config import save_yaml
 from groundup.data.shards import check_vocabulary, read_index
 from groundup.errors import ConfigError, DataError
 from groundup.experiments import ablation, isoflop
@@ -68,7 +69,7 @@ def run_sweep(
     # Another command may do without data.
     outlook = look_ahead(spec, path, points, needs_data=command is train_command)
     with folder.claim():
-        folder.save(spec)
+        save_yaml(folder.spec_file, spec)
         is_search = points is None and spec.is_search
         found = _search(spec, folder) if is_search else iter(outlook.trials)
         runner = Runner(folder, spec, make_slots(base_config(spec), jobs), command)

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
-from groundup.config import flatten, load_settings, save_yaml
+from groundup.config import flatten, load_settings
 from groundup.errors import ConfigError, DataError
 from groundup.experiments.spec import SweepConfig, base_config
 from groundup.experiments.trials import Point, Status, Trial, TrialRecord
@@ -100,14 +100,6 @@ class SweepFolder:
 
     def add_proposal(self, point: Point) -> None:
         append_json_line(self.proposals_file, asdict(point))
-
-    def output_file(self, trial: str) -> Path:
-        """What the trial printed."""
-        return self.trials / f"{trial}.txt"
-
-    def save(self, spec: SweepConfig) -> None:
-        """Write what is tried."""
-        save_yaml(self.spec_file, spec)
 
 
 def _changed(old: SweepConfig, new: SweepConfig) -> Iterator[str]:
