@@ -11,7 +11,7 @@ from oracles import BYTES
 from groundup.errors import TokenizerError
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.definition import TokenizerDefinition
-from groundup.tokenizer.reference import train_bpe_reference
+from groundup.tokenizer.reference import decode_reference, train_bpe_reference
 
 TEXT = "the theme of thé thesis — 字字😀😀 don't, 12345\n\n  and then there's ab abab aabb bbaa"
 TOKENIZER = Tokenizer(*train_bpe_reference(TEXT * 2, 296))
@@ -71,6 +71,14 @@ def test_an_id_in_a_gap_of_the_vocabulary_is_refused() -> None:
     for ids in ([256], np.array([299])):
         with pytest.raises(TokenizerError, match=f"{ids[0]} is not an id"):
             tokenizer.decode(ids)
+
+
+@hypothesis.given(ids=st.lists(st.integers(0, 295), max_size=30))
+def test_any_ids_decode_as_the_reference_does(ids: list[int]) -> None:
+    decoder = TOKENIZER.decode_stream()
+    expected = decode_reference(TOKENIZER.definition, ids)
+    assert TOKENIZER.decode(ids) == expected
+    assert "".join(map(decoder.push, ids)) + decoder.finish() == expected
 
 
 @hypothesis.given(text=st.text(max_size=30))
