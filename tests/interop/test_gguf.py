@@ -97,7 +97,9 @@ def test_tensors_are_those_of_llama_cpps_converter(
         assert tensors[name].shape.tolist() == list(weight.shape)[::-1], name
 
 
-def test_every_setting_is_told(make_run: MakeRun, tmp_path: Path) -> None:
+def test_settings_and_lineage_are_told(
+    make_run: MakeRun, tmp_path: Path, tokenizer: Tokenizer
+) -> None:
     run = make_run(num_kv_heads=2, rope_theta=500.0, norm_eps=1e-3, vocab_size=320)
     export_gguf(run, tmp_path / "tiny.gguf")
     keys, _ = read(tmp_path / "tiny.gguf")
@@ -118,6 +120,10 @@ def test_every_setting_is_told(make_run: MakeRun, tmp_path: Path) -> None:
     }
     assert keys["general.architecture"] == "llama" and keys["general.name"] == "tiny"
     assert keys["general.file_type"] == gguf.LlamaFileType.ALL_F32
+    assert " parameters in float32" in keys["general.description"]
+    weights = run / "checkpoints" / "step_000007" / "model.safetensors"
+    assert keys["groundup.checkpoint_weights"] == hash_file(weights)
+    assert keys["groundup.tokenizer"] == tokenizer.definition.content_id()
 
 
 def test_the_tokenizer_is_told(make_run: MakeRun, tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -225,16 +231,6 @@ def test_a_file_is_replaced_by_force_alone_and_never_by_half(
     assert file.read_bytes() == before and len(list(file.parent.iterdir())) == 1
     export_gguf(run, file, dtype="float16", force=True)
     assert len(file.read_bytes()) < len(before)
-
-
-def test_the_lineage_is_told(make_run: MakeRun, tmp_path: Path, tokenizer: Tokenizer) -> None:
-    run = make_run()
-    export_gguf(run, tmp_path / "tiny.gguf")
-    keys, _ = read(tmp_path / "tiny.gguf")
-    weights = run / "checkpoints" / "step_000007" / "model.safetensors"
-    assert keys["groundup.checkpoint_weights"] == hash_file(weights)
-    assert keys["groundup.tokenizer"] == tokenizer.definition.content_id()
-    assert "36,768 parameters" in keys["general.description"]
 
 
 def test_without_the_package_the_extra_is_named(

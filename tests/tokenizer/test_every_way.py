@@ -81,7 +81,7 @@ def make_tokenizer(seed: int) -> Tokenizer:
     num_threads=st.integers(1, 4),
     data=st.data(),
 )
-@hypothesis.settings(max_examples=600)
+@hypothesis.settings(max_examples=400)
 def test_every_way_to_encode_gives_the_ids_of_the_reference(
     tokenizer: Tokenizer,
     texts: list[str],
