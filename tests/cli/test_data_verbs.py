@@ -91,11 +91,11 @@ def repeated() -> None:
     Path("a.txt").write_text(END.join([STORY, other, "x", STORY]))
 
 
-def test_clean_counts_and_shows_an_example(shell: Any, repeated: None) -> None:
+def test_clean_counts_and_writes(shell: Any, repeated: None) -> None:
     shown = shell("data", "clean", "a.txt", "--validation", "a.txt")
     lines = {line.split()[0]: line.split()[1:] for line in shown.splitlines() if line.strip()}
     assert lines["kept"][0] == "2" and lines["short"][:1] != ["0"]
-    assert "The old fox" in shown and "of the runs of 13 words" in shown
+    assert "of the runs of 13 words" in shown
     assert Path("clean.jsonl").read_text().count("\n") == 2
     assert "clean.jsonl exists" in shell.fails("data", "clean", "a.txt")
 

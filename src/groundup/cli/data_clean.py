@@ -46,7 +46,6 @@ def run(arguments: Arguments) -> None:
             "documents": one.num_documents,
             "text_bytes": one.num_bytes,
             "fraction": one.num_bytes / whole,
-            "for_example": "" if name in ("read", "kept") else one.example,
         }
         for name, one in summary.counts.items()
     ]

@@ -1,7 +1,9 @@
 """Text worth learning from: duplicates, near duplicates and poor documents are left out.
 
 Documents are measured by all cores, or by an engine; one process judges them in order. What is kept
-depends on the text, its order and the settings alone.
+depends on the text, its order and the settings alone. MinHash signatures of shingles (runs of 5
+words) estimate the Jaccard similarity of documents; the native index compares candidates, which
+share a band of their signature.
 """
 
 import contextlib
@@ -11,15 +13,14 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from groundup._native import hash_shingles
+from groundup._native import DuplicateIndex, hash_shingles, measure_documents
 from groundup.config import Settings
-from groundup.data.duplicates import ALIKE, SAME, Duplicates, measure
 from groundup.data.pipeline import read_ahead
 from groundup.errors import ConfigError, DataError
 from groundup.files import atomic_path
@@ -35,10 +36,17 @@ from groundup.text_files import (
 )
 
 _DEPTH = 2
-_EXCERPT_CHARACTERS = 60
-# So long a run of words is hardly written twice by chance.
+# Two authors hardly ever write the same run of so many words by chance.
 _PASSAGE_WORDS = 13
-_COUNTS = "read, short, long, symbols, repeated lines, same, near duplicates, kept".split(", ")
+_SHINGLE_WORDS = 5
+_SIGNATURE_SIZE = 128
+# A measured document, as the native core lays it out.
+_MEASURED = np.dtype(
+    [(name, np.int64) for name in ("characters", "spaces", "symbols")]
+    + [("hash", np.uint64), ("signature", np.uint32, (_SIGNATURE_SIZE,))]
+)
+# What became of a document, by number; the first three are those of `DuplicateIndex`.
+_OUTCOMES = ("kept", "near duplicates", "same", "short", "symbols")
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
@@ -53,46 +61,28 @@ class CleanSettings(Settings):
     min_characters: int = Field(50, ge=0, le=10**12)
     """Leave out shorter documents."""
 
-    max_characters: int | None = Field(None, ge=1, le=10**12)
-    """Leave out longer documents; not below min_characters."""
-
     max_symbols: Fraction = 0.4
     """Leave out documents with a greater fraction of characters, spaces aside, that are neither
     letters nor digits."""
 
-    max_repeated_lines: Fraction = 0.5
-    """Leave out documents with a greater fraction of their text in lines that came before in it."""
 
-    @model_validator(mode="after")
-    def _check_bounds(self) -> "CleanSettings":
-        if self.max_characters is not None and self.max_characters < self.min_characters:
-            raise ValueError(
-                f"max_characters {self.max_characters} is less than min_characters "
-                f"{self.min_characters}, so nothing would be left"
-            )
-        return self
+class Count(NamedTuple):
+    """How many documents, and their text."""
+
+    num_documents: int
+    num_bytes: int
 
 
-@dataclass
-class Count:
-    """The documents that were read, kept, or left out for one reason."""
-
-    num_documents: int = 0
-    num_bytes: int = 0
-    example: str = ""
-    """How the first of them begins."""
-
-
-@dataclass
+@dataclass(frozen=True)
 class CleanSummary:
-    """What was read, left out by each reason, and kept."""
+    """What was read, left out for each reason, and kept."""
 
     counts: dict[str, Count]
     num_passages: int
     """Runs of 13 words in the validation text."""
-    num_leaked: int = 0
+    num_leaked: int
     """Those that also stand in what is kept."""
-    seconds: float = 0.0
+    seconds: float
 
 
 def clean(
@@ -116,8 +106,7 @@ def clean(
     reading: field, encoding and errors, see `text_files.Reading`.
     """
     started = time.perf_counter()
-    settings = settings or CleanSettings()
-    how = Reading(**reading)
+    settings, how = settings or CleanSettings(), Reading(**reading)
     sources = find_sources(inputs)
     target = None if out is None else Path(out)
     if target is not None:
@@ -126,16 +115,13 @@ def clean(
         check_not_input(target, sources)
         if target.exists() and not overwrite:
             raise ConfigError(f"{target} exists; name another file, or use --overwrite")
-    passages = np.empty(0, np.uint64)
-    if validation:
-        batches = read(Part(tuple(find_sources(validation))), how)
-        passages = np.unique(np.concatenate([_passages(one.data, one.bounds) for one in batches]))
+    held = read(Part(tuple(find_sources(validation))), how) if validation else ()
+    passages = frozenset(one for batch in held for one in _passages(batch.data, batch.bounds))
     measuring = _Measuring(how, 1 if engine else num_threads or num_cores(), passages)
-    parts = [Part(tuple(sources))]
-    if engine is not None:
-        parts = cut_into_parts(sources, part_bytes, how)
-    work = _Cleaning(settings, len(passages))
-    summary = work.summary
+    parts = cut_into_parts(sources, part_bytes, how) if engine else [Part(tuple(sources))]
+    index = DuplicateIndex(num_bands_for(settings.near_duplicates), settings.near_duplicates)
+    leaked = set[int]()
+    totals = np.zeros((len(_OUTCOMES), 2), np.int64)
     with contextlib.ExitStack() as stack:
         results = run_parts(engine or map, measuring, parts, progress)
         stack.enter_context(contextlib.closing(results))  # type: ignore[type-var]
@@ -143,24 +129,32 @@ def clean(
         file = None
         if target is not None:
             file = stack.enter_context(stack.enter_context(atomic_path(target)).open("wb"))
-        for group in groups:
-            work.add(group, file)
-        if not summary.counts["kept"].num_documents:
-            read_documents = summary.counts["read"].num_documents
-            raise DataError(f"no document is left of {read_documents:,}; loosen the settings")
-    summary.seconds = time.perf_counter() - started
-    return summary
+        for lines, lengths, measured, leaks in groups:
+            outcomes = judge(measured, settings, index)
+            np.add.at(totals, outcomes, np.stack([np.ones_like(lengths), lengths], axis=1))
+            for row in np.flatnonzero(outcomes == 0).tolist():
+                leaked |= leaks[row]
+                if file is not None:
+                    file.write(lines[row])
+        read_all = Count(*totals.sum(axis=0).tolist())
+        if not totals[0, 0]:
+            raise DataError(
+                f"no document is left of {read_all.num_documents:,}; loosen the settings"
+            )
+    counts = {"read": read_all}
+    for name, row in zip(_OUTCOMES[::-1], totals[::-1].tolist(), strict=True):
+        counts[name] = Count(*row)
+    return CleanSummary(counts, len(passages), len(leaked), time.perf_counter() - started)
 
 
-@dataclass(frozen=True)
-class _Group:
-    """Measured documents, each already a line of JSON."""
+class _Group(NamedTuple):
+    """Measured documents."""
 
     lines: list[bytes]
+    """As lines of JSON."""
     lengths: npt.NDArray[np.int64]
     measured: npt.NDArray[np.void]
-    repeated_lines: npt.NDArray[np.float64]
-    leaks: list[set[int]]
+    leaks: list[frozenset[int]]
     """The validation passages that each document has."""
 
 
@@ -170,69 +164,50 @@ class _Measuring:
 
     reading: Reading
     num_threads: int
-    passages: npt.NDArray[np.uint64]
+    passages: frozenset[int]
 
     def __call__(self, part: Part) -> Iterator[_Group]:
-        passages = set(self.passages.tolist())
         with read_ahead(read(part, self.reading, batch_bytes=4 << 20), _DEPTH) as batches:
-            for batch in batches:
-                view, bounds = memoryview(batch.data), batch.bounds
-                texts = [bytes(view[begin:end]) for begin, end in bounds.tolist()]
-                found = [
-                    passages.intersection(_passages(text, np.array([[0, len(text)]])).tolist())
-                    for text in (texts if passages else [])
-                ]
-                yield _Group(
-                    [encode_line(text, self.reading.field) for text in texts],
-                    bounds[:, 1] - bounds[:, 0],
-                    measure(batch.data, bounds, self.num_threads),
-                    np.array([_repeated_lines(text) for text in texts]),
-                    found,
-                )
+            for data, bounds, *_ in batches:
+                texts = [bytes(memoryview(data)[begin:end]) for begin, end in bounds.tolist()]
+                leaks = [frozenset[int]()] * len(texts)
+                if self.passages:
+                    leaks = [
+                        self.passages.intersection(_passages(text, np.array([[0, len(text)]])))
+                        for text in texts
+                    ]
+                lines = [encode_line(text, self.reading.field) for text in texts]
+                measured = measure(data, bounds, self.num_threads)
+                yield _Group(lines, bounds[:, 1] - bounds[:, 0], measured, leaks)
 
 
-class _Cleaning:
-    """Judges documents in order."""
+def measure(
+    data: bytes | memoryview, bounds: npt.NDArray[np.int64], num_threads: int
+) -> npt.NDArray[np.void]:
+    """Counts, hash and signature of each document."""
+    found = measure_documents(data, bounds.data, _SHINGLE_WORDS, num_threads)
+    return np.frombuffer(memoryview(found), _MEASURED)
 
-    def __init__(self, settings: CleanSettings, num_passages: int) -> None:
-        self._settings = settings
-        self._duplicates = Duplicates(settings.near_duplicates)
-        self.summary = CleanSummary({name: Count() for name in _COUNTS}, num_passages)
-        self._leaked: set[int] = set()
 
-    def add(self, group: _Group, file: IO[bytes] | None) -> None:
-        settings, rows = self._settings, group.measured
-        num_visible = np.maximum(rows["characters"] - rows["spaces"], 1)
-        is_left = np.ones(len(rows), np.bool_)
-        self._count("read", group, np.flatnonzero(is_left))
-        for name, is_bad in {
-            "short": rows["characters"] < settings.min_characters,
-            "long": rows["characters"] > (settings.max_characters or 1 << 62),
-            "symbols": rows["symbols"] / num_visible > settings.max_symbols,
-            "repeated lines": group.repeated_lines > settings.max_repeated_lines,
-        }.items():
-            self._count(name, group, np.flatnonzero(is_left & is_bad))
-            is_left &= ~is_bad
-        left = np.flatnonzero(is_left)
-        found = self._duplicates.add(rows[left])
-        kept = left[found == 0]
-        self._count("same", group, left[found == SAME])
-        self._count("near duplicates", group, left[found == ALIKE])
-        self._count("kept", group, kept)
-        for row in kept.tolist():
-            if group.leaks:
-                self._leaked |= group.leaks[row]
-            if file is not None:
-                file.write(group.lines[row])
-        self.summary.num_leaked = len(self._leaked)
+def judge(
+    rows: npt.NDArray[np.void], settings: CleanSettings, index: DuplicateIndex
+) -> npt.NDArray[np.int64]:
+    """The number of each document's outcome; the index remembers those that are kept."""
+    num_visible = np.maximum(rows["characters"] - rows["spaces"], 1)
+    outcomes = np.where(rows["symbols"] / num_visible > settings.max_symbols, 4, 0)
+    outcomes[rows["characters"] < settings.min_characters] = 3
+    left = np.flatnonzero(outcomes == 0)
+    outcomes[left] = np.frombuffer(memoryview(index.add(rows[left].data)), np.int64)
+    return outcomes
 
-    def _count(self, name: str, group: _Group, rows: npt.NDArray[np.int64]) -> None:
-        count = self.summary.counts[name]
-        count.num_documents += len(rows)
-        count.num_bytes += int(group.lengths[rows].sum())
-        if len(rows) and not count.example:
-            (text,) = json.loads(group.lines[rows[0]]).values()
-            count.example = " ".join(text[:1000].split())[:_EXCERPT_CHARACTERS]
+
+def num_bands_for(threshold: float) -> int:
+    """The fewest bands that find nine in ten of the pairs just at the threshold; 0 for equality."""
+    if not threshold:
+        return 0
+    # A pair shares a band of n numbers with the probability threshold ** n.
+    chances = {n: 1 - (1 - threshold ** (_SIGNATURE_SIZE // n)) ** n for n in (8, 16, 32, 64)}
+    return next((n for n, chance in chances.items() if chance >= 0.9), _SIGNATURE_SIZE)
 
 
 def encode_line(text: bytes, field: str) -> bytes:
@@ -240,14 +215,7 @@ def encode_line(text: bytes, field: str) -> bytes:
     return json.dumps({field: text.decode()}, ensure_ascii=False).encode() + b"\n"
 
 
-def _repeated_lines(text: bytes) -> float:
-    """The fraction of a document's text in lines that came before in it."""
-    lines = [line for line in map(bytes.strip, text.split(b"\n")) if line]
-    total = sum(map(len, lines))
-    return 1 - sum(map(len, set(lines))) / total if total else 0.0
-
-
-def _passages(data: bytes | memoryview, bounds: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+def _passages(data: bytes | memoryview, bounds: npt.NDArray[np.int64]) -> list[int]:
     """A hash of every run of words."""
-    found: Any = hash_shingles(data, bounds.data, _PASSAGE_WORDS)
-    return np.frombuffer(memoryview(found), np.uint64)
+    found = hash_shingles(data, bounds.data, _PASSAGE_WORDS)
+    return list(memoryview(found).cast("B").cast("Q"))
