@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from groundup.data.samples import write_sample_dialogues
+from groundup.data.samples import write_sample_corpus
 from groundup.files import read_json_lines
 from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
@@ -21,7 +21,7 @@ def folder(folder_of_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     """A folder of its own with the run, and dialogues beside it."""
     folder = tmp_path_factory.mktemp("tuning")
     shutil.copytree(folder_of_run / "runs", folder / "runs")
-    write_sample_dialogues(folder / "dialogues.jsonl", 0.006)
+    write_sample_corpus(folder / "dialogues.jsonl", 0.006, kind="dialogues")
     return folder
 
 

@@ -160,11 +160,11 @@ def test_fixed_windows_are_distinct_and_do_not_overlap(
 
 @given(st.integers(2, 500), st.integers(1, 600))
 def test_the_whole_walk_predicts_every_id_once(num_ids: int, context_length: int) -> None:
-    walk = whole_walk(num_ids, context_length)
-    predicted = [start + np.arange(1, context_length + 1) for start in walk.starts]
-    predicted.append(walk.tail_start + np.arange(1, walk.tail_length + 1))
+    starts, tail_start, tail_length = whole_walk(num_ids, context_length)
+    predicted = [start + np.arange(1, context_length + 1) for start in starts]
+    predicted.append(tail_start + np.arange(1, tail_length + 1))
     assert np.concatenate(predicted).tolist() == list(range(1, num_ids))
-    assert walk.tail_length < context_length
+    assert tail_length < context_length
 
 
 # Mistakes

@@ -14,7 +14,6 @@ from groundup.data.samples import (
     STORIES,
     write_dialogues,
     write_sample_corpus,
-    write_sample_dialogues,
     write_stories,
 )
 from groundup.data.samples.grammar import Grammar
@@ -63,7 +62,7 @@ def test_a_seed_gives_the_same_dialogues_on_every_machine() -> None:
 
 def test_dialogues_are_conversations_and_answers_follow_from_the_questions(tmp_path: Path) -> None:
     path = tmp_path / "dialogues.jsonl"
-    corpus = write_sample_dialogues(path, 0.2, seed=2)
+    corpus = write_sample_corpus(path, 0.2, seed=2, kind="dialogues")
     found = [one.messages for one in read_conversations([path])]
     assert corpus == (len(found), path.stat().st_size) and 200_000 <= corpus.num_bytes < 203_000
     assert found == list(islice(write_dialogues(seed=2), len(found)))

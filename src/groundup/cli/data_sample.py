@@ -32,7 +32,7 @@ class Arguments(Settings):
 
 def run(arguments: Arguments) -> None:
     """Write the file and say what is in it."""
-    from groundup.data.samples import write_sample_corpus, write_sample_dialogues
+    from groundup.data.samples import write_sample_corpus
     from groundup.planner.quantities import show_bytes
 
     kind = arguments.kind
@@ -40,7 +40,6 @@ def run(arguments: Arguments) -> None:
     megabytes = arguments.megabytes or _MEGABYTES[kind]
     if out.is_dir():
         raise ConfigError(f"--out {out} is a folder; name the text file to write")
-    write = write_sample_corpus if kind == "stories" else write_sample_dialogues
     with progress_bar(f"writing {kind}") as progress:
-        corpus = write(out, megabytes, arguments.seed, progress=progress)
+        corpus = write_sample_corpus(out, megabytes, arguments.seed, progress, kind)
     print(f"wrote {out}: {corpus.num_texts:,} {kind}, {show_bytes(corpus.num_bytes)}")

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from groundup.errors import DataError
-from groundup.text_files import find_sources, read_document_batches
+from groundup.text_files import Part, Reading, find_sources, read
 
 # So much of the text is read, and of that so many excerpts are looked at.
 _MAX_BYTES = 64_000_000
@@ -39,25 +39,21 @@ class Survey:
 def survey_text(inputs: Sequence[str | os.PathLike[str]], **reading: Any) -> Survey:
     """Read the beginning of a text, 64 MB at most, and describe it."""
     sources = find_sources(inputs)
+    part = Part(tuple(sources))
     sizes: list[int] = []
     openings: dict[str, None] = {}
-    read, total = 0, None
-
-    def advance(*now: Any) -> None:
-        nonlocal read, total
-        read, total = now
-
-    reading |= {"batch_bytes": _BATCH_BYTES, "progress": advance}
-    for batch in read_document_batches(sources, **reading):
+    read_bytes = 0
+    for batch in read(part, Reading(**reading), batch_bytes=_BATCH_BYTES):
         if sum(sizes) >= _MAX_BYTES:
             break
+        read_bytes = batch.read_bytes
         sizes += (batch.bounds[:, 1] - batch.bounds[:, 0]).tolist()
         openings |= dict.fromkeys(_openings(memoryview(batch.data), batch.bounds))
     num_bytes = sum(sizes)
     if not num_bytes:
         raise DataError(f"{os.fspath(inputs[0])} holds no text; name a file or folder that does")
     is_whole = num_bytes < _MAX_BYTES
-    factor = 1.0 if is_whole or not total else max(1.0, total / max(1, read))
+    factor = 1.0 if is_whole else max(1.0, part.num_bytes / max(1, read_bytes))
     found = list(openings)
     chosen = np.linspace(0, len(found) - 1, _NUM_PROMPTS if found else 0).astype(int).tolist()
     return Survey(

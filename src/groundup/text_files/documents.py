@@ -3,6 +3,7 @@
 import codecs
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -66,9 +67,15 @@ class Reading:
                 f"latin-1, cp1252, utf-16, shift_jis or koi8-r"
             ) from None
 
-    @property
+    @cached_property
     def marks(self) -> list[bytes]:
+        """The separators as they stand in files."""
         return [separator.encode() for separator in self.separators]
+
+    @property
+    def glue(self) -> bytes:
+        """What stands between documents of a batch."""
+        return self.marks[0] if self.marks else b""
 
 
 @dataclass(frozen=True)
@@ -96,24 +103,17 @@ class DocumentBatch(NamedTuple):
     ends: Sequence[tuple[int, Source, str | None]] = ()
     """After how many of the documents a source is over, and why it could not be read to its end."""
     read_bytes: int = 0
-    """How much of the part's files has been read."""
+    """How much of the part's files has been read; of the source alone before batches are joined."""
     continues: bool = False
     """A piece of one long document, the rest of which follows."""
+    is_alone: bool = False
+    """Any piece of a long document, which shares its batch with no other."""
+    offset: int | None = None
+    """Where the data begins in the unpacked source, if that is known."""
 
 
 class UnreadableError(DataError):
     """A file that cannot be read, which a corpus of many may do without."""
-
-
-class Piece(NamedTuple):
-    """Documents of one source. One that is part of a long document stands alone."""
-
-    data: bytes | memoryview
-    bounds: Bounds
-    offset: int | None = None
-    """Where it begins in the unpacked source, if that is known."""
-    is_alone: bool = False
-    continues: bool = False
 
 
 def pack(texts: Sequence[bytes | memoryview], glue: bytes) -> tuple[bytes, Bounds]:
@@ -123,8 +123,8 @@ def pack(texts: Sequence[bytes | memoryview], glue: bytes) -> tuple[bytes, Bound
     return glue.join(texts), np.stack([ends - lengths, ends], axis=1)
 
 
-def check_utf8(piece: Piece, errors: Errors, source: Source, glue: bytes) -> Piece:
-    """Make a piece UTF-8 as `errors` says."""
+def check_utf8(piece: DocumentBatch, errors: Errors, source: Source, glue: bytes) -> DocumentBatch:
+    """Make documents of a source UTF-8 as `errors` says."""
     from groundup._native import find_invalid_utf8
 
     position = find_invalid_utf8(piece.data)

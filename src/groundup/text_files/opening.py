@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from typing import IO, Any, cast
 
 from groundup.errors import GroundupError, MissingExtraError
-from groundup.text_files.chunk_stream import stream_of
 from groundup.text_files.documents import STDIN, Source, UnreadableError
 
 _CHUNK_BYTES = 1 << 20
@@ -114,3 +113,27 @@ def _unpack(raw: IO[bytes], compression: str) -> Iterator[bytes]:
         frame = None if frame.eof else frame
     if frame is not None:
         raise EOFError("the last frame is incomplete")
+
+
+def stream_of(chunks: Iterator[bytes | memoryview]) -> IO[bytes]:
+    """A buffered stream, to be read in any sizes, of what `chunks` yields."""
+    return io.BufferedReader(_ChunkStream(chunks), 1 << 16)
+
+
+class _ChunkStream(io.RawIOBase):
+    def __init__(self, chunks: Iterator[bytes | memoryview]) -> None:
+        self._chunks = chunks
+        self._ready = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        while not self._ready:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                return 0
+            self._ready = memoryview(chunk)
+        count = min(len(target), len(self._ready))
+        target[:count], self._ready = self._ready[:count], self._ready[count:]
+        return count

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any
 
 from groundup.runtime import Engine, Progress
-from groundup.text_files.chunk_stream import stream_of
 from groundup.text_files.documents import Part, Reading, Source
+from groundup.text_files.opening import stream_of
 
 _WINDOW_BYTES = 1 << 16
 

@@ -9,7 +9,7 @@ from typing import IO
 
 import numpy as np
 
-from groundup.text_files.documents import FindCut, Piece, split_documents
+from groundup.text_files.documents import DocumentBatch, FindCut, split_documents
 
 
 def read_text(
@@ -19,7 +19,7 @@ def read_text(
     find_cut: FindCut | None,
     piece_bytes: int,
     offset: int = 0,
-) -> Iterator[Piece]:
+) -> Iterator[DocumentBatch]:
     """Yield documents as they stand between separators, byte for byte, but for a byte order mark.
 
     A document of more than `piece_bytes` comes in pieces that `find_cut` chooses. They depend on
@@ -52,13 +52,13 @@ def read_text(
             piece = 0 if piece >= size and num_complete else piece
         if piece:
             cut = piece
-            yield Piece(data[:cut], np.array([[0, cut]]), offset, is_alone=True, continues=True)
+            yield DocumentBatch(data[:cut], np.array([[0, cut]]), (), 0, True, True, offset)
             is_inside = True
         elif is_inside or (find_cut is not None and size > piece_bytes):
             cut = 0
             if num_complete:
                 cut = int(bounds[1, 0]) if len(bounds) > 1 else len(data)
-                yield Piece(data[:size], np.array([[0, size]]), offset, is_alone=True)
+                yield DocumentBatch(data[:size], np.array([[0, size]]), (), 0, False, True, offset)
                 is_inside = False
         else:
             if find_cut is not None:
@@ -67,7 +67,7 @@ def read_text(
                     num_complete = int(is_too_long.argmax())
                     cut = int(bounds[num_complete, 0])
             if num_complete:
-                yield Piece(data[:cut], bounds[:num_complete], offset)
+                yield DocumentBatch(data[:cut], bounds[:num_complete], offset=offset)
         if at_end and cut == len(data):
             return
         if cut:

@@ -1,20 +1,18 @@
 """All sources of a part, one after another, as batches of documents."""
 
+import itertools
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import IO, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from groundup.runtime import Progress, count_of
-from groundup.text_files.chunk_stream import stream_of
 from groundup.text_files.documents import (
     DocumentBatch,
     FindCut,
     Part,
-    Piece,
     Reading,
     Source,
     UnreadableError,
@@ -23,12 +21,10 @@ from groundup.text_files.documents import (
     split_documents,
 )
 from groundup.text_files.encodings import as_utf8, marked_encoding
-from groundup.text_files.html import read_html
-from groundup.text_files.opening import check_unchanged, explained_errors, open_source
-from groundup.text_files.parquet import read_parquet
+from groundup.text_files.formats import FORMATS
+from groundup.text_files.opening import check_unchanged, explained_errors, open_source, stream_of
 from groundup.text_files.parts import open_span
 from groundup.text_files.plain_text import read_text
-from groundup.text_files.records import read_delimited, read_json_lines
 from groundup.text_files.sources import find_sources
 
 BATCH_BYTES = 16 << 20
@@ -36,13 +32,6 @@ PIECE_BYTES = 64 << 20
 
 _SMALL_BYTES = 64 << 10
 _MOST_SOURCES = 4096
-
-_READERS: dict[str, Callable[[IO[bytes], Reading, str], Iterator[bytes]]] = {
-    "json_lines": read_json_lines,
-    "delimited": read_delimited,
-    "html": read_html,
-    "parquet": read_parquet,
-}
 
 _log = logging.getLogger(__name__)
 
@@ -64,131 +53,124 @@ def read(
     find_cut: cuts documents of more than `piece_bytes` into pieces; without it they stay whole.
     """
     # Of a document to be left out, nothing may have been given before.
-    cut = find_cut if reading.errors != "skip" else None
-    marks = reading.marks
-    glue = marks[0] if marks else b""
-    return _PartReader(part, reading, batch_bytes, cut, piece_bytes, marks, glue).batches()
-
-
-@dataclass
-class _PartReader:
-    """Reads pieces of sources, and joins those that are small into batches."""
-
-    part: Part
-    reading: Reading
-    batch_bytes: int
-    find_cut: FindCut | None
-    piece_bytes: int
-    marks: list[bytes]
-    glue: bytes
-    done: int = 0
-    """Bytes of the sources before the one that is read."""
-    position: int = 0
-    """How much of that one has been read."""
-    pieces: list[Piece] = field(default_factory=list)
-    ends: list[tuple[int, Source, str | None]] = field(default_factory=list)
-    num_bytes: int = 0
-    num_rows: int = 0
-    """Of the pieces that wait."""
-
-    def batches(self) -> Iterator[DocumentBatch]:
-        for source in self.part.sources:
-            note = None
-            try:
-                yield from self._join(source)
-            except UnreadableError as error:
-                if self.reading.errors != "skip":
-                    raise
-                note = str(error)
-                _log.warning("skipped: %s", note)
-            self.done += self.part.num_bytes if self.part.span else source.size or 0
-            self.position = 0
-            self.ends.append((self.num_rows, source, note))
-            if len(self.ends) >= _MOST_SOURCES:
-                yield self._take()
-        if self.pieces or self.ends:
-            yield self._take()
-
-    def _join(self, source: Source) -> Iterator[DocumentBatch]:
-        num_left_out = 0
-        for piece in self._read_source(source):
-            num_found = len(piece.bounds)
-            piece = check_utf8(piece, self.reading.errors, source, self.glue)
-            num_left_out += num_found - len(piece.bounds)
-            if not len(piece.bounds):
-                continue
-            is_small = len(piece.data) < self.batch_bytes // 4 and not piece.is_alone
-            if self.pieces and (not is_small or self.num_bytes >= self.batch_bytes // 2):
-                yield self._take()
-            self.pieces.append(piece)
-            self.num_bytes += len(piece.data)
-            self.num_rows += len(piece.bounds)
-            if not is_small:
-                yield self._take()
+    sizes = batch_bytes, find_cut if reading.errors != "skip" else None, piece_bytes
+    waiting = _Waiting(reading.glue)
+    for source in part.sources:
+        note, num_left_out = None, 0
+        try:
+            for found in _read_source(source, part.span, reading, *sizes):
+                waiting.position = found.read_bytes
+                piece = check_utf8(found, reading.errors, source, reading.glue)
+                num_left_out += len(found.bounds) - len(piece.bounds)
+                if not len(piece.bounds):
+                    continue
+                is_small = len(piece.data) < batch_bytes // 4 and not piece.is_alone
+                if waiting.pieces and (not is_small or waiting.num_bytes >= batch_bytes // 2):
+                    yield waiting.take()
+                waiting.add(piece)
+                if not is_small:
+                    yield waiting.take()
+        except UnreadableError as error:
+            if reading.errors != "skip":
+                raise
+            note = str(error)
+            _log.warning("skipped: %s", note)
         if num_left_out:
             _log.warning("%s: left out %s", source, count_of(num_left_out, "document"))
+        waiting.end(source, note, part.num_bytes if part.span else source.size or 0)
+        if len(waiting.ends) >= _MOST_SOURCES:
+            yield waiting.take()
+    if waiting.pieces or waiting.ends:
+        yield waiting.take()
 
-    def _take(self) -> DocumentBatch:
+
+class _Waiting:
+    """Pieces, small ones of several sources, that become one batch."""
+
+    def __init__(self, glue: bytes) -> None:
+        self._glue = glue
+        self.position = self._done = 0
+        """How much of this source has been read, and of those before."""
+        self._clear()
+
+    def _clear(self) -> None:
+        self.pieces: list[DocumentBatch] = []
+        self.ends: list[tuple[int, Source, str | None]] = []
+        self.num_bytes = self._num_rows = 0
+
+    def add(self, piece: DocumentBatch) -> None:
+        self.pieces.append(piece)
+        self.num_bytes += len(piece.data)
+        self._num_rows += len(piece.bounds)
+
+    def end(self, source: Source, note: str | None, num_bytes: int) -> None:
+        self.ends.append((self._num_rows, source, note))
+        self._done, self.position = self._done + num_bytes, 0
+
+    def take(self) -> DocumentBatch:
         """All that waits as one batch; a single piece is not copied."""
-        pieces, ends = self.pieces, self.ends
-        self.pieces, self.ends, self.num_bytes, self.num_rows = [], [], 0, 0
-        read_bytes = self.done + self.position
+        pieces, ends, read_bytes = self.pieces, self.ends, self._done + self.position
+        self._clear()
         if not pieces:
             return DocumentBatch(b"", np.empty((0, 2), np.int64), ends, read_bytes)
         data, bounds = pieces[0].data, pieces[0].bounds
         if len(pieces) > 1:
-            data, places = pack([piece.data for piece in pieces], self.glue)
+            data, places = pack([piece.data for piece in pieces], self._glue)
             begins = zip(pieces, places[:, 0].tolist(), strict=True)
             bounds = np.concatenate([piece.bounds + begin for piece, begin in begins])
         continues = pieces[-1].continues
         return DocumentBatch(data, np.ascontiguousarray(bounds), ends, read_bytes, continues)
 
-    def _read_source(self, source: Source) -> Iterator[Piece]:
-        span = self.part.span
-        is_plain = source.format == "text" and not source.compression and not self.reading.encoding
-        is_local = is_plain and not source.is_remote and not span
-        is_small = is_local and 0 < (source.size or 0) <= _SMALL_BYTES
-        if is_small and (piece := _read_small(source, self.marks)):
-            yield piece
-            return
-        with open_source(source) as (stream, raw):
-            is_seekable = raw.seekable() and not span
-            for piece in self._read_stream(source, stream, raw):
-                self.position = raw.tell() if is_seekable else 0
-                yield piece
 
-    def _read_stream(self, source: Source, stream: IO[bytes], raw: IO[bytes]) -> Iterator[Piece]:
-        reading, span, begin = self.reading, self.part.span, 0
+def _read_source(
+    source: Source,
+    span: tuple[int, int] | None,
+    reading: Reading,
+    batch_bytes: int,
+    find_cut: FindCut | None,
+    piece_bytes: int,
+) -> Iterator[DocumentBatch]:
+    kind, marks, begin = FORMATS[source.format], reading.marks, 0
+    is_plain = not kind.read and not source.compression and not reading.encoding
+    is_small = 0 < (source.size or 0) <= _SMALL_BYTES and not source.is_remote and not span
+    if is_plain and is_small and (piece := _read_small(source, marks)):
+        yield piece
+        return
+    with open_source(source) as (stream, raw):
+        is_seekable = raw.seekable() and not span
         marked = marked_encoding(stream.peek(4))  # type: ignore[attr-defined]
         if marked and span and span[0]:
             # The part that has the mark reads all of the file.
             return
         if span is not None and not marked:
-            marks = self.marks if source.format == "text" else [b"\n"]
-            stream, begin = open_span(raw, span, source.size or 0, marks)
-        if (encoding := marked or reading.encoding) and source.format != "parquet":
+            starts = [b"\n"] if kind.read else marks
+            stream, begin = open_span(raw, span, source.size or 0, starts)
+        if (encoding := marked or reading.encoding) and not kind.is_binary:
             stream = stream_of(as_utf8(stream, encoding, reading.errors, str(source)))
-        if source.format == "text":
-            sizes = self.batch_bytes, self.find_cut, self.piece_bytes
-            yield from read_text(stream, self.marks, *sizes, begin)
-            return
-        name = f"{source} after byte {begin}," if begin else str(source)
-        texts = _READERS[source.format](stream, reading, name)
-        while waiting := list(_take_bytes(texts, self.batch_bytes)):
-            data, bounds = pack(waiting, self.glue)
-            yield Piece(data, bounds[bounds[:, 1] > bounds[:, 0]])
+        if kind.read is None:
+            pieces = read_text(stream, marks, batch_bytes, find_cut, piece_bytes, begin)
+        else:
+            name = f"{source} after byte {begin}," if begin else str(source)
+            pieces = _pack_pieces(kind.read(stream, reading, name), batch_bytes, reading.glue)
+        for piece in pieces:
+            yield piece._replace(read_bytes=raw.tell() if is_seekable else 0)
 
 
-def _take_bytes(texts: Iterator[bytes], num_bytes: int) -> Iterator[bytes]:
-    """Yields texts until they add up to this many bytes."""
-    for text in texts:
-        yield text
-        num_bytes -= len(text)
-        if num_bytes <= 0:
-            return
+def _pack_pieces(texts: Iterator[bytes], num_bytes: int, glue: bytes) -> Iterator[DocumentBatch]:
+    """Texts together until they add up to this many bytes."""
+    waiting: list[bytes] = []
+    size = 0
+    for text in itertools.chain(texts, [None]):
+        if text is not None:
+            waiting.append(text)
+            size += len(text)
+        if waiting and (text is None or size >= num_bytes):
+            data, bounds = pack(waiting, glue)
+            yield DocumentBatch(data, bounds[bounds[:, 1] > bounds[:, 0]])
+            waiting, size = [], 0
 
 
-def _read_small(source: Source, marks: Sequence[bytes]) -> Piece | None:
+def _read_small(source: Source, marks: Sequence[bytes]) -> DocumentBatch | None:
     """A small file at once: the general way, left for marked ones, takes longer than its text."""
     with explained_errors(source):
         file = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -204,7 +186,7 @@ def _read_small(source: Source, marks: Sequence[bytes]) -> Piece | None:
     bounds = np.array([[0, len(data)]])
     if not data or any(one in data for one in marks):
         bounds = split_documents(data, marks)
-    return Piece(data, bounds, mark)
+    return DocumentBatch(data, bounds, offset=mark)
 
 
 def read_document_batches(

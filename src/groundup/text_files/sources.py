@@ -12,23 +12,9 @@ from typing import Literal
 
 from groundup.errors import ConfigError, DataError
 from groundup.text_files.documents import STDIN, Source
+from groundup.text_files.formats import BY_SUFFIX
 from groundup.text_files.opening import explained_errors, stamp_of
 
-# Prose and source code: each file is one text unless a separator stands in it.
-_TEXT_SUFFIXES = (
-    ".txt .text .md .markdown .rst .tex .org .adoc .asciidoc "
-    ".py .pyi .c .h .cc .cpp .cxx .hh .hpp .cu .cuh .cs .java .kt .scala .go .rs .swift .m .mm "
-    ".js .jsx .mjs .ts .tsx .vue .css .scss .rb .php .pl .pm .lua .r .jl .hs .ml .mli .ex .exs "
-    ".erl .clj .lisp .el .scm .f90 .f95 .pas .d .dart .nim .zig .v .vhd .asm .s .sh .bash .zsh "
-    ".fish .ps1 .bat .sql .proto .cmake"
-).split()
-_FORMATS: dict[str, str] = {
-    **dict.fromkeys(_TEXT_SUFFIXES, "text"),
-    **dict.fromkeys((".jsonl", ".ndjson", ".json-lines"), "json_lines"),
-    **dict.fromkeys((".csv", ".tsv"), "delimited"),
-    **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
-    ".parquet": "parquet",
-}
 _COMPRESSIONS: dict[str, Literal["gzip", "zstd", "xz"]] = {
     ".gz": "gzip",
     ".zst": "zstd",
@@ -174,7 +160,7 @@ def _classify(path: str) -> tuple[str | None, Literal["gzip", "zstd", "xz"] | No
     compression = _COMPRESSIONS.get(suffix)
     if compression is not None:
         suffix = os.path.splitext(stem)[1]
-    return _FORMATS.get(suffix), compression
+    return BY_SUFFIX.get(suffix), compression
 
 
 def _is_model(names: Sequence[str]) -> bool:

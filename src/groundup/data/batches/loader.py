@@ -6,7 +6,6 @@ copied while the step before still computes. `get_batch` is the plain form, of r
 
 import contextlib
 import itertools
-import time
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,10 @@ from groundup.data.batches.transfer import Sent, Transfer, transfer_to, with_ind
 from groundup.data.batches.windows import Ids, WindowReader
 from groundup.data.chats.packing import PackedRows
 from groundup.data.pipeline import read_ahead
-from groundup.errors import ConfigError, DataError
+from groundup.errors import ConfigError
+
+# Batches that are kept ready.
+_PREFETCH = 2
 
 
 def get_batch(
@@ -72,8 +74,7 @@ class Batch:
 class BatchLoader:
     """Makes the batches of any step: `with loader.batches(first_step) as batches: …`.
 
-    `batch_size` counts rows over all ranks. `prefetch` batches are kept ready; with 0 the caller's
-    thread reads.
+    `batch_size` counts rows over all ranks.
     """
 
     def __init__(
@@ -85,16 +86,10 @@ class BatchLoader:
         device: torch.device | str = "cpu",
         rank: int = 0,
         world: int = 1,
-        prefetch: int = 2,
     ) -> None:
         self._reader: WindowReader | PackedRows = (
             rows if isinstance(rows, PackedRows) else WindowReader(rows, order.context_length)
         )
-        if order.num_ids != self._reader.num_ids:
-            raise DataError(
-                f"the order goes over {order.num_ids} ids and the text has {self._reader.num_ids}; "
-                f"make the order for this text"
-            )
         self.rank_batch_size = len(batch_samples(0, batch_size, rank, world))
         self.order = order
         self.batch_size = batch_size
@@ -102,9 +97,6 @@ class BatchLoader:
         self.device = with_index(torch.device(device))
         self.rank = rank
         self.world = world
-        self.prefetch = prefetch
-        self.wait_seconds = 0.0
-        """How long the takers of batches have waited for them, all together."""
 
     def batches(self, first_step: int = 0, num_steps: int | None = None) -> "Batches":
         """The batches of steps first_step, first_step + 1, …; without `num_steps`, for ever."""
@@ -131,26 +123,21 @@ class Batches(Iterator[Batch]):
     def __init__(self, loader: BatchLoader, first_step: int, num_steps: int | None) -> None:
         steps = itertools.islice(itertools.count(first_step), num_steps)
         shape = (loader._reader.num_parts, loader.rank_batch_size, loader.order.context_length)
-        self._loader = loader
+        self._micro_batch_size = loader.micro_batch_size
         self._transfer = transfer_to(loader.device, shape)
-        sent = loader._send(steps, self._transfer)
         resources = contextlib.ExitStack()
-        if loader.prefetch > 0:
-            sent = resources.enter_context(read_ahead(sent, loader.prefetch))
-        self._sent = sent
+        sent = read_ahead(loader._send(steps, self._transfer), _PREFETCH)
+        self._sent = resources.enter_context(sent)
         self._finish = weakref.finalize(self, _close, resources)
 
     def __next__(self) -> Batch:
-        began = time.perf_counter()
         try:
             step, sent = next(self._sent)
         except BaseException:
             self.close()
             raise
-        finally:
-            self._loader.wait_seconds += time.perf_counter() - began
         inputs, targets, *positions = self._transfer.receive(sent)
-        return Batch(step, inputs, targets, self._loader.micro_batch_size, *positions)
+        return Batch(step, inputs, targets, self._micro_batch_size, *positions)
 
     def close(self) -> None:
         self._finish()

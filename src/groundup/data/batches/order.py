@@ -6,7 +6,7 @@ target. Reading the windows is left to `windows`, making batches of them to `loa
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -156,22 +156,16 @@ def fixed_windows(
     return np.sort(chosen.astype(np.int64)) * context_length
 
 
-class WholeWalk(NamedTuple):
-    """All of a text in windows: `starts` of whole ones, then one with `tail_length` targets."""
+def whole_walk(num_ids: int, context_length: int) -> tuple[Starts, int, int]:
+    """Windows that predict every id once, save the first, which nothing precedes.
 
-    starts: Starts
-    tail_start: int
-    tail_length: int
-    """Less than context_length; 0 where the whole windows leave nothing over."""
-
-
-def whole_walk(num_ids: int, context_length: int) -> WholeWalk:
-    """Windows that predict every id exactly once, save the first, which nothing precedes."""
+    Returns the starts of whole windows, and start and number of targets of a shorter last one.
+    """
     if num_ids < 2:
         raise DataError(f"the text has {num_ids} ids; at least 2 are needed to predict one")
-    num_windows, tail_length = divmod(num_ids - 1, context_length)
+    num_windows, num_left = divmod(num_ids - 1, context_length)
     starts = np.arange(num_windows, dtype=np.int64) * context_length
-    return WholeWalk(starts, num_windows * context_length, tail_length)
+    return starts, num_windows * context_length, num_left
 
 
 def sliding_windows(

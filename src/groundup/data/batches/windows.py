@@ -21,16 +21,10 @@ class IdArray:
     def __init__(self, ids: npt.ArrayLike) -> None:
         # As a plain array: the memmap subclass would look after every slice of itself.
         self._ids = np.asarray(ids)
+        self.num_ids = self._ids.size
         if self._ids.ndim != 1 or self._ids.dtype.kind not in "iu":
             found = f"{self._ids.ndim}-dimensional {self._ids.dtype}"
             raise DataError(f"ids must be a one-dimensional array of integers, not {found}")
-
-    @property
-    def num_ids(self) -> int:
-        return len(self._ids)
-
-    def __len__(self) -> int:
-        return len(self._ids)
 
     def read(self, begin: int, end: int) -> npt.NDArray[Any]:
         """The ids from `begin` up to `end`."""
@@ -52,7 +46,7 @@ class WindowReader:
 
     def __init__(self, ids: Ids, context_length: int) -> None:
         self._ids = ids if isinstance(ids, Shards | IdArray) else IdArray(ids)
-        self.num_ids = len(self._ids)
+        self.num_ids = self._ids.num_ids
         check_window(self.num_ids, context_length)
         self.length = context_length + 1
 

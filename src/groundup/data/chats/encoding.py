@@ -1,7 +1,7 @@
 """Conversations as ids, each rendered and encoded whole, with the ids of the answers marked."""
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -54,7 +54,8 @@ def encode_conversations(
     kept: list[npt.NDArray[Any]] = []
     marks: list[npt.NDArray[np.bool_]] = []
     num_seen = num_cut = longest = 0
-    for batch in _batches(conversations):
+    waiting = iter(conversations)
+    while batch := list(itertools.islice(waiting, _BATCH_SIZE)):
         rendered = [_render(template, special_tokens, one) for one in batch]
         all_ids, offsets = tokenizer.encode_batch([text for text, _ in rendered])
         for number, (_, spans) in enumerate(rendered):
@@ -119,9 +120,3 @@ def _render(
         return find_answers(template, conversation.messages, special_tokens)
     except GroundupError as error:
         raise DataError(f"{conversation.where}: {error}") from error
-
-
-def _batches(conversations: Iterable[Conversation]) -> Iterator[list[Conversation]]:
-    waiting = iter(conversations)
-    while batch := list(itertools.islice(waiting, _BATCH_SIZE)):
-        yield batch

@@ -10,9 +10,9 @@ import os
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from groundup.data.samples.grammar import Grammar, Telling
+from groundup.data.samples.grammar import Grammar
 from groundup.files import atomic_path
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def write_stories(num_bytes: int, seed: int = 0) -> Iterator[str]:
     begins with the stories of a shorter one.
     """
     written = 0
-    for telling in story_tellings(seed):
+    for telling in _read_grammar(STORIES).tellings(seed):
         if written >= num_bytes:
             return
         story = telling.expand("story")
@@ -46,23 +46,32 @@ def write_stories(num_bytes: int, seed: int = 0) -> Iterator[str]:
         written += len(f"{story}\n{SEPARATOR}\n".encode())
 
 
-def story_tellings(seed: int) -> Iterator[Telling]:
-    """Stories to be told, without end: `expand("story")` tells one, whose people are then known."""
-    return _read_grammar(STORIES).tellings(seed)
-
-
 def write_sample_corpus(
     path: str | os.PathLike[str],
     megabytes: float,
     seed: int = 0,
     progress: "Progress | None" = None,
+    kind: Literal["stories", "dialogues"] = "stories",
 ) -> SampleCorpus:
-    """Write whole stories to `path` until it holds `megabytes` million bytes or a little more.
+    """Write whole stories or dialogues until `path` holds `megabytes` million bytes or a few more.
 
-    `<|endoftext|>` stands on a line of its own after each story.
+    `<|endoftext|>` stands on a line of its own after each story. Dialogues are JSON lines with
+    `messages`, for `groundup tune`.
     """
-    stories = write_stories(round(megabytes * 1e6), seed)
-    return _write_texts(path, (f"{one}\n{SEPARATOR}\n" for one in stories), megabytes, progress)
+    total = round(megabytes * 1e6)
+    if kind == "stories":
+        texts = (f"{story}\n{SEPARATOR}\n" for story in write_stories(total, seed))
+    else:
+        lines = ({"messages": messages} for messages in write_dialogues(seed))
+        texts = (json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    num_texts = num_bytes = 0
+    with atomic_path(path) as temporary, open(temporary, "wb", 1 << 18) as file:
+        while num_bytes < total and (text := next(texts, None)):
+            num_bytes += file.write(text.encode())
+            num_texts += 1
+            if progress is not None:
+                progress(min(num_bytes, total), total)
+    return SampleCorpus(num_texts, num_bytes)
 
 
 def write_dialogues(seed: int = 0) -> Iterator[list[dict[str, str]]]:
@@ -74,37 +83,6 @@ def write_dialogues(seed: int = 0) -> Iterator[list[dict[str, str]]]:
         turns = telling.expand("dialogue").split("\n\n")
         roles = ("user", "assistant") * len(turns)
         yield [{"role": role, "content": turn} for role, turn in zip(roles, turns, strict=False)]
-
-
-def write_sample_dialogues(
-    path: str | os.PathLike[str],
-    megabytes: float,
-    seed: int = 0,
-    progress: "Progress | None" = None,
-) -> SampleCorpus:
-    """Write dialogues to `path`, JSON lines with `messages`, for `groundup tune`."""
-    lines = (
-        json.dumps({"messages": messages}, ensure_ascii=False) + "\n"
-        for messages in write_dialogues(seed)
-    )
-    return _write_texts(path, lines, megabytes, progress)
-
-
-def _write_texts(
-    path: str | os.PathLike[str],
-    texts: Iterator[str],
-    megabytes: float,
-    progress: "Progress | None",
-) -> SampleCorpus:
-    total = round(megabytes * 1e6)
-    num_texts = num_bytes = 0
-    with atomic_path(path) as temporary, open(temporary, "wb", 1 << 18) as file:
-        while num_bytes < total and (text := next(texts, None)):
-            num_bytes += file.write(text.encode())
-            num_texts += 1
-            if progress is not None:
-                progress(min(num_bytes, total), total)
-    return SampleCorpus(num_texts, num_bytes)
 
 
 _read_grammar = cache(Grammar.read)

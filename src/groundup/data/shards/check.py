@@ -108,8 +108,6 @@ def verify(
     if tokenizer is not None:
         check_tokenizer(folder, index, tokenizer)
     shards = [shard for split in index.splits.values() for shard in split.shards]
-    for shard in shards:
-        check_shard_file(folder, shard, index.id_bytes)
     done, total = 0, sum(shard.num_ids for shard in shards)
     for shard in shards:
         check_hash(folder, shard, index.id_bytes)

@@ -56,10 +56,7 @@ class Shards:
         self.index = index
         self.dtype = np.dtype(index.dtype).newbyteorder("<")
         self._begins = np.cumsum([0, *map(len, files)])
-
-    @property
-    def num_ids(self) -> int:
-        return int(self._begins[-1])
+        self.num_ids = int(self._begins[-1])
 
     def __len__(self) -> int:
         return self.num_ids
@@ -80,8 +77,6 @@ class Shards:
         """The ids from `begin` up to `end`."""
         if not 0 <= begin <= end <= self.num_ids:
             raise IndexError(f"ids {begin} to {end} of {self.num_ids} in split {self.split}")
-        if begin == end:
-            return np.empty(0, self.dtype)
         return self.read_windows(np.array([begin]), end - begin).reshape(-1)
 
     def __getitem__(self, key: slice) -> npt.NDArray[Any]:

@@ -1,0 +1,37 @@
+"""The kinds of files that are read: another one is a row in `FORMATS`."""
+
+from collections.abc import Callable, Iterator
+from typing import IO, NamedTuple
+
+from groundup.text_files.documents import Reading
+from groundup.text_files.html import read_html
+from groundup.text_files.parquet import read_parquet
+from groundup.text_files.records import read_delimited, read_json_lines
+
+
+class Format(NamedTuple):
+    """How the files with some suffixes are read."""
+
+    suffixes: str
+    read: Callable[[IO[bytes], Reading, str], Iterator[bytes]] | None = None
+    """Yields the documents of an unpacked stream, given its name for errors. None for plain text,
+    whose documents stand between separators."""
+    is_binary: bool = False
+    """Not text in some encoding, so nothing is decoded before."""
+
+
+FORMATS = {
+    # Prose and source code: each file is one text unless a separator stands in it.
+    "text": Format(
+        ".txt .text .md .markdown .rst .tex .org .adoc .asciidoc "
+        ".py .pyi .c .h .cc .cpp .cxx .hh .hpp .cu .cuh .cs .java .kt .scala .go .rs .swift .m .mm "
+        ".js .jsx .mjs .ts .tsx .vue .css .scss .rb .php .pl .pm .lua .r .jl .hs .ml .mli .ex .exs "
+        ".erl .clj .lisp .el .scm .f90 .f95 .pas .d .dart .nim .zig .v .vhd .asm .s .sh .bash .zsh "
+        ".fish .ps1 .bat .sql .proto .cmake"
+    ),
+    "json_lines": Format(".jsonl .ndjson .json-lines", read_json_lines),
+    "delimited": Format(".csv .tsv", read_delimited),
+    "html": Format(".html .htm .xhtml", read_html),
+    "parquet": Format(".parquet", read_parquet, is_binary=True),
+}
+BY_SUFFIX = {suffix: name for name, one in FORMATS.items() for suffix in one.suffixes.split()}
