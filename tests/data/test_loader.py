@@ -58,17 +58,6 @@ def no_thread_is_left() -> Iterator[None]:
     assert not ahead_threads()
 
 
-class FailingOrder(ShuffledEpochs):
-    """Fails at a sample, as reading from a disk that is gone would."""
-
-    error = OSError("the disk is gone")
-
-    def starts(self, first_sample: int, count: int) -> np.ndarray:
-        if first_sample >= 12:
-            raise self.error
-        return super().starts(first_sample, count)
-
-
 # Reading windows
 
 
@@ -201,11 +190,19 @@ def test_the_last_batch_ends_the_thread() -> None:
 
 
 def test_an_error_of_the_thread_arrives_as_itself_and_in_its_turn() -> None:
-    batches = BatchLoader(make_shards([1000]), FailingOrder(1000, 9, 1), 4).batches()
+    disk_is_gone = OSError("the disk is gone")
+
+    class Failing(ShuffledEpochs):
+        def starts(self, first_sample: int, count: int) -> np.ndarray:
+            if first_sample >= 12:
+                raise disk_is_gone
+            return super().starts(first_sample, count)
+
+    batches = BatchLoader(make_shards([1000]), Failing(1000, 9, 1), 4).batches()
     assert [next(batches).step for _ in range(3)] == [0, 1, 2]
     with pytest.raises(OSError, match="the disk is gone") as caught:
         next(batches)
-    assert caught.value is FailingOrder.error
+    assert caught.value is disk_is_gone
     assert not ahead_threads()
     assert list(batches) == []
 

@@ -1,6 +1,5 @@
 """The order of samples: one stream for any ranks and resumes, reached anywhere at once."""
 
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -100,15 +99,6 @@ def test_every_window_lies_within_the_text(
     starts = ShuffledEpochs(num_ids, context_length, seed).starts(first, 50)
     assert starts.dtype == np.int64 and starts.shape == (50,)
     assert starts.min() >= 0 and starts.max() <= num_ids - context_length - 1
-
-
-@given(seeds, st.integers(0, 1000), st.integers(0, 200), st.integers(0, 200))
-def test_a_stream_can_be_resumed_anywhere(seed: int, first: int, taken: int, more: int) -> None:
-    order = ShuffledEpochs(1000, 7, seed)
-    whole = order.starts(first, taken + more)
-    again = ShuffledEpochs(1000, 7, seed)
-    parts = [order.starts(first, taken), again.starts(first + taken, more)]
-    assert np.array_equal(whole, np.concatenate(parts))
 
 
 @given(st.integers(2, 2000), st.data(), seeds, st.integers(0, 10**9))
@@ -238,8 +228,8 @@ def test_every_block_has_exactly_the_quotas() -> None:
         starts = order.starts(block * BLOCK_SAMPLES, BLOCK_SAMPLES)
         assert np.bincount(texts_of(starts)).tolist() == [7000, 2500, 500]
     # Within a block they are mixed: no stretch is of one text.
-    first = texts_of(order.starts(0, 100))
-    assert 50 <= Counter(first.tolist())[0] <= 88 and len(set(first.tolist())) == 3
+    first = np.bincount(texts_of(order.starts(0, 100)))
+    assert 50 <= first[0] <= 88 and len(first) == 3
 
 
 def test_each_text_is_read_in_its_own_order() -> None:
@@ -262,11 +252,9 @@ def test_each_text_is_read_in_its_own_order() -> None:
 @given(st.integers(0, 10**12), st.integers(0, 20), st.integers(0, 2**64 - 1))
 def test_any_part_of_the_stream_is_the_same_alone(first: int, count: int, seed: int) -> None:
     orders = [ShuffledEpochs(size, 8, seed) for size in SIZES]
-    order = MixedOrder(orders, [1, 2, 3], seed)
-    whole = order.starts(first, count)
-    parts = [order.starts(first + number, 1) for number in range(count)]
-    assert whole.tolist() == [int(part[0]) for part in parts]
-    assert order.starts(first, count).tolist() == whole.tolist()
+    for order in (MixedOrder(orders, [1, 2, 3], seed), orders[1]):
+        parts = [order.starts(first + number, 1) for number in range(count)]
+        assert order.starts(first, count).tolist() == [int(part[0]) for part in parts]
 
 
 @pytest.mark.parametrize("words", ["stories", "a=x", "a=-1", "=1", "a=inf", "a=1 ./a=2", "a=0 b=0"])

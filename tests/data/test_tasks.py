@@ -30,21 +30,19 @@ def write(path: Path, *records: Any) -> str:
 
 
 def test_formats_are_known_by_their_fields(tmp_path: Path) -> None:
-    name = write(tmp_path / "mixed.jsonl", OURS, "", BLIMP, HELLASWAG)
+    bare = {"ctx": "He [title] ran", "endings": ["home.", "up."], "label": 1}
+    name = write(tmp_path / "mixed.jsonl", OURS, "", BLIMP, HELLASWAG, bare)
     (task,) = read_tasks([name])
-    assert task.name == "mixed" and task.chance == pytest.approx((1 / 3 + 1 / 2 + 1 / 4) / 3)
-    ours, blimp, hellaswag = task.questions
+    assert task.name == "mixed" and task.chance == pytest.approx(
+        (1 / 3 + 1 / 2 + 1 / 4 + 1 / 2) / 4
+    )
+    ours, blimp, hellaswag, without_parts = task.questions
+    assert without_parts == Question("He. ran", ("home.", "up."), 1)
     assert ours == Question("The sky is", ("blue.", "loud.", "seven."), 0)
     assert blimp == Question("", ("The cats sleep.", "The cats sleeps."), 0)
     assert hellaswag.context == "Roofing: A man is on a roof with a hammer. He"
     assert hellaswag.choices == ("falls. Then up.", " waits.", "sings low.", "eats.")
     assert hellaswag.answer == 2
-
-
-def test_hellaswag_without_its_parts_is_its_ctx(tmp_path: Path) -> None:
-    record = {"ctx": "He [title] ran", "endings": ["home.", "up."], "label": 1}
-    (task,) = read_tasks([write(tmp_path / "h.jsonl", record)])
-    assert task.questions == (Question("He. ran", ("home.", "up."), 1),)
 
 
 def test_a_space_stands_between_a_context_and_a_choice_without_one() -> None:

@@ -2,7 +2,6 @@
 
 import codecs
 import csv
-import gzip
 import io
 import json
 import lzma
@@ -20,19 +19,11 @@ import pytest
 import zstandard
 
 from groundup.errors import DataError, MissingExtraError
-from groundup.text_files import DocumentBatch, read_document_batches
+from groundup.text_files import read_document_batches
 from groundup.text_files.html import text_of_page
 from groundup.text_files.parquet import _rows_in
 
-SEPARATOR = "<|endoftext|>"
-TEXTS = ["One day, it rained.", "\nZoë ran home.\n", "日本語 and 🦊\x00", " ", "the end"]
-
-PACKERS: dict[str, Callable[[bytes], bytes]] = {
-    "": bytes,
-    ".gz": gzip.compress,
-    ".zst": zstandard.ZstdCompressor().compress,
-    ".xz": lzma.compress,
-}
+from .conftest import PACKERS, SEPARATOR, TEXTS, read
 
 
 def as_plain(texts: Iterable[str]) -> bytes:
@@ -56,16 +47,6 @@ WRITERS: dict[str, Callable[[Iterable[str]], bytes]] = {
     ".ndjson": as_json_lines,
     ".parquet": as_parquet,
 }
-
-
-def documents_of(batches: Iterable[DocumentBatch]) -> list[bytes]:
-    return [
-        bytes(batch.data[begin:end]) for batch in batches for begin, end in batch.bounds.tolist()
-    ]
-
-
-def read(*inputs: Path | str, **options: Any) -> list[bytes]:
-    return documents_of(read_document_batches(inputs, **options))
 
 
 @pytest.mark.parametrize("packing", PACKERS)
@@ -184,20 +165,16 @@ def test_a_bad_json_line_is_named_and_can_be_left_out(
     assert path.name in caplog.text and "left out 1" in caplog.text
 
 
-def test_json_lines_are_read_generously(tmp_path: Path) -> None:
+def test_json_lines_are_read_generously_and_bad_text_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(
         b'\xef\xbb\xbf{"body": "one"}\r\n\n  \n{"body": ""}\n{"body": "\\ud83e\\udd8a"}'
+        b'\n{"body": "b\xff"}\n{"body": "c\\ud800d\xe2\x82 e"}\n'
     )
-    assert read(path, field="body") == [b"one", "🦊".encode()]
-
-
-def test_bad_records_are_replaced_or_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "corpus.jsonl"
-    path.write_bytes(b'{"text": "a"}\n{"text": "b\xff"}\n{"text": "c\\ud800d\xe2\x82 e"}\n')
-    replaced = ["a", "b\ufffd", "c\ufffdd\ufffd e"]
-    assert read(path, errors="replace") == [text.encode() for text in replaced]
-    assert read(path, errors="skip") == [b"a"]
+    replaced = ["one", "🦊", "b\ufffd", "c\ufffdd\ufffd e"]
+    found = read(path, field="body", errors="replace")
+    assert found == [text.encode() for text in replaced]
+    assert read(path, field="body", errors="skip") == found[:2]
 
 
 def test_a_missing_parquet_column_is_named_with_those_there_are(tmp_path: Path) -> None:

@@ -22,17 +22,14 @@ from groundup.text_files import (
     run_parts,
 )
 
+from .conftest import documents_of as documents_in
+
 # Pieces of separators, and what looks like them, in every order.
 pieces = st.sampled_from(["a", "é", "\n", " ", "<|", "<|end|>", "|>", "日"])
 
 
 def documents_of(found: list[Part], reading: Reading) -> list[bytes]:
-    documents = []
-    for part in found:
-        for batch in read(part, reading, batch_bytes=7):
-            view = memoryview(batch.data)
-            documents += [bytes(view[begin:end]) for begin, end in batch.bounds.tolist()]
-    return documents
+    return documents_in(batch for part in found for batch in read(part, reading, batch_bytes=7))
 
 
 @hypothesis.given(

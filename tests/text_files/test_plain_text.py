@@ -4,44 +4,19 @@ import gzip
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
 import pytest
-import zstandard
 
 from groundup.errors import DataError
-from groundup.text_files import (
-    DocumentBatch,
-    Part,
-    Reading,
-    find_sources,
-    read_document_batches,
-)
+from groundup.text_files import Part, Reading, find_sources, read_document_batches
 from groundup.text_files import read as read_part
 
-SEPARATOR = "<|endoftext|>"
-TEXTS = ["One day, it rained.", "\nZoë ran home.\n", "日本語 and 🦊\x00", " ", "the end"]
+from .conftest import PACKERS, SEPARATOR, TEXTS, documents_of, read
+
 PLAIN = SEPARATOR.join(TEXTS).encode()
-
-PACKERS: dict[str, Callable[[bytes], bytes]] = {
-    "": bytes,
-    ".gz": gzip.compress,
-    ".zst": zstandard.ZstdCompressor().compress,
-}
-
-
-def documents_of(batches: Iterable[DocumentBatch]) -> list[bytes]:
-    return [
-        bytes(batch.data[begin:end]) for batch in batches for begin, end in batch.bounds.tolist()
-    ]
-
-
-def read(*inputs: Path | str, **options: Any) -> list[bytes]:
-    return documents_of(read_document_batches(inputs, **options))
 
 
 def test_documents_are_kept_to_the_byte(tmp_path: Path) -> None:
@@ -150,44 +125,15 @@ def test_reading_needs_neither_torch_nor_the_extras(tmp_path: Path) -> None:
     assert run_script(script, tmp_path / "corpus.txt").stdout == b"set()\n"
 
 
-@pytest.mark.parametrize("name", ["corpus.txt", "corpus.jsonl"])
-def test_a_file_that_shrinks_is_an_error(tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
-    path.write_text('{"text": "word word"}\n' * 10_000)
-    batches = read_document_batches([path], separators=("\n",), batch_bytes=100)
-    next(batches)
-    os.truncate(path, 22 * 5000)
-    with pytest.raises(DataError, match=f"{path} changed"):
-        list(batches)
-
-
-def test_small_files_need_no_more_files_than_may_be_open(tmp_path: Path) -> None:
-    names = [tmp_path / f"{number:03}.txt" for number in range(100)]
-    for path in names:
-        path.write_text(f"text {path.name}<|endoftext|>more")
-    script = (
-        "import resource, sys\n"
-        "from groundup.text_files import read_document_batches\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))\n"
-        "batches = list(read_document_batches([sys.argv[1]]))\n"
-        "print([bytes(batch.data) for batch in batches])\n"
-    )
-    done = run_script(script, tmp_path)
-    whole = SEPARATOR.encode().join([path.read_bytes() for path in names])
-    assert done.stdout.decode() == f"{[whole]}\n"
-
-
-def test_files_that_cannot_be_read_are_skipped_by_wish(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "a.txt").write_text("one")
-    (tmp_path / "b.txt.gz").write_bytes(b"not packed")
-    (tmp_path / "c.txt").write_text("")
-    (tmp_path / "d.txt").write_text("two")
-    with pytest.raises(DataError, match=r"b\.txt\.gz cannot be read"):
-        read(tmp_path)
-    assert read(tmp_path, errors="skip") == [b"one", b"two"]
-    assert "b.txt.gz" in caplog.text and "c.txt" in caplog.text
+@pytest.mark.skipif(sys.platform != "linux", reason="open files are counted in /proc")
+def test_small_files_share_a_batch_and_do_not_stay_open(tmp_path: Path) -> None:
+    texts = [f"text {number}{SEPARATOR}more" for number in range(20)]
+    for number, text in enumerate(texts):
+        (tmp_path / f"{number:02}.txt").write_text(text)
+    num_open = len(os.listdir("/proc/self/fd"))
+    (batch,) = read_document_batches([tmp_path])
+    assert bytes(batch.data).decode() == SEPARATOR.join(texts)
+    assert len(os.listdir("/proc/self/fd")) == num_open
 
 
 @hypothesis.given(

@@ -15,8 +15,10 @@ import pytest
 
 from groundup.data.prepare import prepare
 from groundup.errors import DataError, MissingExtraError
-from groundup.text_files import find_sources, read_document_batches
+from groundup.text_files import find_sources
 from groundup.tokenizer import Tokenizer
+
+from .conftest import read as read_documents
 
 fsspec = pytest.importorskip("fsspec")
 
@@ -35,10 +37,7 @@ def corpus() -> Iterator[str]:
 
 
 def read(*inputs: str, **options: object) -> list[str]:
-    texts = []
-    for batch in read_document_batches(inputs, **options):  # type: ignore[arg-type]
-        texts += [bytes(batch.data[a:b]).decode() for a, b in batch.bounds.tolist()]
-    return texts
+    return [text.decode() for text in read_documents(*inputs, **options)]
 
 
 def test_files_folders_and_globs_are_read(corpus: str, caplog: pytest.LogCaptureFixture) -> None:

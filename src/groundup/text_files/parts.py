@@ -18,10 +18,10 @@ _WINDOW_BYTES = 1 << 16
 def can_cut(source: Source, reading: Reading) -> bool:
     """Whether a range of a source can be read: packed files, tables and pages are read from
     front to back, as is what has to be decoded; a server of the web may not give ranges."""
+    if source.compression or reading.encoding or source.path.startswith("http"):
+        return False
     is_text = source.format == "text" and not _may_overlap(reading.marks)
-    is_open = not source.compression and not reading.encoding
-    is_there = source.size is not None and not source.path.startswith("http")
-    return (is_text or source.format == "json_lines") and is_open and is_there
+    return (is_text or source.format == "json_lines") and source.size is not None
 
 
 def cut_into_parts(

@@ -3,6 +3,7 @@
 Memory follows the longest document, unless a `find_cut` cuts long ones into pieces.
 """
 
+import sys
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from typing import IO
@@ -30,8 +31,8 @@ def read_text(
     longest = max(map(len, marks), default=0)
     # A separator in the last bytes may be the beginning of a longer one, so a cut needs room.
     room_bytes = 2 * longest + 1
-    batch_bytes = min(batch_bytes, piece_bytes) if find_cut else batch_bytes
-    window = batch_bytes
+    most_bytes = piece_bytes if find_cut else sys.maxsize
+    window = batch_bytes = min(batch_bytes, most_bytes)
     rest: bytes | memoryview = b""
     is_inside, is_first = False, offset == 0
     while True:
@@ -45,37 +46,31 @@ def read_text(
             last = int(np.searchsorted(bounds[:, 0], len(data) - longest, side="right")) - 1
             num_complete, cut = max(0, last), int(bounds[last, 0]) if last >= 0 else 0
         size = int(bounds[0, 1]) if len(bounds) and not bounds[0, 0] else 0
-        piece = 0
-        if find_cut is not None and size > piece_bytes:
-            is_grown, margin = window > piece_bytes, 0 if num_complete else longest
-            piece = find_cut(data[: size - margin if is_grown else piece_bytes])
-            piece = 0 if piece >= size and num_complete else piece
-        if piece:
-            cut = piece
-            yield DocumentBatch(data[:cut], np.array([[0, cut]]), (), 0, True, True, offset)
-            is_inside = True
-        elif is_inside or (find_cut is not None and size > piece_bytes):
-            cut = 0
-            if num_complete:
+        if is_inside or size > most_bytes:
+            piece = 0
+            if find_cut and size > most_bytes:
+                margin = 0 if num_complete else longest
+                piece = find_cut(data[: size - margin if window > most_bytes else most_bytes])
+                piece = 0 if piece >= size and num_complete else piece
+            cut, end = piece, piece or size
+            is_inside = piece > 0 or not num_complete
+            if piece or num_complete:
+                yield DocumentBatch(
+                    data[:end], np.array([[0, end]]), (), 0, is_inside, True, offset
+                )
+            if num_complete and not piece:
                 cut = int(bounds[1, 0]) if len(bounds) > 1 else len(data)
-                yield DocumentBatch(data[:size], np.array([[0, size]]), (), 0, False, True, offset)
-                is_inside = False
         else:
-            if find_cut is not None:
-                is_too_long = bounds[:num_complete, 1] - bounds[:num_complete, 0] > piece_bytes
-                if is_too_long.any():
-                    num_complete = int(is_too_long.argmax())
-                    cut = int(bounds[num_complete, 0])
+            is_too_long = bounds[:num_complete, 1] - bounds[:num_complete, 0] > most_bytes
+            if is_too_long.any():
+                num_complete = int(is_too_long.argmax())
+                cut = int(bounds[num_complete, 0])
             if num_complete:
                 yield DocumentBatch(data[:cut], bounds[:num_complete], offset=offset)
         if at_end and cut == len(data):
             return
-        if cut:
-            window = batch_bytes
-        else:
-            is_below = find_cut is not None and window < piece_bytes
-            window = 2 * max(window, len(data))
-            window = min(window, piece_bytes) if is_below else window
+        grown = 2 * max(window, len(data))
+        window = batch_bytes if cut else min(grown, most_bytes) if window < most_bytes else grown
         offset, rest = offset + cut, data[cut:]
 
 

@@ -152,10 +152,10 @@ def prepare(
                 raise DataError(f"{index_path} is no index of shards; choose another folder")
             # It goes first: without it the folder no longer looks finished.
             index_path.unlink(missing_ok=True)
-            _remove_all_but(folder, [])
+            _remove_all_but(folder, ())
         elif index_path.exists():
             index = _check_finished(folder, made_with, sources)
-            _remove_all_but(folder, (split.shards for split in index.splits.values()))
+            _remove_all_but(folder, (shard.file for shard in index.shards))
             return PrepareSummary(folder, index, "up to date", 0, time.perf_counter() - started)
         parts = cut_into_parts(sources, shard_bytes, how, most_sources=1 << 40)
         work = _Preparing(folder, made_with, encoder, parts)
@@ -192,8 +192,9 @@ class _Preparing:
             if not is_same or any(source.stamp is None for source in part.sources):
                 break
             self._done.append(sidecar)
-        sidecars = {self._sidecar(number).name for number in range(len(self._done))}
-        _remove_all_but(self._folder, (one.shards.values() for one in self._done), sidecars)
+        kept = [self._sidecar(number).name for number in range(len(self._done))]
+        kept += [shard.file for one in self._done for shard in one.shards.values()]
+        _remove_all_but(self._folder, kept)
         return len(self._done)
 
     def run(self, engine: Engine | None, part_bytes: int, progress: Progress | None) -> None:
@@ -211,16 +212,14 @@ class _Preparing:
                 if writer is None:
                     writer = ShardWriter(self._folder, number, self._dtype, self._fraction)
                     files.callback(writer.close)
-                if item is None:
+                if item is not None:
+                    writer.write(item)
+                    self.num_bytes += int(item.lengths.sum())
+                else:
                     self._finish_shard(number, writer)
                     writer = None
-                    continue
-                writer.write(item)
-                self.num_bytes += int(item.lengths.sum())
                 if progress is not None:
                     progress(done, total)
-        if progress is not None and total is not None:
-            progress(total, total)
 
     def finish(self, end: EndToken) -> ShardIndex:
         """Write the index: from now on the folder is finished."""
@@ -238,7 +237,7 @@ class _Preparing:
             sources=join_sources(one.sources for one in self._done),
         )
         write_record(self._folder / INDEX_NAME, index)
-        _remove_all_but(self._folder, splits.values())
+        _remove_all_but(self._folder, (shard.file for shard in index.shards))
         return index
 
     def _encode(
@@ -295,13 +294,10 @@ class _Preparing:
         return self._folder / f"shard_{number:06d}.json"
 
 
-def _remove_all_but(
-    folder: Path, shards: Iterable[Iterable[ShardEntry]], others: Iterable[str] = ()
-) -> None:
+def _remove_all_but(folder: Path, kept: Iterable[str]) -> None:
     """Delete files of shards, finished or not, that are not among those to keep."""
-    kept = {entry.file for entries in shards for entry in entries}.union(others)
-    for name in os.listdir(folder):
-        if _OURS.fullmatch(name) and name not in kept:
+    for name in {*os.listdir(folder)} - {*kept}:
+        if _OURS.fullmatch(name):
             os.unlink(folder / name)
 
 
@@ -325,7 +321,7 @@ def _check_finished(
     elif old != new:
         reason = "its sources have another order"
     else:
-        for shard in (shard for split in index.splits.values() for shard in split.shards):
+        for shard in index.shards:
             check_shard_file(folder, shard, index.id_bytes)
         return index
     raise DataError(

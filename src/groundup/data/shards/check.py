@@ -107,9 +107,8 @@ def verify(
     index = index or read_index(folder)
     if tokenizer is not None:
         check_tokenizer(folder, index, tokenizer)
-    shards = [shard for split in index.splits.values() for shard in split.shards]
-    done, total = 0, sum(shard.num_ids for shard in shards)
-    for shard in shards:
+    done, total = 0, sum(split.num_ids for split in index.splits.values())
+    for shard in index.shards:
         check_hash(folder, shard, index.id_bytes)
         done += shard.num_ids
         if progress is not None:

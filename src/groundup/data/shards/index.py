@@ -110,6 +110,10 @@ class ShardIndex(Record):
     def id_bytes(self) -> int:
         return np.dtype(self.dtype).itemsize
 
+    @property
+    def shards(self) -> list[ShardEntry]:
+        return [shard for split in self.splits.values() for shard in split.shards]
+
 
 class HashTree:
     """A hash over many: SHA-256 of the native 64-bit hashes of blocks or documents, in order.

@@ -1,0 +1,31 @@
+"""What the tests of reading share: a few texts, ways to pack them, and the documents in files."""
+
+import gzip
+import lzma
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+from groundup.text_files import DocumentBatch, read_document_batches
+
+SEPARATOR = "<|endoftext|>"
+TEXTS = ["One day, it rained.", "\nZoë ran home.\n", "日本語 and 🦊\x00", " ", "the end"]
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".zst": zstandard.ZstdCompressor().compress,
+    ".xz": lzma.compress,
+}
+
+
+def documents_of(batches: Iterable[DocumentBatch]) -> list[bytes]:
+    return [
+        bytes(batch.data[begin:end]) for batch in batches for begin, end in batch.bounds.tolist()
+    ]
+
+
+def read(*inputs: Path | str, **options: Any) -> list[bytes]:
+    return documents_of(read_document_batches(inputs, **options))
