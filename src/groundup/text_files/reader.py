@@ -199,9 +199,8 @@ def read_document_batches(
     """Yield the documents of files, folders, globs or `-`; `reading` are fields of `Reading`."""
     how = Reading(**reading)
     part = Part(tuple(find_sources(inputs)))
-    is_known = all(source.size is not None for source in part.sources)
     for batch in read(part, how, batch_bytes=batch_bytes):
         if len(batch.bounds):
             yield batch
         if progress is not None:
-            progress(batch.read_bytes, part.num_bytes if is_known else None)
+            progress(batch.read_bytes, part.num_bytes or None)

@@ -199,8 +199,7 @@ class _Preparing:
 
     def run(self, engine: Engine | None, part_bytes: int, progress: Progress | None) -> None:
         """Write the shards that are missing."""
-        sizes = [source.size for part in self._parts for source in part.sources]
-        total = None if None in sizes else sum(part.num_bytes for part in self._parts)
+        total = sum(part.num_bytes for part in self._parts) or None
         items = self._encode(engine, part_bytes)
         with (
             contextlib.closing(items),
