@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 import pydantic
 import yaml
+from pydantic.fields import FieldInfo
 
 from groundup.errors import ConfigError, did_you_mean
 from groundup.files import write_text_atomic
@@ -68,7 +69,7 @@ class Settings(pydantic.BaseModel):
         for name, inactive in cls.removed.items():
             if name in values and values[name] not in inactive:
                 raise ValueError(
-                    f"{name} is {_show(values[name])}, but this setting was removed: only "
+                    f"{name} is {_clip(repr(values[name]))}, but this setting was removed: only "
                     f"{' or '.join(map(repr, inactive))} still loads"
                 )
         return {name: value for name, value in values.items() if name not in cls.removed}
@@ -77,7 +78,7 @@ class Settings(pydantic.BaseModel):
     @classmethod
     def _read_word(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
         """Read `none` and 1e9 as they are typed; refuse true for a number, as YAML reads yes."""
-        kinds = _kinds(cls.model_fields[info.field_name or ""].annotation)
+        kinds = kinds_of(cls.model_fields[info.field_name or ""].annotation)
         is_number = int in kinds or float in kinds
         if isinstance(value, bool) and is_number and bool not in kinds:
             raise ValueError("must be a number")
@@ -95,10 +96,26 @@ class Settings(pydantic.BaseModel):
         return value
 
 
-def _kinds(annotation: Any) -> list[Any]:
-    """The types that an annotation offers, of unions and behind bounds."""
+def kinds_of(annotation: Any) -> list[Any]:
+    """The types and literal values that an annotation offers: of unions, tuples, behind bounds."""
     parts = typing.get_args(annotation)
-    return [kind for part in parts for kind in _kinds(part)] if parts else [annotation]
+    if typing.get_origin(annotation) is Annotated:
+        parts = parts[:1]
+    return [kind for part in parts for kind in kinds_of(part)] if parts else [annotation]
+
+
+def setting_fields(
+    kind: type[pydantic.BaseModel], prefix: str = ""
+) -> Iterator[tuple[str, FieldInfo]]:
+    """Every setting with its dotted name; a section stands for the settings in it."""
+    for name, field in kind.model_fields.items():
+        is_mapping = typing.get_origin(field.annotation) is dict
+        kinds = [] if is_mapping else kinds_of(field.annotation)
+        section = next((one for one in kinds if hasattr(one, "model_fields")), None)
+        if section is not None:
+            yield from setting_fields(section, f"{prefix}{name}.")
+        else:
+            yield prefix + name, field
 
 
 def load_settings(
@@ -187,17 +204,11 @@ def describe_validation_error(
     names: how to spell settings, by their dotted names: as flags, for example.
     kind: the settings, for the names that an unknown one may be meant for.
     """
-    findings = error.errors()
-    shown = [
-        _describe_finding(finding, origins or {}, names or {}, kind)
-        for finding in findings[:_MAX_FINDINGS]
-    ]
-    if len(findings) > _MAX_FINDINGS:
-        shown.append(f"and {len(findings) - _MAX_FINDINGS} more")
-    return "; ".join(shown)
+    findings = error.errors()[:_MAX_FINDINGS]
+    return "; ".join(_describe(one, origins or {}, names or {}, kind) for one in findings)
 
 
-def _describe_finding(
+def _describe(
     finding: Any, origins: Mapping[KeyPath, str], names: Mapping[str, str], kind: Any
 ) -> str:
     # Without the names that pydantic gives to the types of a union.
@@ -209,11 +220,14 @@ def _describe_finding(
     name = next(known, _clip(".".join(key)))
     origin = next((origins[one] for one in prefixes if one in origins), "")
     reason = finding["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    complaint = f"{name} is {_show(finding['input'])}, but {reason[:1].lower()}{reason[1:]}"
+    complaint = f"{name} is {_clip(repr(finding['input']))}, but {reason[:1].lower()}{reason[1:]}"
     if finding["type"] == "extra_forbidden":
         complaint = f"unknown setting {name}"
         if kind is not None:
-            complaint += f": {did_you_mean(key[-1], _fields_at(kind, key[:-1]))}"
+            section = "".join(f"{one}." for one in key[:-1])
+            inside = (one for one, _ in setting_fields(kind) if one.startswith(section))
+            beside = dict.fromkeys(one[len(section) :].partition(".")[0] for one in inside)
+            complaint += f": {did_you_mean(key[-1], beside)}"
     elif finding["type"] == "missing":
         origin = origin or origins.get((), "")
         complaint = f"{name} is missing and has no default: set it"
@@ -221,23 +235,6 @@ def _describe_finding(
         # A whole section, of which the reason names what matters.
         complaint = f"{name}: {reason}" if key else reason
     return f"{complaint} (in {origin})" if origin else complaint
-
-
-def _fields_at(kind: Any, key: KeyPath) -> list[str]:
-    """The names of the settings in a section."""
-    for name in key:
-        fields = getattr(kind, "model_fields", {})
-        kinds = _kinds(fields[name].annotation) if name in fields else []
-        kind = next((one for one in kinds if hasattr(one, "model_fields")), None)
-    return list(getattr(kind, "model_fields", {}))
-
-
-def _show(value: Any) -> str:
-    try:
-        return _clip(repr(value))
-    except ValueError:
-        # Python shows no integer of thousands of digits.
-        return "a number of thousands of digits"
 
 
 def _clip(text: str) -> str:

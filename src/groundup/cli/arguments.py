@@ -9,17 +9,16 @@ import argparse
 import inspect
 import re
 import shlex
-import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import pydantic
 from pydantic.fields import FieldInfo
 
-from groundup.config import Settings, describe_validation_error
+from groundup.config import Settings, describe_validation_error, kinds_of, setting_fields
 from groundup.errors import ConfigError, nearest_name
 
 ArgumentsType = TypeVar("ArgumentsType", bound=Settings)
@@ -70,13 +69,18 @@ class Flag:
 
     @property
     def is_switch(self) -> bool:
-        return _options(self.field.annotation)[0] is bool
+        return self.field.annotation is bool
 
     @property
     def is_several(self) -> bool:
-        return typing.get_origin(_options(self.field.annotation)[0]) in (tuple, list)
+        return typing.get_origin(self.field.annotation) is tuple
 
-    def add_to(self, parser: argparse.ArgumentParser) -> None:
+    @property
+    def metavar(self) -> str:
+        kinds = dict.fromkeys(one for one in kinds_of(self.field.annotation) if one is not ...)
+        return "|".join(one if isinstance(one, str) else _TYPE_NAMES[one] for one in kinds)
+
+    def add_to(self, parser: argparse.ArgumentParser, *, is_shown: bool) -> None:
         hint = f"default: {_show(self.field.get_default(call_default_factory=True))}"
         if self.field.is_required():
             hint = "required"
@@ -86,10 +90,12 @@ class Flag:
             "help": f"{self.field.description or ''} ({hint})".replace("%", "%%"),
             "default": argparse.SUPPRESS,
         }
+        if not is_shown:
+            options["help"] = argparse.SUPPRESS
         if self.is_switch:
             options["action"] = argparse.BooleanOptionalAction
         else:
-            options["metavar"] = self.name if self.is_positional else _metavar(self.field)
+            options["metavar"] = self.name if self.is_positional else self.metavar
             # What is missing is said by pydantic.
             options["nargs"] = "?" if self.is_positional else None
             if self.is_repeated:
@@ -108,14 +114,11 @@ class _Parser(argparse.ArgumentParser):
 
 def flags_of(settings: type[Settings], prefix: str = "") -> Iterator[Flag]:
     """Every flag and positional, those of sections by dotted names."""
-    for name, field in settings.model_fields.items():
-        first = _options(field.annotation)[0]
+    for name, field in setting_fields(settings, prefix):
         if mark := _mark_of(field):
             yield from flags_of(mark.settings, mark.prefix)
-        elif isinstance(first, type) and issubclass(first, Settings):
-            yield from flags_of(first, f"{prefix}{name}.")
-        elif typing.get_origin(first) is not dict:
-            yield Flag(prefix + name, field)
+        elif typing.get_origin(field.annotation) is not dict:
+            yield Flag(name, field)
 
 
 def known_flags(arguments: type[Settings]) -> list[str]:
@@ -126,21 +129,26 @@ def known_flags(arguments: type[Settings]) -> list[str]:
 
 
 def parse(arguments: type[ArgumentsType], prog: str, argv: Sequence[str]) -> ArgumentsType | None:
-    """The parsed arguments; None if help was asked for, and printed.
+    """The parsed arguments; None if help was asked for, and printed: `--help all` with the flags of
+    sections.
 
     Raises ConfigError, one line that names the flag and, for an unknown one, the nearest.
     """
     flags = {flag.setting: flag for flag in flags_of(arguments)}
     positionals = [flag.name for flag in flags.values() if flag.is_positional]
+    shows_all = list(argv[-2:]) == ["--help", "all"]
+    sections = dict.fromkeys(name.partition(".")[0] for name in flags if "." in name)
+    more = f"{prog} --help all shows the flags of {', '.join(sections)} as well"
     parser = _Parser(
         prog=prog,
         usage=" ".join([prog, *positionals, "[OPTIONS]"]),
         description=inspect.cleandoc(arguments.__doc__ or ""),
+        epilog=None if shows_all or not sections else more,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     for flag in flags.values():
-        flag.add_to(parser)
+        flag.add_to(parser, is_shown=shows_all or "." not in flag.setting)
     words = [re.sub(r"^--\w[\w.-]*", lambda name: name[0].replace("_", "-"), it) for it in argv]
     try:
         found, unknown = parser.parse_known_intermixed_args(words)
@@ -187,14 +195,12 @@ def _validate(
     try:
         for name, field in arguments.model_fields.items():
             if mark := _mark_of(field):
-                typed = [one.setting for one in flags_of(mark.settings, mark.prefix)]
-                typed = [one for one in typed if one in values and one not in own]
+                marked = (flag.setting for flag in flags_of(mark.settings, mark.prefix))
+                typed = {one: values[one] for one in marked if one in values}
+                fields = {one: (flags[one].field.annotation, flags[one].field) for one in typed}
                 # Each by itself: what depends on others is checked with what a file says.
-                fields: dict[str, Any] = {
-                    one: (flags[one].field.annotation, flags[one].field) for one in typed
-                }
-                checked = pydantic.create_model("Typed", __base__=Settings, **fields)
-                found = checked.model_validate({one: values[one] for one in typed})
+                checked = pydantic.create_model("Typed", __base__=Settings, **fields)  # type: ignore[call-overload]
+                found = checked.model_validate(typed)
                 own[name] = {one.removeprefix(mark.prefix): getattr(found, one) for one in typed}
         return arguments.model_validate(own)
     except pydantic.ValidationError as error:
@@ -208,27 +214,6 @@ def _validate(
 
 def _mark_of(field: FieldInfo) -> FlagsOf | None:
     return next((mark for mark in field.metadata if isinstance(mark, FlagsOf)), None)
-
-
-def _options(annotation: Any) -> list[Any]:
-    """The types of a union without annotations, None last."""
-    origin = typing.get_origin(annotation)
-    if origin is Annotated:
-        return _options(typing.get_args(annotation)[0])
-    if origin in (typing.Union, types.UnionType):
-        found = [one for option in typing.get_args(annotation) for one in _options(option)]
-        return sorted(found, key=lambda option: option is type(None))
-    return [annotation]
-
-
-def _metavar(field: FieldInfo) -> str:
-    shown: list[str] = []
-    for option in _options(field.annotation):
-        if typing.get_origin(option) in (tuple, list):
-            option = _options(typing.get_args(option)[0])[0]
-        choices = typing.get_args(option) if typing.get_origin(option) is Literal else ()
-        shown += map(str, choices or [_TYPE_NAMES.get(option, "TEXT")])
-    return "|".join(shown)
 
 
 def _show(value: Any) -> str:

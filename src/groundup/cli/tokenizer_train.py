@@ -6,7 +6,7 @@ from pathlib import Path
 from groundup.cli.arguments import Repeated
 from groundup.cli.shared import CorpusFlags
 from groundup.cli.terminal import as_text, print_values
-from groundup.errors import ConfigError
+from groundup.errors import ConfigError, DataError
 
 
 class Arguments(CorpusFlags):
@@ -40,6 +40,8 @@ def run(arguments: Arguments) -> None:
         tokenizer, summary = train_from_files(
             sources, arguments.vocab_size, special_tokens, pattern=arguments.pattern, **work
         )
+    if not summary.num_words:
+        raise DataError(f"{', '.join(arguments.files)} holds no text to learn a vocabulary from")
     tokenizer.save(out)
     values = asdict(summary)
     longest = [repr(token.decode("utf-8", "replace")) for token in summary.longest_tokens[:8]]

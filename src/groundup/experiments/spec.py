@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import pydantic
 from pydantic import Field, model_validator
 
-from groundup.config import Seed, Settings, flatten, load_settings
+from groundup.config import Seed, Settings, flatten, load_settings, setting_fields
 from groundup.errors import ConfigError, GroundupError, did_you_mean
 from groundup.runs.config import NAME_PATTERN, RunConfig
 
@@ -151,7 +151,7 @@ def load_sweep(path: str | os.PathLike[str]) -> SweepConfig:
 def resolve(config: SweepConfig) -> SweepConfig:
     """The same sweep with its base as a whole tree of settings, every name in it checked."""
     tried: tuple[Mapping[str, Any], ...] = (config.grid, config.ranges, *config.variants.values())
-    known = setting_types()
+    known = dict(setting_fields(RunConfig))
     for name in (name for names in (config.settings, *tried) for name in names):
         if name in _RESERVED:
             raise ConfigError(f"a sweep cannot vary {name}; seeds are listed under seeds")
@@ -201,23 +201,10 @@ def _merge(*layers: Mapping[str, Any], where: str) -> RunConfig:
         raise ConfigError(f"{where}: {error}") from error
 
 
-def setting_types(
-    settings_type: type[pydantic.BaseModel] = RunConfig, prefix: str = ""
-) -> dict[str, Any]:
-    """Every setting of a run by its dotted name, with its type."""
-    types: dict[str, Any] = {}
-    for name, field in settings_type.model_fields.items():
-        annotation = field.annotation
-        if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
-            types |= setting_types(annotation, f"{prefix}{name}.")
-        else:
-            types[f"{prefix}{name}"] = annotation
-    return types
-
-
 def takes_whole_numbers(name: str) -> bool:
     """Whether the setting takes integers and no fractions."""
-    adapter = pydantic.TypeAdapter(setting_types()[name])
+    annotation: Any = dict(setting_fields(RunConfig))[name].annotation
+    adapter = pydantic.TypeAdapter(annotation)
 
     def takes(value: float) -> bool:
         with contextlib.suppress(pydantic.ValidationError):
