@@ -41,7 +41,7 @@ LEFT_OUT_FLAG = "--minutes"
 # Flags that a command leaves at defaults too large for a test.
 ADDED: dict[str, dict[str, str]] = {
     "train": {"--device": "cpu", "--batch-size": "2"},
-    "tune": {"--device": "cpu", "--num-steps": "8", "--context-length": "200"},
+    "tune": {"--device": "cpu", "--num-steps": "8", "--model.context-length": "200"},
     "generate": {"--max-tokens": "8"},
 }
 # Of a run that would choose its own for ten minutes.

@@ -13,7 +13,8 @@ from groundup.files import read_json_lines
 from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 
-CONTEXT = ("--context-length", 200, "--device", "cpu")
+PAIR = '{"prompt": "a", "completion": "b"}\n'
+CONTEXT = ("--model.context-length", 200, "--device", "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,16 @@ def test_flags_and_a_file_decide_over_the_defaults(shell: Any, folder: Path) -> 
     (folder / "more.yaml").write_text(
         yaml.safe_dump({"optimizer": {"name": "sgd", "learning_rate": 0.5}, "clip_norm": 2.0})
     )
-    flags = ("--config", "more.yaml", "--learning-rate", 0.25, "--seed", 3, "--num-steps", 2)
+    flags = (
+        "--config",
+        "more.yaml",
+        "--optimizer.learning-rate",
+        0.25,
+        "--seed",
+        3,
+        "--num-steps",
+        2,
+    )
     shell("tune", "runs/small", "dialogues.jsonl", *CONTEXT, *flags, "--name", "three")
     config = RunFolder(folder / "runs" / "three").read_config()
     assert (config.optimizer.name, config.optimizer.learning_rate) == ("sgd", 0.25)
@@ -76,13 +86,13 @@ def test_flags_and_a_file_decide_over_the_defaults(shell: Any, folder: Path) -> 
 @pytest.mark.parametrize(
     ("text", "flags", "complaint"),
     [
-        ('{"prompt": "a long question", "completion": "x"}\n', (), "no answer begins within"),
-        ('{"prompt": "a", "completion": "b"}\n', ("--template", "bad"), "template does not"),
-        ('{"prompt": "a", "completion": "b"}\n', ("--epochs", "0"), "--epochs"),
-        ('{"prompt": "a", "completion": "b"}\n', ("--batch-size", "0"), "--batch-size is '0'"),
-        ('{"prompt": "a", "completion": "b"}\n', ("--lora-rank", "0"), "--lora-rank"),
-        ('{"prompt": "a", "completion": "b"}\n', ("--template", "none"), "none"),
-        ('{"prompt": "a", "completion": "b"}\n', ("--template", "chats.jsonl"), "turn after turn"),
+        (PAIR.replace("a", "a long question"), (), "no answer begins within"),
+        (PAIR, ("--tuning.template", "bad"), "template does not"),
+        (PAIR, ("--epochs", "0"), "--epochs"),
+        (PAIR, ("--batch-size", "0"), "--batch-size is '0'"),
+        (PAIR, ("--lora-rank", "0"), "--lora-rank"),
+        (PAIR, ("--tuning.template", "none"), "none"),
+        (PAIR, ("--tuning.template", "chats.jsonl"), "turn after turn"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(

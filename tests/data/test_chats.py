@@ -137,7 +137,7 @@ def test_long_conversations_are_cut_and_those_without_an_answer_left_are_dropped
     assert (len(cut), cut.num_cut) == (1, 2)
     assert cut.ids.tolist() == whole.ids[: length - 3].tolist()
     assert cut.content_id != whole.content_id
-    with pytest.raises(DataError, match=r"no answer begins within .* larger --context-length"):
+    with pytest.raises(DataError, match=r"no answer begins within .* --model.context-length"):
         encode_conversations(conversations, tokenizer, 5)
 
 

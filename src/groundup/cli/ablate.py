@@ -1,6 +1,6 @@
 """`groundup ablate`: what each part of a recipe is worth, at its own best learning rate."""
 
-from groundup.cli.sweep import StudyFlags, finish, print_outlook
+from groundup.cli.sweep import StudyFlags
 
 
 class Arguments(StudyFlags):
@@ -37,7 +37,7 @@ def run(arguments: Arguments) -> int:
         seeds=arguments.seeds,
         tokens=arguments.tokens,
     )
-    path = arguments.folder / spec.name
     if arguments.dry_run:
-        return print_outlook(spec.model_copy(update={"seeds": spec.seeds[:1]}), path)
-    return finish(run_ablation(spec, path, jobs=arguments.jobs), path)
+        # Which rates the other seeds are for is not known yet.
+        spec = spec.model_copy(update={"seeds": spec.seeds[:1]})
+    return arguments.carry_out(spec, run_ablation)

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from groundup.cli.arguments import Positional
-from groundup.cli.shared import SplitFlags
+from groundup.config import Settings
 
 
-class Arguments(SplitFlags):
+class Arguments(Settings):
     """Hash every shard again; the first that is not what the index says is named."""
 
     folder: Positional[Path]
@@ -24,8 +24,7 @@ def run(arguments: Arguments) -> None:
     from groundup.runtime import count_of
     from groundup.tokenizer import Tokenizer
 
-    path = arguments.tokenizer
-    tokenizer = None if path is None else Tokenizer.from_definition(arguments.read(path))
+    tokenizer = None if arguments.tokenizer is None else Tokenizer.load(arguments.tokenizer)
     with progress_bar("checking") as progress:
         index = verify(arguments.folder, tokenizer, progress)
     entries = [shard for split in index.splits.values() for shard in split.shards]

@@ -78,8 +78,7 @@ def run(arguments: Arguments) -> None:
     config = RunFolder(folder).read_config()
     precision = arguments.precision or config.evaluation_precision
     asked = {"device": arguments.device, "precision": precision}
-    load_settings(RunConfig, overrides=asked)  # model_copy checks nothing.
-    config = resolve_device(config.model_copy(update=asked))
+    config = resolve_device(load_settings(RunConfig, None, config.model_dump() | asked))
     tasks = read_tasks(arguments.tasks)
     loaded = LanguageModel.load(folder, arguments.checkpoint, device=config.device)
     model, tokenizer, length = loaded.model, loaded.tokenizer, config.model.context_length
@@ -186,15 +185,10 @@ def _describe(evaluation: "Evaluation") -> dict[str, Any]:
 def _describe_score(score: "TaskScore") -> dict[str, Any]:
     """The results on a task as JSON: accuracies are fractions of 1."""
     found: dict[str, Any] = {"questions": score.num_questions, "cut": score.num_cut}
-    found["chance"] = score.chance
-    for suffix, accuracy in (
-        ("", score.raw),
-        ("_per_byte", score.per_byte),
-        ("_per_character", score.per_character),
-    ):
-        found[f"accuracy{suffix}"] = accuracy.value
-        found[f"interval{suffix}"] = list(accuracy.interval)
-    return found
+    by = {"": score.raw, "_per_byte": score.per_byte, "_per_character": score.per_character}
+    for suffix, accuracy in by.items():
+        found |= {f"accuracy{suffix}": accuracy.value, f"interval{suffix}": [*accuracy.interval]}
+    return found | {"chance": score.chance}
 
 
 def _print_scores(title: str, scores: dict[str, dict[str, Any]]) -> None:

@@ -20,7 +20,7 @@ from pydantic import Field
 
 from groundup.cli.arguments import Positional, as_command
 from groundup.cli.shared import RUNS_FOLDER, ReadingFlags
-from groundup.cli.terminal import print_results
+from groundup.cli.terminal import print_table
 from groundup.cli.verbs import module_of
 from groundup.config import MAX_STEPS, Seed, Settings, as_yaml, load_settings
 from groundup.errors import ConfigError, DataError
@@ -255,7 +255,7 @@ def _choose_plan(project: Project, sources: Sequence[Source]) -> dict[str, Any]:
     text = f"{count_of(survey.num_files, 'file')}, {about}"
     text += f"{count_of(survey.num_documents, 'document')}, {show_bytes(num_bytes)}"
     lines = [("text", text), ("machine", machine), *recipe.reasons.items()]
-    print_results(f"wrote {project.config}", lines)
+    print_table(f"wrote {project.config}", (), lines)
     fraction = min(0.1, max(0.002, _VALIDATION_BYTES / num_bytes))
     return {
         "name": name,
@@ -302,10 +302,8 @@ def _choose_recipe(project: Project, survey: "Survey") -> tuple["Recipe", str]:
         before, recipe = recipe, choose(speed)
         if recipe.config.model == before.config.model:
             break
-    return (
-        recipe,
-        f"{device_name(device.device)}: {show_flops(speed)} a second in steps of this model",
-    )
+    shown = f"{device_name(device.device)}: {show_flops(speed)} a second in steps of this model"
+    return recipe, shown
 
 
 def _look(project: Project, plan: dict[str, Any]) -> None:

@@ -22,7 +22,6 @@ from groundup.planner import (
 from groundup.planner.distributed import plan_distributed
 from groundup.planner.duration import ASSUMED_MFU, EXPECTED_MFU
 from groundup.planner.flops import OptimizerName, optimal_tokens
-from groundup.planner.hardware import Price
 from groundup.planner.memory import memory_options
 from groundup.runs.config import RunConfig
 from groundup.runtime import memory_bytes, num_cores
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from groundup.training.probe import Probe
 
 Count = Annotated[int, Field(ge=1, le=10**18)]
-# Beyond it a number was mistyped.
-Amount = Annotated[float, Field(gt=0, le=1e9)]
 
 
 class Arguments(Settings):
@@ -59,11 +56,8 @@ class Arguments(Settings):
     tokens: Count | None = None
     """Tokens to train on, instead of a number of steps."""
 
-    minutes: Amount | None = None
+    minutes: float | None = Field(None, gt=0, le=1e9)
     """Minutes to train for, instead of a number of steps."""
-
-    corpus_tokens: Count | None = None
-    """Tokens in the corpus, to tell epochs."""
 
     optimizer: OptimizerName = "adamw"
     """adamw, sgd or muon."""
@@ -76,15 +70,6 @@ class Arguments(Settings):
 
     mfu: float = Field(ASSUMED_MFU, ge=1e-6, le=1)
     """The fraction of the device's peak that training reaches."""
-
-    peak_tflops: Amount | None = None
-    """The peak of a device that is not in the table."""
-
-    memory_gb: Amount | None = None
-    """Its memory in units of 10^9 bytes."""
-
-    price_per_hour: Amount | None = None
-    """Dollars for an hour of the device, if not the table's."""
 
     gpus: Count | None = None
     """Plan for this many devices as well: what each holds and sends, and their efficiency."""
@@ -106,7 +91,8 @@ class Arguments(Settings):
         exclusive = (
             ("num_steps", "tokens", "minutes"),
             ("preset", "config"),
-            *(("probe", one) for one in ("device", "mfu", "peak_tflops", "memory_gb")),
+            ("probe", "device"),
+            ("probe", "mfu"),
             ("minutes", "gpus"),
         )
         for names in exclusive:
@@ -170,9 +156,6 @@ def _with_run(arguments: Arguments, run: RunConfig) -> Arguments:
 def _plan(
     arguments: Arguments, model: ModelConfig, run: RunConfig | None, probe: "Probe | None"
 ) -> Plan:
-    price = None
-    if arguments.price_per_hour is not None:
-        price = Price(arguments.price_per_hour, "given by --price-per-hour", "today")
     num_steps = arguments.num_steps
     if num_steps is None:
         tokens = arguments.tokens or optimal_tokens(sum(count_parameters(model).values()))
@@ -186,8 +169,6 @@ def _plan(
         mfu=arguments.mfu if probe is None else probe.mfu,
         optimizer=arguments.optimizer,
         micro_batch=arguments.micro_batch_size,
-        price=price,
-        tokens_in_corpus=arguments.corpus_tokens,
         measured=None if probe is None else probe.step,
         **({} if run is None else memory_options(dict(flatten(run.model_dump())))),
     )
@@ -211,13 +192,7 @@ def _probe(arguments: Arguments, model: ModelConfig) -> "Probe":
 
 
 def _device(arguments: Arguments) -> Accelerator:
-    """A row of the table, this processor, or what --peak-tflops and --memory-gb say."""
-    name, peak, memory = arguments.device, arguments.peak_tflops, arguments.memory_gb
-    if peak is not None and memory is not None:
-        rate = peak * 1e12
-        return Accelerator(name, rate, rate, rate, round(memory * 1e9), "given by --peak-tflops")
-    if peak is not None or memory is not None:
-        raise ConfigError("--peak-tflops and --memory-gb describe a device together: give both")
-    if name.lower() == "cpu":
+    """A row of the table, or this processor."""
+    if arguments.device.lower() == "cpu":
         return describe_cpu(num_cores(), memory_bytes())
-    return get_accelerator(name)
+    return get_accelerator(arguments.device)

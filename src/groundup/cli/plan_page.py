@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from groundup.cli.terminal import print_records, print_results, print_values
+from groundup.cli.terminal import print_records, print_table, print_values
 from groundup.config import flatten
 
 _SECTIONS = {
@@ -26,7 +26,7 @@ def print_plan(results: Mapping[str, Any]) -> None:
     print_values("parameters", parts)
     # With every digit: they can be counted by hand.
     exact = [(name.replace("_", " "), f"{n:,}") for name, n in flatten(flops)]
-    print_results("FLOPs of a forward pass", exact)
+    print_table("FLOPs of a forward pass", (), exact)
     for name in ("by_size", "by_context"):
         shares = results["shares"][name].items()
         title = f"fractions {name.replace('_', ' ')}"

@@ -1,6 +1,6 @@
 """`groundup scaling`: a ladder of sizes at fixed compute, the laws through it, and their test."""
 
-from groundup.cli.sweep import StudyFlags, finish, print_outlook
+from groundup.cli.sweep import StudyFlags
 
 
 class Arguments(StudyFlags):
@@ -41,7 +41,4 @@ def run(arguments: Arguments) -> int:
         learning_rates=arguments.learning_rates,
         seeds=arguments.seeds,
     )
-    path = arguments.folder / spec.name
-    if arguments.dry_run:
-        return print_outlook(spec, path)
-    return finish(run_isoflop(spec, path, check=arguments.check, jobs=arguments.jobs), path)
+    return arguments.carry_out(spec, run_isoflop, check=arguments.check)

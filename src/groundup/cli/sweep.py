@@ -1,8 +1,9 @@
 """`groundup sweep`: many runs around one base, resumable, and a table of what they came to."""
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
@@ -28,6 +29,15 @@ class SweepFlags(Settings):
 
     dry_run: bool = False
     """List the trials, their cost and how far they are; run none."""
+
+    def carry_out(
+        self, spec: "SweepConfig", run: "Callable[..., SweepOutcome]", **options: Any
+    ) -> int:
+        """Run the trials that are left and print the results, or list all; the exit status."""
+        path = self.folder / spec.name
+        if self.dry_run:
+            return _print_outlook(spec, path)
+        return _finish(run(spec, path, jobs=self.jobs, **options), path)
 
 
 class StudyFlags(SweepFlags):
@@ -62,14 +72,10 @@ def run(arguments: Arguments) -> int:
     from groundup.experiments.spec import load_sweep
     from groundup.experiments.sweep import run_sweep
 
-    spec = load_sweep(arguments.spec)
-    path = arguments.folder / spec.name
-    if arguments.dry_run:
-        return print_outlook(spec, path)
-    return finish(run_sweep(spec, path, jobs=arguments.jobs), path)
+    return arguments.carry_out(load_sweep(arguments.spec), run_sweep)
 
 
-def finish(outcome: "SweepOutcome", folder: Path) -> int:
+def _finish(outcome: "SweepOutcome", folder: Path) -> int:
     """Print the tables of the report about the sweep; 0 when every trial has ended, else what a
     process killed by the signal would have. When all trials fail, nothing was found out."""
     from groundup.cli.report import print_document_table
@@ -97,7 +103,7 @@ def finish(outcome: "SweepOutcome", folder: Path) -> int:
     return 0
 
 
-def print_outlook(spec: "SweepConfig", folder: Path) -> int:
+def _print_outlook(spec: "SweepConfig", folder: Path) -> int:
     """What a sweep would run now: each trial with its size, length and state, or of a search, whose
     trials are known only once they are proposed, how far it is."""
     from groundup.experiments.sweep import look_ahead

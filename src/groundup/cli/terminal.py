@@ -52,17 +52,12 @@ def print_table(title: str, headers: Sequence[str], rows: Iterable[Sequence[str]
         print(("  " + "  ".join(cells)).rstrip())
 
 
-def print_results(title: str, results: Iterable[tuple[str, str]]) -> None:
-    """Print named texts, one a line."""
-    print_table(title, (), results)
-
-
 def print_values(title: str, values: Mapping[str, Any]) -> None:
     """Print named values, one a line, each with the unit that its name tells; None is left out."""
     from groundup.config import flatten
 
     found = [(name, value) for name, value in flatten(values) if value is not None]
-    print_results(title, [(_words(name), show_value(name, value)) for name, value in found])
+    print_table(title, (), [(_words(name), show_value(name, value)) for name, value in found])
 
 
 def print_records(title: str, records: Sequence[Mapping[str, Any]]) -> None:

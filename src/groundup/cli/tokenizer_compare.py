@@ -7,15 +7,15 @@ from pathlib import Path
 from pydantic import Field
 
 from groundup.cli.arguments import Positional
-from groundup.cli.shared import ReadingFlags, SplitFlags
-from groundup.errors import DataError, TokenizerError
+from groundup.cli.shared import ReadingFlags
+from groundup.errors import DataError
 
 
-class Arguments(ReadingFlags, SplitFlags):
+class Arguments(ReadingFlags):
     """Compare tokenizers on texts: bytes per token, tokens per second, time for a large corpus."""
 
     tokenizers: Positional[tuple[Path, ...]]
-    """Tokenizer files, of any known format."""
+    """Tokenizer files that say their split pattern; groundup tokenizer convert adds one."""
 
     texts: tuple[str, ...]
     """The texts: files, folders or globs, measured one by one."""
@@ -37,14 +37,7 @@ def run(arguments: Arguments) -> None:
     from groundup.text_files import read_document_batches
     from groundup.tokenizer import Tokenizer
 
-    tokenizers, texts = {}, {}
-    for path in arguments.tokenizers:
-        try:
-            definition = arguments.model_copy(update={"pattern": None}).read(path)
-        except TokenizerError:
-            # --pattern is for a file that does not say its own.
-            definition = arguments.read(path)
-        tokenizers[str(path)] = Tokenizer.from_definition(definition)
+    tokenizers, texts = {str(path): Tokenizer.load(path) for path in arguments.tokenizers}, {}
     for text in arguments.texts:
         batches = read_document_batches([text], **arguments.reading)
         texts[text] = [str(batch.data, "utf-8") for batch in batches]

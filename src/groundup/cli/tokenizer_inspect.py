@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-from pydantic import Field
-
 from groundup.cli.arguments import Positional
 from groundup.cli.shared import TokenizerFlags
 from groundup.cli.terminal import as_text, printable
@@ -15,9 +13,6 @@ class Arguments(TokenizerFlags):
     text: Positional[str]
     """The text to follow."""
 
-    max_characters: int = Field(200, ge=0)
-    """Show the code points of at most this many characters."""
-
 
 def run(arguments: Arguments) -> None:
     """Explain and print."""
@@ -25,11 +20,9 @@ def run(arguments: Arguments) -> None:
 
     explanation = explain(arguments.read(arguments.tokenizer), as_text(arguments.text))
     print("code points")
-    for point in explanation.code_points[: arguments.max_characters]:
+    for point in explanation.code_points:
         shown = _show(point.character.encode())
         print(f"  {point.number:<9} {point.utf8.hex(' '):<12} {shown}  {point.name}")
-    if len(explanation.code_points) > arguments.max_characters:
-        print(f"  … and {len(explanation.code_points) - arguments.max_characters:,} more")
     print(f"pre-tokens ({len(explanation.pre_tokens)})")
     for pre_token in explanation.pre_tokens:
         note = "  special token" if pre_token.is_special else ""

@@ -12,23 +12,17 @@ from groundup.config import Settings
 from groundup.runs.config import RunConfig
 from groundup.runtime import is_first_rank
 
-# The settings that have a flag of their own, named as their last part is.
-_SHORT = (
-    "tuning.chats",
-    "tuning.lora_rank",
-    "tuning.template",
-    "optimizer.learning_rate",
-    "model.context_length",
-)
-
 
 class Arguments(Settings):
     """Tune a trained model on conversations, so that it answers.
 
     Only the answers are learned. The new run begins with the weights of RUN and gets its tokenizer
     with a chat template; it is generated with, served, evaluated, exported and resumed as any run.
-    All settings of groundup train are flags: --name (RUN's with -chat at its end if not given),
-    --num-steps or --epochs (3 if not given), --batch-size (8, fewer where there are few), --seed.
+    All settings of groundup train are flags. If not given, --name is RUN's with -chat at its end,
+    --epochs 3 unless --num-steps is given, --batch-size 8 or fewer where there are few,
+    --optimizer.learning-rate 3e-3 up to a d_model of 128, less for wider models, and five times
+    that for adapters, --model.context-length that of RUN (longer conversations lose their end), and
+    --tuning.template that of the tokenizer, or ChatML.
     """
 
     run: Positional[str]
@@ -41,17 +35,6 @@ class Arguments(Settings):
     lora_rank: int | None = Field(None, ge=1, le=2**16)
     """Learn low-rank adapters of this rank instead of all weights; everything that opens the run
     sees them merged."""
-
-    learning_rate: float | None = Field(None, gt=0)
-    """The maximum learning rate; if not given, 3e-3 up to a d_model of 128, less for wider
-    models, and five times that for adapters."""
-
-    context_length: int | None = Field(None, ge=1)
-    """Tokens the model sees at once; longer conversations lose their end. That of RUN if not
-    given."""
-
-    template: Path | None = None
-    """A file with the chat template in Jinja; that of the tokenizer, or ChatML, if not given."""
 
     config: Path | None = None
     """A YAML file of further settings, as groundup train takes them; flags go before it."""
@@ -83,9 +66,10 @@ def _settings(arguments: Arguments, source: Path) -> RunConfig:
     from groundup.runs.folder import RunFolder
     from groundup.training.tuning import tuning_config
 
-    short = {name: getattr(arguments, name.rpartition(".")[2]) for name in _SHORT}
-    given = {name: value for name, value in short.items() if value is not None}
-    given |= {"name": f"{source.name}-chat", "runs_folder": source.parent} | arguments.settings
+    given: dict[str, Any] = {"name": f"{source.name}-chat", "runs_folder": source.parent}
+    given |= {"tuning.chats": arguments.chats} | arguments.settings
+    if arguments.lora_rank is not None:
+        given["tuning.lora_rank"] = arguments.lora_rank
     run = RunFolder(given["runs_folder"] / given["name"])
     if arguments.resume:
         return load_settings(RunConfig, run.config_file if run.has_run() else None, given)

@@ -149,8 +149,7 @@ def get_accelerator(name: str) -> Accelerator:
         return found
     raise ConfigError(
         f"device {name!r} is not in the planner's table: "
-        f"{did_you_mean(name, [row.name for row in ACCELERATORS])} (any other can be planned for "
-        f"with its --peak-tflops and --memory-gb)"
+        f"{did_you_mean(name, [row.name for row in ACCELERATORS])}"
     )
 
 

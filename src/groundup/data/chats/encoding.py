@@ -76,7 +76,7 @@ def encode_conversations(
     if not kept:
         raise DataError(
             f"no answer begins within the context of {max_ids - 1} ids, and the longest "
-            f"conversation has {longest}; give the model a larger --context-length"
+            f"conversation has {longest}; give the model a larger --model.context-length"
         )
     lengths = [len(ids) for ids in kept]
     return EncodedConversations(
