@@ -6,7 +6,7 @@ from typing import Any
 import pydantic
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from groundup.config import Settings, flatten, load_settings, load_yaml, save_yaml
@@ -40,6 +40,11 @@ def write(tmp_path: Path, text: str) -> Path:
 
 
 def test_defaults_then_file_then_overrides(tmp_path: Path) -> None:
+    assert load_settings(RunSettings) == RunSettings()
+    assert load_settings(RunSettings, write(tmp_path, "# nothing yet\n")) == RunSettings()
+    assert load_settings(RunSettings, write(tmp_path, "learning_rate: 3e-4")).learning_rate == 3e-4
+    settings = load_settings(RunSettings, None, {"teacher.d_model": 8})
+    assert settings.teacher == ModelSettings(d_model=8)
     path = write(tmp_path, "seed: 1\nmodel:\n  d_model: 64\n  d_ff: 128\n")
     settings = load_settings(RunSettings, path, {"model.d_ff": 256, "model": {"name": "tiny"}})
     assert settings.seed == 1
@@ -47,26 +52,17 @@ def test_defaults_then_file_then_overrides(tmp_path: Path) -> None:
     assert settings.model == ModelSettings(d_model=64, d_ff=256, name="tiny")
 
 
-def test_values_come_from_defaults_optional_parts_and_plain_notation(tmp_path: Path) -> None:
-    assert load_settings(RunSettings) == RunSettings()
-    assert load_settings(RunSettings, write(tmp_path, "# nothing yet\n")) == RunSettings()
-    settings = load_settings(RunSettings, None, {"teacher.d_model": 8})
-    assert settings.teacher == ModelSettings(d_model=8)
-    assert load_settings(RunSettings, write(tmp_path, "learning_rate: 3e-4")).learning_rate == 3e-4
-
-
 @pytest.mark.parametrize(
-    ("values", "complaint"),
+    ("values", "line", "complaint"),
     [
-        ({"sede": 1}, "unknown setting sede: did you mean seed?{place}"),
-        ({"teacher": {"dff": 1}}, "unknown setting teacher.dff: did you mean d_ff?{place}"),
+        ({"sede": 1}, 2, "unknown setting sede: did you mean seed?"),
+        ({"teacher": {"dff": 1}}, 3, "unknown setting teacher.dff: did you mean d_ff?"),
     ],
 )
 def test_an_unknown_key_is_named_with_its_place_and_the_nearest(
-    tmp_path: Path, values: dict[str, Any], complaint: str
+    tmp_path: Path, values: dict[str, Any], line: int, complaint: str
 ) -> None:
     path = write(tmp_path, "seed: 1\n" + yaml.safe_dump(values))
-    line = 2 if "sede" in values else 3
     for place, load in (
         (f" (in {path} line {line})", lambda: load_settings(RunSettings, path)),
         ("", lambda: load_settings(RunSettings, None, values)),
@@ -74,7 +70,7 @@ def test_an_unknown_key_is_named_with_its_place_and_the_nearest(
     ):
         with pytest.raises(ConfigError) as caught:
             load()
-        assert str(caught.value) == complaint.format(place=place)
+        assert str(caught.value) == complaint + place
 
 
 def test_a_bad_value_is_one_paragraph_with_key_value_and_place(tmp_path: Path) -> None:
@@ -126,20 +122,13 @@ def test_a_missing_or_unreadable_file_is_a_config_error(tmp_path: Path) -> None:
         load_yaml(tmp_path / "latin.yaml")
 
 
-@pytest.mark.parametrize(
-    "text", ["", "\x85", "a\u2028b", "a\r\nb\n", "  x ", "no", "1e3", "\ufeff"]
-)
-def test_awkward_text_survives_yaml(tmp_path: Path, text: str) -> None:
-    save_yaml(tmp_path / "run.yaml", ModelSettings(name=text))
-    assert load_settings(ModelSettings, tmp_path / "run.yaml").name == text
-
-
 @given(
     seed=st.integers(),
     rate=st.floats(allow_nan=False, allow_infinity=False),
     name=st.text(),
     names=st.lists(st.text(), max_size=3),
 )
+@example(0, 0.0, "", ["\x85", "a\u2028b", "a\r\nb\n", "  x ", "no", "1e3", "\ufeff"])
 def test_what_is_saved_loads_equal(
     tmp_path_factory: pytest.TempPathFactory, seed: int, rate: float, name: str, names: list[str]
 ) -> None:
@@ -169,7 +158,7 @@ def test_a_tree_is_flattened_to_its_leaves_by_dotted_names() -> None:
         "seed: 1" + ":59" * 500 + ".5",
         "seed: !!bool perhaps",
         "seed: !!timestamp today",
-        "x" * (1 << 21),
+        "x" * (1 << 18),
         "\0",
     ],
     ids=lambda text: text[:20],

@@ -85,16 +85,6 @@ def test_the_deployment_files_name_what_there_is() -> None:
     assert {"--token-file", "--drain-seconds"} <= set(flags) <= set(flags_of("serve"))
 
 
-def test_the_readme_names_the_two_commands() -> None:
-    assert commands(REPOSITORY / "README.md")[:2] == [["make", "quickstart"], ["make", "test"]]
-
-
-def test_continuous_integration_runs_the_readmes_test_command() -> None:
-    script = REPOSITORY / ".ci" / "run"
-    assert script.stat().st_mode & 0o111
-    assert "make test" in script.read_text(encoding="utf-8")
-
-
 def test_the_python_of_the_guide_to_the_tokenizer_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,8 +134,10 @@ def test_the_readmes_tree_is_the_folder_listing() -> None:
     assert {entry.split("/")[0] for entry in shown[""]} == present("")
 
 
-def test_the_readmes_tree_names_the_targets_of_the_makefile() -> None:
+def test_the_readme_and_the_ci_name_targets_of_the_makefile() -> None:
     text = (REPOSITORY / "README.md").read_text("utf-8")
+    assert commands(REPOSITORY / "README.md")[:2] == [["make", "quickstart"], ["make", "test"]]
+    assert "make test" in (REPOSITORY / ".ci" / "run").read_text("utf-8")
     (shown,) = re.findall(r"^Makefile +(.*)$", text, re.MULTILINE)
     targets = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
     # A step of others.

@@ -77,16 +77,6 @@ def test_samples_are_told_apart_and_each_has_its_seed(shell: Any) -> None:
         assert part.split(" ===\n", 1)[1].rstrip("\n") == alone.rstrip("\n")
 
 
-def test_json_is_one_object_a_text(shell: Any) -> None:
-    found = records(shell, "--prompt", "One", "--num-samples", "2", "--max-tokens", "4")
-    assert [(one["prompt"], one["sample"], one["seed"]) for one in found] == [
-        ("One", 0, 0),
-        ("One", 1, 1),
-    ]
-    assert all(one["finish_reason"] in ("stop", "length") for one in found)
-    assert found[0]["text"] == LanguageModel.load("runs/small").generate("One", max_tokens=4)
-
-
 def test_prompts_come_from_a_file_or_standard_input(
     shell: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -97,6 +87,8 @@ def test_prompts_come_from_a_file_or_standard_input(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
     assert records(shell, "--prompts", "-", *words) == by_file
     assert [one["prompt"] for one in by_file[::2]] == ["The cat", "A dog\x0c ☃"]
+    assert [(one["sample"], one["seed"]) for one in by_file] == [(0, 0), (1, 1)] * 2
+    assert all(one["finish_reason"] in ("stop", "length") for one in by_file)
     assert by_file[2:] == records(shell, "--prompt", "A dog\x0c ☃", *words)
 
 

@@ -271,12 +271,3 @@ def test_changed_text_goes_on_after_a_stop_before_its_shards(
     made_from = Path("text.txt").resolve()
     assert f"prepared/text was made from {made_from}; choose" in capsys.readouterr().err
     assert Path("prepared/text/train.yaml").read_bytes() == before
-
-
-@pytest.mark.usefixtures("page")
-def test_a_finished_run_without_checkpoints_is_one_line(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    shutil.rmtree(RUN / "checkpoints")
-    assert main(["quickstart", *SMALL]) == 2
-    assert "no checkpoint" in capsys.readouterr().err

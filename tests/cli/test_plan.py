@@ -30,13 +30,6 @@ def test_gpt2_xl_has_its_known_costs_and_flags_change_them(shell: Any) -> None:
     assert (textbook["fixed_bytes"], textbook["largest_batch"]) == (34_032_921_600, 2)
 
 
-def test_a_settings_file_says_what_is_planned(shell: Any, small_config: Path) -> None:
-    found = shell.json("plan", "--config", str(small_config), "--device", "h200")
-    assert found["duration"]["num_steps"] == 12 and found["duration"]["batch_size"] == 2
-    assert found["model"]["vocab_size"] == 300
-    assert (found["duration"]["device"], found["duration"]["precision"]) == ("H200", "bfloat16")
-
-
 @pytest.mark.parametrize("number", ["1e9", "1.0e+9", "1_000_000_000"])
 def test_tokens_stand_for_steps_and_may_have_an_exponent(shell: Any, number: str) -> None:
     words = ["--tokens", number, "--mfu", "5e-1", "--batch-size", "3"]
@@ -86,8 +79,9 @@ def test_the_settings_file_decides_where_no_flag_does(shell: Any, tmp_path: Path
     )
     for words, expected in cases:
         batch, micro_batch, steps, precision, optimizer, mfu = expected
-        found = shell.json("plan", "--config", str(file), "--device", "H200", *words)
+        found = shell.json("plan", "--config", str(file), "--device", "h200", *words)
         duration, memory = found["duration"], found["memory"]
+        assert duration["device"] == "H200"
         assert (duration["batch_size"], memory["micro_batch"]) == (batch, micro_batch)
         assert (duration["num_steps"], duration["num_tokens"]) == (steps, steps * batch * 128)
         assert (duration["precision"], duration["mfu"]) == (precision, mfu)

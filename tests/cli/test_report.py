@@ -2,11 +2,9 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-
-from groundup.cli.arguments import parse
-from groundup.cli.report import Arguments, run
 
 
 @pytest.fixture(autouse=True)
@@ -21,28 +19,18 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def report(*words: str) -> None:
-    arguments = parse(Arguments, "groundup report", words)
-    assert arguments is not None
-    run(arguments)
-
-
-def test_runs_are_found_by_name_and_the_page_says_where_it_is(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    report("slow", "runs/fast", "--title", "Speed")
+def test_runs_are_found_by_name_and_the_page_says_where_it_is(here: Path, shell: Any) -> None:
+    assert "written: report.html" in shell("report", "slow", "runs/fast", "--title", "Speed")
     assert "<h1>Speed</h1>" in (here / "report.html").read_text("utf-8")
-    assert "written: report.html" in capsys.readouterr().out
 
 
 def test_a_folder_of_runs_is_all_of_them_and_names_cannot_command_the_terminal(
-    here: Path, capsys: pytest.CaptureFixture[str]
+    here: Path, shell: Any
 ) -> None:
     with (here / "runs" / "fast" / "metrics.jsonl").open("a") as file:
         file.write('{"step": 2, "lo')
     (here / "runs" / "fast").rename(here / "runs" / "\x1b[2Jfast\nerror: all is lost")
-    report("runs", "--out", "pages/all.html")
+    printed = shell("report", "runs", "--out", "pages/all.html")
     assert "slow" in (here / "pages" / "all.html").read_text("utf-8")
-    printed = capsys.readouterr().out
     assert "\x1b" not in printed and "\nerror" not in printed
     assert "the last line of metrics.jsonl is unfinished and was left out." in printed

@@ -1,6 +1,5 @@
 """The tokenizer verbs on the command line: what they print and write, one line a mistake."""
 
-import base64
 import gzip
 import io
 import sys
@@ -144,17 +143,6 @@ def test_compare_measures_every_tokenizer_on_every_text(
     assert first["tokens_per_second"] > 0 and first["corpus_seconds"] > 0
     printed = shell("tokenizer", *words)
     assert f"{len(ids):,}" in printed and "825 GB" in printed
-
-
-def test_compare_takes_the_pattern_of_a_ranks_file(
-    tokenizer_path: Path, corpus: Path, tmp_path: Path, shell: Any
-) -> None:
-    ranks = tmp_path / "own.tiktoken"
-    tokens = Tokenizer.load(tokenizer_path).definition.ordinary_tokens()
-    lines = [f"{base64.b64encode(token).decode()} {id}" for id, token in tokens.items()]
-    ranks.write_text("\n".join(lines))
-    words: Words = ["compare", tokenizer_path, ranks, "--texts", corpus]
-    assert "give the pattern" in shell.fails("tokenizer", *words)
 
 
 @pytest.mark.parametrize("format", ["groundup", "huggingface", "gpt2"])

@@ -5,12 +5,9 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +21,6 @@ from groundup.files import read_json_lines
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runtime import Progress
-from groundup.training.verify import compare_runs
 
 
 @pytest.fixture(autouse=True)
@@ -239,37 +235,3 @@ def test_from_imports_an_export_once_and_anew_where_it_is_another(
     # A resume that names the export again neither imports it again nor is refused.
     resumed = settings_of("--from", "b/model", "--name", "a", "--resume")
     assert resumed.start_from == second
-
-
-def test_a_signal_saves_the_run_and_the_resume_is_exact(
-    small_config: Path, whole_run: Path, hold: Any
-) -> None:
-    """In a real process, which is `python -m groundup train`."""
-    held = hold("groundup.training.loop:_Loop._save")
-    words = ["train", "--config", str(small_config), *LONG, "--name", "parted"]
-    command = [sys.executable, "-m", "groundup", *words]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    held.wait(process)
-    process.send_signal(signal.SIGTERM)
-    held.release()
-    _, errors = process.communicate()
-    assert process.returncode == 128 + signal.SIGTERM, errors
-    assert "--resume" in errors
-    assert main([*words, "--resume"]) == 0
-    assert compare_runs(whole_run, "runs/parted").differences == []
-
-
-def test_a_shard_that_shrinks_is_one_line(small_config: Path) -> None:
-    """In a real process, which a bus error would end."""
-    shutil.copytree(small_config.parent / "shards", "shards")
-    command = [sys.executable, "-m", "groundup", "train", "--config", str(small_config)]
-    command += ["--data.shards", "shards", "--num-steps", "1000000", "--name", "shrinking"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    while process.poll() is None and not list(Path("runs/shrinking/checkpoints").glob("step_*")):
-        time.sleep(0.005)
-    os.truncate("shards/train_000000.bin", 4096)
-    _, errors = process.communicate()
-    assert process.returncode == 2, errors
-    last = errors.splitlines()[-1]
-    assert last.startswith("error: shards/train_000000.bin became shorter while it was in use")
-    assert "Traceback" not in errors

@@ -96,6 +96,6 @@ def open_run(
     _log.info("data in %s: %s", ", ".join(config.data.mix) or data.ids.folder, splits)
     if isinstance(data.train, PackedRows) and (num_cut := data.train.conversations.num_cut):
         length = config.model.context_length
-        _log.warning("%d conversations cut at context_length %d, or left out", num_cut, length)
+        _log.warning("%d conversations cut at --context-length %d, or left out", num_cut, length)
     _log.info(run.describe(world.size))
     return OpenRun(run, folder, data, state, checkpoints, trackers)
