@@ -8,8 +8,10 @@ from typing import Any
 
 def lazy_exports(
     package: str, names_of: dict[str, str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of a package whose names live in its modules.
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """The `__getattr__`, `__dir__` and `__all__` of a package whose names live in its modules.
+
+    Type checkers see the names by imports of the form `import name as name`.
 
     names_of: the names that each module of it, or one of groundup by its whole name, gives.
     """
@@ -24,4 +26,4 @@ def lazy_exports(
         setattr(sys.modules[package], name, value)
         return value
 
-    return resolve, lambda: sorted(sys.modules[package].__all__)
+    return resolve, lambda: sorted(home_of), sorted(home_of)

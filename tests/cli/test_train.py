@@ -230,8 +230,8 @@ def test_from_imports_an_export_once_and_anew_where_it_is_another(
     words = ["--data.shards", shards, "--num-steps", "1", "--batch-size", "2"]
     for source, name in (("b/model", "a"), ("runs/other", "b")):
         assert main(["train", "--from", source, "--name", name, *words]) == 0
-    first, expected = (next(read_json_lines(f"runs/{name}/metrics.jsonl")) for name in "ab")
-    assert first["loss"] == expected["loss"]
+    found, expected = (next(read_json_lines(f"runs/{name}/metrics.jsonl")) for name in "ab")
+    assert found["loss"] == expected["loss"]
     # A resume that names the export again neither imports it again nor is refused.
     resumed = settings_of("--from", "b/model", "--name", "a", "--resume")
     assert resumed.start_from == second

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 from groundup.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from groundup.data.batches.loader import get_batch
-    from groundup.data.shards import open_shards
+    from groundup.data.batches.loader import get_batch as get_batch
+    from groundup.data.shards import open_shards as open_shards
 
-__all__ = ["get_batch", "open_shards"]
-
-__getattr__, __dir__ = lazy_exports(
+__getattr__, __dir__, __all__ = lazy_exports(
     __name__, {"batches.loader": "get_batch", "shards": "open_shards"}
 )

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from groundup.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from groundup.generation.engine import Engine
-    from groundup.generation.language_model import LanguageModel
-    from groundup.generation.request import GenerationRequest, GenerationSettings, Sampler
+    from groundup.generation.engine import Engine as Engine
+    from groundup.generation.language_model import LanguageModel as LanguageModel
+    from groundup.generation.request import GenerationRequest as GenerationRequest
+    from groundup.generation.request import GenerationSettings as GenerationSettings
+    from groundup.generation.request import Sampler as Sampler
 
-__all__ = ["Engine", "GenerationRequest", "GenerationSettings", "LanguageModel", "Sampler"]
-
-__getattr__, __dir__ = lazy_exports(
+__getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "engine": "Engine",

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 from groundup.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from groundup.model.config import PRESETS, ModelConfig, preset
-    from groundup.model.transformer import TransformerLM
+    from groundup.model.config import PRESETS as PRESETS
+    from groundup.model.config import ModelConfig as ModelConfig
+    from groundup.model.config import preset as preset
+    from groundup.model.transformer import TransformerLM as TransformerLM
 
-__all__ = ["PRESETS", "ModelConfig", "TransformerLM", "preset"]
-
-__getattr__, __dir__ = lazy_exports(
+__getattr__, __dir__, __all__ = lazy_exports(
     __name__, {"config": "PRESETS ModelConfig preset", "transformer": "TransformerLM"}
 )

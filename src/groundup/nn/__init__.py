@@ -9,43 +9,24 @@ from typing import TYPE_CHECKING
 from groundup.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from groundup.nn.attention import MultiHeadSelfAttention
-    from groundup.nn.block import TransformerBlock
-    from groundup.nn.embedding import Embedding
-    from groundup.nn.feed_forward import FeedForward, SwiGLU
-    from groundup.nn.functional import (
-        gelu,
-        scaled_dot_product_attention,
-        silu,
-        softmax,
-        squared_relu,
-    )
-    from groundup.nn.kv_cache import KVCache
-    from groundup.nn.linear import Linear
-    from groundup.nn.losses import cross_entropy, z_loss
-    from groundup.nn.norm import RMSNorm
-    from groundup.nn.rope import RotaryEmbedding
+    from groundup.nn.attention import MultiHeadSelfAttention as MultiHeadSelfAttention
+    from groundup.nn.block import TransformerBlock as TransformerBlock
+    from groundup.nn.embedding import Embedding as Embedding
+    from groundup.nn.feed_forward import FeedForward as FeedForward
+    from groundup.nn.feed_forward import SwiGLU as SwiGLU
+    from groundup.nn.functional import gelu as gelu
+    from groundup.nn.functional import scaled_dot_product_attention as scaled_dot_product_attention
+    from groundup.nn.functional import silu as silu
+    from groundup.nn.functional import softmax as softmax
+    from groundup.nn.functional import squared_relu as squared_relu
+    from groundup.nn.kv_cache import KVCache as KVCache
+    from groundup.nn.linear import Linear as Linear
+    from groundup.nn.losses import cross_entropy as cross_entropy
+    from groundup.nn.losses import z_loss as z_loss
+    from groundup.nn.norm import RMSNorm as RMSNorm
+    from groundup.nn.rope import RotaryEmbedding as RotaryEmbedding
 
-__all__ = [
-    "Embedding",
-    "FeedForward",
-    "KVCache",
-    "Linear",
-    "MultiHeadSelfAttention",
-    "RMSNorm",
-    "RotaryEmbedding",
-    "SwiGLU",
-    "TransformerBlock",
-    "cross_entropy",
-    "gelu",
-    "scaled_dot_product_attention",
-    "silu",
-    "softmax",
-    "squared_relu",
-    "z_loss",
-]
-
-__getattr__, __dir__ = lazy_exports(
+__getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "attention": "MultiHeadSelfAttention",

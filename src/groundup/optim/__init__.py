@@ -8,28 +8,17 @@ from typing import TYPE_CHECKING
 from groundup.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from groundup.nn.losses import cross_entropy
-    from groundup.optim.adamw import AdamW
-    from groundup.optim.build import build_optimizer
-    from groundup.optim.clipping import clip_gradients
-    from groundup.optim.config import OptimizerConfig, ScheduleConfig
-    from groundup.optim.muon import Muon
-    from groundup.optim.schedules import cosine_schedule
-    from groundup.optim.sgd import SGD
+    from groundup.nn.losses import cross_entropy as cross_entropy
+    from groundup.optim.adamw import AdamW as AdamW
+    from groundup.optim.build import build_optimizer as build_optimizer
+    from groundup.optim.clipping import clip_gradients as clip_gradients
+    from groundup.optim.config import OptimizerConfig as OptimizerConfig
+    from groundup.optim.config import ScheduleConfig as ScheduleConfig
+    from groundup.optim.muon import Muon as Muon
+    from groundup.optim.schedules import cosine_schedule as cosine_schedule
+    from groundup.optim.sgd import SGD as SGD
 
-__all__ = [
-    "SGD",
-    "AdamW",
-    "Muon",
-    "OptimizerConfig",
-    "ScheduleConfig",
-    "build_optimizer",
-    "clip_gradients",
-    "cosine_schedule",
-    "cross_entropy",
-]
-
-__getattr__, __dir__ = lazy_exports(
+__getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "adamw": "AdamW",

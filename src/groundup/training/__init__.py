@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 from groundup.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from groundup.training.loop import TrainSummary, train
-    from groundup.training.verify import Comparison, verify_resume
+    from groundup.training.loop import TrainSummary as TrainSummary
+    from groundup.training.loop import train as train
+    from groundup.training.verify import Comparison as Comparison
+    from groundup.training.verify import verify_resume as verify_resume
 
-__all__ = ["Comparison", "TrainSummary", "train", "verify_resume"]
-
-__getattr__, __dir__ = lazy_exports(
+__getattr__, __dir__, __all__ = lazy_exports(
     __name__, {"loop": "TrainSummary train", "verify": "Comparison verify_resume"}
 )
