@@ -7,7 +7,6 @@ import pytest
 from groundup.errors import ConfigError
 from groundup.model.config import PRESETS
 from groundup.planner import Plan, describe_cpu, get_accelerator, make_plan
-from groundup.planner.hardware import Price
 
 
 def plan_on(device: str, mfu: float = 0.5) -> Plan:
@@ -22,10 +21,7 @@ def test_time_is_work_over_rate_and_price_is_time() -> None:
     assert half.duration.seconds == 2 * fast.duration.seconds
     assert half.duration.dollars == pytest.approx(half.duration.seconds / 3600 * 4.00)
     assert plan_on("L40S").duration.dollars is None
-    price, l40s = Price(2.0, "a quote", "2026"), get_accelerator("L40S")
-    plan = make_plan(PRESETS["gpt2-small"], l40s, batch_size=8, num_steps=10, price=price)
-    assert plan.duration.dollars == pytest.approx(plan.duration.seconds / 1800)
-    assert "a quote" in plan.duration.derivation()[-1]
+    assert "$4.00" in fast.duration.derivation()[-1]
 
 
 def test_a_plan_picks_the_micro_batch_and_knows_its_peak() -> None:
@@ -69,12 +65,10 @@ def test_a_time_buys_the_steps_that_fit_into_it() -> None:
         plan.within(0.1)
 
 
-def test_a_plan_is_json_with_epochs_and_the_steps_that_are_enough() -> None:
+def test_a_plan_is_json_with_the_steps_that_are_enough() -> None:
     h200, config = get_accelerator("H200"), PRESETS["tinystories"]
-    plan = make_plan(config, h200, batch_size=4, num_steps=100, tokens_in_corpus=51_200)
+    plan = make_plan(config, h200, batch_size=4, num_steps=100)
     found = plan.to_json()
     assert json.loads(json.dumps(found)) == found
-    assert found["duration"]["num_epochs"] == 2.0
     steps, tokens_per_step = found["compute_optimal"]["steps_for_this_model"], 4 * 256
     assert (steps - 1) * tokens_per_step < 20 * plan.num_parameters <= steps * tokens_per_step
-    assert plan_on("H200").to_json()["duration"]["num_epochs"] is None

@@ -15,7 +15,7 @@ from groundup.planner.flops import (
     optimal_parameters,
     optimal_tokens,
 )
-from groundup.planner.hardware import Accelerator, Price, device_kind, find_price, rate_in
+from groundup.planner.hardware import Accelerator, device_kind, find_price, rate_in
 from groundup.planner.memory import (
     Execution,
     MeasuredStep,
@@ -39,7 +39,6 @@ class Plan:
     memory: StepMemory
     memory_bytes: int
     duration: Duration
-    tokens_in_corpus: int | None = None
 
     @property
     def num_parameters(self) -> int:
@@ -70,7 +69,7 @@ class Plan:
         config, memory, duration = self.config, self.memory, self.duration
         flops = forward_flops(config)
         num_tokens, tokens_per_step = self.num_tokens, duration.batch_size * config.context_length
-        corpus, enough_tokens = self.tokens_in_corpus, optimal_tokens(self.num_parameters)
+        enough_tokens = optimal_tokens(self.num_parameters)
         enough = replace(duration, num_steps=-(-enough_tokens // tokens_per_step))
         best = optimal_parameters(duration.total_flops)
         return {
@@ -117,7 +116,6 @@ class Plan:
                 "batch_size": duration.batch_size,
                 "num_steps": duration.num_steps,
                 "num_tokens": num_tokens,
-                "num_epochs": corpus and round(num_tokens / corpus, 3),
                 "total_flops": duration.total_flops,
                 "seconds": round(duration.seconds),
                 "days": round(duration.seconds / 86_400, 2),
@@ -146,8 +144,6 @@ def make_plan(
     mfu: float = ASSUMED_MFU,
     optimizer: OptimizerName = "adamw",
     micro_batch: int | None = None,
-    price: Price | None = None,
-    tokens_in_corpus: int | None = None,
     measured: MeasuredStep | None = None,
     **options: Any,
 ) -> Plan:
@@ -155,7 +151,6 @@ def make_plan(
 
     precision: of matmuls; auto is the device's best.
     micro_batch: sequences in memory at once; what `groundup train` takes if None.
-    price: of an hour; the table's if None.
     measured: a real step on the device, whose peak corrects the closed form.
     options: keyword arguments of `step_memory`.
     """
@@ -184,7 +179,7 @@ def make_plan(
         mfu=mfu,
         device=accelerator.name,
         precision=precision,
-        price=price or find_price(accelerator.name),
+        price=find_price(accelerator.name),
         source=accelerator.source,
     )
     return Plan(
@@ -193,5 +188,4 @@ def make_plan(
         memory=memory,
         memory_bytes=accelerator.memory_bytes,
         duration=duration,
-        tokens_in_corpus=tokens_in_corpus,
     )
