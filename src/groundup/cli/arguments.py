@@ -9,6 +9,7 @@ import argparse
 import inspect
 import re
 import shlex
+import textwrap
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -138,7 +139,7 @@ def parse(arguments: type[ArgumentsType], prog: str, argv: Sequence[str]) -> Arg
     positionals = [flag.name for flag in flags.values() if flag.is_positional]
     shows_all = list(argv[-2:]) == ["--help", "all"]
     sections = dict.fromkeys(name.partition(".")[0] for name in flags if "." in name)
-    more = f"{prog} --help all shows the flags of {', '.join(sections)} as well"
+    more = textwrap.fill(f"{prog} --help all shows the flags of {', '.join(sections)} as well", 80)
     parser = _Parser(
         prog=prog,
         usage=" ".join([prog, *positionals, "[OPTIONS]"]),
