@@ -6,7 +6,6 @@ import platform
 import random
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy
@@ -72,25 +71,6 @@ def test_flags_tell_of_bfloat16(
     flags = runtime._cpu_flags(tmp_path / "cpuinfo")
     monkeypatch.setattr(runtime, "_cpu_flags", lambda: flags)
     assert (runtime.why_no_bfloat16() is None) == has_units
-
-
-def test_a_slow_start_does_not_count_in_the_time_of_a_matmul(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = iter(range(10**6))
-    # The first twenty take three ticks, the others one.
-    calls: list[int] = []
-
-    def multiply(*matrices: object) -> None:
-        calls.append(1)
-        for _ in range(2 if len(calls) <= 20 else 0):
-            next(clock)
-
-    monkeypatch.setattr(torch, "mm", multiply)
-    monkeypatch.setattr(time, "perf_counter", lambda: 1e-4 * next(clock))
-    num_threads = torch.get_num_threads()
-    assert runtime.matmul_seconds("float32", 8) == pytest.approx(1e-4)
-    assert torch.get_num_threads() == num_threads
 
 
 def test_a_seed_fixes_every_generator() -> None:

@@ -12,7 +12,6 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -109,25 +108,6 @@ def _cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> set[str]:
         if found := re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE):
             return set(found[1].split())
     return set()
-
-
-def matmul_seconds(dtype: str, size: int) -> float:
-    """The shortest of many matmuls of two square matrices on one thread, for a tenth of a second.
-
-    With all threads, other processes would be timed too. The first few dozen may be slow.
-    """
-    import torch
-
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    matrix = torch.ones(size, size, dtype=getattr(torch, dtype), device="cpu")
-    torch.mm(matrix, matrix)
-    ticks = [time.perf_counter()]
-    while len(ticks) < 100 and ticks[-1] - ticks[0] < 0.1:
-        torch.mm(matrix, matrix)
-        ticks.append(time.perf_counter())
-    torch.set_num_threads(num_threads)
-    return max(min(end - begin for begin, end in pairwise(ticks)), 1e-9)
 
 
 def peak_memory_bytes() -> int:

@@ -1,7 +1,9 @@
 """How a run computes: every "auto" resolved, switches put back, compiled models equal, its peak."""
 
 import functools
+import itertools
 import os
+import time
 from typing import Any
 
 import pytest
@@ -251,3 +253,18 @@ def test_the_peak_is_measured_on_a_cpu_and_known_or_none_on_gpus(
     monkeypatch.setattr(machine, "device_name", lambda config: "A toy")
     assert find_peak(on_gpu) is None
     assert find_peak(config.model_copy(update={"device": "mps"})) is None
+
+
+def test_a_slow_start_does_not_count_in_the_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, calls = itertools.count(), itertools.count()
+
+    def multiply(*matrices: object) -> None:
+        # The first twenty take three ticks, the others one.
+        for _ in range(2 if next(calls) < 20 else 0):
+            next(clock)
+
+    monkeypatch.setattr(torch, "mm", multiply)
+    monkeypatch.setattr(time, "perf_counter", lambda: 1e-4 * next(clock))
+    num_threads = torch.get_num_threads()
+    assert machine.core_peak.__wrapped__("float32") == pytest.approx(2 * 512**3 / 1e-4)
+    assert torch.get_num_threads() == num_threads

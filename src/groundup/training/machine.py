@@ -6,7 +6,9 @@ A test may make a `Machine` of an H200 and resolve a run for it anywhere.
 import contextlib
 import functools
 import platform
+import time
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
@@ -15,7 +17,7 @@ from groundup.nn import float8
 from groundup.nn.kernels import HAS_TRITON
 from groundup.planner.hardware import Precision, peak_flops_per_second
 from groundup.runs.config import RunConfig
-from groundup.runtime import matmul_seconds, memory_bytes
+from groundup.runtime import memory_bytes
 
 # A peak is measured by matmuls of this size.
 _MATMUL_SIZE = 512
@@ -93,6 +95,17 @@ def find_peak(config: RunConfig) -> float | None:
 def core_peak(dtype: str) -> float:
     """The peak of one core, measured once: who asks twice has to get the same answer.
 
-    On one core, because with other processes beside it a measurement on all cores is ten times off.
+    By the shortest of many matmuls, of which the first few dozen may be slow. On one core, because
+    with other processes beside it a measurement on all cores is ten times off.
     """
-    return 2 * _MATMUL_SIZE**3 / matmul_seconds(dtype, _MATMUL_SIZE)
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    matrix = torch.ones(_MATMUL_SIZE, _MATMUL_SIZE, dtype=getattr(torch, dtype), device="cpu")
+    torch.mm(matrix, matrix)
+    ticks = [time.perf_counter()]
+    while len(ticks) < 100 and ticks[-1] - ticks[0] < 0.1:
+        torch.mm(matrix, matrix)
+        ticks.append(time.perf_counter())
+    torch.set_num_threads(num_threads)
+    seconds = min(end - begin for begin, end in pairwise(ticks))
+    return 2 * _MATMUL_SIZE**3 / max(seconds, 1e-9)
