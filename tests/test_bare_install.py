@@ -1,7 +1,6 @@
 """Without any extra, groundup encodes, trains, generates and serves."""
 
 import json
-import os
 import subprocess
 import sys
 import tomllib
@@ -84,7 +83,6 @@ def start(missing: list[str], *commands: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert process.stdin is not None
     process.stdin.write("\n".join(map(json.dumps, (missing, *(one.split() for one in commands)))))

@@ -105,7 +105,6 @@ def test_documented_commands_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "src"))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.chdir(tmp_path)
     make_small_configs(tmp_path)
     (tmp_path / "prompts.txt").write_text("Once\nThe cat\n")

@@ -162,10 +162,10 @@ def test_an_interrupted_training_goes_on(
 def test_a_plan_of_few_steps_does_not_end_a_run_before_its_time(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The machine is busy during the probe: the plan is for a step in 8 seconds.
-    monkeypatch.setattr(probe, "time_steps", lambda config, machine: (8.0, 0))
+    # The machine is busy during the probe: the plan is for a step in 2 seconds.
+    monkeypatch.setattr(probe, "time_steps", lambda config, machine: (2.0, 0))
     words = [word for word in SMALL if word not in ("--num-steps", "1", "2", "3")]
-    run(capsys, *words, "--minutes", "0.5")
+    run(capsys, *words, "--minutes", "0.15")
     config, outcome = RunFolder(RUN).read_config(), RunFolder(RUN).read_outcome()
     assert config.minutes is not None and outcome is not None
     assert outcome.state == "finished" and outcome.step is not None and outcome.step > 4

@@ -29,7 +29,6 @@ SWEEP = Path("sweeps/small")
 def in_a_folder(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # For processes that are started from the new folder.
     monkeypatch.setenv("PYTHONPATH", str(repository / "src"))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.chdir(tmp_path)
 
 

@@ -52,11 +52,6 @@ MakeCheckpoint: TypeAlias = MakeRun
 
 
 @pytest.fixture(autouse=True)
-def always_on_one_thread(one_thread: None) -> None:
-    pass
-
-
-@pytest.fixture(autouse=True)
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 

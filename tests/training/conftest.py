@@ -33,11 +33,6 @@ COLOURS = "red blue green old new big".split()
 MakeConfig = Callable[..., RunConfig]
 
 
-@pytest.fixture(autouse=True)
-def always_on_one_thread(one_thread: None) -> None:
-    pass
-
-
 def write_stories(count: int, seed: int) -> str:
     random_ = random.Random(seed)
     stories = []
