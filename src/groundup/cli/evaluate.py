@@ -185,10 +185,15 @@ def _describe(evaluation: "Evaluation") -> dict[str, Any]:
 def _describe_score(score: "TaskScore") -> dict[str, Any]:
     """The results on a task as JSON: accuracies are fractions of 1."""
     found: dict[str, Any] = {"questions": score.num_questions, "cut": score.num_cut}
-    by = {"": score.raw, "_per_byte": score.per_byte, "_per_character": score.per_character}
-    for suffix, accuracy in by.items():
-        found |= {f"accuracy{suffix}": accuracy.value, f"interval{suffix}": [*accuracy.interval]}
-    return found | {"chance": score.chance}
+    found["chance"] = score.chance
+    for suffix, accuracy in (
+        ("", score.raw),
+        ("_per_byte", score.per_byte),
+        ("_per_character", score.per_character),
+    ):
+        found[f"accuracy{suffix}"] = accuracy.value
+        found[f"interval{suffix}"] = list(accuracy.interval)
+    return found
 
 
 def _print_scores(title: str, scores: dict[str, dict[str, Any]]) -> None:

@@ -302,8 +302,10 @@ def _choose_recipe(project: Project, survey: "Survey") -> tuple["Recipe", str]:
         before, recipe = recipe, choose(speed)
         if recipe.config.model == before.config.model:
             break
-    shown = f"{device_name(device.device)}: {show_flops(speed)} a second in steps of this model"
-    return recipe, shown
+    return (
+        recipe,
+        f"{device_name(device.device)}: {show_flops(speed)} a second in steps of this model",
+    )
 
 
 def _look(project: Project, plan: dict[str, Any]) -> None:
