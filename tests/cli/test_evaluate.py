@@ -15,9 +15,7 @@ from groundup.generation import LanguageModel
 
 
 @pytest.fixture(autouse=True)
-def in_the_folder(repository: Path, folder_of_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # For processes that are started from the new folder.
-    monkeypatch.setenv("PYTHONPATH", str(repository / "src"))
+def in_the_folder(folder_of_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder_of_run)
 
 

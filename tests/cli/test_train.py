@@ -24,9 +24,7 @@ from groundup.runtime import Progress
 
 
 @pytest.fixture(autouse=True)
-def in_a_folder(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # For processes that are started from the new folder.
-    monkeypatch.setenv("PYTHONPATH", str(repository / "src"))
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
