@@ -28,24 +28,15 @@ if TYPE_CHECKING:
     from groundup.training.callbacks import Callback
 
 
-class Arguments(Settings):
-    """Train a model on shards, or resume a run that was stopped.
-
-    The settings below come from their defaults, then the file given with --config, then flags.
-    Without a file they fit the shards and about ten minutes of this machine, or --minutes. The size
-    of the vocabulary comes from the shards, if neither gives it.
-    """
+class TrainingFlags(Settings):
+    """The settings of a run, and whether it is resumed."""
 
     config: Path | None = None
-    """A YAML file of settings. A resume without one takes those the run was last trained with."""
+    """A YAML file of settings; flags overrule it. A resume without one takes those the run was last
+    trained with."""
 
     resume: bool = False
     """Resume the run called --name from its newest checkpoint."""
-
-    from_: Path | None = None
-    """Begin with the weights of this run or export, with its model settings and its tokenizer, and
-    a schedule of its own. A longer --model.context-length and a larger --model.vocab-size are
-    possible."""
 
     allow_changes: bool = False
     """Resume although settings differ from those the run began with."""
@@ -53,18 +44,27 @@ class Arguments(Settings):
     settings: Annotated[dict[str, Any], FlagsOf(RunConfig)] = Field(default_factory=dict)
 
 
+class Arguments(TrainingFlags):
+    """Train a model on shards, or resume a run that was stopped.
+
+    The settings below come from their defaults, then the file given with --config, then flags.
+    Without a file they fit the shards and about ten minutes of this machine, or --minutes. The size
+    of the vocabulary comes from the shards, if neither gives it.
+    """
+
+    from_: Path | None = None
+    """Begin with the weights of this run or export, with its model settings and its tokenizer, and
+    a schedule of its own. A longer --model.context-length and a larger --model.vocab-size are
+    possible."""
+
+
 def run(arguments: Arguments, started: float | None = None) -> int:
     """Train and print the results; a signal that stopped the run decides the exit status.
 
     started: what --minutes counts from, as time.monotonic tells it; the process if None.
     """
-    return train_run(
-        settings_of(arguments),
-        "training",
-        resume=arguments.resume,
-        allow_changes=arguments.allow_changes,
-        started=STARTED if started is None else started,
-    )
+    started = STARTED if started is None else started
+    return train_run(settings_of(arguments), "training", arguments, started)
 
 
 def settings_of(arguments: Arguments) -> RunConfig:
@@ -89,12 +89,7 @@ def settings_of(arguments: Arguments) -> RunConfig:
 
 
 def train_run(
-    config: RunConfig,
-    label: str,
-    *,
-    resume: bool,
-    allow_changes: bool,
-    started: float | None = None,
+    config: RunConfig, label: str, flags: TrainingFlags, started: float | None = None
 ) -> int:
     """Train with a progress bar and print the results, on the first rank; gives the exit status.
 
@@ -102,12 +97,12 @@ def train_run(
     count from.
     """
     may_be_restarted = os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"
-    if config.name is None and (resume or may_be_restarted):
+    if config.name is None and (flags.resume or may_be_restarted):
         raise ConfigError(
             "a run that is resumed, or that torchrun may restart, has to be found by its name: add "
             "--name RUN, or a --config that has one"
         )
-    resume = resume or (_is_restarted() and RunFolder(config.run_folder).has_run())
+    resume = flags.resume or (_is_restarted() and RunFolder(config.run_folder).has_run())
     from groundup.cli.terminal import progress_bar
     from groundup.training import train
     from groundup.training.callbacks import AfterStep
@@ -118,7 +113,7 @@ def train_run(
         summary = train(
             config,
             resume=resume,
-            allow_changes=allow_changes,
+            allow_changes=flags.allow_changes,
             callbacks=[bar, sampler(config)],
             clock=Clock(began=started),
         )

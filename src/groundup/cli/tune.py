@@ -1,19 +1,18 @@
 """`groundup tune`: teach a trained model to answer, from conversations; a run like every other."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import Field
 
-from groundup.cli.arguments import FlagsOf, Positional
+from groundup.cli.arguments import Positional
 from groundup.cli.shared import find_run
-from groundup.cli.train import train_run
-from groundup.config import Settings
+from groundup.cli.train import TrainingFlags, train_run
 from groundup.runs.config import RunConfig
 from groundup.runtime import is_first_rank
 
 
-class Arguments(Settings):
+class Arguments(TrainingFlags):
     """Tune a trained model on conversations, so that it answers.
 
     Only the answers are learned. The new run begins with the weights of RUN and gets its tokenizer
@@ -36,24 +35,11 @@ class Arguments(Settings):
     """Learn low-rank adapters of this rank instead of all weights; everything that opens the run
     sees them merged."""
 
-    config: Path | None = None
-    """A YAML file of further settings, as groundup train takes them; flags go before it."""
-
-    resume: bool = False
-    """Resume the new run from its newest checkpoint."""
-
-    allow_changes: bool = False
-    """Resume although settings differ from those the run began with."""
-
-    settings: Annotated[dict[str, Any], FlagsOf(RunConfig)] = Field(default_factory=dict)
-
 
 def run(arguments: Arguments) -> int:
     """Tune and print the results; a signal that stopped the run decides the exit status."""
     config = _settings(arguments, find_run(arguments.run))
-    status = train_run(
-        config, "tuning", resume=arguments.resume, allow_changes=arguments.allow_changes
-    )
+    status = train_run(config, "tuning", arguments)
     if status == 0 and is_first_rank():
         print(f'talk to it: groundup generate {config.run_folder} --chat --prompt "Hello!"')
         print(f"in a browser: groundup serve {config.run_folder}")
