@@ -95,7 +95,7 @@ def test_prompts_come_from_a_file_or_standard_input(
 def test_every_setting_of_the_choice_has_a_flag(shell: Any) -> None:
     (found,) = records(
         shell, "--prompt", "One", "--top-k", "9", "--min-p", "0.01", "--repetition-penalty", "1.3",
-        "--stop", "e", "--stop", "th", "--past-context", "slide", "--max-tokens", "60",
+        "--stop", "e", "--stop", "th", "--max-tokens", "60",
         "--device", "cpu", "--checkpoint", "8", "--precision", "float32",
     )  # fmt: skip
     text = LanguageModel.load("runs/small", 8).generate(
@@ -104,7 +104,6 @@ def test_every_setting_of_the_choice_has_a_flag(shell: Any) -> None:
         min_p=0.01,
         repetition_penalty=1.3,
         stop=["e", "th"],
-        past_context="slide",
         max_tokens=60,
     )
     assert found["text"] == text and "e" not in text
@@ -125,6 +124,4 @@ def test_any_prompt_is_continued(shell: Any) -> None:
     assert len(shell("generate", "small", "--max-tokens", "9")) > 1
     prompt = os.fsdecode(b"caf\xe9")
     assert shell("generate", "small", "--prompt", prompt, "--max-tokens", "2").startswith("caf�")
-    words = ("--prompt", "long " * 40, "--past-context", "slide", "--max-tokens", "40")
-    (found,) = records(shell, *words)
-    assert found["prompt"] == "long " * 40
+

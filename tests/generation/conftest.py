@@ -34,25 +34,18 @@ def _new_model(seed: int = 0, **settings: Any) -> TransformerLM:
 @torch.no_grad()
 def _plain_ids(model: TransformerLM, request: GenerationRequest) -> list[int]:
     """The oracle: the whole text through the model for every new id, no cache, one row."""
-    context = model.config.context_length
-    visible = list(request.prompt_ids)[-context:]
-    history = list(request.prompt_ids)
+    ids = list(request.prompt_ids)
     new: list[int] = []
-    while len(new) < request.max_tokens:
-        if len(visible) > context:
-            if request.past_context == "stop":
-                break
-            visible = visible[-max(1, context // 2) :]
-        logits = model(torch.tensor([visible]))[:, -1]
+    while len(new) < request.max_tokens and len(ids) <= model.config.context_length:
+        logits = model(torch.tensor([ids]))[:, -1]
         seen = torch.zeros_like(logits, dtype=torch.bool)
-        seen[0, history] = True
+        seen[0, ids] = True
         number = torch.tensor(uniforms([request.seed], [len(new)]))
         id = int(sample(request.sampler, logits, number, seen))
         new.append(id)
         if id in request.stop_ids:
             break
-        visible.append(id)
-        history.append(id)
+        ids.append(id)
     return new
 
 
@@ -68,7 +61,7 @@ def _finish(engine: Engine) -> dict[int, list[int]]:
 def _check_traffic(
     engine: Engine, model: TransformerLM, samplers: Sequence[Sampler], seed: int, density: float
 ) -> None:
-    """Requests that join, leave and slide at any time each get the ids of the plain loop."""
+    """Requests that join and leave at any time each get the ids of the plain loop."""
     chance = random.Random(seed)
     waiting = [
         GenerationRequest(
@@ -77,7 +70,6 @@ def _check_traffic(
             chance.choice(samplers),
             seed=chance.randrange(100),
             stop_ids=frozenset({chance.randrange(50)}),
-            past_context=chance.choice(["stop", "slide"]),
             num_alternatives=chance.choice([-1, -1, -1, 0]),
         )
         for _ in range(36)

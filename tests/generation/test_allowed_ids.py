@@ -72,7 +72,7 @@ def test_texts_are_those_of_a_model_without_the_other_ids(
     greedy = GenerationRequest((79,), 1, Sampler(temperature=0))
     assert plain_ids(padded, greedy)[0] not in tokenizer.vocab
     quiet = without(padded, [id for id in range(300) if id not in tokenizer.vocab])
-    settings = {**rules, "max_tokens": 10, "past_context": "slide"}
+    settings = {**rules, "max_tokens": 10}
     requests = [
         language_model.request(prompt, GenerationSettings(seed=seed, **settings))
         for seed, prompt in enumerate(PROMPTS)

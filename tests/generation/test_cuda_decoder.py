@@ -95,7 +95,7 @@ def _texts(engine: Engine, requests: list[GenerationRequest]) -> list[list[int]]
 
 def _row(sampler: Sampler, ids: list[int], num_new: int = 0, seed: int = 0) -> Row:
     request = GenerationRequest(tuple(ids), 50, sampler, seed)
-    return Row(0, request, ids, 0, num_new)
+    return Row(0, request, ids, num_new)
 
 
 def _logits(decoder: CudaDecoder, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -189,7 +189,7 @@ def test_rows_that_join_and_leave_do_not_disturb() -> None:
 
 def test_greedy_text_is_the_plain_decoders() -> None:
     model = _model().float()
-    request = GenerationRequest(tuple(range(20)), 100, Sampler(temperature=0), past_context="slide")
+    request = GenerationRequest(tuple(range(20)), 100, Sampler(temperature=0))
     wanted = _texts(Engine(TorchDecoder(model, 1, is_packed=False)), [request])[0]
     got = _texts(Engine(CudaDecoder(model.to(torch.bfloat16), 1)), [request])[0]
     # Half precision may choose another of two near equals, and all that follows with it.

@@ -51,7 +51,7 @@ def test_the_ids_are_those_of_the_plain_loop(
 ) -> None:
     asked = [
         request([7], 9, sampler=sampler, seed=2),
-        request(range(10, 21), sampler=sampler, seed=3, past_context="slide"),
+        request(range(10, 17), sampler=sampler, seed=3),
     ]
     check(Engine(TorchDecoder(new_model(), 2, is_packed=is_packed)), asked)
 
@@ -114,7 +114,7 @@ def test_neighbours_of_one_length_are_read_together(
 def test_rows_are_free_again_when_requests_leave(new_model: NewModel) -> None:
     engine = Engine(new_model(), max_rows=4)
     assert (engine.num_running, engine.num_free, engine.step()) == (0, 4, [])
-    handles = [engine.add(request([number], 100, past_context="slide")) for number in range(4)]
+    handles = [engine.add(request([number], 100)) for number in range(4)]
     engine.remove(handles[1])
     engine.remove(handles[1])
     assert (engine.num_running, engine.num_free) == (3, 1)
@@ -143,9 +143,8 @@ def test_each_request_ends_for_its_own_reason(new_model: NewModel) -> None:
     # The context of 12 is full when its last id has been read; that one still says what follows.
     assert len(run_out(engine, request([1] * 10, 100))) == 3
     assert len(run_out(engine, request([1] * 12, 100))) == 1
-    assert len(run_out(engine, request([1] * 30, 40, past_context="slide"))) == 40
     short = Engine(new_model(context_length=1), max_rows=1)
-    assert len(run_out(short, request([4, 2], 5, past_context="slide"))) == 5
+    assert len(run_out(short, request([4], 5))) == 1
 
 
 def test_log_probabilities_are_the_models_own(new_model: NewModel) -> None:

@@ -57,7 +57,7 @@ def test_a_saved_model_is_a_run_folder_that_opens_as_it_was(run: Path, tmp_path:
     assert (again.step, again.special_ids, again.model.config) == (30, special, CONFIG)
     for name, weight in model.model.state_dict().items():
         assert torch.equal(again.model.state_dict()[name], weight)
-    settings = {"max_tokens": 12, "seed": 4, "past_context": "slide"}
+    settings = {"max_tokens": 12, "seed": 4}
     expected = LanguageModel(model.model, model.tokenizer, 30, special).generate("a", **settings)
     assert again.generate("a", **settings) == expected
     with pytest.raises(ConfigError, match="saved exists"):
@@ -80,7 +80,7 @@ def test_many_prompts_are_written_as_if_each_were_alone(
 ) -> None:
     language_model = LanguageModel.load(run)
     prompts = ["Once", "", "upon a", "Once", "time!"]
-    settings: dict[str, Any] = {"max_tokens": 30, "top_p": 0.9, "past_context": "slide"}
+    settings: dict[str, Any] = {"max_tokens": 30, "top_p": 0.9}
     together = language_model.generate_many(prompts, seed=5, **settings)
     alone = [
         language_model.generate(prompt, seed=5 + index, **settings)
@@ -101,7 +101,7 @@ def test_many_prompts_are_written_as_if_each_were_alone(
 
 def test_streams_of_one_model_do_not_disturb_each_other(run: Path) -> None:
     language_model = LanguageModel.load(run)
-    settings: dict[str, Any] = {"max_tokens": 40, "past_context": "slide"}
+    settings: dict[str, Any] = {"max_tokens": 40}
     expected = [language_model.generate("Once", seed=seed, **settings) for seed in (1, 2)]
     streams = [language_model.stream("Once", seed=seed, **settings) for seed in (1, 2)]
     texts = ["", ""]
@@ -123,7 +123,6 @@ def test_streams_of_one_model_do_not_disturb_each_other(run: Path) -> None:
         ({"stop": [1]}, "stop"),
         ({"stop": [""]}, "stop"),
         ({"seed": -1}, "seed"),
-        ({"past_context": "glide"}, "past_context"),
         ({"prompt": "x" * 17}, "context of 16"),
     ],
 )

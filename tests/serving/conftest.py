@@ -114,6 +114,15 @@ def language_model() -> LanguageModel:
 
 
 @pytest.fixture(scope="session")
+def long_model(language_model: LanguageModel) -> LanguageModel:
+    """The same noise, of which a text can be long."""
+    config = language_model.model.config.model_copy(update={"context_length": 5_000})
+    model = TransformerLM.from_config(config)
+    model.load_state_dict(language_model.model.state_dict())
+    return LanguageModel(model.eval(), language_model.tokenizer, step=7)
+
+
+@pytest.fixture(scope="session")
 def start(language_model: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """`with start(max_rows=2) as running:` serves the model, or another, with those settings."""
     runs_folder = tmp_path_factory.mktemp("runs")

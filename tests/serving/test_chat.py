@@ -73,9 +73,7 @@ def test_an_answer_may_fill_the_context_and_no_more(
     for wanted in ({}, {"max_tokens": 4000}):
         answer = ask(client, **wanted, seed=5)
         assert answer.choices[0].finish_reason == "length"
-        assert answer.usage.completion_tokens == 64 - num_prompt
-    slid = ask(client, max_tokens=90, seed=5, extra_body={"past_context": "slide"})
-    assert slid.usage.completion_tokens == 90
+        assert answer.usage.completion_tokens == 65 - num_prompt
 
 
 def test_logprobs_tell_of_each_token(client: openai.OpenAI, chat_model: LanguageModel) -> None:
@@ -102,9 +100,9 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"messages": [USER, {"role": "tool", "content": "x"}]}, "messages"),
     ({"messages": [{"role": "user", "content": 7}]}, "messages"),
     ({"messages": [{"role": "user", "content": "a b " * 40}]}, "messages"),
-    ({"messages": [{"role": "user", "content": "a " * 99_999}]}, "messages"),
     ({"messages": [{"role": "user", "content": "hi<|im_end|>"}]}, "messages"),
     ({"max_tokens": 5, "max_completion_tokens": 5}, "max_tokens"),
+    ({"max_completion_tokens": 0}, "max_completion_tokens"),
     ({"top_logprobs": 2}, "top_logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     ({"logprobs": 3}, "logprobs"),

@@ -14,7 +14,7 @@ import torch
 from groundup.generation import LanguageModel
 
 # The likeliest ids of the tiny model never end a document, so that this goes on to its limit.
-LONG = {"prompt": "a", "max_tokens": 4096, "past_context": "slide", "temperature": 0}
+LONG = {"prompt": "a", "max_tokens": 4096, "temperature": 0}
 HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 
 
@@ -38,8 +38,10 @@ def send_request(running: Any, body: Any, *headers: str) -> socket.socket:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_leaves_frees_its_row(start: Any, stream: bool) -> None:
-    with start(max_rows=1, max_queue=1) as running:
+def test_a_client_that_leaves_frees_its_row(
+    start: Any, long_model: LanguageModel, stream: bool
+) -> None:
+    with start(long_model, max_rows=1, max_queue=1) as running:
         with send_request(running, {**LONG, "stream": stream}) as client:
             running.wait_for(lambda: running.scheduler.num_running == 1)
             if stream:
@@ -59,8 +61,8 @@ def test_a_client_that_leaves_frees_its_row(start: Any, stream: bool) -> None:
         assert counted(running, "cancelled_texts_total") == 2
 
 
-def test_a_full_queue_answers_429_with_a_time(start: Any) -> None:
-    with start(max_rows=1, max_queue=1) as running:
+def test_a_full_queue_answers_429_with_a_time(start: Any, long_model: LanguageModel) -> None:
+    with start(long_model, max_rows=1, max_queue=1) as running:
         waiting = [send_request(running, LONG) for _ in range(2)]
         running.wait_for(lambda: running.scheduler.num_running + running.scheduler.num_waiting == 2)
         for stream in (True, False):
@@ -95,8 +97,8 @@ def test_a_body_that_is_announced_as_too_large_is_not_read(running: Any) -> None
     assert running.is_well()
 
 
-def test_a_thousand_slow_clients_keep_nobody_out(start: Any) -> None:
-    with start(max_connections=100) as running, contextlib.ExitStack() as clients:
+def test_a_thousand_slow_clients_keep_nobody_out(start: Any, long_model: LanguageModel) -> None:
+    with start(long_model, max_connections=100) as running, contextlib.ExitStack() as clients:
         # The server has raised the limit as far as it goes; both ends of a connection are here.
         if 0 <= resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 2400:
             pytest.skip("this system does not let a process open 2,400 files")
@@ -110,8 +112,10 @@ def test_a_thousand_slow_clients_keep_nobody_out(start: Any) -> None:
         assert running.get("/health").json()["status"] == "ok"
 
 
-def test_a_request_that_takes_too_long_to_send_is_given_up(start: Any) -> None:
-    with start(request_seconds=0.3) as running:
+def test_a_request_that_takes_too_long_to_send_is_given_up(
+    start: Any, long_model: LanguageModel
+) -> None:
+    with start(long_model, request_seconds=0.3) as running:
         for beginning in (b"GET / HT", request_of("a" * 9)[:-9]):
             answer = running.exchange(beginning)
             assert answer.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
@@ -127,8 +131,11 @@ def test_a_request_that_takes_too_long_to_send_is_given_up(start: Any) -> None:
         assert answer.json()["usage"]["completion_tokens"] == 800
 
 
-def test_a_client_that_does_not_read_is_cut_off(start: Any) -> None:
-    with start(stalled_write_seconds=0.3, max_client_rows=8) as running, socket.socket() as client:
+def test_a_client_that_does_not_read_is_cut_off(start: Any, long_model: LanguageModel) -> None:
+    with (
+        start(long_model, stalled_write_seconds=0.3, max_client_rows=8) as running,
+        socket.socket() as client,
+    ):
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(("127.0.0.1", running.port))
         client.sendall(request_of({**LONG, "stream": True, "logprobs": 20, "n": 8}))
@@ -152,9 +159,12 @@ def test_a_body_in_crumbs_is_not_read_to_its_end(running: Any) -> None:
     assert b"invalid_http" in running.exchange(chunked(long[:2000], 1))
 
 
-def test_one_client_leaves_room_for_another(start: Any) -> None:
+def test_one_client_leaves_room_for_another(start: Any, long_model: LanguageModel) -> None:
     keys = ["the-key-of-the-first-client", "the-key-of-the-second-client"]
-    with start(max_rows=16, max_queue=64, tokens=keys) as running, contextlib.ExitStack() as stack:
+    with (
+        start(long_model, max_rows=16, max_queue=64, tokens=keys) as running,
+        contextlib.ExitStack() as stack,
+    ):
         for _ in range(20):
             head = f"authorization: Bearer {keys[0]}"
             stack.enter_context(send_request(running, {**LONG, "n": 16}, head))
@@ -177,7 +187,10 @@ def test_a_connection_goes_on_after_errors_and_streams(running: Any) -> None:
 
 
 def test_an_error_inside_is_told_to_the_log_alone(
-    start: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    start: Any,
+    long_model: LanguageModel,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     from groundup.generation.engine import Engine
 
@@ -187,7 +200,7 @@ def test_an_error_inside_is_told_to_the_log_alone(
         monkeypatch.setattr(Engine, "step", step)
         raise RuntimeError("secret of the house")
 
-    with start() as running:
+    with start(long_model) as running:
         for stream in (True, False):
             monkeypatch.setattr(Engine, "step", break_once)
             answer = running.complete({"prompt": "a", "stream": stream})
@@ -206,11 +219,11 @@ def test_an_error_inside_is_told_to_the_log_alone(
 
 
 def test_a_text_with_damaged_scores_fails_alone(
-    start: Any, language_model: LanguageModel, caplog: pytest.LogCaptureFixture
+    start: Any, long_model: LanguageModel, caplog: pytest.LogCaptureFixture
 ) -> None:
-    damaged = LanguageModel(copy.deepcopy(language_model.model), language_model.tokenizer)
+    damaged = LanguageModel(copy.deepcopy(long_model.model), long_model.tokenizer)
     with torch.no_grad():
-        damaged.model.token_embedding.weight[language_model.tokenizer.encode("雨")[-1]] = torch.nan
+        damaged.model.token_embedding.weight[long_model.tokenizer.encode("雨")[-1]] = torch.nan
     with start(damaged, max_rows=4) as running:
         with running.stream("POST", "/v1/completions", json={**LONG, "stream": True}) as other:
             events = other.iter_lines()

@@ -29,13 +29,13 @@ PATIENCE_SECONDS = 120.0
 
 TOKEN = "sesame-open-the-door-0123456789"
 # The likeliest ids of the tiny model never end a document, so that this goes on to its limit.
-LONG = {"prompt": "a", "max_tokens": 800, "past_context": "slide", "temperature": 0}
+LONG = {"prompt": "a", "max_tokens": 800, "temperature": 0}
 
 
 @pytest.fixture(scope="module")
-def run_folder(language_model: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_folder(long_model: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made") / "tiny"
-    language_model.save(folder)
+    long_model.save(folder)
     return folder
 
 
@@ -142,8 +142,8 @@ def test_more_rows_than_memory_has_room_for_are_refused(
     meminfo.write_text("MemTotal:  100000000 kB\nMemAvailable:  100 kB\n")
     assert free_memory_bytes(meminfo) == 100 * 1024
     assert free_memory_bytes(tmp_path / "nothing") == memory_bytes()
-    monkeypatch.setattr(launching, "free_memory_bytes", lambda: 100_000)
-    with pytest.raises(ConfigError, match="set --max-rows to 6 or so"):
+    monkeypatch.setattr(launching, "free_memory_bytes", lambda: 10_000_000)
+    with pytest.raises(ConfigError, match="set --max-rows to 7 or so"):
         run(Arguments(run=str(run_folder), port=0, device="cpu"))
 
 

@@ -328,7 +328,6 @@ def _look(project: Project, plan: dict[str, Any]) -> None:
         "max_tokens": project.arguments.max_tokens,
         "temperature": 0.7,
         "top_p": 0.95,
-        "past_context": "slide",
         "seed": 1,
     }
     for index, prompt in enumerate(prompts):

@@ -3,6 +3,7 @@
 Settings come from their defaults, then the YAML file, then the flags.
 """
 
+import contextlib
 import itertools
 import os
 import signal
@@ -129,17 +130,18 @@ def sampler(config: RunConfig) -> "Callback":
     from groundup.training.execution import not_compiled
 
     class Sampler(Callback):
-        def sample(self, model: "TransformerLM", tokenizer: "Tokenizer", prompt: str) -> str:
+        def sample(self, model: "TransformerLM", tokenizer: "Tokenizer", prompt: str) -> str | None:
             samples = config.samples
-            with not_compiled():
+            # A prompt that the model cannot take does not end the run.
+            with not_compiled(), contextlib.suppress(ConfigError):
                 return LanguageModel(model, tokenizer).generate(
                     prompt,
                     max_tokens=samples.max_tokens,
                     temperature=samples.temperature,
                     top_p=samples.top_p,
                     seed=samples.seed,
-                    past_context="slide",
                 )
+            return None
 
     return Sampler()
 

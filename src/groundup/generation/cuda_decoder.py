@@ -261,7 +261,7 @@ def row_state(rows: Sequence[Row]) -> tuple[npt.NDArray[np.int64], npt.NDArray[n
     whole = np.array(
         [
             [row.ids[-1] for row in rows],
-            [row.num_visible - 1 for row in rows],
+            [len(row.ids) - 1 for row in rows],
             [row.num_new for row in rows],
             stream_keys([row.request.seed for row in rows], STREAM).view(np.int64),
             [sampler.top_k or 0 for sampler in samplers],

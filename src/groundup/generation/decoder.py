@@ -30,17 +30,9 @@ class Row:
     request: GenerationRequest
     ids: list[int]
     """The whole text; the last of them is not in the cache yet."""
-    start: int
-    """The model sees the ids from this one on."""
     num_new: int = 0
     is_waiting: bool = True
     """The cache does not have the text yet."""
-    has_slid: bool = False
-    """The beginning of the prompt is forgotten."""
-
-    @property
-    def num_visible(self) -> int:
-        return len(self.ids) - self.start
 
 
 @dataclass(frozen=True)

@@ -78,9 +78,7 @@ class Engine:
                 self._fingerprint = now
                 self.decoder = choose_decoder(self._model, *self._settings)
         request.check_fits(self.decoder.vocab_size, self.decoder.context_length)
-        ids = list(request.prompt_ids)
-        start = max(0, len(ids) - self.decoder.context_length)
-        row = Row(next(self._handles), request, ids, start)
+        row = Row(next(self._handles), request, list(request.prompt_ids))
         self._rows.append(row)
         self._has_changed = True
         return row.handle
@@ -89,15 +87,13 @@ class Engine:
         """One new id for each running request, with its handle; the finished ones have left."""
         if not self._rows:
             return []
-        if self._has_changed or self._num_quiet_steps == 0:
-            self._slide()
+        if self._has_changed:
             self._read_prompts()
-            self._num_quiet_steps = min(map(self._steps_until_event, self._rows))
-            if self._has_changed:
-                self._has_stops = any(row.request.stop_ids for row in self._rows)
-                self._has_questions = any(row.request.num_alternatives >= 0 for row in self._rows)
-                self.decoder.begin(self._rows)
-                self._has_changed = False
+            self._num_quiet_steps = min(map(self._steps_left, self._rows))
+            self._has_stops = any(row.request.stop_ids for row in self._rows)
+            self._has_questions = any(row.request.num_alternatives >= 0 for row in self._rows)
+            self.decoder.begin(self._rows)
+            self._has_changed = False
         chosen, logits = self.decoder.step(self._num_quiet_steps)
         self._num_quiet_steps -= 1
         for row, id in zip(self._rows, chosen, strict=True):
@@ -117,9 +113,7 @@ class Engine:
                 reason = "error"
             elif id in row.request.stop_ids:
                 reason = "stop"
-            elif row.num_new == row.request.max_tokens or (
-                row.num_visible > self.decoder.context_length and row.request.past_context == "stop"
-            ):
+            elif self._steps_left(row) == 0:
                 reason = "length"
             if reason is not None:
                 finished.append(index)
@@ -141,13 +135,6 @@ class Engine:
         """Let all requests leave."""
         self._rows = []
 
-    def _slide(self) -> None:
-        context = self.decoder.context_length
-        for row in self._rows:
-            if row.num_visible > context:
-                row.start = len(row.ids) - max(1, context // 2)
-                row.is_waiting = row.has_slid = self._has_changed = True
-
     def _read_prompts(self) -> None:
         """Prefill the rows that wait, equal prompts once.
 
@@ -158,12 +145,10 @@ class Engine:
         texts: list[tuple[int, list[int]]] = []
         copies: list[tuple[int, int]] = []
         for index, row in enumerate(self._rows):
-            source = index
-            if not row.has_slid:
-                source = sources.setdefault(row.request.prompt_ids, index)
-            if row.is_waiting and row.num_visible > 1:
+            source = sources.setdefault(row.request.prompt_ids, index)
+            if row.is_waiting and len(row.ids) > 1:
                 if source == index:
-                    texts.append((index, row.ids[row.start : -1]))
+                    texts.append((index, row.ids[:-1]))
                 else:
                     copies.append((source, index))
             row.is_waiting = False
@@ -172,10 +157,10 @@ class Engine:
         for source, target in copies:
             self.decoder.copy(source, target)
 
-    def _steps_until_event(self, row: Row) -> int:
-        """After so many steps the row is full or finished, if no stop id comes before."""
+    def _steps_left(self, row: Row) -> int:
+        """After so many steps the row ends, if no stop id comes before."""
         num_left = row.request.max_tokens - row.num_new
-        return min(num_left, self.decoder.context_length + 1 - row.num_visible)
+        return min(num_left, self.decoder.context_length + 1 - len(row.ids))
 
     def _leave(self, index: int) -> None:
         last = self._rows.pop()

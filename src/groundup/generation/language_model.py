@@ -88,8 +88,8 @@ class LanguageModel:
         save_run(folder, self.model, self.tokenizer, self.step or 0, self.special_ids)
 
     def generate(self, prompt: str = "", **settings: Any) -> str:
-        """The text that follows `prompt`: up to `max_tokens`, one of the `stop` strings, or the
-        end of the document. Without a prompt a document is begun.
+        """The text that follows `prompt`: up to `max_tokens`, one of the `stop` strings, the end of
+        the document, or the end of the context. Without a prompt a document is begun.
 
         settings: those of `GenerationSettings`.
         """
@@ -145,7 +145,6 @@ class LanguageModel:
             sampler=settings.sampler(),
             seed=settings.seed,
             stop_ids=self.stop_ids,
-            past_context=settings.past_context,
         )
         request.check_fits(self.model.config.vocab_size, self.model.config.context_length)
         return request

@@ -11,7 +11,6 @@ from groundup.config import Seed, Settings
 from groundup.errors import ConfigError
 from groundup.runtime import count_of
 
-PastContext = Literal["stop", "slide"]
 FinishReason = Literal["stop", "length", "error"]
 
 NO_ID = -1
@@ -67,9 +66,6 @@ class GenerationSettings(Sampler):
     seed: Seed = 0
     """The same seed gives the same text. Of several texts, each takes the next seed."""
 
-    past_context: PastContext = "stop"
-    """At a full context stop, or slide: forget the older half of the text and continue."""
-
     def sampler(self) -> Sampler:
         return Sampler(**{name: getattr(self, name) for name in Sampler.model_fields})
 
@@ -83,7 +79,6 @@ class GenerationRequest:
     sampler: Sampler = field(default_factory=Sampler)
     seed: int = 0
     stop_ids: frozenset[int] = frozenset()
-    past_context: PastContext = "stop"
     num_alternatives: int = -1
     """Below 0, give no log-probabilities; 0, those of the sampled ids; k, those of the k likeliest
     ids as well."""
@@ -96,11 +91,10 @@ class GenerationRequest:
                 f"the prompt must have ids of the model's vocabulary, 0 to {vocab_size - 1}: was "
                 f"it encoded with another tokenizer?"
             )
-        if self.past_context == "stop" and num_ids > context_length:
+        if num_ids > context_length:
             raise ConfigError(
                 f"the prompt has {count_of(num_ids, 'id')}, more than the context of "
-                f"{context_length}: shorten it, or continue its last ids with "
-                f"--past-context slide"
+                f"{context_length}: shorten it"
             )
 
 

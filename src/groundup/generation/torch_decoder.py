@@ -92,7 +92,7 @@ class TorchDecoder(Decoder):
         rows = self._rows
         logits = self.decode(
             torch.tensor([row.ids[-1] for row in rows]),
-            torch.tensor([row.num_visible - 1 for row in rows]),
+            torch.tensor([len(row.ids) - 1 for row in rows]),
         )
         seeds, counts = [row.request.seed for row in rows], [row.num_new for row in rows]
         numbers = torch.tensor(uniforms(seeds, counts), dtype=torch.float64)

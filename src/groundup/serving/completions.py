@@ -1,8 +1,8 @@
 """POST /v1/completions and /v1/chat/completions from the request to its answer: one JSON object, or
 server-sent events.
 
-A request becomes a plan (`completion_plan`), whose rows the scheduler generates; their ids become
-text in `choices`; here the pieces become what OpenAI's clients read.
+The scheduler generates a row for each choice; its ids become text in `choices`; here the pieces
+become what OpenAI's clients read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -22,12 +22,11 @@ from starlette.types import Receive, Scope, Send
 
 from groundup.serving.api_errors import ApiError, internal_error
 from groundup.serving.choices import CHAT, TEXT, ChoiceText, Piece, TokenSpelling
-from groundup.serving.completion_plan import AnyRequest, Plan, make_plan
-from groundup.serving.protocol import ChatRequest
+from groundup.serving.protocol import AnyRequest, ChatRequest, make_requests
 from groundup.serving.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from groundup.generation import LanguageModel
+    from groundup.generation import GenerationRequest, LanguageModel
     from groundup.serving.metrics import Metrics
     from groundup.serving.settings import ServerSettings
 
@@ -71,10 +70,10 @@ class ServedModel:
         }
 
     async def answer(self, request: Request, body: AnyRequest) -> Response:
-        plan_it = functools.partial(make_plan, body, self.language_model, self._settings)
+        make = functools.partial(make_requests, body, self.language_model, self._settings)
         length = int(request.headers.get("content-length", _LONG_BYTES))
-        plan = await asyncio.to_thread(plan_it) if length >= _LONG_BYTES else plan_it()
-        running = _Running(self, plan, body, request.scope["client_name"])
+        requests = await asyncio.to_thread(make) if length >= _LONG_BYTES else make()
+        running = _Running(self, requests, body, request.scope["client_name"])
         try:
             if body.stream:
                 # The first tokens decide the status: an error before them is not a stream.
@@ -88,16 +87,24 @@ class ServedModel:
             raise
         render = functools.partial(running.render, parts)
         # With log-probabilities an answer may have megabytes.
-        content = await asyncio.to_thread(render) if plan.has_logprobs else render()
+        content = await asyncio.to_thread(render) if running.has_logprobs else render()
         return Response(content, media_type="application/json")
 
 
 class _Running:
-    """The choices of a plan while they are generated. `close` it whatever happens, so that rows
+    """The choices of an answer while they are generated. `close` it whatever happens, so that rows
     that nobody reads are freed."""
 
-    def __init__(self, model: ServedModel, plan: Plan, body: AnyRequest, client: str) -> None:
-        self._plan = plan
+    def __init__(
+        self,
+        model: ServedModel,
+        requests: Sequence[GenerationRequest],
+        body: AnyRequest,
+        client: str,
+    ) -> None:
+        self.has_logprobs = body.num_alternatives >= 0
+        self._seed = requests[0].seed
+        self._num_prompt_tokens = sum(len(one.prompt_ids) for one in requests[:: body.num_choices])
         self._scheduler = model.scheduler
         self._spelling = model.spelling
         self._wants_usage = body.wants_usage_chunk
@@ -110,10 +117,10 @@ class _Running:
         }
         self._head = _to_json(self._frame)[:-1]
         self._texts = [
-            ChoiceText(model.language_model.tokenizer, plan.wanted.stop, plan.has_logprobs)
-            for _ in plan.requests
+            ChoiceText(model.language_model.tokenizer, body.stop_strings, self.has_logprobs)
+            for _ in requests
         ]
-        self._job = self._scheduler.submit(plan.requests, client)
+        self._job = self._scheduler.submit(requests, client)
 
     @property
     def is_done(self) -> bool:
@@ -143,7 +150,7 @@ class _Running:
 
     def _chunks(self, index: int, pieces: list[Piece]) -> Iterator[dict[str, Any]]:
         """One event a token if log-probabilities are wanted, else one for all that has come."""
-        groups = [[piece] for piece in pieces] if self._plan.has_logprobs and pieces else [pieces]
+        groups = [[piece] for piece in pieces] if self.has_logprobs and pieces else [pieces]
         for number, group in enumerate(groups, start=1):
             end = self._texts[index].finish_reason if number == len(groups) else None
             if group or end:
@@ -153,8 +160,7 @@ class _Running:
     def _choice(
         self, index: int, field: dict[str, Any], pieces: list[Piece], reason: str | None
     ) -> dict[str, Any]:
-        has_logprobs = self._plan.has_logprobs
-        logprobs = self._form.logprobs(self._spelling, pieces) if has_logprobs else None
+        logprobs = self._form.logprobs(self._spelling, pieces) if self.has_logprobs else None
         return {"index": index, **field, "logprobs": logprobs, "finish_reason": reason}
 
     def _wrap(self, choice: dict[str, Any]) -> bytes:
@@ -170,13 +176,11 @@ class _Running:
         return f'{self._head},"choices":[{",".join(choices)}],{tail}'.encode()
 
     def _summary(self) -> dict[str, Any]:
-        num_prompt = sum(map(len, self._plan.prompts))
         num_new = sum(text.num_tokens for text in self._texts)
-        usage = {"prompt_tokens": num_prompt, "completion_tokens": num_new}
-        usage["total_tokens"] = num_prompt + num_new
-        seed = self._plan.wanted.seed
+        usage = {"prompt_tokens": self._num_prompt_tokens, "completion_tokens": num_new}
+        usage["total_tokens"] = self._num_prompt_tokens + num_new
         # As it was sent: requests have signed seeds.
-        return {"usage": usage, "seed": seed - 2**64 if seed >= 2**63 else seed}
+        return {"usage": usage, "seed": self._seed - 2**64 * (self._seed >= 2**63)}
 
     async def next_pieces(self) -> list[tuple[int, list[Piece]]]:
         """Wait for tokens: the choices that have more text now, or have come to their end."""

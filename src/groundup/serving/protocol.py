@@ -1,22 +1,42 @@
 """What clients send: OpenAI's completions and chat completions as pydantic models, with our fields.
 
-Answers are written by `choices` and `completions`. What depends on the model is checked by
-`completion_plan`.
+`make_requests` turns one into requests to the engine, or says why the model or the server's limits
+do not allow it. Answers are written by `choices` and `completions`.
 """
 
 from __future__ import annotations
 
 import secrets
-from typing import Annotated, Any, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, StrictInt, StrictStr, field_validator, model_validator
+import numpy as np
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    Field,
+    StrictInt,
+    StrictStr,
+    field_validator,
+    model_validator,
+)
 
-from groundup.errors import DataError
-from groundup.generation.request import GenerationSettings, PastContext
+from groundup.data.counter_random import random_uint64
+from groundup.errors import ConfigError, DataError, GroundupError
+from groundup.generation.request import GenerationRequest, Sampler
+from groundup.generation.special_ids import chat_prompt
+from groundup.runtime import count_of
+from groundup.serving.api_errors import ApiError, excerpt
 from groundup.serving.bodies import Body
 from groundup.tokenizer.chat_template import check_messages
 
-DEFAULT_MAX_TOKENS = 16
+if TYPE_CHECKING:
+    from groundup.generation import LanguageModel
+    from groundup.serving.settings import ServerSettings
+
+# Random stream of the seeds of choices. Never change it: samples depend on it.
+_STREAM = 0x5E87
+
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 1000
@@ -45,13 +65,11 @@ class StreamOptions(Body):
 
 
 class GenerationBody(Body):
-    """How to continue what is given; `null` stands for a field's default.
-
-    `GenerationSettings` checks the numbers.
-    """
+    """How to continue what is given; `null` stands for a field's default."""
 
     # The field with what is continued.
     subject: ClassVar[str]
+    default_max_tokens: ClassVar[int]
 
     model: str | None = None
     max_tokens: NumTokens | None = None
@@ -83,7 +101,6 @@ class GenerationBody(Body):
     top_k: int | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
-    past_context: PastContext | None = None
 
     @model_validator(mode="after")
     def _check_stream_options(self) -> GenerationBody:
@@ -104,23 +121,21 @@ class GenerationBody(Body):
     def wants_usage_chunk(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
 
-    def settings(self, default_max_tokens: int) -> GenerationSettings:
-        """What was asked for. Without a seed there is a new one each time."""
-        given = {
-            name: value
-            for name in GenerationSettings.model_fields
-            if (value := getattr(self, name)) is not None
-        }
-        given.setdefault("max_tokens", default_max_tokens)
-        seed = secrets.randbits(48) if self.seed is None else self.seed % 2**64
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        return GenerationSettings(**{**given, "stop": stop, "seed": seed})
+    @property
+    def stop_strings(self) -> Sequence[str]:
+        return [self.stop] if isinstance(self.stop, str) else self.stop or ()
+
+    def sampler(self) -> Sampler:
+        """`Sampler` checks the numbers."""
+        given = {name: getattr(self, name) for name in Sampler.model_fields}
+        return Sampler(**{name: value for name, value in given.items() if value is not None})
 
 
 class CompletionRequest(GenerationBody):
     """A prompt, and how to continue it. Nothing, or an empty text, begins a document."""
 
     subject: ClassVar[str] = "prompt"
+    default_max_tokens: ClassVar[int] = 16
 
     prompt: (
         StrictStr
@@ -130,14 +145,8 @@ class CompletionRequest(GenerationBody):
         | None
     ) = None
     logprobs: NumLogprobs | None = None
-    # Only equal to n.
-    best_of: int | None = Field(None, ge=1)
-
-    @model_validator(mode="after")
-    def _check_best_of(self) -> CompletionRequest:
-        if self.best_of not in (None, self.num_choices):
-            raise ValueError("best_of must be n, or left out: every text generated is returned")
-        return self
+    # Every text generated is returned.
+    best_of: Literal[1] | None = None
 
     @property
     def num_alternatives(self) -> int:
@@ -148,10 +157,14 @@ class ChatRequest(GenerationBody):
     """A conversation, and how to answer it."""
 
     subject: ClassVar[str] = "messages"
+    # An answer may fill what is left of the context.
+    default_max_tokens: ClassVar[int] = 10**9
 
     messages: list[Any]
-    # The newer name of max_tokens.
-    max_completion_tokens: NumTokens | None = None
+    # The first name is the newer one.
+    max_tokens: NumTokens | None = Field(
+        None, validation_alias=AliasChoices("max_completion_tokens", "max_tokens")
+    )
     logprobs: bool | None = None
     top_logprobs: NumLogprobs | None = None
 
@@ -172,9 +185,7 @@ class ChatRequest(GenerationBody):
             raise ValueError(str(error)) from error
 
     @model_validator(mode="after")
-    def _check_pairs(self) -> ChatRequest:
-        if self.max_tokens is not None and self.max_completion_tokens is not None:
-            raise ValueError("max_tokens and max_completion_tokens are the same: give one")
+    def _check_top_logprobs(self) -> ChatRequest:
         if self.top_logprobs is not None and not self.logprobs:
             raise ValueError("top_logprobs needs logprobs to be true")
         return self
@@ -183,6 +194,86 @@ class ChatRequest(GenerationBody):
     def num_alternatives(self) -> int:
         return (self.top_logprobs or 0) if self.logprobs else -1
 
-    def settings(self, default_max_tokens: int) -> GenerationSettings:
-        chosen = self.max_completion_tokens
-        return super().settings(default_max_tokens if chosen is None else chosen)
+
+AnyRequest = CompletionRequest | ChatRequest
+
+
+def make_requests(
+    body: AnyRequest, language_model: LanguageModel, settings: ServerSettings
+) -> list[GenerationRequest]:
+    """One for each choice, or an ApiError that says what is not possible.
+
+    Without a seed there is a new one each time.
+    """
+    try:
+        sampler = body.sampler()
+    except ConfigError as error:
+        # The sentence begins with the name of a field.
+        raise ApiError(400, str(error), param=str(error).partition(" ")[0]) from error
+    prompts = _read_prompts(body, language_model, settings)
+    seed = secrets.randbits(48) if body.seed is None else body.seed % 2**64
+    # The first choice has the seed itself, so its text is the one it would have alone.
+    others = np.arange(1, body.num_choices, dtype=np.uint64)
+    seeds = [seed, *random_uint64(seed, _STREAM, others).tolist()]
+    return [
+        GenerationRequest(
+            prompt_ids=prompt,
+            max_tokens=min(body.max_tokens or body.default_max_tokens, settings.max_new_tokens),
+            sampler=sampler,
+            seed=seed,
+            stop_ids=language_model.stop_ids,
+            num_alternatives=body.num_alternatives,
+        )
+        for prompt in prompts
+        for seed in seeds
+    ]
+
+
+def _read_prompts(
+    body: AnyRequest, language_model: LanguageModel, settings: ServerSettings
+) -> list[tuple[int, ...]]:
+    given: Sequence[str | Sequence[int]]
+    if isinstance(body, ChatRequest):
+        try:
+            given = [chat_prompt(language_model.tokenizer, body.messages)]
+        except GroundupError as error:
+            can_chat = language_model.tokenizer.chat_template is not None
+            code = None if can_chat else "no_chat_template"
+            raise ApiError(400, str(error), param="messages", code=code) from error
+    elif body.prompt is None or isinstance(body.prompt, str):
+        given = [body.prompt or ""]
+    elif isinstance(body.prompt[0], int):
+        given = [body.prompt]
+    else:
+        given = body.prompt
+    limit = min(settings.max_choices, settings.client_held)
+    if len(given) * body.num_choices > limit:
+        message = f"this server generates at most {limit} texts for one request"
+        raise ApiError(400, message, param="n")
+    return [_read_prompt(prompt, language_model, body.subject) for prompt in given]
+
+
+def _read_prompt(
+    prompt: str | Sequence[int], language_model: LanguageModel, subject: str
+) -> tuple[int, ...]:
+    tokenizer, context = language_model.tokenizer, language_model.model.config.context_length
+    ids = tokenizer.encode_to_numpy(prompt) if isinstance(prompt, str) else prompt
+    if len(ids) > context:
+        raise ApiError(
+            400,
+            f"the request has {count_of(len(ids), 'token')}, more than the model's context of "
+            f"{context}: shorten it",
+            param=subject,
+            code="context_length_exceeded",
+        )
+    if isinstance(ids, np.ndarray):
+        try:
+            return tuple(ids.tolist() or language_model.encode_prompt(""))
+        except ConfigError as error:
+            raise ApiError(400, str(error), param=subject) from error
+    unknown = next((id for id in ids if id not in tokenizer.vocab), None)
+    if unknown is not None:
+        last = tokenizer.vocab_size - 1
+        message = f"id {excerpt(unknown)} is not in the vocabulary (ids 0 to {last})"
+        raise ApiError(400, message, param="prompt")
+    return tuple(ids)

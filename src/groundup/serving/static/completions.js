@@ -7,8 +7,7 @@ const NUM_ALTERNATIVES = 8;
 
 /** Yields { text, tokens, finishReason, usage } for each event until the server is done. */
 export async function* streamCompletion(body, signal) {
-  // The page asks for a text, whatever its length: a full context moves on.
-  const whole = { ...body, past_context: "slide", logprobs: NUM_ALTERNATIVES };
+  const whole = { ...body, logprobs: NUM_ALTERNATIVES };
   for await (const event of streamEvents("/v1/completions", whole, signal)) {
     const choice = event.choices[0];
     yield readEvent(event, choice?.text, readTokens(choice?.logprobs));
