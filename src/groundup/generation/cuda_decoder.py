@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groundup.data.counter_random import stream_keys
-from groundup.generation.decoder import AllowedIds, Decoder, Row
+from groundup.generation.decoder import Decoder, Row
 from groundup.generation.request import NO_ID
 from groundup.generation.sampling import STREAM
 from groundup.nn import RMSNorm
@@ -58,10 +58,10 @@ class CudaDecoder(Decoder):
         self,
         model: TransformerLM,
         max_rows: int,
-        allowed: AllowedIds | None = None,
+        num_allowed: int | None = None,
     ) -> None:
-        super().__init__(model, max_rows, allowed)
-        config, weight, allowed = model.config, model.output_weight, self.allowed
+        super().__init__(model, max_rows, num_allowed)
+        config, weight = model.config, model.output_weight
         assert isinstance(model.final_norm, RMSNorm)
         self._eps = model.final_norm.eps
         gain = model.final_norm.weight.detach()
@@ -81,7 +81,7 @@ class CudaDecoder(Decoder):
         with torch.no_grad():
             extra = model.extra(self._table)
         self._extra_table = None if extra is None else extra.to(self._table.dtype).contiguous()
-        num_columns = min(config.vocab_size, -(-allowed.end // _ALIGNMENT) * _ALIGNMENT)
+        num_columns = min(config.vocab_size, -(-self.num_allowed // _ALIGNMENT) * _ALIGNMENT)
         self._output = weight.detach()[:num_columns]
         num_bytes = sum(part.nbytes for layer in self._layers for part in layer.weights)
         num_bytes += self._output.nbytes
@@ -92,9 +92,8 @@ class CudaDecoder(Decoder):
         # Sampling sees all columns: a mask that ends between multiples would make it read one
         # number at a time.
         self._absent = None
-        if missing := allowed.missing(num_columns):
-            self._absent = torch.zeros(num_columns, dtype=torch.bool, device=weight.device)
-            self._absent[missing] = True
+        if num_columns > self.num_allowed:
+            self._absent = torch.arange(num_columns, device=weight.device) >= self.num_allowed
         with torch.inference_mode():
             self._whole = torch.zeros(5, max_rows, dtype=torch.int64, device=weight.device)
             self._floats = torch.ones(4, max_rows, device=weight.device)
@@ -164,7 +163,7 @@ class CudaDecoder(Decoder):
             is_ahead = self._can_look_ahead and num_left > 0
             self._ahead = self._launch(num_left) if is_ahead else None
             self._ids.extend(read())
-        return self._ids.popleft(), self._work.logits[: self._num_rows, : self.allowed.end]
+        return self._ids.popleft(), self._work.logits[: self._num_rows, : self.num_allowed]
 
     @torch.inference_mode()
     def _launch(self, max_steps: int) -> tuple[Callable[[], list[list[int]]], int]:

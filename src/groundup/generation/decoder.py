@@ -19,7 +19,6 @@ from groundup.nn import KVCache
 
 if TYPE_CHECKING:
     from groundup.model import TransformerLM
-    from groundup.tokenizer import Tokenizer
 
 
 @dataclass
@@ -35,41 +34,19 @@ class Row:
     """The cache does not have the text yet."""
 
 
-@dataclass(frozen=True)
-class AllowedIds:
-    """Which ids may be sampled: those that the tokenizer has text for, all below `end` but `gaps`.
-
-    A model may have more: where its vocabulary was padded to a round size, and in the gaps that
-    some tokenizers leave between their special tokens.
-    """
-
-    end: int
-    gaps: tuple[int, ...] = ()
-
-    @classmethod
-    def of(cls, tokenizer: Tokenizer) -> AllowedIds:
-        end, vocab = tokenizer.vocab_size, tokenizer.vocab
-        return cls(end, tuple(id for id in range(end) if id not in vocab))
-
-    def missing(self, num_columns: int) -> list[int]:
-        """Those of the first `num_columns` ids that are not allowed."""
-        return [*self.gaps, *range(self.end, num_columns)]
-
-
 class Decoder(ABC):
     """A model and its cache of `max_rows` texts, each of up to `context_length` ids.
 
-    It reads all ids of its vocabulary and samples the allowed ones.
+    It reads all ids of its vocabulary and samples the first `num_allowed`: a vocabulary that was
+    padded to a round size has more ids than the tokenizer.
     """
 
-    def __init__(
-        self, model: TransformerLM, max_rows: int, allowed: AllowedIds | None = None
-    ) -> None:
+    def __init__(self, model: TransformerLM, max_rows: int, num_allowed: int | None = None) -> None:
         config, weight = model.config, model.output_weight
         self.max_rows = max_rows
         self.context_length = config.context_length
         self.vocab_size = config.vocab_size
-        self.allowed = allowed or AllowedIds(config.vocab_size)
+        self.num_allowed = num_allowed or config.vocab_size
         self.device = weight.device
         self.cache = KVCache(
             config.num_layers,
@@ -101,7 +78,6 @@ class Decoder(ABC):
     def step(self, num_quiet_steps: int) -> tuple[list[int], Float[Tensor, "n allowed"]]:
         """The next id of each row, NO_ID where logits are not finite, and its logits.
 
-        No row can end within `num_quiet_steps` but by a stop id. The logits are in float32; ids
-        after the last allowed one have no column, a gap among them has -inf. The next call may
-        overwrite them.
+        No row can end within `num_quiet_steps` but by a stop id. The logits, in float32, are
+        those of the allowed ids. The next call may overwrite them.
         """

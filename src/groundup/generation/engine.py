@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from groundup.errors import ConfigError
-from groundup.generation.decoder import AllowedIds, Decoder, Row
+from groundup.generation.decoder import Decoder, Row
 from groundup.generation.request import NO_ID, FinishReason, GenerationRequest, NewToken
 from groundup.generation.torch_decoder import TorchDecoder
 from groundup.model import TransformerLM
@@ -32,10 +32,10 @@ class Engine:
         self,
         model: TransformerLM | Decoder,
         max_rows: int = 64,
-        allowed: AllowedIds | None = None,
+        num_allowed: int | None = None,
     ) -> None:
-        """`max_rows` and `allowed` (all ids if not given) are for a model, whose layers and weights
-        may change while no request is running."""
+        """`max_rows` and `num_allowed` (all ids if not given) are for a model, whose layers and
+        weights may change while no request is running."""
         self._rows: list[Row] = []
         self._has_changed = False
         # Steps in which nothing can happen but a stop id, and whether any row has such ids or asks
@@ -47,7 +47,7 @@ class Engine:
         if isinstance(model, Decoder):
             self.decoder = model
         else:
-            self._model, self._settings = model, (max_rows, allowed)
+            self._model, self._settings = model, (max_rows, num_allowed)
             self._fingerprint = _fingerprint(model)
             self.decoder = choose_decoder(model, *self._settings)
 
@@ -196,9 +196,7 @@ def _likelihoods(
     }
 
 
-def choose_decoder(
-    model: TransformerLM, max_rows: int, allowed: AllowedIds | None = None
-) -> Decoder:
+def choose_decoder(model: TransformerLM, max_rows: int, num_allowed: int | None = None) -> Decoder:
     """The fastest decoder for the model and its device.
 
     A model with a layer or a hook that its settings do not describe runs its own forward, as does
@@ -213,8 +211,8 @@ def choose_decoder(
     if is_known and weight.is_cuda and HAS_TRITON and is_half and is_usual:
         from groundup.generation.cuda_decoder import CudaDecoder
 
-        return CudaDecoder(model, max_rows, allowed)
-    return TorchDecoder(model, max_rows, allowed, is_packed=is_known)
+        return CudaDecoder(model, max_rows, num_allowed)
+    return TorchDecoder(model, max_rows, num_allowed, is_packed=is_known)
 
 
 def _fingerprint(model: TransformerLM) -> object:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import torch
 
 from groundup.errors import CheckpointError, ConfigError
-from groundup.generation.decoder import AllowedIds
 from groundup.generation.engine import Engine
 from groundup.generation.loading import CheckpointName, load_run, save_run
 from groundup.generation.request import FinishReason, GenerationRequest, GenerationSettings
@@ -150,8 +149,8 @@ class LanguageModel:
         return request
 
     def make_engine(self, max_rows: int = 64) -> Engine:
-        """An engine of the model that never samples an id for which the tokenizer has no text."""
-        return Engine(self.model, max_rows, allowed=AllowedIds.of(self.tokenizer))
+        """An engine of the model that never samples an id beyond the tokenizer's."""
+        return Engine(self.model, max_rows, self.tokenizer.vocab_size)
 
     def stream_requests(
         self, requests: Iterable[GenerationRequest], stop: Sequence[str] = ()

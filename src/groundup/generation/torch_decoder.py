@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from groundup.generation.decoder import AllowedIds, Decoder, Row
+from groundup.generation.decoder import Decoder, Row
 from groundup.generation.request import NO_ID, Sampler
 from groundup.generation.sampling import sample, uniforms
 from groundup.nn import RMSNorm, SwiGLU, TransformerBlock
@@ -34,14 +34,12 @@ class TorchDecoder(Decoder):
         self,
         model: TransformerLM,
         max_rows: int,
-        allowed: AllowedIds | None = None,
+        num_allowed: int | None = None,
         is_packed: bool = True,
     ) -> None:
         """`is_packed` chooses the fast twin, which must know all layers of the model."""
-        super().__init__(model, max_rows, allowed)
+        super().__init__(model, max_rows, num_allowed)
         self.model = model
-        gaps = self.allowed.gaps
-        self._gaps = torch.tensor(gaps, device=self.device) if gaps else None
         self.packed: list[_PackedLayer] | None = None
         if is_packed:
             caches = zip(self.cache.keys, self.cache.values, strict=True)
@@ -131,10 +129,7 @@ class TorchDecoder(Decoder):
                 places = positions.to(self.device)[:, None]
                 hidden = self.model.hidden(ids.to(self.device)[:, None], places, cache)[:, -1]
             logits = self.model.logits(hidden)
-        if self.allowed.end < self.vocab_size:
-            logits = logits[..., : self.allowed.end]
-        logits = logits.float()
-        return logits if self._gaps is None else logits.index_fill(-1, self._gaps, -torch.inf)
+        return logits[..., : self.num_allowed].float()
 
     def _packed_hidden(self, ids: Int[Tensor, " n"], positions: Int[Tensor, " n"]) -> Tensor:
         """What the output layer sees."""

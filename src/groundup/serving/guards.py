@@ -6,8 +6,6 @@ counts the answers and adds the security headers.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import hmac
 import ipaddress
 import logging
@@ -39,9 +37,8 @@ SECURITY_HEADERS = {
 _OPEN_PATHS = ("/", "/chat", "/runs", "/health")
 
 # A refused client is still sending, and closing at once would lose it the answer: so many times the
-# largest body is discarded, for so long.
+# largest body is discarded, for as long as a request may take.
 _DISCARD_BODIES = 8
-_DISCARD_SECONDS = 2.0
 
 
 class Guards:
@@ -138,13 +135,11 @@ class Guards:
         await send({**start, "headers": response.raw_headers})
         await send({"type": "http.response.body", "body": response.body, "more_body": True})
         num_left = _DISCARD_BODIES * self._settings.max_body_bytes
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_DISCARD_SECONDS):
-                while receive is not None and num_left >= 0:
-                    message = await receive()
-                    num_left -= len(message.get("body", b""))
-                    if not message.get("more_body"):
-                        break
+        while receive is not None and num_left >= 0:
+            message = await receive()
+            num_left -= len(message.get("body", b""))
+            if not message.get("more_body"):
+                break
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

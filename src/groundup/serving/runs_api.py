@@ -12,7 +12,7 @@ import math
 import os
 import time
 from functools import lru_cache
-from itertools import chain, pairwise, repeat
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +33,8 @@ from groundup.serving.api_errors import ApiError, excerpt, invalid_request
 _SUMMARY = ("step", "tokens", "loss", "validation_loss", "tokens_per_second", "wall_seconds")
 _INTEGERS = frozenset({"step", "tokens", "memory_bytes"})
 
-# A run is expected to write a line at least this often.
-_PATIENCE_SECONDS = 60.0
-_PATIENCE_BEFORE_FIRST_LINE_SECONDS = 300.0
-_PATIENCE_GAPS = 5.0
+# A run is expected to write something at least this often.
+_PATIENCE_SECONDS = 300.0
 
 
 class _Query(BaseModel):
@@ -44,7 +42,7 @@ class _Query(BaseModel):
 
     after: int = Field(0, ge=0)
     version: str | None = Field(None, max_length=100)
-    limit: int | None = Field(None, ge=100, le=100_000)
+    limit: int = Field(100_000, ge=100, le=100_000)
 
 
 def runs_routes(runs_folder: Path, served: str | None = None) -> list[Route]:
@@ -105,10 +103,7 @@ def summarize(folder: RunFolder) -> dict[str, Any]:
     num_steps = settings.get("num_steps")
     num_steps = num_steps if isinstance(num_steps, int) else None
     step = None if (found := newest.last("step")) is None else int(found)
-    # The first line is the last evaluation, which may be far from the others.
-    times = pairwise(newest.values("wall_seconds")[1:])
-    longest_gap = max((later - earlier for earlier, later in times), default=0.0)
-    state, message = status_of(folder, step, num_steps, longest_gap)
+    state, message = status_of(folder, step, num_steps)
     return {
         "name": folder.path.name,
         "status": state,
@@ -121,9 +116,7 @@ def summarize(folder: RunFolder) -> dict[str, Any]:
     }
 
 
-def status_of(
-    folder: RunFolder, step: int | None, num_steps: int | None, longest_gap: float
-) -> tuple[str, str]:
+def status_of(folder: RunFolder, step: int | None, num_steps: int | None) -> tuple[str, str]:
     """The state of a run in a word and a sentence; a run that is silent too long is stalled."""
     state, reason = folder.judge(step, num_steps)
     if state == "finished":
@@ -132,13 +125,10 @@ def status_of(
         return "failed", (reason or "Its folder does not say why.")[:2_000]
     if state == "stopped":
         return "stopped", "Stopped and saved; continue it with --resume."
-    patience = _PATIENCE_BEFORE_FIRST_LINE_SECONDS
-    if step is not None:
-        patience = max(_PATIENCE_SECONDS, _PATIENCE_GAPS * longest_gap)
-    if time.time() - (last_change(folder) or 0.0) <= patience:
+    if time.time() - (last_change(folder) or 0.0) <= _PATIENCE_SECONDS:
         return "running", "Training." if step else "Started; no metrics yet."
     if state != "killed":
-        return "stalled", "No new metrics for much longer than usual."
+        return "stalled", f"Nothing new for {_PATIENCE_SECONDS / 60:.0f} minutes or more."
     return "failed", "No process holds this run: it was killed, or it trains on another machine."
 
 
@@ -160,19 +150,30 @@ def describe(folder: RunFolder) -> dict[str, Any]:
             for sample in metrics.samples
             for text, prompt in zip(sample.texts, chain(prompts, repeat("")), strict=False)
         ]
-        health = _health(metrics)
+        skipped = [
+            {"step": metrics.step_of(index), "reason": reason}
+            for index, reason in metrics.reasons.items()
+        ]
+        best = metrics.lowest("validation_loss")
+        health = {
+            "num_damaged_lines": metrics.num_damaged,
+            "num_skipped": metrics.num_skipped,
+            "skipped": skipped,
+            "best": None if best is None else {"value": best[0], "step": best[1]},
+            "memory_bytes": metrics.last("memory_bytes"),
+            "checkpoints": list_checkpoints(folder.checkpoints),
+        }
     return {
         **summarize(folder),
         "settings": settings,
         "environment": folder.read_environment(),
         "samples": samples,
-        "health": {**health, "checkpoints": list_checkpoints(folder.checkpoints)},
-        "now": time.time(),
+        "health": health,
     }
 
 
 def lines_after(
-    reader: MetricsReader, after: int, version: str | None = None, limit: int | None = None
+    reader: MetricsReader, after: int, version: str | None = None, limit: int = 100_000
 ) -> dict[str, Any]:
     """The lines from number `after` on, thinned to about `limit`; all again of another version."""
     with reader.reading() as metrics:
@@ -187,11 +188,11 @@ def lines_after(
         }
 
 
-def thin(metrics: Metrics, first: int, limit: int | None) -> list[int]:
+def thin(metrics: Metrics, first: int, limit: int) -> list[int]:
     """The line numbers to keep from `first` on: all, or about `limit` of which the loss is lowest
     and highest, with those of evaluations and skipped steps."""
     numbers = numpy.arange(first, metrics.num_lines)
-    if limit is None or len(numbers) <= limit:
+    if len(numbers) <= limit:
         return list(map(int, numbers))
     columns = (metrics.columns.get(name, [math.nan]) for name in ("loss", "validation_loss"))
     losses, validation = (
@@ -221,24 +222,6 @@ def _answer(value: dict[str, Any]) -> Response:
 def _reader_of(path: Path) -> MetricsReader:
     """The reader of a run looked at lately; it remembers what it has parsed."""
     return MetricsReader(path)
-
-
-def _health(metrics: Metrics) -> dict[str, Any]:
-    best = ((name, metrics.lowest(name)) for name in ("loss", "validation_loss"))
-    return {
-        "num_lines": metrics.num_lines,
-        "num_damaged_lines": metrics.num_damaged,
-        "num_skipped": metrics.num_skipped,
-        "skipped": [
-            {"step": metrics.step_of(index), "reason": reason}
-            for index, reason in metrics.reasons.items()
-        ],
-        "best": {
-            name: None if found is None else {"value": found[0], "step": found[1]}
-            for name, found in best
-        },
-        "memory_bytes": metrics.last("memory_bytes"),
-    }
 
 
 def _line(metrics: Metrics, index: int) -> dict[str, Any]:

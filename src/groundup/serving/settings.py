@@ -15,24 +15,38 @@ _SHORTEST_TOKEN = 16
 _RESERVED = 8
 
 
-class ServerSettings(Settings):
+class ServerFlags(Settings):
+    """The settings that are flags of `groundup serve`."""
+
+    host: str = "127.0.0.1"
+    """The address to listen on; any but this machine's own needs a token."""
+
+    port: int = pydantic.Field(8000, ge=0, le=65535)
+    """The port to listen on; 0 takes any that is free."""
+
+    max_rows: int = pydantic.Field(64, ge=1, le=10_000)
+    """Sequences generated at once: the rows of the batch."""
+
+    max_queue: int = pydantic.Field(256, ge=0, le=10**6)
+    """Sequences that may wait for a row; beyond that, requests are answered with 429."""
+
+    max_client_rows: int | None = pydantic.Field(None, ge=1, le=10_000)
+    """Rows that one client may hold; 7/8 of --max-rows if not given."""
+
+    drain_seconds: float = pydantic.Field(30.0, gt=0, le=1e6)
+    """Seconds to finish running requests after SIGTERM or Ctrl-C; the process ends by then."""
+
+
+class ServerSettings(ServerFlags):
     """The limits hold for a request or for the server as a whole; times are in seconds."""
 
     # Prompts to offer in the playground.
     prompts: tuple[str, ...] = ()
-    host: str = "127.0.0.1"
-    port: int = pydantic.Field(8000, ge=0, le=65535)
     runs_folder: Path = Path("runs")
     # Secrets, so that no log and no traceback shows them.
     tokens: tuple[pydantic.SecretStr, ...] = ()
     # Addresses whose X-Forwarded-For is trusted.
     trusted_proxies: tuple[str, ...] = ()
-
-    # Sequences generated at once (rows of the batch), sequences that may wait for a row, and rows
-    # that one client may hold.
-    max_rows: int = pydantic.Field(64, ge=1, le=10_000)
-    max_queue: int = pydantic.Field(256, ge=0, le=10**6)
-    max_client_rows: int | None = pydantic.Field(None, ge=1, le=10_000)
 
     # What one request may ask for.
     max_new_tokens: int = pydantic.Field(4096, ge=1, le=10**9)
@@ -43,9 +57,6 @@ class ServerSettings(Settings):
     max_connections: int = pydantic.Field(2048, ge=1, le=10**6)
     request_seconds: float = pydantic.Field(20, gt=0, le=1e6)
     stalled_write_seconds: float = pydantic.Field(30, gt=0, le=1e6)
-
-    # From the signal to the end of the process, whatever runs.
-    drain_seconds: float = pydantic.Field(30, gt=0, le=1e6)
 
     @property
     def client_rows(self) -> int:

@@ -82,7 +82,7 @@ function buildRow({ name, values, isDifferent }, isComparison) {
 
 function resultsOf({ run, lines, details }) {
   const newest = (metric) => lines.findLast((line) => isNumber(line[metric]))?.[metric];
-  const best = details.health.best.validation_loss;
+  const best = details.health.best;
   return {
     "Validation loss": formatNumber(run.validation_loss),
     "Best validation loss": best ? `${formatNumber(best.value)} at step ${formatStep(best.step)}` : UNKNOWN,
