@@ -55,17 +55,6 @@ def test_a_stream_tells_the_role_first_and_joins_to_the_same_answer(client: open
         assert mine[-1].finish_reason == choice.finish_reason
 
 
-def test_the_end_of_a_turn_ends_the_answer(
-    start: Any, chat_model: LanguageModel, speaker: Any
-) -> None:
-    with start(speaker(chat_model.tokenizer, "yes!<|im_end|>no")) as running:
-        body = {"messages": TALK, "temperature": 0, "max_tokens": 30}
-        answer = running.post("/v1/chat/completions", json=body).json()
-    (choice,) = answer["choices"]
-    assert choice["message"]["content"] == "yes!" and choice["finish_reason"] == "stop"
-    assert answer["usage"]["completion_tokens"] == len(chat_model.tokenizer.encode("yes!"))
-
-
 def test_an_answer_may_fill_the_context_and_no_more(
     client: openai.OpenAI, chat_model: LanguageModel
 ) -> None:

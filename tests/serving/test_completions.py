@@ -34,7 +34,7 @@ MISTAKES: list[tuple[Any, str | None]] = [
     ({"stop": "a" * 1001}, "stop"),
     ({"seed": 2**63}, "seed"),
     ({"stream": "yes"}, "stream"),
-    ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ({"stream": True, "stream_options": {"include_more": True}}, "stream_options"),
     ({"presence_penalty": 0.5}, "presence_penalty"),
     ({"logit_bias": {"5": 1}}, "logit_bias"),
     ({"suffix": "end"}, "suffix"),

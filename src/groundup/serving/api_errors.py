@@ -80,11 +80,7 @@ def invalid_request(error: ValidationError) -> ApiError:
 def answer_http_exception(request: Request, error: Exception) -> JSONResponse:
     """Starlette's own errors: an unknown path, a method that a path does not take."""
     assert isinstance(error, HTTPException)
-    path, message = request.url.path, str(error.detail)
-    if error.status_code == 404:
-        message = f"{excerpt(path)} does not exist here"
-    if error.status_code == 405:
-        message = f"{excerpt(path)} does not take {excerpt(request.method)}"
+    message = f"{excerpt(request.method)} {excerpt(request.url.path)}: {error.detail}"
     return ApiError(error.status_code, message, headers=error.headers).response()
 
 

@@ -102,20 +102,9 @@ class GenerationBody(Body):
     min_p: float | None = None
     repetition_penalty: float | None = None
 
-    @model_validator(mode="after")
-    def _check_stream_options(self) -> GenerationBody:
-        if self.stream_options is not None and not self.stream:
-            raise ValueError("stream_options are only for a stream")
-        return self
-
     @property
     def num_choices(self) -> int:
         return 1 if self.n is None else self.n
-
-    @property
-    def num_alternatives(self) -> int:
-        """How many of the likeliest tokens to return with each; below 0, no log-probabilities."""
-        raise NotImplementedError
 
     @property
     def wants_usage_chunk(self) -> bool:
@@ -150,6 +139,7 @@ class CompletionRequest(GenerationBody):
 
     @property
     def num_alternatives(self) -> int:
+        """How many of the likeliest tokens to return with each; below 0, no log-probabilities."""
         return -1 if self.logprobs is None else self.logprobs
 
 

@@ -31,7 +31,6 @@ from groundup.runs.plain_files import file_signature
 from groundup.serving.api_errors import ApiError, excerpt, invalid_request
 
 _SUMMARY = ("step", "tokens", "loss", "validation_loss", "tokens_per_second", "wall_seconds")
-_INTEGERS = frozenset({"step", "tokens", "memory_bytes"})
 
 # A run is expected to write something at least this often.
 _PATIENCE_SECONDS = 300.0
@@ -226,10 +225,8 @@ def _reader_of(path: Path) -> MetricsReader:
 
 def _line(metrics: Metrics, index: int) -> dict[str, Any]:
     """The numbers of a line as they were written, without its texts."""
-    line: dict[str, Any] = {}
-    for name in metrics.columns:
-        if (value := metrics.at(name, index)) is not None:
-            line[name] = int(value) if name in _INTEGERS else value
+    values = ((name, metrics.at(name, index)) for name in metrics.columns)
+    line: dict[str, Any] = {name: value for name, value in values if value is not None}
     if index in metrics.reasons:
         line |= {"skipped": True, "reason": metrics.reasons[index]}
     return line

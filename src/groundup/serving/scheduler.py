@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from groundup.errors import GroundupError
 from groundup.generation.sampling import not_finite
 from groundup.serving.api_errors import ApiError, internal_error
 from groundup.serving.jobs import Job, Outbox, Row
@@ -139,31 +138,29 @@ class Scheduler:
                 if self._is_stopped:
                     break
                 cancelled, self._cancelled = self._cancelled, []
-            if not self._work(cancelled):
+            try:
+                self._work(cancelled)
+            except Exception:
+                _log.exception("the engine failed; it is replaced")
                 self._replace_engine()
             self._outbox.send_if_due(is_last=not self._running)
         self._fail(_unavailable("the server stopped"), with_waiting=True)
 
-    def _work(self, cancelled: Sequence[Row]) -> bool:
-        """One round: rows leave, rows join, everyone gets a token; whether the engine works."""
-        try:
-            for row in cancelled:
-                if row.handle is not None and self._running.pop(row.handle, None) is not None:
-                    self._engine.remove(row.handle)
-                    self._free(row)
-                    self._metrics.cancelled_texts.inc()
-            admitted = self._admit()
-            if admitted:
-                # Reading their prompts takes longer than a step.
-                self._outbox.send()
-            for row in admitted:
-                self._begin(row)
-            if self._running:
-                self._step()
-        except Exception:
-            _log.exception("the engine failed; it is replaced")
-            return False
-        return True
+    def _work(self, cancelled: Sequence[Row]) -> None:
+        """One round: rows leave, rows join, everyone gets a token."""
+        for row in cancelled:
+            if row.handle is not None and self._running.pop(row.handle, None) is not None:
+                self._engine.remove(row.handle)
+                self._free(row)
+                self._metrics.cancelled_texts.inc()
+        admitted = self._admit()
+        if admitted:
+            # Reading their prompts takes longer than a step.
+            self._outbox.send()
+        for row in admitted:
+            self._begin(row)
+        if self._running:
+            self._step()
 
     def _admit(self) -> list[Row]:
         """As many as there are free rows and time to read their prompts."""
@@ -202,13 +199,9 @@ class Scheduler:
         """Let the sequence join; what cannot be begun fails alone."""
         try:
             row.handle = self._engine.add(row.request)
-        except Exception as problem:
-            error = internal_error()
-            if isinstance(problem, GroundupError):
-                error = ApiError(400, str(problem))
-            else:
-                _log.exception("a request could not be begun")
-            self._outbox.put(row, error)
+        except Exception:
+            _log.exception("a request could not be begun")
+            self._outbox.put(row, internal_error())
             self._free(row)
         else:
             self._running[row.handle] = row

@@ -34,7 +34,7 @@ def describe_tokenization(tokenizer: Tokenizer, text: str) -> str:
     definition = tokenizer.definition
     follow = follow_merges(definition)
     pre_tokens: list[dict[str, Any]] = []
-    start, num_ids, num_left = 0, 0, MAX_SYMBOLS
+    start, num_left = 0, MAX_SYMBOLS
     for piece, is_special in split_special_tokens(text, definition.special_tokens):
         for part in [piece] if is_special else definition.pattern.split(piece):
             num_symbols = 0 if is_special else len(part.encode()) ** 2 // 2
@@ -53,7 +53,7 @@ def describe_tokenization(tokenizer: Tokenizer, text: str) -> str:
             fields |= {"is_whole_word": found.is_whole_word, "is_too_long": not is_followed}
             pre_tokens.append(fields)
             start += len(part)
-            num_ids += len(tokens)
+    num_ids = sum(len(one["tokens"]) for one in pre_tokens)
     sizes = {"num_ids": num_ids, "num_bytes": len(text.encode()), "num_characters": len(text)}
     # Bytes as lists of numbers.
     return json.dumps({"pre_tokens": pre_tokens, **sizes}, default=list)
