@@ -6,15 +6,19 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
 import torch
 
+from groundup.config import load_settings, save_yaml
+from groundup.files import write_json_atomic
 from groundup.generation import LanguageModel
 from groundup.model import ModelConfig, TransformerLM
+from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
 from groundup.serving.launch import Server, address_to_open, make_server, open_socket
 from groundup.serving.settings import ServerSettings
 from groundup.tokenizer import Tokenizer
@@ -159,6 +163,20 @@ def running(start: Any) -> Iterator[Running]:
 
 
 @pytest.fixture(scope="session")
+def make_run() -> Callable[..., RunFolder]:
+    def make(runs_folder: Path, name: str = "one", year: int = 2026, **changes: Any) -> RunFolder:
+        """A run folder as `train` leaves it before the first step."""
+        folder = RunFolder(runs_folder / name)
+        folder.path.mkdir()
+        environment = {"device": "cpu", "started": f"{year}-01-02T03:04:05+00:00"}
+        write_json_atomic(folder.environment_file, environment)
+        save_yaml(folder.config_file, load_settings(RunConfig, None, {"num_steps": 100, **changes}))
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
 def chat_model(language_model: LanguageModel) -> LanguageModel:
     """The same noise from a model that knows turns."""
     return LanguageModel(language_model.model, language_model.tokenizer.with_chat(), step=7)
@@ -237,18 +255,6 @@ class Browser:
         lines = [entry["message"] for entry in self.driver.get_log("browser")]
         return [line for line in lines if "the server responded with a status of 4" not in line]
 
-    def take_requested_hosts(self) -> set[str]:
-        """The hosts that were asked for anything since the last call."""
-        messages = [json.loads(one["message"]) for one in self.driver.get_log("performance")]
-        urls = [
-            message["message"]["params"]["request"]["url"]
-            for message in messages
-            if message["message"]["method"] == "Network.requestWillBeSent"
-        ]
-        return {
-            urlsplit(url).netloc for url in urls if urlsplit(url).scheme not in {"data", "blob"}
-        }
-
 
 @pytest.fixture(scope="session")
 def chromium(find_programs: Callable[[Iterable[str], str], list[str]]) -> Iterator[Browser]:
@@ -261,9 +267,7 @@ def chromium(find_programs: Callable[[Iterable[str], str], list[str]]) -> Iterat
     options.binary_location = program
     for argument in _CHROMIUM_ARGUMENTS:
         options.add_argument(f"--{argument}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    # Of all that goes on in a page only its requests are looked at.
-    options.add_experimental_option("perfLoggingPrefs", {"enablePage": False})
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options, webdriver.ChromeService(driver_program))
     try:
         yield Browser(driver)
@@ -276,7 +280,6 @@ def browser(chromium: Browser) -> Iterator[Browser]:
     """The browser, on a desktop's screen; whatever a test does, its console must stay silent."""
     chromium.resize(1280, 900)
     chromium.take_complaints()
-    chromium.take_requested_hosts()
     yield chromium
     chromium.script("sessionStorage.clear(); localStorage.clear()")
     assert chromium.take_complaints() == []

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import urllib.parse
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from groundup.config import load_settings, save_yaml
 from groundup.files import append_json_line, write_json_atomic
 from groundup.planner.parameters import count_parameters
 from groundup.runs.config import RunConfig
@@ -40,40 +38,26 @@ def client(runs_folder: Path) -> TestClient:
     return TestClient(Starlette(routes=runs_routes(runs_folder), exception_handlers=handlers))
 
 
-def make_run(runs_folder: Path, name: str = "one", **changes: Any) -> RunFolder:
-    """A run folder as `train` leaves it before the first step."""
-    folder = RunFolder(runs_folder / name)
-    folder.path.mkdir()
-    config = load_settings(RunConfig, None, {"num_steps": 100, **changes})
-    write_json_atomic(
-        folder.environment_file, {"device": "cpu", "started": "2026-01-02T03:04:05+00:00"}
-    )
-    save_yaml(folder.config_file, config)
-    return folder
-
-
 def add_line(folder: RunFolder, step: int, **values: Any) -> None:
     record = {"step": step, "wall_seconds": step * 0.5, "tokens": step * 64, **values}
     append_json_line(folder.metrics_file, record)
 
 
 def metrics(client: Client, name: str = "one", **query: Any) -> Any:
-    answer = client.get(f"/api/runs/{urllib.parse.quote(name, safe='')}/metrics", params=query)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+    return client.get(f"/api/runs/{name}/metrics", params=query).raise_for_status().json()
 
 
 def details(client: Client, name: str = "one") -> Any:
-    answer = client.get(f"/api/runs/{urllib.parse.quote(name, safe='')}")
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+    return client.get(f"/api/runs/{name}").raise_for_status().json()
 
 
 def names(client: Client) -> list[str]:
     return [run["name"] for run in client.get("/api/runs").json()["runs"]]
 
 
-def test_the_list_tells_the_newest_metrics(client: Client, runs_folder: Path) -> None:
+def test_the_list_tells_the_newest_metrics(
+    client: Client, runs_folder: Path, make_run: Any
+) -> None:
     changes: Any = {"samples.prompts": ["Once", "A cat"]}
     folder = make_run(runs_folder, **changes)
     add_line(folder, 1, loss=5.0)
@@ -93,7 +77,7 @@ def test_the_list_tells_the_newest_metrics(client: Client, runs_folder: Path) ->
 
 
 def test_only_new_lines_are_given_and_a_torn_one_is_left_for_the_next_call(
-    client: Client, runs_folder: Path
+    client: Client, runs_folder: Path, make_run: Any
 ) -> None:
     folder = make_run(runs_folder)
     add_line(folder, 1, loss=5.0)
@@ -111,7 +95,7 @@ def test_only_new_lines_are_given_and_a_torn_one_is_left_for_the_next_call(
 
 
 def test_a_file_cut_by_a_resume_is_told_from_its_beginning(
-    client: Client, runs_folder: Path
+    client: Client, runs_folder: Path, make_run: Any
 ) -> None:
     folder = make_run(runs_folder)
     for step in range(1, 6):
@@ -129,7 +113,7 @@ def test_a_file_cut_by_a_resume_is_told_from_its_beginning(
 
 @pytest.mark.parametrize("content", [b"", b"\0\xff\xfe", b"- a list", b"a: &a [*a]", b"[" * 9999])
 def test_damaged_small_files_are_as_good_as_missing(
-    client: Client, runs_folder: Path, content: bytes
+    client: Client, runs_folder: Path, make_run: Any, content: bytes
 ) -> None:
     folder = make_run(runs_folder)
     folder.config_file.write_bytes(content)
@@ -138,7 +122,9 @@ def test_damaged_small_files_are_as_good_as_missing(
     assert details(client)["environment"] == {}
 
 
-def test_whatever_a_line_holds_the_answer_is_plain_json(client: Client, runs_folder: Path) -> None:
+def test_whatever_a_line_holds_the_answer_is_plain_json(
+    client: Client, runs_folder: Path, make_run: Any
+) -> None:
     folder = make_run(runs_folder)
     lines = [
         '{"step": 1, "loss": NaN, "gradient_norm": Infinity, "mfu": 1e999}',
@@ -165,7 +151,7 @@ PATH_TRICKS += ["/etc/passwd", "one%00", "%c0%ae%c0%ae", "%ff", "link", "x" * 50
 
 
 def test_no_path_trick_leads_out_of_the_runs_folder(
-    start: Any, tmp_path: Path, runs_folder: Path
+    start: Any, tmp_path: Path, runs_folder: Path, make_run: Any
 ) -> None:
     add_line(make_run(runs_folder), 1, loss=1.0)
     secret = make_run(tmp_path, "secret")
@@ -183,7 +169,7 @@ def test_no_path_trick_leads_out_of_the_runs_folder(
 
 
 def test_links_and_pipes_in_a_run_folder_are_not_followed(
-    client: Client, tmp_path: Path, runs_folder: Path
+    client: Client, tmp_path: Path, runs_folder: Path, make_run: Any
 ) -> None:
     secret = make_run(tmp_path, "secret", **{"data.shards": SECRET})
     add_line(secret, 1, samples=[SECRET])
@@ -221,7 +207,13 @@ def test_links_and_pipes_in_a_run_folder_are_not_followed(
 )
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the system has no list of locks")
 def test_the_state_follows_from_lock_outcome_and_silence(
-    client: Client, runs_folder: Path, outcome: Any, is_claimed: bool, is_old: bool, state: str
+    client: Client,
+    runs_folder: Path,
+    make_run: Any,
+    outcome: Any,
+    is_claimed: bool,
+    is_old: bool,
+    state: str,
 ) -> None:
     folder = make_run(runs_folder)
     add_line(folder, 3, loss=2.0)
@@ -241,7 +233,7 @@ def test_the_state_follows_from_lock_outcome_and_silence(
 
 
 def test_thinning_keeps_the_ends_the_evaluations_and_what_was_skipped(
-    client: Client, runs_folder: Path
+    client: Client, runs_folder: Path, make_run: Any
 ) -> None:
     folder = make_run(runs_folder)
     for step in range(1, 1_001):
