@@ -71,6 +71,8 @@ def test_the_checkpoint_asked_for_is_loaded(run: Path, which: str, step: int) ->
     expected = new_model(step).state_dict()
     for name, value in language_model.model.state_dict().items():
         assert torch.equal(value, expected[name]), name
+    with pytest.raises(CheckpointError, match="10, 20, 30"):
+        LanguageModel.load(run, 40)
     half = LanguageModel.load(run, dtype=torch.bfloat16)
     assert half.model.output_weight.dtype == torch.bfloat16 and half.generate(max_tokens=5)
 
@@ -212,11 +214,6 @@ def test_a_run_that_lacks_something_says_what(run: Path, missing: str) -> None:
     noun = {".": "run", "checkpoints": "checkpoint"}.get(missing, missing)
     with pytest.raises((GroundupError, FileNotFoundError), match=noun):
         LanguageModel.load(run)
-
-
-def test_the_steps_of_a_run_are_told(run: Path) -> None:
-    with pytest.raises(CheckpointError, match="10, 20, 30"):
-        LanguageModel.load(run, 40)
 
 
 @pytest.mark.parametrize("chats", [[], ["chats.jsonl"]])
