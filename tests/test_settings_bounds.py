@@ -37,7 +37,7 @@ def settings_types() -> Iterator[type[Settings]]:
     file holds."""
     for file in sorted(set(SOURCE.rglob("*.py")) - set(SOURCE.glob("cli/*.py"))):
         text = file.read_text("utf-8")
-        for name in re.findall(r"^class (\w+)\(Settings\)", text, re.MULTILINE):
+        for name in re.findall(r"^class (\w+)\((?:Settings|ServerFlags)\)", text, re.MULTILINE):
             parts = file.relative_to(SOURCE.parent).with_suffix("").parts
             found: type[Settings] = getattr(importlib.import_module(".".join(parts)), name)
             yield found

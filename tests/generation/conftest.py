@@ -1,13 +1,11 @@
 """Small models and the plain loop that everything here is held against."""
 
-import random
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 
-from groundup.generation import Engine, GenerationRequest, Sampler
+from groundup.generation import Engine, GenerationRequest
 from groundup.generation.sampling import sample, uniforms
 from groundup.model import TransformerLM
 
@@ -58,43 +56,10 @@ def _finish(engine: Engine) -> dict[int, list[int]]:
     return found
 
 
-def _check_traffic(
-    engine: Engine, model: TransformerLM, samplers: Sequence[Sampler], seed: int, density: float
-) -> None:
-    """Requests that join and leave at any time each get the ids of the plain loop."""
-    chance = random.Random(seed)
-    waiting = [
-        GenerationRequest(
-            tuple(chance.randrange(50) for _ in range(chance.randint(1, 12))),
-            chance.randint(1, 18),
-            chance.choice(samplers),
-            seed=chance.randrange(100),
-            stop_ids=frozenset({chance.randrange(50)}),
-            num_alternatives=chance.choice([-1, -1, -1, 0]),
-        )
-        for _ in range(36)
-    ]
-    asked: dict[int, GenerationRequest] = {}
-    found: dict[int, list[int]] = {}
-    gone: set[int] = set()
-    while waiting or engine.num_running:
-        while waiting and engine.num_free and chance.random() < density:
-            one = waiting.pop()
-            asked[engine.add(one)] = one
-        for handle, token in engine.step():
-            found.setdefault(handle, []).append(token.id)
-        if engine.num_running and chance.random() < density / 6:
-            gone.add(handle := chance.choice(list(asked)))
-            engine.remove(handle)
-    for handle, one in asked.items():
-        whole, ids = _plain_ids(model, one), found.get(handle, [])
-        assert ids == (whole[: len(ids)] if handle in gone else whole)
-
-
 def _given(tool: Any) -> Any:
     """A fixture that is a function."""
     return pytest.fixture(lambda: tool)
 
 
 new_model, plain_ids = _given(_new_model), _given(_plain_ids)
-finish, check_traffic = _given(_finish), _given(_check_traffic)
+finish = _given(_finish)

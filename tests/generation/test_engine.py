@@ -1,5 +1,6 @@
 """The engine against the plain loop: same ids for every request, whatever shares the batch."""
 
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -57,10 +58,36 @@ def test_the_ids_are_those_of_the_plain_loop(
 
 
 def test_a_text_does_not_depend_on_who_joins_and_leaves(
-    new_model: NewModel, check_traffic: Callable[..., None]
+    new_model: NewModel, plain_ids: PlainIds
 ) -> None:
-    model = new_model()
-    check_traffic(Engine(model, max_rows=5), model, SAMPLERS, seed=4, density=0.6)
+    model, chance = new_model(), random.Random(4)
+    engine = Engine(model, max_rows=5)
+    waiting = [
+        request(
+            [chance.randrange(50) for _ in range(chance.randint(1, 12))],
+            chance.randint(1, 12),
+            sampler=chance.choice(SAMPLERS),
+            seed=chance.randrange(100),
+            stop_ids=frozenset({chance.randrange(50)}),
+            num_alternatives=chance.choice([-1, -1, -1, 0]),
+        )
+        for _ in range(36)
+    ]
+    asked: dict[int, GenerationRequest] = {}
+    found: dict[int, list[int]] = {}
+    gone: set[int] = set()
+    while waiting or engine.num_running:
+        while waiting and engine.num_free and chance.random() < 0.6:
+            one = waiting.pop()
+            asked[engine.add(one)] = one
+        for handle, token in engine.step():
+            found.setdefault(handle, []).append(token.id)
+        if engine.num_running and chance.random() < 0.1:
+            gone.add(handle := chance.choice(list(asked)))
+            engine.remove(handle)
+    for handle, one in asked.items():
+        whole, ids = plain_ids(model, one), found.get(handle, [])
+        assert ids == (whole[: len(ids)] if handle in gone else whole)
 
 
 class Watched(TorchDecoder):
