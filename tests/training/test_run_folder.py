@@ -208,7 +208,7 @@ def test_other_data_behind_the_same_path_is_noticed(
     (tmp_path / "more.txt").write_text("Ada had a new cup. " * 500, "utf-8")
     sources = [corpus_folder / "stories.txt", tmp_path / "more.txt"]
     prepare(sources, tokenizer, shards, validation_fraction=0.1)
-    with pytest.raises(ConfigError, match="trained on other data"):
+    with pytest.raises(ConfigError, match="data: "):
         train(config, resume=True)
     assert train(config, resume=True, allow_changes=True).is_finished
 

@@ -101,10 +101,10 @@ class Clock:
         stop: StopRequest,
         saved: Mapping[str, Any],
         step: int,
-        rehearse: Callable[[], object],
+        rehearse: Callable[[], float],
     ) -> None:
         """Begin after `step` steps, with what `state` gave for them. `rehearse` does what follows
-        the last step of a timed run, which needs time too."""
+        the last step of a timed run, and gives the seconds of what it leaves out."""
         self._config, self._world, self._stop = config, world, stop
         self._reported_step = step
         self._num_warm_up = _WARM_UP_STEPS if config.device.startswith("cuda") else 0
@@ -117,8 +117,7 @@ class Clock:
             if config.compile != "off":
                 rehearse()
             began = self._now()
-            rehearse()
-            self._reserve_seconds = self._now() - began
+            self._reserve_seconds = rehearse() + self._now() - began
 
     def state(self, step: int) -> dict[str, Any]:
         """What a resume after that step goes on with: a timed run where its time stood."""

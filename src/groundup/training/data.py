@@ -75,6 +75,11 @@ class RunData:
         shape = config.model.context_length, config.evaluation.num_windows, size
         return Evaluator(self.validation, self.tokenizer, *shape, world)
 
+    def describe(self, config: RunConfig) -> str:
+        """Where the data lie, and how much there is, in a line."""
+        splits = ", ".join(f"{count:,} ids for {name}" for name, count in self.ids.num_ids.items())
+        return f"data in {', '.join(config.data.mix) or self.ids.folder}: {splits}"
+
 
 def open_data(
     config: RunConfig, run: RunFolder, overrides: Overrides, *, resume: bool = False
@@ -88,7 +93,11 @@ def open_data(
     if "data" in overrides:
         return RunData(tokenizer, *open_ids(overrides["data"], config, tokenizer))
     if config.tuning.chats:
-        return RunData(tokenizer, *open_conversations(config, tokenizer))
+        rows, held_out, ids = open_conversations(config, tokenizer)
+        if num_cut := rows.conversations.num_cut:
+            limit = f"--context-length {config.model.context_length}"
+            _log.warning("%d conversations cut at %s, or left out", num_cut, limit)
+        return RunData(tokenizer, rows, held_out, ids)
     index = read_index(data.shards)
     folders = [path for path, weight in data.folders.items() if weight]
     train = join_shards([open_shards(path, "train", tokenizer) for path in folders])

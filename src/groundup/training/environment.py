@@ -2,7 +2,6 @@
 versions, machine, each by name."""
 
 import datetime
-import logging
 import platform
 import subprocess
 import sys
@@ -24,41 +23,12 @@ from groundup.text_files import path_text
 from groundup.training.machine import device_name, find_peak
 
 # A resume may change these settings freely; with others its weights would be of no use. All the
-# rest needs --allow-changes.
+# rest, and other data or other first weights, needs --allow-changes.
 _FREE = ("logging.", "micro_batch_size")
 _FIXED = ("model.", "optimizer.name")
-
-# A resume with other data, or from other weights, needs --allow-changes; under other versions or on
-# other hardware it may round differently.
 _INPUTS = ("data", "start_from")
-_DECISIVE = ("groundup", "python", "torch", "numpy", "machine", "device", "num_threads")
-
-_log = logging.getLogger(__name__)
-
-
-def check_changes(old: Mapping[str, Any], config: RunConfig, *, allow_changes: bool) -> list[str]:
-    """The differences, as "key: old -> new", between the settings of a checkpoint, or of a run
-    without one, and those it is resumed with.
-
-    Raises ConfigError if they must be allowed and are not, or make the old weights useless.
-    """
-    before = dict(flatten(old))
-    # Settings that an older version did not have are as it was without.
-    found = {
-        key: f"{key}: {before[key]!r} -> {value!r}"
-        for key, value in flatten(config.model_dump(mode="json"))
-        if before.get(key, value) != value
-    }
-    # Dropout takes its random numbers by micro-batches.
-    free = _FREE[: 1 if config.model.dropout else None]
-    advice = "Resume with its own settings, or accept the changes with --allow-changes"
-    is_refused = not allow_changes and any(not key.startswith(free) for key in found)
-    if fixed := [key for key in found if key.startswith(_FIXED)]:
-        advice = f"Its weights do not fit another {fixed[0]}: begin a new run with another --name"
-    if fixed or is_refused:
-        changes = "; ".join(found.values())
-        raise ConfigError(f"the run in {config.run_folder} has other settings: {changes}. {advice}")
-    return list(found.values())
+# With others a resume may round differently.
+_CONDITIONS = ("groundup", "python", "torch", "numpy", "machine", "device", "num_threads")
 
 
 def describe_environment(config: RunConfig, data: DataIds, end_id: int | None) -> dict[str, Any]:
@@ -84,31 +54,47 @@ def describe_environment(config: RunConfig, data: DataIds, end_id: int | None) -
     }
 
 
-def note_resume(new: dict[str, Any], folder: RunFolder, *, allow_changes: bool) -> dict[str, Any]:
-    """The environment the run began in, with a note of this resume.
+def note_resume(
+    environment: dict[str, Any],
+    folder: RunFolder,
+    config: RunConfig,
+    settings: Mapping[str, Any],
+    *,
+    allow_changes: bool,
+) -> tuple[dict[str, Any], list[str]]:
+    """The environment the run began in, with a note of this resume, and what has changed.
 
-    Other data must be allowed; other versions or hardware are named.
+    Raises ConfigError for changes that must be allowed and are not, or that make the old weights
+    useless. `settings` are those of the checkpoint, or of the run without one.
     """
-    old = folder.read_environment()
-    is_readable = isinstance(old.get("data"), dict)
+    old, before = folder.read_environment(), dict(flatten(settings))
+    # Settings that an older version did not have are as it was without.
     changes = {
-        key: f"{key}: {old[key]} -> {new[key]}"
-        for key in (*_INPUTS, *_DECISIVE)
-        if key in old and key in new and old[key] != new[key]
+        key: f"{key}: {before[key]!r} -> {value!r}"
+        for key, value in flatten(config.model_dump(mode="json"))
+        if before.get(key, value) != value
     }
-    inputs = [changes[key] for key in _INPUTS if key in changes]
-    if (inputs or not is_readable) and not allow_changes:
-        found = "; ".join(inputs) or f"{folder.environment_file.name} is damaged or missing"
-        raise ConfigError(
-            f"the run in {folder.path} was trained on other data ({found}): give it what it began "
-            f"with, or accept the change with --allow-changes"
-        )
-    if changes:
-        _log.warning(
-            "results may differ from an uninterrupted run's: %s", "; ".join(changes.values())
-        )
-    noted = {"started": _now(), "changes": list(changes.values())}
-    return (old if is_readable else new) | {"resumes": [*old.get("resumes", []), noted]}
+    # Dropout takes its random numbers by micro-batches.
+    free = _FREE[: 1 if config.model.dropout else None]
+    fixed = [key for key in changes if key.startswith(_FIXED)]
+    refused = [change for key, change in changes.items() if not key.startswith(free)]
+    found = {
+        key: f"{key}: {old[key]} -> {environment[key]}"
+        for key in (*_INPUTS, *_CONDITIONS)
+        if key in old and key in environment and old[key] != environment[key]
+    }
+    refused += [found[key] for key in _INPUTS if key in found]
+    is_readable = isinstance(old.get("data"), dict)
+    if not is_readable:
+        refused.append(f"{folder.environment_file.name} is damaged or missing")
+    if fixed or (refused and not allow_changes):
+        advice = "Resume with its own settings and data, or accept this with --allow-changes"
+        if fixed:
+            advice = f"Its weights do not fit another {fixed[0]}: begin a new run, with --name"
+        raise ConfigError(f"the run in {folder.path} has changed: {'; '.join(refused)}. {advice}")
+    named = [*found.values(), *changes.values()]
+    resumes = [*old.get("resumes", []), {"started": _now(), "changes": named}]
+    return (old if is_readable else environment) | {"resumes": resumes}, named
 
 
 def _now() -> str:

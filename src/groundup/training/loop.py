@@ -8,7 +8,6 @@ import contextlib
 import gc
 import logging
 import re
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,29 +15,37 @@ from typing import Any, Unpack
 
 import torch
 
-from groundup.checkpoint import CheckpointFolder, capture_random_state, restore_random_state
-from groundup.distributed.process_group import find_world, lost_ranks_named, open_world
-from groundup.errors import GroundupError
+from groundup.checkpoint import (
+    Checkpoint,
+    CheckpointFolder,
+    capture_random_state,
+    restore_random_state,
+)
+from groundup.distributed.process_group import World, find_world, lost_ranks_named, open_world
+from groundup.errors import ConfigError, GroundupError
 from groundup.nn.adapters import adapted_state
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runs.outcome import Outcome, State
 from groundup.runtime import count_of
-from groundup.training.callbacks import Callback
+from groundup.training.callbacks import Callback, WeightsAndBiases
 from groundup.training.clock import Clock, Tick
-from groundup.training.data import open_data
+from groundup.training.data import RunData, open_data
+from groundup.training.environment import describe_environment, note_resume
 from groundup.training.evaluation import Evaluation
 from groundup.training.execution import autocast, switches
 from groundup.training.machine import Machine
 from groundup.training.metrics import Metrics
-from groundup.training.overrides import Loss, Overrides, check_overrides
-from groundup.training.resolve import name_run, resolve
-from groundup.training.setup import OpenRun, open_run
+from groundup.training.overrides import Overrides, check_overrides
+from groundup.training.resolve import ResolvedRun, name_run, resolve
 from groundup.training.signals import StopRequest
-from groundup.training.state import Saver
+from groundup.training.start import Start
+from groundup.training.state import build_state
 from groundup.training.step import QueuedStep, Step
 
 _NO_MEMORY = re.compile(r"out of memory|not enough memory|can't allocate memory", re.IGNORECASE)
+# Assumed of the disk that takes the last checkpoint of a timed run.
+_SAVED_BYTES_PER_SECOND = 5e8
 
 _log = logging.getLogger(__name__)
 
@@ -107,15 +114,10 @@ def train(
         while True:
             try:
                 with world.together():
-                    options = {"resume": resume, "allow_changes": allow_changes}
-                    opened = open_run(run, data, folder, overrides, world, **options)
-                record.takes_errors = True
-                with contextlib.ExitStack() as trackers:
-                    for tracker in opened.trackers:
-                        trackers.callback(tracker.close)
-                    loop = _Loop(opened, clock, callbacks, overrides.get("loss"))
-                    record.outcome = loop.outcome
-                    return loop.run()
+                    parts = run, data, folder, world, clock, callbacks, overrides
+                    loop = _Loop(*parts, resume=resume, allow_changes=allow_changes)
+                record.takes_errors, record.outcome = True, loop.outcome
+                return loop.run()
             except (RuntimeError, MemoryError) as error:
                 if not isinstance(error, MemoryError) and not _NO_MEMORY.search(str(error)):
                     raise
@@ -127,7 +129,7 @@ def train(
                 run = half
             # The same settings but for the micro-batches, from what is saved.
             resume, allow_changes = folder.has_run(), True
-            opened, loop = None, None  # type: ignore[assignment]
+            loop = None  # type: ignore[assignment]
             # What only cycles hold: a recorded graph with its memory, for one.
             gc.collect()
             if machine.device.startswith("cuda"):
@@ -139,36 +141,96 @@ class _Loop:
 
     def __init__(
         self,
-        run: OpenRun,
+        run: ResolvedRun,
+        data: RunData,
+        folder: RunFolder,
+        world: World,
         clock: Clock,
         callbacks: Sequence[Callback],
-        loss: Loss | None,
+        overrides: Overrides,
+        *,
+        resume: bool,
+        allow_changes: bool,
     ) -> None:
-        self._run, self._clock, self._callbacks = run, clock, callbacks
-        self._config = config = run.run.config
-        self._state = state = run.state
-        self._world = state.reduction.world
-        self._evaluator = run.data.evaluator(config, self._world)
-        self._samplers: list[Callback] = []
+        """Open: check everything that can be checked before the first step, and build the parts.
+
+        The first rank writes to the folder, which it has claimed, once all have passed the checks.
+        """
+        self._config = config = run.config
+        self._data, self._folder, self._world, self._clock = data, folder, world, clock
+        self._callbacks = callbacks
+        environment = describe_environment(config, data.ids, data.end_id)
+        facts = {f"version of {name}": environment[name] for name in ("groundup", "torch", "numpy")}
+        world.check_same(facts | {f"data ({key})": one for key, one in environment["data"].items()})
+        kept = config.checkpoints.keep_last, config.checkpoints.keep_best
+        self._checkpoints = CheckpointFolder(folder.checkpoints, *kept)
+        if run.strategy != "ddp":
+            from groundup.checkpoint.sharded import ShardedFolder
+
+            self._checkpoints = ShardedFolder(folder.checkpoints, *kept, group=world.host_group)
+        checkpoint: Checkpoint | None = None
+        if resume and world.from_first(bool(self._checkpoints.steps())):
+            # To hash all of it is one rank's work.
+            checkpoint = world.from_first(self._checkpoints.newest() if world.is_first else None)
+        start = None
+        if config.start_from is not None and checkpoint is None:
+            start = Start.open(config.start_from, config.model, data.tokenizer)
+            environment |= start.describe(is_tuned=bool(config.tuning.chats))
+        changes: list[str] = []
+        if resume:
+            # The checkpoint's own settings: a digit may have flipped in the run folder.
+            settings = None if checkpoint is None else checkpoint.state.get("settings")
+            if not isinstance(settings, dict):
+                settings = folder.read_config().model_dump(mode="json")
+            known = environment, folder, config, settings
+            environment, changes = note_resume(*known, allow_changes=allow_changes)
+        if checkpoint is not None and checkpoint.step > (config.num_steps or checkpoint.step):
+            raise ConfigError(
+                f"{checkpoint.path} is past num_steps {config.num_steps}: give more --num-steps"
+            )
+        parts = start, overrides.get("model"), world, data.document_id(config)
+        self._state = state = build_state(run, data.tokenizer, *parts)
+        if checkpoint is not None:
+            state.restore(checkpoint)
+        # What a rank finds wrong by itself it has found by now.
+        world.gather(None)
+        listeners, self._trackers = list(callbacks), contextlib.ExitStack()
+        if world.is_first and config.logging.wandb:
+            listeners.append(WeightsAndBiases(config, folder.path))
+            self._trackers.callback(listeners[-1].close)
+        if world.is_first and resume:
+            folder.go_back(config, environment, state.step)
+        elif world.is_first:
+            folder.begin(config, data.tokenizer, environment)
+        if changes:
+            _log.warning("resumed with changes: %s", "; ".join(changes))
+        if checkpoint is not None:
+            _log.info("resumed from %s", checkpoint.path)
+        elif start is not None:
+            _log.info("begins with the weights of %s", start.checkpoint.path)
+        _log.info(data.describe(config))
+        _log.info(run.describe(world.size))
+        self._metrics = Metrics(config, folder.metrics_file, state, listeners)
+        self._step = Step(config, state, overrides.get("loss"))
+        self._evaluator = data.evaluator(config, world)
+        own = [one for one in callbacks if type(one).sample is not Callback.sample]
         # Where ranks share the weights none has a model to sample from.
-        if state.local is None and self._world.is_first:
-            self._samplers = [one for one in callbacks if type(one).sample is not Callback.sample]
-        listeners = [*run.trackers, *callbacks]
-        self._metrics = Metrics(config, run.folder.metrics_file, state, listeners)
-        settings = config.model_dump(mode="json")
-        self._saver = Saver(run.checkpoints, self._metrics.sync, settings, state.step or None)
+        self._samplers = own if world.is_first and state.local is None else []
         self._stop = StopRequest()
         self._ending: State = "failed"
-        self._step = Step(config, state, loss)
+        self._saved_step = state.step or None
+        self._save_failure: str | None = None
+        # Of the latest checkpoint that was measured, for a save that is tried again.
+        self._measured: dict[int, float] = {}
 
     def run(self) -> TrainSummary:
         """Take all steps until the clock gives no more; save and sum up."""
         config, state, clock = self._config, self._state, self._clock
-        with self._stop:
+        with self._trackers, self._stop:
             begin = state.clock, state.step, self._rehearse_end
             clock.open(config, self._world, self._stop, *begin)
             num_left = None if config.num_steps is None else max(0, config.num_steps - state.step)
-            loader = self._run.data.loader(config, self._world)
+            loader = self._data.loader(config, self._world)
             with loader.batches(state.step, num_left) as batches:
                 queued: QueuedStep | None = None
                 for batch in batches:
@@ -190,8 +252,8 @@ class _Loop:
 
     def outcome(self) -> Outcome:
         """How the run ended, to be asked when it has."""
-        stop_signal = self._stop.signal if self._ending == "stopped" else None
-        reason = None if stop_signal is None else stop_signal.name
+        number = self._stop.signal
+        reason = number.name if number and self._ending == "stopped" else None
         seconds, tokens = round(self._metrics.wall_seconds, 3), self._state.tokens
         cost = {"wall_seconds": seconds, "tokens": tokens}
         return Outcome(self._ending, self._state.step, reason, cost)
@@ -262,44 +324,59 @@ class _Loop:
         random_state = capture_random_state()
         texts = []
         with self._metrics.pause(), self._state.averaged(), torch.no_grad():
-            model, tokenizer = self._state.model, self._run.data.tokenizer
+            model, tokenizer = self._state.model, self._data.tokenizer
             for prompt in self._config.samples.prompts:
                 found = (one.sample(model, tokenizer, prompt) for one in self._samplers)
                 texts.append(next((text for text in found if text is not None), ""))
         restore_random_state(random_state)
         return texts
 
-    def _rehearse_end(self) -> None:
-        """What follows the last step of a timed run: an evaluation, samples, a checkpoint."""
-        state, scratch = self._state, self._run.folder.path / ".timing"
+    def _rehearse_end(self) -> float:
+        """Do what follows the last step of a timed run, but for the checkpoint; gives the seconds
+        that this one takes."""
         if self._evaluator is not None:
             self._evaluate()
         if self._samplers and not self._config.samples.is_never:
             self._sample()
-        if state.local is None and self._world.is_first:
-            # A disk that is full now may have room at the end.
-            with contextlib.suppress(OSError):
-                # The optimizer has no state yet; later it has twice as much as the weights.
-                for _ in range(3):
-                    CheckpointFolder(scratch).save(0, adapted_state(state.model), {}, {})
-            shutil.rmtree(scratch, ignore_errors=True)
+        num_bytes = sum(weight.nbytes for weight in self._state.model.parameters())
+        # The optimizer has twice as much.
+        return 3 * num_bytes / _SAVED_BYTES_PER_SECOND
 
     def _save(self, metric: float | None = None) -> None:
-        """Write a checkpoint, if this is a rank that does."""
-        state = self._state
-        if not self._world.is_first and state.local is None:
+        """Write a checkpoint of the last good step, if this is a rank that does.
+
+        One that cannot be written leaves the last good one as it was; the run continues, tries
+        again at the next one, and only fails if the last attempt of all did.
+        """
+        state, local, step = self._state, self._state.local, self._state.last_good_step
+        if not self._world.is_first and local is None:
             return
-        with self._metrics.pause(), state.averaged():
-            state.wall_seconds = self._metrics.wall_seconds
-            state.clock = self._clock.state(state.last_good_step)
-            with lost_ranks_named():
-                self._saver.save(state, metric)
+        if metric is not None:
+            self._measured = {step: metric}
+        if step == self._saved_step:
+            return
+        with self._metrics.pause(), state.averaged(), lost_ranks_named():
+            state.wall_seconds, state.clock = self._metrics.wall_seconds, self._clock.state(step)
+            optimizer = state.optimizer
+            saved = optimizer.state_dict() if local is None else local.state_of(optimizer)
+            counters = {**state.counters(), "settings": self._config.model_dump(mode="json")}
+            parts = adapted_state(state.model), saved, counters, self._measured.get(step)
+            try:
+                # A resume takes the records up to its checkpoint from the file: they come first.
+                self._checkpoints.prepare(self._metrics.sync)
+                self._checkpoints.save(step, *parts)
+                self._saved_step, self._save_failure = step, None
+            except OSError as error:
+                found = f"no checkpoint of step {step} can be written, older ones stay: {error}"
+                self._save_failure = found
+                _log.error(found)
 
     def _save_at_last(self) -> None:
         """Save, and end with an error if that cannot be."""
-        with self._world.together(), lost_ranks_named():
+        with self._world.together():
             self._save()
-            self._saver.check()
+            if (failure := self._save_failure) is not None:
+                raise GroundupError(f"{failure}. Free some space and continue with --resume")
 
     def _give_up(self, reason: str) -> None:
         """Too many steps in a row were skipped: save the state before them and say what to do."""
@@ -314,7 +391,7 @@ class _Loop:
 
     def _end(self) -> TrainSummary:
         self._save_at_last()
-        state, path = self._state, self._run.folder.path
+        state, path = self._state, self._folder.path
         is_finished = self._clock.is_done(state.step)
         self._ending = "finished" if is_finished else "stopped"
         how = "done" if is_finished else "stopped; continue with the same command and --resume"

@@ -5,17 +5,14 @@ the run, so a state decides all that follows.
 """
 
 import contextlib
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from groundup.checkpoint import (
     Checkpoint,
-    CheckpointFolder,
     capture_random_state,
     restore_model,
     restore_optimizer,
@@ -24,7 +21,7 @@ from groundup.checkpoint import (
 from groundup.distributed.muon import CopiedMatrices
 from groundup.distributed.process_group import ALONE, World
 from groundup.distributed.reduction import ExactReduction, FastReduction, Reduction
-from groundup.errors import CheckpointError, GroundupError
+from groundup.errors import CheckpointError
 from groundup.model import TransformerLM
 from groundup.nn.adapters import adapted_state, with_torch_names
 from groundup.optim.base import Optimizer
@@ -32,7 +29,6 @@ from groundup.optim.build import build_optimizer
 from groundup.optim.muon import Muon
 from groundup.optim.orthogonalization import orthogonalize, orthogonalize_each
 from groundup.planner import check_holdable
-from groundup.runs.config import RunConfig
 from groundup.runtime import memory_bytes, set_seed
 from groundup.tokenizer import Tokenizer
 from groundup.training.execution import compile_model
@@ -44,8 +40,6 @@ if TYPE_CHECKING:
     from groundup.distributed.sharding import LocalParameters
 
 _METRICS = ("loss", "validation_loss", "bits_per_byte")
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -101,12 +95,6 @@ class TrainingState:
         else:
             self.num_skipped_in_row = 0
             self.loss = loss
-
-    def optimizer_state(self) -> dict[str, Any]:
-        """What a checkpoint holds of the optimizer."""
-        if self.local is None:
-            return self.optimizer.state_dict()
-        return self.local.state_of(self.optimizer)
 
     def counters(self) -> dict[str, Any]:
         """The JSON part of a checkpoint at `last_good_step`: skipped steps behind it are undone."""
@@ -208,59 +196,3 @@ def build_state(
     if isinstance(optimizer, Muon):
         optimizer.matrices = sharded.matrices()
     return TrainingState(model, optimizer, config.tokens_per_step, sharded, sharded.parameters)
-
-
-def open_checkpoints(
-    config: RunConfig, path: Path, is_sharded: bool, world: World
-) -> CheckpointFolder:
-    """Where the run's checkpoints are, and how they are written."""
-    settings = config.checkpoints
-    if not is_sharded:
-        return CheckpointFolder(path, settings.keep_last, settings.keep_best)
-    from groundup.checkpoint.sharded import ShardedFolder
-
-    return ShardedFolder(path, settings.keep_last, settings.keep_best, group=world.host_group)
-
-
-class Saver:
-    """Writes checkpoints behind the metrics that led to them.
-
-    One that cannot be written leaves the last good one as it was; the run continues, tries again at
-    the next one, and only fails if the last attempt of all did.
-    """
-
-    def __init__(
-        self,
-        checkpoints: CheckpointFolder,
-        sync_metrics: Callable[[], None],
-        settings: dict[str, Any],
-        saved_step: int | None,
-    ) -> None:
-        self._checkpoints, self._sync_metrics, self._settings = checkpoints, sync_metrics, settings
-        self._failure: str | None = None
-        self._saved_step = saved_step
-        # Kept for a save that is tried again.
-        self._metrics: dict[int, float] = {}
-
-    def save(self, state: TrainingState, metric: float | None = None) -> None:
-        """Save the state after its last good step; a failure is logged and remembered."""
-        step = state.last_good_step
-        if metric is not None:
-            self._metrics = {step: metric}
-        if step == self._saved_step:
-            return
-        parts = adapted_state(state.model), state.optimizer_state()
-        counters = {**state.counters(), "settings": self._settings}
-        try:
-            # A resume takes the records up to its checkpoint from the file, so they come first.
-            self._checkpoints.prepare(self._sync_metrics)
-            self._checkpoints.save(step, *parts, counters, self._metrics.get(step))
-            self._saved_step, self._failure = step, None
-        except OSError as error:
-            self._failure = f"no checkpoint of step {step} can be written, older ones stay: {error}"
-            _log.error(self._failure)
-
-    def check(self) -> None:
-        """Raise if the latest checkpoint could not be written."""
-        if self._failure is not None:
-            raise GroundupError(f"{self._failure}. Free some space and continue with --resume")
