@@ -14,8 +14,7 @@ from groundup.generation import LanguageModel
 from groundup.model import TransformerLM
 from groundup.text_files import read_document_batches
 from groundup.tokenizer import Tokenizer
-from groundup.training import tasks
-from groundup.training.tasks import Accuracy, TaskScore, evaluate_documents, score_task
+from groundup.training.tasks import Scorer, wilson_interval
 
 END = "<|endoftext|>"
 CONTEXT = 16
@@ -41,14 +40,12 @@ def language_model(corpus_folder: Path) -> LanguageModel:
     return LanguageModel(model.eval(), Tokenizer.load(corpus_folder / "tokenizer.json"))
 
 
-def ask(language_model: LanguageModel, *questions: Question) -> TaskScore:
-    return score_task(
-        language_model.model,
-        language_model.tokenizer,
-        Task("asked", questions),
-        begin_id=language_model.begin_id,
-        batch_tokens=64,
-    )
+def scorer(of: LanguageModel, batch_tokens: int = 64) -> Scorer:
+    return Scorer(of.model, of.tokenizer, of.begin_id, batch_tokens)
+
+
+def ask(language_model: LanguageModel, *questions: Question) -> dict[str, Any]:
+    return scorer(language_model).score_task(Task("asked", questions))
 
 
 @torch.no_grad()
@@ -77,21 +74,21 @@ def test_likelihoods_are_those_of_each_choice_alone(language_model: LanguageMode
         for index, values in enumerate((raw, raw / num_bytes, raw / num_characters)):
             right[index] += float(values.argmax() == question.answer)
     for batch_tokens in (1, 40, 10_000):
-        rows = list(tasks._encode(task, language_model.tokenizer, language_model.begin_id))
-        found = tasks.choice_likelihoods(language_model.model, rows, batch_tokens)
+        one = scorer(language_model, batch_tokens)
+        found = one.choice_likelihoods(list(one._encode(task)))
         for own, values in zip(expected, found, strict=True):
             assert values == pytest.approx(own, abs=1e-4)
     score = ask(language_model, *QUESTIONS)
-    accuracies = [score.raw.value, score.per_byte.value, score.per_character.value]
+    accuracies = [score[f"accuracy{kind}"] for kind in ("", "_per_byte", "_per_character")]
     assert accuracies == pytest.approx(right / len(QUESTIONS))
-    assert score.num_questions == 7 and score.num_cut == 2
+    assert score["questions"] == 7 and score["cut"] == 2
 
 
 def test_ties_count_half(language_model: LanguageModel) -> None:
     same = Question("Ada had a", ("hat.", "hat."), 1)
     three = Question("Ada had a", ("hat.", "hat.", "hat."), 0)
-    assert ask(language_model, same).raw.value == 0.5
-    assert ask(language_model, same, three, same).raw.value == pytest.approx(4 / 9)
+    assert ask(language_model, same)["accuracy"] == 0.5
+    assert ask(language_model, same, three, same)["accuracy"] == pytest.approx(4 / 9)
 
 
 def test_likelihoods_that_are_not_finite_give_no_accuracy(language_model: LanguageModel) -> None:
@@ -99,7 +96,7 @@ def test_likelihoods_that_are_not_finite_give_no_accuracy(language_model: Langua
     with torch.no_grad():
         broken.output_weight.fill_(math.nan)
     score = ask(LanguageModel(broken, language_model.tokenizer), *QUESTIONS)
-    assert math.isnan(score.raw.value) and math.isnan(score.raw.interval[0])
+    assert math.isnan(score["accuracy"]) and math.isnan(score["interval"][0])
 
 
 def test_intervals_are_wilsons() -> None:
@@ -110,7 +107,7 @@ def test_intervals_are_wilsons() -> None:
         (10, 10, 0.722467, 1.0),
         (130, 200, 0.581635, 0.712712),
     ):
-        assert Accuracy(right / count, count).interval == pytest.approx((low, high), abs=1e-5)
+        assert wilson_interval(right / count, count) == pytest.approx((low, high), abs=1e-5)
 
 
 def test_without_an_end_of_text_a_lone_token_cannot_be_asked(
@@ -132,13 +129,9 @@ def test_documents_are_scored_as_a_language_model_scores_them(
     texts = ["Ada had a red kite. " * 9, "Who?", "Ben lost the old drum, and Eve found it."]
     (tmp_path / "text.txt").write_text(END.join(texts), "utf-8")
     for batch_tokens, batch_bytes in ((16, 10), (1000, 1 << 20)):
-        found, num_documents = evaluate_documents(
-            language_model.model,
-            language_model.tokenizer,
-            read_document_batches([tmp_path / "text.txt"], batch_bytes=batch_bytes),
-            begin_id=language_model.begin_id,
-            batch_tokens=batch_tokens,
-        )
+        batches = read_document_batches([tmp_path / "text.txt"], batch_bytes=batch_bytes)
+        one = scorer(language_model, batch_tokens)
+        found, num_documents = one.evaluate_documents(batches)
         begin = [] if language_model.begin_id is None else [language_model.begin_id]
         ids = [begin + language_model.tokenizer.encode(text) for text in texts]
         known = [value for one in ids for value in log_likelihoods(language_model.model, one)]
@@ -158,8 +151,7 @@ def test_text_without_a_token_to_predict_is_told(
     def evaluate(text: str, tokenizer: Tokenizer) -> None:
         (tmp_path / "text.txt").write_text(text)
         batches = read_document_batches([tmp_path / "text.txt"])
-        options: Any = {"begin_id": None, "batch_tokens": 8}
-        evaluate_documents(language_model.model, tokenizer, batches, **options)
+        Scorer(language_model.model, tokenizer, None, 8).evaluate_documents(batches)
 
     bytes_alone = Tokenizer({id: bytes([id]) for id in range(256)}, [])
     with pytest.raises(DataError, match="1 document"):

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from groundup.runs.config import RunConfig
     from groundup.tokenizer import Tokenizer
     from groundup.training.evaluation import Evaluation
-    from groundup.training.tasks import TaskScore
 
 # Of the text that is read at once: a document is never cut, and progress is told after each part.
 _BATCH_BYTES = 1 << 18
@@ -66,7 +65,7 @@ def run(arguments: Arguments) -> None:
     from groundup.training.evaluation import Evaluator
     from groundup.training.execution import autocast, switches
     from groundup.training.resolve import resolve_device
-    from groundup.training.tasks import evaluate_documents, score_task
+    from groundup.training.tasks import Scorer
 
     is_split = not arguments.files and not arguments.tasks
     if not is_split and (arguments.shards or arguments.whole or arguments.split != "validation"):
@@ -83,11 +82,8 @@ def run(arguments: Arguments) -> None:
     loaded = LanguageModel.load(folder, arguments.checkpoint, device=config.device)
     model, tokenizer, length = loaded.model, loaded.tokenizer, config.model.context_length
     num_sequences = config.evaluation.batch_size or config.sequences_in_memory
-    by_text: dict[str, Any] = {
-        "begin_id": loaded.begin_id,
-        "batch_tokens": max(_LEAST_BATCH_TOKENS, num_sequences * length),
-        "autocast": lambda: autocast(config),
-    }
+    batch_tokens = max(_LEAST_BATCH_TOKENS, num_sequences * length)
+    scorer = Scorer(model, tokenizer, loaded.begin_id, batch_tokens, lambda: autocast(config))
     results: dict[str, Any] = {"run": str(folder), "step": loaded.step}
     with switches(config):
         if is_split:
@@ -104,14 +100,13 @@ def run(arguments: Arguments) -> None:
                     batch_bytes=_BATCH_BYTES,
                     progress=progress,
                 )
-                found, num_documents = evaluate_documents(model, tokenizer, batches, **by_text)
+                found, num_documents = scorer.evaluate_documents(batches)
             counts = {"documents": num_documents, "bytes": found.num_bytes}
             results |= {"files": arguments.files, **counts, **_describe(found)}
         if tasks:
             with progress_bar("scoring choices") as progress:
-                by_text["progress"] = progress
-                scores = [score_task(model, tokenizer, task, **by_text) for task in tasks]
-            results["tasks"] = {score.name: _describe_score(score) for score in scores}
+                scores = {task.name: scorer.score_task(task, progress) for task in tasks}
+            results["tasks"] = scores
     if arguments.json_:
         print(json.dumps(without_non_finite(results), ensure_ascii=False))
         return
@@ -180,20 +175,6 @@ def _describe(evaluation: "Evaluation") -> dict[str, Any]:
         "perplexity": evaluation.perplexity,
         "bits_per_byte": evaluation.bits_per_byte,
     }
-
-
-def _describe_score(score: "TaskScore") -> dict[str, Any]:
-    """The results on a task as JSON: accuracies are fractions of 1."""
-    found: dict[str, Any] = {"questions": score.num_questions, "cut": score.num_cut}
-    found["chance"] = score.chance
-    for suffix, accuracy in (
-        ("", score.raw),
-        ("_per_byte", score.per_byte),
-        ("_per_character", score.per_character),
-    ):
-        found[f"accuracy{suffix}"] = accuracy.value
-        found[f"interval{suffix}"] = list(accuracy.interval)
-    return found
 
 
 def _print_scores(title: str, scores: dict[str, dict[str, Any]]) -> None:

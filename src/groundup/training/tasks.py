@@ -40,158 +40,137 @@ class Row(NamedTuple):
     num_predicted: int
 
 
-@dataclass(frozen=True)
-class Accuracy:
-    """The fraction of questions that are answered right; NaN where likelihoods are not finite."""
+def wilson_interval(accuracy: float, count: int) -> list[float]:
+    """Wilson's 95% interval: where the accuracy on any number of such questions may be."""
+    z = _NORMAL_95
+    middle = accuracy + z**2 / (2 * count)
+    half = z * math.sqrt(accuracy * (1 - accuracy) / count + (z / (2 * count)) ** 2)
+    return [(middle - half) / (1 + z**2 / count), (middle + half) / (1 + z**2 / count)]
 
-    value: float
-    num_questions: int
+
+@dataclass(frozen=True)
+class Scorer:
+    """Asks a model how likely texts are."""
+
+    model: TransformerLM
+    tokenizer: Tokenizer
+    begin_id: int | None
+    """Stands before each document, and before a choice that has no context."""
+    batch_tokens: int
+    """How many ids to compute at once."""
+    autocast: Autocast = nullcontext
+
+    def score_task(self, task: Task, progress: Progress | None = None) -> dict[str, Any]:
+        """How often the right choice is the likeliest; it counts 1/k in a k-way tie.
+
+        Accuracies are fractions of 1, and NaN where likelihoods are not finite. `cut` counts the
+        questions of which the model's context holds only the end.
+        """
+        right, num_cut = np.zeros(3), 0
+        texts = list(self._encode(task))
+        found = self.choice_likelihoods(texts, progress)
+        for question, rows, values in zip(task.questions, texts, found, strict=True):
+            num_cut += any(len(row.ids) > self.model.config.context_length + 1 for row in rows)
+            num_bytes = np.array([len(choice.encode()) for choice in question.choices])
+            num_characters = np.array([len(choice) for choice in question.choices])
+            for index, numbers in enumerate((values, values / num_bytes, values / num_characters)):
+                is_best = numbers == numbers.max()
+                is_finite = np.isfinite(numbers).all()
+                right[index] += is_best[question.answer] / is_best.sum() if is_finite else math.nan
+        count = len(task.questions)
+        result: dict[str, Any] = {"questions": count, "cut": num_cut, "chance": task.chance}
+        for suffix, number in zip(("", "_per_byte", "_per_character"), right, strict=True):
+            result[f"accuracy{suffix}"] = accuracy = float(number) / count
+            result[f"interval{suffix}"] = wilson_interval(accuracy, count)
+        return result
+
+    def choice_likelihoods(
+        self, questions: Sequence[Sequence[Row]], progress: Progress | None = None
+    ) -> list[Numbers]:
+        """Of each question, the sum of log-probabilities of every choice. Equal texts are computed
+        once, so that equal choices are equally likely to the last bit."""
+        numbers: dict[tuple[bytes, int], int] = {}
+        rows: list[Row] = []
+        # Of each row, the number of the text that it is a part of.
+        owners: list[int] = []
+        for text in (text for texts in questions for text in texts):
+            key = text.ids.tobytes(), text.num_predicted
+            if key not in numbers:
+                parts = list(self._rows_of(*text))
+                owners += [len(numbers)] * len(parts)
+                rows += parts
+                numbers[key] = len(numbers)
+        found = np.bincount(owners, self._log_likelihoods(rows, progress))
+        return [
+            np.array([found[numbers[ids.tobytes(), count]] for ids, count in texts])
+            for texts in questions
+        ]
+
+    def evaluate_documents(self, batches: Iterable[DocumentBatch]) -> tuple[Evaluation, int]:
+        """loss = mean -ln p(token | those before it in its document), every token predicted once,
+        the first of a document only with a `begin_id`; and the number of documents."""
+        sizes = token_bytes(self.tokenizer)
+        nats, num_tokens, num_bytes, num_documents = 0.0, 0, 0, 0
+        for batch in batches:
+            ids, offsets = self.tokenizer.encode_documents(batch.data, batch.bounds)
+            rows: list[Row] = []
+            for begin, end in pairwise(offsets):
+                document = np.concatenate([self._begin, ids[begin:end]])
+                rows += self._rows_of(document, len(document) - 1)
+                num_tokens += len(document) - 1
+                num_bytes += int(sizes[document[1:]].sum())
+            num_documents += len(batch.bounds)
+            nats -= self._log_likelihoods(rows).sum()
+        if not num_tokens:
+            found = count_of(num_documents, "document")
+            raise DataError(f"there is no token to predict in {found}: give more text")
+        return Evaluation.of(float(nats), num_tokens, num_bytes), num_documents
 
     @property
-    def interval(self) -> tuple[float, float]:
-        """Wilson's 95% interval: where the accuracy on any number of such questions may be."""
-        count, z = self.num_questions, _NORMAL_95
-        middle = self.value + z**2 / (2 * count)
-        half = z * math.sqrt(self.value * (1 - self.value) / count + (z / (2 * count)) ** 2)
-        return (middle - half) / (1 + z**2 / count), (middle + half) / (1 + z**2 / count)
+    def _begin(self) -> npt.NDArray[Any]:
+        return np.array([] if self.begin_id is None else [self.begin_id], self.tokenizer.id_type)
 
+    def _encode(self, task: Task) -> Iterator[list[Row]]:
+        """Each question's choices, every one behind the context and together with it."""
+        contexts = [question.context.rstrip() for question in task.questions]
+        _, offsets = self.tokenizer.encode_batch(contexts)
+        for question, num_context in zip(task.questions, np.diff(offsets).tolist(), strict=True):
+            choices = map(question.continuation, range(len(question.choices)))
+            ids, bounds = self.tokenizer.encode_batch([question.context + one for one in choices])
+            texts = []
+            for own in np.split(ids, bounds[1:-1]):
+                own = own if num_context else np.concatenate([self._begin, own])
+                # A token may reach from the context into the choice: the last is the choice's.
+                num_predicted = min(max(1, len(own) - max(1, num_context)), len(own) - 1)
+                if num_predicted < 1:
+                    raise ConfigError(
+                        f"task {task.name} has a choice of one token without a context: give it one"
+                    )
+                texts.append(Row(own, num_predicted))
+            yield texts
 
-@dataclass(frozen=True)
-class TaskScore:
-    """The results on one task."""
+    def _rows_of(self, ids: npt.NDArray[Any], num_predicted: int) -> Iterator[Row]:
+        """The rows that predict the last `num_predicted` of some ids, each in one forward pass."""
+        length = self.model.config.context_length
+        for begin, end, count in sliding_windows(len(ids), num_predicted, length):
+            yield Row(ids[begin:end], count)
 
-    name: str
-    num_questions: int
-    num_cut: int
-    """Questions of which the model's context holds only the end."""
-    chance: float
-    """The accuracy of a guess."""
-    raw: Accuracy
-    """By the sum of log-probabilities."""
-    per_byte: Accuracy
-    per_character: Accuracy
-
-
-def score_task(
-    model: TransformerLM,
-    tokenizer: Tokenizer,
-    task: Task,
-    *,
-    begin_id: int | None,
-    batch_tokens: int,
-    autocast: Autocast = nullcontext,
-    progress: Progress | None = None,
-) -> TaskScore:
-    """How often the right choice is the likeliest; it counts 1/k in a k-way tie.
-
-    begin_id: stands before a choice that has no context.
-    batch_tokens: how many ids to compute at once.
-    progress: is told how many rows are done.
-    """
-    right, num_cut = np.zeros(3), 0
-    texts = list(_encode(task, tokenizer, begin_id))
-    found = choice_likelihoods(model, texts, batch_tokens, autocast, progress)
-    for question, rows, values in zip(task.questions, texts, found, strict=True):
-        num_cut += any(len(row.ids) > model.config.context_length + 1 for row in rows)
-        num_bytes = np.array([len(choice.encode()) for choice in question.choices])
-        num_characters = np.array([len(choice) for choice in question.choices])
-        for index, numbers in enumerate((values, values / num_bytes, values / num_characters)):
-            is_best = numbers == numbers.max()
-            is_finite = np.isfinite(numbers).all()
-            right[index] += is_best[question.answer] / is_best.sum() if is_finite else math.nan
-    count = len(task.questions)
-    accuracies = [Accuracy(float(number) / count, count) for number in right]
-    return TaskScore(task.name, count, num_cut, task.chance, *accuracies)
-
-
-def choice_likelihoods(
-    model: TransformerLM,
-    questions: Sequence[Sequence[Row]],
-    batch_tokens: int,
-    autocast: Autocast = nullcontext,
-    progress: Progress | None = None,
-) -> list[Numbers]:
-    """Of each question, the sum of log-probabilities of every choice. Equal texts are computed
-    once, so that equal choices are equally likely to the last bit."""
-    numbers: dict[tuple[bytes, int], int] = {}
-    rows: list[Row] = []
-    # Of each row, the number of the text that it is a part of.
-    owners: list[int] = []
-    for text in (text for texts in questions for text in texts):
-        key = text.ids.tobytes(), text.num_predicted
-        if key not in numbers:
-            parts = list(_rows_of(*text, model.config.context_length))
-            owners += [len(numbers)] * len(parts)
-            rows += parts
-            numbers[key] = len(numbers)
-    found = np.bincount(owners, log_likelihoods(model, rows, batch_tokens, autocast, progress))
-    return [
-        np.array([found[numbers[ids.tobytes(), count]] for ids, count in texts])
-        for texts in questions
-    ]
-
-
-@torch.no_grad()
-def log_likelihoods(
-    model: TransformerLM,
-    rows: Sequence[Row],
-    batch_tokens: int,
-    autocast: Autocast = nullcontext,
-    progress: Progress | None = None,
-) -> Numbers:
-    """The sum of ln p of what each row, at most context_length + 1 ids, predicts. Rows of about the
-    same length are computed together."""
-    order = sorted(range(len(rows)), key=lambda index: -len(rows[index].ids))
-    result = np.zeros(len(rows))
-    done = 0
-    with autocast(), not_compiled():
-        while done < len(order):
-            size = max(1, batch_tokens // (len(rows[order[done]].ids) - 1))
-            batch = order[done : done + size]
-            result[batch] = _batch_likelihoods(model, [rows[index] for index in batch])
-            done += len(batch)
-            if progress is not None:
-                progress(done, len(rows))
-    return result
-
-
-def evaluate_documents(
-    model: TransformerLM,
-    tokenizer: Tokenizer,
-    batches: Iterable[DocumentBatch],
-    *,
-    begin_id: int | None,
-    batch_tokens: int,
-    autocast: Autocast = nullcontext,
-) -> tuple[Evaluation, int]:
-    """loss = mean -ln p(token | those before it in its document), every token predicted once; and
-    the number of documents.
-
-    begin_id: stands before each document; without one its first token is not predicted.
-    """
-    sizes = token_bytes(tokenizer)
-    first = np.array([] if begin_id is None else [begin_id], tokenizer.id_type)
-    nats, num_tokens, num_bytes, num_documents = 0.0, 0, 0, 0
-    for batch in batches:
-        ids, offsets = tokenizer.encode_documents(batch.data, batch.bounds)
-        rows: list[Row] = []
-        for begin, end in pairwise(offsets):
-            document = np.concatenate([first, ids[begin:end]])
-            rows += _rows_of(document, len(document) - 1, model.config.context_length)
-            num_tokens += len(document) - 1
-            num_bytes += int(sizes[document[1:]].sum())
-        num_documents += len(batch.bounds)
-        nats -= log_likelihoods(model, rows, batch_tokens, autocast).sum()
-    if not num_tokens:
-        found = count_of(num_documents, "document")
-        raise DataError(f"there is no token to predict in {found}: give more text")
-    return Evaluation.of(float(nats), num_tokens, num_bytes), num_documents
-
-
-def _rows_of(ids: npt.NDArray[Any], num_predicted: int, context_length: int) -> Iterator[Row]:
-    """The rows that predict the last `num_predicted` of some ids, each in one forward pass."""
-    for begin, end, count in sliding_windows(len(ids), num_predicted, context_length):
-        yield Row(ids[begin:end], count)
+    @torch.no_grad()
+    def _log_likelihoods(self, rows: Sequence[Row], progress: Progress | None = None) -> Numbers:
+        """The sum of ln p of what each row, at most context_length + 1 ids, predicts. Rows of about
+        the same length are computed together."""
+        order = sorted(range(len(rows)), key=lambda index: -len(rows[index].ids))
+        result = np.zeros(len(rows))
+        done = 0
+        with self.autocast(), not_compiled():
+            while done < len(order):
+                size = max(1, self.batch_tokens // (len(rows[order[done]].ids) - 1))
+                batch = order[done : done + size]
+                result[batch] = _batch_likelihoods(self.model, [rows[index] for index in batch])
+                done += len(batch)
+                if progress is not None:
+                    progress(done, len(rows))
+        return result
 
 
 def _batch_likelihoods(model: TransformerLM, rows: Sequence[Row]) -> Numbers:
@@ -213,23 +192,3 @@ def _batch_likelihoods(model: TransformerLM, rows: Sequence[Row]) -> Numbers:
         values.append((logits.gather(-1, own)[:, 0] - logits.logsumexp(-1)).cpu().double())
     starts = np.cumsum([0, *(row.num_predicted for row in rows[:-1])])
     return np.add.reduceat(torch.cat(values).numpy(), starts)
-
-
-def _encode(task: Task, tokenizer: Tokenizer, begin_id: int | None) -> Iterator[list[Row]]:
-    """Each question's choices, every one behind the context and together with it."""
-    begin = np.array([] if begin_id is None else [begin_id], tokenizer.id_type)
-    _, offsets = tokenizer.encode_batch([question.context.rstrip() for question in task.questions])
-    for question, num_context in zip(task.questions, np.diff(offsets).tolist(), strict=True):
-        continuations = map(question.continuation, range(len(question.choices)))
-        ids, bounds = tokenizer.encode_batch([question.context + text for text in continuations])
-        texts = []
-        for own in np.split(ids, bounds[1:-1]):
-            own = own if num_context else np.concatenate([begin, own])
-            # A token may reach from the context into the choice: the last one is the choice's.
-            num_predicted = min(max(1, len(own) - max(1, num_context)), len(own) - 1)
-            if num_predicted < 1:
-                raise ConfigError(
-                    f"task {task.name} has a choice of one token without a context: give it one"
-                )
-            texts.append(Row(own, num_predicted))
-        yield texts
