@@ -32,7 +32,6 @@ from groundup.text_files import STDIN, Source, find_sources, path_text
 
 if TYPE_CHECKING:
     from groundup.data.survey import Survey
-    from groundup.training.recipe import Recipe
 
 PREPARED_FOLDER = Path("prepared")
 # Kept of the time for the evaluation and the samples at the end.
@@ -208,7 +207,7 @@ def make(project: Project) -> int:
 
 
 def _choose_plan(project: Project, sources: Sequence[Source]) -> dict[str, Any]:
-    """Look, choose, say why, and leave the settings behind."""
+    """Look, choose, and leave the settings behind."""
     from groundup.data.survey import survey_text
     from groundup.planner.quantities import show_bytes
 
@@ -223,7 +222,7 @@ def _choose_plan(project: Project, sources: Sequence[Source]) -> dict[str, Any]:
             f"{arguments.minutes:g}: give {max(1, round(4 * reading_minutes))}"
         )
     recipe, machine = _choose_recipe(project, survey)
-    num_bytes, context_length = survey.num_bytes, recipe.config.model.context_length
+    num_bytes, context_length = survey.num_bytes, recipe.model.context_length
     if num_bytes <= context_length:
         raise DataError(
             f"the text has {count_of(num_bytes, 'byte')} and one context {context_length} tokens: "
@@ -236,7 +235,7 @@ def _choose_plan(project: Project, sources: Sequence[Source]) -> dict[str, Any]:
     if number > 1:
         print(f"run {project.name} was trained with other settings and stays; this one is {name}")
     prompts = project.prompts or survey.prompts or ("The",)
-    values = json.loads(recipe.config.model_dump_json(exclude_defaults=True))
+    values = json.loads(recipe.model_dump_json(exclude_defaults=True))
     # It comes from the shards: a small text may have fewer.
     values["model"].pop("vocab_size", None)
     data = {"shards": str(project.shards), "tokenizer": str(project.tokenizer)}
@@ -254,19 +253,21 @@ def _choose_plan(project: Project, sources: Sequence[Source]) -> dict[str, Any]:
     about = "" if survey.is_whole else "about "
     text = f"{count_of(survey.num_files, 'file')}, {about}"
     text += f"{count_of(survey.num_documents, 'document')}, {show_bytes(num_bytes)}"
-    lines = [("text", text), ("machine", machine), *recipe.reasons.items()]
+    model = f"{recipe.model.num_layers} layers of {recipe.model.d_model}, "
+    model += f"{recipe.model.vocab_size:,} tokens"
+    lines = [("text", text), ("machine", machine), ("model", model)]
     print_table(f"wrote {project.config}", (), lines)
     fraction = min(0.1, max(0.002, _VALIDATION_BYTES / num_bytes))
     return {
         "name": name,
         "named_after": _whole_path(arguments.files[0]),
-        "vocab_size": recipe.config.model.vocab_size,
+        "vocab_size": recipe.model.vocab_size,
         "prompts": list(prompts),
         "validation_fraction": float(f"{fraction:.2g}"),
     }
 
 
-def _choose_recipe(project: Project, survey: "Survey") -> tuple["Recipe", str]:
+def _choose_recipe(project: Project, survey: "Survey") -> tuple[RunConfig, str]:
     """The recipe for the speed that this machine has with it, and that speed in words."""
     from groundup.planner import step_flops
     from groundup.planner.quantities import show_flops
@@ -281,7 +282,7 @@ def _choose_recipe(project: Project, survey: "Survey") -> tuple["Recipe", str]:
     speed = GUESSED_UTILIZATION * (find_peak(device) or 1e11)
     seconds = max(1.0, project.minutes_left * 60)
 
-    def choose(speed: float) -> "Recipe":
+    def choose(speed: float) -> RunConfig:
         return choose_recipe(
             flops=speed * seconds,
             num_bytes=survey.num_bytes,
@@ -295,12 +296,12 @@ def _choose_recipe(project: Project, survey: "Survey") -> tuple["Recipe", str]:
     recipe = choose(speed)
     # A smaller model is slower at its operations: what was measured may want another.
     for _ in range(2):
-        config = recipe.config.model_copy(update={"device": arguments.device})
+        config = recipe.model_copy(update={"device": arguments.device})
         probe = probe_this_machine(config, memory_bytes())
         per_token = step_flops(config.model, 1) / config.model.context_length
         speed = probe.tokens_per_second * per_token
         before, recipe = recipe, choose(speed)
-        if recipe.config.model == before.config.model:
+        if recipe.model == before.model:
             break
     return (
         recipe,

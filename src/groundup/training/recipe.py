@@ -1,4 +1,4 @@
-"""Settings that fit a text, a machine and a time, each with the reason for it.
+"""Settings that fit a text, a machine and a time.
 
 The rules give the recipes that won in minutes of two CPU cores (4 layers of 96) and in a minute of
 an H200 (4 of 512), and between and beyond them are lines that nobody has tuned (docs/log.md,
@@ -8,18 +8,15 @@ step really gets done in a second.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from groundup.config import flatten, load_settings, load_yaml
 from groundup.data.shards import ShardIndex, find_index
 from groundup.model.config import ModelConfig
-from groundup.planner import count_parameters, step_flops
-from groundup.planner.quantities import show_count
+from groundup.planner import step_flops
 from groundup.runs.config import RunConfig, in_fractions
 from groundup.runs.folder import RunFolder
-from groundup.runtime import count_of
 from groundup.training.machine import find_peak
 from groundup.training.resolve import resolve_device
 from groundup.training.start import settings_from
@@ -48,15 +45,6 @@ _USUAL_MINUTES = 10.0
 _MASKED_CONTEXTS = 2
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """A run without name and data, and why it is as it is."""
-
-    config: RunConfig
-    reasons: dict[str, str]
-    """What was chosen, with the reason."""
-
-
 def choose_recipe(
     *,
     flops: float,
@@ -68,8 +56,8 @@ def choose_recipe(
     max_steps: int | None = None,
     is_exportable: bool = True,
     is_on_cpu: bool = True,
-) -> Recipe:
-    """The run that should reach the lowest validation loss.
+) -> RunConfig:
+    """The run, but for its name and data, that should reach the lowest validation loss.
 
     flops: operations that there is time for.
     num_bytes, num_tokens: the text to learn from, by either.
@@ -100,8 +88,7 @@ def choose_recipe(
         num_layers=_num_layers(d_model),
         num_heads=next((count for count in counts if d_model % (2 * count) == 0), 1),
     )
-    affordable = flops / (step_flops(model, 1) / context)
-    budget = min(affordable, _MAX_EPOCHS * tokens)
+    budget = min(flops / (step_flops(model, 1) / context), _MAX_EPOCHS * tokens)
     batch_tokens = 2 ** round(math.log2(2.1 * math.sqrt(max(budget, 1.0))))
     batch_size = max(1, batch_tokens // context)
     num_steps = max(1, round(budget / (batch_size * context)))
@@ -123,18 +110,7 @@ def choose_recipe(
         "samples.every_fraction": 1 / 4,
         "samples.max_tokens": 48,
     }
-    config = load_settings(RunConfig, None, values)
-    num_parameters = show_count(sum(count_parameters(model).values()))
-    limit = "the time allows" if affordable < _MAX_EPOCHS * tokens else "the text can teach"
-    reasons = {
-        "vocabulary": f"{vocab_size:,} tokens, for {show_count(tokens)} tokens of text",
-        "model": f"{model.num_layers} layers of {d_model}, {model.num_heads} heads, "
-        f"{num_parameters} parameters: what {limit}",
-        "batch": f"{count_of(batch_size, 'sequence')} of {context} tokens",
-        "optimizer": f"Muon, learning rate {config.optimizer.learning_rate:g}, weight decay "
-        f"{config.optimizer.weight_decay:g} for {epochs:.1f} epochs, linear to 0",
-    }
-    return Recipe(config, reasons)
+    return load_settings(RunConfig, None, values)
 
 
 def _num_layers(d_model: int) -> int:
@@ -220,9 +196,9 @@ def _recipe_for(index: ShardIndex, config: RunConfig, given: Mapping[str, Any]) 
         max_steps=None if num_steps is None else config.num_steps,
         is_on_cpu=config.device == "cpu",
     )
-    values = recipe.config.model_dump(exclude_defaults=True)
+    values = recipe.model_dump(exclude_defaults=True)
     values.pop("samples", None)
-    if given.get("optimizer.name") not in (None, recipe.config.optimizer.name):
+    if given.get("optimizer.name") not in (None, recipe.optimizer.name):
         # Its rates suit no other.
         del values["optimizer"]
     return dict(flatten(values))
