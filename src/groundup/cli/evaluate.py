@@ -123,7 +123,7 @@ def _open_split(
 ) -> tuple[Any, dict[str, Any]]:
     """A split of the shards, or of the conversations of a tuned run; and notes about it."""
     from groundup.data.shards import open_shards
-    from groundup.training.tuning import open_conversations
+    from groundup.training.data import open_conversations
 
     name, tuning = arguments.split, config.tuning
     if tuning.chats and arguments.shards is None:

@@ -271,7 +271,6 @@ def _choose_recipe(project: Project, survey: "Survey") -> tuple[RunConfig, str]:
     """The recipe for the speed that this machine has with it, and that speed in words."""
     from groundup.planner import step_flops
     from groundup.planner.quantities import show_flops
-    from groundup.runtime import memory_bytes
     from groundup.training.machine import device_name, find_peak
     from groundup.training.probe import probe_this_machine
     from groundup.training.recipe import GUESSED_UTILIZATION, choose_recipe
@@ -297,7 +296,7 @@ def _choose_recipe(project: Project, survey: "Survey") -> tuple[RunConfig, str]:
     # A smaller model is slower at its operations: what was measured may want another.
     for _ in range(2):
         config = recipe.model_copy(update={"device": arguments.device})
-        probe = probe_this_machine(config, memory_bytes())
+        probe = probe_this_machine(config)
         per_token = step_flops(config.model, 1) / config.model.context_length
         speed = probe.tokens_per_second * per_token
         before, recipe = recipe, choose(speed)

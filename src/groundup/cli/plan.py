@@ -188,7 +188,7 @@ def _probe(arguments: Arguments, model: ModelConfig) -> "Probe":
         precision="float32" if is_tf32 else arguments.precision,
         tf32=is_tf32,
     )
-    return probe_this_machine(config, memory_bytes())
+    return probe_this_machine(config)
 
 
 def _device(arguments: Arguments) -> Accelerator:

@@ -50,7 +50,7 @@ def _settings(arguments: Arguments, source: Path) -> RunConfig:
     """The settings of the new run, beside the other."""
     from groundup.config import flatten, load_settings, load_yaml
     from groundup.runs.folder import RunFolder
-    from groundup.training.tuning import tuning_config
+    from groundup.training.recipe import tuning_config
 
     given: dict[str, Any] = {"name": f"{source.name}-chat", "runs_folder": source.parent}
     given |= {"tuning.chats": arguments.chats} | arguments.settings

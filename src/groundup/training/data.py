@@ -1,15 +1,18 @@
 """What a run reads: checked shards, conversations or ids; batches of them, and what validates."""
 
-import dataclasses
+import hashlib
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
 from groundup.data.batches.loader import BatchLoader
 from groundup.data.batches.order import MixedOrder, SampleOrder, ShuffledEpochs
-from groundup.data.batches.windows import IdArray, join_shards
-from groundup.data.chats.packing import PackedRows, ShuffledRows
+from groundup.data.batches.windows import IdArray, Ids, join_shards
+from groundup.data.chats.encoding import encode_conversations
+from groundup.data.chats.packing import PackedRows, ShuffledRows, split
+from groundup.data.chats.reading import read_conversations
 from groundup.data.shards import (
     DataIds,
     Shards,
@@ -19,15 +22,16 @@ from groundup.data.shards import (
     read_index,
 )
 from groundup.distributed.process_group import ALONE, World
-from groundup.errors import ConfigError
+from groundup.errors import ConfigError, DataError
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 from groundup.training.evaluation import Evaluator
-from groundup.training.overrides import Overrides, open_ids
-from groundup.training.tuning import open_conversations, with_template
+from groundup.training.overrides import Overrides
 
 _log = logging.getLogger(__name__)
+
+_CHUNK_IDS = 1 << 22
 
 Rows = Shards | IdArray | PackedRows
 
@@ -91,7 +95,7 @@ def open_data(
     if config.tuning.chats and not resume:
         tokenizer = with_template(tokenizer, config.tuning.template)
     if "data" in overrides:
-        return RunData(tokenizer, *open_ids(overrides["data"], config, tokenizer))
+        return RunData(tokenizer, *_open_ids(overrides["data"], config, tokenizer))
     if config.tuning.chats:
         rows, held_out, ids = open_conversations(config, tokenizer)
         if num_cut := rows.conversations.num_cut:
@@ -114,8 +118,66 @@ def open_data(
         found = [check_shards(path, tokenizer, ["train"], full=data.verify) for path in others]
         mix = {str(path): one.content for path, one in zip(others, found, strict=True)}
         num_ids = {**ids.num_ids, "train": train.num_ids}
-        ids = dataclasses.replace(ids, num_ids=num_ids, mix=mix)
+        ids = replace(ids, num_ids=num_ids, mix=mix)
     return RunData(tokenizer, train, validation, ids)
+
+
+def with_template(tokenizer: Tokenizer, template: Path | None = None) -> Tokenizer:
+    """The tokenizer with a chat template: that of a file, its own, or ChatML."""
+    if template is not None:
+        try:
+            return tokenizer.with_chat(Path(template).read_text("utf-8"))
+        except UnicodeDecodeError:
+            raise ConfigError(f"the chat template {template} is not UTF-8") from None
+    return tokenizer if tokenizer.chat_template is not None else tokenizer.with_chat()
+
+
+def open_conversations(
+    config: RunConfig, tokenizer: Tokenizer
+) -> tuple[PackedRows, PackedRows | None, DataIds]:
+    """The rows of a run for training, those held out, and what they are."""
+    context_length = config.model.context_length
+    if config.model.vocab_size < tokenizer.vocab_size:
+        raise ConfigError(
+            f"vocab_size {config.model.vocab_size} is too small for a tokenizer of "
+            f"{tokenizer.vocab_size} tokens; set the model's vocab_size to that or more"
+        )
+    conversations = read_conversations(config.tuning.chats)
+    found = encode_conversations(conversations, tokenizer, context_length + 1)
+    chosen, held_out = split(len(found), config.tuning.validation_fraction)
+    train = PackedRows(found, chosen, context_length)
+    validation = PackedRows(found, held_out, context_length) if len(held_out) else None
+    names = ", ".join(map(str, config.tuning.chats))
+    known = found.content_id, tokenizer.id, tokenizer.vocab_size
+    return train, validation, DataIds(names, *known, _num_ids(train, validation))
+
+
+def _open_ids(
+    data: Ids | tuple[Ids, Ids], config: RunConfig, tokenizer: Tokenizer
+) -> tuple[Shards | IdArray, Shards | IdArray | None, DataIds]:
+    """Ids to train on, ids to validate with, and what to remember of them."""
+    parts = data if isinstance(data, tuple) else (data,)
+    rows = [ids if isinstance(ids, Shards | IdArray) else IdArray(ids) for ids in parts]
+    splits = dict(zip(("train", "validation"), rows, strict=False))
+    content = hashlib.sha256()
+    for name, part in splits.items():
+        for begin in range(0, part.num_ids, _CHUNK_IDS):
+            ids = part.read(begin, min(begin + _CHUNK_IDS, part.num_ids))
+            if int(ids.min()) < 0 or int(ids.max()) >= config.model.vocab_size:
+                raise DataError(
+                    f"the {name} dataset has ids from {ids.min()} to {ids.max()}, but "
+                    f"model.vocab_size is {config.model.vocab_size}"
+                )
+            content.update(ids.astype("<u4").tobytes())
+        content.update(name.encode())
+    known = content.hexdigest(), tokenizer.id, tokenizer.vocab_size
+    found = DataIds("a dataset of the caller's", *known, _num_ids(*rows))
+    return splits["train"], splits.get("validation"), found
+
+
+def _num_ids(*splits: Rows | None) -> dict[str, int]:
+    names = ("train", "validation")
+    return {name: one.num_ids for name, one in zip(names, splits, strict=False) if one is not None}
 
 
 def _order(config: RunConfig, rows: Rows) -> SampleOrder:

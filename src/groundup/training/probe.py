@@ -5,8 +5,7 @@
 
 import statistics
 import time
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -27,8 +26,7 @@ _PROBE_STEPS = 3
 _CPU_PROBE_TOKENS = 4_096
 
 
-@dataclass(frozen=True)
-class Probe:
+class Probe(NamedTuple):
     """What a few steps took on this machine."""
 
     device: Accelerator
@@ -40,12 +38,11 @@ class Probe:
     mfu: float
 
     def to_json(self) -> dict[str, Any]:
-        names = ("precision", "seconds_per_step", "tokens_per_second", "mfu")
-        values = {name: getattr(self, name) for name in names}
-        return {"device": self.device.name, **values, **self.step._asdict()}
+        values = self._asdict() | {"device": self.device.name} | self.step._asdict()
+        return {name: value for name, value in values.items() if name != "step"}
 
 
-def probe_this_machine(config: RunConfig, host_memory_bytes: int) -> Probe:
+def probe_this_machine(config: RunConfig) -> Probe:
     """Train a model of these settings for a few steps of one micro-batch of random ids."""
     machine = Machine.detect(config.device)
     config = resolve(config, machine).config
@@ -58,15 +55,15 @@ def probe_this_machine(config: RunConfig, host_memory_bytes: int) -> Probe:
     seconds, peak_bytes = time_steps(config, machine)
     speed = step_flops(config.model, size) / seconds
     device = find_accelerator(machine.name) or Accelerator(machine.name, None, None, 0.0, 0)
-    device = device._replace(memory_bytes=machine.memory_bytes)
     if is_cpu:
-        device = describe_cpu(config.num_threads or num_cores(), host_memory_bytes)
+        device = describe_cpu(config.num_threads or num_cores(), machine.memory_bytes)
     peak = rate_in(device, precision)
     if not peak or speed > peak:
         # Unknown device, or a faster one than the data sheet says: use the measured rate.
         peak = speed
         rates: Any = {"float32_flops_per_second": speed, f"{precision}_flops_per_second": speed}
         device = device._replace(**rates)
+    device = device._replace(memory_bytes=machine.memory_bytes)
     speeds = seconds, config.tokens_per_step / seconds, speed / peak
     return Probe(device, precision, MeasuredStep(size, peak_bytes), *speeds)
 

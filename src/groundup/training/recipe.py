@@ -17,6 +17,8 @@ from groundup.model.config import ModelConfig
 from groundup.planner import step_flops
 from groundup.runs.config import RunConfig, in_fractions
 from groundup.runs.folder import RunFolder
+from groundup.tokenizer import Tokenizer
+from groundup.training.data import with_template
 from groundup.training.machine import find_peak
 from groundup.training.resolve import resolve_device
 from groundup.training.start import settings_from
@@ -41,6 +43,20 @@ _FEW_STEPS = 1_500
 _LONG_CONTEXT_PARAMETERS = 30_000_000
 # What the settings of a run without a file and without minutes are chosen for.
 _USUAL_MINUTES = 10.0
+# To tune with. Measured on a small model; wider ones want less, as others found.
+_TUNING_RATE, _TUNING_WIDTH, _TUNING_POWER = 3e-3, 128, 1.5
+# Adapters want more than all weights do.
+_ADAPTER_FACTOR = 5
+_TUNING_DEFAULTS: dict[str, Any] = {
+    "optimizer.weight_decay": 0.0,
+    "schedule.name": "linear",
+    "schedule.warmup_fraction": 0.05,
+    "schedule.min_learning_rate_ratio": 0.0,
+    "evaluation.every_fraction": 0.25,
+    "checkpoints.every_fraction": 0.25,
+    "checkpoints.keep_last": 1,
+    "logging.every_fraction": 0.05,
+}
 # Documents of fewer contexts than this are kept apart: longer ones seldom share a window.
 _MASKED_CONTEXTS = 2
 
@@ -202,3 +218,23 @@ def _recipe_for(index: ShardIndex, config: RunConfig, given: Mapping[str, Any]) 
         # Its rates suit no other.
         del values["optimizer"]
     return dict(flatten(values))
+
+
+def tuning_config(source: RunFolder, given: Mapping[str, Any], epochs: float = 3.0) -> RunConfig:
+    """The settings of a run that tunes another one.
+
+    given: what a person chose, by dotted name; tuning.chats and name among it.
+    """
+    values = settings_from(source)
+    tokenizer = with_template(Tokenizer.load(source.tokenizer_file), given.get("tuning.template"))
+    if tokenizer.vocab_size > values["model.vocab_size"]:
+        # Matmuls on GPUs want rows of 16 bytes.
+        values["model.vocab_size"] = -(-tokenizer.vocab_size // 8) * 8
+    rate = _TUNING_RATE * min(1.0, _TUNING_WIDTH / values["model.d_model"]) ** _TUNING_POWER
+    if given.get("tuning.lora_rank") is not None:
+        rate *= _ADAPTER_FACTOR
+    values["optimizer.learning_rate"] = float(f"{rate:.1e}")
+    if given.get("num_steps") is None and given.get("minutes") is None:
+        values["epochs"] = epochs
+    merged = {**_TUNING_DEFAULTS, **values, **given, "start_from": source.path}
+    return load_settings(RunConfig, None, merged)

@@ -43,24 +43,22 @@ class ResolvedRun:
 
     def halved(self) -> "ResolvedRun | None":
         """The same with micro-batches of half the size or less; None where there are none."""
-        sizes = range(self.config.sequences_in_memory // 2, 0, -1)
-        half = next((count for count in sizes if self.config.batch_size % count == 0), None)
-        if half is None:
-            return None
-        return replace(self, config=_changed(self.config, micro_batch_size=half))
+        for size in range(self.config.sequences_in_memory // 2, 0, -1):
+            if self.config.batch_size % size == 0:
+                return replace(self, config=_changed(self.config, micro_batch_size=size))
+        return None
 
     def describe(self, num_ranks: int) -> str:
         """What is trained, in a line."""
         config = self.config
-        length = "" if config.num_steps is None else f"{config.num_steps:,} steps, "
-        length += "" if config.minutes is None else f"{config.minutes:g} minutes, "
-        parameters = show_count(sum(count_parameters(config.model).values()))
+        parts = [f"{show_count(sum(count_parameters(config.model).values()))} parameters"]
+        parts += [] if config.num_steps is None else [f"{config.num_steps:,} steps"]
+        parts += [] if config.minutes is None else [f"{config.minutes:g} minutes"]
+        parts += [f"{config.tokens_per_step:,} tokens a step"]
+        parts += [f"{config.precision} on {config.device}", f"compile {config.compile}"]
         way = "exact" if self.is_exact else "fast"
-        ranks = f", {num_ranks} ranks: {self.strategy}, reduction {way}" if num_ranks > 1 else ""
-        return (
-            f"{parameters} parameters, {length}{config.tokens_per_step:,} tokens a step, "
-            f"{config.precision} on {config.device}, compile {config.compile}{ranks}"
-        )
+        ranks = [f"{num_ranks} ranks: {self.strategy}, reduction {way}"]
+        return ", ".join(parts + ranks * (num_ranks > 1))
 
 
 def resolve(
@@ -89,10 +87,9 @@ def resolve(
         config = _changed(config, num_steps=max(1, round(num_rows / config.batch_size)))
     strategy = _find_strategy(config, machine, world)
     _check(config, machine, world, strategy)
-    is_exact = config.distributed.reduction == "exact"
-    if config.distributed.reduction == "auto":
-        is_exact = config.deterministic or config.device == "cpu"
-    is_exact = is_exact and strategy == "ddp"
+    wants_exact = config.deterministic or config.device == "cpu"
+    exact = ("exact", "auto") if wants_exact else ("exact",)
+    is_exact = strategy == "ddp" and config.distributed.reduction in exact
     size = _find_micro_batch(config, machine, world, previous, strategy, is_exact)
     return ResolvedRun(_changed(config, micro_batch_size=size), strategy, is_exact)
 

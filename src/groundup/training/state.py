@@ -23,7 +23,7 @@ from groundup.distributed.process_group import ALONE, World
 from groundup.distributed.reduction import ExactReduction, FastReduction, Reduction
 from groundup.errors import CheckpointError
 from groundup.model import TransformerLM
-from groundup.nn.adapters import adapted_state, with_torch_names
+from groundup.nn.adapters import adapted_state, add_adapters, with_torch_names
 from groundup.optim.base import Optimizer
 from groundup.optim.build import build_optimizer
 from groundup.optim.muon import Muon
@@ -34,12 +34,11 @@ from groundup.tokenizer import Tokenizer
 from groundup.training.execution import compile_model
 from groundup.training.resolve import ResolvedRun
 from groundup.training.start import Start
-from groundup.training.tuning import adapt
 
 if TYPE_CHECKING:
     from groundup.distributed.sharding import LocalParameters
 
-_METRICS = ("loss", "validation_loss", "bits_per_byte")
+_NUMBERS = ("loss", "validation_loss", "bits_per_byte", "wall_seconds")
 
 
 @dataclass
@@ -76,10 +75,8 @@ class TrainingState:
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
-        """Within it the weights are their averages, if the optimizer keeps any.
-
-        Averages are what is evaluated, sampled and saved; the latest weights wait in their place.
-        """
+        """Within it the weights are their averages, if the optimizer keeps any: these are what is
+        evaluated, sampled and saved."""
         self.optimizer.exchange_averages()
         try:
             yield
@@ -101,8 +98,7 @@ class TrainingState:
         return {
             "tokens": self.tokens - self.num_skipped_in_row * self.tokens_per_step,
             "num_skipped": self.num_skipped - self.num_skipped_in_row,
-            **{name: getattr(self, name) for name in _METRICS},
-            "wall_seconds": self.wall_seconds,
+            **{name: getattr(self, name) for name in _NUMBERS},
             **({"clock": self.clock} if self.clock else {}),
             "random": self.random_state or capture_random_state(self.model.device),
         }
@@ -131,11 +127,8 @@ class TrainingState:
         counters = checkpoint.state
         self.step = checkpoint.step
         try:
-            self.tokens = int(counters["tokens"])
-            self.num_skipped = int(counters["num_skipped"])
-            for name in _METRICS:
+            for name in ("tokens", "num_skipped", *_NUMBERS):
                 setattr(self, name, counters[name])
-            self.wall_seconds = float(counters["wall_seconds"])
             self.clock = dict(counters.get("clock") or {})
             restore_random_state(counters["random"])
         except (LookupError, TypeError, ValueError, ArithmeticError) as error:
@@ -153,11 +146,10 @@ def build_state(
     world: World = ALONE,
     document_id: int | None = None,
 ) -> TrainingState:
-    """A model on the run's device, and its optimizer.
+    """A model on the run's device, given or new, and its optimizer.
 
-    tokenizer: whose special tokens learn beside adapters.
+    tokenizer: its special tokens learn beside adapters.
     start: where the first weights come from, if not from the seed.
-    model: learns instead of a new one.
     document_id: what begins a document, if tokens are to see their own alone.
     """
     config, device = run.config, torch.device(run.config.device)
@@ -170,8 +162,11 @@ def build_state(
     if start is not None:
         start.load_into(model)
     if config.tuning.lora_rank is not None:
+        # A token that ends a turn has to be recognized and predicted: special ones learn too.
         special = () if tokenizer is None else sorted(tokenizer.special_tokens.values())
-        adapt(model, config.tuning.lora_rank, special)
+        tables = [model.token_embedding, model.lm_head]
+        model.requires_grad_(False)
+        add_adapters(model.blocks, config.tuning.lora_rank, tables, special)
     if config.distributed.recompute:
         from groundup.distributed.sharding import recompute_blocks
 

@@ -6,6 +6,7 @@ whole optimizer state must be equal to the last bit. Of a timed run the first re
 and the other replays it.
 """
 
+import hashlib
 import json
 import logging
 import os
@@ -92,7 +93,7 @@ def compare_runs(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> 
             if first.get(name) != second.get(name)
         ]
     names = {**values, **other_values}
-    differences += [one for one in names if not _is_equal(values.get(one), other_values.get(one))]
+    differences += [name for name in names if values.get(name) != other_values.get(name)]
     return Comparison(len(records), len(values), differences)
 
 
@@ -105,23 +106,20 @@ def comparable_records(metrics_file: Path) -> list[dict[str, Any]]:
 
 
 def _newest_values(folder: RunFolder) -> dict[str, Any]:
-    """The tensors of the newest checkpoint by name, and all the rest in one."""
+    """The hashes of the newest checkpoint's tensors by name, and all the rest in one."""
     checkpoint = CheckpointFolder(folder.checkpoints).newest()
     # The settings hold the run's name, and what else they say shows in everything below.
     left_out = {*MEASURED, "settings", "clock"}
     state = {key: one for key, one in checkpoint.state.items() if key not in left_out}
     state |= {"step": checkpoint.step, "model": checkpoint.adapted_state()}
     rest, tensors = pack(state | {"optimizer": checkpoint.optimizer_state()})
-    return {**tensors, "what is not a tensor": rest}
+    return {name: _hash(tensor) for name, tensor in tensors.items()} | {"no tensor": rest}
 
 
-def _is_equal(one: Any, other: Any) -> bool:
-    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
-        return bool(one == other)
-    # As bytes, because NaN is not equal to itself.
-    flat = [value.detach().cpu().contiguous().reshape(-1) for value in (one, other)]
-    is_alike = one.dtype == other.dtype and one.shape == other.shape
-    return is_alike and torch.equal(*(value.view(torch.uint8) for value in flat))
+def _hash(tensor: torch.Tensor) -> tuple[Any, ...]:
+    # Of the bytes, because NaN is not equal to itself.
+    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return tensor.dtype, tensor.shape, hashlib.sha256(memoryview(flat.numpy())).hexdigest()
 
 
 def _train(settings: Path, name: str, part: dict[str, Any]) -> None:
