@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from groundup.config import flatten, load_settings, load_yaml
-from groundup.data.shards import ShardIndex, find_index
+from groundup.data.shards import find_index
 from groundup.model.config import ModelConfig
 from groundup.planner import step_flops
 from groundup.runs.config import RunConfig, in_fractions
@@ -20,7 +20,7 @@ from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 from groundup.training.data import with_template
 from groundup.training.machine import find_peak
-from groundup.training.resolve import resolve_device
+from groundup.training.resolve import resolve_device, with_vocabulary
 from groundup.training.start import settings_from
 
 GUESSED_UTILIZATION = 0.4
@@ -116,7 +116,7 @@ def choose_recipe(
         "batch_size": batch_size,
         "data.mask_documents": is_masked,
         **{f"model.{name}": value for name, value in model.model_dump().items()},
-        **_learning(d_model, epochs, num_steps, is_exportable),
+        **_learning(d_model, epochs, num_steps),
         "evaluation.every_fraction": 1 / (8 if num_steps >= _FEW_STEPS else 4),
         # Of the data alone: the same text is measured alike on any machine.
         "evaluation.num_windows": min(1_024, max(16, round(tokens / _TOKENS_PER_WINDOW))),
@@ -126,6 +126,8 @@ def choose_recipe(
         "samples.every_fraction": 1 / 4,
         "samples.max_tokens": 48,
     }
+    if not is_exportable:
+        values |= {"model.head_gates": True, "model.extra_values": "projection"}
     return load_settings(RunConfig, None, values)
 
 
@@ -138,8 +140,8 @@ def _in_blocks(d_model: int) -> int:
     return 12 * _num_layers(d_model) * d_model**2
 
 
-def _learning(d_model: int, epochs: float, num_steps: int, is_exportable: bool) -> dict[str, Any]:
-    """Optimizer, schedule and the parts of the model that learn soon."""
+def _learning(d_model: int, epochs: float, num_steps: int) -> dict[str, Any]:
+    """Optimizer, schedule and initial values."""
     learning_rate = 1.6e-2 * (128 / d_model) ** 0.7 / (2 if epochs > 4 else 1)
     values: dict[str, Any] = {
         "model.zero_outputs": True,
@@ -151,17 +153,14 @@ def _learning(d_model: int, epochs: float, num_steps: int, is_exportable: bool) 
         "schedule.warmup_fraction": 1 / 50,
         "schedule.min_learning_rate_ratio": 0.0,
     }
-    has_few_steps = num_steps < _FEW_STEPS
-    if not has_few_steps:
+    if num_steps >= _FEW_STEPS:
         values |= {
             "multi_token_weight": 0.3,
             "optimizer.betas": (0.6, 0.99),
             "optimizer.adamw_learning_rate_factor": 3.0,
             "optimizer.normalize_rows": True,
         }
-    if not is_exportable:
-        values |= {"model.head_gates": True, "model.extra_values": "projection"}
-    if has_few_steps and epochs < 1:
+    elif epochs < 1:
         return values | {"optimizer.momentum": 0.85, "optimizer.adamw_learning_rate_factor": 3.0}
     return values | {
         "model.tie_embeddings": True,
@@ -182,23 +181,21 @@ def make_config(
     """
     in_file = dict(flatten(load_yaml(file))) if file is not None else {}
     found = {} if source is None else settings_from(source)
-    if "model.vocab_size" not in found:
-        config = load_settings(RunConfig, file, given)
-        # Where there are no shards to be read, training says what is wrong with them.
-        index = find_index(config.data.shards)
-        if index is not None:
-            found |= {} if file is not None else _recipe_for(index, config, given)
-            found["model.vocab_size"] = index.vocab_size
+    if source is None and file is None:
+        found = _recipe_for(load_settings(RunConfig, None, given), given)
     values = {name: value for name, value in found.items() if name not in in_file} | dict(given)
     if given.get("minutes") is not None and given.get("num_steps") is None:
         counted = load_settings(RunConfig, file, {**values, "minutes": None, "epochs": None})
         values |= in_fractions(counted, given)
         values |= {"num_steps": None, "epochs": values.get("epochs")}
-    return load_settings(RunConfig, file, values)
+    return with_vocabulary(load_settings(RunConfig, file, values))
 
 
-def _recipe_for(index: ShardIndex, config: RunConfig, given: Mapping[str, Any]) -> dict[str, Any]:
+def _recipe_for(config: RunConfig, given: Mapping[str, Any]) -> dict[str, Any]:
     """Sizes that fit the data and the time."""
+    index = find_index(config.data.shards)
+    if index is None:
+        return {}
     config = resolve_device(config)
     d_model, num_steps = given.get("model.d_model"), given.get("num_steps")
     split = index.splits["train"]

@@ -119,7 +119,7 @@ def _newest_values(folder: RunFolder) -> dict[str, Any]:
 def _hash(tensor: torch.Tensor) -> tuple[Any, ...]:
     # Of the bytes, because NaN is not equal to itself.
     flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return tensor.dtype, tensor.shape, hashlib.sha256(memoryview(flat.numpy())).hexdigest()
+    return tensor.dtype, tensor.shape, hashlib.sha256(flat.numpy().tobytes()).hexdigest()
 
 
 def _train(settings: Path, name: str, part: dict[str, Any]) -> None:
