@@ -13,6 +13,8 @@ from groundup.training import train
 from .conftest import MakeConfig
 
 IDS = np.zeros(90, int)
+# Of a run that tunes another one.
+TUNED = {"num_steps": 3}
 
 
 def loss(*_: Any) -> Any:
@@ -44,33 +46,24 @@ def loss(*_: Any) -> Any:
         ({"tuning.chats": ("a.jsonl",)}, {"data": IDS}, r"tuning\.chats"),
         ({"data.mix": ("a=1",)}, {"data": IDS}, r"data\.mix"),
         ({"data.mask_documents": True}, {"data": IDS}, "needs shards"),
+        (TUNED | {"model.d_model": 32}, {}, r"model\.d_model is 32 and there 16"),
+        (TUNED | {"model.rope_theta": 5e5}, {}, "rope_theta"),
+        (TUNED | {"model.vocab_size": 300}, {}, "vocab_size 300"),
+        (TUNED | {"tuning.template": "bad.jinja"}, {}, "UTF-8"),
     ],
 )
 def test_what_cannot_be_a_run_is_named(
-    make_config: MakeConfig, changes: dict[str, Any], parts: dict[str, Any], noun: str
-) -> None:
-    with pytest.raises(GroundupError, match=noun):
-        train(make_config("bad", changes), **parts)
-
-
-@pytest.mark.parametrize(
-    ("changes", "noun"),
-    [
-        ({"model.d_model": 32}, r"model\.d_model is 32 and there 16"),
-        ({"model.rope_theta": 5e5}, "rope_theta"),
-        ({"model.vocab_size": 300}, "vocab_size 300"),
-        ({"tuning.template": "bad.jinja"}, "UTF-8"),
-    ],
-)
-def test_what_does_not_suit_the_tuned_run_is_named(
+    make_config: MakeConfig,
     make_tuning: MakeConfig,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     changes: dict[str, Any],
+    parts: dict[str, Any],
     noun: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("bad.jinja").write_bytes(b"\xff")
+    make = make_tuning if changes.keys() >= TUNED.keys() else make_config
     with pytest.raises(GroundupError, match=noun):
-        train(make_tuning("bad", changes))
+        train(make("bad", changes), **parts)
     assert not (tmp_path / "runs" / "bad" / "config.yaml").exists()

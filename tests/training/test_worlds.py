@@ -151,7 +151,8 @@ def test_torchrun_goes_on_after_a_rank_was_killed(make_config: MakeConfig, tmp_p
         process = subprocess.Popen([*command, *flags], stdout=log, stderr=log)
     try:
         wait_for_step(metrics, 60, process)
-        os.kill(rank_of(process.pid, 1), signal.SIGKILL)
+        ranks = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(ranks[-1]), signal.SIGKILL)
         wait_for(lambda: "resumed from" in (tmp_path / "log.txt").read_text(), process)
         resumed = max(int(record["step"]) for record in read_json_lines(metrics))
         wait_for_step(metrics, resumed + 20, process)
@@ -176,17 +177,3 @@ def wait_for(is_true: Callable[[], bool], process: "subprocess.Popen[bytes]") ->
 
 def wait_for_step(metrics: Path, step: int, process: "subprocess.Popen[bytes]") -> None:
     wait_for(lambda: metrics.exists() and len(metrics.read_bytes().splitlines()) >= step, process)
-
-
-def rank_of(launcher: int, rank: int) -> int:
-    """The process of a rank."""
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
-                environment = (folder / "environ").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if int(parent) == launcher and f"RANK={rank}".encode() in environment:
-                return int(folder.name)
-    raise AssertionError(f"rank {rank} is not there")

@@ -192,6 +192,7 @@ class _Loop:
         self._state = state = build_state(run, data.tokenizer, *parts)
         if checkpoint is not None:
             state.restore(checkpoint)
+        self._loader = data.loader(config, world)
         # What a rank finds wrong by itself it has found by now.
         world.gather(None)
         listeners, self._trackers = list(callbacks), contextlib.ExitStack()
@@ -230,8 +231,7 @@ class _Loop:
             begin = state.clock, state.step, self._rehearse_end
             clock.open(config, self._world, self._stop, *begin)
             num_left = None if config.num_steps is None else max(0, config.num_steps - state.step)
-            loader = self._data.loader(config, self._world)
-            with loader.batches(state.step, num_left) as batches:
+            with self._loader.batches(state.step, num_left) as batches:
                 queued: QueuedStep | None = None
                 for batch in batches:
                     tick = clock.tick(batch.step + 1)
