@@ -28,10 +28,9 @@ _NUM_RECENT = 5
 
 
 class Tick(NamedTuple):
-    """One step of a run, and where it is in the schedule."""
+    """One step of a run, counted from 1, and where it is in the schedule."""
 
     step: int
-    """Counted from 1."""
     position: float
     """Where it begins: step - 1, or the fraction of the time that has passed."""
     delta: float
@@ -78,9 +77,8 @@ class Clock:
         stop_after: int | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """began: what `minutes` counts from, by `now`; this moment if None.
-        stop_after: ends the run after that step as a signal would: saved, to be resumed.
-        """
+        """began: what `minutes` counts from, by `now`; this moment if None. stop_after: ends the
+        run after that step as a signal would: saved, to be resumed."""
         self._now, self._began = now, now() if began is None else began
         self._stop_after = math.inf if stop_after is None else stop_after
         self._num_warm_up = 0
@@ -133,9 +131,8 @@ class Clock:
 
     def tick(self, step: int) -> Tick | None:
         """The tick of a step, counted from 1; None where the run is to end before it."""
-        number = self._world.greatest(self._stop.signal or 0)
-        # A signal that came while the ranks asked each other counts before the next step.
-        if number:
+        # A signal that comes while the ranks ask each other counts before the next step.
+        if number := self._world.greatest(self._stop.signal or 0):
             self._stop.signal = signal.Signals(number)
         num_steps = self._config.num_steps or math.inf
         if number or step > min(num_steps, self._stop_after) or self._is_over:
@@ -173,21 +170,16 @@ class Clock:
             self._num_warm_up -= 1
         elif self._started is None:
             self._started = self._now()
-            self._divide_time()
+            if self._budget_seconds is None:
+                minutes = self._config.minutes or 0.0
+                taken = self._now() - self._began + self._reserve_seconds
+                self._budget_seconds = self._world.from_first(60 * minutes - taken)
+                if self._budget_seconds <= 0:
+                    found = f"minutes is {minutes:g}, but all but the steps takes {taken:.1f} s"
+                    raise ConfigError(f"{found}: give it more")
         if self._budget_seconds is None:
             return 0.0
         return self._world.greatest(int(1e6 * elapsed_seconds)) / 1e6 / self._budget_seconds
-
-    def _divide_time(self) -> None:
-        if self._budget_seconds is not None:
-            return
-        minutes = self._config.minutes or 0.0
-        taken = self._now() - self._began + self._reserve_seconds
-        self._budget_seconds = self._world.from_first(60 * minutes - taken)
-        if self._budget_seconds <= 0:
-            raise ConfigError(
-                f"minutes is {minutes:g}, but all but the steps takes {taken:.1f} s: give it more"
-            )
 
     def _elapsed_seconds(self) -> float:
         """Since the first step, without the time in which nothing trained."""

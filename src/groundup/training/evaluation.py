@@ -30,14 +30,12 @@ Autocast = Callable[[], AbstractContextManager[Any]]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The results of one evaluation."""
+    """loss = mean of -ln p(token), perplexity = exp(loss), and the bits that the model needs for a
+    byte of text, which are comparable between vocabularies."""
 
     loss: float
-    """Mean of -ln p(token), in nats."""
     perplexity: float
-    """exp(loss): how many equally likely tokens the model hesitates between."""
     bits_per_byte: float | None
-    """Bits that the model needs for a byte of text: comparable between vocabularies."""
     num_tokens: int
     num_bytes: int
 
@@ -62,10 +60,8 @@ class Evaluator:
         batch_size: int = 32,
         world: World = ALONE,
     ) -> None:
-        """num_windows: how many windows, always the same, or the first so many rows of
-        conversations. None takes all of it, every token but the first exactly once; so is a split
-        that is shorter than one window.
-        """
+        """num_windows: how many windows or, of conversations, first rows. With None, and of a split
+        shorter than a window, every token but the first is predicted exactly once."""
         self._split, self._token_bytes = split, token_bytes(tokenizer)
         self._context_length, self._num_windows = context_length, num_windows
         self._batch_size, self._world = batch_size, world

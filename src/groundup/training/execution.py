@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch.nn.attention import SDPBackend
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from groundup.model import TransformerLM
 from groundup.runs.config import RunConfig
@@ -28,28 +28,26 @@ def autocast(config: RunConfig) -> AbstractContextManager[Any]:
 def switches(config: RunConfig) -> Iterator[None]:
     """Set torch's process-wide switches for the run, and put them back after it."""
     with contextlib.ExitStack() as stack:
+        is_cpu, is_cuda = config.device == "cpu", config.device.startswith("cuda")
         if config.num_threads is not None:
             stack.callback(torch.set_num_threads, torch.get_num_threads())
             torch.set_num_threads(config.num_threads)
-        if config.device == "cpu":
+        if is_cpu:
             keep_freed_memory()
-        if config.device == "cpu" and is_onednn_slow():
+        if is_cpu and is_onednn_slow():
             onednn = torch.backends.mkldnn
             stack.callback(setattr, onednn, "enabled", onednn.enabled)
             onednn.enabled = False  # type: ignore[assignment]
-        is_cuda = config.device.startswith("cuda")
         if is_cuda:
             stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
             torch.set_float32_matmul_precision("high" if config.tf32 else "highest")
         # On the CPU torch adds up the gradients of an embedding in the order in which its threads
         # come by, unless told otherwise; the other order costs nothing.
-        if config.deterministic or config.device == "cpu":
+        if config.deterministic or is_cpu:
             stack.enter_context(_deterministic(is_compiled=config.compile != "off"))
         if config.deterministic and is_cuda:
-            # These two have backward passes whose sums have no fixed order.
-            stack.enter_context(
-                torch.nn.attention.sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH])
-            )
+            # The sums in the backward passes of the others have no fixed order.
+            stack.enter_context(sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]))
         yield
 
 

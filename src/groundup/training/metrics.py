@@ -45,11 +45,7 @@ class Metrics:
     """
 
     def __init__(
-        self,
-        config: RunConfig,
-        path: Path,
-        state: TrainingState,
-        callbacks: Sequence[Callback] = (),
+        self, config: RunConfig, path: Path, state: TrainingState, callbacks: Sequence[Callback]
     ) -> None:
         self._config, self._path, self._callbacks = config, path, callbacks
         self._flops_per_token = training_flops_per_token(config.model)
@@ -79,16 +75,16 @@ class Metrics:
         seconds = max(now - self._since - self._paused_seconds, 1e-9)
         speed = (tokens - self._tokens) / seconds
         self._since, self._tokens, self._paused_seconds = now, tokens, 0.0
-        memory = peak_memory_bytes()
-        if self._config.device.startswith("cuda"):
-            memory = torch.cuda.max_memory_allocated(self._config.device)
+        device = self._config.device
+        is_cuda = device.startswith("cuda")
+        memory = torch.cuda.max_memory_allocated(device) if is_cuda else peak_memory_bytes()
         mfu = round(speed * self._flops_per_token / self._peak, 5) if self._peak else None
         return {"tokens_per_second": round(speed, 1), "mfu": mfu, "memory_bytes": memory}
 
     def write(self, state: TrainingState, metrics: dict[str, Any]) -> None:
         """Complete the metrics of the latest step to a record and send it off."""
-        clock = round(self.wall_seconds, 3)
-        record = {"step": state.step, "wall_seconds": clock, "tokens": state.tokens} | metrics
+        seconds = round(self.wall_seconds, 3)
+        record = {"step": state.step, "wall_seconds": seconds, "tokens": state.tokens} | metrics
         self._waiting.append(record)
         try:
             self._write_waiting()

@@ -57,13 +57,10 @@ def probe_this_machine(config: RunConfig) -> Probe:
     device = find_accelerator(machine.name) or Accelerator(machine.name, None, None, 0.0, 0)
     if is_cpu:
         device = describe_cpu(config.num_threads or num_cores(), machine.memory_bytes)
-    peak = rate_in(device, precision)
-    if not peak or speed > peak:
-        # Unknown device, or a faster one than the data sheet says: use the measured rate.
-        peak = speed
-        rates: Any = {"float32_flops_per_second": speed, f"{precision}_flops_per_second": speed}
-        device = device._replace(**rates)
-    device = device._replace(memory_bytes=machine.memory_bytes)
+    # Unknown device, or a faster one than the data sheet says: use the measured rate.
+    peak = max(rate_in(device, precision) or 0.0, speed)
+    rates: Any = {f"{precision}_flops_per_second": peak}
+    device = device._replace(memory_bytes=machine.memory_bytes, **rates)
     speeds = seconds, config.tokens_per_step / seconds, speed / peak
     return Probe(device, precision, MeasuredStep(size, peak_bytes), *speeds)
 

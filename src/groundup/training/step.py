@@ -29,14 +29,12 @@ _PLAIN_STEPS = 3
 
 
 class StepResult(NamedTuple):
-    """What a step gave."""
+    """The mean loss over all tokens of the batch, z-loss included, the norm before clipping, and
+    whether one of them was not finite."""
 
     loss: float
-    """Mean over all tokens of the batch, z-loss included."""
     gradient_norm: float
-    """Before clipping."""
     is_skipped: bool
-    """Whether one of them was not finite."""
 
 
 class QueuedStep:
@@ -70,12 +68,9 @@ class Step:
     """
 
     def __init__(self, config: RunConfig, state: TrainingState, loss: Loss | None = None) -> None:
-        """loss: the mean loss of a model, inputs and targets, instead of the cross-entropy."""
-        self._config = config
-        self._model = state.model
-        self._optimizer = state.optimizer
+        self._config, self._loss = config, loss
+        self._model, self._optimizer = state.model, state.optimizer
         self._reduction = state.reduction
-        self._loss = loss
         device = state.model.device
         is_cuda = device.type == "cuda"
         self._later_weight = torch.zeros((), device=device) if config.multi_token_weight else None
@@ -142,8 +137,8 @@ class Step:
         total = self._reduction.sum_gradients(parameters, len(micro_batches), backward)
         norm = self._reduction.gradient_norm(parameters)
         is_bad = ~(torch.isfinite(total) & torch.isfinite(norm))
-        clip_norm = self._config.clip_norm
-        scale = None if clip_norm is None else clip_scale(norm, clip_norm)
+        limit = self._config.clip_norm
+        scale = None if limit is None else clip_scale(norm, limit)
         self._optimizer.step(gradient_scale=scale, skip=is_bad)
         self._optimizer.zero_grad(set_to_none=True)
         return torch.stack([total, norm, is_bad.float()])
@@ -173,13 +168,8 @@ def summed_loss(
     places = torch.arange(batch.positions.shape[-1], device=batch.positions.device)
     hidden = model.hidden(batch.inputs, starts=places - batch.positions)
     is_learned = batch.targets >= 0
-    return linear_cross_entropy(
-        hidden[is_learned],
-        model.output_weight,
-        batch.targets[is_learned],
-        z_loss=z_loss,
-        reduction="sum",
-    )
+    parts = hidden[is_learned], model.output_weight, batch.targets[is_learned]
+    return linear_cross_entropy(*parts, z_loss=z_loss, reduction="sum")
 
 
 def count_targets(batch: Batch, world: World = ALONE) -> int | Tensor:

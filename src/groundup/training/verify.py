@@ -33,7 +33,7 @@ from groundup.training.metrics import MEASURED
 
 _log = logging.getLogger(__name__)
 
-_CHILD = "import sys; from groundup.training.verify import _train_part; _train_part(*sys.argv[1:])"
+_CHILD = "import sys; from groundup.training.verify import _train_part; _train_part(sys.argv[1])"
 
 
 @dataclass(frozen=True)
@@ -68,15 +68,13 @@ def verify_resume(run_folder: str | os.PathLike[str], num_steps: int = 8) -> Com
             "samples.every_steps": 0,
         }
         save_yaml(settings, load_settings(RunConfig, run.config_file, scratch))
-        part: dict[str, Any] = {"stop_after": num_steps, "kill_at": None, "resume": False}
         _log.info("%d steps in one go", num_steps)
-        _train(settings, "whole", part)
-        if config.minutes is not None:
-            part["replayed"] = str(whole / "metrics.jsonl")
+        _train(settings, "whole", num_steps)
+        replayed = None if config.minutes is None else str(whole / "metrics.jsonl")
         kill_at = num_steps // 2 + 1
         _log.info("and with a kill after step %d", kill_at)
-        _train(settings, "killed", {**part, "kill_at": kill_at})
-        _train(settings, "killed", {**part, "resume": True})
+        _train(settings, "killed", num_steps, replayed, kill_at)
+        _train(settings, "killed", num_steps, replayed, resume=True)
         return compare_runs(whole, Path(folder, "killed"))
 
 
@@ -122,28 +120,36 @@ def _hash(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.dtype, tensor.shape, hashlib.sha256(flat.numpy().tobytes()).hexdigest()
 
 
-def _train(settings: Path, name: str, part: dict[str, Any]) -> None:
+def _train(
+    settings: Path,
+    name: str,
+    num_steps: int,
+    replayed: str | None = None,
+    kill_at: int | None = None,
+    resume: bool = False,
+) -> None:
     """Train in a process of its own, which may be killed."""
-    command = [sys.executable, "-c", _CHILD, str(settings), name, json.dumps(part)]
+    part = json.dumps([str(settings), name, num_steps, replayed, kill_at, resume])
+    command = [sys.executable, "-c", _CHILD, part]
     done = subprocess.run(command, capture_output=True, text=True)
-    expected = 0 if part["kill_at"] is None else -signal.SIGKILL
+    expected = 0 if kill_at is None else -signal.SIGKILL
     if done.returncode != expected:
         last = " ".join(done.stderr.splitlines()[-4:])
         raise GroundupError(f"training ended with status {done.returncode}: {last}")
 
 
-def _train_part(settings: str, name: str, text: str) -> None:
+def _train_part(text: str) -> None:
     """What the process runs."""
     from groundup.training.loop import train
 
-    part = json.loads(text)
-    clock = Clock(stop_after=part["stop_after"])
-    if "replayed" in part:
-        clock = ReplayClock(Path(part["replayed"]), stop_after=part["stop_after"])
+    settings, name, num_steps, replayed, kill_at, resume = json.loads(text)
+    clock = Clock(stop_after=num_steps)
+    if replayed is not None:
+        clock = ReplayClock(Path(replayed), stop_after=num_steps)
 
     def kill_in_time(step: int, progress: float) -> None:
-        if step == part["kill_at"]:
+        if step == kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
     config = load_settings(RunConfig, settings, {"name": name})
-    train(config, resume=part["resume"], callbacks=[AfterStep(kill_in_time)], clock=clock)
+    train(config, resume=resume, callbacks=[AfterStep(kill_in_time)], clock=clock)
