@@ -21,7 +21,8 @@ class Callback:
         """On every rank, when all that follows a step is done; `progress` goes from 0 to 1."""
 
     def sample(self, model: TransformerLM, tokenizer: Tokenizer, prompt: str) -> str | None:
-        """A continuation of the prompt; None leaves it to others. It must not change the model."""
+        """A continuation of the prompt, of the first callback that has this; it must not change the
+        model."""
 
     def record(self, record: dict[str, Any]) -> None:
         """On the first rank, a line of metrics.jsonl."""

@@ -214,9 +214,10 @@ class _Loop:
         self._metrics = Metrics(config, folder.metrics_file, state, listeners)
         self._step = Step(config, state, overrides.get("loss"))
         self._evaluator = data.evaluator(config, world)
-        own = [one for one in callbacks if type(one).sample is not Callback.sample]
+        samplers = [one for one in callbacks if type(one).sample is not Callback.sample]
         # Where ranks share the weights none has a model to sample from.
-        self._samplers = own if world.is_first and state.local is None else []
+        can_sample = world.is_first and state.local is None and not config.samples.is_never
+        self._sample_by = samplers[0].sample if samplers and can_sample else None
         self._stop = StopRequest()
         self._ending: State = "failed"
         self._saved_step = state.step or None
@@ -278,8 +279,7 @@ class _Loop:
         return self._evaluator is not None and is_due
 
     def _is_sample_due(self, tick: Tick) -> bool:
-        samples = self._config.samples
-        return bool(self._samplers) and not samples.is_never and tick.is_due(samples)
+        return self._sample_by is not None and tick.is_due(self._config.samples)
 
     def _finish(self, queued: QueuedStep) -> None:
         """Everything that follows a step, in a fixed order: metrics, evaluation, sample, save."""
@@ -297,11 +297,10 @@ class _Loop:
             metrics |= {"gradient_norm": result.gradient_norm}
             metrics |= self._metrics.read(state.tokens)
         if self._is_evaluation_due(tick):
-            evaluation = self._evaluate()
-            state.validation_loss = evaluation.loss
-            state.bits_per_byte = evaluation.bits_per_byte
-            metrics |= {"validation_loss": evaluation.loss, "perplexity": evaluation.perplexity}
-            metrics |= {"bits_per_byte": evaluation.bits_per_byte}
+            found = self._evaluate()
+            state.validation_loss, state.bits_per_byte = found.loss, found.bits_per_byte
+            metrics |= {"validation_loss": found.loss, "perplexity": found.perplexity}
+            metrics |= {"bits_per_byte": found.bits_per_byte}
         if self._is_sample_due(tick):
             metrics["samples"] = self._sample()
         if metrics:
@@ -321,13 +320,11 @@ class _Loop:
             return self._evaluator(self._state.model, lambda: autocast(self._config))
 
     def _sample(self) -> list[str]:
-        random_state = capture_random_state()
-        texts = []
+        assert self._sample_by is not None
+        random_state, parts = capture_random_state(), (self._state.model, self._data.tokenizer)
         with self._metrics.pause(), self._state.averaged(), torch.no_grad():
-            model, tokenizer = self._state.model, self._data.tokenizer
-            for prompt in self._config.samples.prompts:
-                found = (one.sample(model, tokenizer, prompt) for one in self._samplers)
-                texts.append(next((text for text in found if text is not None), ""))
+            prompts = self._config.samples.prompts
+            texts = [self._sample_by(*parts, prompt) or "" for prompt in prompts]
         restore_random_state(random_state)
         return texts
 
@@ -336,7 +333,7 @@ class _Loop:
         that this one takes."""
         if self._evaluator is not None:
             self._evaluate()
-        if self._samplers and not self._config.samples.is_never:
+        if self._sample_by is not None:
             self._sample()
         num_bytes = sum(weight.nbytes for weight in self._state.model.parameters())
         # The optimizer has twice as much.

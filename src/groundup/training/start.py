@@ -70,11 +70,10 @@ class Start:
     def describe(self, *, is_tuned: bool) -> dict[str, Any]:
         """For environment.json: which weights these are; to tune them also the ids that begin and
         end its texts, where it says so."""
-        path, checkpoint = self.folder.path.absolute(), self.checkpoint
-        ids = {"run": str(path), "step": checkpoint.step, "weights": checkpoint.weights_id}
+        path, checkpoint = str(self.folder.path.absolute()), self.checkpoint
+        ids = {"run": path, "step": checkpoint.step, "weights": checkpoint.weights_id}
         found = self.folder.read_environment()
-        imported = found.get("imported")
-        found = imported if isinstance(imported, dict) else found
+        found = found["imported"] if isinstance(found.get("imported"), dict) else found
         names = ("special_ids", "end_id") if is_tuned else ()
         return {"start_from": ids} | {name: found[name] for name in names if name in found}
 
