@@ -79,10 +79,13 @@ class RunData:
         shape = config.model.context_length, config.evaluation.num_windows, size
         return Evaluator(self.validation, self.tokenizer, *shape, world)
 
-    def describe(self, config: RunConfig) -> str:
-        """Where the data lie, and how much there is, in a line."""
+    def log(self, config: RunConfig) -> None:
+        """Say where the data lie, and how much there is."""
         splits = ", ".join(f"{count:,} ids for {name}" for name, count in self.ids.num_ids.items())
-        return f"data in {', '.join(config.data.mix) or self.ids.folder}: {splits}"
+        _log.info("data in %s: %s", ", ".join(config.data.mix) or self.ids.folder, splits)
+        if isinstance(self.train, PackedRows) and (num_cut := self.train.conversations.num_cut):
+            limit = f"--context-length {config.model.context_length}"
+            _log.warning("%d conversations cut at %s, or left out", num_cut, limit)
 
 
 def open_data(
@@ -97,11 +100,7 @@ def open_data(
     if "data" in overrides:
         return RunData(tokenizer, *_open_ids(overrides["data"], config, tokenizer))
     if config.tuning.chats:
-        rows, held_out, ids = open_conversations(config, tokenizer)
-        if num_cut := rows.conversations.num_cut:
-            limit = f"--context-length {config.model.context_length}"
-            _log.warning("%d conversations cut at %s, or left out", num_cut, limit)
-        return RunData(tokenizer, rows, held_out, ids)
+        return RunData(tokenizer, *open_conversations(config, tokenizer))
     index = read_index(data.shards)
     folders = [path for path, weight in data.folders.items() if weight]
     train = join_shards([open_shards(path, "train", tokenizer) for path in folders])

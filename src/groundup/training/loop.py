@@ -209,7 +209,7 @@ class _Loop:
             _log.info("resumed from %s", checkpoint.path)
         elif start is not None:
             _log.info("begins with the weights of %s", start.checkpoint.path)
-        _log.info(data.describe(config))
+        data.log(config)
         _log.info(run.describe(world.size))
         self._metrics = Metrics(config, folder.metrics_file, state, listeners)
         self._step = Step(config, state, overrides.get("loss"))
