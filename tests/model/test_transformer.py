@@ -102,12 +102,11 @@ def test_a_tied_table_is_one_parameter_with_the_gradients_of_both_its_uses() -> 
 
 @pytest.mark.parametrize("tie_embeddings", [False, True])
 def test_gpt2_values_begin_small_and_smaller_where_blocks_add(tie_embeddings: bool) -> None:
-    model = TransformerLM(
-        400, 16, 96, 8, 4, 256, 1e4, initialization="gpt2", tie_embeddings=tie_embeddings
-    )
+    settings: dict[str, Any] = {"tie_embeddings": tie_embeddings, "head_gates": True}
+    model = TransformerLM(400, 16, 96, 8, 4, 256, 1e4, initialization="gpt2", **settings)
     for name, parameter in model.named_parameters():
-        if "norm" in name:
-            assert torch.equal(parameter, torch.ones_like(parameter))
+        if "norm" in name or "head_gate" in name:
+            assert (parameter == ("norm" in name)).all()
             continue
         adds = name.endswith(("attention.output.weight", "feed_forward.down.weight"))
         std = 0.02 / math.sqrt(2 * 8) if adds else 0.02

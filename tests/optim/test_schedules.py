@@ -121,6 +121,11 @@ def test_settings_that_make_no_sense_are_named(arguments: Any) -> None:
         cosine_schedule(*arguments)
 
 
+def test_the_default_decay_of_wsd_has_whole_steps() -> None:
+    # Two of eight, not 1.6.
+    assert learning_rate_factor(ScheduleConfig(name="wsd"), 7, 1, 8) == pytest.approx(0.55)
+
+
 def test_every_group_follows_the_schedule_from_its_own_rate(tiny_model: Any) -> None:
     config = OptimizerConfig(name="muon", learning_rate=0.1, adamw_learning_rate_factor=3.0)
     optimizer = build_optimizer(tiny_model(), config)
