@@ -12,6 +12,7 @@ import yaml
 
 from groundup.cli import train
 from groundup.cli.main import main
+from groundup.config import save_yaml
 from groundup.experiments.runner import Command
 from groundup.experiments.spec import load_sweep
 from groundup.experiments.sweep import plan_trials, run_sweep
@@ -68,7 +69,7 @@ def test_a_dry_run_says_how_far_each_trial_is_and_what_is_left(
 
 def test_a_dry_run_refuses_what_a_run_refuses(write_sweep: WriteSweep, shell: Any) -> None:
     add("a+seed=0")
-    SweepFolder(SWEEP).save(load_sweep(write_sweep(grid={RATE: [0.001]})))
+    save_yaml(SweepFolder(SWEEP).spec_file, load_sweep(write_sweep(grid={RATE: [0.001]})))
     before = files()
     changed = write_sweep(grid={RATE: [0.001]}, settings={"num_steps": 14})
     error = shell.fails("sweep", changed, "--dry-run")
