@@ -124,4 +124,3 @@ def test_any_prompt_is_continued(shell: Any) -> None:
     assert len(shell("generate", "small", "--max-tokens", "9")) > 1
     prompt = os.fsdecode(b"caf\xe9")
     assert shell("generate", "small", "--prompt", prompt, "--max-tokens", "2").startswith("caf�")
-
