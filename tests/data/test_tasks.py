@@ -13,14 +13,6 @@ from groundup.errors import DataError
 
 OURS = {"context": "The sky is", "choices": ["blue.", "loud.", "seven."], "answer": 0}
 BLIMP = {"sentence_good": "The cats sleep.", "sentence_bad": "The cats sleeps.", "UID": "x"}
-HELLASWAG = {
-    "ctx": "A man is on a roof. he",
-    "ctx_a": "A man is on a roof [step] with a hammer.",
-    "ctx_b": "he",
-    "activity_label": "Roofing",
-    "endings": ["falls [title] Then up.", "[substeps] waits.", "sings  low.", "eats."],
-    "label": "2",
-}
 
 
 def write(path: Path, *records: Any) -> str:
@@ -30,19 +22,11 @@ def write(path: Path, *records: Any) -> str:
 
 
 def test_formats_are_known_by_their_fields(tmp_path: Path) -> None:
-    bare = {"ctx": "He [title] ran", "endings": ["home.", "up."], "label": 1}
-    name = write(tmp_path / "mixed.jsonl", OURS, "", BLIMP, HELLASWAG, bare)
-    (task,) = read_tasks([name])
-    assert task.name == "mixed" and task.chance == pytest.approx(
-        (1 / 3 + 1 / 2 + 1 / 4 + 1 / 2) / 4
-    )
-    ours, blimp, hellaswag, without_parts = task.questions
-    assert without_parts == Question("He. ran", ("home.", "up."), 1)
+    (task,) = read_tasks([write(tmp_path / "mixed.jsonl", OURS, "", BLIMP)])
+    assert task.name == "mixed" and task.chance == pytest.approx((1 / 3 + 1 / 2) / 2)
+    ours, blimp = task.questions
     assert ours == Question("The sky is", ("blue.", "loud.", "seven."), 0)
     assert blimp == Question("", ("The cats sleep.", "The cats sleeps."), 0)
-    assert hellaswag.context == "Roofing: A man is on a roof with a hammer. He"
-    assert hellaswag.choices == ("falls. Then up.", " waits.", "sings low.", "eats.")
-    assert hellaswag.answer == 2
 
 
 def test_a_space_stands_between_a_context_and_a_choice_without_one() -> None:
@@ -83,8 +67,7 @@ def test_tasks_are_called_like_their_files_or_by_path(tmp_path: Path) -> None:
         ({**OURS, "answer": True}, "line 2: answer must be the index of the right choice"),
         ({**OURS, "answer": "blue."}, "line 2: answer must be the index"),
         ({**OURS, "context": None}, "line 2: context must be text"),
-        ({**HELLASWAG, "label": ""}, "line 2: label must be the index of the right choice"),
-        ({**BLIMP, "sentence_bad": 1}, "line 2: sentence_bad must be text"),
+        ({**BLIMP, "sentence_bad": 1}, "line 2: a sentence must be text"),
         ({**OURS, "context": "\ud800"}, "line 2 has text that is not UTF-8"),
     ],
 )

@@ -32,7 +32,7 @@ class Arguments(RunFlags, ReadingFlags):
     """Text to evaluate on: files, folders, globs or - for standard input."""
 
     tasks: tuple[str, ...] = ()
-    """Multiple-choice tasks: .jsonl files in our format, BLiMP's or HellaSwag's, or folders."""
+    """Multiple-choice tasks: .jsonl files in our format or BLiMP's, or folders."""
 
     split: str = "validation"
     """The split of the shards to evaluate on."""

@@ -8,7 +8,7 @@ from groundup.cli.terminal import as_text, printable
 
 
 class Arguments(TokenizerFlags):
-    """Show how a text becomes ids: code points, UTF-8 bytes, pre-tokens, the merges that fired."""
+    """Show how a text becomes ids: pre-tokens, their bytes, the merges that fired."""
 
     text: Positional[str]
     """The text to follow."""
@@ -18,13 +18,9 @@ def run(arguments: Arguments) -> None:
     """Explain and print."""
     from groundup.tokenizer.inspection import explain
 
-    explanation = explain(arguments.read(arguments.tokenizer), as_text(arguments.text))
-    print("code points")
-    for point in explanation.code_points:
-        shown = _show(point.character.encode())
-        print(f"  {point.number:<9} {point.utf8.hex(' '):<12} {shown}  {point.name}")
-    print(f"pre-tokens ({len(explanation.pre_tokens)})")
-    for pre_token in explanation.pre_tokens:
+    pre_tokens = explain(arguments.read(arguments.tokenizer), as_text(arguments.text))
+    print(f"pre-tokens ({len(pre_tokens)})")
+    for pre_token in pre_tokens:
         note = "  special token" if pre_token.is_special else ""
         if pre_token.is_whole_word:
             note = "  a vocabulary entry as a whole"
@@ -34,9 +30,9 @@ def run(arguments: Arguments) -> None:
         for step in pre_token.steps:
             print(f"    merge {step.rank + 1:<5} {_line(step.symbols)}")
         print(f"    ids         {' '.join(map(str, pre_token.ids))}")
-    tokens = [token for pre_token in explanation.pre_tokens for token in pre_token.tokens]
-    print(f"tokens\n  {_line(tokens)}")
-    print(f"ids ({len(explanation.ids)})\n  {' '.join(map(str, explanation.ids))}")
+    print(f"tokens\n  {_line([token for one in pre_tokens for token in one.tokens])}")
+    ids = [id for pre_token in pre_tokens for id in pre_token.ids]
+    print(f"ids ({len(ids)})\n  {' '.join(map(str, ids))}")
 
 
 def _line(tokens: Sequence[bytes]) -> str:

@@ -2,13 +2,11 @@
 
 {"context": …, "choices": […], "answer": i}                         ours; i counts from 0
 {"sentence_good": …, "sentence_bad": …}                             BLiMP
-{"ctx": …, "endings": […], "label": i}                              HellaSwag
 
 What a model makes of them is measured by `training.tasks`.
 """
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +16,6 @@ from groundup.errors import DataError
 from groundup.runtime import count_of
 from groundup.text_files import Source, find_sources
 from groundup.text_files.records import read_objects
-
-_MARK = re.compile(r"\[.*?\]")
 
 
 class Question(NamedTuple):
@@ -85,19 +81,20 @@ def _read_file(file: Source) -> list[Question]:
 
 def _question_of(record: dict[str, Any]) -> Question:
     if "sentence_good" in record and "sentence_bad" in record:
-        good, bad = (_text(record, name) for name in ("sentence_good", "sentence_bad"))
-        return _checked(Question("", (good, bad), 0))
-    if "endings" in record and "ctx" in record:
-        endings = tuple(map(_without_marks, _texts(record, "endings")))
-        return _checked(Question(_hellaswag_context(record), endings, _index(record, "label")))
+        pair = [record["sentence_good"], record["sentence_bad"]]
+        return _checked(Question("", _texts(pair, "a sentence"), 0))
     for name in ("context", "choices", "answer"):
         if name not in record:
             raise DataError(
                 f"no field {name} (fields: {', '.join(record) or 'none'}); a question has context, "
-                f"choices and answer, or BLiMP's or HellaSwag's fields"
+                f"choices and answer, or BLiMP's fields"
             )
-    choices = tuple(_texts(record, "choices"))
-    return _checked(Question(_text(record, "context"), choices, _index(record, "answer")))
+    answer = record["answer"]
+    if type(answer) is not int:
+        shown = json.dumps(answer)[:60]
+        raise DataError(f"answer must be the index of the right choice, from 0, got {shown}")
+    (context,) = _texts([record["context"]], "context")
+    return _checked(Question(context, _texts(record["choices"], "choices"), answer))
 
 
 def _checked(question: Question) -> Question:
@@ -111,36 +108,7 @@ def _checked(question: Question) -> Question:
     return question
 
 
-def _text(record: dict[str, Any], name: str) -> str:
-    return _texts({name: [record[name]]}, name)[0]
-
-
-def _texts(record: dict[str, Any], name: str) -> list[str]:
-    values = record[name]
+def _texts(values: Any, name: str) -> tuple[str, ...]:
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise DataError(f"{name} must be text, or a list of texts, got {json.dumps(values):.60}")
-    return values
-
-
-def _index(record: dict[str, Any], name: str) -> int:
-    """A number, or its digits: HellaSwag writes its labels as text."""
-    value = record.get(name)
-    if isinstance(value, str) and re.fullmatch(r"\d{1,9}", value, re.ASCII):
-        return int(value)
-    if type(value) is not int:
-        shown = json.dumps(value)[:60]
-        raise DataError(f"{name} must be the index of the right choice, from 0, got {shown}")
-    return value
-
-
-def _hellaswag_context(record: dict[str, Any]) -> str:
-    """As lm-evaluation-harness asks: the activity, and the two parts of the context."""
-    if not all(isinstance(record.get(name), str) for name in ("activity_label", "ctx_a", "ctx_b")):
-        return _without_marks(_text(record, "ctx"))
-    context = f"{record['ctx_a']} {record['ctx_b'].capitalize()}"
-    return _without_marks(f"{record['activity_label']}: {context}")
-
-
-def _without_marks(text: str) -> str:
-    """WikiHow's marks, such as [title] and [step], are not part of the text."""
-    return _MARK.sub("", text.strip().replace(" [title]", ". ")).replace("  ", " ")
+    return tuple(values)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 
 import torch
 from torch import Tensor
@@ -48,7 +49,7 @@ class Engine:
             self.decoder = model
         else:
             self._model, self._settings = model, (max_rows, num_allowed)
-            self._fingerprint = _fingerprint(model)
+            self._watch = _Watch(model)
             self.decoder = choose_decoder(model, *self._settings)
 
     @property
@@ -72,11 +73,9 @@ class Engine:
             raise ConfigError(f"all {self.max_rows} rows are taken: wait until one is free")
         if request.max_tokens < 1:
             raise ConfigError("max_tokens is 0; it must be 1 or more")
-        if not self._rows and self._model is not None:
-            now = _fingerprint(self._model)
-            if now != self._fingerprint:
-                self._fingerprint = now
-                self.decoder = choose_decoder(self._model, *self._settings)
+        if not self._rows and self._model is not None and self._watch.sees_change():
+            self._watch = _Watch(self._model)
+            self.decoder = choose_decoder(self._model, *self._settings)
         request.check_fits(self.decoder.vocab_size, self.decoder.context_length)
         row = Row(next(self._handles), request, list(request.prompt_ids))
         self._rows.append(row)
@@ -215,15 +214,40 @@ def choose_decoder(model: TransformerLM, max_rows: int, num_allowed: int | None 
     return TorchDecoder(model, max_rows, num_allowed, is_packed=is_known)
 
 
-def _fingerprint(model: TransformerLM) -> object:
-    """Changes with the modules and the weights, of which a decoder may have copies.
+class _Watch:
+    """Notices whether modules or weights have changed, of which a decoder may have copies.
 
     Torch does not count writes through `.data`, so these go unnoticed.
     """
-    weights = [
-        (one.data_ptr(), 0 if one.is_inference() else one._version) for one in model.parameters()
-    ]
-    return _modules_of(model), weights
+
+    def __init__(self, model: TransformerLM) -> None:
+        self._model = model
+        self._modules, self._weights = list(model.modules()), list(model.parameters())
+        self._seen, self._counts, self._meaning = *self._look(), _modules_of(model)
+
+    def sees_change(self) -> bool:
+        seen, counts = self._look()
+        if counts != self._counts:
+            return True
+        # Looking closer takes milliseconds, and is for what changes nothing: `eval()`, a cache.
+        is_same = len(seen) == len(self._seen) and all(map(operator.is_, seen, self._seen))
+        return not is_same and _modules_of(self._model) != self._meaning
+
+    def _look(self) -> tuple[list[object], list[tuple[int, int]]]:
+        """Every attribute of every module; of each weight its place and the number of writes."""
+        seen: list[object] = []
+        for one in self._modules:
+            seen += vars(one).values()
+            for inner in (
+                one._modules,
+                one._parameters,
+                one._forward_hooks,
+                one._forward_pre_hooks,
+            ):
+                if inner:
+                    seen += inner.values()
+        weights = self._weights
+        return seen, [(w.data_ptr(), 0 if w.is_inference() else w._version) for w in weights]
 
 
 def _modules_of(model: TransformerLM) -> list[tuple[type, dict[str, object], bool]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
 
 import torch
 from jaxtyping import Float
@@ -16,8 +15,6 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from groundup.nn.linear import Linear
-
-_Value = TypeVar("_Value")
 
 # As torch names a weight that is read through a function, and as files do.
 _ORIGINAL, _FUNCTION = ".parametrizations.weight.original", ".parametrizations.weight.0."
@@ -90,14 +87,9 @@ def with_torch_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def without_adapters(state: Mapping[str, _Value]) -> dict[str, _Value]:
-    """Names and values of the model's own weights, or their shapes."""
-    return {name: value for name, value in state.items() if _ADAPTER not in name}
-
-
 def merge_adapters(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights that the model computes with; a state without adapters as it is."""
-    merged = without_adapters(state)
+    merged = {name: value for name, value in state.items() if _ADAPTER not in name}
     for layer in _adapted_layers(state):
         weight = state[layer + _WEIGHT]
         up, down = (state.get(f"{layer}{_ADAPTER}{part}") for part in ("up", "down"))

@@ -1,24 +1,15 @@
-"""How a text becomes ids, step by step: code points, UTF-8, pre-tokens, merges.
+"""How a text becomes ids, step by step: pre-tokens, their UTF-8 bytes, merges.
 
 Gives results as small dataclasses; printing them is the command line's work.
 """
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from groundup.tokenizer.definition import TokenizerDefinition
 from groundup.tokenizer.reference import merge_steps, split_into_bytes, split_special_tokens
-
-
-@dataclass(frozen=True)
-class CodePoint:
-    character: str
-    number: str
-    name: str
-    utf8: bytes
 
 
 @dataclass(frozen=True)
@@ -44,27 +35,14 @@ class PreToken:
     is_whole_word: bool = False
 
 
-@dataclass(frozen=True)
-class Explanation:
-    """All that happens between a text and its ids."""
-
-    code_points: tuple[CodePoint, ...]
-    pre_tokens: tuple[PreToken, ...]
-
-    @property
-    def ids(self) -> list[int]:
-        return [id for pre_token in self.pre_tokens for id in pre_token.ids]
-
-
-def explain(definition: TokenizerDefinition, text: str) -> Explanation:
-    """Follow a text through code points, UTF-8, pre-tokens and merges to its ids."""
+def explain(definition: TokenizerDefinition, text: str) -> list[PreToken]:
+    """Follow a text through pre-tokens and merges to its ids."""
     follow = follow_merges(definition)
-    pre_tokens = (
+    return [
         follow(pre_token, is_special)
         for piece, is_special in split_special_tokens(text, definition.special_tokens)
         for pre_token in ([piece] if is_special else definition.pattern.split(piece))
-    )
-    return Explanation(tuple(map(describe_code_point, text)), tuple(pre_tokens))
+    ]
 
 
 def follow_merges(definition: TokenizerDefinition) -> Callable[[str, bool], PreToken]:
@@ -86,9 +64,3 @@ def follow_merges(definition: TokenizerDefinition) -> Callable[[str, bool], PreT
         return PreToken(text, start, steps, symbols, tuple(map(ids_by_token.__getitem__, symbols)))
 
     return follow
-
-
-def describe_code_point(character: str) -> CodePoint:
-    """The number, name and bytes of one character."""
-    name = unicodedata.name(character, "") or f"<{unicodedata.category(character)}>"
-    return CodePoint(character, f"U+{ord(character):04X}", name, character.encode())
