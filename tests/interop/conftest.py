@@ -47,8 +47,8 @@ FAMILIES: dict[str, Any] = {
 }
 
 MakeRun: TypeAlias = Callable[..., Path]
-WriteRun: TypeAlias = MakeRun
 MakeCheckpoint: TypeAlias = MakeRun
+Take: TypeAlias = Callable[[Path], Path]
 
 
 @pytest.fixture(autouse=True)
@@ -64,26 +64,21 @@ def tokenizer() -> Tokenizer:
 
 
 @pytest.fixture(scope="session")
-def write_run() -> WriteRun:
+def write_run() -> MakeRun:
     """`write_run(runs, tokenizer, "name", qk_norm=True)`: a run folder at step 7."""
 
     def write(runs: Path, tokenizer: Tokenizer, name: str = "tiny", **settings: Any) -> Path:
-        model_settings = {
-            "vocab_size": 300,
-            "context_length": 32,
-            "d_model": 32,
-            "num_layers": 2,
-            "num_heads": 4,
-            "d_ff": 48,
-            **settings,
-        }
-        overrides = {"name": name, "runs_folder": str(runs), "model": model_settings}
+        model = {"vocab_size": 300, "context_length": 32, "d_model": 32, "num_layers": 2}
+        model |= {"num_heads": 4, "d_ff": 48, **settings}
+        overrides = {"name": name, "runs_folder": str(runs), "model": model}
         config = load_settings(RunConfig, overrides=overrides)
         folder = RunFolder(runs / name)
         folder.path.mkdir(parents=True)
         folder.begin(config, tokenizer, {"groundup": "0.1.0", "git_commit": "abc"})
-        state = random_model(config).state_dict()
-        CheckpointFolder(folder.checkpoints).save(7, state, {}, {}, metric=5.0)
+        torch.manual_seed(7)
+        network = TransformerLM.from_config(config.model)
+        fill_with_noise(network)
+        CheckpointFolder(folder.checkpoints).save(7, network.state_dict(), {}, {}, metric=5.0)
         lines = [json.dumps(record) + "\n" for record in METRICS]
         folder.metrics_file.write_text("".join(lines), "utf-8")
         return folder.path
@@ -92,12 +87,11 @@ def write_run() -> WriteRun:
 
 
 @pytest.fixture
-def make_run(tmp_path: Path, tokenizer: Tokenizer, write_run: WriteRun) -> MakeRun:
+def make_run(tmp_path: Path, tokenizer: Tokenizer, write_run: MakeRun) -> MakeRun:
     """`make_run("name", qk_norm=True)`: a run folder with the tokenizer above, changed as given."""
-    usual = tokenizer
 
-    def make(name: str = "tiny", tokenizer: Tokenizer | None = None, **settings: Any) -> Path:
-        return write_run(tmp_path / "runs", tokenizer or usual, name, **settings)
+    def make(name: str = "tiny", tokenizer: Tokenizer = tokenizer, **settings: Any) -> Path:
+        return write_run(tmp_path / "runs", tokenizer, name, **settings)
 
     return make
 
@@ -133,18 +127,17 @@ def write_checkpoint(
 ) -> None:
     transformers = pytest.importorskip("transformers")
     name, changes = FAMILIES[family]
-    config_type = getattr(transformers, f"{name}Config")
-    model_type = getattr(transformers, f"{name}ForCausalLM")
     torch.manual_seed(3)
     settings = {**CHECKPOINT_SHAPE, **changes, **settings}
     dtype = settings.pop("dtype", torch.float32)
-    model = model_type(config_type(**settings)).to(dtype)
+    config = getattr(transformers, f"{name}Config")(**settings)
+    model = getattr(transformers, f"{name}ForCausalLM")(config).to(dtype)
     fill_with_noise(model)
     model.save_pretrained(folder, **save)
 
 
 @pytest.fixture
-def take(runs: Path) -> Callable[[Path], Path]:
+def take(runs: Path) -> Take:
     """`take(folder)`: the run that a checkpoint becomes."""
     return lambda folder: import_huggingface(folder, "taken", runs_folder=runs)
 
@@ -154,11 +147,9 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-def random_model(config: RunConfig) -> TransformerLM:
-    torch.manual_seed(7)
-    model = TransformerLM.from_config(config.model)
-    fill_with_noise(model)
-    return model
+def change_json(path: Path, **changes: Any) -> None:
+    value = {**json.loads(path.read_text("utf-8")), **changes}
+    path.write_text(json.dumps(value), "utf-8")
 
 
 @torch.no_grad()

@@ -44,13 +44,9 @@ def test_settings_come_back_as_they_went(settings: dict[str, Any]) -> None:
     config = ModelConfig(vocab_size=50, d_model=64, num_heads=8, **settings)
     found, _ = read_config_json(to_config_json(config, "float32"), CONFIG_FILE)
     assert found == config.model_copy(update={"d_ff": config.feed_forward_dim})
-
-
-def test_a_scaled_input_is_a_table_of_its_own_for_others() -> None:
-    config = ModelConfig(vocab_size=50, d_model=64, num_heads=8, tie_embeddings=True)
-    assert to_config_json(config, "float32")["tie_word_embeddings"] is False
-    found, _ = read_config_json(to_config_json(config, "float32"), CONFIG_FILE)
-    assert not found.tie_embeddings and found.input_scale == 1
+    # A scaled input is a table of its own for others.
+    scaled = config.model_copy(update={"tie_embeddings": True, "embedding_scale": 2.0})
+    assert to_config_json(scaled, "float32")["tie_word_embeddings"] is False
 
 
 @pytest.mark.parametrize("name", ["LlamaConfig", "Qwen3Config", "MistralConfig"])

@@ -1,7 +1,6 @@
 """AutoTokenizer on an export gives our ids, of hard texts and of conversations, and our texts."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,8 @@ from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.chat_template import CHATML, ChatTemplate, Message
 from groundup.tokenizer.patterns import find_pattern
 from groundup.tokenizer.training import train_tokenizer
+
+from .conftest import MakeRun
 
 transformers = pytest.importorskip("transformers")
 
@@ -53,7 +54,7 @@ def exported(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     tokenizer: Tokenizer,
-    write_run: Callable[..., Path],
+    write_run: MakeRun,
 ) -> tuple[Path, Tokenizer]:
     """The folder of an export, and our tokenizer."""
     folder = tmp_path_factory.mktemp("chat")
@@ -127,7 +128,7 @@ Pair = tuple[Any, Tokenizer]
 def pair(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
-    write_run: Callable[..., Path],
+    write_run: MakeRun,
 ) -> Pair:
     """Their tokenizer of an export and ours."""
     folder = tmp_path_factory.mktemp(request.param)

@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,9 @@ from groundup.errors import ConfigError
 from groundup.generation import LanguageModel
 from groundup.interop import export_huggingface, huggingface_export, import_huggingface
 
-transformers = pytest.importorskip("transformers")
+from .conftest import MakeRun
 
-MakeRun = Callable[..., Path]
+transformers = pytest.importorskip("transformers")
 
 TEXT = "Ada had a red kite. Ben lost the old drum. Who found the new boat? It's Eve's! " * 2
 SHAPES: dict[str, dict[str, Any]] = {

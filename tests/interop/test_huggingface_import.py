@@ -3,7 +3,6 @@
 import json
 import logging
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +17,9 @@ from groundup.interop import export_huggingface, import_huggingface
 from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 
+from .conftest import FAMILIES, MakeCheckpoint, Take, change_json
+
 transformers = pytest.importorskip("transformers")
-
-MakeRun = Callable[..., Path]
-MakeCheckpoint = Callable[..., Path]
-
-
-Take = Callable[[Path], Path]
-
-
-def change_json(path: Path, **changes: Any) -> None:
-    value = {**json.loads(path.read_text("utf-8")), **changes}
-    path.write_text(json.dumps(value), "utf-8")
 
 
 def load_theirs(folder: Path) -> Any:
@@ -39,26 +29,19 @@ def load_theirs(folder: Path) -> Any:
     return model.eval()
 
 
+HALVES = [("llama", torch.float16), ("llama", torch.bfloat16)]
+
+
 @pytest.mark.parametrize(
-    "family", ["llama", "llama, tied", "llama, padded", "llama, theta", "qwen3", "mistral"]
+    ("family", "dtype"), [*((family, torch.float32) for family in FAMILIES), *HALVES]
 )
-def test_logits_agree(make_checkpoint: MakeCheckpoint, take: Take, family: str) -> None:
-    folder = make_checkpoint(family)
-    ours = LanguageModel.load(take(folder), device="cpu")
-    theirs = load_theirs(folder)
-    ids = torch.tensor([ours.tokenizer.encode("Ada had a red kite")])
-    with torch.no_grad():
-        assert float((theirs(ids).logits - ours.model(ids)).abs().max()) < 1e-4
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_widened(
-    make_checkpoint: MakeCheckpoint, take: Take, dtype: torch.dtype
+def test_logits_agree_and_half_precision_is_widened(
+    make_checkpoint: MakeCheckpoint, take: Take, family: str, dtype: torch.dtype
 ) -> None:
-    folder = make_checkpoint(dtype=dtype)
+    folder = make_checkpoint(family, dtype=dtype)
     ours = LanguageModel.load(take(folder), device="cpu")
     assert {one.dtype for one in ours.model.parameters()} == {torch.float32}
-    ids = torch.tensor([list(range(20, 40))])
+    ids = torch.tensor([[*ours.tokenizer.encode("Ada had a red kite"), *range(20, 30)]])
     with torch.no_grad():
         assert float((load_theirs(folder)(ids).logits - ours.model(ids)).abs().max()) < 1e-4
 
@@ -74,21 +57,23 @@ def test_shards_with_an_index_are_one_model(make_checkpoint: MakeCheckpoint, run
     assert hash_file(one.path / "model.safetensors") == hash_file(many.path / "model.safetensors")
 
 
-def test_ids_of_special_tokens_survive(
+def test_ids_of_special_tokens_survive_and_the_run_says_where_it_came_from(
     make_checkpoint: MakeCheckpoint, tmp_path: Path, take: Take
 ) -> None:
     folder = make_checkpoint()
     change_json(folder / "generation_config.json", eos_token_id=[299, 5], pad_token_id=7)
     run = take(folder)
+    imported = RunFolder(run).read_environment()["imported"]
+    assert imported["architecture"] == "LlamaForCausalLM" and imported["folder"] == "checkpoint"
+    # All that is read: config.json, the weights, tokenizer.json and what lies beside it.
+    assert imported["files"] == {file.name: hash_file(file) for file in folder.iterdir()}
     export_huggingface(run, tmp_path / "out")
     told = json.loads((tmp_path / "out" / "generation_config.json").read_text("utf-8"))
     assert told == {"eos_token_id": [299, 5], "pad_token_id": 7}
 
 
 def test_a_tokenizer_that_adds_a_beginning_is_named(
-    make_checkpoint: MakeCheckpoint,
-    take: Take,
-    caplog: pytest.LogCaptureFixture,
+    make_checkpoint: MakeCheckpoint, take: Take, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = make_checkpoint()
     single = [{"SpecialToken": {"id": "<|endoftext|>"}}, {"Sequence": {"id": "A"}}]
@@ -101,10 +86,7 @@ def test_a_tokenizer_that_adds_a_beginning_is_named(
 
 
 def test_texts_end_where_the_checkpoint_says(
-    make_checkpoint: MakeCheckpoint,
-    tokenizer: Tokenizer,
-    runs: Path,
-    take: Take,
+    make_checkpoint: MakeCheckpoint, tokenizer: Tokenizer, runs: Path, take: Take
 ) -> None:
     folder = make_checkpoint()
     ordinary = tokenizer.definition.ordinary_tokens()
@@ -122,15 +104,6 @@ def test_texts_end_where_the_checkpoint_says(
     change_json(folder / "generation_config.json", eos_token_id=[end_id, first_id])
     run = import_huggingface(folder, "stopping", runs_folder=runs)
     assert LanguageModel.load(run, device="cpu").generate(prompt, temperature=0) == ""
-
-
-def test_the_run_says_where_it_came_from(make_checkpoint: MakeCheckpoint, take: Take) -> None:
-    folder = make_checkpoint()
-    environment = RunFolder(take(folder)).read_environment()
-    imported = environment["imported"]
-    assert imported["architecture"] == "LlamaForCausalLM" and imported["folder"] == "checkpoint"
-    # All that is read: config.json, the weights, tokenizer.json and what lies beside it.
-    assert imported["files"] == {file.name: hash_file(file) for file in folder.iterdir()}
 
 
 def test_frequencies_of_the_rotation_in_old_checkpoints_are_no_weights(

@@ -13,7 +13,8 @@ from groundup.errors import CheckpointError, ConfigError, TokenizerError
 from groundup.files import hash_file
 from groundup.interop import import_huggingface
 
-MakeCheckpoint = Callable[..., Path]
+from .conftest import MakeCheckpoint, change_json
+
 Damage = Callable[[Path], Any]
 
 
@@ -26,16 +27,8 @@ def write(name: str, content: bytes | str) -> Damage:
     return lambda folder: (folder / name).write_bytes(data)
 
 
-def change_json(name: str, **changes: Any) -> Damage:
-    def change(folder: Path) -> None:
-        value = {**json.loads((folder / name).read_text("utf-8")), **changes}
-        (folder / name).write_text(json.dumps(value), "utf-8")
-
-    return change
-
-
-def settings(**changes: Any) -> Damage:
-    return change_json("config.json", **changes)
+def settings(name: str = "config.json", **changes: Any) -> Damage:
+    return lambda folder: change_json(folder / name, **changes)
 
 
 def weights(added: dict[str, torch.Tensor] | None = None, lacking: str | None = None) -> Damage:
@@ -56,10 +49,7 @@ DAMAGES: list[tuple[Damage, str]] = [
     (rename("model.safetensors", "pytorch_model.bin"), "pickled"),
     (weights(lacking="model.norm.weight"), "lacks model.norm.weight"),
     (weights({BIAS: torch.ones(32)}), f"the model has no {BIAS}"),
-    (
-        weights({"lm_head.weight": torch.ones(299, 32)}),
-        r"lm_head.weight \(checkpoint \(299, 32\), model \(300, 32\)\)",
-    ),
+    (weights({"lm_head.weight": torch.ones(299, 32)}), r"lm_head.weight \(checkpoint \(299, 32\)"),
     (weights({"model.norm.weight": torch.ones(32, dtype=torch.int8)}), "norm.weight is torch.int8"),
     (settings(tie_word_embeddings=True), r"tie_word_embeddings.*lm_head"),
     # An index names files of its own folder.
@@ -69,10 +59,7 @@ DAMAGES: list[tuple[Damage, str]] = [
     ),
     (index({"a": "gone.safetensors"}), "gone.safetensors"),
     (index([]), "no weight_map"),
-    (
-        change_json("tokenizer.json", normalizer={"type": "Prepend", "prepend": "▁"}),
-        "normalizer",
-    ),
+    (settings("tokenizer.json", normalizer={"type": "Prepend", "prepend": "▁"}), "normalizer"),
     (rename("tokenizer.json", "other.json"), r"tokenizer\.json"),
     *(
         (write("config.json", content), r"config\.json")

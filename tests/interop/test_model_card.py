@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from groundup.files import hash_file
 from groundup.interop import export_huggingface, import_huggingface
 from groundup.tokenizer import Tokenizer
 
-MakeRun = Callable[..., Path]
+from .conftest import MakeRun
 
 
 def export(run: Path, **options: Any) -> str:
@@ -44,17 +43,13 @@ def test_it_opens_with_what_hubs_read_and_the_results_of_the_checkpoint(make_run
     assert told["validation bits per byte"] == "3.2500"
     (run / "metrics.jsonl").unlink()
     (run / "environment.json").unlink()
-    told = rows(export(run))
-    assert told["run"] == "tiny" and "tokens" not in told
-
-
-def test_masked_documents_are_told(make_run: MakeRun) -> None:
-    run = make_run()
     settings = yaml.safe_load((run / "config.yaml").read_text("utf-8"))
-    assert "one document a prompt" not in export(run)
     settings["data"] = {**(settings.get("data") or {}), "mask_documents": True}
     (run / "config.yaml").write_text(yaml.safe_dump(settings), "utf-8")
-    assert "one document a prompt" in export(run)
+    masked = export(run)
+    told = rows(masked)
+    assert told["run"] == "tiny" and "tokens" not in told
+    assert "one document a prompt" in masked and "one document a prompt" not in card
 
 
 def test_lineage_names_everything_by_content(make_run: MakeRun, tokenizer: Tokenizer) -> None:
