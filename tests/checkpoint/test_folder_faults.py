@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_states import check, save
 
 from groundup.checkpoint import CheckpointFolder
+
+from .made_states import check, save
 
 CALLS = "open fsync replace rename mkdir unlink rmdir listdir scandir stat".split()
 
 
 class Disk:
-    """Counts the calls that reach the disk and makes one of them fail, or all from it on."""
+    """Counts the calls that reach the disk and makes one of them fail, or all from it on, which is
+    what a kill at that call leaves."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.num_calls, self.failing_call, self.stays_full, self.came = 0, -1, False, False

@@ -28,9 +28,7 @@ def measured(folder: Path) -> Any:
     return json.loads((folder / "results.json").read_text())
 
 
-def test_each_rank_writes_its_part_exactly_and_old_checkpoints_go(
-    measured: dict[str, Any],
-) -> None:
+def test_each_rank_writes_its_part_exactly_and_old_checkpoints_go(measured: dict[str, Any]) -> None:
     assert measured["training"]["saved exactly"]
     assert measured["training"]["copies saved exactly"]
     assert measured["training"]["still tied"]

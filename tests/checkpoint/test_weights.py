@@ -1,11 +1,9 @@
 """Weights and nested values to the bit: dtypes, strides, sharing, damage; nothing runs."""
 
 import contextlib
-import errno
 import json
 import os
 import pickle
-import resource
 from pathlib import Path
 from typing import Any
 
@@ -68,19 +66,12 @@ def test_every_dtype_and_shape_comes_back_to_the_bit(tmp_path: Path) -> None:
 
 def test_views_of_one_memory_come_back_as_what_they_show(tmp_path: Path) -> None:
     base = torch.randn(600, 8)
-    tensors = {
-        "tied": base,
-        "all": base,
-        "transposed": base.T,
-        "rows": base[2:4],
-        "overlapping rows": base[3:5],
-        "every second": base[:, ::2],
-        "same numbers, other shape": base.view(8, 600),
-        "same bytes, other type": base.view(torch.int32),
-        "expanded": base[:1].expand(5, 8),
-        "conjugate": torch.view_as_complex(base.view(2400, 2)).conj(),
-        "negative": torch.view_as_complex(base.view(2400, 2)).conj().imag,
-    }
+    conjugate = torch.view_as_complex(base.view(2400, 2)).conj()
+    tensors = {"tied": base, "all": base, "transposed": base.T, "rows": base[2:4]}
+    tensors |= {"overlapping rows": base[3:5], "every second": base[:, ::2]}
+    tensors |= {"other shape": base.view(8, 600), "other type": base.view(torch.int32)}
+    tensors |= {"expanded": base[:1].expand(5, 8), "conjugate": conjugate}
+    tensors["negative"] = conjugate.imag
     save_weights(tmp_path / "w", tensors)
     loaded = load_weights(tmp_path / "w")
     assert_same(loaded, tensors)
@@ -112,20 +103,6 @@ def test_what_a_file_cannot_hold_is_refused(tmp_path: Path, name: str, value: An
     with pytest.raises(CheckpointError):
         save_weights(tmp_path / "w", {name: value})
     assert not os.listdir(tmp_path)
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
-    save_weights(tmp_path / "w", {"a": torch.ones(3)})
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50, limits[1]))
-    try:
-        with pytest.raises(OSError) as caught:
-            save_weights(tmp_path / "w", {"a": torch.zeros(3)})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(tmp_path / "w"))
-    assert_same(load_weights(tmp_path / "w"), {"a": torch.ones(3)})
-    assert os.listdir(tmp_path) == ["w"]
     with pytest.raises(OSError, match="regular"):
         save_weights("/dev/null", {"a": torch.zeros(3)})
 

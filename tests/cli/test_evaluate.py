@@ -116,10 +116,7 @@ def test_tasks_are_one_table_and_one_object(shell: Any, tmp_path: Path) -> None:
     (tmp_path / "long.jsonl").write_text("\n".join(lines))
     words = ["evaluate", "small", "--tasks", tmp_path / "long.jsonl", tmp_path / "pairs.jsonl"]
     found = shell.json(*words)
-    assert set(found) == {"run", "step", "tasks"} and list(found["tasks"]) == [
-        "long",
-        "pairs",
-    ]
+    assert set(found) == {"run", "step", "tasks"} and list(found["tasks"]) == ["long", "pairs"]
     who, pairs = found["tasks"].values()
     assert who["questions"] == 200 and who["cut"] == 200 and pairs["accuracy"] in (0, 1)
     low, high = who["interval"]

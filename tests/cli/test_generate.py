@@ -99,12 +99,7 @@ def test_every_setting_of_the_choice_has_a_flag(shell: Any) -> None:
         "--device", "cpu", "--checkpoint", "8", "--precision", "float32",
     )  # fmt: skip
     text = LanguageModel.load("runs/small", 8).generate(
-        "One",
-        top_k=9,
-        min_p=0.01,
-        repetition_penalty=1.3,
-        stop=["e", "th"],
-        max_tokens=60,
+        "One", top_k=9, min_p=0.01, repetition_penalty=1.3, stop=["e", "th"], max_tokens=60
     )
     assert found["text"] == text and "e" not in text
 

@@ -38,26 +38,6 @@ def test_tokens_stand_for_steps_and_may_have_an_exponent(shell: Any, number: str
     assert found["num_tokens"] == 1_302_084 * 3 * 256
 
 
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        ("--preset gpt2-xl --config a.yaml", "--preset and --config exclude each other"),
-        ("--model.d-model 510", "d_model 510"),
-        ("--tokens 1.5e0", "--tokens"),
-        ("--mfu 50", "--mfu"),
-        ("--batch-size 8 --micro-batch-size 3", "divisor of --batch-size"),
-        ("--device H20", "did you mean H200"),
-        (f"--num-steps 1{400 * '0'}", "--num-steps"),
-        ("--minutes 1 --tokens 9", "--tokens and --minutes exclude each other"),
-        ("--probe --device H200", "--probe and --device exclude each other"),
-        ("--gpus 8 --minutes 5", "--minutes and --gpus exclude each other"),
-    ],
-)
-def test_a_mistake_is_one_line(shell: Any, words: str, complaint: str) -> None:
-    told = shell.fails("plan", *words.split())
-    assert complaint in told and len(told) < 500
-
-
 SETTINGS: dict[str, Any] = {
     "num_steps": 50,
     "batch_size": 24,

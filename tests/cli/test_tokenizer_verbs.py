@@ -9,7 +9,6 @@ from typing import Any
 import numpy
 import pytest
 
-from groundup.cli.main import main
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.reference import train_bpe_reference
 
@@ -34,28 +33,17 @@ def tokenizer_path(tmp_path: Path) -> Path:
     return path
 
 
-def run(*words: str | Path) -> int:
-    return main(["tokenizer", *map(str, words)])
-
-
 def test_train_writes_the_tokenizer_of_the_reference(
-    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    corpus: Path, tmp_path: Path, shell: Any
 ) -> None:
     out = tmp_path / "made" / "tokenizer.json"
     tokens = ["--special-token", "<|a|>", "--special-token", END]
-    assert run("train", corpus, "--vocab-size", "280", *tokens, "--out", out) == 0
+    printed = shell("tokenizer", "train", corpus, "--vocab-size", 280, *tokens, "--out", out)
     vocab, merges = train_bpe_reference(corpus.read_text("utf-8"), 280, ["<|a|>", END])
     tokenizer = Tokenizer.load(out)
-    assert tokenizer.merges == merges
-    assert tokenizer.vocab == vocab
-    printed = capsys.readouterr().out
+    assert (tokenizer.merges, tokenizer.vocab) == (merges, vocab)
     for word in ("wrote", "280", "bytes per token", "longest tokens"):
         assert word in printed
-
-
-def test_train_says_when_the_text_runs_out_of_pairs(
-    corpus: Path, tmp_path: Path, shell: Any
-) -> None:
     words: Words = ["--pattern", "cl100k", "--vocab-size", "5000", "--out", tmp_path / "t.json"]
     assert "ran out of pairs" in shell("tokenizer", "train", corpus, *words)
     tokenizer = Tokenizer.load(tmp_path / "t.json")
@@ -98,13 +86,12 @@ def test_encode_takes_text_a_packed_file_and_standard_input(
 def test_arrays_that_hold_no_ids_are_refused(
     tokenizer_path: Path, tmp_path: Path, shell: Any
 ) -> None:
-    flags: Words = ["--tokenizer", tokenizer_path]
     numpy.save(tmp_path / "float.npy", numpy.zeros((2, 2)))
-    assert "float64" in shell.fails("tokenizer", "decode", tmp_path / "float.npy", *flags)
     numpy.save(tmp_path / "table.npy", numpy.zeros((2, 2), int))
-    assert "1-D" in shell.fails("tokenizer", "decode", tmp_path / "table.npy", *flags)
     (tmp_path / "cut.npy").write_bytes(b"\x93NUMPY")
-    assert "cut.npy" in shell.fails("tokenizer", "decode", tmp_path / "cut.npy", *flags)
+    for name, noun in (("float.npy", "float64"), ("table.npy", "1-D"), ("cut.npy", "cut.npy")):
+        words = ["tokenizer", "decode", tmp_path / name, "--tokenizer", tokenizer_path]
+        assert noun in shell.fails(*words)
 
 
 def test_inspect_shows_every_step(tokenizer_path: Path, shell: Any) -> None:
@@ -153,7 +140,7 @@ def test_convert_goes_to_every_format_and_back(
     assert "wrote" in printed
     assert (END in printed) == (format == "gpt2")
     words = ["--pattern", "gpt2", "--special-token", END]
-    assert run("convert", there, back, "--to", "groundup", *words) == 0
+    shell("tokenizer", "convert", there, back, "--to", "groundup", *words)
     assert Tokenizer.load(back).id == Tokenizer.load(tokenizer_path).id
 
 

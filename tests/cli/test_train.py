@@ -54,13 +54,11 @@ def test_defaults_then_file_then_flags(tmp_path: Path) -> None:
 
 def test_the_size_of_the_vocabulary_comes_from_the_shards(small_config: Path) -> None:
     shards = str(small_config.parent / "shards")
-    assert settings_of("--data.shards", shards).model.vocab_size == 300
-    given = settings_of("--data.shards", shards, "--model.vocab-size", "320")
-    assert given.model.vocab_size == 320
-    Path("own.yaml").write_text(f"data: {{shards: {shards}}}\n")
-    assert settings_of("--config", "own.yaml").model.vocab_size == 300
-    Path("own.yaml").write_text(f"data: {{shards: {shards}}}\nmodel: {{vocab_size: 310}}\n")
-    assert settings_of("--config", "own.yaml").model.vocab_size == 310
+    words = ("--data.shards", shards, "--model.vocab-size", "320")
+    assert [settings_of(*words[:n]).model.vocab_size for n in (2, 4)] == [300, 320]
+    for own, vocab_size in (("", 300), ("model: {vocab_size: 310}", 310)):
+        Path("own.yaml").write_text(f"data: {{shards: {shards}}}\n{own}\n")
+        assert settings_of("--config", "own.yaml").model.vocab_size == vocab_size
     # Without shards, or with an index that cannot be read, training says what is wrong.
     assert settings_of("--data.shards", "nowhere").model.vocab_size == RunConfig().model.vocab_size
     Path("damaged").mkdir()
@@ -68,46 +66,22 @@ def test_the_size_of_the_vocabulary_comes_from_the_shards(small_config: Path) ->
     assert settings_of("--data.shards", "damaged").model == RunConfig().model
 
 
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (["--model.num_layer", "3"], "did you mean --model.num-layers?"),
-        (["--every-steps", "3"], "did you mean --evaluation.every-steps or --checkpoints.every-"),
-        (["--model.d-model", "31"], "d_model 31 cannot be split into num_heads 16"),
-        (["--batch-size", "7", "--micro-batch-size", "3"], "batch_size 7 cannot be cut"),
-        (["--config", "none.yaml"], "none.yaml"),
-        (["--resume"], "add --name RUN"),
-        (["--resume", "--name", "nobody"], "nobody does not hold a run to resume"),
-        (["--minutes", "0"], "minutes"),
-        (["--name", "a"], "tokenizer.json"),
-    ],
-)
-def test_a_mistake_is_one_line(
-    capsys: pytest.CaptureFixture[str], words: list[str], complaint: str
+def test_a_mistake_in_the_file_is_named(
+    capsys: pytest.CaptureFixture[str], small_config: Path
 ) -> None:
-    assert complaint in fails(capsys, *words)
-    assert not list(Path("runs").glob("*/config.yaml"))
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
+    # The vocabulary of the shards would be put into the section.
+    words = ("--data.shards", load_yaml(small_config)["data"]["shards"])
+    for text, complaint in (
         ("model:\n  num_layer: 3\n", "did you mean num_layers? (in wrong.yaml line 2)"),
         ("model: gpt2-small", "model is 'gpt2-small', but"),
         ("data: {mix: 5}", "data.mix is 5, but"),
         ("runs_folder: null", "runs_folder is None, but"),
         # YAML's false.
         ("compile: off", "the tokenizer file none.json"),
-    ],
-)
-def test_a_mistake_in_the_file_is_named(
-    capsys: pytest.CaptureFixture[str], small_config: Path, text: str, complaint: str
-) -> None:
-    Path("wrong.yaml").write_text(f"{text}\n", encoding="utf-8")
-    # The vocabulary of the shards would be put into the section.
-    shards = load_yaml(small_config)["data"]["shards"]
-    words = ("--data.shards", shards, "--data.tokenizer", "none.json")
-    assert complaint in fails(capsys, "--config", "wrong.yaml", *words)
+    ):
+        Path("wrong.yaml").write_text(text, encoding="utf-8")
+        flags = ("--config", "wrong.yaml", "--data.tokenizer", "none.json")
+        assert complaint in fails(capsys, *flags, *words)
 
 
 def test_a_run_is_made_and_told(capsys: pytest.CaptureFixture[str], small_config: Path) -> None:

@@ -15,7 +15,7 @@ def always_on_one_thread(one_thread: None) -> None:
     pass
 
 
-def _new_model(seed: int = 0, **settings: Any) -> TransformerLM:
+def new_model(seed: int = 0, **settings: Any) -> TransformerLM:
     shape = {"vocab_size": 50, "context_length": 12, "d_model": 32, "num_layers": 2, "num_heads": 4}
     torch.manual_seed(seed)
     model = TransformerLM(**(shape | settings), rope_theta=100.0)
@@ -30,7 +30,7 @@ def _new_model(seed: int = 0, **settings: Any) -> TransformerLM:
 
 
 @torch.no_grad()
-def _plain_ids(model: TransformerLM, request: GenerationRequest) -> list[int]:
+def plain_ids(model: TransformerLM, request: GenerationRequest) -> list[int]:
     """The oracle: the whole text through the model for every new id, no cache, one row."""
     ids = list(request.prompt_ids)
     new: list[int] = []
@@ -47,19 +47,10 @@ def _plain_ids(model: TransformerLM, request: GenerationRequest) -> list[int]:
     return new
 
 
-def _finish(engine: Engine) -> dict[int, list[int]]:
+def finish(engine: Engine) -> dict[int, list[int]]:
     """Step until nothing runs: the ids of each handle."""
     found: dict[int, list[int]] = {}
     while engine.num_running:
         for handle, token in engine.step():
             found.setdefault(handle, []).append(token.id)
     return found
-
-
-def _given(tool: Any) -> Any:
-    """A fixture that is a function."""
-    return pytest.fixture(lambda: tool)
-
-
-new_model, plain_ids = _given(_new_model), _given(_plain_ids)
-finish = _given(_finish)

@@ -1,7 +1,6 @@
 """Ids that a model has and its tokenizer lacks are never sampled, however likely they are."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from groundup.generation import GenerationRequest, GenerationSettings, LanguageM
 from groundup.model import TransformerLM
 from groundup.tokenizer import Tokenizer
 
-NewModel = Callable[..., TransformerLM]
+from .conftest import new_model, plain_ids
 
 # 256 ends a text; the model has ids from 257 on too.
 TOKENIZER = Tokenizer({id: bytes([id]) for id in range(256)}, [], ["<|endoftext|>"])
@@ -24,7 +23,7 @@ RULES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def padded(form: str, new_model: NewModel, shout: Any) -> TransformerLM:
+def padded(form: str, shout: Any) -> TransformerLM:
     """Its likeliest ids are always those that the tokenizer lacks."""
     model = new_model(vocab_size=300)
     shout(model, [*range(257, 300)])
@@ -45,9 +44,7 @@ def without(model: TransformerLM, ids: list[int]) -> TransformerLM:
 
 @pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
 def test_texts_are_those_of_a_model_without_the_other_ids(
-    padded: TransformerLM,
-    rules: dict[str, Any],
-    plain_ids: Callable[[TransformerLM, GenerationRequest], list[int]],
+    padded: TransformerLM, rules: dict[str, Any]
 ) -> None:
     language_model = LanguageModel(padded, TOKENIZER)
     # The model alone would sample nothing else.

@@ -135,10 +135,7 @@ def test_a_row_is_the_same_alone_and_among_others(shape: str) -> None:
     # Every fifth has a repetition penalty, and the samples of the others do not change with it.
     requests = [
         GenerationRequest(
-            prompt,
-            30,
-            Sampler(top_p=0.95, repetition_penalty=1.0 if seed % 5 else 1.4),
-            seed=seed,
+            prompt, 30, Sampler(top_p=0.95, repetition_penalty=1.0 if seed % 5 else 1.4), seed=seed
         )
         for seed, prompt in enumerate(prompts)
     ]

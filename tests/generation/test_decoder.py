@@ -13,9 +13,7 @@ from groundup.model import TransformerLM
 from groundup.nn import Linear, TransformerBlock, kernels
 from groundup.tokenizer import Tokenizer
 
-NewModel = Callable[..., TransformerLM]
-PlainIds = Callable[[TransformerLM, GenerationRequest], list[int]]
-Finish = Callable[[Engine], dict[int, list[int]]]
+from .conftest import finish, new_model, plain_ids
 
 BYTES = {id: bytes([id]) for id in range(256)}
 SETTINGS: list[dict[str, Any]] = [
@@ -42,9 +40,7 @@ both_forms = pytest.mark.parametrize("is_packed", [False, True], ids=["plain", "
 
 @both_forms
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_decoded_logits_are_the_models(
-    is_packed: bool, settings: dict[str, Any], new_model: NewModel
-) -> None:
+def test_decoded_logits_are_the_models(is_packed: bool, settings: dict[str, Any]) -> None:
     model = new_model(**settings)
     texts = [[3, 1, 4, 1, 5, 9, 2, 6], [7], [5, 3], [2, 7, 1, 8]]
     rows = TorchDecoder(model, max_rows=5, is_packed=is_packed)
@@ -70,7 +66,7 @@ def test_decoded_logits_are_the_models(
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_decoding_keeps_the_dtype_of_the_weights(dtype: torch.dtype, new_model: NewModel) -> None:
+def test_decoding_keeps_the_dtype_of_the_weights(dtype: torch.dtype) -> None:
     model = new_model(qk_norm=True).to(dtype)
     results = []
     for is_packed in (False, True):
@@ -88,7 +84,7 @@ def is_packed(model: TransformerLM) -> bool:
     return decoder.packed is not None
 
 
-def test_models_that_settings_describe_get_the_fast_twin(new_model: NewModel) -> None:
+def test_models_that_settings_describe_get_the_fast_twin() -> None:
     model = new_model(dropout=0.1)
     model.document_id = 3
     model.use_float8(False)
@@ -131,33 +127,30 @@ CHANGES: dict[str, Callable[[Any], object]] = {
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_changed_layers_and_weights_are_run_as_they_are(
     change: Callable[[TransformerLM], None],
-    new_model: NewModel,
-    plain_ids: PlainIds,
-    finish: Finish,
 ) -> None:
     model = new_model()
     asked = GenerationRequest((3, 1, 4), 8, Sampler(temperature=2.0))
     engine = Engine(model, 2)
     before = plain_ids(model, asked)
-    assert finish(engine) == {} and finish_one(engine, asked, finish) == before
+    assert finish(engine) == {} and finish_one(engine, asked) == before
     language_model = LanguageModel(new_model(vocab_size=257), Tokenizer(BYTES, []))
     texts = [language_model.generate("Once", max_tokens=8, temperature=2)]
     for changed in (model, language_model.model):
         torch.manual_seed(5)
         change(changed)
     expected = plain_ids(model, asked)
-    assert finish_one(engine, asked, finish) == expected != before
+    assert finish_one(engine, asked) == expected != before
     texts.append(language_model.generate("Once", max_tokens=8, temperature=2))
     assert texts[0] != texts[1]
 
 
-def finish_one(engine: Engine, asked: GenerationRequest, finish: Finish) -> list[int]:
+def finish_one(engine: Engine, asked: GenerationRequest) -> list[int]:
     handle = engine.add(asked)
     return finish(engine)[handle]
 
 
 @both_forms
-def test_a_decoder_scores_the_allowed_ids_alone(is_packed: bool, new_model: NewModel) -> None:
+def test_a_decoder_scores_the_allowed_ids_alone(is_packed: bool) -> None:
     model = new_model(vocab_size=50)
     decoder = TorchDecoder(model, 2, num_allowed=40, is_packed=is_packed)
     decoder.prefill([(0, [1, 49])])

@@ -1,7 +1,7 @@
 """The engine against the plain loop: same ids for every request, whatever shares the batch."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,10 +13,7 @@ from groundup.generation.request import NO_ID, NewToken
 from groundup.generation.torch_decoder import TorchDecoder, _neighbours
 from groundup.model import TransformerLM
 
-NewModel = Callable[..., TransformerLM]
-PlainIds = Callable[[TransformerLM, GenerationRequest], list[int]]
-Finish = Callable[[Engine], dict[int, list[int]]]
-Check = Callable[[Engine, Sequence[GenerationRequest]], None]
+from .conftest import finish, new_model, plain_ids
 
 SAMPLERS = [
     Sampler(temperature=0.9, top_p=0.9),
@@ -33,23 +30,17 @@ def request(prompt: Sequence[int], max_tokens: int = 8, **settings: Any) -> Gene
     return GenerationRequest(tuple(prompt), max_tokens, **settings)
 
 
-@pytest.fixture
-def check(plain_ids: PlainIds, finish: Finish) -> Check:
-    def check(engine: Engine, asked: Sequence[GenerationRequest]) -> None:
-        """The ids of requests that run together are those of the plain loop."""
-        handles = [engine.add(one) for one in asked]
-        found = finish(engine)
-        for handle, one in zip(handles, asked, strict=True):
-            assert found[handle] == plain_ids(engine.decoder.model, one)  # type: ignore
-
-    return check
+def check(engine: Engine, asked: Sequence[GenerationRequest]) -> None:
+    """The ids of requests that run together are those of the plain loop."""
+    handles = [engine.add(one) for one in asked]
+    found = finish(engine)
+    for handle, one in zip(handles, asked, strict=True):
+        assert found[handle] == plain_ids(engine.decoder.model, one)  # type: ignore
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=str)
-def test_the_ids_are_those_of_the_plain_loop(
-    is_packed: bool, sampler: Sampler, new_model: NewModel, check: Check
-) -> None:
+def test_the_ids_are_those_of_the_plain_loop(is_packed: bool, sampler: Sampler) -> None:
     asked = [
         request([7], 9, sampler=sampler, seed=2),
         request(range(10, 17), sampler=sampler, seed=3),
@@ -57,9 +48,7 @@ def test_the_ids_are_those_of_the_plain_loop(
     check(Engine(TorchDecoder(new_model(), 2, is_packed=is_packed)), asked)
 
 
-def test_a_text_does_not_depend_on_who_joins_and_leaves(
-    new_model: NewModel, plain_ids: PlainIds
-) -> None:
+def test_a_text_does_not_depend_on_who_joins_and_leaves() -> None:
     model, chance = new_model(), random.Random(4)
     engine = Engine(model, max_rows=5)
     waiting = [
@@ -109,9 +98,7 @@ class Watched(TorchDecoder):
         super().copy(source, target)
 
 
-def test_equal_prompts_are_read_once(
-    new_model: NewModel, plain_ids: PlainIds, finish: Finish
-) -> None:
+def test_equal_prompts_are_read_once() -> None:
     model = new_model()
     decoder = Watched(model, 6)
     engine = Engine(decoder)
@@ -128,9 +115,7 @@ def test_equal_prompts_are_read_once(
         assert first.get(handle, []) + found[handle] == plain_ids(model, one)
 
 
-def test_neighbours_of_one_length_are_read_together(
-    new_model: NewModel, check: Check, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_neighbours_of_one_length_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("groundup.generation.torch_decoder._MAX_PREFILL_IDS", 6)
     decoder = Watched(new_model(), 8)
     prompts = [[1, 2, 3], [4, 5, 6], [7, 8, 9], [1, 1, 1], [2], [3], [4, 4], [5, 5]]
@@ -138,7 +123,7 @@ def test_neighbours_of_one_length_are_read_together(
     assert decoder.read == [(0, 1, 2), (3,), (6, 7)]
 
 
-def test_rows_are_free_again_when_requests_leave(new_model: NewModel) -> None:
+def test_rows_are_free_again_when_requests_leave() -> None:
     engine = Engine(new_model(), max_rows=4)
     assert (engine.num_running, engine.num_free, engine.step()) == (0, 4, [])
     handles = [engine.add(request([number], 100)) for number in range(4)]
@@ -158,7 +143,7 @@ def run_out(engine: Engine, one: GenerationRequest) -> list[NewToken]:
     return tokens
 
 
-def test_each_request_ends_for_its_own_reason(new_model: NewModel) -> None:
+def test_each_request_ends_for_its_own_reason() -> None:
     engine = Engine(new_model(), max_rows=1)
     tokens = run_out(engine, request([3, 1], 6))
     assert [token.finish_reason for token in tokens] == [None] * 5 + ["length"]
@@ -174,7 +159,7 @@ def test_each_request_ends_for_its_own_reason(new_model: NewModel) -> None:
     assert len(run_out(short, request([4], 5))) == 1
 
 
-def test_log_probabilities_are_the_models_own(new_model: NewModel) -> None:
+def test_log_probabilities_are_the_models_own() -> None:
     model = new_model()
     engine = Engine(model, max_rows=3)
     without = engine.add(request([5, 6], 4, seed=1))
@@ -196,15 +181,11 @@ def test_log_probabilities_are_the_models_own(new_model: NewModel) -> None:
             prompts[handle].append(token.id)
 
 
-@pytest.mark.parametrize(
-    "asked", [request([]), request([1], 0), request([1, 50]), request([-1]), request([1] * 13)]
-)
-def test_a_mistake_is_told_before_anything_is_touched(
-    asked: GenerationRequest, new_model: NewModel
-) -> None:
+def test_a_mistake_is_told_before_anything_is_touched() -> None:
     engine = Engine(new_model(), max_rows=1)
-    with pytest.raises(ConfigError):
-        engine.add(asked)
+    for asked in (request([]), request([1], 0), request([1, 50]), request([-1]), request([1] * 13)):
+        with pytest.raises(ConfigError):
+            engine.add(asked)
     assert engine.num_running == 0 and not engine.decoder.cache.keys.any()
     engine.add(request([1]))
     with pytest.raises(ConfigError, match="all 1 rows are taken"):
@@ -213,14 +194,7 @@ def test_a_mistake_is_told_before_anything_is_touched(
 
 @pytest.mark.parametrize("is_packed", [False, True])
 @pytest.mark.parametrize("bad_row", [0, 1, 2])
-def test_a_row_with_damaged_logits_ends_alone(
-    is_packed: bool,
-    bad_row: int,
-    new_model: NewModel,
-    plain_ids: PlainIds,
-    finish: Finish,
-    check: Check,
-) -> None:
+def test_a_row_with_damaged_logits_ends_alone(is_packed: bool, bad_row: int) -> None:
     # Rotation and norms leave it as it is: whoever has this id in the text has no finite logit.
     model = new_model()
     with torch.no_grad():
@@ -240,7 +214,7 @@ def test_a_row_with_damaged_logits_ends_alone(
     check(engine, [request([9, 1, 2, 3, 4, 5], 2), request([2], 2), request([9, 3], 2)])
 
 
-def test_no_mode_goes_in_or_out(new_model: NewModel, check: Check, finish: Finish) -> None:
+def test_no_mode_goes_in_or_out() -> None:
     with torch.inference_mode():
         check(Engine(new_model(), 3), [request([1, 2], num, seed=num) for num in (1, 3, 2)])
     model = new_model().train()

@@ -12,13 +12,7 @@ from torch import Tensor
 
 from groundup.errors import ConfigError
 from groundup.generation.request import NO_ID, GenerationSettings, Sampler
-from groundup.generation.sampling import (
-    keep_top_k,
-    keep_top_p,
-    penalize,
-    sample,
-    uniforms,
-)
+from groundup.generation.sampling import keep_top_k, keep_top_p, penalize, sample, uniforms
 
 
 def kept(logits: Tensor) -> list[int]:

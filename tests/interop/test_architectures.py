@@ -9,12 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from groundup.errors import CheckpointError, ConfigError
-from groundup.interop.architectures import (
-    RULES,
-    check_exportable,
-    read_config_json,
-    to_config_json,
-)
+from groundup.interop.architectures import RULES, check_exportable, read_config_json, to_config_json
 from groundup.model import ModelConfig
 
 transformers = pytest.importorskip("transformers")

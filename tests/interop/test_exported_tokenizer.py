@@ -80,10 +80,7 @@ def test_a_template_applied_there_gives_our_ids(
     _, ours = exported
     assert ours.chat_template is not None
     ids = theirs.apply_chat_template(
-        messages,
-        tokenize=True,
-        return_dict=False,
-        add_generation_prompt=add_generation_prompt,
+        messages, tokenize=True, return_dict=False, add_generation_prompt=add_generation_prompt
     )
     text = ChatTemplate(ours.chat_template).render(messages, add_generation_prompt)
     assert ids == ours.encode(text)
@@ -126,9 +123,7 @@ Pair = tuple[Any, Tokenizer]
 
 @pytest.fixture(scope="module", params=["gpt2", "llama3", "cl100k", "o200k", "qwen2", "deepseek"])
 def pair(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    write_run: MakeRun,
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, write_run: MakeRun
 ) -> Pair:
     """Their tokenizer of an export and ours."""
     folder = tmp_path_factory.mktemp(request.param)

@@ -3,12 +3,7 @@
 import pytest
 
 from groundup.errors import ConfigError
-from groundup.planner import (
-    describe_cpu,
-    find_accelerator,
-    get_accelerator,
-    peak_flops_per_second,
-)
+from groundup.planner import describe_cpu, find_accelerator, get_accelerator, peak_flops_per_second
 from groundup.planner.hardware import ACCELERATORS, PRICES, device_kind, find_price
 
 REPORTED = {

@@ -20,12 +20,7 @@ from groundup.planner import (
     step_memory,
 )
 from groundup.planner.flops import OptimizerName
-from groundup.planner.memory import (
-    check_fits,
-    choose_micro_batch,
-    memory_options,
-    textbook_memory,
-)
+from groundup.planner.memory import check_fits, choose_micro_batch, memory_options, textbook_memory
 
 H200 = Execution("cuda", "bfloat16")
 CPU = Execution("cpu", "float32")

@@ -10,10 +10,7 @@ from groundup.generation import LanguageModel
 from groundup.generation.special_ids import chat_prompt
 
 USER = {"role": "user", "content": "x"}
-TALK: list[Any] = [
-    {"role": "system", "content": "cat"},
-    {"role": "user", "content": "the mat?"},
-]
+TALK: list[Any] = [{"role": "system", "content": "cat"}, {"role": "user", "content": "the mat?"}]
 
 
 @pytest.fixture(scope="module")

@@ -89,10 +89,7 @@ Scene = Callable[[Scheduler, Stepped], Coroutine[Any, Any, None]]
 
 
 def play(
-    max_rows: int = 2,
-    max_queue: int = 4,
-    make: Callable[[], Stepped] | None = None,
-    **limits: int,
+    max_rows: int = 2, max_queue: int = 4, make: Callable[[], Stepped] | None = None, **limits: int
 ) -> Callable[[Scene], Callable[[], None]]:
     """Make a test of a scene: it runs with a scheduler that works, which ends whatever happens."""
 

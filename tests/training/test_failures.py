@@ -33,19 +33,18 @@ Poison = Callable[..., None]
 def poison(monkeypatch: pytest.MonkeyPatch) -> Poison:
     """`poison({5})` spoils the losses of that batch."""
     real_step, real_loss = Step.__call__, TransformerLM.loss
-    spoiled, now = set[int](), list[int]()
-
-    def poisoned_step(step: Step, batch: Batch, tick: Any) -> Any:
-        now[:] = [batch.step]
-        return real_step(step, batch, tick)
+    spoiled = set[int]()
 
     def loss(model: Any, *arguments: Any, **options: Any) -> Tensor:
-        value = real_loss(model, *arguments, **options)
-        is_spoiled = now and now[0] in spoiled and value.requires_grad
-        return value * torch.nan if is_spoiled else value
+        return real_loss(model, *arguments, **options) * torch.nan
+
+    def poisoned_step(step: Step, batch: Batch, tick: Any) -> Any:
+        with monkeypatch.context() as patch:
+            if batch.step in spoiled:
+                patch.setattr(TransformerLM, "loss", loss)
+            return real_step(step, batch, tick)
 
     monkeypatch.setattr(Step, "__call__", poisoned_step)
-    monkeypatch.setattr(TransformerLM, "loss", loss)
 
     def spoil(steps: set[int]) -> None:
         spoiled.clear()
@@ -122,10 +121,7 @@ def test_many_skipped_steps_stop_the_run_at_its_last_good_state(
 
 @pytest.mark.parametrize("bad_steps", [{2, 4, 6}, {11}, {0, 1, 2, 3}, set(range(4, 12))])
 def test_reading_results_a_step_late_changes_nothing(
-    make_config: MakeConfig,
-    poison: Poison,
-    monkeypatch: pytest.MonkeyPatch,
-    bad_steps: set[int],
+    make_config: MakeConfig, poison: Poison, monkeypatch: pytest.MonkeyPatch, bad_steps: set[int]
 ) -> None:
     poison(bad_steps)
     changes = {"max_skipped_steps": 4, "checkpoints.every_steps": 5, "data.verify": False}
@@ -141,44 +137,30 @@ def test_reading_results_a_step_late_changes_nothing(
     assert compare_runs(prompt.run_folder, late.run_folder).differences == []
 
 
-@pytest.fixture
-def fill_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[set[int]], None]:
-    """`fill_disk({6, 9})`: no checkpoint of those steps can be written."""
-    real_save, full_steps = CheckpointFolder.save, set[int]()
+def test_a_full_disk_is_an_error_only_where_it_is_full_at_the_end(
+    finished: RunConfig,
+    make_config: MakeConfig,
+    records_of: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    real_save, full_steps = CheckpointFolder.save, {6, 9, 12}
 
     def save(folder: CheckpointFolder, step: int, *rest: Any) -> Path:
         if step in full_steps:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder.path))
         return real_save(folder, step, *rest)
 
-    def fill(steps: set[int]) -> None:
-        full_steps.clear()
-        full_steps.update(steps)
-
     monkeypatch.setattr(CheckpointFolder, "save", save)
-    return fill
-
-
-def test_a_full_disk_keeps_the_last_good_checkpoint_and_the_run_goes_on(
-    make_config: MakeConfig, fill_disk: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    fill_disk({6, 9})
-    config = make_config()
-    assert train(config).is_finished
-    assert "no checkpoint of step 6" in caplog.text
-    assert CheckpointFolder(config.run_folder / "checkpoints").steps() == [3, 12]
-
-
-def test_a_disk_that_stays_full_is_an_error_at_the_end(
-    finished: RunConfig, make_config: MakeConfig, records_of: Any, fill_disk: Any
-) -> None:
-    fill_disk(set(range(6, 13)))
     config = make_config()
     with pytest.raises(GroundupError, match=r"No space left.*--resume"):
         train(config)
-    assert records_of(config)[-1]["step"] == 12
-    fill_disk(set())
-    train(config, resume=True)
+    assert "no checkpoint of step 6" in caplog.text and records_of(config)[-1]["step"] == 12
+    checkpoints = CheckpointFolder(config.run_folder / "checkpoints")
+    assert checkpoints.steps() == [3]
+    # The last good one is kept, and the run goes on from it where it has room again.
+    full_steps.remove(12)
+    assert train(config, resume=True).is_finished and checkpoints.steps() == [3, 12]
     assert compare_runs(finished.run_folder, config.run_folder).differences == []
 
 

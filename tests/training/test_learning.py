@@ -55,14 +55,9 @@ def test_every_setting_trains(
 
 @pytest.mark.parametrize(("micro_batch_size", "clip_norm"), [(1, None), (2, 0.05)])
 def test_accumulation_equals_the_large_batch(
-    make_config: MakeConfig,
-    build: Any,
-    take_step: Any,
-    micro_batch_size: int,
-    clip_norm: float | None,
+    make_config: MakeConfig, build: Any, take_step: Any, micro_batch_size: int, clip_norm: Any
 ) -> None:
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(300, (4, 17), generator=generator)
+    ids = torch.randint(300, (4, 17), generator=torch.Generator().manual_seed(0))
 
     def step(size: int | None) -> tuple[Any, dict[str, torch.Tensor]]:
         # A great learning rate, so that gradients show in the weights.
@@ -119,6 +114,9 @@ def test_bits_per_byte_counts_the_bytes_of_text(open_parts: Any) -> None:
 
 
 def test_evaluation_of_some_windows_is_fixed_and_disturbs_nothing(open_parts: Any) -> None:
+    model, validation, tokenizer = open_parts({"model.context_length": 2048})
+    found = evaluate(model, validation, tokenizer, num_windows=4)
+    assert found.num_tokens == validation.num_ids - 1 < 2047
     model, validation, tokenizer = open_parts()
     before = torch.get_rng_state()
     first = evaluate(model, validation, tokenizer, num_windows=5, batch_size=2)
@@ -127,9 +125,3 @@ def test_evaluation_of_some_windows_is_fixed_and_disturbs_nothing(open_parts: An
     assert first.loss == pytest.approx(second.loss, rel=1e-6)
     assert torch.equal(before, torch.get_rng_state())
     assert all(parameter.grad is None for parameter in model.parameters())
-
-
-def test_a_split_shorter_than_a_window_is_evaluated_whole(open_parts: Any) -> None:
-    model, validation, tokenizer = open_parts({"model.context_length": 2048})
-    found = evaluate(model, validation, tokenizer, num_windows=4)
-    assert found.num_tokens == validation.num_ids - 1 < 2047

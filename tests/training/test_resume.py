@@ -1,6 +1,5 @@
 """An interrupted run ends as an uninterrupted one, to the last bit, however it was interrupted."""
 
-import contextlib
 import multiprocessing
 import os
 import random
@@ -24,7 +23,7 @@ from groundup.training.verify import compare_runs
 
 from .conftest import MakeConfig
 
-# What a process that trains runs: it waits at one step, so that a signal finds it at work.
+# What a process that trains runs: it waits at one step, so that a kill finds it at work.
 SCRIPT = """
 import torch
 from groundup.runs.config import RunConfig
@@ -36,9 +35,7 @@ def wait(step, progress):
     pipe.send(step)
     if step == hold_at:
         pipe.recv()
-callbacks = [AfterStep(wait)]
-summary = train(RunConfig.model_validate_json(settings), resume=resume, callbacks=callbacks)
-pipe.send(summary.stopped_by)
+train(RunConfig.model_validate_json(settings), resume=resume, callbacks=[AfterStep(wait)])
 """
 
 # Children are forked from a process that has imported everything and computed nothing.
@@ -46,39 +43,14 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["torch._dynamo", "groundup.training.loop"])
 
 
-class Trainer:
-    """A run in a process of its own."""
-
-    def __init__(self, config: RunConfig, resume: bool, hold_at: int | None = None) -> None:
-        self._pipe, child_pipe = CONTEXT.Pipe()
-        names = {
-            "settings": config.model_dump_json(),
-            "resume": resume,
-            "hold_at": hold_at,
-            "pipe": child_pipe,
-        }
-        self._process = CONTEXT.Process(target=exec, args=(SCRIPT, names), daemon=True)
-        self._process.start()
-        child_pipe.close()
-
-    def wait_for_step(self, step: int) -> None:
-        while self._pipe.recv() != step:
-            pass
-
-    def send(self, number: signal.Signals) -> None:
-        assert self._process.pid is not None
-        os.kill(self._process.pid, number)
-        if number != signal.SIGKILL:
-            self._pipe.send("go on")
-
-    def end(self) -> tuple[int | None, list[Any]]:
-        """The exit status, and what the process still had to say."""
-        messages = []
-        with contextlib.suppress(EOFError), self._pipe:
-            while True:
-                messages.append(self._pipe.recv())
-        self._process.join()
-        return self._process.exitcode, messages
+def start(config: RunConfig, resume: bool, hold_at: int | None = None) -> tuple[Any, Any]:
+    """A process that trains, and the pipe to which it sends every step."""
+    pipe, child_pipe = CONTEXT.Pipe()
+    names = {"settings": config.model_dump_json(), "resume": resume}
+    names |= {"hold_at": hold_at, "pipe": child_pipe}
+    process = CONTEXT.Process(target=exec, args=(SCRIPT, names), daemon=True)
+    process.start()
+    return process, pipe
 
 
 def assert_equal_runs(one: RunConfig, other: RunConfig) -> None:
@@ -87,22 +59,14 @@ def assert_equal_runs(one: RunConfig, other: RunConfig) -> None:
     assert comparison.num_records > 0 and comparison.num_values > 20
 
 
+GATES = {"model.head_gates": True, "model.extra_values": "projection"}
+
+
 @pytest.mark.parametrize(
     ("changes", "stops"),
     [
         ({"optimizer.name": "adamw"}, [1, 6, 11]),
-        (
-            {"optimizer.name": "muon", "optimizer.average_over": 0.3},
-            [1, 6, 11],
-        ),
-        (
-            {
-                "optimizer.name": "muon",
-                "model.head_gates": True,
-                "model.extra_values": "projection",
-            },
-            [6],
-        ),
+        ({"optimizer.name": "muon", "optimizer.average_over": 0.3, **GATES}, [1, 6, 11]),
         ({"optimizer.name": "sgd", "model.dropout": 0.2}, [1, 6]),
         ({"micro_batch_size": 2, "model.tie_embeddings": True}, [2, 9]),
         pytest.param({"precision": "bfloat16"}, [2], marks=pytest.mark.needs_bfloat16),
@@ -160,48 +124,41 @@ def test_a_killed_run_resumes_exactly(
     for step in (None, 3, 9) if every_steps else (3,):
         # A kill before the settings were written leaves nothing to resume.
         has_run = RunFolder(killed.run_folder).has_run()
-        trainer = Trainer(killed, resume=has_run, hold_at=(step or 0) + 3)
-        if step is not None:
-            trainer.wait_for_step(step)
+        process, pipe = start(killed, resume=has_run, hold_at=(step or 0) + 3)
+        while step is not None and pipe.recv() != step:
+            pass
         time.sleep(moments.uniform(0.0, 0.03))
-        trainer.send(signal.SIGKILL)
-        assert trainer.end()[0] == -signal.SIGKILL
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
         assert RunFolder(killed.run_folder).read_outcome() is None
-    status, messages = Trainer(killed, resume=True).end()
-    assert status == 0 and messages[-2:] == [20, None]
+    process, _ = start(killed, resume=True)
+    process.join()
+    assert process.exitcode == 0
     assert_equal_runs(whole, killed)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_the_run_and_it_resumes_exactly(
-    make_config: MakeConfig, number: signal.Signals
+    make_config: MakeConfig, finished: RunConfig, number: signal.Signals
 ) -> None:
-    changes = {"checkpoints.every_steps": 0, "num_steps": 30}
-    whole, parted = make_config("whole", changes), make_config("parted", changes)
-    train(whole)
-    trainer = Trainer(parted, resume=False, hold_at=4)
-    trainer.wait_for_step(4)
-    trainer.send(number)
-    status, messages = trainer.end()
-    assert status == 0 and messages[-1] == number.name
+    def interrupt(step: int, progress: float) -> None:
+        if step in (4, 12):
+            os.kill(os.getpid(), number)
+
+    parted = make_config("parted", {"checkpoints.every_steps": 0})
+    before = signal.getsignal(number)
+    summary = train(parted, callbacks=[AfterStep(interrupt)])
     (saved,) = CheckpointFolder(parted.run_folder / "checkpoints").steps()
-    assert 4 <= saved < 30
+    assert 4 <= saved < 12 and summary.stopped_by == number.name
     outcome = RunFolder(parted.run_folder).read_outcome()
     assert outcome is not None
     assert (outcome.state, outcome.step, outcome.reason) == ("stopped", saved, number.name)
-    train(parted, resume=True)
-    assert_equal_runs(whole, parted)
-
-
-def test_a_signal_after_the_last_step_changes_nothing(make_config: MakeConfig) -> None:
-    def interrupt(step: int, progress: float) -> None:
-        if progress == 1:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    summary = train(make_config("run", {"num_steps": 3}), callbacks=[AfterStep(interrupt)])
+    # One after the last step changes nothing.
+    summary = train(parted, resume=True, callbacks=[AfterStep(interrupt)])
     assert summary.is_finished and summary.stopped_by is None
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    assert signal.getsignal(number) == before
+    assert_equal_runs(finished, parted)
 
 
 def test_a_signal_while_the_ranks_ask_each_other_is_not_forgotten(

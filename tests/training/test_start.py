@@ -16,15 +16,14 @@ from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 from groundup.training.clock import Clock
 from groundup.training.loop import train
+from groundup.training.start import Start
 from groundup.training.verify import compare_runs
 
 from .conftest import MakeConfig
 
 
-def weights_of(config: RunConfig, step: int | None = None) -> dict[str, Any]:
-    checkpoints = CheckpointFolder(RunFolder(config.run_folder).checkpoints)
-    found = checkpoints.newest() if step is None else checkpoints.load(step)
-    return found.model_state()
+def weights_of(config: RunConfig) -> dict[str, Any]:
+    return CheckpointFolder(RunFolder(config.run_folder).checkpoints).newest().model_state()
 
 
 def test_the_first_loss_is_the_last_of_the_other_run_and_the_lineage_is_kept(
@@ -75,18 +74,11 @@ def test_the_context_and_the_vocabulary_may_grow(
     larger = Tokenizer(old.vocab, old.merges, special)
     larger.save(tmp_path / "tokenizer.json")
     prepare([corpus_folder / "stories.txt"], larger, tmp_path / "shards", validation_fraction=0.1)
-    config = make_config(
-        "next",
-        {
-            "start_from": str(finished.run_folder),
-            "model.vocab_size": 308,
-            "model.context_length": 32,
-            "data.tokenizer": str(tmp_path / "tokenizer.json"),
-            "data.shards": str(tmp_path / "shards"),
-            "num_steps": 1,
-            "optimizer.learning_rate": 1e-12,
-        },
-    )
+    changes = {"start_from": str(finished.run_folder), "optimizer.learning_rate": 1e-12}
+    changes |= {"model.vocab_size": 308, "model.context_length": 32, "num_steps": 1}
+    files = {"data.tokenizer": "tokenizer.json", "data.shards": "shards"}
+    changes |= {name: str(tmp_path / file) for name, file in files.items()}
+    config = make_config("next", changes)
     train(config)
     for name, weight in weights_of(finished).items():
         grown = weights_of(config)[name]
@@ -97,24 +89,12 @@ def test_the_context_and_the_vocabulary_may_grow(
             assert grown[301:].std() > 0
 
 
-def test_the_vocabulary_may_not_shrink(make_config: MakeConfig) -> None:
-    larger = make_config("larger", {"model.vocab_size": 310, "num_steps": 1})
-    train(larger)
-    with pytest.raises(ConfigError, match="vocab_size is 300, below 310"):
-        train(make_config("next", {"start_from": str(larger.run_folder)}))
-
-
-def test_another_tokenizer_is_refused(
-    make_config: MakeConfig, finished: RunConfig, corpus_folder: Path, tmp_path: Path
+def test_fewer_tokens_and_another_tokenizer_are_refused(
+    finished: RunConfig, corpus_folder: Path
 ) -> None:
     old = Tokenizer.load(corpus_folder / "tokenizer.json")
-    vocab = dict(old.vocab)
-    vocab[40], vocab[41] = vocab[41], vocab[40]
-    Tokenizer(vocab, old.merges, [*old.special_tokens]).save(tmp_path / "tokenizer.json")
-    other = Tokenizer.load(tmp_path / "tokenizer.json")
-    prepare([corpus_folder / "stories.txt"], other, tmp_path / "shards", validation_fraction=0.1)
-    files = {"data.tokenizer": tmp_path / "tokenizer.json", "data.shards": tmp_path / "shards"}
-    changes = {name: str(path) for name, path in files.items()}
-    config = make_config("next", {"start_from": str(finished.run_folder), **changes})
-    with pytest.raises(ConfigError, match=r"tokenizer.*id 40"):
-        train(config)
+    vocab = {**old.vocab, 40: old.vocab[41], 41: old.vocab[40]}
+    other = Tokenizer(vocab, old.merges, [*old.special_tokens])
+    smaller = finished.model.model_copy(update={"vocab_size": 299})
+    with pytest.raises(ConfigError, match=r"vocab_size is 299, below 300; .* id 40"):
+        Start.open(finished.run_folder, smaller, other)

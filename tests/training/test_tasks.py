@@ -110,9 +110,7 @@ def test_intervals_are_wilsons() -> None:
         assert wilson_interval(right / count, count) == pytest.approx((low, high), abs=1e-5)
 
 
-def test_without_an_end_of_text_a_lone_token_cannot_be_asked(
-    language_model: LanguageModel,
-) -> None:
+def test_without_an_end_of_text_a_lone_token_cannot_be_asked(language_model: LanguageModel) -> None:
     tokenizer = Tokenizer({id: bytes([id]) for id in range(256)}, [])
     plain = LanguageModel(language_model.model, tokenizer)
     with pytest.raises(ConfigError, match="one token without a context"):

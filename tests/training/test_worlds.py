@@ -24,23 +24,25 @@ PROGRAM = Path(__file__).with_name("world_program.py")
 SHARED = {"batch_size": 8, "micro_batch_size": 1, "evaluation.batch_size": 3}
 
 
-def run_jobs(folder: Path, jobs: list[dict[str, Any]]) -> list[list[str | None]]:
-    """Let one program do all jobs, a config of which may be given as it is."""
-    for number, job in enumerate(jobs):
-        config = job.pop("config")
-        job["settings"] = str(folder / f"{number}.yaml")
-        save_yaml(Path(job["settings"]), config)
-    asked, answered = folder / "jobs.json", folder / "results.json"
-    asked.write_text(json.dumps(jobs))
-    command = [sys.executable, str(PROGRAM), str(asked), str(answered)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    results: list[list[str | None]] = json.loads(answered.read_text())
-    return results
+Jobs = list[dict[str, Any]]
+
+
+@pytest.fixture
+def run_jobs(tmp_path: Path, run_program: Any) -> Callable[[Jobs], list[list[str | None]]]:
+    """Lets one program do all jobs, a config of which may be given as it is."""
+
+    def run(jobs: Jobs) -> Any:
+        for number, job in enumerate(jobs):
+            job["settings"] = str(tmp_path / f"{number}.yaml")
+            save_yaml(Path(job["settings"]), job.pop("config"))
+        (tmp_path / "jobs.json").write_text(json.dumps(jobs))
+        return run_program(PROGRAM, tmp_path / "jobs.json", tmp_path / "results.json")
+
+    return run
 
 
 def test_every_number_of_ranks_trains_the_same_bits(
-    make_config: MakeConfig, make_tuning: MakeConfig, tmp_path: Path
+    make_config: MakeConfig, make_tuning: MakeConfig, run_jobs: Any
 ) -> None:
     plain = make_config("any", SHARED)
     recipe = {"optimizer.name": "muon", "optimizer.normalize_rows": True, "multi_token_weight": 0.3}
@@ -49,20 +51,16 @@ def test_every_number_of_ranks_trains_the_same_bits(
     kinds = {"one": plain, "two": plain, "four": plain, "moving": plain}
     kinds |= {"muon": muon, "muon_two": muon, "tuned": tuning, "tuned_two": tuning}
     runs = {name: config.model_copy(update={"name": name}) for name, config in kinds.items()}
-    jobs: list[dict[str, Any]] = [
-        {"config": runs["one"], "world": 1},
-        {"config": runs["two"], "world": 2},
-        {"config": runs["four"], "world": 4},
-        {"config": runs["muon"], "world": 1},
-        {"config": runs["muon_two"], "world": 2},
-        {"config": runs["tuned"], "world": 1},
-        {"config": runs["tuned_two"], "world": 2},
-        {"config": runs["moving"], "world": 1, "kill_at": 4},
-        {"config": runs["moving"], "world": 2, "kill_at": 7, "resume": True},
-        {"config": runs["moving"], "world": 4, "stop_after": 10, "resume": True},
-        {"config": runs["moving"], "world": 1, "resume": True},
-    ]
-    results = run_jobs(tmp_path, jobs)
+    sizes = {"one": 1, "two": 2, "four": 4, "muon": 1, "muon_two": 2, "tuned": 1, "tuned_two": 2}
+    results = run_jobs(
+        [
+            *({"config": runs[name], "world": size} for name, size in sizes.items()),
+            {"config": runs["moving"], "world": 1, "kill_at": 4},
+            {"config": runs["moving"], "world": 2, "kill_at": 7, "resume": True},
+            {"config": runs["moving"], "world": 4, "stop_after": 10, "resume": True},
+            {"config": runs["moving"], "world": 1, "resume": True},
+        ]
+    )
     assert [error for result in results[:7] for error in result] == [None] * 13
     lost = results[8][1]
     assert results[7:] == [["killed"], ["killed", lost], [None] * 4, [None]]
@@ -76,10 +74,10 @@ def test_every_number_of_ranks_trains_the_same_bits(
     assert not (runs["one"].run_folder / "log_rank_1.txt").exists()
 
 
-def test_ranks_that_cannot_train_together_say_why(make_config: MakeConfig, tmp_path: Path) -> None:
-    other_data = {"1": {"data.shards": str(tmp_path / "nothing")}}
+def test_ranks_that_cannot_train_together_say_why(make_config: MakeConfig, run_jobs: Any) -> None:
+    other_data = {"1": {"data.shards": "nothing"}}
     make_config("log").run_folder.joinpath("log_rank_1.txt").mkdir(parents=True)
-    jobs: list[dict[str, Any]] = [
+    jobs = [
         {"config": make_config("odd", {"batch_size": 9}), "world": 2},
         {"config": make_config("begun"), "world": 1, "stop_after": 3},
         {"config": make_config("begun", {"micro_batch_size": 2}), "world": 2},
@@ -87,7 +85,7 @@ def test_ranks_that_cannot_train_together_say_why(make_config: MakeConfig, tmp_p
         {"config": make_config("bad", {"optimizer.learning_rate": 1e15}), "world": 2},
         {"config": make_config("log", {"micro_batch_size": 2}), "world": 2},
     ]
-    odd, _, begun, named, bad, log = run_jobs(tmp_path, jobs)
+    odd, _, begun, named, bad, log = run_jobs(jobs)
     assert odd[0] == odd[1] and "batch_size 9" in str(odd[0])
     assert "already holds a run" in str(begun[0]) and begun[1] == f"rank 0: {begun[0]}"
     # The settings of the first rank count.
@@ -101,30 +99,28 @@ def test_ranks_that_cannot_train_together_say_why(make_config: MakeConfig, tmp_p
 
 
 def test_ranks_that_share_the_weights_learn_and_resume_in_any_layout(
-    make_config: MakeConfig, tmp_path: Path
+    make_config: MakeConfig, run_jobs: Any
 ) -> None:
     settings = {**SHARED, "micro_batch_size": 2, "optimizer.name": "muon", "num_steps": 8}
     settings |= {"checkpoints.every_steps": 2, "distributed.reduction": "fast"}
     settings |= {"optimizer.average_over": 0.5, "distributed.recompute": True}
     sharded = {**settings, "distributed.strategy": "fsdp"}
     moved = {"resume": True, "allow_changes": True}
-    jobs: list[dict[str, Any]] = [
+    bad = make_config("bad", {**sharded, "distributed.reduction": "exact"})
+    jobs = [
         {"config": make_config("one", settings), "world": 1},
         {"config": make_config("fast", settings), "world": 2},
         {"config": make_config("fsdp", sharded), "world": 2, "kill_at": 5, "killed_rank": 1},
         {"config": make_config("fsdp", sharded), "world": 2, "resume": True, "stop_after": 6},
         {"config": make_config("fsdp", settings), "world": 1, **moved, "stop_after": 7},
         {"config": make_config("fsdp", sharded), "world": 2, **moved},
-        {
-            "config": make_config("bad", {**sharded, "distributed.reduction": "exact"}),
-            "world": 2,
-        },
+        {"config": bad, "world": 2},
     ]
-    one, fast, killed, *resumed, bad = run_jobs(tmp_path, jobs)
+    one, fast, killed, *resumed, (refused, also) = run_jobs(jobs)
     assert [one, fast, *resumed] == [[None], [None] * 2, [None] * 2, [None], [None] * 2]
     assert killed[1] == "killed"
     assert "rank 1 on" in str(killed[0]) or "a rank is gone" in str(killed[0])
-    assert bad[0] == bad[1] and "use --distributed.reduction fast" in str(bad[0])
+    assert refused == also and "use --distributed.reduction fast" in str(refused)
     curves = {
         name: {record["step"]: record for record in read_json_lines(run.metrics_file)}
         for name in ("one", "fast", "fsdp")
