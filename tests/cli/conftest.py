@@ -58,19 +58,12 @@ def small_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer, _ = train_tokenizer([text.read_bytes()], 300, ["<|endoftext|>"])
     tokenizer.save(tokenizer_file)
     prepare([text], Tokenizer.load(tokenizer_file), folder / "shards", validation_fraction=0.1)
-    settings = {
-        "name": "small",
-        "num_steps": 12,
-        "batch_size": 2,
+    sizes = {"vocab_size": 300, "context_length": 16, "d_model": 16, "num_layers": 1}
+    settings: dict[str, Any] = {"name": "small", "num_steps": 12, "batch_size": 2}
+    settings |= {
         "num_threads": 1,
         "device": "cpu",
-        "model": {
-            "vocab_size": 300,
-            "context_length": 16,
-            "d_model": 16,
-            "num_layers": 1,
-            "num_heads": 2,
-        },
+        "model": sizes | {"num_heads": 2},
         "data": {"shards": str(folder / "shards"), "tokenizer": str(tokenizer_file)},
         "schedule": {"warmup_steps": 2},
         "evaluation": {"every_steps": 4, "num_windows": 4},

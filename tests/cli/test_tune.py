@@ -10,6 +10,7 @@ import yaml
 
 from groundup.data.samples import write_sample_corpus
 from groundup.files import read_json_lines
+from groundup.generation import LanguageModel
 from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 
@@ -46,9 +47,14 @@ def test_a_run_and_a_file_become_a_run_that_everything_opens(shell: Any, folder:
     measured = [one for one in read_json_lines(run.metrics_file) if "validation_loss" in one]
     assert found["loss"] == measured[-1]["validation_loss"]
     assert shell.json("evaluate", "small-chat", "--split", "train")["tokens"] > found["tokens"]
-    shell("export", "small-chat", "--to", "huggingface", "exported")
+    words = ("export", "small-chat", "exported", "--to", "huggingface", "--dtype")
+    for flags in (["float32"], ["bfloat16", "--force"]):
+        assert shell(*words, *flags).startswith("wrote exported: README.md, config.json")
     exported = json.loads((folder / "exported" / "config.json").read_text())
-    assert exported["vocab_size"] == 304
+    assert (exported["vocab_size"], exported["dtype"]) == (304, "bfloat16")
+    words = ("import", "huggingface", "exported", "--name", "back", "--runs-folder", "other")
+    assert "groundup generate other/back" in shell(*words)
+    assert LanguageModel.load(folder / "other/back").tokenizer.id == tokenizer.id
 
 
 def test_a_stopped_run_continues_with_the_same_command(shell: Any, folder: Path) -> None:

@@ -1,6 +1,7 @@
 """One sum for every number of ranks, what ranks tell each other, and what a user reads when one of
 them fails."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,8 @@ from groundup.distributed.reduction import ExactReduction
 from groundup.errors import ConfigError
 
 PROGRAM = Path(__file__).with_name("world_program.py")
-VARIABLES = {
-    "RANK": "2",
-    "WORLD_SIZE": "4",
-    "LOCAL_RANK": "0",
-    "LOCAL_WORLD_SIZE": "2",
-    "MASTER_ADDR": "here",
-    "MASTER_PORT": "1",
-}
+VARIABLES = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+VARIABLES |= {"MASTER_ADDR": "here", "MASTER_PORT": "1"}
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +37,6 @@ def tree_by_hand(values: list[Tensor]) -> Tensor:
         return values[0]
     middle = len(values) // 2
     return tree_by_hand(values[:middle]) + tree_by_hand(values[middle:])
-
-
-def plain_sum(values: list[Tensor]) -> Tensor:
-    total = torch.zeros_like(values[0])
-    for value in values:
-        total += value
-    return total
 
 
 @given(st.integers(1, 40))
@@ -70,7 +58,7 @@ def test_gradients_are_added_in_a_tree(num_micro_batches: int) -> None:
     assert torch.equal(loss, tree_by_hand([leaf.sum() for leaf in leaves]))
     assert not unused.grad.any()
     if num_micro_batches > 8:
-        assert not torch.equal(learning.grad, plain_sum(leaves))
+        assert not torch.equal(learning.grad, functools.reduce(torch.add, leaves))
 
 
 def test_every_number_of_ranks_has_the_same_sums(measured: dict[str, Any]) -> None:
@@ -78,14 +66,11 @@ def test_every_number_of_ranks_has_the_same_sums(measured: dict[str, Any]) -> No
         assert sums == [measured["alone"]] * int(size)
 
 
-def test_a_process_that_torchrun_did_not_start_is_alone() -> None:
+def test_torchruns_variables_say_who_a_rank_is_and_without_them_it_is_alone() -> None:
     assert find_world({}) == ALONE
     assert ALONE.gather("it") == ["it"] and ALONE.from_first(3) == 3 and ALONE.greatest(2) == 2
     with pytest.raises(ConfigError, match="here"), ALONE.together():
         raise ConfigError("here")
-
-
-def test_torchruns_variables_say_who_a_rank_is() -> None:
     assert find_world(VARIABLES) == World(2, 4, 0, 2)
     without = {name: value for name, value in VARIABLES.items() if name != "RANK"}
     with pytest.raises(ConfigError, match="RANK is not set"):

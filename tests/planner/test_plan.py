@@ -42,16 +42,13 @@ def test_a_precision_that_the_hardware_lacks_is_refused_and_tf32_falls_back_to_f
     with pytest.raises(ConfigError, match="V100 has no bfloat16"):
         v100 = get_accelerator("V100")
         make_plan(config, v100, batch_size=1, num_steps=1, precision="bfloat16")
-    assert {name: plan_on(name).duration.precision for name in ("A100", "T4", "M1")} == {
-        "A100": "bfloat16", "T4": "float32", "M1": "float32"
-    }  # fmt: skip
-    rates = {}
-    for name in ("A100", "M4 Max"):
+    for name, precision in (("A100", "bfloat16"), ("T4", "float32"), ("M1", "float32")):
+        assert plan_on(name).duration.precision == precision
+    for name, precision, rate in (("A100", "tf32", 156e12), ("M4 Max", "float32", 16.2e12)):
         device = get_accelerator(name)
         plan = make_plan(config, device, batch_size=1, num_steps=1, precision="tf32")
-        rates[name] = (plan.duration.precision, plan.duration.peak_flops_per_second)
+        assert plan.duration.precision == precision and plan.duration.peak_flops_per_second == rate
         assert plan.memory.execution.precision == "float32"
-    assert rates == {"A100": ("tf32", 156e12), "M4 Max": ("float32", 16.2e12)}
 
 
 def test_a_time_buys_the_steps_that_fit_into_it() -> None:

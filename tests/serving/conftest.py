@@ -29,9 +29,12 @@ TEXT = "the cat sat on the mat. the café is open, and 雨 falls on it — naïv
 
 # For a test that fails: no machine is so slow.
 PATIENCE_SECONDS = 120.0
+TOKEN = "sesame-open-the-door-0123456789"
+# The likeliest ids of the tiny model never end a document, so that this goes on to its limit.
+LONG: dict[str, Any] = {"prompt": "a", "max_tokens": 4096, "temperature": 0}
 
 
-def wait_for(condition: Callable[[], Any], pause_seconds: float) -> Any:
+def wait_for(condition: Callable[[], Any], pause_seconds: float = 0.01) -> Any:
     """A condition that must come true; the limit is there for a test that fails."""
     end = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < end:
@@ -59,11 +62,10 @@ class Running:
         self.request = self._client.request
         self.stream = self._client.stream
 
-    def complete(self, body: Any) -> httpx.Response:
+    def complete(self, body: Any, path: str = "/v1/completions") -> httpx.Response:
         """The answer to a completion request: JSON, or bytes that may be none."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        headers = {"content-type": "application/json"}
-        return self.post("/v1/completions", content=content, headers=headers)
+        return self.post(path, content=content, headers={"content-type": "application/json"})
 
     def is_well(self) -> bool:
         body = {"prompt": "the cat", "max_tokens": 5, "temperature": 0}
@@ -87,19 +89,12 @@ class Running:
         self._client.close()
 
     def wait_until_idle(self) -> None:
-        self.wait_for(lambda: not (self.scheduler.num_running or self.scheduler.num_waiting))
-
-    def wait_for(self, condition: Callable[[], bool]) -> None:
-        wait_for(condition, 0.01)
+        wait_for(lambda: not (self.scheduler.num_running or self.scheduler.num_waiting))
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tiny matmuls gain nothing from threads, and machines that test are busy."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+def always_on_one_thread(one_thread: None) -> None:
+    pass
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from groundup.generation import LanguageModel
 from groundup.serving.app import STATIC_FOLDER
 from groundup.serving.settings import ServerSettings
 
-TOKEN = "sesame-open-the-door-0123456789"
+from .conftest import TOKEN
 
 
 def read_metrics(running: Any) -> dict[str, float]:
@@ -54,20 +54,15 @@ def test_several_models_are_served_by_name(
         assert read_metrics(running)[tokens] == 9
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [
-        ("GET", "/v1/completions", 405),
-        ("POST", "/v1/embeddings", 404),
-        ("GET", "/v1/models/other", 404),
-        ("GET", "/api/runs/nothing", 404),
-        ("GET", "/static/nothing.js", 404),
-    ],
-)
-def test_errors_have_the_one_shape(running: Any, method: str, path: str, status: int) -> None:
-    answer = running.request(method, path)
-    assert answer.status_code == status
-    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+def test_errors_have_the_one_shape_and_the_security_headers(running: Any) -> None:
+    missing = ("POST /v1/embeddings", "GET /v1/models/other", "GET /api/runs/nothing")
+    for request in ("GET /v1/completions", *missing, "GET /static/nothing.js"):
+        answer = running.request(*request.split())
+        assert answer.status_code == (405 if request == "GET /v1/completions" else 404)
+        assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+        assert "default-src 'self'" in answer.headers["content-security-policy"]
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["x-frame-options"] == "DENY"
 
 
 def test_metrics_count_what_happened(start: Any) -> None:
@@ -129,20 +124,14 @@ def locked(start: Any) -> Any:
         yield running
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        [],
-        *([("authorization", value)] for value in ("", "Bearer", f"Basic {TOKEN}", TOKEN)),
-        [("authorization", f"Bearer {TOKEN[:-1]}")],
-        [("authorization", f"Bearer {TOKEN}x")],
-        [("authorization", b"Bearer \xff\xfe")],
-        [("authorization", f"Bearer {TOKEN}")] * 2,
-    ],
-)
-def test_without_the_token_nothing_is_told(locked: Any, headers: Any) -> None:
+WRONG: list[Any] = ["", "Bearer", f"Basic {TOKEN}", TOKEN, f"Bearer {TOKEN[:-1]}"]
+WRONG += [f"Bearer {TOKEN}x", b"Bearer \xff\xfe"]
+
+
+@pytest.mark.parametrize("values", [[], *([one] for one in WRONG), [f"Bearer {TOKEN}"] * 2])
+def test_without_the_token_nothing_is_told(locked: Any, values: Any) -> None:
     for path in ("/v1/models", "/metrics", "/api/runs", "/nowhere"):
-        answer = locked.get(path, headers=headers)
+        answer = locked.get(path, headers=[("authorization", value) for value in values])
         assert answer.status_code == 401
         assert answer.headers["www-authenticate"] == "Bearer"
         assert TOKEN not in answer.text
@@ -157,13 +146,6 @@ def test_with_the_token_all_is_as_usual_and_pages_need_none(locked: Any) -> None
         assert locked.get(path).status_code == 200
     settings = ServerSettings(tokens=(TOKEN,))
     assert TOKEN not in repr(settings) and TOKEN not in str(settings.model_dump())
-
-
-def test_answers_carry_the_security_headers(running: Any) -> None:
-    headers = running.get("/nowhere").headers
-    assert "default-src 'self'" in headers["content-security-policy"]
-    assert headers["x-content-type-options"] == "nosniff"
-    assert headers["x-frame-options"] == "DENY"
 
 
 SOURCES = sorted(STATIC_FOLDER.glob("*.html")) + sorted(STATIC_FOLDER.glob("*.[jc]s*"))

@@ -10,6 +10,11 @@ from hypothesis import strategies as st
 from groundup.generation import LanguageModel
 from groundup.serving.protocol import CompletionRequest
 
+
+def talk(*contents: Any, role: str = "user") -> dict[str, Any]:
+    return {"messages": [{"role": role, "content": content} for content in contents]}
+
+
 MISTAKES: list[tuple[Any, str | None]] = [
     ({"temperature": -0.1}, "temperature"),
     ({"temperature": "hot"}, "temperature"),
@@ -49,14 +54,28 @@ MISTAKES: list[tuple[Any, str | None]] = [
     (b"\xff\xfe{}", None),
     (b'{"max_tokens": ' + b"9" * 5000 + b"}", None),
     (b"[" * 5_000, None),
+    (talk(), "messages"),
+    (talk("x", role="tool"), "messages"),
+    (talk(7), "messages"),
+    (talk("a b " * 40), "messages"),
+    (talk("hi<|im_end|>"), "messages"),
+    (talk("x") | {"max_tokens": 5, "max_completion_tokens": 5}, "max_tokens"),
+    (talk("x") | {"max_completion_tokens": 0}, "max_completion_tokens"),
+    (talk("x") | {"top_logprobs": 2}, "top_logprobs"),
+    (talk("x") | {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    (talk("x") | {"logprobs": 3}, "logprobs"),
+    (talk("x") | {"tools": [{}]}, "tools"),
+    (talk("x") | {"response_format": {"type": "json_object"}}, "response_format"),
+    (talk("x") | {"prompt": "x"}, "prompt"),
 ]
 
 
 @pytest.mark.parametrize(("body", "param"), MISTAKES)
 def test_what_is_not_possible_is_refused_by_name(
-    running: Any, body: Any, param: str | None
+    chatting: Any, body: Any, param: str | None
 ) -> None:
-    answer = running.complete(body)
+    is_chat = isinstance(body, dict) and "messages" in body
+    answer = chatting.complete(body, "/v1/chat/completions" if is_chat else "/v1/completions")
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}

@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from groundup.generation import LanguageModel
+from groundup.generation.engine import Engine
 
-# The likeliest ids of the tiny model never end a document, so that this goes on to its limit.
-LONG = {"prompt": "a", "max_tokens": 4096, "temperature": 0}
+from .conftest import LONG, wait_for
+
 HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 
 
@@ -43,13 +44,13 @@ def test_a_client_that_leaves_frees_its_row(
 ) -> None:
     with start(long_model, max_rows=1, max_queue=1) as running:
         with send_request(running, {**LONG, "stream": stream}) as client:
-            running.wait_for(lambda: running.scheduler.num_running == 1)
+            wait_for(lambda: running.scheduler.num_running == 1)
             if stream:
                 assert client.recv(20).startswith(b"HTTP/1.1 200")
             # So does one that leaves the queue.
             with send_request(running, LONG):
-                running.wait_for(lambda: running.scheduler.num_waiting == 1)
-            running.wait_for(lambda: running.scheduler.num_waiting == 0)
+                wait_for(lambda: running.scheduler.num_waiting == 1)
+            wait_for(lambda: running.scheduler.num_waiting == 0)
         running.wait_until_idle()
         assert 0 < counted(running, "generated_tokens_total") < 4096
         assert counted(running, "cancelled_texts_total") == 1
@@ -64,7 +65,7 @@ def test_a_client_that_leaves_frees_its_row(
 def test_a_full_queue_answers_429_with_a_time(start: Any, long_model: LanguageModel) -> None:
     with start(long_model, max_rows=1, max_queue=1) as running:
         waiting = [send_request(running, LONG) for _ in range(2)]
-        running.wait_for(lambda: running.scheduler.num_running + running.scheduler.num_waiting == 2)
+        wait_for(lambda: running.scheduler.num_running + running.scheduler.num_waiting == 2)
         for stream in (True, False):
             answer = running.complete({"prompt": "a", "stream": stream})
             assert answer.status_code == 429
@@ -139,8 +140,8 @@ def test_a_client_that_does_not_read_is_cut_off(start: Any, long_model: Language
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(("127.0.0.1", running.port))
         client.sendall(request_of({**LONG, "stream": True, "logprobs": 20, "n": 8}))
-        running.wait_for(lambda: running.scheduler.num_running == 8)
-        running.wait_for(lambda: not running.connections)
+        wait_for(lambda: running.scheduler.num_running == 8)
+        wait_for(lambda: not running.connections)
         running.wait_until_idle()
         assert counted(running, "cancelled_texts_total") == 8
 
@@ -169,8 +170,8 @@ def test_one_client_leaves_room_for_another(start: Any, long_model: LanguageMode
             head = f"authorization: Bearer {keys[0]}"
             stack.enter_context(send_request(running, {**LONG, "n": 16}, head))
         # 14 of the rows and 56 of the queue are all that it gets.
-        running.wait_for(lambda: running.scheduler.num_running == 14)
-        running.wait_for(lambda: running.scheduler.num_waiting == 64 - 14)
+        wait_for(lambda: running.scheduler.num_running == 14)
+        wait_for(lambda: running.scheduler.num_waiting == 64 - 14)
         headers = {"authorization": f"Bearer {keys[1]}"}
         body = {"prompt": "the cat", "max_tokens": 5, "n": 4}
         assert running.post("/v1/completions", json=body, headers=headers).status_code == 200
@@ -192,8 +193,6 @@ def test_an_error_inside_is_told_to_the_log_alone(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    from groundup.generation.engine import Engine
-
     step = Engine.step
 
     def break_once(engine: Engine) -> Any:

@@ -111,7 +111,9 @@ def test_a_file_cut_by_a_resume_is_told_from_its_beginning(
     assert len(metrics(client, after=9)["lines"]) == 8
 
 
-@pytest.mark.parametrize("content", [b"", b"\0\xff\xfe", b"- a list", b"a: &a [*a]", b"[" * 9999])
+@pytest.mark.parametrize(
+    "content", [b"", b"\0\xff\xfe", b"- a list", b"a: &a [*a]", b"[" * 500 + b"]" * 500]
+)
 def test_damaged_small_files_are_as_good_as_missing(
     client: Client, runs_folder: Path, make_run: Any, content: bytes
 ) -> None:

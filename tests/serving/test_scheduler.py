@@ -15,8 +15,8 @@ from groundup.serving.metrics import Metrics
 from groundup.serving.scheduler import Scheduler
 from groundup.serving.settings import ServerSettings
 
-# For a test that fails: no machine is so slow.
-PATIENCE_SECONDS = 120.0
+from .conftest import PATIENCE_SECONDS
+
 UNAVAILABLE = "stopp|failed"
 
 

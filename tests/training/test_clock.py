@@ -42,7 +42,7 @@ class FakeTime:
         self.now = 1_000.0
         self.slowness: list[tuple[float, float]] = [(math.inf, 1.0)]
         self._monkeypatch = monkeypatch
-        self.lasts(Step, "__call__", 1.0)
+        self.lasts(Step, "__call__", 2.0)
         self.lasts(Evaluator, "__call__", 5.0)
         self.lasts(CheckpointFolder, "save", 2.0)
         # Of 12,208 parameters; more than it takes, for the machine may be slow at the end.
@@ -130,7 +130,7 @@ def test_a_resumed_run_goes_on_where_its_time_stood(
     make_config: MakeConfig, records_of: Any, fake_time: FakeTime
 ) -> None:
     config, began = make_config("run", TIMED), fake_time.now
-    stopped = train(config, clock=Clock(now=fake_time, stop_after=100))
+    stopped = train(config, clock=Clock(now=fake_time, stop_after=50))
     assert not stopped.is_finished
     worked = fake_time.now - began
     fake_time.now += 10_000
@@ -144,7 +144,7 @@ def test_a_resumed_run_goes_on_where_its_time_stood(
     assert max(b - a for a, b in itertools.pairwise(progress)) < 0.1
 
 
-@pytest.mark.parametrize(("num_steps", "steps"), [(20, range(20, 21)), (10_000, range(200, 280))])
+@pytest.mark.parametrize(("num_steps", "steps"), [(20, range(20, 21)), (10_000, range(100, 140))])
 def test_the_limit_that_comes_first_ends_a_run(
     make_config: MakeConfig, fake_time: FakeTime, num_steps: int, steps: range
 ) -> None:
@@ -160,6 +160,7 @@ def test_time_that_is_spent_is_an_error(make_config: MakeConfig, fake_time: Fake
         train(make_config("run", {**TIMED, "schedule.warmup_steps": 3}))
 
 
+@pytest.mark.slow
 def test_verify_resume_replays_a_timed_run(make_config: MakeConfig) -> None:
     config = make_config("run", {**TIMED, "minutes": 0.2})
     train(config, clock=Clock(stop_after=2))
