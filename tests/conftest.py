@@ -71,9 +71,7 @@ def _starts_processes(module: Path) -> bool:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        conftest = item.path.with_name("conftest.py")
-        is_page = item.path.parent.name == "serving" and _starts_processes(conftest)
-        if is_page or _starts_processes(item.path):
+        if _starts_processes(item.path):
             item.add_marker("slow")
 
 

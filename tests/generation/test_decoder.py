@@ -147,14 +147,3 @@ def test_changed_layers_and_weights_are_run_as_they_are(
 def finish_one(engine: Engine, asked: GenerationRequest) -> list[int]:
     handle = engine.add(asked)
     return finish(engine)[handle]
-
-
-@both_forms
-def test_a_decoder_scores_the_allowed_ids_alone(is_packed: bool) -> None:
-    model = new_model(vocab_size=50)
-    decoder = TorchDecoder(model, 2, num_allowed=40, is_packed=is_packed)
-    decoder.prefill([(0, [1, 49])])
-    logits = decoder.decode(torch.tensor([48, 7]), torch.tensor([2, 0]))
-    for text, row in zip(([1, 49, 48], [7]), logits, strict=True):
-        expected = model(torch.tensor([text]))[0, -1, :40].detach()
-        assert torch.allclose(row, expected, atol=1e-4)

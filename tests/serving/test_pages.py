@@ -1,8 +1,9 @@
 """The pages in a real browser: what a visitor does, one test a page."""
 
+import contextlib
 import json
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from urllib.parse import urlencode
 
@@ -13,8 +14,98 @@ from groundup.generation import LanguageModel
 from groundup.runs.folder import RunFolder
 from groundup.runs.metrics_file import cut_metrics
 
+from .conftest import wait_for
+
 TOKENS = ".output-tokens button"
 ANSWER = "[data-role=assistant]"
+
+CHROMIUM_ARGUMENTS = """--headless=new --no-sandbox --disable-dev-shm-usage --disable-gpu
+--disable-background-networking --disable-component-update --disable-extensions
+--force-prefers-reduced-motion --renderer-process-limit=1"""
+
+
+class Browser:
+    """Headless Chromium, with the few moves the tests of the pages make."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+
+    def open(self, url: str) -> None:
+        # A page of which only the fragment changes would not be loaded again.
+        self.driver.get("about:blank")
+        self.driver.get(url)
+
+    def all(self, selector: str) -> list[Any]:
+        return list(self.driver.find_elements("css selector", selector))
+
+    def find(self, selector: str) -> Any:
+        """The first element that can be seen; waits for it."""
+        return self.wait(
+            lambda: next((one for one in self.all(selector) if one.is_displayed()), None)
+        )
+
+    def script(self, source: str, *arguments: Any) -> Any:
+        return self.driver.execute_script(source, *arguments)
+
+    def wait(self, condition: Callable[[], Any]) -> Any:
+        from selenium.common.exceptions import StaleElementReferenceException
+
+        def look() -> Any:
+            # The page may draw anew between two looks at it.
+            with contextlib.suppress(StaleElementReferenceException):
+                return condition()
+
+        # Every look costs the browser time that it needs to get there.
+        return wait_for(look, 0.04)
+
+    def press(self, *keys: str) -> None:
+        """Keys to whatever has the focus."""
+        from selenium.webdriver.common.action_chains import ActionChains
+        from selenium.webdriver.common.keys import Keys
+
+        actions = ActionChains(self.driver, duration=0)
+        for key in keys:
+            actions.send_keys(getattr(Keys, key, key))
+        actions.perform()
+
+    def resize(self, width: int, height: int) -> None:
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+    def take_complaints(self) -> list[str]:
+        """What the console has said since the last call; an answer that refuses is no complaint."""
+        lines = [entry["message"] for entry in self.driver.get_log("browser")]
+        return [line for line in lines if "the server responded with a status of 4" not in line]
+
+
+@pytest.fixture(scope="session")
+def chromium(find_programs: Callable[[Iterable[str], str], list[str]]) -> Iterator[Browser]:
+    """One browser for all tests; without one they are skipped."""
+    webdriver = pytest.importorskip("selenium.webdriver")
+    program, driver_program = find_programs(
+        ("chromium", "chromedriver"), "chromium chromium-driver"
+    )
+    options = webdriver.ChromeOptions()
+    options.binary_location = program
+    for argument in CHROMIUM_ARGUMENTS.split():
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options, webdriver.ChromeService(driver_program))
+    try:
+        yield Browser(driver)
+    finally:
+        driver.quit()
+
+
+@pytest.fixture
+def browser(chromium: Browser) -> Iterator[Browser]:
+    """The browser, on a desktop's screen; whatever a test does, its console must stay silent."""
+    chromium.resize(1280, 900)
+    chromium.take_complaints()
+    yield chromium
+    chromium.script("sessionStorage.clear(); localStorage.clear()")
+    assert chromium.take_complaints() == []
+    chromium.driver.get("about:blank")
 
 
 def test_playground(browser: Any, running: Any, start: Any, long_model: LanguageModel) -> None:
