@@ -139,11 +139,8 @@ def test_long_conversations_are_cut_and_those_without_an_answer_left_are_dropped
     assert cut.content_id != whole.content_id
     with pytest.raises(DataError, match=r"no answer begins within .* --model.context-length"):
         encode_conversations(conversations, tokenizer, 5)
-
-
-def test_nothing_to_learn_from_is_an_error() -> None:
     with pytest.raises(DataError, match="no conversation"):
-        encode_conversations([], make_tokenizer(), 100)
+        encode_conversations([], tokenizer, 100)
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=60))

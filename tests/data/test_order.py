@@ -27,21 +27,6 @@ from groundup.tokenizer import Tokenizer
 
 seeds = st.integers(0, 2**64 - 1)
 
-MASK = 2**64 - 1
-GOLDEN = 0x9E3779B97F4A7C15
-
-
-def mix(x: int) -> int:
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & MASK
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & MASK
-    return x ^ (x >> 31)
-
-
-def plain_random(seed: int, stream: int, counter: int) -> int:
-    """The formula of the docstring in Python's own integers."""
-    key = mix((mix((seed + GOLDEN) & MASK) + (stream + 1) * GOLDEN) & MASK)
-    return mix(mix((counter + key) & MASK) ^ key)
-
 
 def numbers(*values: int) -> np.ndarray:
     return np.array(values, np.uint64)
@@ -50,15 +35,10 @@ def numbers(*values: int) -> np.ndarray:
 # The random function
 
 
-@given(seeds, st.integers(0, 100), st.integers(0, MASK))
-def test_the_random_function_is_its_formula(seed: int, stream: int, counter: int) -> None:
-    assert random_uint64(seed, stream, numbers(counter))[0] == plain_random(seed, stream, counter)
-
-
-@given(seeds, st.integers(0, MASK), st.integers(1, 2**63))
+@given(seeds, seeds, st.integers(1, 2**63))
 def test_numbers_below_a_bound_are_the_high_word(seed: int, counter: int, bound: int) -> None:
     value = int(random_below(seed, 0, numbers(counter), bound)[0])
-    assert value == plain_random(seed, 0, counter) * bound >> 64 < bound
+    assert value == int(random_uint64(seed, 0, numbers(counter))[0]) * bound >> 64 < bound
 
 
 def test_random_values_permutations_and_orders_never_change() -> None:
@@ -86,30 +66,16 @@ def test_a_permutation_meets_every_position_once(seed: int, size: int, epoch: in
 # The orders
 
 
-@given(
-    num_ids=st.integers(2, 3000),
-    data=st.data(),
-    seed=seeds,
-    first=st.one_of(st.integers(0, 500), st.integers(0, 2**62)),
-)
-def test_every_window_lies_within_the_text(
-    num_ids: int, data: st.DataObject, seed: int, first: int
-) -> None:
-    context_length = data.draw(st.integers(1, num_ids - 1))
-    starts = ShuffledEpochs(num_ids, context_length, seed).starts(first, 50)
-    assert starts.dtype == np.int64 and starts.shape == (50,)
-    assert starts.min() >= 0 and starts.max() <= num_ids - context_length - 1
-
-
-@given(st.integers(2, 2000), st.data(), seeds, st.integers(0, 10**9))
+@given(st.integers(2, 2000), st.data(), seeds, st.integers(0, 20) | st.integers(0, 2**50))
 def test_an_epoch_takes_every_window_once(
     num_ids: int, data: st.DataObject, seed: int, epoch: int
 ) -> None:
     context_length = data.draw(st.integers(1, num_ids - 1))
     order = ShuffledEpochs(num_ids, context_length, seed)
-    first = epoch * order.num_windows
-    starts = np.sort(order.starts(first, order.num_windows))
-    assert np.all(np.diff(starts) == context_length)
+    starts = order.starts(epoch * order.num_windows, order.num_windows)
+    assert starts.dtype == np.int64
+    assert starts.min() >= 0 and starts.max() <= num_ids - context_length - 1
+    assert np.all(np.diff(np.sort(starts)) == context_length)
     # What is left out lies before the first window or behind the last, and is less than two.
     assert num_ids - 1 - len(starts) * context_length < max(2 * context_length - 1, 1)
 
@@ -160,24 +126,19 @@ def test_the_whole_walk_predicts_every_id_once(num_ids: int, context_length: int
 # Mistakes
 
 
-def test_a_text_shorter_than_a_window_is_refused() -> None:
+def test_what_gives_no_windows_is_refused() -> None:
     ShuffledEpochs(257, 256, 0).starts(0, 10)
-    with pytest.raises(DataError, match=r"has 256 ids .* context_length 256 takes 257"):
-        ShuffledEpochs(256, 256, 0)
-    with pytest.raises(ConfigError, match="context_length is 0"):
-        ShuffledEpochs(256, 0, 0)
-    with pytest.raises(DataError, match="257"):
-        fixed_windows(256, 256)
-    with pytest.raises(DataError, match="has 1 ids"):
-        whole_walk(1, 4)
-
-
-def test_numbers_out_of_range_are_refused() -> None:
-    for seed in (-1, 2**64):
-        with pytest.raises(ConfigError, match="seed"):
-            ShuffledEpochs(100, 5, seed)
-    with pytest.raises(ConfigError, match=r"batch_size 10 cannot be divided .* for example 12"):
-        batch_samples(0, 10, 0, 4)
+    for make, error, message in (
+        (lambda: ShuffledEpochs(256, 256, 0), DataError, "256 ids .* context_length 256 takes 257"),
+        (lambda: ShuffledEpochs(256, 0, 0), ConfigError, "context_length is 0"),
+        (lambda: ShuffledEpochs(100, 5, -1), ConfigError, "seed"),
+        (lambda: ShuffledEpochs(100, 5, 2**64), ConfigError, "seed"),
+        (lambda: fixed_windows(256, 256), DataError, "257"),
+        (lambda: whole_walk(1, 4), DataError, "has 1 ids"),
+        (lambda: batch_samples(0, 10, 0, 4), ConfigError, "batch_size 10 .* for example 12"),
+    ):
+        with pytest.raises(error, match=message):
+            make()
 
 
 @given(st.integers(1, 60), st.integers(0, 59), st.integers(1, 20))

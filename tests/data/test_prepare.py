@@ -3,15 +3,16 @@
 import errno
 import gzip
 import importlib
+import itertools
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import hypothesis
 import hypothesis.strategies as st
@@ -54,20 +55,16 @@ class Work:
         tokenizer = settings.pop("tokenizer", self.tokenizer)
         return prepare(inputs, tokenizer, self.path / out, **settings)
 
-    def undisturbed(self, *inputs: Path) -> dict[str, bytes]:
+    def undisturbed(self) -> dict[str, bytes]:
         """What a run that nothing stops writes."""
-        self.prepare([*self.corpus, *inputs], "undisturbed")
-        return contents(self.path / "undisturbed")
-
-    def undisturbed_again(self) -> dict[str, bytes]:
         self.prepare(out="undisturbed", overwrite=True)
         return contents(self.path / "undisturbed")
 
-    def interrupt(self, calls: int, inputs: list[Path] | None = None, **settings: Any) -> None:
-        """Prepare until Ctrl-C at one of the calls of the progress callback."""
-        stop = stop_after(calls)
-        with pytest.raises(KeyboardInterrupt):
-            self.prepare(inputs, batch_bytes=2000, progress=stop, **settings)
+    def interrupt(self, calls: int) -> None:
+        """Prepare until an error in one of the calls of the progress callback."""
+        outcomes = iter([None] * (calls - 1))
+        with pytest.raises(StopIteration):
+            self.prepare(batch_bytes=2000, progress=lambda *_: next(outcomes))
         assert not (self.out / "index.json").exists()
 
     def refuse(self, message: str, inputs: list[Path] | None = None, **settings: Any) -> None:
@@ -105,34 +102,11 @@ def read_ids(folder: Path) -> dict[str, list[int]]:
     return {split: open_shards(folder, split)[:].tolist() for split in ("train", "validation")}
 
 
-def stop_after(calls: int) -> Callable[[int, int | None], None]:
-    def progress(done: int, total: int | None) -> None:
-        nonlocal calls
-        calls -= 1
-        if calls == 0:
-            raise KeyboardInterrupt
-
-    return progress
-
-
 def change_text(path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"fox", b"dog", 1))
 
 
 # What is written
-
-
-def test_shards_are_those_of_the_definition(work: Work) -> None:
-    summary = work.prepare()
-    documents = [d for path in work.corpus for d in path.read_text("utf-8").split(END) if d]
-    assert read_ids(work.out) == expected_ids(documents, work.tokenizer)
-    index = summary.index
-    assert sum(split.num_documents for split in index.splits.values()) == len(documents)
-    num_bytes = sum(len(document.encode()) for document in documents)
-    assert sum(split.num_bytes for split in index.splits.values()) == num_bytes
-    assert [source.num_documents for source in index.sources] == [400, 400]
-    assert summary.outcome == "written" and summary.num_bytes == num_bytes
-    verify(work.out, work.tokenizer)
 
 
 @hypothesis.given(
@@ -156,25 +130,26 @@ def test_any_documents_in_any_settings_are_those_of_the_definition(
     # Where no document is chosen for validation, the end of the text is: another law, see below.
     hypothesis.assume(kept and (expected["validation"] or not int(fraction * 2**64)))
     work = Work([], tokenizer, tmp_path_factory.mktemp("any"))
-    lines = "".join(json.dumps({"text": text}) + "\n" for text in documents)
-    work.prepare(
-        [work.file("documents.jsonl", lines)],
+    half = len(documents) // 2
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in documents[:half])
+    plain = END.join(["", *documents[half:]])
+    summary = work.prepare(
+        [work.file("documents.jsonl", lines), work.file("documents.txt", plain)],
         shard_bytes=shard_bytes,
         validation_fraction=fraction,
         batch_bytes=batch_bytes,
     )
     assert read_ids(work.out) == expected
+    splits, sources = summary.index.splits.values(), summary.index.sources
+    num_bytes = sum(len(document.encode()) for document in kept)
+    assert summary.outcome == "written" and summary.num_bytes == num_bytes
+    for entries in (splits, sources):
+        assert sum(entry.num_documents for entry in entries) == len(kept)
+        assert sum(entry.num_bytes for entry in entries) == num_bytes
     verify(work.out, tokenizer)
 
 
-def test_output_does_not_depend_on_threads_or_batches(work: Work) -> None:
-    whole = work.undisturbed()
-    for threads, batch_bytes in [(1, 1 << 20), (4, 1 << 16), (2, 3000), (4, 100)]:
-        work.prepare(num_threads=threads, batch_bytes=batch_bytes, overwrite=True)
-        assert contents(work.out) == whole
-
-
-def test_output_is_the_same_from_parts_of_the_text(work: Work) -> None:
+def test_output_does_not_depend_on_threads_batches_or_parts(work: Work) -> None:
     lines = "".join(json.dumps({"text": f"line {n}, of many"}) + "\n" for n in range(300))
     inputs = [*work.corpus, work.file("lines.jsonl", lines)]
     # Documents longer than a few batches come in several items.
@@ -182,11 +157,18 @@ def test_output_is_the_same_from_parts_of_the_text(work: Work) -> None:
     inputs.append(work.file("packed.txt.gz", gzip.compress(b"a packed text")))
     inputs += [work.file(f"small{n}.txt", f"small file {n}") for n in range(9)]
     work.prepare(inputs)
-    for part_bytes, batch_bytes in ((5_000, 3_000), (50_000, 20_000), (1 << 20, None)):
-        name = f"parts{part_bytes}"
-        parts = {"engine": map, "part_bytes": part_bytes, "batch_bytes": batch_bytes}
-        work.prepare(inputs, name, **parts)
-        assert contents(work.path / name) == contents(work.out)
+    whole = contents(work.out)
+    ways: list[dict[str, Any]] = [
+        *(
+            {"num_threads": n, "batch_bytes": size}
+            for n, size in ((1, 1 << 20), (2, 3000), (4, 99))
+        ),
+        *({"engine": map, "part_bytes": size, "batch_bytes": size} for size in (5_000, 50_000)),
+        {"engine": map, "part_bytes": 1 << 20},
+    ]
+    for way in ways:
+        work.prepare(inputs, overwrite=True, **way)
+        assert contents(work.out) == whole, way
 
 
 def test_large_vocabularies_take_four_bytes(work: Work) -> None:
@@ -273,7 +255,8 @@ def test_too_few_documents_give_the_end_of_the_text_for_validation(
     text = work.corpus[0].read_text("utf-8").replace(END, "\n")[:6_000]
     parts = [text[i * 6_000 // num_documents :][: 6_000 // num_documents] for i in range(3)]
     file = work.file("few.txt", END.join(parts[:num_documents]))
-    settings: dict[str, Any] = {"validation_fraction": 0.0001}
+    # The text of the one document is that of many shards.
+    settings = {"validation_fraction": 0.0001, "shard_bytes": 1000 * num_documents**2}
     whole = work.prepare([file], "whole", validation_fraction=0)
     assert open_shards(whole.folder, "train").num_ids == whole.index.splits["train"].num_ids
     summary = work.prepare([file], **settings)
@@ -328,7 +311,7 @@ def test_shards_that_no_longer_match_are_written_anew(
         else:
             change_text(work.corpus[0])
             assert work.prepare().outcome == "written"
-            assert contents(work.out) == work.undisturbed_again()
+            assert contents(work.out) == work.undisturbed()
 
 
 def test_a_long_document_goes_to_one_split_in_pieces(
@@ -379,23 +362,14 @@ def test_a_full_disk_leaves_a_folder_that_goes_on(
 def test_a_shard_is_synced_before_it_gets_its_name(
     work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls: list[str] = []
-
-    def noting(name: str) -> Callable[..., Any]:
-        call = getattr(os, name)
-
-        def note(*arguments: Any) -> Any:
-            if name != "replace" or str(arguments[1]).endswith(".bin"):
-                calls.append(name)
-            return call(*arguments)
-
-        return note
-
+    calls = Mock()
     for name in ("write", "fsync", "replace"):
-        monkeypatch.setattr(os, name, noting(name))
+        calls.attach_mock(Mock(side_effect=getattr(os, name)), name)
+        monkeypatch.setattr(os, name, getattr(calls, name))
     work.prepare(validation_fraction=0)
-    renames = [number for number, name in enumerate(calls) if name == "replace"]
-    assert len(renames) > 3 and all(calls[number - 1] == "fsync" for number in renames)
+    pairs = itertools.pairwise(calls.mock_calls)
+    before = [one[0] for one, (name, targets, _) in pairs if str(targets[-1]).endswith(".bin")]
+    assert len(before) > 3 and set(before) == {"fsync"}
 
 
 KILLS = """
@@ -481,12 +455,6 @@ def test_one_source_may_be_empty_but_not_all(work: Work) -> None:
     index = work.prepare([blank, *work.corpus], "beside").index
     assert [source.num_documents for source in index.sources] == [0, 400, 400]
     assert work.prepare([blank, *work.corpus], "beside").outcome == "up to date"
-
-
-def test_one_document_that_fills_a_shard_gives_a_validation_split(work: Work) -> None:
-    file = work.file("one.txt", "the fox saw rain. " * 500)
-    index = work.prepare([file], shard_bytes=1000, validation_fraction=0.001).index
-    assert index.splits["validation"].num_ids > 0
 
 
 def test_unreadable_files_are_skipped_by_wish_and_noted(

@@ -21,18 +21,15 @@ def test_files_and_documents_are_counted(tmp_path: Path) -> None:
     assert found.document_bytes == len(ENGLISH)
 
 
-def test_prompts_are_beginnings_of_lines(tmp_path: Path) -> None:
-    lines = [f"Line number {word} begins here and goes on.\n" for word in "abcdefgh" * 200]
-    (tmp_path / "one.txt").write_text("".join(lines))
-    prompts = survey_text([tmp_path]).prompts
-    assert prompts and all(prompt.startswith("Line number") for prompt in prompts)
-
-
-def test_prompts_differ_where_most_documents_begin_alike(tmp_path: Path) -> None:
+def test_prompts_are_beginnings_that_differ(tmp_path: Path) -> None:
     words = ["upon a time"] * 20 + ["in a house", "by the sea"]
     for number, rest in enumerate(words):
         (tmp_path / f"{number:02}.txt").write_text(f"Once {rest} there was an old fox.")
     assert len(set(survey_text([tmp_path]).prompts)) == 3
+    lines = [f"Line number {word} begins here and goes on.\n" for word in "abcdefgh" * 200]
+    (tmp_path / "one.md").write_text("".join(lines))
+    prompts = survey_text([tmp_path / "one.md"]).prompts
+    assert prompts and all(prompt.startswith("Line number") for prompt in prompts)
 
 
 def test_what_is_beyond_the_part_read_is_estimated(

@@ -8,50 +8,18 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from oracles import (
-    BYTES,
-    END,
-    NATIVE_PATTERNS,
-    with_special,
-    without_splitting,
-)
+from oracles import BYTES, END, NATIVE_PATTERNS, with_special, without_splitting
 
 from groundup import _native
 from groundup.errors import TokenizerError
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.native import as_array
-from groundup.tokenizer.patterns import CL100K, GPT2, O200K, Pattern
+from groundup.tokenizer.patterns import Pattern
 from groundup.tokenizer.reference import encode_reference, split_special_tokens, train_bpe_reference
 
 CORPUS = "the theme of the thesis, it's then 123 there\n\n  and thé 字字 😀 thus\nsome more of it."
 VOCAB, MERGES = without_splitting().vocab, without_splitting().merges
-TOKENIZERS = {
-    pattern.name: with_special(VOCAB, MERGES, [END], pattern) for pattern in (GPT2, CL100K, O200K)
-}
-TOKENIZER = TOKENIZERS["gpt2"]
-
-
-LONG_TEXTS = {
-    "words": CORPUS * 20_000,
-    "no place to cut": "a" * 2_000_000,
-    "special tokens": (f"the {END}{END} there\n{END}" + "字字" * 20) * 15_000,
-    "white space": "  \n \u3000" * 300_000,
-}
-
-
-@pytest.mark.parametrize("kind", LONG_TEXTS)
-@pytest.mark.parametrize("name", ["gpt2", "cl100k", "o200k"])
-def test_a_huge_document_is_shared_by_threads_without_a_seam(name: str, kind: str) -> None:
-    tokenizer = TOKENIZERS[name]
-    text = LONG_TEXTS[kind]
-    expected = tokenizer.encode_to_numpy(text)
-    for num_threads in (2, 3):
-        ids, offsets = tokenizer.encode_batch(["é", text, "", text[:100], text], num_threads)
-        assert np.array_equal(ids[offsets[1] : offsets[2]], expected)
-        assert np.array_equal(ids[offsets[4] :], expected)
-        assert ids[: offsets[1]].tolist() == tokenizer.encode("é")
-        assert offsets[2] == offsets[3]
-        assert ids[offsets[3] : offsets[4]].tolist() == tokenizer.encode(text[:100])
+TOKENIZER = with_special(VOCAB, MERGES, [END])
 
 
 @pytest.mark.parametrize("bad", [None, 5, ["nested"]])

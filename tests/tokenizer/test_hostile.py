@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from oracles import BYTES, NATIVE_PATTERNS, tiktoken_of
+from oracles import BYTES, END, NATIVE_PATTERNS, tiktoken_of, with_special
 
 from groundup._native import WordCounter
 from groundup.errors import TokenizerError
@@ -44,6 +44,7 @@ TEXTS = {
     "all control characters": "".join(map(chr, range(32))) * (MEGABYTE // 32),
     "one line of four megabytes": "the quick brown fox, it's 123! " * (4 * MEGABYTE // 31),
     "one word of four megabytes": "abracadabra" * (4 * MEGABYTE // 11),
+    "ends of text": ("the <|end|><|end|> there\n<|end|>" + "字字" * 20) * (MEGABYTE // 150),
 }
 
 
@@ -62,29 +63,31 @@ def learned() -> Tokenizer:
     return train_tokenizer(blocks, 1500, [], pattern=find_pattern(r"(?s).+"))[0]
 
 
-def make_tokenizer(pattern: Pattern) -> Tokenizer:
-    return Tokenizer.from_definition(
-        TokenizerDefinition(learned().vocab, learned().merges, {}, pattern)
-    )
+@cache
+def make_tokenizer(name: str) -> Tokenizer:
+    return with_special(learned().vocab, learned().merges, [END], PATTERNS[name])
 
 
 @pytest.mark.parametrize("kind", TEXTS)
 @pytest.mark.parametrize("name", PATTERNS)
-def test_hostile_text_is_encoded_and_comes_back(name: str, kind: str) -> None:
-    tokenizer = make_tokenizer(PATTERNS[name])
-    text = TEXTS[kind]
+def test_hostile_text_is_encoded_alone_and_by_threads_and_comes_back(name: str, kind: str) -> None:
+    tokenizer, text = make_tokenizer(name), TEXTS[kind]
     ids = tokenizer.encode_to_numpy(text)
     assert tokenizer.decode(ids) == text
-    assert np.array_equal(tokenizer.encode_batch([text], 2)[0], ids)
+    expected = (*map(tokenizer.encode_to_numpy, ("é", text[:100], "")), ids)
+    found, offsets = tokenizer.encode_batch(["é", text[:100], "", text], 3)
+    assert offsets.tolist() == np.cumsum([0, *map(len, expected)]).tolist()
+    assert np.array_equal(found, np.concatenate(expected))
 
 
 @pytest.mark.parametrize("kind", TEXTS)
 def test_hostile_text_has_the_ids_of_tiktoken(kind: str) -> None:
-    tokenizer = make_tokenizer(GPT2)
-    oracle = tiktoken_of({token: id for id, token in tokenizer.vocab.items()})
+    tokenizer = make_tokenizer("gpt2")
+    ranks = {token: id for id, token in learned().vocab.items()}
+    oracle = tiktoken_of(ranks, tokenizer.special_tokens)
     # The oracle itself is slow on these: a part is enough where all parts are alike.
     text = TEXTS[kind][:20_000] + TEXTS[kind][-20_000:]
-    assert tokenizer.encode(text) == oracle.encode_ordinary(text)
+    assert tokenizer.encode(text) == oracle.encode(text, allowed_special="all")
 
 
 def test_a_merge_list_out_of_order_is_no_slower() -> None:
@@ -184,12 +187,13 @@ def test_a_stream_is_cut_inside_of_runs_where_nothing_changes(pattern: Pattern) 
         parts, begin, window = [], 0, 5 << 18
         while begin + window < len(text):
             ids, used = tokenizer.encode_beginning(text[begin : begin + window])
-            parts += ids.tolist()
+            parts.append(ids.copy())
             begin += used
             num_cut += used > 0
             window = window + (1 << 20) if not used else 5 << 18
-        parts += tokenizer.encode(text[begin:].decode())
-        assert parts == tokenizer.encode(text.decode()), (before, run, behind)
+        parts.append(tokenizer.encode_to_numpy(text[begin:].decode()))
+        expected = tokenizer.encode_to_numpy(text.decode())
+        assert np.array_equal(np.concatenate(parts), expected), (before, run, behind)
     # In words that end where capitals begin, letters without case may not be parted.
     assert num_cut >= len(RUNS) - 8
 

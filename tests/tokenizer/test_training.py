@@ -16,10 +16,7 @@ from groundup.errors import TokenizerError
 from groundup.tokenizer import training
 from groundup.tokenizer.native import as_array
 from groundup.tokenizer.patterns import GPT2, Pattern, find_pattern
-from groundup.tokenizer.reference import (
-    split_special_tokens,
-    train_bpe_reference,
-)
+from groundup.tokenizer.reference import split_special_tokens, train_bpe_reference
 from groundup.tokenizer.training import train_from_files, train_tokenizer
 
 Merges = list[tuple[bytes, bytes]]
