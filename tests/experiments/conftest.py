@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from groundup.config import load_settings, save_yaml
+from groundup.experiments.report.comparison import compare
+from groundup.experiments.report.page import render
 from groundup.experiments.runner import Command
 from groundup.experiments.spec import SweepConfig, resolve
+from groundup.experiments.trials import TrialRecord
 from groundup.runs.config import RunConfig
 
 MakeSpec = Callable[..., SweepConfig]
@@ -20,18 +23,30 @@ BASE: dict[str, Any] = {
     "batch_size": 2,
     "device": "cpu",
     "num_threads": 1,
-    "model": {
-        "vocab_size": 300,
-        "context_length": 16,
-        "d_model": 16,
-        "num_layers": 1,
-        "num_heads": 2,
-    },
+    "model": {"vocab_size": 300, "context_length": 16, "d_model": 16, "num_layers": 1}
+    | {"num_heads": 2},
     "schedule": {"warmup_steps": 2},
     "evaluation": {"every_steps": 4, "num_windows": 4},
     "checkpoints": {"every_steps": 4},
     "logging": {"every_steps": 2},
 }
+
+
+def record_of(point: str, seed: int, status: Any, loss: float | None, **more: Any) -> TrialRecord:
+    return TrialRecord(
+        f"{point}+seed={seed}", point, status, seed, best_validation_loss=loss, **more
+    )
+
+
+def check_report(path: Path, num_rows: int) -> None:
+    """A study is recomputed from its trials; what cannot be made of them is a note."""
+    report = compare([path])
+    (study,) = report.studies
+    page = render(report)
+    assert study.title in page and all(table.headers[0] in page for table in study.tables)
+    assert len(study.tables[0].rows) == num_rows
+    (path / "trials.jsonl").unlink()
+    assert len(compare([path]).runs) == len(report.runs)
 
 
 @pytest.fixture
@@ -79,17 +94,9 @@ def write_run() -> Callable[..., Path]:
         (folder / "environment.json").write_text(json.dumps(environment))
         lines = []
         for step, loss in enumerate(losses, start=1):
-            record = {
-                "step": step,
-                "wall_seconds": 2.0 * step,
-                "tokens": 8192 * step,
-                "loss": loss,
-                "validation_loss": loss,
-                "bits_per_byte": loss,
-                "tokens_per_second": 4096.0,
-                "mfu": 0.25,
-                "memory_bytes": 10**9,
-            }
+            record = {"step": step, "wall_seconds": 2.0 * step, "tokens": 8192 * step}
+            record |= dict.fromkeys(("loss", "validation_loss", "bits_per_byte"), loss)
+            record |= {"tokens_per_second": 4096.0, "mfu": 0.25, "memory_bytes": 10**9}
             lines.append(json.dumps(record) + "\n")
         (folder / "metrics.jsonl").write_text("".join(lines))
         return folder

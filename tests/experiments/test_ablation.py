@@ -21,6 +21,8 @@ from groundup.model.config import PRESETS, ModelConfig
 from groundup.planner.parameters import count_parameters
 from groundup.runs.config import RunConfig
 
+from .conftest import check_report, record_of
+
 RATE = "optimizer.learning_rate"
 
 
@@ -110,6 +112,7 @@ def test_each_variant_is_repeated_at_its_own_best_rate_and_nothing_runs_twice(
     names = [name for name in started[begun:] if name.startswith("no-norm")]
     assert names == [f"no-norm+learning_rate=0.001+seed={seed}" for seed in (0, 1)]
     assert len(started) == begun + 2 + 2 and len(set(started)) == len(started)
+    check_report(tmp_path / "a", num_rows=3)
 
 
 def test_an_edge_is_that_of_the_rates_that_were_tried() -> None:
@@ -124,16 +127,21 @@ def test_a_variant_that_never_finishes_is_a_row_and_an_edge_is_marked(make_spec:
     spec = ablation_spec(
         base_config(make_spec()), variants=["no-norm", "muon"], learning_rates=[0.1, 0.2]
     )
+
+    def trained(variant: str, rate: float, seed: int, *result: Any) -> TrialRecord:
+        names = {"settings": {RATE: rate}, "variant": variant}
+        return record_of(f"{variant}+{rate}", seed, *result, **names)
+
     records = [
-        _record("base", 0.1, 0, "finished", 2.0),
-        _record("base", 0.1, 1, "finished", 2.01),
-        _record("muon", 0.2, 0, "finished", 1.0),
-        _record("muon", 0.2, 1, "finished", 1.01),
-        _record("no-norm", 0.1, 0, "diverged", None),
-        _record("no-norm", 0.2, 0, "diverged", None),
+        trained("base", 0.1, 0, "finished", 2.0),
+        trained("base", 0.1, 1, "finished", 2.01),
+        trained("muon", 0.2, 0, "finished", 1.0),
+        trained("muon", 0.2, 1, "finished", 1.01),
+        trained("no-norm", 0.1, 0, "diverged", None),
+        trained("no-norm", 0.2, 0, "diverged", None),
         # Neither a failure nor another seed says which rate is best.
-        _record("base", 0.05, 0, "failed", None),
-        _record("base", 0.2, 1, "finished", 0.1),
+        trained("base", 0.05, 0, "failed", None),
+        trained("base", 0.2, 1, "finished", 0.1),
     ]
     rows = make_rows(spec, records)
     assert [row.variant for row in rows] == ["base", "muon", "no-norm"]
@@ -141,15 +149,3 @@ def test_a_variant_that_never_finishes_is_a_row_and_an_edge_is_marked(make_spec:
     assert muon.is_clear and muon.difference == pytest.approx(-1.0) and muon.tried.is_at_edge
     assert no_norm.loss is None and no_norm.diverged_at == [0.1, 0.2]
     assert not base.is_clear and base.difference == 0 and base.tried.rates == [0.1]
-
-
-def _record(variant: str, rate: float, seed: int, status: str, loss: float | None) -> TrialRecord:
-    return TrialRecord(
-        trial=f"{variant}+{rate}+{seed}",
-        point=f"{variant}+{rate}",
-        status=status,  # type: ignore[arg-type]
-        seed=seed,
-        settings={RATE: rate},
-        variant=variant,
-        best_validation_loss=loss,
-    )

@@ -1,6 +1,7 @@
 """Ladders: the budget is spent whatever the size, fits find what the figures were made from."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,11 @@ from groundup.experiments.isoflop import (
 from groundup.experiments.runner import Command
 from groundup.experiments.spec import SweepConfig, base_config
 from groundup.experiments.sweep import plan_trials, run_isoflop
-from groundup.experiments.trials import TrialRecord
 from groundup.model.config import ModelConfig
 from groundup.planner.flops import training_flops_per_token
 from groundup.runs.config import RunConfig
+
+from .conftest import check_report, record_of
 
 
 @given(st.floats(0.01, 1), st.floats(10, 25), st.floats(0.5, 5))
@@ -80,20 +82,13 @@ def test_every_width_spends_the_budget_to_within_a_step() -> None:
 
 def test_a_size_of_which_a_seed_failed_is_no_rung() -> None:
     spec = isoflop_spec(RunConfig(), budgets=[1e15, 4e15], widths=[128, 256, 512])
-    rate = "optimizer.learning_rate"
+    common: Any = {"settings": {"optimizer.learning_rate": 0.001}}
     records = [
-        TrialRecord(
-            f"{name}+{seed}",
-            name,
-            "failed" if (place, seed) == (1, 1) else "finished",
-            seed,
-            settings={rate: 0.001},
-            variant=name,
-            best_validation_loss=None if (place, seed) == (1, 1) else 3.0 + seed,
-        )
-        for place, name in enumerate(spec.variants)
+        record_of(name, seed, "finished", 3.0 + seed, variant=name, **common)
+        for name in spec.variants
         for seed in (0, 1)
     ]
+    records[3] = replace(records[3], status="failed", best_validation_loss=None)
     rungs = make_sizes(spec, records)
     assert len(rungs) == len(spec.variants) - 1
     assert {rung.loss for rung in rungs} == {3.5}
@@ -144,7 +139,7 @@ def test_the_next_budget_is_predicted_and_trained(
 ) -> None:
     base = base_config(make_spec())
     per_token = training_flops_per_token(base.model)
-    budget = float(f"{60 * base.tokens_per_step * per_token:.3g}")
+    budget = float(f"{30 * base.tokens_per_step * per_token:.3g}")
     spec = isoflop_spec(base, budgets=[budget, 2 * budget], widths=[8, 16, 24])
     path = tmp_path / spec.name
     outcome = run_isoflop(spec, path, command=metrics_only)
@@ -161,3 +156,4 @@ def test_the_next_budget_is_predicted_and_trained(
     unchecked = analyse(spec, [r for r in outcome.records.values() if r.variant in spec.variants])
     assert unchecked.prediction == prediction._replace(measured_loss=None)
     assert run_isoflop(spec, path, command=metrics_only).records == outcome.records
+    check_report(path, num_rows=3)

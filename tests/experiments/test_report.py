@@ -9,13 +9,9 @@ from typing import Any
 
 import pytest
 
-from groundup.experiments.ablation import ablation_spec
-from groundup.experiments.isoflop import isoflop_spec
 from groundup.experiments.report.charts import learning_curves
 from groundup.experiments.report.comparison import compare
 from groundup.experiments.report.page import render
-from groundup.experiments.spec import base_config
-from groundup.experiments.sweep import run_ablation, run_isoflop
 
 VOID = {"meta", "input", "br", "wbr", "link"}
 HOSTILE = "</style><script>alert(1)</script><img src=x onerror=alert(2)> | `*_ \0\ud800 \u202e"
@@ -199,26 +195,3 @@ def test_values_are_shown_whole_and_a_sweep_brings_its_name_and_reason(
     assert (report.title, report.why) == ("Small rates", "Which rate?")
     text = Page(render(report)).text
     assert "Which rate?" in text and "x" * 200 in text
-
-
-@pytest.mark.parametrize("kind", ["ablation", "isoflop"])
-def test_a_study_is_recomputed_from_its_trials(
-    make_spec: Any, metrics_only: Any, tmp_path: Path, kind: str
-) -> None:
-    base = base_config(make_spec())
-    path = tmp_path / "study"
-    if kind == "ablation":
-        spec = ablation_spec(base, variants=["muon"], learning_rates=[0.01, 0.1])
-        run_ablation(spec, path, command=metrics_only)
-    else:
-        spec = isoflop_spec(base, budgets=[1e8, 2e8], widths=[8, 16, 24], learning_rates=[0.01])
-        run_isoflop(spec, path, command=metrics_only)
-    report = compare([path])
-    (study,) = report.studies
-    text = Page(render(report)).text
-    assert study.title in text and all(table.headers[0] in text for table in study.tables)
-    assert len(study.tables[0].rows) == (2 if kind == "ablation" else 3)
-    # A study that cannot be made of what is there is a note, and its runs are shown without.
-    (path / "trials.jsonl").unlink()
-    damaged = compare([path])
-    assert len(damaged.runs) == len(report.runs)

@@ -86,13 +86,6 @@ def test_a_folder_that_has_just_begun_is_a_run_without_metrics(tmp_path: Path) -
     assert run.cost["num_parameters"] is None
 
 
-def test_a_run_that_somebody_trains_is_running(tmp_path: Path, write_run: WriteRun) -> None:
-    folder = write_run(tmp_path / "one", [3.0, 2.0], num_steps=100)
-    assert read_run(folder).outcome.state == "unfinished"
-    with locked(folder):
-        assert read_run(folder).outcome.state == "running"
-
-
 @pytest.mark.parametrize(
     ("losses", "state"),
     [
@@ -112,6 +105,9 @@ def test_without_an_outcome_a_loss_that_is_no_number_is_divergence(
 
 def test_an_outcome_that_was_written_is_what_counts(tmp_path: Path, write_run: WriteRun) -> None:
     folder = write_run(tmp_path / "one", [3.0, 2.0], num_steps=9)
+    assert read_run(folder).outcome.state == "unfinished"
+    with locked(folder):
+        assert read_run(folder).outcome.state == "running"
     Outcome("failed", 2, "OSError: no disk").write(RunFolder(folder).outcome_file)
     assert read_run(folder).outcome == ("failed", "OSError: no disk")
     Outcome("diverged", 2, "any words at all").write(RunFolder(folder).outcome_file)

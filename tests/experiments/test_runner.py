@@ -25,6 +25,8 @@ from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runs.metrics import Metrics
 
+from .conftest import record_of
+
 RATE = "optimizer.learning_rate"
 
 
@@ -32,11 +34,12 @@ def run(spec: SweepConfig, folder: Path, command: Command, **options: Any) -> Sw
     return run_sweep(spec, folder / spec.name, command=command, **options)
 
 
-def test_trials_are_runs_and_the_best_point_wins(
-    make_spec: Any, metrics_only: Command, tmp_path: Path
+def test_trials_run_together_the_best_point_wins_and_a_second_start_runs_what_is_missing(
+    make_spec: Any, metrics_only: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("TOGETHER", "3")
     spec = make_spec(grid={RATE: [0.001, 0.01]}, seeds=[0, 1])
-    outcome = run(spec, tmp_path, metrics_only)
+    outcome = run(spec, tmp_path, metrics_only, jobs=3)
     results = summarize(outcome.records.values())
     assert [one.point for one in results] == ["learning_rate=0.01", "learning_rate=0.001"]
     best = results[0].loss
@@ -46,20 +49,13 @@ def test_trials_are_runs_and_the_best_point_wins(
     assert record.status == "finished" and record.reason is None
     assert (record.step, record.tokens, record.seed) == (20, 20 * 32, 1)
     assert record.settings == {RATE: 0.001}
-    assert (tmp_path / "small" / "runs" / record.trial / "metrics.jsonl").is_file()
-
-
-def test_a_second_start_runs_only_what_is_missing(
-    make_spec: Any, metrics_only: Command, tmp_path: Path
-) -> None:
-    run(make_spec(grid={RATE: [0.01]}), tmp_path, metrics_only)
-    file = tmp_path / "small" / "runs" / "learning_rate=0.01+seed=0" / "metrics.jsonl"
+    file = tmp_path / "small" / "runs" / record.trial / "metrics.jsonl"
     before = file.stat().st_mtime_ns
     # A sweep may grow; a torn line of its records is one trial to run again, no more.
     with (tmp_path / "small" / "trials.jsonl").open("a") as records:
         records.write('{"trial": "learning_rate=0.1+se')
-    outcome = run(make_spec(grid={RATE: [0.01, 0.1]}), tmp_path, metrics_only)
-    assert len(outcome.records) == 2 and file.stat().st_mtime_ns == before
+    grown = run(make_spec(grid={RATE: [0.001, 0.01, 0.1]}, seeds=[0, 1]), tmp_path, metrics_only)
+    assert len(grown.records) == 6 and file.stat().st_mtime_ns == before
 
 
 def test_divergence_is_stopped_and_kept_as_a_result(
@@ -113,15 +109,6 @@ def test_a_rival_must_be_readable_and_have_the_same_data(make_spec: Any, tmp_pat
     elsewhere = make_spec(settings={"data.shards": "elsewhere"})
     folder.metrics_file.write_text('{"step": 10, "validation_loss": 5.255}\n')
     assert pruner.look(plan_trials(elsewhere, tmp_path)[0]) is None
-
-
-def test_trials_run_together_on_as_many_slots_as_told(
-    make_spec: Any, metrics_only: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TOGETHER", "3")
-    spec = make_spec(seeds=[0, 1, 2])
-    outcome = run(spec, tmp_path, metrics_only, jobs=3)
-    assert {record.status for record in outcome.records.values()} == {"finished"}
 
 
 def test_a_signal_stops_the_trials_and_leaves_them_to_be_resumed(
@@ -226,32 +213,20 @@ def test_a_spike_is_no_divergence_but_a_loss_that_stays_up_is() -> None:
     assert find_divergence(metrics_of(5, 9, 9, 9), PruneConfig(worse_than_start=None)) is None
 
 
-def record(point: str, seed: int, status: str, loss: float | None) -> TrialRecord:
-    return TrialRecord(
-        trial=f"{point}+seed={seed}",
-        point=point,
-        status=status,  # type: ignore[arg-type]
-        seed=seed,
-        best_validation_loss=loss,
-    )
-
-
 def test_points_are_ranked_by_their_mean_and_unsound_ones_come_last() -> None:
-    results = summarize(
-        [
-            record("lucky", 0, "finished", 1.0),
-            record("lucky", 1, "diverged", 9.0),
-            record("good", 1, "finished", 2.2),
-            record("good", 0, "finished", 2.0),
-            record("poor", 0, "finished", 3.0),
-            record("gone", 0, "diverged", None),
-        ]
-    )
+    trials: list[tuple[str, int, str, float | None]] = [
+        ("lucky", 0, "finished", 1.0),
+        ("lucky", 1, "diverged", 9.0),
+        ("good", 1, "finished", 2.2),
+        ("good", 0, "finished", 2.0),
+        ("poor", 0, "finished", 3.0),
+        ("gone", 0, "diverged", None),
+    ]
+    results = summarize(record_of(*trial) for trial in trials)
     assert [result.point for result in results] == ["good", "poor", "lucky", "gone"]
     assert [r.seed for r in results[0].records] == [0, 1]
-    assert results[0].loss is not None and results[0].loss.mean == pytest.approx(2.1)
-    assert results[2].loss is not None and results[2].loss.mean == 1.0
-    assert results[3].loss is None
+    means = [result.loss and result.loss.mean for result in results]
+    assert means == [pytest.approx(2.1), 3.0, 1.0, None]
 
 
 def test_a_run_is_ranked_by_its_lowest_validation_loss_or_its_training_loss() -> None:

@@ -171,7 +171,27 @@ def test_dropout_is_there_only_where_the_model_learns(norm: str) -> None:
     assert torch.equal(model.eval().loss(ids, targets), plain.loss(ids, targets))
 
 
+@pytest.mark.parametrize("changes", [{}, {"qk_norm": True}, {"num_kv_heads": 2}], ids=str)
+def test_values_mixed_by_attention_weights_are_what_the_layer_gives(
+    changes: dict[str, Any],
+) -> None:
+    model = small(**changes)
+    ids = torch.randint(61, (3, 9))
+    weights = model.attention_weights(ids)
+    assert weights.shape == (2, 3, 4, 9, 9)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 3, 4, 9))
+    assert torch.equal(weights, weights.tril())
+    block = model.blocks[0]
+    x = block.attention_norm(model.embed(ids))  # type: ignore[operator]
+    layer = block.attention
+    value = layer.value(x).unflatten(-1, (layer.num_kv_heads, 6)).transpose(1, 2)  # type: ignore
+    value = value.repeat_interleave(4 // layer.num_kv_heads, dim=1)  # type: ignore
+    mixed = (weights[0] @ value).transpose(1, 2).flatten(-2)
+    torch.testing.assert_close(layer.output(mixed), layer(x))  # type: ignore
+
+
 # What the compiler warns of (parts of torch it calls itself) is no word about the model.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_blocks_equal_plain_ones() -> None:
     """Captured without a break, forward and backward; writing C++ would take most of a minute."""
@@ -183,3 +203,5 @@ def test_compiled_blocks_equal_plain_ones() -> None:
     ours, theirs = (gradients(each, each.loss(ids, targets)) for each in (compiled, model))
     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-6)
     assert set(compiled.state_dict()) == set(model.state_dict())
+    # The weights of attention are there for a compiled model that has run.
+    torch.testing.assert_close(compiled.attention_weights(ids), model.attention_weights(ids))
