@@ -71,7 +71,9 @@ def _starts_processes(module: Path) -> bool:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if _starts_processes(item.path):
+        # The trials of a sweep are processes.
+        has_trials = "metrics_only" in getattr(item, "fixturenames", ())
+        if has_trials or _starts_processes(item.path):
             item.add_marker("slow")
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from groundup.config import Settings, flatten, load_settings, load_yaml, save_yaml
 from groundup.errors import ConfigError
+from groundup.model.config import preset
 from groundup.runs.config import RunConfig
 
 
@@ -178,3 +179,34 @@ def test_an_override_takes_the_place_of_a_list_but_not_of_a_wrong_section(tmp_pa
     file.write_text("model: small\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"model is 'small', but"):
         load_settings(RunConfig, file, {"model.d_model": 64})
+
+
+# The settings files that come with groundup
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+TRAIN_CONFIGS = sorted((CONFIGS / "train").glob("*.yaml"))
+# tests/experiments/test_spec.py loads and plans these.
+SWEEP_CONFIGS = sorted((CONFIGS / "sweep").glob("*.yaml"))
+
+
+def test_every_settings_file_is_of_a_known_kind() -> None:
+    files = {path for path in CONFIGS.rglob("*") if path.is_file()}
+    assert files == {*TRAIN_CONFIGS, *SWEEP_CONFIGS} and TRAIN_CONFIGS
+
+
+@pytest.mark.parametrize("path", TRAIN_CONFIGS, ids=lambda path: path.stem)
+def test_settings_files_load_survive_a_round_trip_and_name_their_run(
+    path: Path, tmp_path: Path
+) -> None:
+    config = load_settings(RunConfig, path)
+    save_yaml(tmp_path / "config.yaml", config)
+    assert load_settings(RunConfig, tmp_path / "config.yaml") == config
+    assert config.name == path.stem
+
+
+def test_the_quickstart_settings_are_those_of_its_preset() -> None:
+    config = load_settings(RunConfig, CONFIGS / "train" / "quickstart.yaml")
+    model = preset("quickstart")
+    assert config.model.model_copy(update={"vocab_size": model.vocab_size}) == model
+    # The quickstart chooses it for the machine, so that only its shards know it.
+    assert "vocab_size" not in config.model.model_fields_set

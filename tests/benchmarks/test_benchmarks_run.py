@@ -98,30 +98,19 @@ def test_a_tool_that_fails_is_a_row_with_its_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("benchmark_modules")
-def test_tokens_a_second_and_the_fraction_of_the_devices_best() -> None:
+def test_tokens_a_second_and_the_fractions_of_the_devices_best() -> None:
     from measure import OURS, Measure, Task, make_row
 
-    extra = {"flops_per_token": 1e9, "peak_flops_per_second": 1e12}
-    figures = {"num_tokens": 1_000, "extra": extra}
-    ours = {**figures, "seconds": {"speed": 2.0}}
-    theirs = {**figures, "seconds": {"speed": 4.0}, "extra": {"flops_per_token": 1e9}}
-    measure = Measure("speed", "", "tokens/s")
-    task = Task("task", "a task", {}, ("rival",), (measure,))
-    row = make_row(task, measure, {OURS: [ours], "rival": [theirs]}, {}, {})
-    assert row["tools"][OURS]["median"] == 500
-    assert row["tools"][OURS]["mfu"] == 0.5
-    assert "mfu" not in row["tools"]["rival"]
-    assert "bandwidth" not in row["tools"][OURS]
-
-
-@pytest.mark.usefixtures("benchmark_modules")
-def test_the_fraction_of_bandwidth_is_that_of_each_batch_size() -> None:
-    from measure import OURS, Measure, Task, make_row
-
-    extra = {"bytes_per_token": {"a": 4e9, "b": 1e9}, "peak_bytes_per_second": 4e12}
-    seconds = {"a": 0.01, "b": 0.001}
-    outcome = {"seconds": seconds, "num_tokens": 1, "extra": extra}
-    measures = tuple(Measure(name, name, "tokens/s") for name in seconds)
-    task = Task("task", "a task", {}, (), measures)
-    rows = [make_row(task, measure, {OURS: [outcome]}, {}, {}) for measure in measures]
-    assert [row["tools"][OURS]["bandwidth"] for row in rows] == [0.1, 0.25]
+    # The bandwidth is that of each batch size.
+    extra = {"flops_per_token": 1e9, "peak_flops_per_second": 1e12, "peak_bytes_per_second": 4e12}
+    extra["bytes_per_token"] = {"a": 4e9, "b": 1e9}
+    ours = {"num_tokens": 1_000, "extra": extra, "seconds": {"a": 2.0, "b": 1.0}}
+    theirs = {"num_tokens": 1_000, "extra": {"flops_per_token": 1e9}, "seconds": {"a": 4, "b": 4}}
+    measures = tuple(Measure(name, name, "tokens/s") for name in ("a", "b"))
+    task = Task("task", "a task", {}, ("rival",), measures)
+    results = {OURS: [ours], "rival": [theirs]}
+    tools = [make_row(task, measure, results, {}, {})["tools"] for measure in measures]
+    assert [row[OURS]["median"] for row in tools] == [500, 1_000]
+    assert [row[OURS]["mfu"] for row in tools] == [0.5, 1.0]
+    assert [row[OURS]["bandwidth"] for row in tools] == [0.5, 0.25]
+    assert not {"mfu", "bandwidth"} & set(tools[0]["rival"])

@@ -42,24 +42,3 @@ def test_cached_logits_are_the_uncached_ones(settings: dict[str, Any]) -> None:
         logits = model(ids[:, begin:stop], positions, cache.up_to(stop))
         assert close(logits, whole[:, begin:stop])
         assert not cache.keys[..., stop:, :].any()
-
-
-@torch.no_grad()
-def test_rows_of_different_lengths_share_a_batch_and_copies_keep_their_text() -> None:
-    model = new_model(num_kv_heads=2)
-    texts = [torch.randint(40, (length,)) for length in (9, 2, 5)]
-    cache = new_cache(model, 3)
-    # Other, longer texts were in the rows before.
-    model(torch.randint(40, (3, 12)), torch.arange(12).expand(3, -1), cache)
-    for row, text in enumerate(texts):
-        view = cache.rows(row, row + 1)
-        model(text[None, :-1], torch.arange(len(text) - 1)[None], view)
-    last = torch.stack([text[-1:] for text in texts])
-    positions = torch.tensor([[len(text) - 1] for text in texts])
-    together = model(last, positions, cache)
-    for row, text in enumerate(texts):
-        assert close(together[row, 0], model(text[None])[0, -1])
-    cache.copy(2, 0)
-    cache.copy(0, 1)
-    logits = model(last[2:].expand(2, 1), positions[2:].expand(2, 1), cache.rows(0, 2))
-    assert all(close(row[0], together[2, 0]) for row in logits)

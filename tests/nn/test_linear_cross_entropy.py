@@ -168,6 +168,7 @@ def test_all_logits_never_exist(learning: bool) -> None:
     assert seen.largest == 8 * 100
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_it_compiles_into_one_graph() -> None:
     hidden, weight, targets = inputs((40,))

@@ -79,10 +79,6 @@ def test_invalid_utf8_is_named_replaced_or_left_out(
     assert "left out 2 documents" in caplog.text
 
 
-def run_script(script: str, argument: Path) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([sys.executable, "-c", script, str(argument)], capture_output=True)
-
-
 MEMORY_SCRIPT = """
 import sys
 from groundup.text_files import Part, Reading, find_sources, read
@@ -110,19 +106,9 @@ def test_memory_stays_flat_over_a_long_file(tmp_path: Path, packing: str, separa
     """Also over one document that is cut into pieces."""
     path = tmp_path / f"long.txt{packing}"
     path.write_bytes(PACKERS[packing](("word " * 2000 + separator).encode() * 4000))
-    done = run_script(MEMORY_SCRIPT, path)
+    done = subprocess.run([sys.executable, "-c", MEMORY_SCRIPT, str(path)], capture_output=True)
     assert done.stderr == b""
     assert int(done.stdout) < 24 << 20
-
-
-def test_reading_needs_neither_torch_nor_the_extras(tmp_path: Path) -> None:
-    (tmp_path / "corpus.txt").write_text("x")
-    script = (
-        "import sys\nfrom groundup.text_files import read_document_batches\n"
-        "list(read_document_batches([sys.argv[1]]))\n"
-        "print({'torch', 'pyarrow', 'zstandard'} & set(sys.modules))"
-    )
-    assert run_script(script, tmp_path / "corpus.txt").stdout == b"set()\n"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="open files are counted in /proc")
