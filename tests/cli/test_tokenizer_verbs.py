@@ -98,9 +98,7 @@ def test_inspect_shows_every_step(tokenizer_path: Path, shell: Any) -> None:
     printed = shell("tokenizer", "inspect", f"thé 日{END}", "--tokenizer", tokenizer_path)
     tokenizer = Tokenizer.load(tokenizer_path)
     for part in (
-        "LATIN SMALL LETTER E WITH ACUTE",
-        "c3 a9",
-        "e6 97 a5",
+        "'thé'",
         "t | h | Ã | ©",
         "special token",
         " ".join(map(str, tokenizer.encode(f"thé 日{END}"))),
