@@ -155,7 +155,7 @@ def show_commands(title: str, *commands: str) -> None:
 
 def make(project: Project) -> int:
     """From text to a model; the exit status."""
-    from groundup.cli import data_prepare, tokenizer_inspect, tokenizer_train, train
+    from groundup.cli import data_prepare, tokenizer_train, train
 
     project.check()
     arguments = project.arguments
@@ -188,8 +188,6 @@ def make(project: Project) -> int:
     )
     title = "3  Shards: every document as ids, ready to be mapped into memory"
     take_step(title, "data prepare", prepare)
-    inspect = tokenizer_inspect.Arguments(text=plan["prompts"][0], tokenizer=project.tokenizer)
-    take_step("Words as the model will see them", "tokenizer inspect", inspect)
     run = RunFolder(project.runs_folder / plan["name"])
     begin = train.Arguments(config=run.config_file, resume=True)
     if not run.has_run():
