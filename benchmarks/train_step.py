@@ -29,8 +29,7 @@ from groundup.planner import peak_flops_per_second, training_flops_per_token
 from groundup.runs.config import RunConfig
 from groundup.runtime import num_cores, set_seed
 from groundup.training.clock import Tick
-from groundup.training.execution import switches
-from groundup.training.machine import Machine
+from groundup.training.machine import Machine, switches
 from groundup.training.resolve import resolve
 from groundup.training.state import build_state
 from groundup.training.step import QueuedStep

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from groundup.checkpoint import load_weights, save_weights
-from groundup.checkpoint.state_tree import pack, pack_tree, unpack, unpack_tree
+from groundup.checkpoint.record import pack, pack_tree, unpack, unpack_tree
 from groundup.checkpoint.weights import read_weights
 from groundup.errors import CheckpointError
 

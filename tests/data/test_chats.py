@@ -10,9 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groundup.data.chats.encoding import EncodedConversations, encode_conversations, find_answers
-from groundup.data.chats.packing import IGNORED, PackedRows, pack, split
-from groundup.data.chats.reading import Conversation, read_conversations
+from groundup.data.chats import (
+    IGNORED,
+    Conversation,
+    EncodedConversations,
+    PackedRows,
+    encode_conversations,
+    find_answers,
+    pack,
+    read_conversations,
+    split,
+)
 from groundup.errors import DataError
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.chat_template import CHATML, ChatTemplate, Message

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 import groundup.data
 from groundup.data.batches.loader import Batch, Batches, BatchLoader, get_batch
-from groundup.data.batches.order import ShuffledEpochs
+from groundup.data.batches.order import Ids, ShuffledEpochs, WindowReader
 from groundup.data.batches.transfer import transfer_to
-from groundup.data.batches.windows import Ids, WindowReader
 from groundup.data.pipeline import read_ahead
 from groundup.data.shards.index import ShardIndex
 from groundup.data.shards.reading import ShardFile, Shards

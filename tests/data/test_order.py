@@ -14,11 +14,11 @@ from groundup.data.batches.order import (
     ShuffledEpochs,
     batch_samples,
     fixed_windows,
+    join_shards,
     quotas_of,
     sliding_windows,
     whole_walk,
 )
-from groundup.data.batches.windows import join_shards
 from groundup.data.counter_random import permute, random_below, random_uint64
 from groundup.data.prepare import prepare
 from groundup.data.shards import open_shards

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from groundup.data.chats.reading import read_conversations
+from groundup.data.chats import read_conversations
 from groundup.data.samples import (
     DIALOGUES,
     SEPARATOR,

@@ -94,7 +94,11 @@ def write_run() -> Callable[..., Path]:
         (folder / "environment.json").write_text(json.dumps(environment))
         lines = []
         for step, loss in enumerate(losses, start=1):
-            record = {"step": step, "wall_seconds": 2.0 * step, "tokens": 8192 * step}
+            record: dict[str, Any] = {
+                "step": step,
+                "wall_seconds": 2.0 * step,
+                "tokens": 8192 * step,
+            }
             record |= dict.fromkeys(("loss", "validation_loss", "bits_per_byte"), loss)
             record |= {"tokens_per_second": 4096.0, "mfu": 0.25, "memory_bytes": 10**9}
             lines.append(json.dumps(record) + "\n")

@@ -27,7 +27,7 @@ from groundup.experiments.runner import Command
 from groundup.experiments.spec import SweepConfig, base_config
 from groundup.experiments.sweep import plan_trials, run_isoflop
 from groundup.model.config import ModelConfig
-from groundup.planner.flops import training_flops_per_token
+from groundup.planner.parameters import training_flops_per_token
 from groundup.runs.config import RunConfig
 
 from .conftest import check_report, record_of

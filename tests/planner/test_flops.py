@@ -11,7 +11,7 @@ from groundup.model import TransformerLM
 from groundup.model.config import PRESETS, ModelConfig
 from groundup.nn import kernels
 from groundup.planner import count_parameters, forward_flops, step_flops, training_flops_per_token
-from groundup.planner.flops import flop_fractions, optimal_parameters, optimal_tokens
+from groundup.planner.parameters import flop_fractions, optimal_parameters, optimal_tokens
 
 SHAPE: dict[str, Any] = {"vocab_size": 101, "context_length": 16, "d_model": 32, "num_layers": 2}
 SHAPE |= {"num_heads": 4}

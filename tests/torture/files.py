@@ -23,7 +23,7 @@ from mutations import mutate, spoil
 from writers import contents
 
 from groundup.checkpoint import CheckpointFolder, load_weights
-from groundup.checkpoint.state_tree import unpack_tree
+from groundup.checkpoint.record import unpack_tree
 from groundup.checkpoint.weights import read_weights
 from groundup.config import load_settings
 from groundup.data.prepare.writing import Sidecar

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from groundup.errors import MissingExtraError
-from groundup.planner.flops import training_flops_per_token
+from groundup.planner.parameters import training_flops_per_token
 from groundup.training import metrics
 from groundup.training.loop import train
 from groundup.training.metrics import Metrics, show_record

@@ -15,8 +15,7 @@ from groundup.runs.config import RunConfig
 from groundup.runtime import is_onednn_slow
 from groundup.training import machine
 from groundup.training import resolve as resolving
-from groundup.training.execution import compile_model, switches
-from groundup.training.machine import Machine, find_peak
+from groundup.training.machine import Machine, compile_model, find_peak, switches
 from groundup.training.resolve import planned_memory
 
 from .conftest import MakeConfig

@@ -9,8 +9,7 @@ import torch
 
 from groundup.checkpoint import CheckpointFolder
 from groundup.data.batches.loader import Batch
-from groundup.data.chats.encoding import EncodedConversations
-from groundup.data.chats.packing import PackedRows
+from groundup.data.chats import EncodedConversations, PackedRows
 from groundup.generation import LanguageModel
 from groundup.model import TransformerLM
 from groundup.runs.config import RunConfig

@@ -26,10 +26,11 @@ from groundup.checkpoint.record import (
     Record,
     check_files,
     open_checkpoint,
+    pack,
+    pack_tree,
     read_record,
     write_record,
 )
-from groundup.checkpoint.state_tree import pack, pack_tree
 from groundup.checkpoint.weights import save_weights
 from groundup.errors import CheckpointError
 from groundup.files import atomic_folder, discard_folder, find_folders

@@ -30,9 +30,10 @@ from groundup.checkpoint.record import (
     SHARDED_VERSION,
     Checkpoint,
     FileEntry,
+    pack,
+    pack_tree,
     write_record,
 )
-from groundup.checkpoint.state_tree import pack, pack_tree
 from groundup.checkpoint.weights import read_metadata
 from groundup.errors import GroundupError
 

@@ -11,6 +11,7 @@ from typing import IO
 from torch import nn
 from torch.optim import Optimizer
 
+from groundup.checkpoint.record import pack_tree, unpack_tree
 from groundup.checkpoint.restore import (
     check_model,
     check_optimizer,
@@ -18,7 +19,6 @@ from groundup.checkpoint.restore import (
     restore_model,
     restore_optimizer,
 )
-from groundup.checkpoint.state_tree import pack_tree, unpack_tree
 from groundup.checkpoint.weights import read_weights, save_weights
 from groundup.errors import CheckpointError
 

@@ -63,7 +63,7 @@ def run(arguments: Arguments) -> None:
     from groundup.runs.folder import RunFolder
     from groundup.text_files import read_document_batches
     from groundup.training.evaluation import Evaluator
-    from groundup.training.execution import autocast, switches
+    from groundup.training.machine import autocast, switches
     from groundup.training.resolve import resolve_device
     from groundup.training.tasks import Scorer
 

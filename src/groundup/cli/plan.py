@@ -21,8 +21,8 @@ from groundup.planner import (
 )
 from groundup.planner.distributed import plan_distributed
 from groundup.planner.duration import ASSUMED_MFU, EXPECTED_MFU
-from groundup.planner.flops import OptimizerName, optimal_tokens
 from groundup.planner.memory import memory_options
+from groundup.planner.parameters import OptimizerName, optimal_tokens
 from groundup.runs.config import RunConfig
 from groundup.runtime import memory_bytes, num_cores
 

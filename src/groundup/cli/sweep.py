@@ -108,8 +108,7 @@ def _print_outlook(spec: "SweepConfig", folder: Path) -> int:
     trials are known only once they are proposed, how far it is."""
     from groundup.experiments.sweep import look_ahead
     from groundup.experiments.sweep_folder import SweepFolder
-    from groundup.planner.flops import training_flops_per_token
-    from groundup.planner.parameters import count_parameters
+    from groundup.planner.parameters import count_parameters, training_flops_per_token
 
     outlook = look_ahead(spec, folder)
     states = SweepFolder(folder).states(outlook.trials)

@@ -127,7 +127,7 @@ def sampler(config: RunConfig) -> "Callback":
     """What generates the samples of a run while it trains."""
     from groundup.generation import LanguageModel
     from groundup.training.callbacks import Callback
-    from groundup.training.execution import not_compiled
+    from groundup.training.machine import not_compiled
 
     class Sampler(Callback):
         def sample(self, model: "TransformerLM", tokenizer: "Tokenizer", prompt: str) -> str | None:

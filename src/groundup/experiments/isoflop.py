@@ -15,8 +15,7 @@ from groundup.errors import ConfigError, DataError
 from groundup.experiments.spec import SweepConfig, base_config
 from groundup.experiments.trials import LEARNING_RATE, TrialRecord, model_with, summarize
 from groundup.model.config import ModelConfig
-from groundup.planner.flops import training_flops_per_token
-from groundup.planner.parameters import count_parameters
+from groundup.planner.parameters import count_parameters, training_flops_per_token
 from groundup.runs.config import RunConfig, in_fractions
 
 _FEWEST_STEPS = 10

@@ -1,6 +1,5 @@
 """What a run costs before it runs: parameters, operations, memory, time, money. No torch."""
 
-from groundup.planner.flops import forward_flops, step_flops, training_flops_per_token
 from groundup.planner.hardware import (
     Accelerator,
     describe_cpu,
@@ -9,7 +8,13 @@ from groundup.planner.hardware import (
     peak_flops_per_second,
 )
 from groundup.planner.memory import Execution, MeasuredStep, StepMemory, step_memory
-from groundup.planner.parameters import check_holdable, count_parameters
+from groundup.planner.parameters import (
+    check_holdable,
+    count_parameters,
+    forward_flops,
+    step_flops,
+    training_flops_per_token,
+)
 from groundup.planner.plan import Plan, make_plan
 
 __all__ = [

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 
 from groundup.errors import ConfigError
-from groundup.planner.flops import FORWARDS_A_STEP
 from groundup.planner.hardware import Price
+from groundup.planner.parameters import FORWARDS_A_STEP
 from groundup.planner.quantities import show_dollars
 
 ASSUMED_MFU = 0.5

@@ -15,9 +15,9 @@ from typing import Any, Literal, NamedTuple
 from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig
 from groundup.nn.limits import logit_chunk_bytes, logit_chunk_rows
-from groundup.planner.flops import OptimizerName
 from groundup.planner.parameters import (
     FLOAT32_BYTES,
+    OptimizerName,
     count_learned,
     count_matrices,
     count_parameters,

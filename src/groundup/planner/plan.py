@@ -6,15 +6,6 @@ from typing import Any, Literal
 from groundup.errors import ConfigError
 from groundup.model.config import PRESETS, ModelConfig
 from groundup.planner.duration import ASSUMED_MFU, Duration
-from groundup.planner.flops import (
-    OPTIMAL_SOURCE,
-    OptimizerName,
-    flop_fractions,
-    forward_flops,
-    layer_flops,
-    optimal_parameters,
-    optimal_tokens,
-)
 from groundup.planner.hardware import Accelerator, device_kind, find_price, rate_in
 from groundup.planner.memory import (
     Execution,
@@ -24,7 +15,17 @@ from groundup.planner.memory import (
     step_memory,
     textbook_memory,
 )
-from groundup.planner.parameters import FLOAT32_BYTES, count_parameters
+from groundup.planner.parameters import (
+    FLOAT32_BYTES,
+    OPTIMAL_SOURCE,
+    OptimizerName,
+    count_parameters,
+    flop_fractions,
+    forward_flops,
+    layer_flops,
+    optimal_parameters,
+    optimal_tokens,
+)
 
 _SIZES = ("gpt2-small", "gpt2-medium", "gpt2-large", "gpt2-xl")
 

@@ -29,9 +29,8 @@ from groundup.errors import ConfigError
 from groundup.files import locked, parse_json, remove_leftovers, write_json_atomic
 from groundup.runs.config import RunConfig
 from groundup.runs.metrics import as_float
-from groundup.runs.metrics_file import cut_metrics
+from groundup.runs.metrics_file import cut_metrics, read_tail
 from groundup.runs.outcome import Outcome
-from groundup.runs.plain_files import read_tail
 
 if TYPE_CHECKING:
     from groundup.tokenizer import Tokenizer

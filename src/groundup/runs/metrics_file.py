@@ -1,11 +1,12 @@
 """metrics.jsonl on disk: read whole or as it grows, its end alone, and cut for a resume.
 
 The file may be torn at its end, cut by a resume, replaced or deleted at any time; damage is counted
-and noted, never raised. What its lines say is `metrics`.
+and noted, never raised. What its lines say is `metrics`. Other small files are read here as well.
 """
 
 import contextlib
 import os
+import stat
 import threading
 import zlib
 from collections.abc import Iterator
@@ -13,7 +14,6 @@ from pathlib import Path
 
 from groundup.files import atomic_path
 from groundup.runs.metrics import Metrics, parse_line
-from groundup.runs.plain_files import open_plain_file, read_tail
 
 # No record is that long: what is read of a longer line is damaged, and what follows it is sound.
 _MAX_LINE_BYTES = 16 * 2**20
@@ -114,3 +114,38 @@ def cut_metrics(path: Path, last_step: int) -> None:
             step = None if record is None else record.get("step", 0)
             if type(step) is int and 0 <= step <= last_step:
                 new.write(line.rstrip(b"\n") + b"\n")
+
+
+@contextlib.contextmanager
+def open_plain_file(path: Path) -> Iterator[int | None]:
+    """A descriptor of a regular file to read from; None if no such file exists. Links are not
+    followed: they could lead out of a folder that is shown to others."""
+    file = None
+    # Without O_NONBLOCK a pipe of that name would hold the reader for ever.
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
+    with contextlib.suppress(OSError):
+        file = os.open(path, flags)
+    try:
+        is_plain = file is not None and stat.S_ISREG(os.fstat(file).st_mode)
+        yield file if is_plain else None
+    finally:
+        if file is not None:
+            os.close(file)
+
+
+def read_tail(path: Path, num_bytes: int) -> bytes:
+    """The last bytes of a file; nothing if it cannot be read."""
+    with open_plain_file(path) as file:
+        if file is None:
+            return b""
+        size = os.fstat(file).st_size
+        return os.pread(file, num_bytes, max(0, size - num_bytes))
+
+
+def file_signature(path: Path) -> tuple[int, int, int] | None:
+    """What changes when the content does: inode, size and time of the last change."""
+    try:
+        found = os.lstat(path)
+    except (OSError, ValueError):
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns

@@ -8,11 +8,21 @@ from pathlib import Path
 import torch
 
 from groundup.data.batches.loader import BatchLoader
-from groundup.data.batches.order import MixedOrder, SampleOrder, ShuffledEpochs
-from groundup.data.batches.windows import IdArray, Ids, join_shards
-from groundup.data.chats.encoding import encode_conversations
-from groundup.data.chats.packing import PackedRows, ShuffledRows, split
-from groundup.data.chats.reading import read_conversations
+from groundup.data.batches.order import (
+    IdArray,
+    Ids,
+    MixedOrder,
+    SampleOrder,
+    ShuffledEpochs,
+    join_shards,
+)
+from groundup.data.chats import (
+    PackedRows,
+    ShuffledRows,
+    encode_conversations,
+    read_conversations,
+    split,
+)
 from groundup.data.shards import (
     DataIds,
     Shards,
@@ -27,7 +37,7 @@ from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 from groundup.training.evaluation import Evaluator
-from groundup.training.overrides import Overrides
+from groundup.training.start import Overrides
 
 _log = logging.getLogger(__name__)
 

@@ -15,9 +15,8 @@ import numpy.typing as npt
 import torch
 
 from groundup.data.batches.loader import Batch
-from groundup.data.batches.order import fixed_windows, whole_walk
-from groundup.data.batches.windows import IdArray, WindowReader
-from groundup.data.chats.packing import PackedRows
+from groundup.data.batches.order import IdArray, WindowReader, fixed_windows, whole_walk
+from groundup.data.chats import PackedRows
 from groundup.data.shards import Shards
 from groundup.distributed.process_group import ALONE, World
 from groundup.model import TransformerLM

@@ -33,13 +33,11 @@ from groundup.training.clock import Clock, Tick
 from groundup.training.data import RunData, open_data
 from groundup.training.environment import describe_environment, note_resume
 from groundup.training.evaluation import Evaluation
-from groundup.training.execution import autocast, switches
-from groundup.training.machine import Machine
+from groundup.training.machine import Machine, autocast, switches
 from groundup.training.metrics import Metrics
-from groundup.training.overrides import Overrides, check_overrides
 from groundup.training.resolve import ResolvedRun, name_run, resolve
 from groundup.training.signals import StopRequest
-from groundup.training.start import Start
+from groundup.training.start import Overrides, Start, check_overrides
 from groundup.training.state import build_state
 from groundup.training.step import QueuedStep, Step
 

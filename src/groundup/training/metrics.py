@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from groundup.files import append_json_line, sync_to_disk
-from groundup.planner.flops import training_flops_per_token
+from groundup.planner.parameters import training_flops_per_token
 from groundup.runs.config import RunConfig
 from groundup.runtime import peak_memory_bytes
 from groundup.training.callbacks import Callback

@@ -15,8 +15,7 @@ from groundup.planner.hardware import Precision, rate_in
 from groundup.runs.config import RunConfig
 from groundup.runtime import num_cores, peak_memory_bytes
 from groundup.training.clock import Tick
-from groundup.training.execution import switches
-from groundup.training.machine import Machine, matmul_precision
+from groundup.training.machine import Machine, matmul_precision, switches
 from groundup.training.resolve import resolve
 from groundup.training.state import build_state
 from groundup.training.step import Step

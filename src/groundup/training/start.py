@@ -1,15 +1,20 @@
-"""A new run that begins with the weights of another: what has to fit, and what is remembered."""
+"""What a run begins with: the weights of another run, or a program's own model, ids and loss."""
 
+import operator
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
+from torch import Tensor
 
 from groundup.checkpoint import Checkpoint, CheckpointFolder, check_shapes
+from groundup.data.batches.order import Ids
 from groundup.errors import CheckpointError, ConfigError
 from groundup.model import ModelConfig, TransformerLM
 from groundup.model.transformer import weight_shapes
+from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 
@@ -97,3 +102,36 @@ def _decisive(config: ModelConfig) -> dict[str, Any]:
         "num_kv_heads": config.key_value_heads,
         "embedding_scale": config.input_scale,
     }
+
+
+Loss = Callable[[TransformerLM, Tensor, Tensor], Tensor]
+"""Of a model, inputs and targets, both (rows, seq): the mean over the targets."""
+
+
+class Overrides(TypedDict, total=False):
+    """Parts of a run that take the place of what its settings say. A resume needs them again."""
+
+    model: TransformerLM
+    """Learns instead of a new one of the settings; its layers may be swapped."""
+    data: Ids | tuple[Ids, Ids]
+    """Ids to learn from, or those and ids to validate with: arrays, memory maps, or what
+    `open_shards` returns."""
+    loss: Loss
+    """The mean loss to learn by. Validation losses are cross-entropies all the same."""
+
+
+# What says the same thing as a part, or is a part of the loss that another one lacks.
+_EXCLUDED = {
+    "data": ("tuning.chats", "data.mix"),
+    "loss": ("tuning.chats", "z_loss", "multi_token_weight"),
+}
+
+
+def check_overrides(config: RunConfig, overrides: Overrides) -> None:
+    """Raise ConfigError where the parts and the settings cannot be one run."""
+    if not isinstance(overrides.get("model"), TransformerLM | None):
+        raise ConfigError("model must be a TransformerLM, whose layers may be swapped")
+    for part, names in _EXCLUDED.items():
+        for name in names:
+            if part in overrides and operator.attrgetter(name)(config):
+                raise ConfigError(f"a {part} of one's own goes without {name}: give one of them")

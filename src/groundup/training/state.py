@@ -18,9 +18,9 @@ from groundup.checkpoint import (
     restore_optimizer,
     restore_random_state,
 )
-from groundup.distributed.muon import CopiedMatrices
 from groundup.distributed.process_group import ALONE, World
 from groundup.distributed.reduction import ExactReduction, FastReduction, Reduction
+from groundup.distributed.sharding import CopiedMatrices
 from groundup.errors import CheckpointError
 from groundup.model import TransformerLM
 from groundup.nn.adapters import adapted_state, add_adapters, with_torch_names
@@ -31,7 +31,7 @@ from groundup.optim.orthogonalization import orthogonalize, orthogonalize_each
 from groundup.planner import check_holdable
 from groundup.runtime import memory_bytes, set_seed
 from groundup.tokenizer import Tokenizer
-from groundup.training.execution import compile_model
+from groundup.training.machine import compile_model
 from groundup.training.resolve import ResolvedRun
 from groundup.training.start import Start
 

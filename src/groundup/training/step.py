@@ -18,8 +18,8 @@ from groundup.optim.clipping import clip_scale
 from groundup.optim.schedules import learning_rate_factor
 from groundup.runs.config import RunConfig
 from groundup.training.clock import Tick
-from groundup.training.execution import autocast
-from groundup.training.overrides import Loss
+from groundup.training.machine import autocast
+from groundup.training.start import Loss
 from groundup.training.state import TrainingState
 
 # The part of a run over which `multi_token_weight` falls to 0.

@@ -24,7 +24,7 @@ from groundup.runtime import Progress, count_of
 from groundup.text_files import DocumentBatch
 from groundup.tokenizer import Tokenizer
 from groundup.training.evaluation import Autocast, Evaluation, token_bytes
-from groundup.training.execution import not_compiled
+from groundup.training.machine import not_compiled
 
 Numbers = npt.NDArray[np.float64]
 

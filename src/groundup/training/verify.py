@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from groundup.checkpoint import CheckpointFolder
-from groundup.checkpoint.state_tree import pack
+from groundup.checkpoint.record import pack
 from groundup.config import load_settings, save_yaml
 from groundup.errors import ConfigError, GroundupError
 from groundup.files import read_json_lines

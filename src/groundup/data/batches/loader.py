@@ -13,10 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from groundup.data.batches.order import SampleOrder, Starts, batch_samples
+from groundup.data.batches.order import Ids, SampleOrder, Starts, WindowReader, batch_samples
 from groundup.data.batches.transfer import Sent, Transfer, transfer_to, with_index
-from groundup.data.batches.windows import Ids, WindowReader
-from groundup.data.chats.packing import PackedRows
+from groundup.data.chats import PackedRows
 from groundup.data.pipeline import read_ahead
 from groundup.errors import ConfigError
 

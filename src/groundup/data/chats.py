@@ -1,0 +1,289 @@
+"""Conversations to learn answers from: read from JSON lines, as ids with the answers marked, and in
+rows of several, of which a batch is made. No torch here."""
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from groundup.data.batches.order import Starts, number_samples
+from groundup.data.counter_random import check_seed, permute
+from groundup.data.shards.check import token_sizes
+from groundup.errors import DataError, GroundupError
+from groundup.files import hash_bytes
+from groundup.text_files import find_sources
+from groundup.text_files.records import read_objects
+from groundup.tokenizer import Tokenizer
+from groundup.tokenizer.chat_template import ChatTemplate, Message, check_messages
+
+_FORMS = '{"messages": [{"role": …, "content": …}, …]} or {"prompt": …, "completion": …}'
+
+
+class Conversation(NamedTuple):
+    """The turns of one line, in which every user's turn has its answer."""
+
+    messages: list[Message]
+    where: str
+    """For errors: file and line."""
+
+
+def read_conversations(inputs: Sequence[str | os.PathLike[str]]) -> Iterator[Conversation]:
+    """Yield the conversations of files, folders or globs, in order.
+
+    inputs: JSON lines, also compressed. Each line has `messages`, or `prompt` and `completion`,
+        which are texts or lists of messages.
+    """
+    for source in find_sources(inputs):
+        if source.format not in ("text", "json_lines"):
+            raise DataError(f"{source} is not JSON lines; write each conversation as {_FORMS}")
+        for where, record in read_objects(source):
+            messages = _messages_of(record, where)
+            _check_turns(messages, where)
+            yield Conversation(messages, where)
+
+
+def _messages_of(record: dict[str, Any], where: str) -> list[Message]:
+    if "messages" in record:
+        return check_messages(record["messages"], where)
+    if "prompt" not in record or "completion" not in record:
+        fields = ", ".join(map(str, record)) or "none"
+        raise DataError(f"{where} has the fields {fields:.80}; each line must be {_FORMS}")
+    messages: list[Any] = []
+    for field, role in (("prompt", "user"), ("completion", "assistant")):
+        value = record[field]
+        messages += value if isinstance(value, list) else [{"role": role, "content": value}]
+    return check_messages(messages, where)
+
+
+def _check_turns(messages: list[Message], where: str) -> None:
+    """Every user's turn is answered, and no answer is empty."""
+    following = [message["role"] for message in messages[1:]] + ["nothing"]
+    for number, (message, after) in enumerate(zip(messages, following, strict=True), start=1):
+        place = f"message {number} of {where}"
+        if message["role"] == "user" and after != "assistant":
+            raise DataError(f"{place} is a user's turn without an answer: {after} follows it")
+        if message["role"] == "assistant" and not message["content"].strip():
+            raise DataError(f"{place} is an empty answer; write one, or remove the turn")
+    if all(message["role"] != "assistant" for message in messages):
+        raise DataError(f"{where} has no answer; add a message of the assistant")
+
+
+Span = tuple[int, int]
+
+# So many are encoded at once: enough for all cores, little memory.
+_BATCH_SIZE = 1024
+
+
+@dataclass(frozen=True)
+class EncodedConversations:
+    """Conversation i is ids[offsets[i]:offsets[i + 1]]; `is_answer` marks what is to be learned."""
+
+    ids: npt.NDArray[Any]
+    is_answer: npt.NDArray[np.bool_]
+    offsets: npt.NDArray[np.int64]
+    num_cut: int
+    """Those that were longer than allowed and lost their end."""
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @cached_property
+    def content_id(self) -> str:
+        """Equal where the same ids are to be learned in the same conversations."""
+        parts = (self.ids, self.is_answer, self.offsets)
+        return hash_bytes(b"".join(part.tobytes() for part in parts))
+
+
+def encode_conversations(
+    conversations: Iterable[Conversation], tokenizer: Tokenizer, max_ids: int
+) -> EncodedConversations:
+    """Render by the tokenizer's template, encode, mark the answers, and keep up to `max_ids`."""
+    if tokenizer.chat_template is None:
+        raise DataError("the tokenizer has no chat template; make one with its with_chat")
+    template = ChatTemplate(tokenizer.chat_template)
+    special_tokens = tuple(tokenizer.special_tokens)
+    sizes = token_sizes(tokenizer)
+    kept: list[npt.NDArray[Any]] = []
+    marks: list[npt.NDArray[np.bool_]] = []
+    num_seen = num_cut = longest = 0
+    waiting = iter(conversations)
+    while batch := list(itertools.islice(waiting, _BATCH_SIZE)):
+        rendered = [_render(template, special_tokens, one) for one in batch]
+        all_ids, offsets = tokenizer.encode_batch([text for text, _ in rendered])
+        for number, (_, spans) in enumerate(rendered):
+            ids = all_ids[offsets[number] : offsets[number + 1]]
+            begins = np.cumsum(sizes[ids]) - sizes[ids]
+            is_answer = np.zeros(len(ids), np.bool_)
+            for first, last in np.searchsorted(begins, spans).tolist():
+                is_answer[first:last] = True
+            num_cut += len(ids) > max_ids
+            longest = max(longest, len(ids))
+            # The first id is never predicted.
+            if is_answer[1:max_ids].any():
+                kept.append(ids[:max_ids].copy())
+                marks.append(is_answer[:max_ids])
+        num_seen += len(batch)
+    if not num_seen:
+        raise DataError("there is no conversation to learn from: write one a line")
+    if not kept:
+        raise DataError(
+            f"no answer begins within the context of {max_ids - 1} ids, and the longest "
+            f"conversation has {longest}; give the model a larger --model.context-length"
+        )
+    lengths = [len(ids) for ids in kept]
+    return EncodedConversations(
+        np.concatenate(kept),
+        np.concatenate(marks),
+        np.cumsum([0, *lengths], dtype=np.int64),
+        num_cut=num_cut,
+    )
+
+
+def find_answers(
+    template: ChatTemplate, messages: list[Message], special_tokens: tuple[str, ...]
+) -> tuple[str, list[Span]]:
+    """The rendered conversation, and begin and end of every answer in it, in bytes of UTF-8.
+
+    An answer is what the template adds for an assistant's turn behind the prompt for it, up to the
+    last special token: its content and the token that ends the turn, not the line end after it.
+    """
+    text = template.render(messages)
+    spans = []
+    for number, message in enumerate(messages):
+        if message["role"] != "assistant":
+            continue
+        before = template.render(messages[:number], add_generation_prompt=True)
+        after = template.render(messages[: number + 1])
+        if after == before or not (after.startswith(before) and text.startswith(after)):
+            raise DataError(
+                f"the chat template does not put the answer of message {number + 1} behind what it "
+                f"renders for the turns before; use one that adds turn after turn"
+            )
+        ends = [after.rfind(token) + len(token) for token in special_tokens if token in after]
+        end = max([end for end in ends if end > len(before)], default=len(after))
+        spans.append((len(before.encode()), len(after[:end].encode())))
+    return text, spans
+
+
+def _render(
+    template: ChatTemplate, special_tokens: tuple[str, ...], conversation: Conversation
+) -> tuple[str, list[Span]]:
+    try:
+        return find_answers(template, conversation.messages, special_tokens)
+    except GroundupError as error:
+        raise DataError(f"{conversation.where}: {error}") from error
+
+
+IGNORED = -1
+"""The target of an id that nothing is to be learned from."""
+
+# Streams of `counter_random`; 0 to 4 are in `data.batches.order`.
+_ROW_SHUFFLES = 16
+_VALIDATION = 17
+
+
+class PackedRows:
+    """Some conversations, packed into rows of `context_length` inputs."""
+
+    num_parts = 3
+    """Inputs, targets and positions."""
+
+    def __init__(
+        self,
+        conversations: EncodedConversations,
+        chosen: npt.NDArray[np.int64],
+        context_length: int,
+    ) -> None:
+        self.conversations = conversations
+        self.context_length = context_length
+        lengths = np.diff(conversations.offsets)[chosen] - 1
+        rows = pack(lengths, context_length)
+        self.num_rows = int(rows.max()) + 1
+        by_row = np.argsort(rows, kind="stable")
+        ends = np.cumsum(np.bincount(rows))
+        self._members = np.split(chosen[by_row], ends[:-1])
+
+    @property
+    def num_ids(self) -> int:
+        """Of all rows, padding included."""
+        return self.num_rows * self.context_length
+
+    def fill(self, target: npt.NDArray[np.int64], rows: Starts) -> None:
+        """Write rows as (3, rows, context_length): inputs, targets, positions.
+
+        A target is IGNORED where the next id is not part of an answer; padding is, too, and every
+        id of it is a sequence by itself.
+        """
+        all_ids, is_answer = self.conversations.ids, self.conversations.is_answer
+        offsets = self.conversations.offsets
+        inputs, targets, positions = target
+        inputs[...] = positions[...] = 0
+        targets[...] = IGNORED
+        for line, row in enumerate(rows.tolist()):
+            start = 0
+            for number in self._members[row].tolist():
+                begin, end = int(offsets[number]), int(offsets[number + 1]) - 1
+                part = slice(start, start + end - begin)
+                inputs[line, part] = all_ids[begin:end]
+                following = all_ids[begin + 1 : end + 1].astype(np.int64)
+                targets[line, part] = np.where(is_answer[begin + 1 : end + 1], following, IGNORED)
+                positions[line, part] = np.arange(end - begin)
+                start = part.stop
+
+
+class ShuffledRows:
+    """Every row once an epoch, in an order that differs every epoch."""
+
+    def __init__(self, rows: PackedRows, seed: int) -> None:
+        self.num_ids = rows.num_ids
+        self.context_length = rows.context_length
+        self.num_rows = rows.num_rows
+        self.seed = check_seed(seed)
+
+    def starts(self, first_sample: int, count: int) -> Starts:
+        """The numbers of the rows of some samples."""
+        samples = number_samples(first_sample, count)
+        epochs, positions = np.divmod(samples, np.uint64(self.num_rows))
+        rows = permute(self.seed, _ROW_SHUFFLES, epochs, positions, self.num_rows)
+        return rows.astype(np.int64)
+
+
+def split(
+    count: int, validation_fraction: float
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Which of `count` conversations are for training and which for validation, whatever the seed.
+
+    There is one for validation at least, where there are two; none with a fraction of 0.
+    """
+    num_held = max(1, round(validation_fraction * count)) if validation_fraction else 0
+    num_held = min(num_held, count - 1)
+    epoch, positions = np.zeros(count, np.uint64), np.arange(count, dtype=np.uint64)
+    order = permute(0, _VALIDATION, epoch, positions, count).astype(np.int64)
+    return np.sort(order[num_held:]), np.sort(order[:num_held])
+
+
+def pack(lengths: npt.NDArray[np.int64], capacity: int) -> npt.NDArray[np.int64]:
+    """The row of each length, the longest first, each into the fullest row that has room for it."""
+    rows = np.empty(len(lengths), np.int64)
+    by_room: list[list[int]] = [[] for _ in range(capacity + 1)]
+    rooms = 0  # Bit r is set where a row has room for r.
+    num_rows = 0
+    for number in np.argsort(-lengths, kind="stable").tolist():
+        length = int(lengths[number])
+        if fitting := rooms >> length:
+            room = length + (fitting & -fitting).bit_length() - 1
+            row = by_room[room].pop()
+            if not by_room[room]:
+                rooms ^= 1 << room
+        else:
+            room, row = capacity, num_rows
+            num_rows += 1
+        rows[number] = row
+        by_room[room - length].append(row)
+        rooms |= 1 << (room - length)
+    return rows
