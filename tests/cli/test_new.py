@@ -28,7 +28,7 @@ from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 from groundup.training import probe
-from groundup.training.callbacks import AfterStep
+from groundup.training.metrics import AfterStep
 
 SHORT = ["--num-steps", "2", "--max-tokens", "4"]
 # With this seed a document of so few falls to validation.

@@ -140,21 +140,10 @@ def test_a_run_is_resumed_by_its_name_alone(
     assert load_settings(RunConfig, "runs/small/config.yaml").seed == 3
 
 
-LONG = ["--num-steps", "90", "--evaluation.every-steps", "30"]
-LONG += ["--checkpoints.every-steps", "30", "--logging.every-steps", "30"]
-
-
-@pytest.fixture(scope="module")
-def whole_run(tmp_path_factory: pytest.TempPathFactory, small_config: Path) -> Path:
-    folder = tmp_path_factory.mktemp("whole")
-    words = ["--config", str(small_config), *LONG, "--runs-folder", str(folder)]
-    assert main(["train", *words, "--name", "whole"]) == 0
-    return folder / "whole"
-
-
 def test_from_takes_over_the_model_and_the_tokenizer_of_a_run(
-    whole_run: Path, small_config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder_of_run: Path, small_config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    whole_run = folder_of_run / "runs/small"
     source, shards = load_yaml(whole_run / "config.yaml"), load_yaml(small_config)["data"]["shards"]
     words = ["--from", str(whole_run), "--name", "next", "--data.shards", shards]
     settings = settings_of(*words, "--model.context-length", "64")
@@ -177,11 +166,11 @@ def test_from_takes_over_the_model_and_the_tokenizer_of_a_run(
 
 
 def test_from_imports_an_export_once_and_anew_where_it_is_another(
-    whole_run: Path, small_config: Path, capsys: pytest.CaptureFixture[str]
+    folder_of_run: Path, small_config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--config", str(small_config), "--num-steps", "1", "--name"]
     assert main(["train", *words, "other"]) == 0
-    for run, export in ((whole_run, "a/model"), ("runs/other", "b/model")):
+    for run, export in ((folder_of_run / "runs/small", "a/model"), ("runs/other", "b/model")):
         assert main(["export", str(run), "--to", "huggingface", export]) == 0
 
     def weights_from(export: str) -> tuple[Path, str]:

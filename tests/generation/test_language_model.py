@@ -31,13 +31,19 @@ def byte_tokenizer(*special_tokens: str) -> Tokenizer:
     return Tokenizer(BYTES, [], list(special_tokens))
 
 
+def write_settings(run: Path, config: ModelConfig = CONFIG, **sections: Any) -> dict[str, Any]:
+    model = config.model_dump(mode="json") | sections.pop("model", {})
+    settings = {"num_steps": 30, "model": model, **sections}
+    (run / "config.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    return settings
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A run folder with checkpoints of steps 10, 20 and 30, of which 20 is the best."""
     folder = tmp_path / "run"
     folder.mkdir()
-    settings = {"num_steps": 30, "model": CONFIG.model_dump(mode="json")}
-    (folder / "config.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    settings = write_settings(folder)
     byte_tokenizer(END).save(folder / "tokenizer.json")
     checkpoints = CheckpointFolder(folder / "checkpoints")
     optimizer_state: dict[str, Any] = {"state": {}, "param_groups": []}
@@ -84,11 +90,9 @@ def test_many_prompts_are_written_as_if_each_were_alone(
     prompts = ["Once", "", "upon a", "Once", "time!"]
     settings: dict[str, Any] = {"max_tokens": 30, "top_p": 0.9}
     together = language_model.generate_many(prompts, seed=5, **settings)
-    alone = [
-        language_model.generate(prompt, seed=5 + index, **settings)
-        for index, prompt in enumerate(prompts)
-    ]
-    assert together == alone and len(set(together)) == len(prompts)
+    for seed, prompt in enumerate(prompts, start=5):
+        assert language_model.generate(prompt, seed=seed, **settings) == together[seed - 5]
+    assert len(set(together)) == len(prompts)
     assert language_model.generate_many([]) == []
     # More prompts than rows take turns, any number if they are made meanwhile.
     monkeypatch.setattr("groundup.generation.language_model._MAX_ROWS", 2)
@@ -187,7 +191,7 @@ def test_a_run_says_what_begins_and_ends_its_texts(
     run: Path, environment: dict[str, Any], begin_id: int, stop_ids: Any
 ) -> None:
     config = CONFIG.model_copy(update={"vocab_size": 258})
-    (run / "config.yaml").write_text(yaml.safe_dump({"model": config.model_dump(mode="json")}))
+    write_settings(run, config)
     byte_tokenizer(END, "<|end|>").save(run / "tokenizer.json")
     CheckpointFolder(run / "checkpoints").save(40, new_model(0, config).state_dict(), {}, {})
     (run / "environment.json").write_text(json.dumps(environment))
@@ -218,12 +222,7 @@ def test_a_run_that_lacks_something_says_what(run: Path, missing: str) -> None:
 
 @pytest.mark.parametrize("chats", [[], ["chats.jsonl"]])
 def test_documents_are_masked_as_in_training(run: Path, chats: list[str]) -> None:
-    settings = {
-        "model": CONFIG.model_dump(mode="json"),
-        "data": {"mask_documents": True},
-        "tuning": {"chats": chats},
-    }
-    (run / "config.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    write_settings(run, data={"mask_documents": True}, tuning={"chats": chats})
     (run / "environment.json").write_text(json.dumps({"end_id": 256}))
     assert LanguageModel.load(run).model.document_id == (None if chats else 256)
 
@@ -242,8 +241,7 @@ def test_documents_are_masked_as_in_training(run: Path, chats: list[str]) -> Non
 def test_settings_that_do_not_fit_are_told(
     run: Path, name: str, value: float, complaint: str
 ) -> None:
-    settings = {"model": {**CONFIG.model_dump(mode="json"), name: value}}
-    (run / "config.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    write_settings(run, model={name: value})
     with pytest.raises(GroundupError, match=complaint):
         LanguageModel.load(run)
 

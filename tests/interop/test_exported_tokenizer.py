@@ -91,16 +91,17 @@ def test_a_template_applied_there_gives_our_ids(
         assert chat_prompt(ours, messages) == text
 
 
-def test_what_ends_a_turn_ends_generation_there(
+def test_what_ends_a_turn_ends_generation_there_and_its_limits_are_told(
     exported: tuple[Path, Tokenizer], theirs: Any
 ) -> None:
     folder, ours = exported
     ends = [299, 301] if "<|im_end|>" in ours.special_tokens else 299
     for name in ("config.json", "generation_config.json"):
         assert json.loads((folder / name).read_text("utf-8"))["eos_token_id"] == ends
-    assert theirs.eos_token == "<|endoftext|>"
-    assert theirs.special_tokens_map["eos_token"] == "<|endoftext|>"
-    assert len(theirs) == ours.vocab_size
+    assert theirs.eos_token == theirs.bos_token == theirs.pad_token == END
+    assert theirs.eos_token_id == ours.special_tokens[END]
+    assert theirs.special_tokens_map["eos_token"] == END
+    assert len(theirs) == ours.vocab_size and theirs.model_max_length == 32
 
 
 def test_an_import_takes_the_template_back(
@@ -142,11 +143,3 @@ def test_ids_and_texts_are_ours(pair: Pair, text: str, any_ids: list[int]) -> No
     assert theirs(text)["input_ids"] == ids
     assert theirs.decode(ids) == text
     assert theirs.decode(any_ids) == ours.decode(any_ids)
-
-
-def test_its_limits_and_roles_are_told(pair: Pair) -> None:
-    theirs, ours = pair
-    assert theirs.model_max_length == 32
-    assert theirs.eos_token == theirs.bos_token == theirs.pad_token == END
-    assert theirs.eos_token_id == ours.special_tokens[END]
-    assert len(theirs) == ours.vocab_size

@@ -92,6 +92,16 @@ class Running:
         wait_for(lambda: not (self.scheduler.num_running or self.scheduler.num_waiting))
 
 
+def make_run(runs_folder: Path, name: str = "one", year: int = 2026, **changes: Any) -> RunFolder:
+    """A run folder as `train` leaves it before the first step."""
+    folder = RunFolder(runs_folder / name)
+    folder.path.mkdir()
+    environment = {"device": "cpu", "started": f"{year}-01-02T03:04:05+00:00"}
+    write_json_atomic(folder.environment_file, environment)
+    save_yaml(folder.config_file, load_settings(RunConfig, None, {"num_steps": 100, **changes}))
+    return folder
+
+
 @pytest.fixture(autouse=True)
 def always_on_one_thread(one_thread: None) -> None:
     pass
@@ -155,20 +165,6 @@ def running(start: Any) -> Iterator[Running]:
     """One server for all tests that leave it as it was."""
     with start() as server:
         yield server
-
-
-@pytest.fixture(scope="session")
-def make_run() -> Callable[..., RunFolder]:
-    def make(runs_folder: Path, name: str = "one", year: int = 2026, **changes: Any) -> RunFolder:
-        """A run folder as `train` leaves it before the first step."""
-        folder = RunFolder(runs_folder / name)
-        folder.path.mkdir()
-        environment = {"device": "cpu", "started": f"{year}-01-02T03:04:05+00:00"}
-        write_json_atomic(folder.environment_file, environment)
-        save_yaml(folder.config_file, load_settings(RunConfig, None, {"num_steps": 100, **changes}))
-        return folder
-
-    return make
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from groundup.generation import LanguageModel
 from groundup.runs.folder import RunFolder
 from groundup.runs.metrics_file import cut_metrics
 
-from .conftest import wait_for
+from .conftest import make_run, wait_for
 
 TOKENS = ".output-tokens button"
 ANSWER = "[data-role=assistant]"
@@ -220,7 +220,7 @@ def add_lines(folder: RunFolder, steps: Iterable[int]) -> None:
         append_json_line(folder.metrics_file, record)
 
 
-def test_runs(browser: Any, page: Any, make_run: Any) -> None:
+def test_runs(browser: Any, page: Any) -> None:
     browser.open(f"{page.url}/runs")
     assert "groundup quickstart" in browser.find("#no-runs").text
     # A run appears by itself, is chosen, and its curve grows, is cut and drawn anew.

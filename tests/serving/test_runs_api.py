@@ -18,6 +18,8 @@ from groundup.runs.outcome import Outcome
 from groundup.serving.api_errors import ApiError
 from groundup.serving.runs_api import runs_routes
 
+from .conftest import make_run
+
 LONG_AGO = 1_000_000_000
 SECRET = "the-secret-of-another-folder"
 
@@ -27,9 +29,13 @@ Client = Any
 
 @pytest.fixture
 def runs_folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "runs"
-    folder.mkdir()
-    return folder
+    (tmp_path / "runs").mkdir()
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def folder(runs_folder: Path) -> RunFolder:
+    return make_run(runs_folder)
 
 
 @pytest.fixture
@@ -55,9 +61,7 @@ def names(client: Client) -> list[str]:
     return [run["name"] for run in client.get("/api/runs").json()["runs"]]
 
 
-def test_the_list_tells_the_newest_metrics(
-    client: Client, runs_folder: Path, make_run: Any
-) -> None:
+def test_the_list_tells_the_newest_metrics(client: Client, runs_folder: Path) -> None:
     changes: Any = {"samples.prompts": ["Once", "A cat"]}
     folder = make_run(runs_folder, **changes)
     add_line(folder, 1, loss=5.0)
@@ -77,9 +81,8 @@ def test_the_list_tells_the_newest_metrics(
 
 
 def test_only_new_lines_are_given_and_a_torn_one_is_left_for_the_next_call(
-    client: Client, runs_folder: Path, make_run: Any
+    client: Client, folder: RunFolder
 ) -> None:
-    folder = make_run(runs_folder)
     add_line(folder, 1, loss=5.0)
     first = metrics(client)
     assert [line["step"] for line in first["lines"]] == [1]
@@ -95,9 +98,8 @@ def test_only_new_lines_are_given_and_a_torn_one_is_left_for_the_next_call(
 
 
 def test_a_file_cut_by_a_resume_is_told_from_its_beginning(
-    client: Client, runs_folder: Path, make_run: Any
+    client: Client, folder: RunFolder
 ) -> None:
-    folder = make_run(runs_folder)
     for step in range(1, 6):
         add_line(folder, step, loss=float(step))
     before = metrics(client)
@@ -115,19 +117,15 @@ def test_a_file_cut_by_a_resume_is_told_from_its_beginning(
     "content", [b"", b"\0\xff\xfe", b"- a list", b"a: &a [*a]", b"[" * 500 + b"]" * 500]
 )
 def test_damaged_small_files_are_as_good_as_missing(
-    client: Client, runs_folder: Path, make_run: Any, content: bytes
+    client: Client, folder: RunFolder, content: bytes
 ) -> None:
-    folder = make_run(runs_folder)
     folder.config_file.write_bytes(content)
     folder.environment_file.write_bytes(content)
     assert names(client) == ["one"]
     assert details(client)["environment"] == {}
 
 
-def test_whatever_a_line_holds_the_answer_is_plain_json(
-    client: Client, runs_folder: Path, make_run: Any
-) -> None:
-    folder = make_run(runs_folder)
+def test_whatever_a_line_holds_the_answer_is_plain_json(client: Client, folder: RunFolder) -> None:
     lines = [
         '{"step": 1, "loss": NaN, "gradient_norm": Infinity, "mfu": 1e999}',
         '{"step": 2, "loss": true, "tokens": null, "deep": {"a": [1]}}',
@@ -153,7 +151,7 @@ PATH_TRICKS += ["/etc/passwd", "one%00", "%c0%ae%c0%ae", "%ff", "link", "x" * 50
 
 
 def test_no_path_trick_leads_out_of_the_runs_folder(
-    start: Any, tmp_path: Path, runs_folder: Path, make_run: Any
+    start: Any, tmp_path: Path, runs_folder: Path
 ) -> None:
     add_line(make_run(runs_folder), 1, loss=1.0)
     secret = make_run(tmp_path, "secret")
@@ -171,25 +169,20 @@ def test_no_path_trick_leads_out_of_the_runs_folder(
 
 
 def test_links_and_pipes_in_a_run_folder_are_not_followed(
-    client: Client, tmp_path: Path, runs_folder: Path, make_run: Any
+    client: Client, tmp_path: Path, runs_folder: Path
 ) -> None:
     secret = make_run(tmp_path, "secret", **{"data.shards": SECRET})
     add_line(secret, 1, samples=[SECRET])
     Outcome("failed", reason=SECRET).write(secret.outcome_file)
     write_json_atomic(secret.environment_file, {"device": SECRET})
-    linked = runs_folder / "linked"
-    linked.mkdir()
-    for path in secret.path.iterdir():
-        (linked / path.name).symlink_to(path)
-    pipes = runs_folder / "pipes"
-    pipes.mkdir()
-    for path in secret.path.iterdir():
-        os.mkfifo(pipes / path.name)
     for name in ("linked", "pipes"):
+        (runs_folder / name).mkdir()
+        for path in secret.path.iterdir():
+            copy = runs_folder / name / path.name
+            copy.symlink_to(path) if name == "linked" else os.mkfifo(copy)
         assert metrics(client, name)["lines"] == []
         answer = client.get(f"/api/runs/{name}")
-        assert answer.status_code == 200
-        assert SECRET not in answer.text
+        assert answer.status_code == 200 and SECRET not in answer.text
     assert SECRET not in client.get("/api/runs").text
 
 
@@ -209,15 +202,8 @@ def test_links_and_pipes_in_a_run_folder_are_not_followed(
 )
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the system has no list of locks")
 def test_the_state_follows_from_lock_outcome_and_silence(
-    client: Client,
-    runs_folder: Path,
-    make_run: Any,
-    outcome: Any,
-    is_claimed: bool,
-    is_old: bool,
-    state: str,
+    client: Client, folder: RunFolder, outcome: Any, is_claimed: bool, is_old: bool, state: str
 ) -> None:
-    folder = make_run(runs_folder)
     add_line(folder, 3, loss=2.0)
     if outcome is not None:
         Outcome(outcome, 3, "GroundupError: out of memory on cpu").write(folder.outcome_file)
@@ -235,9 +221,8 @@ def test_the_state_follows_from_lock_outcome_and_silence(
 
 
 def test_thinning_keeps_the_ends_the_evaluations_and_what_was_skipped(
-    client: Client, runs_folder: Path, make_run: Any
+    client: Client, folder: RunFolder
 ) -> None:
-    folder = make_run(runs_folder)
     for step in range(1, 1_001):
         known = {"validation_loss": 2.0} if step == 501 else {}
         add_line(folder, step, loss=9.0 if step == 333 else 1 / step, **known)

@@ -11,10 +11,10 @@ from groundup.errors import ConfigError
 from groundup.runs.config import Interval
 from groundup.runs.folder import RunFolder
 from groundup.training import loop
-from groundup.training.callbacks import AfterStep
 from groundup.training.clock import Clock, ReplayClock, Tick
 from groundup.training.evaluation import Evaluator
 from groundup.training.loop import train
+from groundup.training.metrics import AfterStep
 from groundup.training.step import Step
 from groundup.training.verify import compare_runs, verify_resume
 
@@ -156,8 +156,6 @@ def test_the_limit_that_comes_first_ends_a_run(
 def test_time_that_is_spent_is_an_error(make_config: MakeConfig, fake_time: FakeTime) -> None:
     with pytest.raises(ConfigError, match="minutes is 5"):
         train(make_config("run", TIMED), clock=Clock(now=fake_time, began=fake_time.now - 400))
-    with pytest.raises(ConfigError, match="warmup_fraction"):
-        train(make_config("run", {**TIMED, "schedule.warmup_steps": 3}))
 
 
 @pytest.mark.slow

@@ -80,17 +80,17 @@ def test_a_step_that_is_not_finite_changes_nothing(
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
-@pytest.mark.parametrize("stop", [4, 5, 6])
 def test_a_run_with_skipped_steps_resumes_exactly(
-    make_config: MakeConfig, poison: Poison, stop: int, dropout: float
+    make_config: MakeConfig, poison: Poison, dropout: float
 ) -> None:
     poison({4, 5})
-    changes = {"model.dropout": dropout}
-    whole, parted = make_config("whole", changes), make_config("parted", changes)
+    whole = make_config("whole", {"model.dropout": dropout})
     train(whole)
-    train(parted, clock=Clock(stop_after=stop))
-    train(parted, resume=True)
-    assert compare_runs(whole.run_folder, parted.run_folder).differences == []
+    for stop in (4, 5, 6):
+        parted = make_config(f"parted-{stop}", {"model.dropout": dropout})
+        train(parted, clock=Clock(stop_after=stop))
+        train(parted, resume=True)
+        assert compare_runs(whole.run_folder, parted.run_folder).differences == []
 
 
 def test_many_skipped_steps_stop_the_run_at_its_last_good_state(

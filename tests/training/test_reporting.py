@@ -1,13 +1,11 @@
 """Where metrics go: the line a person reads, the meter behind it, and the tracker."""
 
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from groundup.errors import MissingExtraError
 from groundup.planner.parameters import training_flops_per_token
 from groundup.training import metrics
 from groundup.training.loop import train
@@ -57,13 +55,3 @@ def test_the_tracker_gets_every_record_and_its_failure_does_not_stop_the_run(
     if name == "run":
         assert [step for step, _ in run.logged] == [1, 2, 3, 4]
         assert {"loss", "validation_loss"} <= run.logged[-1][1].keys() and run.is_finished
-
-
-def test_a_missing_package_names_its_extra(
-    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    config = make_config("run", {"logging.wandb": True})
-    with pytest.raises(MissingExtraError, match=r"logging\.wandb.*groundup\[wandb\]"):
-        train(config)
-    assert not (config.run_folder / "config.yaml").exists()

@@ -16,9 +16,9 @@ from groundup.cli.main import main
 from groundup.distributed.process_group import World
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
-from groundup.training.callbacks import AfterStep, Callback
 from groundup.training.clock import Clock
 from groundup.training.loop import train
+from groundup.training.metrics import AfterStep, Callback
 from groundup.training.verify import compare_runs
 
 from .conftest import MakeConfig
@@ -27,7 +27,7 @@ from .conftest import MakeConfig
 SCRIPT = """
 import torch
 from groundup.runs.config import RunConfig
-from groundup.training.callbacks import AfterStep
+from groundup.training.metrics import AfterStep
 from groundup.training.loop import train
 
 torch.set_num_threads(1)
@@ -146,10 +146,10 @@ def test_a_signal_saves_the_run_and_it_resumes_exactly(
         if step in (4, 12):
             os.kill(os.getpid(), number)
 
-    parted = make_config("parted", {"checkpoints.every_steps": 0})
+    parted = make_config("parted")
     before = signal.getsignal(number)
     summary = train(parted, callbacks=[AfterStep(interrupt)])
-    (saved,) = CheckpointFolder(parted.run_folder / "checkpoints").steps()
+    *_, saved = CheckpointFolder(parted.run_folder / "checkpoints").steps()
     assert 4 <= saved < 12 and summary.stopped_by == number.name
     outcome = RunFolder(parted.run_folder).read_outcome()
     assert outcome is not None

@@ -15,10 +15,10 @@ from groundup.model import TransformerLM
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
-from groundup.training.callbacks import AfterStep
 from groundup.training.clock import Clock
 from groundup.training.loop import train
 from groundup.training.machine import Machine
+from groundup.training.metrics import AfterStep
 from groundup.training.resolve import resolve
 
 from .conftest import MakeConfig

@@ -18,6 +18,7 @@ from groundup.training.tasks import Scorer, wilson_interval
 
 END = "<|endoftext|>"
 CONTEXT = 16
+BYTES_ALONE = Tokenizer({id: bytes([id]) for id in range(256)}, [])
 QUESTIONS = (
     Question("Ada had a red", ("kite.", "boat of Finn.", "é"), 0),
     Question("Ben lost it. Who found the", ("drum?", "drum and the old cup?"), 1),
@@ -110,20 +111,12 @@ def test_intervals_are_wilsons() -> None:
         assert wilson_interval(right / count, count) == pytest.approx((low, high), abs=1e-5)
 
 
-def test_without_an_end_of_text_a_lone_token_cannot_be_asked(language_model: LanguageModel) -> None:
-    tokenizer = Tokenizer({id: bytes([id]) for id in range(256)}, [])
-    plain = LanguageModel(language_model.model, tokenizer)
-    with pytest.raises(ConfigError, match="one token without a context"):
-        ask(plain, Question("", ("\n", "b"), 0))
-
-
 @pytest.mark.parametrize("has_begin", [True, False])
 def test_documents_are_scored_as_a_language_model_scores_them(
     language_model: LanguageModel, tmp_path: Path, has_begin: bool, log_likelihoods: Any
 ) -> None:
     if not has_begin:
-        bytes_alone = Tokenizer({id: bytes([id]) for id in range(256)}, [])
-        language_model = LanguageModel(language_model.model, bytes_alone)
+        language_model = LanguageModel(language_model.model, BYTES_ALONE)
     texts = ["Ada had a red kite. " * 9, "Who?", "Ben lost the old drum, and Eve found it."]
     (tmp_path / "text.txt").write_text(END.join(texts), "utf-8")
     for batch_tokens, batch_bytes in ((16, 10), (1000, 1 << 20)):
@@ -151,8 +144,10 @@ def test_text_without_a_token_to_predict_is_told(
         batches = read_document_batches([tmp_path / "text.txt"])
         Scorer(language_model.model, tokenizer, None, 8).evaluate_documents(batches)
 
-    bytes_alone = Tokenizer({id: bytes([id]) for id in range(256)}, [])
     with pytest.raises(DataError, match="1 document"):
-        evaluate("a", bytes_alone)
+        evaluate("a", BYTES_ALONE)
     with pytest.raises(DataError, match="0 documents"):
         evaluate(END, language_model.tokenizer)
+    plain = LanguageModel(language_model.model, BYTES_ALONE)
+    with pytest.raises(ConfigError, match="one token without a context"):
+        ask(plain, Question("", ("\n", "b"), 0))

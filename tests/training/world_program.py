@@ -26,8 +26,8 @@ from groundup.config import load_settings
 from groundup.errors import GroundupError
 from groundup.runs.config import RunConfig
 from groundup.training import train
-from groundup.training.callbacks import AfterStep
 from groundup.training.clock import Clock
+from groundup.training.metrics import AfterStep
 
 
 def run_job(job: dict[str, Any]) -> list[str | None]:

@@ -26,7 +26,7 @@ from groundup.runtime import STARTED, is_first_rank
 if TYPE_CHECKING:
     from groundup.model import TransformerLM
     from groundup.tokenizer import Tokenizer
-    from groundup.training.callbacks import Callback
+    from groundup.training.metrics import Callback
 
 
 class TrainingFlags(Settings):
@@ -106,8 +106,8 @@ def train_run(
     resume = flags.resume or (_is_restarted() and RunFolder(config.run_folder).has_run())
     from groundup.cli.terminal import progress_bar
     from groundup.training import train
-    from groundup.training.callbacks import AfterStep
     from groundup.training.clock import Clock
+    from groundup.training.metrics import AfterStep
 
     with progress_bar(label) as progress:
         bar = AfterStep(lambda step, fraction: progress(round(1_000 * fraction), 1_000))
@@ -126,8 +126,8 @@ def train_run(
 def sampler(config: RunConfig) -> "Callback":
     """What generates the samples of a run while it trains."""
     from groundup.generation import LanguageModel
-    from groundup.training.callbacks import Callback
     from groundup.training.machine import not_compiled
+    from groundup.training.metrics import Callback
 
     class Sampler(Callback):
         def sample(self, model: "TransformerLM", tokenizer: "Tokenizer", prompt: str) -> str | None:

@@ -28,16 +28,20 @@ from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runs.outcome import Outcome, State
 from groundup.runtime import count_of
-from groundup.training.callbacks import Callback, WeightsAndBiases
 from groundup.training.clock import Clock, Tick
 from groundup.training.data import RunData, open_data
-from groundup.training.environment import describe_environment, note_resume
 from groundup.training.evaluation import Evaluation
 from groundup.training.machine import Machine, autocast, switches
-from groundup.training.metrics import Metrics
+from groundup.training.metrics import Callback, Metrics, WeightsAndBiases
 from groundup.training.resolve import ResolvedRun, name_run, resolve
 from groundup.training.signals import StopRequest
-from groundup.training.start import Overrides, Start, check_overrides
+from groundup.training.start import (
+    Overrides,
+    Start,
+    check_overrides,
+    describe_environment,
+    note_resume,
+)
 from groundup.training.state import build_state
 from groundup.training.step import QueuedStep, Step
 

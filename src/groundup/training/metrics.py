@@ -1,23 +1,26 @@
 """The metrics of a run while it trains: speed and MFU measured, and each record sent on.
 
 metrics.jsonl, which is the truth, gets one line a step that has something to say; then come
-callbacks, log and console.
+callbacks, log and console. A `Callback` is what a program brings to hear of them.
 """
 
 import contextlib
+import importlib
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from groundup.errors import MissingExtraError
 from groundup.files import append_json_line, sync_to_disk
+from groundup.model import TransformerLM
 from groundup.planner.parameters import training_flops_per_token
 from groundup.runs.config import RunConfig
 from groundup.runtime import peak_memory_bytes
-from groundup.training.callbacks import Callback
+from groundup.tokenizer import Tokenizer
 from groundup.training.machine import find_peak
 from groundup.training.state import TrainingState
 
@@ -45,7 +48,7 @@ class Metrics:
     """
 
     def __init__(
-        self, config: RunConfig, path: Path, state: TrainingState, callbacks: Sequence[Callback]
+        self, config: RunConfig, path: Path, state: TrainingState, callbacks: "Sequence[Callback]"
     ) -> None:
         self._config, self._path, self._callbacks = config, path, callbacks
         self._flops_per_token = training_flops_per_token(config.model)
@@ -120,3 +123,64 @@ def show_record(record: dict[str, Any], num_steps: int | None) -> str:
         if (value := record.get(name)) is not None:
             parts.append(f"{name.replace('_', ' ')} {value:{digits}}")
     return "  ".join(parts)
+
+
+class Callback:
+    """Is called while a run trains; override what you need."""
+
+    def after_step(self, step: int, progress: float) -> None:
+        """On every rank, when all that follows a step is done; `progress` goes from 0 to 1."""
+
+    def sample(self, model: TransformerLM, tokenizer: Tokenizer, prompt: str) -> str | None:
+        """A continuation of the prompt, of the first callback that has this; it must not change the
+        model."""
+
+    def record(self, record: dict[str, Any]) -> None:
+        """On the first rank, a line of metrics.jsonl."""
+
+    def close(self) -> None:
+        """At the end of the run, whatever it is."""
+
+
+class AfterStep(Callback):
+    """Calls a function after every step, with the step and the progress from 0 to 1."""
+
+    def __init__(self, call: Callable[[int, float], object]) -> None:
+        self._call = call
+
+    def after_step(self, step: int, progress: float) -> None:
+        self._call(step, progress)
+
+
+class WeightsAndBiases(Callback):
+    """Sends the numbers of records to a run of the same name there; a resume continues it.
+
+    Once that fails no more are sent: the run is worth more than its curves.
+    """
+
+    def __init__(self, config: RunConfig, folder: Path) -> None:
+        try:
+            wandb: Any = importlib.import_module("wandb")
+        except ImportError as error:
+            raise MissingExtraError("the setting logging.wandb", "wandb") from error
+        place = {"project": config.logging.project, "id": config.name, "dir": str(folder)}
+        settings = config.model_dump(mode="json")
+        self._run = wandb.init(name=config.name, config=settings, resume="allow", **place)
+        self._has_failed = False
+
+    def record(self, record: dict[str, Any]) -> None:
+        numbers = {key: one for key, one in record.items() if isinstance(one, int | float)}
+        step = numbers.pop("step")
+        self._try(lambda: self._run.log(numbers, step=step))
+
+    def close(self) -> None:
+        self._try(self._run.finish)
+
+    def _try(self, action: Callable[[], object]) -> None:
+        if self._has_failed:
+            return
+        try:
+            action()
+        except Exception as error:
+            _log.warning("wandb failed and gets no more records: %s", error)
+            self._has_failed = True

@@ -27,9 +27,8 @@ from groundup.errors import ConfigError, GroundupError
 from groundup.files import read_json_lines
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
-from groundup.training.callbacks import AfterStep
 from groundup.training.clock import Clock, ReplayClock
-from groundup.training.metrics import MEASURED
+from groundup.training.metrics import MEASURED, AfterStep
 
 _log = logging.getLogger(__name__)
 
