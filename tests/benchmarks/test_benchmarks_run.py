@@ -102,12 +102,8 @@ def test_tokens_a_second_and_the_fractions_of_the_devices_best() -> None:
     from measure import OURS, Measure, Task, make_row
 
     # The bandwidth is that of each batch size.
-    extra: dict[str, Any] = {
-        "flops_per_token": 1e9,
-        "peak_flops_per_second": 1e12,
-        "peak_bytes_per_second": 4e12,
-    }
-    extra["bytes_per_token"] = {"a": 4e9, "b": 1e9}
+    extra: Any = {"flops_per_token": 1e9, "peak_flops_per_second": 1e12}
+    extra |= {"bytes_per_token": {"a": 4e9, "b": 1e9}, "peak_bytes_per_second": 4e12}
     ours = {"num_tokens": 1_000, "extra": extra, "seconds": {"a": 2.0, "b": 1.0}}
     theirs = {"num_tokens": 1_000, "extra": {"flops_per_token": 1e9}, "seconds": {"a": 4, "b": 4}}
     measures = tuple(Measure(name, name, "tokens/s") for name in ("a", "b"))

@@ -64,10 +64,7 @@ def test_a_peer_with_our_weights_has_our_loss_and_gradients(
 
 
 def test_rotation_with_rows_left_in_pairs_would_be_noticed(
-    peers: types.ModuleType,
-    ours: TransformerLM,
-    ids: torch.Tensor,
-    monkeypatch: pytest.MonkeyPatch,
+    peers: types.ModuleType, ours: TransformerLM, ids: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peers, "_halves_from_pairs", lambda weight, num_heads: weight)
     model = peers.open_peer("torch", CONFIG, ours.state_dict())

@@ -256,10 +256,7 @@ def test_too_few_documents_give_the_end_of_the_text_for_validation(
     parts = [text[i * 6_000 // num_documents :][: 6_000 // num_documents] for i in range(3)]
     file = work.file("few.txt", END.join(parts[:num_documents]))
     # The text of the one document is that of many shards.
-    settings: dict[str, Any] = {
-        "validation_fraction": 0.0001,
-        "shard_bytes": 1000 * num_documents**2,
-    }
+    settings: Any = {"validation_fraction": 0.0001, "shard_bytes": 1000 * num_documents**2}
     whole = work.prepare([file], "whole", validation_fraction=0)
     assert open_shards(whole.folder, "train").num_ids == whole.index.splits["train"].num_ids
     summary = work.prepare([file], **settings)

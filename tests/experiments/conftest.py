@@ -18,13 +18,13 @@ from groundup.runs.config import RunConfig
 
 MakeSpec = Callable[..., SweepConfig]
 
+MODEL = {"vocab_size": 300, "context_length": 16, "d_model": 16, "num_layers": 1, "num_heads": 2}
 BASE: dict[str, Any] = {
     "num_steps": 20,
     "batch_size": 2,
     "device": "cpu",
     "num_threads": 1,
-    "model": {"vocab_size": 300, "context_length": 16, "d_model": 16, "num_layers": 1}
-    | {"num_heads": 2},
+    "model": MODEL,
     "schedule": {"warmup_steps": 2},
     "evaluation": {"every_steps": 4, "num_windows": 4},
     "checkpoints": {"every_steps": 4},

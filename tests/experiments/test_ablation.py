@@ -129,7 +129,7 @@ def test_a_variant_that_never_finishes_is_a_row_and_an_edge_is_marked(make_spec:
     )
 
     def trained(variant: str, rate: float, seed: int, *result: Any) -> TrialRecord:
-        names: dict[str, Any] = {"settings": {RATE: rate}, "variant": variant}
+        names: Any = {"settings": {RATE: rate}, "variant": variant}
         return record_of(f"{variant}+{rate}", seed, *result, **names)
 
     records = [

@@ -8,10 +8,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from groundup.errors import ConfigError, DataError
-from groundup.nn.linear_cross_entropy import (
-    linear_cross_entropy,
-    linear_cross_entropy_reference,
-)
+from groundup.nn.linear_cross_entropy import linear_cross_entropy, linear_cross_entropy_reference
 
 D_MODEL, VOCAB = 6, 71
 CPU = torch.device("cpu")

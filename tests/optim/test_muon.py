@@ -109,10 +109,7 @@ def test_its_adamw_groups_move_as_adamw() -> None:
     ours = [torch.randn(shape, requires_grad=True) for shape in [(5, 3), (7,)]]
     theirs = [one.detach().clone().requires_grad_() for one in ours]
     optimizer = Muon(
-        [
-            {"params": [matrix]},
-            {"params": ours, "kind": "adamw", "lr": 0.03, "weight_decay": 0.2},
-        ],
+        [{"params": [matrix]}, {"params": ours, "kind": "adamw", "lr": 0.03, "weight_decay": 0.2}],
         betas=(0.8, 0.9),
     )
     twin = AdamW(theirs, lr=0.03, betas=(0.8, 0.9), weight_decay=0.2)

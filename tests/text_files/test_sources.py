@@ -15,16 +15,8 @@ def find(*inputs: str | Path) -> list[Path]:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    for name in (
-        "b.txt",
-        "b2.Md",
-        "code/main.rs.xz",
-        "a.jsonl.gz",
-        "notes.pdf",
-        ".hidden.txt",
-        "sub/c.parquet",
-        "sub/d.TXT.zst",
-    ):
+    kept = "a.jsonl.gz b.txt b2.Md code/main.rs.xz sub/c.parquet sub/d.TXT.zst"
+    for name in (*reversed(kept.split()), "notes.pdf", ".hidden.txt"):
         path = tmp_path / "tree" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("x")

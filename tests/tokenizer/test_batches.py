@@ -123,8 +123,7 @@ def test_ones_not_given_are_text_and_ones_missing_from_the_vocabulary_are_append
 
 @pytest.mark.parametrize("pattern", NATIVE_PATTERNS, ids=lambda one: one.name)
 @pytest.mark.parametrize(
-    "special_tokens",
-    [["a b"], ["b\na", "b\nab"], [" the a", "the"], ["a", " ", "\n"]],
+    "special_tokens", [["a b"], ["b\na", "b\nab"], [" the a", "the"], ["a", " ", "\n"]]
 )
 def test_a_document_cut_for_threads_keeps_its_special_tokens(
     special_tokens: list[str], pattern: Pattern

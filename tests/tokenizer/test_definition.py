@@ -80,15 +80,10 @@ def test_the_content_id_is_that_of_the_content() -> None:
 
 
 def test_special_tokens_take_their_entry_or_the_next_id() -> None:
-    assert assign_special_tokens(SMALL.vocab, ["<|new|>", "<|end|>", "<|b|>"]) == {
-        "<|new|>": 259,
-        "<|end|>": 258,
-        "<|b|>": 260,
-    }
-    assert assign_special_tokens(BYTES, ["<|x|>", "<|y|>"], {"<|y|>": 300, "<|z|>": 9}) == {
-        "<|x|>": 301,
-        "<|y|>": 300,
-    }
+    ids = assign_special_tokens(SMALL.vocab, ["<|new|>", "<|end|>", "<|b|>"])
+    assert ids == {"<|new|>": 259, "<|end|>": 258, "<|b|>": 260}
+    ids = assign_special_tokens(BYTES, ["<|x|>", "<|y|>"], {"<|y|>": 300, "<|z|>": 9})
+    assert ids == {"<|x|>": 301, "<|y|>": 300}
 
 
 def test_bad_special_token_lists_are_named() -> None:

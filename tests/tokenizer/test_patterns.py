@@ -20,16 +20,8 @@ from groundup.tokenizer.patterns import (
 
 TIKTOKEN_GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
 # Letters, marks, digits, quotes, line ends and spaces are where the patterns decide.
-PIECES = st.sampled_from(
-    [
-        *"aZéßſǅʰж字ไ ́1٣Ⅷ²'’.,/!😀 \t\n\r\x0b\x1c\x85\xa0\u2028\u3000",
-        "'s",
-        "'LL",
-        "\r\n",
-        "  ",
-        "123",
-    ]
-)
+CHARACTERS = "aZéßſǅʰж字ไ ́1٣Ⅷ²'’.,/!😀 \t\n\r\x0b\x1c\x85\xa0\u2028\u3000"
+PIECES = st.sampled_from([*CHARACTERS, "'s", "'LL", "\r\n", "  ", "123"])
 # Engines know different editions of Unicode: code points unknown to this Python stay out, and
 # U+0295 has changed its class between editions.
 KNOWN = st.characters(exclude_categories=["Cn", "Cs"], exclude_characters="\u0295")
@@ -80,10 +72,8 @@ def test_patterns_cut_as_tiktoken_does(text: str) -> None:
 @hypothesis.given(TEXTS)
 def test_stages_cut_as_tokenizers_does(text: str) -> None:
     tokenizers = pytest.importorskip("tokenizers")
-    steps = [
-        tokenizers.pre_tokenizers.Split(tokenizers.Regex(stage), "isolated")
-        for stage in DEEPSEEK.stages
-    ]
+    stages = map(tokenizers.Regex, DEEPSEEK.stages)
+    steps = [tokenizers.pre_tokenizers.Split(stage, "isolated") for stage in stages]
     oracle = tokenizers.pre_tokenizers.Sequence(steps)
     assert DEEPSEEK.split(text) == [piece for piece, _ in oracle.pre_tokenize_str(text)]
 

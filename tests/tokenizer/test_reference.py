@@ -26,14 +26,8 @@ def train(text: str, num_merges: int, special_tokens: tuple[str, ...] = ()) -> T
 def test_the_textbook_corpus_gives_the_textbook_merges() -> None:
     text = " ".join(["low"] * 5 + ["lower"] * 2 + ["widest"] * 3 + ["newest"] * 6)
     _, merges = train_bpe_reference(text, 256 + 6, pattern=find_pattern(r"[a-z]+"))
-    assert merges == [
-        (b"s", b"t"),
-        (b"e", b"st"),
-        (b"o", b"w"),
-        (b"l", b"ow"),
-        (b"w", b"est"),
-        (b"n", b"e"),
-    ]
+    joined = b", ".join(b" ".join(pair) for pair in merges)
+    assert joined == b"s t, e st, o w, l ow, w est, n e"
 
 
 def test_ties_go_to_the_greater_pair_of_byte_strings() -> None:

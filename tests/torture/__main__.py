@@ -23,17 +23,8 @@ from harness import IS_SANITIZED, Case, Kind, Results, Row, run_case, run_kind
 REPOSITORY = Path(__file__).resolve().parents[2]
 GUIDE = REPOSITORY / "docs" / "guides" / "reliability.md"
 # What the verbs import late; once here is sooner than in every child.
-PRELOADED = (
-    "gguf",
-    "groundup.cli.arguments",
-    "groundup.data.prepare",
-    "groundup.data.samples",
-    "groundup.experiments.report",
-    "groundup.interop",
-    "groundup.training",
-    "groundup.training.verify",
-    "torch._inductor",
-)
+PRELOADED = "cli.arguments data.prepare data.samples experiments.report interop training".split()
+PRELOADED = [*(f"groundup.{name}" for name in PRELOADED), "gguf", "torch._inductor"]
 BEGIN, END = "<!-- torture:begin -->", "<!-- torture:end -->"
 
 
@@ -54,7 +45,7 @@ def find_kinds(only: set[str]) -> list[Kind]:
             Kind("kill", writers.kill, 0.32, 6),
             Kind("full", writers.fill, 0.16, 4),
             Kind("read-only", writers.freeze, 0.08, 2),
-            Kind("damage", files.damage, 0.14, 18),
+            Kind("damage", files.damage, 0.14, 11),
             Kind("fuzz", files.fuzz, 0.14, 200),
         ]
     if not only or "native" in only:
@@ -115,10 +106,8 @@ def main() -> int:
 
 def render(results: Results, seed: int, seconds: float) -> str:
     """The table, and under which conditions it came about."""
-    lines = [
-        "| fault | injected | survived | lost | at most |",
-        "| --- | ---: | ---: | ---: | --- |",
-    ]
+    lines = ["| fault | injected | survived | lost | at most |"]
+    lines.append("| --- | ---: | ---: | ---: | --- |")
     rows = results.rows.values()
     total = Row(sum(row.faults for row in rows), sum(row.lost for row in rows))
     for name, row in [*results.rows.items(), ("**all**", total)]:

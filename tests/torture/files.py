@@ -175,10 +175,6 @@ def use_export(case: Case, path: Path) -> None:
 Use = Callable[[Case, Path], object]
 DAMAGED: dict[str, tuple[str, Use]] = {
     "tokenizer.json": ("tokenizer.json", use_own_tokenizer),
-    "foreign huggingface.json": ("foreign/huggingface.json", use_tokenizer),
-    "foreign vocab.json": ("foreign/vocab.json", use_tokenizer),
-    "foreign merges.txt": ("foreign/merges.txt", use_tokenizer),
-    "foreign ranks.tiktoken": ("foreign/ranks.tiktoken", use_tokenizer),
     "shard": ("shards/train_*.bin", use_shards),
     "index.json of shards": ("shards/index.json", use_shards),
     "weights of a checkpoint": ("runs/whole/checkpoints/*/model.safetensors", use_checkpoint),
@@ -189,9 +185,6 @@ DAMAGED: dict[str, tuple[str, Use]] = {
     "environment.json of a run": ("runs/half/environment.json", resume),
     "metrics.jsonl, resuming": ("runs/half/metrics.jsonl", resume),
     "metrics.jsonl, reporting": ("runs/whole/metrics.jsonl", report),
-    "weights of an export": ("export/model.safetensors", use_export),
-    "config.json of an export": ("export/config.json", use_export),
-    "tokenizer.json of an export": ("export/tokenizer.json", use_export),
 }
 
 

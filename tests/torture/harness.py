@@ -170,11 +170,7 @@ def run_kind(
 
 
 def _run_lane(
-    kind: Kind,
-    make_case: Callable[[int], Case],
-    numbers: range,
-    deadline: float,
-    told: Connection,
+    kind: Kind, make_case: Callable[[int], Case], numbers: range, deadline: float, told: Connection
 ) -> None:
     os.setsid()
     limit_address_space(ADDRESS_SPACE_BYTES)

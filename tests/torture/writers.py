@@ -10,7 +10,6 @@ import fcntl
 import json
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import time
@@ -23,18 +22,13 @@ from harness import Case, Child, Impossible, Lost
 from groundup.files import hash_bytes, hash_file
 from groundup.training.verify import comparable_records
 
+MODEL = {"vocab_size": 300, "context_length": 16, "d_model": 16, "num_layers": 1, "num_heads": 2}
 SETTINGS = {
     "num_steps": 40,
     "batch_size": 2,
     "num_threads": 1,
     "device": "cpu",
-    "model": {
-        "vocab_size": 300,
-        "context_length": 16,
-        "d_model": 16,
-        "num_layers": 1,
-        "num_heads": 2,
-    },
+    "model": MODEL,
     "schedule": {"warmup_steps": 2},
     "evaluation": {"every_steps": 10, "num_windows": 4},
     "checkpoints": {"every_steps": 5},
@@ -42,7 +36,6 @@ SETTINGS = {
     "samples": {"every_steps": 20, "max_tokens": 4},
 }
 TRAIN_TOKENIZER = "tokenizer train {made}/stories.txt --vocab-size "
-CONVERT = "tokenizer convert {made}/tokenizer.json --to "
 PREPARE = (
     "data prepare {made}/stories.txt --tokenizer {made}/tokenizer.json --validation-fraction 0.1 "
     "--num-threads 1 --out "
@@ -59,7 +52,7 @@ VERBS = {
     "export gguf": EXPORT + "gguf out/m.gguf",
     "import huggingface": "import huggingface {made}/export --name r --runs-folder out",
     "data sample": "data sample --megabytes 1 --out out/s.txt",
-    "tokenizer convert": CONVERT + "gpt2 out",
+    "tokenizer convert": "tokenizer convert {made}/tokenizer.json --to gpt2 out",
     "report": "report {made}/runs/whole --out out/report.html",
     "sweep": "sweep {made}/sweep.yaml",
 }
@@ -70,8 +63,7 @@ OF_THE_MOMENT = {"log.txt", "environment.json", "outcome.json", "state.json", "t
 
 def make_artefacts(made: Path) -> None:
     """One of each, tiny; once for all processes that work in the same folder."""
-    (made / "foreign").mkdir(parents=True, exist_ok=True)
-    shutil.copy(Path(__file__).parent / "corpus" / "ranks.tiktoken", made / "foreign")
+    made.mkdir(parents=True, exist_ok=True)
     data = {"shards": str(made / "shards"), "tokenizer": str(made / "tokenizer.json")}
     variants = {"short": {"num_steps": 4}, "long": {"num_steps": 40}}
     sweep = {"name": "small", "base": str(made / "run.yaml"), "variants": variants}
@@ -83,8 +75,6 @@ def make_artefacts(made: Path) -> None:
         for command in (
             "data sample --megabytes 0.3 --out stories.txt",
             TRAIN_TOKENIZER + "300 --out tokenizer.json",
-            CONVERT + "huggingface foreign/huggingface.json",
-            CONVERT + "gpt2 foreign/vocab.json",
             PREPARE + "shards",
             TRAIN + "whole",
             EXPORT + "huggingface export",
