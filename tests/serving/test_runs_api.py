@@ -171,7 +171,7 @@ def test_no_path_trick_leads_out_of_the_runs_folder(
 def test_links_and_pipes_in_a_run_folder_are_not_followed(
     client: Client, tmp_path: Path, runs_folder: Path
 ) -> None:
-    secret = make_run(tmp_path, "secret", **{"data.shards": SECRET})
+    secret = make_run(tmp_path, "secret", **{"data.shards": SECRET})  # type: ignore[arg-type]
     add_line(secret, 1, samples=[SECRET])
     Outcome("failed", reason=SECRET).write(secret.outcome_file)
     write_json_atomic(secret.environment_file, {"device": SECRET})
