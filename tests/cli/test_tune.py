@@ -52,8 +52,8 @@ def test_a_run_and_a_file_become_a_run_that_everything_opens(shell: Any, folder:
         assert shell(*words, *flags).startswith("wrote exported: README.md, config.json")
     exported = json.loads((folder / "exported" / "config.json").read_text())
     assert (exported["vocab_size"], exported["dtype"]) == (304, "bfloat16")
-    back = ("import", "huggingface", "exported", "--name", "back", "--runs-folder", "other")
-    assert "groundup generate other/back" in shell(*back)
+    taken = shell("import", "huggingface", "exported", "--name", "back", "--runs-folder", "other")
+    assert "groundup generate other/back" in taken
     assert LanguageModel.load(folder / "other/back").tokenizer.id == tokenizer.id
 
 

@@ -19,8 +19,8 @@ from groundup.planner import (
     make_plan,
     step_memory,
 )
-from groundup.planner.memory import check_fits, choose_micro_batch, memory_options, textbook_memory
 from groundup.planner.parameters import OptimizerName
+from groundup.planner.memory import check_fits, choose_micro_batch, memory_options, textbook_memory
 
 H200 = Execution("cuda", "bfloat16")
 CPU = Execution("cpu", "float32")
@@ -121,12 +121,9 @@ def test_settings_change_what_is_kept() -> None:
 
 
 def test_options_come_from_the_settings_of_a_run() -> None:
-    settings: dict[str, Any] = {
-        "optimizer.average_over": 0.1,
-        "tuning.lora_rank": 4,
-        "deterministic": True,
-    }
+    settings: dict[str, Any] = {"optimizer.average_over": 0.1, "tuning.lora_rank": 4}
     settings |= {"distributed.recompute": True, "distributed.reduction": "fast"}
+    settings["deterministic"] = True
     expected = {"ema": True, "checkpointing": True, "lora_rank": 4, "exact": False}
     assert memory_options(settings) == expected
     automatic = settings | {"distributed.reduction": "auto"}
