@@ -11,6 +11,9 @@ from groundup.experiments import sweep
 from groundup.experiments.runner import Command
 from groundup.files import read_json_lines
 
+# Every trial is a process.
+pytestmark = pytest.mark.slow
+
 # The trainer without a model finds width 16 best, whatever the budget.
 LADDER = ["--budgets", "8e7", "1.6e8", "--widths", "8", "16", "24"]
 

@@ -32,11 +32,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "odd sizes": {"d_model": 72, "num_heads": 3, "d_ff": 100, "vocab_size": 301},
     "recipe": {"feed_forward": "relu2", "qk_norm": True, "tie_embeddings": True},
     "gates, projection": {
-        "head_gates": True,
-        "extra_values": "projection",
-        "qk_norm": True,
-        "tie_embeddings": True,
-        "num_kv_heads": 2,
+        **{"head_gates": True, "extra_values": "projection", "num_kv_heads": 2},
+        **{"qk_norm": True, "tie_embeddings": True},
     },
     "wide": {"d_model": 1_280, "num_heads": 10, "d_ff": 4_096, "feed_forward": "silu"},
     # A little more than what is read ahead at once, as much as there is room for.
@@ -62,15 +59,8 @@ SAMPLERS = [
 
 
 def _model(**changes: Any) -> TransformerLM:
-    settings: dict[str, Any] = {
-        "vocab_size": 500,
-        "context_length": 160,
-        "d_model": 64,
-        "num_layers": 3,
-        "num_heads": 4,
-        "d_ff": 160,
-        "rope_theta": 10_000.0,
-    }
+    settings: dict[str, Any] = {"vocab_size": 500, "context_length": 160, "d_model": 64}
+    settings |= {"num_layers": 3, "num_heads": 4, "d_ff": 160, "rope_theta": 10_000.0}
     torch.manual_seed(0)
     model = TransformerLM(**(settings | changes), device="cuda", dtype=torch.bfloat16).eval()
     with torch.no_grad():

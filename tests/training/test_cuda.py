@@ -48,13 +48,8 @@ SHAPE = {
 def test_resume_is_bitwise_exact_in_deterministic_mode(
     make_config: MakeConfig, precision: str, mode: str, optimizer: str
 ) -> None:
-    changes: dict[str, Any] = {
-        **SHAPE,
-        "deterministic": True,
-        "precision": precision,
-        "compile": mode,
-        "optimizer.name": optimizer,
-    }
+    changes: dict[str, Any] = {**SHAPE, "deterministic": True, "precision": precision}
+    changes |= {"compile": mode, "optimizer.name": optimizer}
     whole, parted = make_config("whole", changes), make_config("parted", changes)
     train(whole)
     train(parted, clock=Clock(stop_after=7))
@@ -71,17 +66,10 @@ def test_attention_and_losses_of_long_texts_are_deterministic(make_config: MakeC
 
 
 def test_a_timed_run_ends_in_its_time_and_replays_exactly(make_config: MakeConfig) -> None:
-    changes = {
-        **SHAPE,
-        "num_steps": None,
-        "minutes": 0.5,
-        "deterministic": True,
-        "schedule.warmup_steps": None,
-        "schedule.warmup_fraction": 0.1,
-        "evaluation.every_steps": None,
-        "checkpoints.every_steps": None,
-        "optimizer.average_over": 0.1,
-    }
+    changes: dict[str, Any] = {**SHAPE, "minutes": 0.5, "schedule.warmup_fraction": 0.1}
+    changes |= {"deterministic": True, "optimizer.average_over": 0.1}
+    in_steps = "num_steps schedule.warmup_steps evaluation.every_steps checkpoints.every_steps"
+    changes |= dict.fromkeys(in_steps.split())
     timed, again = make_config("timed", changes), make_config("again", changes)
     began = time.monotonic()
     summary = train(timed)
