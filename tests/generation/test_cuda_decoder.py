@@ -32,8 +32,11 @@ SHAPES: dict[str, dict[str, Any]] = {
     "odd sizes": {"d_model": 72, "num_heads": 3, "d_ff": 100, "vocab_size": 301},
     "recipe": {"feed_forward": "relu2", "qk_norm": True, "tie_embeddings": True},
     "gates, projection": {
-        **{"head_gates": True, "extra_values": "projection", "num_kv_heads": 2},
-        **{"qk_norm": True, "tie_embeddings": True},
+        "head_gates": True,
+        "extra_values": "projection",
+        "qk_norm": True,
+        "tie_embeddings": True,
+        "num_kv_heads": 2,
     },
     "wide": {"d_model": 1_280, "num_heads": 10, "d_ff": 4_096, "feed_forward": "silu"},
     # A little more than what is read ahead at once, as much as there is room for.
