@@ -111,7 +111,7 @@ def change_text(path: Path) -> None:
 
 @hypothesis.given(
     documents=st.lists(st.text(max_size=30), min_size=1, max_size=30),
-    shard_bytes=st.integers(1, 300),
+    shard_bytes=st.integers(20, 300),
     fraction=st.just(0.0) | st.floats(0.1, 0.99),
     batch_bytes=st.integers(1, 200),
 )
@@ -255,8 +255,8 @@ def test_too_few_documents_give_the_end_of_the_text_for_validation(
     text = work.corpus[0].read_text("utf-8").replace(END, "\n")[:6_000]
     parts = [text[i * 6_000 // num_documents :][: 6_000 // num_documents] for i in range(3)]
     file = work.file("few.txt", END.join(parts[:num_documents]))
-    # The text of the one document is that of many shards.
-    settings: Any = {"validation_fraction": 0.0001, "shard_bytes": 1000 * num_documents**2}
+    # The text of one document is that of several shards.
+    settings: Any = {"validation_fraction": 0.0001, "shard_bytes": 1000}
     whole = work.prepare([file], "whole", validation_fraction=0)
     assert open_shards(whole.folder, "train").num_ids == whole.index.splits["train"].num_ids
     summary = work.prepare([file], **settings)

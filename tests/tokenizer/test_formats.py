@@ -53,7 +53,9 @@ def test_spelling_goes_both_ways(tokens: list[bytes]) -> None:
     whole_words=st.booleans(),
     name=st.sampled_from(["tokenizer.json", "a.tiktoken", "b"]),
 )
-@hypothesis.settings(suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
+@hypothesis.settings(
+    max_examples=60, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+)
 def test_a_definition_comes_back_from_a_file_of_any_name(
     tmp_path: Path,
     format: Any,
