@@ -1,7 +1,8 @@
-"""What the process says about itself: cores, memory, seeds, log lines."""
+"""What the process says about itself: cores, memory, seeds, log lines, errors."""
 
 import logging
 import os
+import pickle
 import platform
 import random
 import subprocess
@@ -12,7 +13,7 @@ import numpy
 import pytest
 import torch
 
-from groundup import runtime
+from groundup import errors, runtime
 
 
 def printed(script: str) -> int:
@@ -114,3 +115,28 @@ def test_freed_memory_is_kept() -> None:
 def test_a_duration_is_shown_in_the_unit_that_suits_it() -> None:
     shown = [runtime.format_duration(seconds) for seconds in (0.05, 119.0, 120.0, 9_000.0, 5e5)]
     assert shown == ["50 ms", "119.0 s", "2.0 minutes", "2.5 hours", "5.8 days"]
+
+
+# Its errors
+
+
+def test_an_error_is_one_paragraph() -> None:
+    error = errors.DataError("corpus.txt is empty:\n    give a file\n  with text\n")
+    assert str(error) == "corpus.txt is empty: give a file with text"
+
+
+def test_errors_cross_process_boundaries() -> None:
+    extra = errors.MissingExtraError("reading .parquet files", "parquet")
+    assert "reading .parquet" in str(extra) and "pip install 'groundup[parquet]'" in str(extra)
+    for error in (errors.DataError("damaged"), extra):
+        back = pickle.loads(pickle.dumps(error))
+        assert (type(back), str(back)) == (type(error), str(error))
+
+
+def test_the_nearest_name_bridges_typing_mistakes_case_and_underscores() -> None:
+    names = ["vocab-size", "out"]
+    for typed in ("vocabsize", "Vocab_Size"):
+        assert errors.did_you_mean(typed, names) == "did you mean vocab-size?"
+    assert errors.nearest_name("zzz", names) is None
+    assert errors.did_you_mean("zzz", names) == "known are vocab-size, out"
+    assert errors.did_you_mean("zzz", []) == "there are none"

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from groundup.model import TransformerLM
 from groundup.model.transformer import weight_shapes
+
+from .conftest import small
 
 ALONE: list[dict[str, Any]] = [
     {"feed_forward": "silu", "norm_eps": 1e-3},
@@ -30,14 +31,9 @@ TOGETHER: list[dict[str, Any]] = [
 ]
 
 
-def model_with(settings: dict[str, Any]) -> TransformerLM:
-    shape = {"vocab_size": 61, "context_length": 16, "d_model": 24, "num_layers": 2}
-    return TransformerLM(**{**shape, "num_heads": 4, "d_ff": 40, **settings})
-
-
 @pytest.mark.parametrize("settings", ALONE + TOGETHER, ids=str)
 def test_every_setting_trains(settings: dict[str, Any]) -> None:
-    model = model_with(settings)
+    model = small(**settings)
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     assert shapes == weight_shapes(model.config)
     # Each id at least once, so that no row of the embedding is left out.
@@ -71,7 +67,7 @@ def test_the_loss_is_that_of_the_logits(
     shape: tuple[int, ...], tied: bool, z_loss: float, later_weight: float | None, reduction: Any
 ) -> None:
     """The token after the next counts in the gradients alone."""
-    model = model_with({"dtype": torch.float64, "tie_embeddings": tied})
+    model = small(dtype=torch.float64, tie_embeddings=tied)
     with torch.no_grad():
         # Predictions that are sure of themselves, so that no two losses are equal by chance.
         model.lm_head.weight.mul_(4)
@@ -94,9 +90,9 @@ def test_the_loss_is_that_of_the_logits(
 def test_the_settings_change_what_the_model_says() -> None:
     """A setting that was read but not obeyed would leave the logits as they are."""
     ids = torch.randint(61, (2, 9))
-    plain = model_with({})
+    plain = small()
     state = plain.state_dict()
     for settings in ({"positions": "none"}, {"norm_eps": 0.1}, {"norm": "none"}):
-        changed = model_with(settings)
+        changed = small(**settings)
         changed.load_state_dict(state, strict="norm" not in settings)
         assert not torch.allclose(changed(ids), plain(ids)), settings

@@ -12,10 +12,7 @@ from groundup.errors import ConfigError
 from groundup.model import TransformerLM
 from groundup.nn import RMSNorm
 
-
-def small(**settings: Any) -> TransformerLM:
-    shape: dict[str, Any] = {"vocab_size": 61, "context_length": 16, "d_model": 24, "num_layers": 2}
-    return TransformerLM(**{**shape, "num_heads": 4, "d_ff": 40, "rope_theta": 1e4, **settings})
+from .conftest import small
 
 
 def gradients(model: TransformerLM, loss: Tensor) -> dict[str, Tensor]:

@@ -119,14 +119,8 @@ def test_feed_forward_is_its_formula(
     out = layer(x)
     assert out.dtype == dtype
     relative = 0.03 if dtype == torch.bfloat16 else 1e-6
-    agree(
-        out,
-        functional.linear(inner, weights["down.weight"]),
-        [x, *layer.parameters()],
-        None,
-        None,
-        relative,
-    )
+    expected = functional.linear(inner, weights["down.weight"])
+    agree(out, expected, [x, *layer.parameters()], relative=relative)
 
 
 # The standard deviation of a normal value that is known to lie within three sigma.
