@@ -19,8 +19,8 @@ from groundup.planner import (
     make_plan,
     step_memory,
 )
-from groundup.planner.parameters import OptimizerName
 from groundup.planner.memory import check_fits, choose_micro_batch, memory_options, textbook_memory
+from groundup.planner.parameters import OptimizerName
 
 H200 = Execution("cuda", "bfloat16")
 CPU = Execution("cpu", "float32")
