@@ -30,6 +30,7 @@ MAX_STEPS = 10**9
 
 _EXPONENT = re.compile(r"[0-9]+(\.[0-9]+)?[eE]\+?[0-9]{1,2}")
 _MAX_FINDINGS = 8
+_MAX_DEPTH = 20
 
 
 class Settings(pydantic.BaseModel):
@@ -245,9 +246,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[KeyPath, i
     """The mapping that a YAML file holds, and the line of each key."""
     try:
         text = Path(path).read_text("utf-8")
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
-            # By which a small file could stand for any number of values.
-            raise ValueError("aliases (*name) are not for settings")
+        check_yaml(text)
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
         if node is None:
@@ -268,6 +267,19 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[KeyPath, i
     except Exception as error:
         # PyYAML itself trips over a date that is not one, `!!bool maybe`, depth, huge numbers.
         raise ConfigError(f"{path} is not a settings file: {error}") from error
+
+
+def check_yaml(text: str) -> None:
+    """Raise ValueError for aliases, by which a small file could stand for any number of values, and
+    for depth, which takes PyYAML quadratic time."""
+    depth = 0
+    for event in yaml.parse(text):
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError("aliases (*name) are not for settings")
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MAX_DEPTH:
+            raise ValueError("it is nested too deep")
 
 
 def _key_lines(node: yaml.Node | None, prefix: KeyPath = ()) -> Iterator[tuple[KeyPath, int]]:

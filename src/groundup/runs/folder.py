@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import pydantic
 import yaml
 
-from groundup.config import flatten, load_settings, save_yaml
+from groundup.config import check_yaml, flatten, load_settings, save_yaml
 from groundup.errors import ConfigError
 from groundup.files import locked, parse_json, remove_leftovers, write_json_atomic
 from groundup.runs.config import RunConfig
@@ -133,9 +133,8 @@ class RunFolder:
         """config.yaml by flat dotted names, unchecked; nothing while it is missing or damaged."""
         text = self._read_small(self.config_file, _MAX_YAML_BYTES)
         with contextlib.suppress(*_DAMAGE, yaml.YAMLError):
-            # By aliases a small file could stand for any number of values.
-            has_alias = any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text))
-            return {} if has_alias else dict(flatten(yaml.safe_load(text)))
+            check_yaml(text)
+            return dict(flatten(yaml.safe_load(text)))
         return {}
 
     def read_environment(self) -> dict[str, Any]:
