@@ -1,0 +1,84 @@
+"""Parts that a program brings to a model or a run, known again by the hash of what they are.
+
+Settings do not describe them, so a run records them, and whoever opens it has to bring the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from types import CodeType
+from typing import Any
+
+from torch import nn
+
+from groundup.files import hash_bytes
+from groundup.model.transformer import TransformerLM
+
+# Attributes of modules that change training alone.
+_NOT_MEANING = {"training", "document_id", "float8_inputs", "_has_float8_output"}
+# Classes of these packages are known by their names.
+_LIBRARIES = ("torch.", "groundup.", "builtins")
+
+
+def identify(part: Any) -> str:
+    """A module, class or function as its qualified name and a hash of its source: equal for equal
+    source, wherever it stands."""
+    if isinstance(part, functools.partial):
+        content = repr((part.args, sorted(part.keywords.items()), identify(part.func)))
+        return f"{_name_of(part.func)} {hash_bytes(content.encode())}"
+    kind = part if isinstance(part, type) or inspect.isroutine(part) else type(part)
+    own = [one for one in getattr(kind, "__mro__", (kind,)) if not _is_library(one)]
+    content = repr([_source_of(one) for one in own] or _name_of(kind))
+    if isinstance(part, nn.Module):
+        content += repr([describe_module(one)[1:] for one in part.modules()])
+    return f"{_name_of(kind)} {hash_bytes(content.encode())}"
+
+
+def swapped_parts(model: TransformerLM) -> dict[str, str]:
+    """The modules that are not as the model's settings make them, by their names in the model."""
+    built = dict(TransformerLM.from_config(model.config, device="meta").named_modules())
+    found: dict[str, str] = {}
+    for name, module in model.named_modules():
+        if any(name.startswith(f"{outer}.") for outer in found):
+            continue
+        if name not in built or describe_module(module) != describe_module(built[name]):
+            found[name or "model"] = identify(module)
+    return found
+
+
+def describe_module(module: nn.Module) -> tuple[type, dict[str, object], bool]:
+    """Its type, its plain attributes, and whether it has a hook or a forward of its own: what
+    decides, besides weights and children, what it computes."""
+    values = {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, int | float | str) and name not in _NOT_MEANING
+    }
+    has_hook = bool(module._forward_hooks or module._forward_pre_hooks)
+    return type(module), values, has_hook or "forward" in vars(module)
+
+
+def _source_of(kind: Any) -> str:
+    """The text of a class or function; its code where there is no text, as in a console."""
+    try:
+        return inspect.getsource(kind)
+    except (OSError, TypeError):
+        inner = vars(kind).values() if isinstance(kind, type) else [kind]
+        codes = [one.__code__ for one in inner if hasattr(one, "__code__")]
+        return repr(list(map(_describe_code, codes))) if codes else _name_of(kind)
+
+
+def _describe_code(code: CodeType) -> Any:
+    constants = [
+        _describe_code(one) if isinstance(one, CodeType) else repr(one) for one in code.co_consts
+    ]
+    return code.co_code.hex(), code.co_names, constants
+
+
+def _is_library(kind: type) -> bool:
+    return f"{kind.__module__}.".startswith(_LIBRARIES)
+
+
+def _name_of(kind: Any) -> str:
+    return f"{kind.__module__}.{getattr(kind, '__qualname__', type(kind).__qualname__)}"
