@@ -50,7 +50,7 @@ def swapped_parts(model: TransformerLM) -> dict[str, str]:
 def describe_module(module: nn.Module) -> tuple[type, dict[str, object], bool]:
     """Its type, its plain attributes, and whether it has a hook or a forward of its own: what
     decides, besides weights and children, what it computes."""
-    values = {
+    values: dict[str, object] = {
         name: value
         for name, value in vars(module).items()
         if isinstance(value, int | float | str) and name not in _NOT_MEANING
@@ -76,7 +76,7 @@ def _describe_code(code: CodeType) -> Any:
     return code.co_code.hex(), code.co_names, constants
 
 
-def _is_library(kind: type) -> bool:
+def _is_library(kind: Any) -> bool:
     return f"{kind.__module__}.".startswith(_LIBRARIES)
 
 

@@ -1,0 +1,62 @@
+"""Parts of a program's own are known again by what they are."""
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from groundup.model import ModelConfig, TransformerLM
+from groundup.model.parts import identify, swapped_parts
+
+SMALL = ModelConfig(vocab_size=40, context_length=8, d_model=16, num_layers=2, num_heads=2)
+
+
+class Doubled(nn.Module):
+    def __init__(self, factor: float = 2.0) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.factor * x
+
+
+def make(source: str) -> Any:
+    """What a console makes, without a text to look at."""
+    names: dict[str, Any] = {"__name__": "console", "nn": nn}
+    exec(source, names)
+    return names["part"]
+
+
+def test_a_model_of_its_settings_has_none() -> None:
+    assert swapped_parts(TransformerLM.from_config(SMALL)) == {}
+    assert swapped_parts(TransformerLM.from_config(SMALL).eval().to(torch.bfloat16)) == {}
+
+
+def test_each_way_to_change_a_model_is_seen() -> None:
+    def find(change: Any) -> list[str]:
+        model = TransformerLM.from_config(SMALL)
+        change(model)
+        return list(swapped_parts(model))
+
+    block = "blocks.1.feed_forward"
+    assert find(lambda model: setattr(model.blocks[1], "feed_forward", Doubled())) == [block]
+    assert find(lambda model: setattr(model.final_norm, "eps", 0.1)) == ["final_norm"]
+    assert find(lambda model: model.final_norm.register_forward_hook(print)) == ["final_norm"]
+    assert find(lambda model: setattr(model.final_norm, "forward", print)) == ["final_norm"]
+    assert find(lambda model: model.add_module("more", Doubled())) == ["more"]
+
+
+def test_equal_content_is_equal_and_any_difference_shows() -> None:
+    assert identify(Doubled()) == identify(Doubled()) != identify(Doubled(3.0))
+    assert identify(Doubled()).startswith(f"{Doubled.__module__}.Doubled sha256:")
+    one = functools.partial(torch.clamp, min=0.0)
+    assert identify(one) == identify(functools.partial(torch.clamp, min=0.0))
+    assert identify(one) != identify(functools.partial(torch.clamp, min=1.0))
+    for source in (
+        "def part(x):\n    return x + {}",
+        "part = lambda x: (lambda y: y - {})(x)",
+        "class part(nn.Module):\n    def forward(self, x):\n        return x * {}",
+    ):
+        first, same, other = (make(source.format(number)) for number in (2, 2, 3))
+        assert identify(first) == identify(same) != identify(other)
