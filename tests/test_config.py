@@ -51,6 +51,15 @@ def test_defaults_then_file_then_overrides(tmp_path: Path) -> None:
     assert settings.seed == 1
     assert settings.learning_rate == 1e-3
     assert settings.model == ModelSettings(d_model=64, d_ff=256, name="tiny")
+    assert settings.with_(model={"d_ff": 8}) == settings.with_(**{"model.d_ff": 8})
+    assert settings.with_(**{"teacher.d_ff": 8}).teacher == ModelSettings(d_ff=8)
+    changed = settings.with_(seed=2, model=ModelSettings(d_ff=8))
+    assert (changed.seed, changed.learning_rate) == (2, 1e-3)
+    assert changed.model == ModelSettings(d_ff=8) and settings.seed == 1
+    with pytest.raises(ConfigError, match=r"unknown setting model\.d_fff: did you mean d_ff"):
+        settings.with_(**{"model.d_fff": 8})
+    with pytest.raises(ConfigError, match=r"model\.d_model is 0"):
+        settings.with_(model={"d_model": 0})
 
 
 @pytest.mark.parametrize(

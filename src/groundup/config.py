@@ -12,7 +12,7 @@ import re
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import pydantic
 import yaml
@@ -58,6 +58,13 @@ class Settings(pydantic.BaseModel):
             super().__init__(**values)
         except pydantic.ValidationError as error:
             raise ConfigError(describe_validation_error(error, kind=type(self))) from error
+
+    def with_(self, **changes: Any) -> Self:
+        """A copy with other values, checked like any others: `config.with_(num_steps=3)`, and
+        `config.with_(model={"d_ff": 64})` or `**{"model.d_ff": 64}` for some of a section."""
+        values, new = dict(flatten(self.model_dump())), dict(flatten(changes))
+        kept = {key: values[key] for key in values if not any(k.startswith(f"{key}.") for k in new)}
+        return load_settings(type(self), overrides=kept | new)
 
     # Nested settings are then validated without it, so that an error names their whole path.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
@@ -269,7 +276,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[KeyPath, i
         raise ConfigError(f"{path} is not a settings file: {error}") from error
 
 
-def check_yaml(text: str) -> None:
+def check_yaml(text: str | bytes) -> None:
     """Raise ValueError for aliases, by which a small file could stand for any number of values, and
     for depth, which takes PyYAML quadratic time."""
     depth = 0

@@ -68,6 +68,8 @@ def test_reading_crosses_shard_borders(prepared: Path, tokenizer: Tokenizer) -> 
         assert np.array_equal(shards[begin:end], whole[begin:end])
     assert np.array_equal(shards[::7], whole[::7])
     assert np.array_equal(shards[-5:], whole[-5:])
+    with pytest.raises(TypeError, match=r"in slices, .* not by \[1, 2\]"):
+        shards[[1, 2]]  # type: ignore[index]
     with pytest.raises(IndexError):
         shards.read(0, len(whole) + 1)
 

@@ -59,11 +59,12 @@ def test_a_saved_model_is_a_run_folder_that_opens_as_it_was(run: Path, tmp_path:
         model.model.lm_head.weight.mul_(2)
     special = dataclasses.replace(model.special_ids, begin=3, ends=(256, 5))
     LanguageModel(model.model, model.tokenizer, 30, special).save(tmp_path / "runs" / "saved")
-    again = LanguageModel.load(tmp_path / "runs" / "saved")
+    again = LanguageModel.from_pretrained(tmp_path / "runs" / "saved")
+    assert f"{again.num_parameters:,} parameters, context 16" in repr(again)
     assert (again.step, again.special_ids, again.model.config) == (30, special, CONFIG)
     for name, weight in model.model.state_dict().items():
         assert torch.equal(again.model.state_dict()[name], weight)
-    settings = {"max_tokens": 12, "seed": 4}
+    settings: Any = {"max_tokens": 12, "seed": 4}
     expected = LanguageModel(model.model, model.tokenizer, 30, special).generate("a", **settings)
     assert again.generate("a", **settings) == expected
     with pytest.raises(ConfigError, match="saved exists"):
@@ -130,6 +131,8 @@ def test_streams_of_one_model_do_not_disturb_each_other(run: Path) -> None:
         ({"stop": [""]}, "stop"),
         ({"seed": -1}, "seed"),
         ({"prompt": "x" * 17}, "context of 16"),
+        ({"prompt": ["x"]}, "a prompt is one text"),
+        ({"max_new_tokens": 3}, "did you mean max_tokens"),
     ],
 )
 def test_a_mistake_is_told_before_the_first_piece(

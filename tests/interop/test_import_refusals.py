@@ -58,7 +58,8 @@ DAMAGES: list[tuple[Damage, str]] = [
         for name in ("../model.safetensors", "/etc/passwd", "", "..", 7)
     ),
     (index({"a": "gone.safetensors"}), "gone.safetensors"),
-    *((index(value), "no weight_map") for value in ([], {}, ["a.safetensors"])),
+    (index({}), "no weight_map"),
+    (index(["a.safetensors"]), "no weight_map"),
     (settings("tokenizer.json", normalizer={"type": "Prepend", "prepend": "▁"}), "normalizer"),
     (rename("tokenizer.json", "other.json"), r"tokenizer\.json"),
     *(

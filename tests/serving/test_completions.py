@@ -107,7 +107,7 @@ def test_what_clients_send_without_meaning_anything_is_taken(running: Any) -> No
 
 
 def test_our_own_options_reach_the_engine(running: Any, language_model: LanguageModel) -> None:
-    options = {"top_k": 5, "min_p": 0.02, "repetition_penalty": 1.3, "temperature": 1.5}
+    options: Any = {"top_k": 5, "min_p": 0.02, "repetition_penalty": 1.3, "temperature": 1.5}
     body = {"prompt": "the cat", "max_tokens": 30, "seed": 4}
     text = running.complete({**body, **options}).json()["choices"][0]["text"]
     assert text == language_model.generate("the cat", max_tokens=30, seed=4, **options)

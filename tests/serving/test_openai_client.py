@@ -118,5 +118,6 @@ def test_many_clients_at_once_get_what_each_would_alone(
             create: Any = many.completions.create
             return await asyncio.gather(*(create(model="tiny", prompt=p, **s) for p, s in asked))
 
-    for answer, (prompt, settings) in zip(asyncio.run(ask_all()), asked, strict=True):
+    pairs: Any = zip(asyncio.run(ask_all()), asked, strict=True)
+    for answer, (prompt, settings) in pairs:
         assert answer.choices[0].text == language_model.generate(prompt, **settings)

@@ -6,14 +6,19 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple, Unpack
 
 import torch
 
 from groundup.errors import CheckpointError, ConfigError
 from groundup.generation.engine import Engine
 from groundup.generation.loading import CheckpointName, load_run, save_run
-from groundup.generation.request import FinishReason, GenerationRequest, GenerationSettings
+from groundup.generation.request import (
+    FinishReason,
+    GenerationOptions,
+    GenerationRequest,
+    GenerationSettings,
+)
 from groundup.generation.sampling import not_finite
 from groundup.generation.special_ids import SpecialIds, chat_prompt, find_special_ids
 from groundup.generation.text_stream import TextStream
@@ -81,12 +86,27 @@ class LanguageModel:
         """
         return cls(*load_run(run, checkpoint, device, dtype))
 
+    from_pretrained = load
+    """The name that other libraries have for it."""
+
+    @property
+    def num_parameters(self) -> int:
+        """Tied ones count once."""
+        return sum(one.numel() for one in self.model.parameters())
+
+    def __repr__(self) -> str:
+        config, step = self.model.config, "" if self.step is None else f", step {self.step:,}"
+        return (
+            f"LanguageModel({self.num_parameters:,} parameters, context {config.context_length:,}, "
+            f"{self.tokenizer.vocab_size:,} tokens{step})"
+        )
+
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the model as it is now as a new run folder, which every command opens; it cannot be
         resumed."""
         save_run(folder, self.model, self.tokenizer, self.step or 0, self.special_ids)
 
-    def generate(self, prompt: str = "", **settings: Any) -> str:
+    def generate(self, prompt: str = "", **settings: Unpack[GenerationOptions]) -> str:
         """The text that follows `prompt`: up to `max_tokens`, one of the `stop` strings, the end of
         the document, or the end of the context. Without a prompt a document is begun.
 
@@ -94,24 +114,28 @@ class LanguageModel:
         """
         return "".join(self.stream(prompt, **settings))
 
-    def stream(self, prompt: str = "", **settings: Any) -> Iterator[str]:
+    def stream(self, prompt: str = "", **settings: Unpack[GenerationOptions]) -> Iterator[str]:
         """The same in pieces as they come, each of whole characters. Wrong settings raise here."""
         chosen = GenerationSettings(**settings)
         pieces = self.stream_requests([self.request(prompt, chosen)], chosen.stop)
         return (piece.text for piece in pieces if piece.text)
 
-    def chat(self, messages: Sequence[Message], **settings: Any) -> str:
+    def chat(self, messages: Sequence[Message], **settings: Unpack[GenerationOptions]) -> str:
         """The assistant's answer to a conversation; the tokenizer needs a chat template.
 
         messages: the turns so far: `{"role": "user", "content": "Who are you?"}`.
         """
         return "".join(self.stream_chat(messages, **settings))
 
-    def stream_chat(self, messages: Sequence[Message], **settings: Any) -> Iterator[str]:
+    def stream_chat(
+        self, messages: Sequence[Message], **settings: Unpack[GenerationOptions]
+    ) -> Iterator[str]:
         """The same in pieces as they come."""
         return self.stream(chat_prompt(self.tokenizer, messages), **settings)
 
-    def generate_many(self, prompts: Sequence[str], **settings: Any) -> list[str]:
+    def generate_many(
+        self, prompts: Sequence[str], **settings: Unpack[GenerationOptions]
+    ) -> list[str]:
         """The text after each prompt, many rows at a time; the i-th as if alone with `seed` + i."""
         first = GenerationSettings(**settings)
         requests = [
@@ -125,6 +149,8 @@ class LanguageModel:
 
     def encode_prompt(self, text: str) -> list[int]:
         """The ids to continue: those of the text, or for an empty text what begins a document."""
+        if not isinstance(text, str):
+            raise ConfigError(f"a prompt is one text, not {text!r:.60}: for several, generate_many")
         ids = self.tokenizer.encode(text)
         if ids:
             return ids

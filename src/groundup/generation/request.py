@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, TypedDict
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -68,6 +69,19 @@ class GenerationSettings(Sampler):
 
     def sampler(self) -> Sampler:
         return Sampler(**{name: getattr(self, name) for name in Sampler.model_fields})
+
+
+class GenerationOptions(TypedDict, total=False):
+    """The same as keyword arguments, for whoever checks types."""
+
+    repetition_penalty: float
+    temperature: float
+    top_k: int | None
+    top_p: float
+    min_p: float
+    max_tokens: int
+    stop: str | Sequence[str]
+    seed: int
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,8 @@ class Shards:
         return self.read_windows(np.array([begin]), end - begin).reshape(-1)
 
     def __getitem__(self, key: slice) -> npt.NDArray[Any]:
+        if not isinstance(key, slice):
+            raise TypeError(f"shards are read in slices, as in shards[5:7], not by {key!r:.60}")
         begin, end, step = key.indices(self.num_ids)
         return self.read(begin, max(begin, end))[::step]
 
