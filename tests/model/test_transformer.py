@@ -61,8 +61,7 @@ def test_device_and_type_reach_every_weight() -> None:
 @pytest.mark.usefixtures("form")
 @pytest.mark.parametrize("num_kv_heads", [2, 1])
 def test_documents_that_are_masked_do_not_see_each_other(num_kv_heads: int) -> None:
-    model = small(num_kv_heads=num_kv_heads)
-    model.document_id = 7
+    model = small(num_kv_heads=num_kv_heads, document_separator=7)
     ids = torch.tensor([[1, 2, 7, 3, 4, 7, 7, 5], [7, 1, 2, 3, 4, 5, 6, 7]])
     logits = model(ids)
     for row, expected, cuts in zip(ids, logits, ([2, 3, 1, 2], [7, 1]), strict=True):

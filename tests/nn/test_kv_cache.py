@@ -11,7 +11,11 @@ from groundup.model import TransformerLM
 from groundup.nn import KVCache
 
 # tests/generation/test_decoder.py goes through all settings.
-SETTINGS: list[dict[str, Any]] = [{"positions": "none"}, {"num_kv_heads": 2, "qk_norm": True}]
+SETTINGS: list[dict[str, Any]] = [
+    {"positions": "none"},
+    {"num_kv_heads": 2, "qk_norm": True},
+    {"document_separator": 3},
+]
 
 
 def new_model(**settings: Any) -> TransformerLM:
@@ -34,6 +38,7 @@ def close(a: Tensor, b: Tensor) -> bool:
 def test_cached_logits_are_the_uncached_ones(settings: dict[str, Any]) -> None:
     model = new_model(**settings)
     ids = torch.randint(40, (3, 12))
+    ids[0, [3, 6, 8]] = ids[1, 5] = ids[2, 11] = 3
     whole = model(ids)
     cache = new_cache(model, 3)
     # A prompt at once, then two tokens, then one by one; only the first positions are looked at.
@@ -46,8 +51,9 @@ def test_cached_logits_are_the_uncached_ones(settings: dict[str, Any]) -> None:
 
 @torch.no_grad()
 def test_rows_of_different_lengths_share_a_batch_and_copies_keep_their_text() -> None:
-    model = new_model(num_kv_heads=2)
+    model = new_model(num_kv_heads=2, document_separator=3)
     texts = [torch.randint(40, (length,)) for length in (9, 2, 5)]
+    texts[0][4] = texts[2][1] = 3
     cache = new_cache(model, 3)
     # Other, longer texts were in the rows before.
     model(torch.randint(40, (3, 12)), torch.arange(12).expand(3, -1), cache)

@@ -19,7 +19,7 @@ from groundup.model import TransformerLM
 from groundup.nn.kernels import HAS_TRITON, are_enabled
 
 # Attributes of modules that change training alone.
-_NOT_DECODED = {"training", "document_id", "float8_inputs", "_has_float8_output"}
+_NOT_DECODED = {"training", "float8_inputs", "_has_float8_output"}
 
 
 class Engine:
