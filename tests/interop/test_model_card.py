@@ -49,12 +49,8 @@ def test_it_opens_with_what_hubs_read_and_the_results_of_the_checkpoint(make_run
 
 
 def test_masked_documents_are_told(make_run: MakeRun) -> None:
-    run = make_run()
-    settings = yaml.safe_load((run / "config.yaml").read_text("utf-8"))
-    assert "one document a prompt" not in export(run)
-    settings["data"] = {**(settings.get("data") or {}), "mask_documents": True}
-    (run / "config.yaml").write_text(yaml.safe_dump(settings), "utf-8")
-    assert "one document a prompt" in export(run)
+    assert "one document a prompt" not in export(make_run())
+    assert "one document a prompt" in export(make_run("masked", document_separator=299))
 
 
 def test_lineage_names_everything_by_content(make_run: MakeRun, tokenizer: Tokenizer) -> None:

@@ -41,8 +41,7 @@ def load_run(
     Settings, shapes and memory are checked before the model is made.
     """
     folder = RunFolder(run)
-    settings = folder.read_config()
-    config = settings.model
+    config = folder.read_config().model
     tokenizer = Tokenizer.load(folder.tokenizer_file)
     found = _find_checkpoint(folder, checkpoint)
     while True:

@@ -86,7 +86,7 @@ class ModelConfig(Settings):
     """In training, zero this fraction of the embeddings and of what attention and feed-forward
     add to them: against learning by heart a text that is read many times."""
 
-    document_separator: Annotated[int, Field(ge=0)] | Literal["auto"] | None = None
+    document_separator: Annotated[int, Field(ge=0, lt=10**8)] | Literal["auto"] | None = None
     """The id that begins a document, if tokens are to attend to their own alone: lower loss where
     documents are short. auto takes what ends the documents of the run's shards."""
 

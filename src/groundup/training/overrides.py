@@ -38,6 +38,8 @@ def check_overrides(config: RunConfig, overrides: Overrides) -> None:
     """Raise ConfigError where the parts and the settings cannot be one run."""
     if not isinstance(overrides.get("model"), TransformerLM | None):
         raise ConfigError("model must be a TransformerLM, whose layers may be swapped")
+    if "data" in overrides and config.model.document_separator == "auto":
+        raise ConfigError("model.document_separator is auto, which needs shards: give the id")
     for part, names in _EXCLUDED.items():
         for name in names:
             if part in overrides and operator.attrgetter(name)(config):

@@ -15,8 +15,11 @@ from groundup.tokenizer import Tokenizer
 
 # With a row for each token.
 _TABLES = ("token_embedding.weight", "lm_head.weight")
-# Settings that change neither the weights nor how they are to be read.
-_MAY_DIFFER = ("vocab_size", "context_length", "initialization", "zero_outputs", "dropout")
+# Settings that change neither the weights nor how they are to be read, or that weights adapt to.
+_MAY_DIFFER = (
+    *("vocab_size", "context_length", "document_separator"),
+    *("initialization", "zero_outputs", "dropout"),
+)
 
 
 def settings_from(run: RunFolder) -> dict[str, Any]:
@@ -26,6 +29,8 @@ def settings_from(run: RunFolder) -> dict[str, Any]:
     values |= {f"model.{name}": value for name, value in model.model_dump().items()}
     # The rule for it depends on vocab_size, which may grow.
     values["model.embedding_scale"] = model.input_scale
+    if model.document_separator is not None:
+        values["model.document_separator"] = "auto"
     return values
 
 
