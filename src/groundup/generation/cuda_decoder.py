@@ -72,7 +72,7 @@ class CudaDecoder(Decoder):
         separator = model.document_separator
         self._separator = -1 if separator is None else separator
         self._layers = [
-            DecodingBlock(block, keys, values, gain_after, documents=separator is not None)
+            DecodingBlock(block, keys, values, gain_after)
             for block, keys, values, gain_after in zip(
                 model.blocks, self.cache.keys, self.cache.values, gains, strict=True
             )
@@ -260,8 +260,9 @@ class CudaDecoder(Decoder):
         sequences: Tensor | None = None,
     ) -> None:
         matmul.embed(ids, self._table, work)
+        places = positions, starts if self._separator >= 0 else None, sequences
         for layer, soon in zip(self._layers, self._soon, strict=True):
-            layer.advance(work, ids, positions, starts, sequences, self._extra_table, soon)
+            layer.advance(work, ids, *places, self._extra_table, soon)
 
 
 def row_state(

@@ -211,11 +211,8 @@ def choose_decoder(model: TransformerLM, max_rows: int, num_allowed: int | None 
     weight, config = model.output_weight, model.config
     built = TransformerLM.from_config(config, device="meta")
     is_known = are_enabled() and weight.device.type in ("cpu", "cuda")
-    is_known = is_known and not any(
-        getattr(config, name) != field.default
-        for name, field in ModelConfig.model_fields.items()
-        if name not in DECODED
-    )
+    others = {name: one for name, one in ModelConfig.model_fields.items() if name not in DECODED}
+    is_known &= all(getattr(config, name) == one.default for name, one in others.items())
     is_known = is_known and _modules_of(model) == _modules_of(built)
     is_half = weight.dtype in (torch.bfloat16, torch.float16)
     is_usual = config.norm == "pre" and config.num_layers > 0

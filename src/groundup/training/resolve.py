@@ -142,8 +142,9 @@ def _with_embedding_scale(config: RunConfig, previous: RunConfig | None) -> RunC
 
 def _with_separator(config: RunConfig) -> RunConfig:
     """With the id that begins a document: what ends the one before it in the shards."""
-    index = find_index(config.data.shards)
-    if config.model.document_separator != "auto" or index is None:
+    is_known = config.model.document_separator != "auto"
+    index = None if is_known else find_index(config.data.shards)
+    if index is None:
         return config
     model = config.model.model_copy(update={"document_separator": index.end.id})
     return _changed(config, model=model)
@@ -164,10 +165,9 @@ def _check(config: RunConfig, machine: Machine, world: World, strategy: Strategy
     is_exact, why_not = config.distributed.reduction == "exact", machine.why_no_float8
     is_odd = bool(model.d_model % multiple or model.feed_forward_dim % multiple)
     uses_order = model.dropout and (world.size > 1 or config.distributed.recompute)
-    has_masks = model.document_separator is not None
+    masks_chats = model.document_separator is not None and bool(config.tuning.chats)
     refused = {
-        "model.document_separator is not for tuning.chats, where a conversation is a document: "
-        "set it to None": bool(has_masks and config.tuning.chats),
+        "of tuning.chats each is one document: set model.document_separator to None": masks_chats,
         "model.dropout needs one process and no distributed.recompute": uses_order,
         "minutes goes with schedule.warmup_fraction and decay_fraction, not with warmup_steps and "
         "decay_steps": config.minutes is not None and counts_steps,

@@ -51,8 +51,6 @@ class Shape(NamedTuple):
     rotates: bool
     normalizes: bool
     adds: bool
-    documents: bool
-    """Whether a token sees the keys from its start on, and not all."""
 
 
 class Inputs(NamedTuple):
@@ -80,13 +78,7 @@ class DecodingBlock:
 
     @torch.no_grad()
     def __init__(
-        self,
-        block: nn.Module,
-        keys: Tensor,
-        values: Tensor,
-        gain_after: Tensor | None,
-        *,
-        documents: bool,
+        self, block: nn.Module, keys: Tensor, values: Tensor, gain_after: Tensor | None
     ) -> None:
         """`gain_after` is the gain of the final norm, after the last block."""
         assert isinstance(block, TransformerBlock)
@@ -113,7 +105,6 @@ class DecodingBlock:
             rotates=rope is not None,
             normalizes=query_norm is not None,
             adds=attention.value_sum is not None,
-            documents=documents,
         )
         self._tensors = (
             keys,
@@ -140,14 +131,14 @@ class DecodingBlock:
         b: Buffers,
         ids: Tensor,
         positions: Tensor,
-        starts: Tensor,
+        starts: Tensor | None,
         sequences: Tensor | None,
         table: Tensor | None,
         soon: Sequence[Tensor | None],
     ) -> None:
         """Let the tokens' rows of the stream go through the block, and store keys and values.
 
-        starts: the first position of each row's document, where documents are kept apart.
+        starts: the first position that each row sees; all if None.
         sequences: the sequence of each row, where many rows may belong to one, so that all are
             stored before any is read; otherwise row i is the next token of sequence i.
         table: what is added to the values of each id.
@@ -158,7 +149,8 @@ class DecodingBlock:
         multiply(b.half, packed, b, "none", b.packed, eps=eps, soon=soon[0])
         num_rows, longest, is_prompt = len(ids), self._tensors[0].shape[2], sequences is not None
         own, table = positions if sequences is None else sequences, ids if table is None else table
-        inputs = Inputs(b.packed, positions, starts, own, ids, table, *self._tensors)
+        first = positions if starts is None else starts
+        inputs = Inputs(b.packed, positions, first, own, ids, table, *self._tensors)
         if is_prompt:
             grid = (num_rows, shape.num_kv_heads)
             _store[grid](inputs, longest, eps, SHAPE=shape, **options(num_warps=1))
@@ -167,7 +159,8 @@ class DecodingBlock:
         most_bytes = 0 if soon[0] is None else MAX_SOON_BYTES // (num_rows * shape.num_kv_heads)
         num_warps = 2 if shape.d_head <= 32 else 4
         sizes = options(num_warps=num_warps, num_stages=1, enable_fp_fusion=False)
-        sizes |= {"STORED": is_prompt, "BLOCKS": blocks, "SHAPE": shape}
+        sizes |= {"STORED": is_prompt, "DOCUMENTS": starts is not None}
+        sizes |= {"BLOCKS": blocks, "SHAPE": shape}
         numbers = longest, eps, shape.d_head**-0.5, most_bytes
         _attend[(num_rows, shape.num_heads)](inputs, b.mixed, *numbers, **sizes)
         multiply(b.mixed, output, b, "add", soon=soon[1])
@@ -279,7 +272,8 @@ def _add_keys(
 @triton.jit
 def _attend(
     inputs, mixed, longest, eps, scale, most_bytes,
-    STORED: tl.constexpr, BLOCKS: tl.constexpr, SHAPE: tl.constexpr, EARLY: tl.constexpr,
+    STORED: tl.constexpr, DOCUMENTS: tl.constexpr, BLOCKS: tl.constexpr, SHAPE: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """softmax(q Kᵀ · scale) V over the sequence so far, by running maxima and sums."""
     if STORED:
@@ -299,7 +293,7 @@ def _attend(
     # What earlier steps stored no launch of this one changes, nor the positions before the last.
     end = tl.minimum(position, longest)
     begin, base = 0, 0
-    if SHAPE.documents:
+    if DOCUMENTS:
         begin = tl.load(inputs.starts + row).to(tl.int32)
         # A key's slot does not depend on where the document begins.
         base = begin // span * span

@@ -1,8 +1,8 @@
 """Kernels of causal attention on packed projections: what comes before it, its forward pass for
 short sequences and for documents, and its backward pass; `packed_attention` launches them.
 
-Forward, a program has a head, or with documents four tiles of its queries, and lets tile after tile
-of queries see tiles of keys. Backward, programs have a tile of queries or one of keys each. The
+Forward, a program has a head and lets tile after tile of queries see tiles of keys; with documents
+it has one tile of queries. Backward, programs have a tile of queries or one of keys each. The
 weights are computed twice for that, but every gradient is added up by one program, so that it is
 the same every time, and many programs fit on a multiprocessor. A program carries its tile's
 gradient on through rotation and norm.
@@ -19,10 +19,6 @@ import triton.language as tl
 _LN_2 = tl.constexpr(math.log(2.0))
 # Below all scores, but finite: no score minus no score.
 _NO_SCORE = tl.constexpr(-1e30)
-# Tiles of queries of a program with documents: the numbers of their first tiles of keys are one
-# int64. Starts that are read at once.
-QUERY_TILES, _STARTS = tl.constexpr(4), tl.constexpr(128)
-_TILE_BITS, _LAST_TILE = tl.constexpr(16), tl.constexpr(2**16 - 1)
 
 
 @triton.jit
@@ -99,14 +95,9 @@ def forward(
     i, first = 0, 0
     if DOCUMENTS:
         starts += batch * seq
-        i = tl.program_id(1) * QUERY_TILES
-        number = tl.arange(0, QUERY_TILES)
-        begins = (i + number) * TILE
-        firsts = tl.load(starts + begins, mask=begins < seq, other=0).to(tl.int64) // TILE
-        num_pairs = tl.sum(tl.where(begins < seq, i + number - firsts + 1, 0)).to(tl.int32)
-        # Side by side in one number, so that nothing in the loop waits for a load of them.
-        first_tiles = tl.sum(firsts << (_TILE_BITS * number))
-        first = (first_tiles & _LAST_TILE).to(tl.int32)
+        i = tl.program_id(1)
+        first = tl.load(starts + i * TILE).to(tl.int32) // TILE
+        num_pairs = i - first + 1
     j = first
     top = tl.full([TILE], _NO_SCORE, tl.float32)
     total = tl.zeros([TILE], tl.float32)
@@ -121,7 +112,7 @@ def forward(
         if DOCUMENTS:
             is_seen &= _row_starts(starts, rows, seq)[:, None] <= columns[None, :]
         scores = tl.where(is_seen, scores, -float("inf"))
-        # With this, what was added up for the tile before fades to nothing at the first seen key.
+        # With this, what was added up for the tile before fades to nothing.
         top = tl.where(j == first, _NO_SCORE, top)
         higher = tl.maximum(top, tl.max(scores, 1) * scale_log2)
         weights = tl.exp2(scores * scale_log2 - higher[:, None])
@@ -134,10 +125,7 @@ def forward(
             _store(mixed_values, mixed / total[:, None], rows, seq, d_model, D_HEAD)
             row_logs = (top + tl.log2(total)) * _LN_2
             tl.store(logsumexp + index * seq + rows, row_logs, mask=rows < seq)
-        if DOCUMENTS:
-            first_tiles = tl.where(is_last, first_tiles >> _TILE_BITS, first_tiles)
-            first = (first_tiles & _LAST_TILE).to(tl.int32)
-        i, j = tl.where(is_last, i + 1, i), tl.where(is_last, first, j + 1)
+        i, j = tl.where(is_last, i + 1, i), tl.where(is_last, 0, j + 1)
 
 
 @triton.jit
@@ -299,13 +287,9 @@ def key_gradient(
     end = seq
     if DOCUMENTS:
         starts += batch * seq
-        # Documents follow each other, so the tiles that see this one do.
         end = first + TILE
-        for begin in range(first + TILE, seq, TILE * _STARTS):
-            tiles = begin + TILE * tl.arange(0, _STARTS)
-            sees = tl.load(starts + tiles, mask=tiles < seq, other=seq) < first + TILE
-            end += TILE * tl.sum(sees.to(tl.int32))
-        end = tl.minimum(end, seq)
+        while tl.load(starts + end, mask=end < seq, other=first + TILE) < first + TILE:
+            end += TILE
     columns = first + tl.arange(0, TILE)
     key = _load(queries + d_model, columns, seq, stride, D_HEAD)
     value = _load(queries + 2 * d_model, columns, seq, stride, D_HEAD)

@@ -67,7 +67,7 @@ def packed_attention(
     out = packed.new_empty(batch, seq, width // 3)
     logsumexp = packed.new_empty(batch, num_heads, seq, dtype=torch.float32)
     scale = 1.0 / (math.log(2.0) * math.sqrt(d_head))
-    num_parts = 1 if starts is None else triton.cdiv(seq, kernels.QUERY_TILES.value * _TILE)
+    num_parts = 1 if starts is None else triton.cdiv(seq, _TILE)
     kernels.forward[(batch * num_heads, num_parts)](
         source, out, logsumexp, *_filled(packed, starts), seq, num_heads, scale,
         D_HEAD=d_head, DOCUMENTS=starts is not None, **_FORWARD, **_TILES,
