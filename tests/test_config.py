@@ -217,6 +217,8 @@ def test_settings_files_load_survive_a_round_trip_and_name_their_run(
 def test_the_quickstart_settings_are_those_of_its_preset() -> None:
     config = load_settings(RunConfig, CONFIGS / "train" / "quickstart.yaml")
     model = preset("quickstart")
-    assert config.model.model_copy(update={"vocab_size": model.vocab_size}) == model
+    of_text = {"vocab_size": model.vocab_size, "document_separator": None}
+    assert config.model.document_separator == "auto"
+    assert config.model.model_copy(update=of_text) == model
     # The quickstart chooses it for the machine, so that only its shards know it.
     assert "vocab_size" not in config.model.model_fields_set

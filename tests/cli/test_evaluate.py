@@ -32,11 +32,11 @@ def test_a_run_that_masks_documents_is_evaluated_so(
     shell: Any, small_config: Path, tmp_path: Path
 ) -> None:
     words = ["--runs-folder", tmp_path, "--name", "masked", "--num-steps", 2]
-    shell("train", "--config", small_config, *words, "--data.mask-documents")
+    shell("train", "--config", small_config, *words, "--model.document-separator", "auto")
     found = shell.json("evaluate", tmp_path / "masked")["loss"]
     *_, last = read_json_lines(tmp_path / "masked" / "metrics.jsonl")
     assert found == last["validation_loss"]
-    assert LanguageModel.load(tmp_path / "masked").model.document_id == 299
+    assert LanguageModel.load(tmp_path / "masked").model.config.document_separator == 299
 
 
 def test_a_run_its_checkpoint_and_its_split_are_named(shell: Any, small_config: Path) -> None:

@@ -1,6 +1,7 @@
 """The decoder that samples on CUDA: its logits are the model's, its samples are the sampler's, and
 no row depends on the others."""
 
+import copy
 import math
 import random
 from collections.abc import Callable
@@ -38,6 +39,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "tie_embeddings": True,
         "num_kv_heads": 2,
     },
+    "documents": {"document_separator": 7, "num_kv_heads": 2},
     "wide": {"d_model": 1_280, "num_heads": 10, "d_ff": 4_096, "feed_forward": "silu"},
     # A little more than what is read ahead at once, as much as there is room for.
     "just over": {"d_ff": 6_208, "feed_forward": "relu2"},
@@ -90,11 +92,9 @@ def _row(sampler: Sampler, ids: list[int], num_new: int = 0, seed: int = 0) -> R
     return Row(0, request, ids, num_new)
 
 
-def _logits(decoder: CudaDecoder, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Of each row after one more id, at its position."""
-    pairs = zip(ids.tolist(), positions.tolist(), strict=True)
-    rows = [_row(Sampler(), [0] * position + [id]) for id, position in pairs]
-    decoder.begin(rows)
+def _logits(decoder: CudaDecoder, texts: list[list[int]]) -> torch.Tensor:
+    """Of each row after its last id; the others are in the cache."""
+    decoder.begin([_row(Sampler(), text) for text in texts])
     return decoder.step(1)[1]
 
 
@@ -103,6 +103,7 @@ def test_logits_are_as_near_to_float32_as_the_models_own(changes: dict[str, obje
     model = _model(**changes)
     vocab_size = model.config.vocab_size
     ids = torch.randint(0, vocab_size, (5, 140), generator=torch.Generator().manual_seed(1))
+    ids[:, 11::31] = 7
     with torch.no_grad():
         own = model(ids.cuda()).float()
         exact = model.float()(ids.cuda())
@@ -112,12 +113,30 @@ def test_logits_are_as_near_to_float32_as_the_models_own(changes: dict[str, obje
     allowed = 2 * float((own - exact).abs().max()) + 1e-3
     for further in range(4):
         positions = torch.tensor(lengths) + further
-        logits = _logits(decoder, ids[torch.arange(5), positions], positions)
+        logits = _logits(decoder, [ids[row, : n + 1].tolist() for row, n in enumerate(positions)])
         wanted = exact[torch.arange(5), positions]
         assert float((logits - wanted).abs().max()) <= allowed
 
 
-@pytest.mark.parametrize("shape", ["plain", "recipe", "wide", "just over"])
+def test_a_sampled_separator_begins_a_document() -> None:
+    text, model = [1, 2, 3], _model(document_separator=7)
+    with torch.no_grad():
+        model.output_weight[7] = model.hidden(torch.tensor([text]).cuda())[0, -1]
+    exact, decoder = copy.deepcopy(model).float(), CudaDecoder(model, 2)
+    decoder.prefill([(0, text[:-1])])
+    decoder.begin([_row(Sampler(temperature=0), list(text))])
+    for number in range(6):
+        ids, logits = decoder.step(1)
+        with torch.no_grad():
+            inputs = torch.tensor([text]).cuda()
+            own, wanted = model(inputs)[0, -1].float(), exact(inputs)[0, -1]
+        allowed = 2 * float((own - wanted).abs().max()) + 1e-3
+        assert float((logits[0] - wanted).abs().max()) <= allowed
+        assert number or ids == [7]
+        text += ids
+
+
+@pytest.mark.parametrize("shape", ["plain", "recipe", "documents", "wide", "just over"])
 def test_a_row_is_the_same_alone_and_among_others(shape: str) -> None:
     model = _model(**SHAPES[shape])
     generator = torch.Generator().manual_seed(2)
@@ -140,7 +159,7 @@ def test_a_row_is_the_same_alone_and_among_others(shape: str) -> None:
 
 
 @pytest.mark.parametrize("num_rows", [8, 16, 32, 64, 255, 256, 1_024])
-@pytest.mark.parametrize("shape", ["plain", "wide"])
+@pytest.mark.parametrize("shape", ["plain", "documents", "wide"])
 def test_logits_do_not_depend_on_the_number_of_rows(num_rows: int, shape: str) -> None:
     model = _model(**SHAPES[shape])
     many, alone = CudaDecoder(model, num_rows), CudaDecoder(model, 1)
@@ -149,10 +168,11 @@ def test_logits_do_not_depend_on_the_number_of_rows(num_rows: int, shape: str) -
     length = 150 if num_rows <= 64 else 3
     texts = [[int(id), *range(length - 1)] for id in ids]
     many.prefill(list(enumerate(texts)))
-    logits = _logits(many, ids, torch.full((num_rows,), length)).clone()
+    longer = [[*text, text[0]] for text in texts]
+    logits = _logits(many, longer).clone()
     for row in (0, num_rows // 2, num_rows - 1):
         alone.prefill([(0, texts[row])])
-        one = _logits(alone, ids[row : row + 1], torch.tensor([length]))
+        one = _logits(alone, [longer[row]])
         assert torch.equal(one[0], logits[row])
 
 
@@ -236,7 +256,7 @@ def _draw(logits: torch.Tensor, rows: list[Row]) -> torch.Tensor:
     tops = torch.where(seen > 0, lowered, logits).nan_to_num(math.inf, math.inf, -math.inf)
     rules = kernels.Rules(penalty=True)
     tops = tops.amax(1, keepdim=True)
-    kernels.sample(logits, tops, state, work, chosen, 100, NO_ID, rules)
+    kernels.sample(logits, tops, state, work, chosen, 100, NO_ID, -1, rules)
     assert state.counts.tolist() == [row.num_new + 1 for row in rows]
     return chosen.cpu()
 
@@ -292,9 +312,9 @@ def test_ids_that_are_not_allowed_are_neither_scored_nor_sampled(
         decoder.prefill([(row, [1, last, row % vocab_size]) for row in range(5)])
     # Twice each, since the first step of a number of rows is recorded and the second is not.
     for n in (1, 2, 3, 5, 5, 3, 2, 1):
-        ids, positions = torch.arange(n) + last - n, torch.full((n,), 3)
-        expected = _logits(whole, ids, positions)[:, :num_allowed].clone()
-        assert torch.equal(_logits(cut, ids, positions), expected)
+        texts = [[0, 0, 0, last - n + row] for row in range(n)]
+        expected = _logits(whole, texts)[:, :num_allowed].clone()
+        assert torch.equal(_logits(cut, texts), expected)
     for sampler in SAMPLERS:
         cut.begin([_row(sampler, [1, last, 2, row % vocab_size], row, row) for row in range(5)])
         drawn, _ = cut.step(1)
@@ -322,7 +342,8 @@ def test_a_step_waits_for_nothing_and_takes_no_memory() -> None:
 
 def test_the_fastest_decoder_that_knows_the_model_is_chosen() -> None:
     assert isinstance(choose_decoder(_model(), 2), CudaDecoder)
-    assert isinstance(choose_decoder(_model(**SHAPES["recipe"]), 2), CudaDecoder)
+    for shape in ("recipe", "documents"):
+        assert isinstance(choose_decoder(_model(**SHAPES[shape]), 2), CudaDecoder)
     for model in (_model().float(), _model(norm="post"), _model(num_layers=0)):
         assert isinstance(choose_decoder(model, 2), TorchDecoder)
 

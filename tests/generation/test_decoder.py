@@ -34,6 +34,8 @@ SETTINGS: list[dict[str, Any]] = [
     {"extra_values": "projection", "norm": "post", "head_gates": True, "qk_norm": True},
     {"num_layers": 0},
     {"norm_eps": 0.1},
+    {"document_separator": 1},
+    {"document_separator": 9, "num_kv_heads": 2},
 ]
 both_forms = pytest.mark.parametrize("is_packed", [False, True], ids=["plain", "packed"])
 
@@ -86,7 +88,6 @@ def is_packed(model: TransformerLM) -> bool:
 
 def test_models_that_settings_describe_get_the_fast_twin() -> None:
     model = new_model(dropout=0.1)
-    model.document_id = 3
     model.use_float8(False)
     assert is_packed(model)
     model.use_float8(True)

@@ -43,13 +43,13 @@ def test_it_opens_with_what_hubs_read_and_the_results_of_the_checkpoint(make_run
     assert told["validation bits per byte"] == "3.2500"
     (run / "metrics.jsonl").unlink()
     (run / "environment.json").unlink()
-    settings = yaml.safe_load((run / "config.yaml").read_text("utf-8"))
-    settings["data"] = {**(settings.get("data") or {}), "mask_documents": True}
-    (run / "config.yaml").write_text(yaml.safe_dump(settings), "utf-8")
-    masked = export(run)
-    told = rows(masked)
+    told = rows(export(run))
     assert told["run"] == "tiny" and "tokens" not in told
-    assert "one document a prompt" in masked and "one document a prompt" not in card
+
+
+def test_masked_documents_are_told(make_run: MakeRun) -> None:
+    assert "one document a prompt" not in export(make_run())
+    assert "one document a prompt" in export(make_run("masked", document_separator=299))
 
 
 def test_lineage_names_everything_by_content(make_run: MakeRun, tokenizer: Tokenizer) -> None:

@@ -11,6 +11,7 @@ from torch.nn import functional
 from groundup.errors import ConfigError
 from groundup.model import TransformerLM
 from groundup.nn import RMSNorm
+from groundup.nn.functional import starts_of_sequences
 
 from .conftest import small
 
@@ -58,8 +59,7 @@ def test_device_and_type_reach_every_weight() -> None:
 @pytest.mark.usefixtures("form")
 @pytest.mark.parametrize("num_kv_heads", [2, 1])
 def test_documents_that_are_masked_do_not_see_each_other(num_kv_heads: int) -> None:
-    model = small(num_kv_heads=num_kv_heads)
-    model.document_id = 7
+    model = small(num_kv_heads=num_kv_heads, document_separator=7)
     ids = torch.tensor([[1, 2, 7, 3, 4, 7, 7, 5], [7, 1, 2, 3, 4, 5, 6, 7]])
     logits = model(ids)
     for row, expected, cuts in zip(ids, logits, ([2, 3, 1, 2], [7, 1]), strict=True):
@@ -168,12 +168,15 @@ def test_dropout_is_there_only_where_the_model_learns(norm: str) -> None:
     assert torch.equal(model.eval().loss(ids, targets), plain.loss(ids, targets))
 
 
-@pytest.mark.parametrize("changes", [{}, {"qk_norm": True}, {"num_kv_heads": 2}], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{}, {"qk_norm": True}, {"num_kv_heads": 2}, {"document_separator": 7}], ids=str
+)
 def test_values_mixed_by_attention_weights_are_what_the_layer_gives(
     changes: dict[str, Any],
 ) -> None:
     model = small(**changes)
     ids = torch.randint(61, (3, 9))
+    ids[0, 4] = ids[1, 7] = 7
     weights = model.attention_weights(ids)
     assert weights.shape == (2, 3, 4, 9, 9)
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 3, 4, 9))
@@ -184,7 +187,8 @@ def test_values_mixed_by_attention_weights_are_what_the_layer_gives(
     value = layer.value(x).unflatten(-1, (layer.num_kv_heads, 6)).transpose(1, 2)  # type: ignore
     value = value.repeat_interleave(4 // layer.num_kv_heads, dim=1)  # type: ignore
     mixed = (weights[0] @ value).transpose(1, 2).flatten(-2)
-    torch.testing.assert_close(layer.output(mixed), layer(x))  # type: ignore
+    starts = starts_of_sequences(ids == 7) if "document_separator" in changes else None
+    torch.testing.assert_close(layer.output(mixed), layer(x, starts=starts))  # type: ignore
 
 
 # What the compiler warns of (parts of torch it calls itself) is no word about the model.

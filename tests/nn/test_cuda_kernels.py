@@ -16,6 +16,7 @@ from groundup.nn import (
     scaled_dot_product_attention,
     silu,
 )
+from groundup.nn.functional import mask_before, starts_of_sequences
 
 pytestmark = pytest.mark.skipif(
     not (torch.cuda.is_available() and kernels.HAS_TRITON), reason="needs CUDA and Triton"
@@ -44,14 +45,14 @@ def relative_error(value: Tensor, expected: Tensor) -> float:
     return ((value.double() - expected).norm() / expected.norm()).item()
 
 
-def plain_attention(packed: Tensor, rope: RotaryEmbedding | None, num_heads: int) -> Tensor:
+def plain_attention(
+    packed: Tensor, rope: RotaryEmbedding | None, num_heads: int, starts: Tensor
+) -> Tensor:
     parts = packed.unflatten(-1, (3, num_heads, -1)).permute(2, 0, 3, 1, 4)
     query, key, value = parts.unbind(0)
     if rope is not None:
         query, key = rope(query), rope(key)
-    seq = packed.shape[1]
-    mask = torch.ones(seq, seq, dtype=torch.bool, device=packed.device).tril()
-    mixed = scaled_dot_product_attention(query, key, value, mask)
+    mixed = scaled_dot_product_attention(query, key, value, mask_before(starts).unsqueeze(1))
     return mixed.transpose(1, 2).flatten(-2)
 
 
@@ -67,11 +68,21 @@ def packed_case(
     return packed, d_out, rope
 
 
-def fast_attention(packed: Tensor, rope: RotaryEmbedding | None, num_heads: int) -> Tensor:
+def fast_attention(
+    packed: Tensor, rope: RotaryEmbedding | None, num_heads: int, starts: Tensor | None = None
+) -> Tensor:
     rotation = None if rope is None else (rope.cos, rope.sin)
-    return kernels.packed_attention(packed, num_heads, rotation)
+    return kernels.packed_attention(packed, num_heads, rotation, starts=starts)
 
 
+def document_starts(packed: Tensor, length: int) -> Tensor:
+    """Of documents of about that length; some end within a tile, and some of others with one."""
+    is_first = torch.rand(packed.shape[:2], device="cuda") < 1 / length
+    is_first[0, 64::128] = True
+    return starts_of_sequences(is_first)
+
+
+@pytest.mark.parametrize("is_masked", [True, False])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("normalizes", [True, False])
 @pytest.mark.parametrize("rotates", [True, False])
@@ -83,15 +94,17 @@ def test_packed_attention_and_what_comes_before_it_equal_the_formula(
     rotates: bool,
     normalizes: bool,
     dtype: torch.dtype,
+    is_masked: bool,
 ) -> None:
     packed, d_out, rope = packed_case(shape, dtype, rotate=rotates)
+    starts = document_starts(packed, 60) if is_masked else None
     gains = (1 + 0.3 * torch.randn(2, shape[3], device="cuda")).requires_grad_()
     # Of one sign, so that the sum that is the factor's gradient does not cancel.
     d_out, extra = d_out.abs(), torch.rand_like(d_out).requires_grad_()
     factor = torch.full((1,), 0.7, device="cuda").requires_grad_()
     rotation = None if rope is None else (rope.cos, rope.sin)
     sides = (gains[0], gains[1]) if normalizes else None, 1e-3, (extra, factor) if adds else None
-    out = kernels.packed_attention(packed, shape[2], rotation, *sides)
+    out = kernels.packed_attention(packed, shape[2], rotation, *sides, starts)
     inputs = (packed, *(gains,) * normalizes, *(extra, factor) * adds)
     wide = [one.detach().double().requires_grad_() for one in (packed, gains, extra, factor)]
     expected_inputs = (wide[0], *wide[1:2] * normalizes, *wide[2:] * adds)
@@ -103,7 +116,8 @@ def test_packed_attention_and_what_comes_before_it_equal_the_formula(
     if adds:
         values = values + wide[3] * wide[2]
     prepared = torch.cat([heads.flatten(-3), values], dim=-1)
-    expected = plain_attention(prepared, rope, shape[2])
+    whole = torch.zeros(shape[:2], dtype=torch.int64, device="cuda")
+    expected = plain_attention(prepared, rope, shape[2], whole if starts is None else starts)
     assert relative_error(out, expected) < 1e-2
     ours = torch.autograd.grad(out, inputs, d_out)
     theirs = torch.autograd.grad(expected, expected_inputs, d_out.double())
@@ -114,14 +128,16 @@ def test_packed_attention_and_what_comes_before_it_equal_the_formula(
         assert relative_error(one, other) < 2e-2
 
 
+@pytest.mark.parametrize("is_masked", [True, False])
 @pytest.mark.parametrize("rotate", [True, False])
 @pytest.mark.parametrize("shape", SHORT, ids=str)
 def test_short_attention_is_the_same_every_time_and_for_any_strides(
-    shape: tuple[int, int, int, int], rotate: bool
+    shape: tuple[int, int, int, int], rotate: bool, is_masked: bool
 ) -> None:
     packed, d_out, rope = packed_case(shape, torch.bfloat16, rotate)
+    starts = document_starts(packed, 50) if is_masked else None
     crooked = d_out.transpose(0, 1).contiguous().transpose(0, 1)
-    outs = [fast_attention(packed, rope, shape[2]) for _ in range(2)]
+    outs = [fast_attention(packed, rope, shape[2], starts) for _ in range(2)]
     gradients = [
         torch.autograd.grad(out, packed, d)[0]
         for out, d in zip(outs, (d_out, crooked), strict=True)
@@ -224,10 +240,10 @@ def test_the_kernels_hold_under_torchs_own_checks() -> None:
         extra = torch.randn(2, seq, 64, device="cuda").bfloat16().requires_grad_()
         factor = torch.ones(1, device="cuda").requires_grad_()
         for sides in (
-            (rope.cos, rope.sin, None, None, 0.0, None, None),
-            (None, None, *gains, 1e-5, None, None),
-            (rope.cos, rope.sin, *gains, 1e-5, extra, factor),
-            (None, None, None, None, 0.0, None, None),
+            (rope.cos, rope.sin, None, None, 0.0, None, None, None),
+            (None, None, *gains, 1e-5, None, None, document_starts(packed, 20)),
+            (rope.cos, rope.sin, *gains, 1e-5, extra, factor, document_starts(packed, 20)),
+            (None, None, None, None, 0.0, None, None, None),
         ):
             arguments = (packed, 2, *sides)
             torch.library.opcheck(attention.packed_attention, arguments, test_utils=kinds)

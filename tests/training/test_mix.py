@@ -35,11 +35,11 @@ def mixed(corpus: Path, other: Path, **more: Any) -> dict[str, Any]:
     return {"data.mix": [f"{corpus / 'shards'}=0.75", f"{other}=0.25"], **more}
 
 
-@pytest.mark.parametrize("mask_documents", [False, True])
+@pytest.mark.parametrize("separator", [None, "auto"])
 def test_a_run_of_a_mix_resumes_bitwise_exact(
-    make_config: MakeConfig, corpus_folder: Path, other: Path, mask_documents: bool
+    make_config: MakeConfig, corpus_folder: Path, other: Path, separator: str | None
 ) -> None:
-    changes = mixed(corpus_folder, other, **{"data.mask_documents": mask_documents})
+    changes = mixed(corpus_folder, other, **{"model.document_separator": separator})
     whole = make_config("whole", changes)
     train(whole)
     for stop in (1, 6):

@@ -72,7 +72,7 @@ def test_documents_that_share_a_window_are_masked_on_a_cpu(
     recipe = choose_recipe(
         flops=1e13, num_bytes=10**6, document_bytes=document_bytes, is_on_cpu=is_on_cpu
     )
-    assert recipe.data.mask_documents == is_masked
+    assert recipe.model.document_separator == ("auto" if is_masked else None)
 
 
 def test_a_text_is_measured_alike_on_any_machine() -> None:

@@ -16,7 +16,8 @@ from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 from groundup.training.clock import Clock
 from groundup.training.loop import train
-from groundup.training.start import Start
+from groundup.training.recipe import tuning_config
+from groundup.training.start import Start, settings_from
 from groundup.training.verify import compare_runs
 
 from .conftest import MakeConfig
@@ -87,6 +88,16 @@ def test_the_context_and_the_vocabulary_may_grow(
             # The one new token begins as the mean of the others, the rest at random.
             torch.testing.assert_close(grown[300], weight.mean(0), atol=1e-6, rtol=1e-5)
             assert grown[301:].std() > 0
+
+
+def test_masks_of_documents_go_with_shards_and_not_with_chats(make_config: MakeConfig) -> None:
+    source = make_config("source", {"num_steps": 1, "model.document_separator": "auto"})
+    train(source)
+    folder = RunFolder(source.run_folder)
+    assert folder.read_config().model.document_separator == 299
+    assert settings_from(folder)["model.document_separator"] == "auto"
+    assert tuning_config(folder, {"tuning.chats": ["a"]}).model.document_separator is None
+    train(make_config("next", {"num_steps": 1, "start_from": str(folder.path)}))
 
 
 def test_fewer_tokens_and_another_tokenizer_are_refused(

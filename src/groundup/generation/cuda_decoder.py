@@ -69,6 +69,8 @@ class CudaDecoder(Decoder):
         self._factor = 2.0 ** math.ceil(math.log2(max(1.0, float(gain.abs().max()))))
         gains: list[Tensor | None] = [None] * (config.num_layers - 1)
         gains.append(gain / self._factor)
+        separator = model.document_separator
+        self._separator = -1 if separator is None else separator
         self._layers = [
             DecodingBlock(block, keys, values, gain_after)
             for block, keys, values, gain_after in zip(
@@ -95,7 +97,7 @@ class CudaDecoder(Decoder):
         if num_columns > self.num_allowed:
             self._absent = torch.arange(num_columns, device=weight.device) >= self.num_allowed
         with torch.inference_mode():
-            self._whole = torch.zeros(5, max_rows, dtype=torch.int64, device=weight.device)
+            self._whole = torch.zeros(6, max_rows, dtype=torch.int64, device=weight.device)
             self._floats = torch.ones(4, max_rows, device=weight.device)
             self._seen = torch.zeros(max_rows, num_columns, dtype=torch.int8, device=weight.device)
             self._state = State._make([*self._whole, *self._floats, self._seen])
@@ -118,9 +120,12 @@ class CudaDecoder(Decoder):
     def prefill(self, texts: Sequence[tuple[int, Sequence[int]]]) -> None:
         lengths = np.array([len(text) for _, text in texts])
         ids = np.fromiter(chain.from_iterable(text for _, text in texts), np.int64, lengths.sum())
-        positions = np.arange(len(ids)) - np.repeat(lengths.cumsum() - lengths, lengths)
+        places, begins = np.arange(len(ids)), np.repeat(lengths.cumsum() - lengths, lengths)
+        is_first = (ids == self._separator) | (places == begins)
+        starts = np.maximum.accumulate(np.where(is_first, places, 0))
         rows = np.repeat([row for row, _ in texts], lengths)
-        tokens = torch.from_numpy(np.stack([ids, positions, rows])).to(self.device)
+        parts = ids, places - begins, starts - begins, rows
+        tokens = torch.from_numpy(np.stack(parts)).to(self.device)
         # In order, so that the beginning of a text that is cut has been stored before its end.
         for part in torch.split(tokens, _MAX_PREFILL_IDS, dim=1):
             if part.shape[1] <= _MAX_RECORDED_IDS:
@@ -136,7 +141,7 @@ class CudaDecoder(Decoder):
         self._ahead = None
         self._ids.clear()
         self._num_rows = len(rows)
-        whole, floats = map(torch.from_numpy, row_state(rows))
+        whole, floats = map(torch.from_numpy, row_state(rows, self._separator))
         self._whole[:, : len(rows)] = whole.pin_memory().to(self.device, non_blocking=True)
         self._floats[:, : len(rows)] = floats.pin_memory().to(self.device, non_blocking=True)
         samplers = [row.request.sampler for row in rows]
@@ -187,19 +192,19 @@ class CudaDecoder(Decoder):
         return read, num_steps
 
     def _replay_prompt(self, tokens: Tensor) -> None:
-        """`tokens` are ids, positions and rows."""
+        """`tokens` are ids, positions, document starts and rows."""
         n = tokens.shape[1]
         size = max(16, 1 << (n - 1).bit_length())
         recorded = self._prompts.get(size)
         if recorded is None:
             work = Buffers.make(size, self._layers[0].weights)
-            inputs = torch.empty(3, size, dtype=torch.int64, device=self.device)
+            inputs = torch.empty(4, size, dtype=torch.int64, device=self.device)
         else:
             inputs, work, graph = recorded
         inputs[:, :n] = tokens
         # The others are nobody's.
-        inputs[:2, n:] = 0
-        inputs[2, n:] = -1
+        inputs[:3, n:] = 0
+        inputs[3, n:] = -1
         if recorded is None:
             graph = self._record(lambda: self._through_blocks(work, *inputs))
             self._prompts[size] = inputs, work, graph
@@ -239,28 +244,42 @@ class CudaDecoder(Decoder):
     def _step(self, n: int, rules: Rules, chosen: Tensor) -> None:
         state = self._state
         work = self._work.rows(n)
-        self._through_blocks(work, state.ids[:n], state.positions[:n])
+        self._through_blocks(work, state.ids[:n], state.positions[:n], state.starts[:n])
         penalty = (state.seen, state.penalty) if rules.penalty else None
         norm = (self._eps, self._factor)
         matmul.to_logits(work, norm, self._output, self._absent, penalty)
-        last = self.context_length - 1
-        sample(work.logits, work.tops, state, self._workspace, chosen, last, NO_ID, rules)
+        numbers = self.context_length - 1, NO_ID, self._separator
+        sample(work.logits, work.tops, state, self._workspace, chosen, *numbers, rules)
 
     def _through_blocks(
-        self, work: Buffers, ids: Tensor, positions: Tensor, sequences: Tensor | None = None
+        self,
+        work: Buffers,
+        ids: Tensor,
+        positions: Tensor,
+        starts: Tensor,
+        sequences: Tensor | None = None,
     ) -> None:
         matmul.embed(ids, self._table, work)
+        places = positions, starts if self._separator >= 0 else None, sequences
         for layer, soon in zip(self._layers, self._soon, strict=True):
-            layer.advance(work, ids, positions, sequences, self._extra_table, soon)
+            layer.advance(work, ids, *places, self._extra_table, soon)
 
 
-def row_state(rows: Sequence[Row]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+def row_state(
+    rows: Sequence[Row], separator: int = -1
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
     """The integers and floats of `State`, what the next step of each row begins with."""
+
+    def start(ids: list[int]) -> int:
+        is_known = separator >= 0 and separator in ids
+        return len(ids) - 1 - ids[::-1].index(separator) if is_known else 0
+
     samplers = [row.request.sampler for row in rows]
     whole = np.array(
         [
             [row.ids[-1] for row in rows],
             [len(row.ids) - 1 for row in rows],
+            [start(row.ids) for row in rows],
             [row.num_new for row in rows],
             stream_keys([row.request.seed for row in rows], STREAM).view(np.int64),
             [sampler.top_k or 0 for sampler in samplers],

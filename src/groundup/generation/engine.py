@@ -16,11 +16,17 @@ from groundup.errors import ConfigError
 from groundup.generation.decoder import Decoder, Row
 from groundup.generation.request import NO_ID, FinishReason, GenerationRequest, NewToken
 from groundup.generation.torch_decoder import TorchDecoder
-from groundup.model import TransformerLM
+from groundup.model import ModelConfig, TransformerLM
 from groundup.nn.kernels import HAS_TRITON, are_enabled
 
+# The settings of a model that the fast decoders know; with others it runs its own forward.
+DECODED = frozenset(
+    "vocab_size context_length d_model num_layers num_heads num_kv_heads d_ff rope_theta norm "
+    "norm_eps positions feed_forward tie_embeddings embedding_scale qk_norm initialization "
+    "zero_outputs head_gates extra_values dropout document_separator".split()
+)
 # Attributes of modules that change training alone.
-_NOT_DECODED = {"training", "document_id", "float8_inputs", "_has_float8_output"}
+_NOT_DECODED = {"training", "float8_inputs", "_has_float8_output"}
 
 
 class Engine:
@@ -201,12 +207,14 @@ def choose_decoder(model: TransformerLM, max_rows: int, num_allowed: int | None 
     A model with a layer or a hook that its settings do not describe runs its own forward, as does
     any model without kernels and on devices other than CPU and CUDA.
     """
-    weight = model.output_weight
-    built = TransformerLM.from_config(model.config, device="meta")
+    weight, config = model.output_weight, model.config
+    built = TransformerLM.from_config(config, device="meta")
     is_known = are_enabled() and weight.device.type in ("cpu", "cuda")
+    others = {name: one for name, one in ModelConfig.model_fields.items() if name not in DECODED}
+    is_known &= all(getattr(config, name) == one.default for name, one in others.items())
     is_known = is_known and _modules_of(model) == _modules_of(built)
     is_half = weight.dtype in (torch.bfloat16, torch.float16)
-    is_usual = model.config.norm == "pre" and model.config.num_layers > 0
+    is_usual = config.norm == "pre" and config.num_layers > 0
     if is_known and weight.is_cuda and HAS_TRITON and is_half and is_usual:
         from groundup.generation.cuda_decoder import CudaDecoder
 

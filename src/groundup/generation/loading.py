@@ -18,7 +18,6 @@ from groundup.generation.special_ids import (
     SPECIAL_IDS_KEY,
     SpecialIds,
     find_special_ids,
-    known_id,
 )
 from groundup.model import ModelConfig, TransformerLM
 from groundup.model.transformer import weight_shapes
@@ -42,8 +41,7 @@ def load_run(
     Settings, shapes and memory are checked before the model is made.
     """
     folder = RunFolder(run)
-    settings = folder.read_config()
-    config = settings.model
+    config = folder.read_config().model
     tokenizer = Tokenizer.load(folder.tokenizer_file)
     found = _find_checkpoint(folder, checkpoint)
     while True:
@@ -64,8 +62,6 @@ def load_run(
     if dtype is not None:
         model = model.to(dtype)
     environment = folder.read_environment()
-    if settings.data.mask_documents and not settings.tuning.chats:
-        model.document_id = known_id(environment.get("end_id"), tokenizer)
     return model.eval(), tokenizer, found.step, find_special_ids(tokenizer, environment)
 
 

@@ -139,9 +139,15 @@ class TorchDecoder(Decoder):
         where = (self._starts[: len(ids)] + positions[:, None]).flatten()
         rotation = None if self._rotations is None else self._rotations[positions]
         x = self.model.embed(ids)
-        mask = None
+        is_hidden = mask = None
         if needs_mask:
             is_hidden = self._positions[:span] > positions[:, None, None, None]
+        if self.model.document_separator is not None:
+            is_first = torch.eq(ids, self.model.document_separator)[:, None]
+            starts = self.cache.rows(0, len(ids)).find_starts(is_first, positions[:, None])
+            is_before = self._positions[:span] < starts[:, :, None, None]
+            is_hidden = is_before if is_hidden is None else is_hidden | is_before
+        if is_hidden is not None:
             mask = x.new_zeros(is_hidden.shape).masked_fill_(is_hidden, -torch.inf)
         step = _Step(where, rotation, span, mask, self.model.extra(x))
         for layer in self.packed or ():

@@ -61,7 +61,7 @@ def describe(source: Source, dtype: DtypeName) -> str:
         use = "It continues text, and was not taught to follow instructions."
     else:
         use = "It was tuned on conversations and answers by its chat template."
-    if source.settings.get("data.mask_documents") is True:
+    if config.document_separator is not None:
         use += " It saw each document by itself: give it one document a prompt."
     return (
         f"A Transformer language model, {verb} groundup: {_num_parameters(source)} parameters in "

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -86,6 +86,10 @@ class ModelConfig(Settings):
     """In training, zero this fraction of the embeddings and of what attention and feed-forward
     add to them: against learning by heart a text that is read many times."""
 
+    document_separator: Annotated[int, Field(ge=0, lt=10**8)] | Literal["auto"] | None = None
+    """The id that begins a document, if tokens are to attend to their own alone: lower loss where
+    documents are short. auto takes what ends the documents of the run's shards."""
+
     removed: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "logit_soft_cap": (None,),
         "input_mix": (False,),
@@ -132,6 +136,12 @@ class ModelConfig(Settings):
             raise ValueError(
                 f"rotation needs pairs, but d_model {self.d_model} / num_heads {self.num_heads} "
                 f"gives heads of odd size {self.d_head}: choose an even one, or positions none"
+            )
+        separator = self.document_separator
+        if isinstance(separator, int) and separator >= self.vocab_size:
+            raise ValueError(
+                f"document_separator {separator} is no id of a vocabulary of {self.vocab_size}: "
+                f"give a lower one, or auto"
             )
         return self
 

@@ -63,12 +63,15 @@ class TransformerLM(nn.Module):
             "rope_theta": rope_theta,
         }
         self.config = config = load_settings(ModelConfig, overrides=settings)
+        if isinstance(config.document_separator, str):
+            raise ConfigError(
+                "document_separator is auto, which the shards of a run decide: give the id that "
+                "begins a document, or None"
+            )
+        self.document_separator = config.document_separator
         made: dict[str, Any] = {"device": device, "dtype": dtype}
         self._has_float8_output = False
         self.token_embedding = Embedding(vocab_size, d_model, **made)
-        self.document_id: int | None = None
-        """The id that begins a document, if tokens are to attend to their own alone; a cache does
-        not know it."""
         self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(
             TransformerBlock(
@@ -168,11 +171,15 @@ class TransformerLM(nn.Module):
     ) -> Float[Tensor, "... seq d_model"]:
         """What the output layer sees: the last block's vectors, normalized.
 
-        starts: the first token that each attends to; by default the first of its document, where
-            the model keeps documents apart, and of all otherwise.
+        starts: the first position that each token attends to; by default that of its document.
         """
-        if starts is None and cache is None and self.document_id is not None:
-            starts = starts_of_sequences(ids == self.document_id)
+        if starts is None and self.document_separator is not None:
+            is_first = torch.eq(ids, self.document_separator)
+            if cache is None:
+                starts = starts_of_sequences(is_first)
+            else:
+                assert token_positions is not None, "a cache needs token_positions"
+                starts = cache.find_starts(is_first, token_positions)
         if ids.shape[-1] > self.config.context_length:
             raise ConfigError(
                 f"{ids.shape[-1]} ids are more than the context of {self.config.context_length}: "
@@ -198,7 +205,7 @@ class TransformerLM(nn.Module):
         layers = [one for one in self.modules() if isinstance(one, MultiHeadSelfAttention)]
         hooks = [
             layer.register_forward_pre_hook(
-                lambda layer, inputs: seen.append(layer.weights(inputs[0]))
+                lambda layer, inputs: seen.append(layer.weights(inputs[0], inputs[3]))
             )
             for layer in layers
         ]

@@ -88,7 +88,7 @@ class MultiHeadSelfAttention(nn.Module):
         """token_positions: by default 0, 1, … along the sequence; needed with a cache.
         cache: gets the new keys and values at their positions; a query at position p then attends
             to the keys 0 to p of its row there.
-        starts: the first position in x that each token attends to, without a cache.
+        starts: the first position that each token attends to, in x or in the cache.
         extra: e of `extra_values`.
         """
         mixed = self._mixed_values(x, token_positions, cache, starts, extra)
@@ -116,8 +116,7 @@ class MultiHeadSelfAttention(nn.Module):
         projections = (self.query, self.key, self.value)
         if fused.are_enabled():
             packed = packed_linear(x, projections)
-            is_plain = token_positions is None and (starts is None or not packed.is_cuda)
-            if is_plain and self._can_stay_packed(packed):
+            if token_positions is None and self._can_stay_packed(packed):
                 return self._attend_packed(packed, extra, starts)
             sizes = [projection.out_features for projection in projections]
             queries, keys, values = torch.split(packed, sizes, dim=-1)
@@ -126,22 +125,27 @@ class MultiHeadSelfAttention(nn.Module):
         if self.value_sum is not None and extra is not None:
             values = self.value_sum(values, extra)
         query, key, value = self._heads((queries, keys, values), token_positions)
-        mask = None if starts is None else mask_before(starts).unsqueeze(-3)  # One for all heads.
-        if cache is not None:
+        mask = None
+        if cache is None and starts is not None:
+            mask = mask_before(starts).unsqueeze(-3)  # One for all heads.
+        elif cache is not None:
             assert token_positions is not None, "a cache needs token_positions"
             cache.write(key, value, token_positions)
             key, value = cache.keys, cache.values
-            mask = cache.visible(token_positions)
+            mask = cache.visible(token_positions, starts)
         mixed = self._attend(query, key, value, mask)
         return rearrange(mixed, "... heads seq d_head -> ... seq (heads d_head)")
 
-    def weights(self, x: Float[Tensor, "... seq d_model"]) -> Float[Tensor, "... heads seq seq"]:
-        """softmax(QKᵀ/√d_head): how much each query of x attends to each key, causal."""
+    def weights(
+        self, x: Float[Tensor, "... seq d_model"], starts: Int[Tensor, "... seq"] | None = None
+    ) -> Float[Tensor, "... heads seq seq"]:
+        """softmax(QKᵀ/√d_head): how much each query of x attends to each key from its start on."""
         projected = (self.query(x), self.key(x), self.value(x))
         query, key, _ = self._heads(projected, None)
         key = key.repeat_interleave(self.num_heads // self.num_kv_heads, dim=-3)
         scores = query @ key.mT / math.sqrt(self.d_head)
-        is_seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=x.device).tril()
+        starts = x.new_zeros(x.shape[-2], dtype=torch.int64) if starts is None else starts
+        is_seen = mask_before(starts).unsqueeze(-3)
         return softmax(scores.masked_fill(~is_seen, -torch.inf), dim=-1)
 
     def _heads(

@@ -31,14 +31,20 @@ class LayerCache:
         self.keys[rows, :, token_positions] = keys.transpose(1, 2).to(self.keys.dtype)
         self.values[rows, :, token_positions] = values.transpose(1, 2).to(self.values.dtype)
 
-    def visible(self, token_positions: Int[Tensor, "rows seq"]) -> Bool[Tensor, "rows 1 seq keys"]:
-        """Which keys a query may see: those at its own position and before."""
+    def visible(
+        self,
+        token_positions: Int[Tensor, "rows seq"],
+        starts: Int[Tensor, "rows seq"] | None = None,
+    ) -> Bool[Tensor, "rows 1 seq keys"]:
+        """Which keys a query may see: those from its start up to its own position."""
         indices = torch.arange(self.keys.shape[2], device=token_positions.device)
-        return indices <= token_positions[:, None, :, None]
+        seen = indices <= token_positions[:, None, :, None]
+        return seen if starts is None else seen & (indices >= starts[:, None, :, None])
 
 
 class KVCache:
-    """keys and values of shape (layers, rows, kv_heads, max_seq_len, d_head), zero at first."""
+    """keys and values of shape (layers, rows, kv_heads, max_seq_len, d_head), zero at first, and
+    where the document of each position starts, for models that keep documents apart."""
 
     def __init__(
         self,
@@ -54,6 +60,7 @@ class KVCache:
         # Zeros, since a masked value still enters a matmul, where garbage may be a NaN.
         self.keys: Tensor = torch.zeros(shape, device=device, dtype=dtype)
         self.values: Tensor = torch.zeros(shape, device=device, dtype=dtype)
+        self.starts = torch.zeros(num_rows, max_seq_len, dtype=torch.int64, device=device)
 
     @property
     def num_rows(self) -> int:
@@ -68,19 +75,34 @@ class KVCache:
 
     def rows(self, first: int, stop: int) -> KVCache:
         """A view of the rows from `first` to before `stop`."""
-        return self._view(self.keys[:, first:stop], self.values[:, first:stop])
+        parts = self.keys[:, first:stop], self.values[:, first:stop], self.starts[first:stop]
+        return self._view(*parts)
 
     def up_to(self, num_positions: int) -> KVCache:
         """A view of the first positions: attention then looks at no key beyond them."""
-        return self._view(self.keys[..., :num_positions, :], self.values[..., :num_positions, :])
+        keys, values = self.keys[..., :num_positions, :], self.values[..., :num_positions, :]
+        return self._view(keys, values, self.starts[:, :num_positions])
 
     def copy(self, source: int, target: int) -> None:
         """Let row `target` hold the sequence of row `source`."""
         if source != target:
             self.keys[:, target] = self.keys[:, source]
             self.values[:, target] = self.values[:, source]
+            self.starts[target] = self.starts[source]
 
-    def _view(self, keys: Tensor, values: Tensor) -> KVCache:
+    def find_starts(
+        self, is_first: Bool[Tensor, "rows seq"], token_positions: Int[Tensor, "rows seq"]
+    ) -> Int[Tensor, "rows seq"]:
+        """Where the documents of new tokens start, of which some are the first, at positions that
+        follow each other."""
+        rows = torch.arange(len(is_first), device=is_first.device)[:, None]
+        first = token_positions[:, :1]
+        before = torch.where(first > 0, self.starts[rows, (first - 1).clamp(min=0)], 0)
+        new = torch.where(is_first, token_positions, 0).cummax(-1).values
+        self.starts[rows, token_positions] = starts = torch.maximum(new, before)
+        return starts
+
+    def _view(self, keys: Tensor, values: Tensor, starts: Tensor) -> KVCache:
         view = KVCache.__new__(KVCache)
-        view.keys, view.values = keys, values
+        view.keys, view.values, view.starts = keys, values, starts
         return view

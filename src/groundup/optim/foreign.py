@@ -1,4 +1,4 @@
-"""Any torch optimizer in the place of ours: what a program gives to `train(config, optimizer=…)`."""
+"""Any torch optimizer in place of ours: what a program gives to `train(config, optimizer=…)`."""
 
 from __future__ import annotations
 

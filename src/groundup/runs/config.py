@@ -23,7 +23,7 @@ _SHARDS = Path("shards")
 class DataConfig(Settings):
     """What the run learns from."""
 
-    removed: ClassVar = {"order": ("epochs",)}
+    removed: ClassVar = {"order": ("epochs",), "mask_documents": (False,)}
 
     shards: Path = _SHARDS
     """The folder that groundup data prepare wrote; of data.mix, the one to validate on."""
@@ -33,10 +33,6 @@ class DataConfig(Settings):
 
     tokenizer: Path = Path("tokenizer.json")
     """The tokenizer the shards were encoded with; the run folder gets a copy."""
-
-    mask_documents: bool = False
-    """Let tokens attend to their own document alone: lower loss on short documents, slower on
-    GPUs."""
 
     verify: bool = True
     """Hash every shard before the first step; without it only sizes are compared."""
@@ -284,9 +280,11 @@ class RunConfig(Settings):
     @classmethod
     def _give_length(cls, values: Any) -> Any:
         lengths = ("num_steps", "minutes", "epochs")
-        if isinstance(values, Mapping) and all(values.get(name) is None for name in lengths):
-            return {**values, "num_steps": DEFAULT_NUM_STEPS}
-        return values
+        if not isinstance(values, Mapping):
+            return values
+        if all(values.get(name) is None for name in lengths):
+            values = {**values, "num_steps": DEFAULT_NUM_STEPS}
+        return _translated(values)
 
     @model_validator(mode="after")
     def _check(self) -> "RunConfig":
@@ -300,6 +298,17 @@ class RunConfig(Settings):
         if self.tuning.chats and self.multi_token_weight:
             raise ValueError("multi_token_weight is not for tuning.chats: set it to 0")
         return self
+
+
+def _translated(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Settings of an earlier version: data.mask_documents became model.document_separator."""
+    data, model = values.get("data"), values.get("model", {})
+    if not (isinstance(data, Mapping) and isinstance(model, Mapping)):
+        return values
+    if data.get("mask_documents") is not True:
+        return values
+    data = {name: value for name, value in data.items() if name != "mask_documents"}
+    return {**values, "data": data, "model": {"document_separator": "auto", **model}}
 
 
 def in_fractions(config: RunConfig, chosen: Collection[str] = ()) -> dict[str, Any]:

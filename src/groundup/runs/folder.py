@@ -79,7 +79,12 @@ class RunFolder:
         """The settings the run was last trained with."""
         if not self.has_run():
             raise ConfigError(f"{self.config_file} does not exist: name the folder of a run")
-        return load_settings(RunConfig, self.config_file)
+        config = load_settings(RunConfig, self.config_file)
+        if config.model.document_separator != "auto":
+            return config
+        # Of a run of an earlier version, which had the id elsewhere and conversations without it.
+        separator = None if config.tuning.chats else self.read_environment().get("end_id", -1)
+        return load_settings(RunConfig, self.config_file, {"model.document_separator": separator})
 
     @contextlib.contextmanager
     def claim(self, *, resume: bool) -> Iterator[None]:

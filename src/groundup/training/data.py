@@ -66,15 +66,6 @@ class RunData:
             return self.train.num_rows
         return max(1, (self.train.num_ids - 1) // context_length)
 
-    def document_id(self, config: RunConfig) -> int | None:
-        """The id that begins a document, which ends the one before; None if tokens may see others
-        than their own."""
-        if not config.data.mask_documents or config.tuning.chats:
-            return None
-        if self.end_id is None:
-            raise ConfigError("data.mask_documents needs shards, which tell what ends a document")
-        return self.end_id
-
     def loader(self, config: RunConfig, world: World = ALONE) -> BatchLoader:
         """A rank's part of the batch of every step."""
         sizes, device = (config.batch_size, config.micro_batch), torch.device(config.device)

@@ -190,8 +190,8 @@ class _Loop:
             raise ConfigError(
                 f"{checkpoint.path} is past num_steps {config.num_steps}: give more --num-steps"
             )
-        parts = start, overrides.get("model"), world, data.document_id(config)
-        self._state = state = build_state(run, data.tokenizer, *parts)
+        parts = data.tokenizer, start, overrides.get("model"), world
+        self._state = state = build_state(run, *parts)
         if checkpoint is not None:
             state.restore(checkpoint)
         self._loader = data.loader(config, world)

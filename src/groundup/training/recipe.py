@@ -103,6 +103,7 @@ def choose_recipe(
         d_model=d_model,
         num_layers=_num_layers(d_model),
         num_heads=next((count for count in counts if d_model % (2 * count) == 0), 1),
+        document_separator="auto" if is_masked else None,
     )
     budget = min(flops / (step_flops(model, 1) / context), _MAX_EPOCHS * tokens)
     batch_tokens = 2 ** round(math.log2(2.1 * math.sqrt(max(budget, 1.0))))
@@ -114,7 +115,6 @@ def choose_recipe(
         "num_steps": num_steps,
         "epochs": _MAX_EPOCHS,
         "batch_size": batch_size,
-        "data.mask_documents": is_masked,
         **{f"model.{name}": value for name, value in model.model_dump().items()},
         **_learning(d_model, epochs, num_steps),
         "evaluation.every_fraction": 1 / (8 if num_steps >= _FEW_STEPS else 4),
@@ -222,7 +222,8 @@ def tuning_config(source: RunFolder, given: Mapping[str, Any], epochs: float = 3
 
     given: what a person chose, by dotted name; tuning.chats and name among it.
     """
-    values = settings_from(source)
+    # A conversation is one document.
+    values = {**settings_from(source), "model.document_separator": None}
     tokenizer = with_template(Tokenizer.load(source.tokenizer_file), given.get("tuning.template"))
     if tokenizer.vocab_size > values["model.vocab_size"]:
         # Matmuls on GPUs want rows of 16 bytes.

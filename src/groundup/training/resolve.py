@@ -77,6 +77,7 @@ def resolve(
     has, once the data are known; `epochs` waits for them.
     """
     config = _with_embedding_scale(resolve_device(config, machine), previous)
+    config = _with_separator(config)
     if previous is not None and config.num_steps is None and config.epochs == previous.epochs:
         config = _changed(config, num_steps=previous.num_steps)
     if config.num_steps is None and config.epochs is not None and epoch_rows is not None:
@@ -139,6 +140,16 @@ def _with_embedding_scale(config: RunConfig, previous: RunConfig | None) -> RunC
     return _changed(config, model=model.model_copy(update={"embedding_scale": scale}))
 
 
+def _with_separator(config: RunConfig) -> RunConfig:
+    """With the id that begins a document: what ends the one before it in the shards."""
+    is_known = config.model.document_separator != "auto"
+    index = None if is_known else find_index(config.data.shards)
+    if index is None:
+        return config
+    model = config.model.model_copy(update={"document_separator": index.end.id})
+    return _changed(config, model=model)
+
+
 def planned_memory(config: RunConfig, memory_bytes: int) -> StepMemory:
     """What a step of a resolved run takes, by the planner, of so much memory."""
     execution = Execution.of(config.device, config.precision)
@@ -154,7 +165,9 @@ def _check(config: RunConfig, machine: Machine, world: World, strategy: Strategy
     is_exact, why_not = config.distributed.reduction == "exact", machine.why_no_float8
     is_odd = bool(model.d_model % multiple or model.feed_forward_dim % multiple)
     uses_order = model.dropout and (world.size > 1 or config.distributed.recompute)
+    masks_chats = model.document_separator is not None and bool(config.tuning.chats)
     refused = {
+        "of tuning.chats each is one document: set model.document_separator to None": masks_chats,
         "model.dropout needs one process and no distributed.recompute": uses_order,
         "minutes goes with schedule.warmup_fraction and decay_fraction, not with warmup_steps and "
         "decay_steps": config.minutes is not None and counts_steps,

@@ -32,8 +32,11 @@ from groundup.training.machine import device_name, find_peak
 
 # With a row for each token.
 _TABLES = ("token_embedding.weight", "lm_head.weight")
-# Settings that change neither the weights nor how they are to be read.
-_MAY_DIFFER = ("vocab_size", "context_length", "initialization", "zero_outputs", "dropout")
+# Settings that change neither the weights nor how they are to be read, or that weights adapt to.
+_MAY_DIFFER = (
+    *("vocab_size", "context_length", "document_separator"),
+    *("initialization", "zero_outputs", "dropout"),
+)
 
 
 def settings_from(run: RunFolder) -> dict[str, Any]:
@@ -43,6 +46,8 @@ def settings_from(run: RunFolder) -> dict[str, Any]:
     values |= {f"model.{name}": value for name, value in model.model_dump().items()}
     # The rule for it depends on vocab_size, which may grow.
     values["model.embedding_scale"] = model.input_scale
+    if model.document_separator is not None:
+        values["model.document_separator"] = "auto"
     return values
 
 
@@ -143,6 +148,8 @@ def check_overrides(config: RunConfig, overrides: Overrides) -> None:
     """Raise ConfigError where the parts and the settings cannot be one run."""
     if not isinstance(overrides.get("model"), TransformerLM | None):
         raise ConfigError("model must be a TransformerLM, whose layers may be swapped")
+    if "data" in overrides and config.model.document_separator == "auto":
+        raise ConfigError("model.document_separator is auto, which needs shards: give the id")
     for part, names in _EXCLUDED.items():
         for name in names:
             if part in overrides and operator.attrgetter(name)(config):

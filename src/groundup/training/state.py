@@ -144,13 +144,11 @@ def build_state(
     start: Start | None = None,
     model: TransformerLM | None = None,
     world: World = ALONE,
-    document_id: int | None = None,
 ) -> TrainingState:
     """A model on the run's device, given or new, and its optimizer.
 
     tokenizer: its special tokens learn beside adapters.
     start: where the first weights come from, if not from the seed.
-    document_id: what begins a document, if tokens are to see their own alone.
     """
     config, device = run.config, torch.device(run.config.device)
     check_holdable(config.model, memory_bytes())
@@ -158,7 +156,6 @@ def build_state(
     # Made on the CPU, so that a seed gives the same weights whatever they move to.
     if model is None:
         model = TransformerLM.from_config(config.model, device="cpu")
-    model.document_id = document_id
     if start is not None:
         start.load_into(model)
     if config.tuning.lora_rank is not None:

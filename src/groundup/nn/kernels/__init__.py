@@ -61,7 +61,7 @@ def packed_attention(
     starts: Tensor | None = None,
 ) -> Tensor:
     """Causal attention: (batch, seq, 3 · d_model), queries, keys and values side by side, to
-    (batch, seq, d_model). Extra values are for CUDA alone, and starts for a CPU.
+    (batch, seq, d_model). Extra values are for CUDA alone.
 
     rotation: the cosines and sines of `RotaryEmbedding`.
     gains: of the norms of queries and of keys, (d_head,) each.   eps: under their roots.
@@ -70,7 +70,7 @@ def packed_attention(
     """
     cos, sin = rotation or (None, None)
     if packed.is_cuda:
-        sides = cos, sin, *(gains or (None, None)), eps, *(extra or (None, None))
+        sides = cos, sin, *(gains or (None, None)), eps, *(extra or (None, None)), starts
         return cuda_attention.packed_attention(packed, num_heads, *sides)[0]
     both = None if gains is None else torch.stack(gains).to(packed.dtype)
     mixed: Tensor = cpu.PackedAttention.apply(packed, cos, sin, both, eps, num_heads, starts)

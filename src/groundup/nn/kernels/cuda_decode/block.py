@@ -59,6 +59,7 @@ class Inputs(NamedTuple):
 
     packed: Tensor
     positions: Tensor
+    starts: Tensor
     sequences: Tensor
     ids: Tensor
     table: Tensor
@@ -130,12 +131,14 @@ class DecodingBlock:
         b: Buffers,
         ids: Tensor,
         positions: Tensor,
+        starts: Tensor | None,
         sequences: Tensor | None,
         table: Tensor | None,
         soon: Sequence[Tensor | None],
     ) -> None:
         """Let the tokens' rows of the stream go through the block, and store keys and values.
 
+        starts: the first position that each row sees; all if None.
         sequences: the sequence of each row, where many rows may belong to one, so that all are
             stored before any is read; otherwise row i is the next token of sequence i.
         table: what is added to the values of each id.
@@ -146,7 +149,8 @@ class DecodingBlock:
         multiply(b.half, packed, b, "none", b.packed, eps=eps, soon=soon[0])
         num_rows, longest, is_prompt = len(ids), self._tensors[0].shape[2], sequences is not None
         own, table = positions if sequences is None else sequences, ids if table is None else table
-        inputs = Inputs(b.packed, positions, own, ids, table, *self._tensors)
+        first = positions if starts is None else starts
+        inputs = Inputs(b.packed, positions, first, own, ids, table, *self._tensors)
         if is_prompt:
             grid = (num_rows, shape.num_kv_heads)
             _store[grid](inputs, longest, eps, SHAPE=shape, **options(num_warps=1))
@@ -155,7 +159,8 @@ class DecodingBlock:
         most_bytes = 0 if soon[0] is None else MAX_SOON_BYTES // (num_rows * shape.num_kv_heads)
         num_warps = 2 if shape.d_head <= 32 else 4
         sizes = options(num_warps=num_warps, num_stages=1, enable_fp_fusion=False)
-        sizes |= {"STORED": is_prompt, "BLOCKS": blocks, "SHAPE": shape}
+        sizes |= {"STORED": is_prompt, "DOCUMENTS": starts is not None}
+        sizes |= {"BLOCKS": blocks, "SHAPE": shape}
         numbers = longest, eps, shape.d_head**-0.5, most_bytes
         _attend[(num_rows, shape.num_heads)](inputs, b.mixed, *numbers, **sizes)
         multiply(b.mixed, output, b, "add", soon=soon[1])
@@ -245,13 +250,15 @@ def _cached(cache, start, first, end, BLOCKS: tl.constexpr, SHAPE: tl.constexpr)
 
 
 @triton.jit
-def _add_keys(query, key_tiles, value_tiles, first, end, top, total, sums, BLOCKS: tl.constexpr):
+def _add_keys(
+    query, key_tiles, value_tiles, first, begin, end, top, total, sums, BLOCKS: tl.constexpr
+):
     """Add blocks to each slot's maximum, its sum of weights and its sum of values."""
     for block in tl.static_range(BLOCKS):
         if first + block * _SLOTS < end:
             scores = tl.sum(key_tiles[block].to(tl.float32) * query[None, :], axis=1)
             index = first + block * _SLOTS + tl.arange(0, _SLOTS)
-            scores = tl.where(index < end, scores, float("-inf"))
+            scores = tl.where((index >= begin) & (index < end), scores, float("-inf"))
             new_top = tl.maximum(top, scores)
             weight = tl.exp(scores - new_top)
             shrink = tl.exp(top - new_top)
@@ -265,7 +272,8 @@ def _add_keys(query, key_tiles, value_tiles, first, end, top, total, sums, BLOCK
 @triton.jit
 def _attend(
     inputs, mixed, longest, eps, scale, most_bytes,
-    STORED: tl.constexpr, BLOCKS: tl.constexpr, SHAPE: tl.constexpr, EARLY: tl.constexpr,
+    STORED: tl.constexpr, DOCUMENTS: tl.constexpr, BLOCKS: tl.constexpr, SHAPE: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """softmax(q Kᵀ · scale) V over the sequence so far, by running maxima and sums."""
     if STORED:
@@ -284,16 +292,22 @@ def _attend(
     start = (sequence * SHAPE.num_kv_heads + kv_head) * longest * SHAPE.d_head
     # What earlier steps stored no launch of this one changes, nor the positions before the last.
     end = tl.minimum(position, longest)
-    key_tiles = _cached(inputs.key_cache, start, 0, end, BLOCKS, SHAPE)
-    value_tiles = _cached(inputs.value_cache, start, 0, end, BLOCKS, SHAPE)
+    begin, base = 0, 0
+    if DOCUMENTS:
+        begin = tl.load(inputs.starts + row).to(tl.int32)
+        # A key's slot does not depend on where the document begins.
+        base = begin // span * span
+    key_tiles = _cached(inputs.key_cache, start, base, end, BLOCKS, SHAPE)
+    value_tiles = _cached(inputs.value_cache, start, base, end, BLOCKS, SHAPE)
     if not STORED:
         # Pieces of the cache: up to 1,024 bytes more than the keys or values that are left.
         each: tl.constexpr = SHAPE.d_head * 2
         if each % 16 == 0:
-            left = tl.minimum((longest - span) * each, (end - span) * each + 1023)
+            after = base + span
+            left = tl.minimum((longest - after) * each, (end - after) * each + 1023)
             left = tl.minimum(left, most_bytes)
             piece = tl.arange(0, 128)
-            rest = start + span * SHAPE.d_head
+            rest = start + after * SHAPE.d_head
             prefetch(inputs.key_cache + rest, piece, left, EARLY)
             prefetch(inputs.value_cache + rest, piece, left, EARLY)
         wait(EARLY)
@@ -313,12 +327,14 @@ def _attend(
     top = tl.full((_SLOTS,), -1e30, tl.float32)
     total = tl.zeros((_SLOTS,), dtype=tl.float32)
     sums = tl.zeros((_SLOTS, lanes), dtype=tl.float32)
-    top, total, sums = _add_keys(query, key_tiles, value_tiles, 0, end, top, total, sums, BLOCKS)
-    for first in range(span, end, span):
+    top, total, sums = _add_keys(
+        query, key_tiles, value_tiles, base, begin, end, top, total, sums, BLOCKS
+    )
+    for first in range(base + span, end, span):
         key_tiles = _cached(inputs.key_cache, start, first, end, BLOCKS, SHAPE)
         value_tiles = _cached(inputs.value_cache, start, first, end, BLOCKS, SHAPE)
         top, total, sums = _add_keys(
-            query, key_tiles, value_tiles, first, end, top, total, sums, BLOCKS
+            query, key_tiles, value_tiles, first, begin, end, top, total, sums, BLOCKS
         )
     own_score = tl.sum(query * key.to(tl.float32), axis=0)
     highest = tl.maximum(own_score, tl.max(top, axis=0))

@@ -42,11 +42,13 @@ class Rules(NamedTuple):
 
 
 class State(NamedTuple):
-    """What the next step of each row begins with: `counts` is how many ids have been sampled,
-    `keys` are those of the random numbers; 0 for no top-k, 1 for no top-p."""
+    """What the next step of each row begins with: `starts` are the first positions of documents,
+    `counts` is how many ids have been sampled, `keys` are those of the random numbers; 0 for no
+    top-k, 1 for no top-p."""
 
     ids: Tensor
     positions: Tensor
+    starts: Tensor
     counts: Tensor
     keys: Tensor
     top_k: Tensor
@@ -103,6 +105,7 @@ def sample(
     chosen: Tensor,
     last_position: int,
     no_id: int,
+    separator: int,
     rules: Rules,
 ) -> None:
     """Sample an id for each row of `logits` by its state, and make the state the next token's.
@@ -111,6 +114,7 @@ def sample(
         size; +inf if one is no number.
     chosen: the ids, `no_id` where logits are not finite.
     last_position: where positions end: what comes after is nobody's text, but must lie in tables.
+    separator: the id that begins a document, -1 for none.
     """
     num_rows, vocab_size = logits.shape
     grid = (triton.cdiv(vocab_size, _SEGMENT.value), num_rows)
@@ -130,8 +134,9 @@ def sample(
     if rules.top_p:
         search(counts=False)
     _pick[(num_rows,)](
-        tops, state, work, chosen, last_position, NO_ID=no_id, TOP_P=rules.top_p, **known
-    )
+        tops, state, work, chosen, last_position, NO_ID=no_id, SEPARATOR=separator,
+        TOP_P=rules.top_p, **known,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -341,8 +346,9 @@ def _mix(x):
 
 @triton.jit
 def _pick(
-    tops, state, work, chosen, last_position, NO_ID: tl.constexpr, TOP_P: tl.constexpr,
-    PENALTY: tl.constexpr, NUM_TOPS: tl.constexpr, VOCAB: tl.constexpr, EARLY: tl.constexpr,
+    tops, state, work, chosen, last_position, NO_ID: tl.constexpr, SEPARATOR: tl.constexpr,
+    TOP_P: tl.constexpr, PENALTY: tl.constexpr, NUM_TOPS: tl.constexpr, VOCAB: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """The id at which a random part of the mass that is kept is reached; first its segment."""
     wait(EARLY)
@@ -383,6 +389,8 @@ def _pick(
     if PENALTY:
         tl.store(state.seen + row.to(tl.int64) * VOCAB + found_id, 1)
     tl.store(state.ids + row, found_id.to(tl.int64))
-    position = tl.load(state.positions + row)
-    tl.store(state.positions + row, tl.minimum(position + 1, last_position))
+    position = tl.minimum(tl.load(state.positions + row) + 1, last_position)
+    tl.store(state.positions + row, position)
+    if SEPARATOR >= 0:
+        tl.store(state.starts + row, position, mask=found_id == SEPARATOR)
     tl.store(state.counts + row, count + 1)

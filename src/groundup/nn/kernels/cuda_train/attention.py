@@ -1,10 +1,14 @@
 """Kernels of causal attention on packed projections: what comes before it, its forward pass for
-short sequences, and its backward pass; `packed_attention` launches them.
+short sequences and for documents, and its backward pass; `packed_attention` launches them.
 
-Forward, a program has a head and lets tile after tile of queries see tiles of keys. Backward,
-programs have a tile of queries or one of keys each. The weights are computed twice for that, but
-every gradient is added up by one program, so that it is the same every time, and many programs fit
-on a multiprocessor. A program carries its tile's gradient on through rotation and norm.
+Forward, a program has a head and lets tile after tile of queries see tiles of keys; with documents
+it has one tile of queries. Backward, programs have a tile of queries or one of keys each. The
+weights are computed twice for that, but every gradient is added up by one program, so that it is
+the same every time, and many programs fit on a multiprocessor. A program carries its tile's
+gradient on through rotation and norm.
+
+With documents a token sees the keys from its position in `starts` on, which never decrease along a
+row: tiles without any such key are skipped.
 """
 
 import math
@@ -13,6 +17,8 @@ import triton
 import triton.language as tl
 
 _LN_2 = tl.constexpr(math.log(2.0))
+# Below all scores, but finite: no score minus no score.
+_NO_SCORE = tl.constexpr(-1e30)
 
 
 @triton.jit
@@ -73,8 +79,9 @@ def prepare(
 
 @triton.jit
 def forward(
-    packed, out, logsumexp, seq, num_heads, scale_log2, D_HEAD: tl.constexpr, TILE: tl.constexpr
-):
+    packed, out, logsumexp, starts, seq, num_heads, scale_log2,
+    D_HEAD: tl.constexpr, TILE: tl.constexpr, DOCUMENTS: tl.constexpr,
+):  # fmt: skip
     index = tl.program_id(0).to(tl.int64)
     batch, head = index // num_heads, index % num_heads
     d_model = num_heads * D_HEAD
@@ -84,19 +91,29 @@ def forward(
     # One loop over all pairs of tiles that see each other: one for each tile of queries would begin
     # by waiting for its first loads.
     num_tiles = tl.cdiv(seq, TILE)
-    i, j = 0, 0
-    top = tl.full([TILE], -float("inf"), tl.float32)
+    num_pairs = num_tiles * (num_tiles + 1) // 2
+    i, first = 0, 0
+    if DOCUMENTS:
+        starts += batch * seq
+        i = tl.program_id(1)
+        first = tl.load(starts + i * TILE).to(tl.int32) // TILE
+        num_pairs = i - first + 1
+    j = first
+    top = tl.full([TILE], _NO_SCORE, tl.float32)
     total = tl.zeros([TILE], tl.float32)
     mixed = tl.zeros([TILE, D_HEAD], tl.float32)
-    for _ in range(num_tiles * (num_tiles + 1) // 2):
+    for _ in range(num_pairs):
         rows, columns = i * TILE + tl.arange(0, TILE), j * TILE + tl.arange(0, TILE)
         query = _load(queries, rows, seq, stride, D_HEAD)
         key = _load(queries + d_model, columns, seq, stride, D_HEAD)
         value = _load(queries + 2 * d_model, columns, seq, stride, D_HEAD)
         scores = tl.dot(query, tl.trans(key))
-        scores = tl.where(rows[:, None] >= columns[None, :], scores, -float("inf"))
+        is_seen = rows[:, None] >= columns[None, :]
+        if DOCUMENTS:
+            is_seen &= _row_starts(starts, rows, seq)[:, None] <= columns[None, :]
+        scores = tl.where(is_seen, scores, -float("inf"))
         # With this, what was added up for the tile before fades to nothing.
-        top = tl.where(j == 0, -float("inf"), top)
+        top = tl.where(j == first, _NO_SCORE, top)
         higher = tl.maximum(top, tl.max(scores, 1) * scale_log2)
         weights = tl.exp2(scores * scale_log2 - higher[:, None])
         fade = tl.exp2(top - higher)
@@ -128,6 +145,11 @@ def _row_logs(logsumexp, rows, seq):
 
 
 @triton.jit
+def _row_starts(starts, rows, seq):
+    return tl.load(starts + rows, mask=rows < seq, other=0).to(tl.int32)
+
+
+@triton.jit
 def _store_back(
     d_packed, packed, offset, dy, rows, seq, stride, cos, sin, gain, d_gain, eps,
     TILE: tl.constexpr, D_HEAD: tl.constexpr, ROTATES: tl.constexpr, NORMALIZES: tl.constexpr,
@@ -154,8 +176,8 @@ def _store_back(
 
 @triton.jit
 def _add_query_gradient(
-    d_query, query, d_mixed, sums, log, rows, keys, values, begin, seq, stride, scale_log2,
-    MASKS: tl.constexpr, TILE: tl.constexpr, D_HEAD: tl.constexpr,
+    d_query, query, d_mixed, sums, log, rows, own, keys, values, begin, seq, stride, scale_log2,
+    MASKS: tl.constexpr, DOCUMENTS: tl.constexpr, TILE: tl.constexpr, D_HEAD: tl.constexpr,
 ):  # fmt: skip
     """What a tile of queries gets from one of keys."""
     columns = begin + tl.arange(0, TILE)
@@ -166,17 +188,19 @@ def _add_query_gradient(
     weights = tl.exp2(scores * scale_log2 - log[:, None])
     if MASKS:
         weights = tl.where(rows[:, None] >= columns[None, :], weights, 0.0)
+    if DOCUMENTS:
+        weights = tl.where(own[:, None] <= columns[None, :], weights, 0.0)
     d_scores = weights * (d_weights - sums[:, None])
     return tl.dot(d_scores.to(key.dtype), key, d_query)
 
 
 @triton.jit
 def query_gradient(
-    source, packed, d_out, out, logsumexp, sums, d_packed,
+    source, packed, d_out, out, logsumexp, sums, starts, d_packed,
     cos, sin, query_gain, key_gain, extra, factor, d_gains, d_extra, d_factor,
     eps, seq, num_heads, scale,
     D_HEAD: tl.constexpr, ROTATES: tl.constexpr, NORMALIZES: tl.constexpr, ADDS: tl.constexpr,
-    TILE: tl.constexpr,
+    DOCUMENTS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """The gradient of a tile of queries; leaves each row's Σ out · d_out for `key_gradient`."""
     first, index, batch, head = _place(seq, num_heads, TILE)
@@ -195,14 +219,19 @@ def query_gradient(
     tl.store(sums + index * seq + rows, row_sums, mask=rows < seq)
     log = _row_logs(logsumexp + index * seq, rows, seq)
     d_query = tl.zeros([TILE, D_HEAD], tl.float32)
-    for begin in range(0, first, TILE):
+    first_key, own = 0, rows
+    if DOCUMENTS:
+        starts += batch * seq
+        own = _row_starts(starts, rows, seq)
+        first_key = tl.load(starts + first).to(tl.int32) // TILE * TILE
+    for begin in range(first_key, first, TILE):
         d_query = _add_query_gradient(
-            d_query, query, d_mixed, row_sums, log, rows, keys, values, begin,
-            seq, stride, scale_log2, False, TILE, D_HEAD,
+            d_query, query, d_mixed, row_sums, log, rows, own, keys, values, begin,
+            seq, stride, scale_log2, False, DOCUMENTS, TILE, D_HEAD,
         )  # fmt: skip
     d_query = _add_query_gradient(
-        d_query, query, d_mixed, row_sums, log, rows, keys, values, first,
-        seq, stride, scale_log2, True, TILE, D_HEAD,
+        d_query, query, d_mixed, row_sums, log, rows, own, keys, values, first,
+        seq, stride, scale_log2, True, DOCUMENTS, TILE, D_HEAD,
     )  # fmt: skip
     _store_back(
         d_packed, packed, offset, d_query * scale, rows, seq, stride, cos, sin,
@@ -212,9 +241,9 @@ def query_gradient(
 
 @triton.jit
 def _add_key_gradient(
-    d_key, d_value, key, value, columns, queries, d_mixed_values, logsumexp, sums, begin,
+    d_key, d_value, key, value, columns, queries, d_mixed_values, logsumexp, sums, starts, begin,
     seq, stride, d_model, scale_log2,
-    MASKS: tl.constexpr, TILE: tl.constexpr, D_HEAD: tl.constexpr,
+    MASKS: tl.constexpr, DOCUMENTS: tl.constexpr, TILE: tl.constexpr, D_HEAD: tl.constexpr,
 ):  # fmt: skip
     """What a tile of keys and their values get from one of queries. Columns by rows, as the last
     two matmuls want it."""
@@ -228,6 +257,9 @@ def _add_key_gradient(
     weights = tl.exp2(scores * scale_log2 - log[None, :])
     if MASKS:
         weights = tl.where(rows[None, :] >= columns[:, None], weights, 0.0)
+    if DOCUMENTS:
+        own = _row_starts(starts, rows, seq)
+        weights = tl.where(own[None, :] <= columns[:, None], weights, 0.0)
     d_value = tl.dot(weights.to(value.dtype), d_mixed, d_value)
     d_scores = weights * (d_weights - row_sums[None, :])
     return tl.dot(d_scores.to(key.dtype), query, d_key), d_value
@@ -235,11 +267,11 @@ def _add_key_gradient(
 
 @triton.jit
 def key_gradient(
-    source, packed, d_out, out, logsumexp, sums, d_packed,
+    source, packed, d_out, out, logsumexp, sums, starts, d_packed,
     cos, sin, query_gain, key_gain, extra, factor, d_gains, d_extra, d_factor,
     eps, seq, num_heads, scale,
     D_HEAD: tl.constexpr, ROTATES: tl.constexpr, NORMALIZES: tl.constexpr, ADDS: tl.constexpr,
-    TILE: tl.constexpr,
+    DOCUMENTS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """The gradients of a tile of keys and of their values."""
     first, index, batch, head = _place(seq, num_heads, TILE)
@@ -252,18 +284,24 @@ def key_gradient(
     d_mixed_values = d_out + mixed_offset
     logsumexp += index * seq
     sums += index * seq
+    end = seq
+    if DOCUMENTS:
+        starts += batch * seq
+        end = first + TILE
+        while tl.load(starts + end, mask=end < seq, other=first + TILE) < first + TILE:
+            end += TILE
     columns = first + tl.arange(0, TILE)
     key = _load(queries + d_model, columns, seq, stride, D_HEAD)
     value = _load(queries + 2 * d_model, columns, seq, stride, D_HEAD)
     d_key, d_value = _add_key_gradient(
         tl.zeros([TILE, D_HEAD], tl.float32), tl.zeros([TILE, D_HEAD], tl.float32),
-        key, value, columns, queries, d_mixed_values, logsumexp, sums, first,
-        seq, stride, d_model, scale_log2, True, TILE, D_HEAD,
+        key, value, columns, queries, d_mixed_values, logsumexp, sums, starts, first,
+        seq, stride, d_model, scale_log2, True, DOCUMENTS, TILE, D_HEAD,
     )  # fmt: skip
-    for begin in range(first + TILE, seq, TILE):
+    for begin in range(first + TILE, end, TILE):
         d_key, d_value = _add_key_gradient(
-            d_key, d_value, key, value, columns, queries, d_mixed_values, logsumexp, sums, begin,
-            seq, stride, d_model, scale_log2, False, TILE, D_HEAD,
+            d_key, d_value, key, value, columns, queries, d_mixed_values, logsumexp, sums, starts,
+            begin, seq, stride, d_model, scale_log2, False, DOCUMENTS, TILE, D_HEAD,
         )  # fmt: skip
     of_keys = d_gains + tl.num_programs(0).to(tl.int64) * D_HEAD
     _store_back(

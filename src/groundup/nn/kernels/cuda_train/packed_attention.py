@@ -2,7 +2,8 @@
 projections, so that neither what attention sees nor the parts of the gradient go through memory
 more than once.
 
-Forward, long sequences go to torch's attention, short ones to our kernel; backward is ours.
+Forward, long sequences go to torch's attention, unless documents are kept apart, and short ones to
+our kernel; backward is ours.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _PREPARED = 2048  # Elements, whole heads of them, in one program of `prepare`.
 def packed_attention(
     packed: Tensor, num_heads: int, cos: Tensor | None, sin: Tensor | None,
     query_gain: Tensor | None, key_gain: Tensor | None, eps: float,
-    extra: Tensor | None, factor: Tensor | None,
+    extra: Tensor | None, factor: Tensor | None, starts: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Mixed values (batch, seq, d_model) of queries, keys and values side by side; then what
     backward needs: each row's logsumexp, and what attention saw in place of `packed`, if anything.
@@ -43,6 +44,7 @@ def packed_attention(
 
     packed: (batch, seq, 3 · d_model).   cos, sin: (at least seq, d_head / 2).
     query_gain, key_gain: (d_head,).   extra: (batch, seq, d_model).   factor: one number.
+    starts: (batch, seq), the first position of each token's document, the first that it sees.
     """
     packed = packed.contiguous()
     batch, seq, width = packed.shape
@@ -56,7 +58,7 @@ def packed_attention(
             packed, prepared, *_filled(packed, cos, sin, query_gain, key_gain, extra, factor),
             eps, count, seq, HEADS=num_heads, TILE=tile, D_HEAD=d_head, **kinds, num_warps=2,
         )  # fmt: skip
-    if not is_short_attention(seq, d_head):
+    if starts is None and not is_short_attention(seq, d_head):
         heads = source.view(batch, seq, 3, num_heads, d_head).permute(2, 0, 3, 1, 4).unbind(0)
         mixed, logsumexp = _attend(*heads)
         # The kernels lay heads out within rows, so this is a view of what they wrote.
@@ -65,14 +67,16 @@ def packed_attention(
     out = packed.new_empty(batch, seq, width // 3)
     logsumexp = packed.new_empty(batch, num_heads, seq, dtype=torch.float32)
     scale = 1.0 / (math.log(2.0) * math.sqrt(d_head))
-    kernels.forward[(batch * num_heads,)](
-        source, out, logsumexp, seq, num_heads, scale, D_HEAD=d_head, **_FORWARD, **_TILES
-    )
+    num_parts = 1 if starts is None else triton.cdiv(seq, _TILE)
+    kernels.forward[(batch * num_heads, num_parts)](
+        source, out, logsumexp, *_filled(packed, starts), seq, num_heads, scale,
+        D_HEAD=d_head, DOCUMENTS=starts is not None, **_FORWARD, **_TILES,
+    )  # fmt: skip
     return out, logsumexp, prepared
 
 
 @packed_attention.register_fake
-def _(packed, num_heads, cos, sin, query_gain, key_gain, eps, extra, factor):
+def _(packed, num_heads, cos, sin, query_gain, key_gain, eps, extra, factor, starts):
     batch, seq, width = packed.shape
     is_plain = cos is None and query_gain is None and extra is None
     logsumexp = packed.new_empty(batch, num_heads, seq, dtype=torch.float32)
@@ -85,7 +89,7 @@ def packed_attention_backward(
     d_out: Tensor, packed: Tensor, prepared: Tensor, out: Tensor, logsumexp: Tensor,
     num_heads: int, cos: Tensor | None, sin: Tensor | None,
     query_gain: Tensor | None, key_gain: Tensor | None, eps: float,
-    extra: Tensor | None, factor: Tensor | None,
+    extra: Tensor | None, factor: Tensor | None, starts: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of the packed projections, of both gains (2, d_head), of the extra values and
     of their factor; empty ones of what is None.
@@ -105,11 +109,12 @@ def packed_attention_backward(
     d_factor = sums.new_empty(0 if extra is None else num_programs)
     arguments = (
         prepared if prepared.numel() else packed, packed, d_out.contiguous(), out.contiguous(),
-        logsumexp.contiguous(), sums, d_packed,
+        logsumexp.contiguous(), sums, *_filled(packed, starts), d_packed,
         *_filled(packed, cos, sin, query_gain, key_gain, extra, factor),
         d_gains, d_extra, d_factor, eps, seq, num_heads, 1.0 / math.sqrt(d_head),
     )  # fmt: skip
     sizes = {"D_HEAD": d_head, **_kinds(cos, query_gain, extra), **_TILES}
+    sizes["DOCUMENTS"] = starts is not None
     kernels.query_gradient[(num_programs,)](*arguments, **sizes, **_OF_QUERIES[d_head > 32])
     kernels.key_gradient[(num_programs,)](*arguments, **sizes, **_OF_KEYS[d_head > 32])
     if query_gain is not None:
@@ -122,7 +127,7 @@ def packed_attention_backward(
 @packed_attention_backward.register_fake
 def _(
     d_out, packed, prepared, out, logsumexp, num_heads,
-    cos, sin, query_gain, key_gain, eps, extra, factor,
+    cos, sin, query_gain, key_gain, eps, extra, factor, starts,
 ):  # fmt: skip
     wide = {"dtype": torch.float32}
     return (
@@ -134,26 +139,26 @@ def _(
 
 
 def _remember(ctx, inputs, output):
-    packed, ctx.num_heads, cos, sin, query_gain, key_gain, ctx.eps, extra, factor = inputs
+    packed, ctx.num_heads, cos, sin, query_gain, key_gain, ctx.eps, extra, factor, starts = inputs
     out, logsumexp, prepared = output
     # A norm's gradient takes what it normalized; without one, what attention saw is enough.
     kept = packed if query_gain is not None or not prepared.numel() else prepared
     # Of the three results the first alone has a gradient; no zeros for the others.
     ctx.set_materialize_grads(False)
-    sides = cos, sin, query_gain, key_gain, extra, factor
+    sides = cos, sin, query_gain, key_gain, extra, factor, starts
     ctx.save_for_backward(kept, prepared, out, logsumexp, *sides)
 
 
 def _backward(ctx, d_out, d_logsumexp, d_prepared):
     packed, prepared, out, logsumexp, *rest = ctx.saved_tensors
-    cos, sin, query_gain, key_gain, extra, factor = rest
+    cos, sin, query_gain, key_gain, extra, factor, starts = rest
     d_packed, d_gains, d_extra, d_factor = packed_attention_backward(
         d_out, packed, prepared, out, logsumexp, ctx.num_heads,
-        cos, sin, query_gain, key_gain, ctx.eps, extra, factor,
+        cos, sin, query_gain, key_gain, ctx.eps, extra, factor, starts,
     )  # fmt: skip
     d_gains = (None, None) if query_gain is None else d_gains.to(query_gain.dtype).unbind(0)
     of_extra = (None, None) if extra is None else (d_extra, d_factor.to(factor.dtype))
-    return d_packed, None, None, None, *d_gains, None, *of_extra
+    return d_packed, None, None, None, *d_gains, None, *of_extra, None
 
 
 packed_attention.register_autograd(_backward, setup_context=_remember)

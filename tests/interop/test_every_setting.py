@@ -1,0 +1,229 @@
+"""Every setting of a model means the same on every way to use it, or is refused by name.
+
+A new field of `ModelConfig` needs an example here, and what each way makes of it is declared beside
+that way: `DECODED` of the decoders, `RULES` of the exports. The rest has to agree.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from groundup.data.batches.loader import Batch
+from groundup.errors import ConfigError
+from groundup.generation import GenerationRequest, LanguageModel, Sampler
+from groundup.generation.decoder import Row
+from groundup.generation.engine import DECODED, choose_decoder
+from groundup.generation.torch_decoder import TorchDecoder
+from groundup.interop import export_gguf, export_huggingface, import_huggingface
+from groundup.interop.architectures import RULES
+from groundup.interop.weights import GGUF_NAMES, from_foreign_weights
+from groundup.model import ModelConfig, TransformerLM
+from groundup.nn import KVCache, MultiHeadSelfAttention, kernels
+from groundup.planner import count_parameters
+from groundup.training.step import summed_loss
+
+MakeRun = Callable[..., Path]
+
+SEPARATOR = 299
+EXAMPLES: dict[str, Any] = {
+    "vocab_size": 320,
+    "context_length": 48,
+    "d_model": 64,
+    "num_layers": 3,
+    "num_heads": 2,
+    "num_kv_heads": 2,
+    "d_ff": 40,
+    "rope_theta": 50.0,
+    "norm": "post",
+    "norm_eps": 0.1,
+    "positions": "none",
+    "feed_forward": "gelu",
+    "tie_embeddings": True,
+    "embedding_scale": 3.0,
+    "qk_norm": True,
+    "initialization": "gpt2",
+    "zero_outputs": True,
+    "head_gates": True,
+    "extra_values": "projection",
+    "dropout": 0.3,
+    "document_separator": SEPARATOR,
+}
+GGUF_KEYS = {
+    "vocab_size": "vocab_size",
+    "context_length": "context_length",
+    "d_model": "embedding_length",
+    "num_layers": "block_count",
+    "num_heads": "attention.head_count",
+    "num_kv_heads": "attention.head_count_kv",
+    "d_ff": "feed_forward_length",
+    "rope_theta": "rope.freq_base",
+    "norm_eps": "attention.layer_norm_rms_epsilon",
+}
+
+
+@dataclass
+class Case:
+    """A run of a model with one setting other than usual, and what its forward gives."""
+
+    run: Path
+    out: Path
+    model: TransformerLM
+    ids: Tensor
+    logits: Tensor
+
+
+def huggingface(case: Case) -> Tensor:
+    transformers = pytest.importorskip("transformers")
+    export_huggingface(case.run, case.out)
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    logits: Tensor = load(case.out, local_files_only=True).eval()(case.ids).logits
+    return logits
+
+
+def gguf(case: Case) -> Tensor:
+    """By the settings and tensors in the file, which llama.cpp rotates as we do unless it is a
+    Qwen3."""
+    library = pytest.importorskip("gguf")
+    file = case.out.with_suffix(".gguf")
+    export_gguf(case.run, file)
+    reader = library.GGUFReader(file)
+    kind = reader.fields["general.architecture"].contents()
+    weights = {one.name: torch.from_numpy(np.array(one.data)) for one in reader.tensors}
+    config = ModelConfig(
+        **{name: reader.fields[f"{kind}.{key}"].contents() for name, key in GGUF_KEYS.items()},
+        qk_norm=kind == "qwen3",
+        tie_embeddings="output.weight" not in weights,
+        embedding_scale=1.0,
+    )
+    state = from_foreign_weights(weights, config, GGUF_NAMES)
+    if kind == "llama":
+        for layer in range(config.num_layers):
+            for ours, theirs in (("query", "attn_q"), ("key", "attn_k")):
+                name = f"blocks.{layer}.attention.{ours}.weight"
+                state[name] = weights[f"blk.{layer}.{theirs}.weight"]
+    model = TransformerLM.from_config(config)
+    model.load_state_dict(state)
+    logits: Tensor = model(case.ids)
+    return logits
+
+
+def imported(case: Case) -> Tensor:
+    export_huggingface(case.run, case.out)
+    run = import_huggingface(case.out, "back", runs_folder=case.out.parent)
+    logits: Tensor = LanguageModel.load(run).model(case.ids)
+    return logits
+
+
+def reloaded(case: Case) -> Tensor:
+    LanguageModel.load(case.run).save(case.out)
+    found = LanguageModel.load(case.out).model
+    assert found.config == case.model.config
+    logits: Tensor = found(case.ids)
+    return logits
+
+
+def cached(case: Case) -> Tensor:
+    config, (num_rows, length) = case.model.config, case.ids.shape
+    shape = config.num_layers, num_rows, config.key_value_heads, length, config.d_head
+    cache, positions = KVCache(*shape), torch.arange(length).expand(num_rows, -1)
+    parts = [tensor.tensor_split([9, 10, 11], dim=1) for tensor in (case.ids, positions)]
+    pairs = zip(*parts, strict=True)
+    return torch.cat([case.model(ids, places, cache) for ids, places in pairs], dim=1)
+
+
+def decoded(case: Case) -> Tensor:
+    decoder = choose_decoder(case.model, len(case.ids))
+    assert isinstance(decoder, TorchDecoder) and decoder.packed is not None
+    decoder.prefill(list(enumerate(case.ids[:, :9].tolist())))
+    steps = [
+        decoder.decode(case.ids[:, place], torch.full((len(case.ids),), place))
+        for place in range(9, case.ids.shape[1])
+    ]
+    return torch.cat([case.logits[:, :9], torch.stack(steps, dim=1)], dim=1)
+
+
+def pictured(case: Case) -> Tensor:
+    """The forward pass with values mixed by the weights that are shown."""
+    shown = iter(case.model.attention_weights(case.ids))
+
+    def mix(layer: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any) -> Tensor:
+        return next(shown) @ value.repeat_interleave(layer.num_heads // layer.num_kv_heads, dim=1)
+
+    with kernels.reference(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MultiHeadSelfAttention, "_attend", mix)
+        logits: Tensor = case.model(case.ids)
+    return logits
+
+
+WAYS = [cached, decoded, pictured, reloaded, huggingface, gguf, imported]
+
+
+def is_refused(name: str, way: Callable[[Case], Tensor]) -> bool:
+    rule = RULES[name]
+    is_foreign = way in (huggingface, gguf, imported)
+    return is_foreign and bool(rule.only) and EXAMPLES[name] not in rule.only
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize("name", ModelConfig.model_fields)
+@torch.no_grad()
+def test_a_setting_means_the_same_everywhere_or_is_refused(
+    name: str, way: Callable[[Case], Tensor], make_run: MakeRun, tmp_path: Path
+) -> None:
+    assert name in DECODED and name in RULES and name in EXAMPLES
+    assert EXAMPLES[name] != ModelConfig.model_fields[name].default
+    run = make_run(**{name: EXAMPLES[name]})
+    model = LanguageModel.load(run, device="cpu").model
+    ids = torch.randint(SEPARATOR, (2, 20), generator=torch.Generator().manual_seed(0))
+    if way not in (huggingface, gguf, imported):
+        # For others a prompt is one document.
+        ids[0, [5, 9, 10]] = ids[1, 15] = SEPARATOR
+    case = Case(run, tmp_path / "out", model, ids, model(ids))
+    if is_refused(name, way):
+        with pytest.raises(ConfigError, match=name):
+            way(case)
+    else:
+        torch.testing.assert_close(way(case), case.logits, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ModelConfig.model_fields)
+@torch.no_grad()
+def test_scores_and_counts_are_those_of_the_forward_pass(name: str, make_run: MakeRun) -> None:
+    model = LanguageModel.load(make_run(**{name: EXAMPLES[name]}), device="cpu").model
+    parameters = sum(weight.numel() for weight in model.parameters())
+    assert sum(count_parameters(model.config).values()) == parameters
+    ids = torch.randint(SEPARATOR, (2, 21))
+    ids[0, 7] = SEPARATOR
+    loss = summed_loss(model, Batch(0, ids[:, :-1], ids[:, 1:]))
+    logits = model(ids[:, :-1]).flatten(0, 1)
+    expected = functional.cross_entropy(logits, ids[:, 1:].flatten(), reduction="sum")
+    torch.testing.assert_close(loss, expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ModelConfig.model_fields)
+@torch.no_grad()
+def test_in_half_precision_decoders_are_as_near_as_the_forward_pass(
+    name: str, make_run: MakeRun, device: torch.device
+) -> None:
+    model = LanguageModel.load(make_run(**{name: EXAMPLES[name]}), device=device).model
+    ids = torch.randint(SEPARATOR, (2, 20))
+    ids[0, [5, 9, 10]] = ids[1, 15] = SEPARATOR
+    exact = model(ids.to(device))
+    own = model.to(torch.bfloat16)(ids.to(device)).float()
+    decoder = choose_decoder(model, 2)
+    is_own = device.type == "cuda" and model.config.norm == "pre"
+    assert (type(decoder).__name__ == "CudaDecoder") == is_own
+    decoder.prefill([(row, text[:9]) for row, text in enumerate(ids.tolist())])
+    for place in range(9, 20):
+        texts = ids[:, : place + 1].tolist()
+        requests = [GenerationRequest(tuple(text), 5, Sampler()) for text in texts]
+        decoder.begin([Row(0, *pair) for pair in zip(requests, texts, strict=True)])
+        errors = (decoder.step(1)[1] - exact[:, place]).abs()
+        assert errors.max() <= 2 * (own - exact).abs().max() + 1e-3
