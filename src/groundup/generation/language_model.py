@@ -79,12 +79,15 @@ class LanguageModel:
         checkpoint: CheckpointName = "newest",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        model: TransformerLM | None = None,
     ) -> LanguageModel:
         """The model of a run folder at its newest or best checkpoint, or at the one of a step.
 
         Without a device it is on the CPU, without a dtype as it was saved.
+
+        model: what takes the weights, where the run was trained with layers of a program's own.
         """
-        return cls(*load_run(run, checkpoint, device, dtype))
+        return cls(*load_run(run, checkpoint, device, dtype, model))
 
     from_pretrained = load
     """The name that other libraries have for it."""

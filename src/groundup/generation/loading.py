@@ -20,6 +20,7 @@ from groundup.generation.special_ids import (
     find_special_ids,
 )
 from groundup.model import ModelConfig, TransformerLM
+from groundup.model.parts import swapped_parts
 from groundup.model.transformer import weight_shapes
 from groundup.planner import check_holdable
 from groundup.runs.config import RunConfig
@@ -35,19 +36,26 @@ def load_run(
     checkpoint: CheckpointName = "newest",
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
+    model: TransformerLM | None = None,
 ) -> tuple[TransformerLM, Tokenizer, int, SpecialIds]:
     """What `LanguageModel` is made of: the model, its tokenizer, its step and special ids.
 
     Settings, shapes and memory are checked before the model is made.
     """
     folder = RunFolder(run)
-    config = folder.read_config().model
+    swapped = {} if model is None else swapped_parts(model)
+    config = folder.read_config({f"model.{name}": part for name, part in swapped.items()}).model
+    if model is not None and model.config != config:
+        raise ConfigError(f"the model has other settings than {folder.config_file} says")
     tokenizer = Tokenizer.load(folder.tokenizer_file)
     found = _find_checkpoint(folder, checkpoint)
+    shapes = weight_shapes(config)
+    if model is not None:
+        shapes = {name: tuple(one.shape) for name, one in model.state_dict().items()}
     while True:
         try:
             weights = found.model_state()
-            check_shapes(weight_shapes(config), weights)
+            check_shapes(shapes, weights)
             break
         except CheckpointError:
             # A run that goes on replaces its checkpoints and removes old ones.
@@ -56,7 +64,9 @@ def load_run(
                 raise
     if torch.device(device or "cpu").type == "cpu":
         check_holdable(config, memory_bytes(), num_sequences=1)
-    model = TransformerLM.from_config(config, device=device)
+    if model is None:
+        model = TransformerLM.from_config(config, device=device)
+    model = model.to(device)
     restore_model(model, weights)
     _check_settings(folder, config, found)
     if dtype is not None:

@@ -28,10 +28,10 @@ def identify(part: Any) -> str:
         content = repr((part.args, sorted(part.keywords.items()), identify(part.func)))
         return f"{_name_of(part.func)} {hash_bytes(content.encode())}"
     kind = part if isinstance(part, type) or inspect.isroutine(part) else type(part)
-    own = [one for one in getattr(kind, "__mro__", (kind,)) if not _is_library(one)]
-    content = repr([_source_of(one) for one in own] or _name_of(kind))
+    content = _content_of(kind)
     if isinstance(part, nn.Module):
-        content += repr([describe_module(one)[1:] for one in part.modules()])
+        inner = [(name, describe_module(one)) for name, one in part.named_modules()]
+        content = repr([(name, _content_of(one[0]), *one[1:]) for name, one in inner])
     return f"{_name_of(kind)} {hash_bytes(content.encode())}"
 
 
@@ -57,6 +57,12 @@ def describe_module(module: nn.Module) -> tuple[type, dict[str, object], bool]:
     }
     has_hook = bool(module._forward_hooks or module._forward_pre_hooks)
     return type(module), values, has_hook or "forward" in vars(module)
+
+
+def _content_of(kind: Any) -> str:
+    """The sources of a function, or of a class and what it inherits; a library's are a name."""
+    own = [one for one in getattr(kind, "__mro__", (kind,)) if not _is_library(one)]
+    return repr([_source_of(one) for one in own] or _name_of(kind))
 
 
 def _source_of(kind: Any) -> str:

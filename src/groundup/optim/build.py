@@ -114,15 +114,17 @@ def _learning_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 def set_learning_rates(optimizer: AnyOptimizer, config: OptimizerConfig, factor: float) -> float:
     """Give every group its maximum learning rate times `factor`; returns `learning_rate` times it.
 
-    Under Muon what AdamW moves has a maximum of its own, and follows the same schedule.
+    Under Muon what AdamW moves has a maximum of its own, and follows the same schedule. So has each
+    group of an optimizer of a program's own; the first one's rate is the result.
     """
     for group in optimizer.param_groups:
-        rate = _maximum(config, group.get("kind")) * factor
+        rate = group.get("initial_lr", _maximum(config, group.get("kind"))) * factor
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(rate)
         else:
             group["lr"] = rate
-    return config.learning_rate * factor
+    first = optimizer.param_groups[0]
+    return float(first.get("initial_lr", config.learning_rate)) * factor
 
 
 def _maximum(config: OptimizerConfig, kind: str | None) -> float:

@@ -239,6 +239,9 @@ class RunConfig(Settings):
     num_threads: int | None = Field(None, ge=1, le=1_024)
     """CPU threads of torch; changing it may change the last bits of the result."""
 
+    parts: dict[str, str] = Field(default={})
+    """What a program brought to the run, by name and hash: swapped layers, a loss, an optimizer."""
+
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     tuning: TuningConfig = TuningConfig()

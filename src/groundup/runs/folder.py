@@ -16,7 +16,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,11 +75,15 @@ class RunFolder:
     def has_run(self) -> bool:
         return self.config_file.is_file()
 
-    def read_config(self) -> RunConfig:
-        """The settings the run was last trained with."""
+    def read_config(self, parts: Mapping[str, str] | None = None) -> RunConfig:
+        """The settings the run was last trained with.
+
+        parts: what the caller brings; other parts of the model than the run's own are an error.
+        """
         if not self.has_run():
             raise ConfigError(f"{self.config_file} does not exist: name the folder of a run")
         config = load_settings(RunConfig, self.config_file)
+        check_parts(self.path, *map(_of_model, (config.parts, parts or {})))
         if config.model.document_separator != "auto":
             return config
         # Of a run of an earlier version, which had the id elsewhere and conversations without it.
@@ -215,6 +219,26 @@ class RunFolder:
         """The content of a file; nothing where it is missing or larger."""
         data = read_tail(path, max_bytes + 1)
         return data if len(data) <= max_bytes else b""
+
+
+def _of_model(parts: Mapping[str, str]) -> dict[str, str]:
+    return {name: part for name, part in parts.items() if name.startswith("model")}
+
+
+def check_parts(path: Path, recorded: Mapping[str, str], given: Mapping[str, str]) -> None:
+    """Raise ConfigError unless the parts that a run was trained with are those that a program
+    brings. Their names may differ, but not their contents."""
+    for name in {**recorded, **given}:
+        known, _, content = recorded.get(name, "").rpartition(" ")
+        if content == given.get(name, "").rpartition(" ")[2]:
+            continue
+        if not content:
+            raise ConfigError(f"{path} was trained with the usual {name}: leave {given[name]} out")
+        other = "" if name not in given else f", not {given[name]} (it was {content})"
+        raise ConfigError(
+            f"{path} was trained with {known} as {name}{other}: settings do not describe it, so "
+            f"pass it in Python: LanguageModel.load(run, model=…), train(config, resume=True, …)"
+        )
 
 
 def list_checkpoints(folder: Path) -> list[dict[str, Any]]:

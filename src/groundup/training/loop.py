@@ -25,7 +25,7 @@ from groundup.distributed.process_group import World, find_world, lost_ranks_nam
 from groundup.errors import ConfigError, GroundupError
 from groundup.nn.adapters import adapted_state
 from groundup.runs.config import RunConfig
-from groundup.runs.folder import RunFolder
+from groundup.runs.folder import RunFolder, check_parts
 from groundup.runs.outcome import Outcome, State
 from groundup.runtime import count_of
 from groundup.training.clock import Clock, Tick
@@ -41,6 +41,7 @@ from groundup.training.start import (
     check_overrides,
     describe_environment,
     note_resume,
+    parts_of,
 )
 from groundup.training.state import build_state
 from groundup.training.step import QueuedStep, Step
@@ -85,7 +86,8 @@ def train(
 
     allow_changes: accept settings that differ from those the run began with, an error otherwise.
     clock: what `minutes` counts from, or where to stop; by default from this call to the end.
-    overrides: a model, data or a loss in place of what the settings say, see `Overrides`.
+    overrides: a model, data, a loss, an optimizer or a schedule in place of what the settings say,
+        see `Overrides`.
     """
     clock = clock or Clock()
     with contextlib.ExitStack() as stack:
@@ -94,9 +96,15 @@ def train(
         world = stack.enter_context(open_world(find_world(), machine.device, minutes))
         with world.together():
             check_overrides(config, overrides)
-            config, resume = world.from_first((name_run(config, overrides.get("model")), resume))
-            folder = RunFolder(config.run_folder)
-            previous = folder.read_config() if resume and folder.has_run() else None
+            parts = parts_of(overrides)
+            if config.parts:
+                check_parts(config.run_folder, config.parts, parts)
+            named = name_run(config, overrides.get("model"), parts)
+            config, resume = world.from_first((named, resume))
+            folder, previous = RunFolder(config.run_folder), None
+            if resume and folder.has_run():
+                previous = folder.read_config(parts)
+                check_parts(folder.path, previous.parts, parts)
             run = world.from_first(resolve(config, machine, world, previous=previous))
         with world.together():
             if world.is_first:
@@ -116,8 +124,8 @@ def train(
         while True:
             try:
                 with world.together():
-                    parts = run, data, folder, world, clock, callbacks, overrides
-                    loop = _Loop(*parts, resume=resume, allow_changes=allow_changes)
+                    given = run, data, folder, world, clock, callbacks, overrides
+                    loop = _Loop(*given, resume=resume, allow_changes=allow_changes)
                 record.takes_errors, record.outcome = True, loop.outcome
                 return loop.run()
             except (RuntimeError, MemoryError) as error:
@@ -183,14 +191,14 @@ class _Loop:
             # The checkpoint's own settings: a digit may have flipped in the run folder.
             settings = None if checkpoint is None else checkpoint.state.get("settings")
             if not isinstance(settings, dict):
-                settings = folder.read_config().model_dump(mode="json")
+                settings = folder.read_config(config.parts).model_dump(mode="json")
             known = environment, folder, config, settings
             environment, changes = note_resume(*known, allow_changes=allow_changes)
         if checkpoint is not None and checkpoint.step > (config.num_steps or checkpoint.step):
             raise ConfigError(
                 f"{checkpoint.path} is past num_steps {config.num_steps}: give more --num-steps"
             )
-        parts = data.tokenizer, start, overrides.get("model"), world
+        parts = data.tokenizer, start, overrides.get("model"), world, overrides.get("optimizer")
         self._state = state = build_state(run, *parts)
         if checkpoint is not None:
             state.restore(checkpoint)
@@ -214,7 +222,7 @@ class _Loop:
         data.log(config)
         _log.info(run.describe(world.size))
         self._metrics = Metrics(config, folder.metrics_file, state, listeners)
-        self._step = Step(config, state, overrides.get("loss"))
+        self._step = Step(config, state, overrides.get("loss"), overrides.get("schedule"))
         self._evaluator = data.evaluator(config, world)
         samplers = [one for one in callbacks if type(one).sample is not Callback.sample]
         # Where ranks share the weights none has a model to sample from.

@@ -6,6 +6,7 @@ and the run folder holds it. Resolving a resolved run changes nothing.
 
 import datetime
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -95,11 +96,14 @@ def resolve(
     return ResolvedRun(_changed(config, micro_batch_size=size), strategy, is_exact)
 
 
-def name_run(config: RunConfig, model: TransformerLM | None = None) -> RunConfig:
-    """The run with a name, from the time if it has none, and the settings of a model that a program
-    brings to it."""
+def name_run(
+    config: RunConfig, model: TransformerLM | None = None, parts: Mapping[str, str] | None = None
+) -> RunConfig:
+    """The run with a name, from the time if it has none, the settings of a model that a program
+    brings to it, and a record of such parts."""
     name = config.name or datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    return _changed(config, name=name, model=config.model if model is None else model.config)
+    model_config = config.model if model is None else model.config
+    return _changed(config, name=name, model=model_config, parts=dict(parts or {}))
 
 
 def resolve_device(config: RunConfig, machine: Machine | None = None) -> RunConfig:

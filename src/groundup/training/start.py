@@ -22,6 +22,7 @@ from groundup.data.batches.order import Ids
 from groundup.data.shards import DataIds
 from groundup.errors import CheckpointError, ConfigError
 from groundup.model import ModelConfig, TransformerLM
+from groundup.model.parts import identify, swapped_parts
 from groundup.model.transformer import weight_shapes
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
@@ -123,6 +124,10 @@ def _decisive(config: ModelConfig) -> dict[str, Any]:
 
 Loss = Callable[[TransformerLM, Tensor, Tensor], Tensor]
 """Of a model, inputs and targets, both (rows, seq): the mean over the targets."""
+MakeOptimizer = Callable[[TransformerLM], torch.optim.Optimizer]
+Schedule = Callable[[float], float]
+"""Of the progress of the run at the middle of a step, between 0 and 1: the fraction of the maximum
+learning rate."""
 
 
 class Overrides(TypedDict, total=False):
@@ -135,12 +140,17 @@ class Overrides(TypedDict, total=False):
     `open_shards` returns."""
     loss: Loss
     """The mean loss to learn by. Validation losses are cross-entropies all the same."""
+    optimizer: MakeOptimizer
+    """Makes the optimizer of the model's parameters: any of torch's."""
+    schedule: Schedule
+    """In place of `config.schedule`."""
 
 
 # What says the same thing as a part, or is a part of the loss that another one lacks.
 _EXCLUDED = {
     "data": ("tuning.chats", "data.mix"),
     "loss": ("tuning.chats", "z_loss", "multi_token_weight"),
+    "optimizer": ("optimizer.average_over",),
 }
 
 
@@ -154,6 +164,15 @@ def check_overrides(config: RunConfig, overrides: Overrides) -> None:
         for name in names:
             if part in overrides and operator.attrgetter(name)(config):
                 raise ConfigError(f"a {part} of one's own goes without {name}: give one of them")
+
+
+def parts_of(overrides: Overrides) -> dict[str, str]:
+    """What is recorded of them, by name. Of data the environment has the content."""
+    model = overrides.get("model")
+    swapped = {} if model is None else swapped_parts(model)
+    found = {f"model.{name}": part for name, part in swapped.items()}
+    names = ("loss", "optimizer", "schedule")
+    return found | {name: identify(part) for name, part in overrides.items() if name in names}
 
 
 # A resume may change these settings freely; with others its weights would be of no use. All the

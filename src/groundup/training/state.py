@@ -21,11 +21,12 @@ from groundup.checkpoint import (
 from groundup.distributed.process_group import ALONE, World
 from groundup.distributed.reduction import ExactReduction, FastReduction, Reduction
 from groundup.distributed.sharding import CopiedMatrices
-from groundup.errors import CheckpointError
+from groundup.errors import CheckpointError, ConfigError
 from groundup.model import TransformerLM
 from groundup.nn.adapters import adapted_state, add_adapters, with_torch_names
 from groundup.optim.base import Optimizer
 from groundup.optim.build import build_optimizer
+from groundup.optim.foreign import ForeignOptimizer
 from groundup.optim.muon import Muon
 from groundup.optim.orthogonalization import orthogonalize, orthogonalize_each
 from groundup.planner import check_holdable
@@ -33,7 +34,7 @@ from groundup.runtime import memory_bytes, set_seed
 from groundup.tokenizer import Tokenizer
 from groundup.training.machine import compile_model
 from groundup.training.resolve import ResolvedRun
-from groundup.training.start import Start
+from groundup.training.start import MakeOptimizer, Start
 
 if TYPE_CHECKING:
     from groundup.distributed.sharding import LocalParameters
@@ -144,14 +145,18 @@ def build_state(
     start: Start | None = None,
     model: TransformerLM | None = None,
     world: World = ALONE,
+    make_optimizer: MakeOptimizer | None = None,
 ) -> TrainingState:
     """A model on the run's device, given or new, and its optimizer.
 
     tokenizer: its special tokens learn beside adapters.
     start: where the first weights come from, if not from the seed.
+    make_optimizer: for the model's parameters, in place of the one of the settings.
     """
     config, device = run.config, torch.device(run.config.device)
     check_holdable(config.model, memory_bytes())
+    if make_optimizer is not None and run.strategy != "ddp":
+        raise ConfigError("an optimizer of one's own goes with distributed.strategy ddp alone")
     set_seed(config.seed)
     # Made on the CPU, so that a seed gives the same weights whatever they move to.
     if model is None:
@@ -176,7 +181,10 @@ def build_state(
     length = 1.0 if config.num_steps is None else config.num_steps
     if run.strategy == "ddp":
         reduction = ExactReduction(world) if run.is_exact else FastReduction(world)
-        optimizer = build_optimizer(model, config.optimizer, length)
+        if make_optimizer is not None:
+            optimizer: Optimizer = ForeignOptimizer(make_optimizer(model))
+        else:
+            optimizer = build_optimizer(model, config.optimizer, length)
         if isinstance(optimizer, Muon):
             way = orthogonalize_each if run.is_exact else orthogonalize
             optimizer.matrices = CopiedMatrices(world, way)

@@ -15,11 +15,12 @@ from groundup.model import TransformerLM
 from groundup.nn.linear_cross_entropy import linear_cross_entropy
 from groundup.optim.build import average_decay, set_learning_rates
 from groundup.optim.clipping import clip_scale
+from groundup.optim.foreign import ForeignOptimizer
 from groundup.optim.schedules import learning_rate_factor
 from groundup.runs.config import RunConfig
 from groundup.training.clock import Tick
 from groundup.training.machine import autocast
-from groundup.training.start import Loss
+from groundup.training.start import Loss, Schedule
 from groundup.training.state import TrainingState
 
 # The part of a run over which `multi_token_weight` falls to 0.
@@ -67,8 +68,14 @@ class Step:
     the EMA of a timed run) is then read from tensors on the device.
     """
 
-    def __init__(self, config: RunConfig, state: TrainingState, loss: Loss | None = None) -> None:
-        self._config, self._loss = config, loss
+    def __init__(
+        self,
+        config: RunConfig,
+        state: TrainingState,
+        loss: Loss | None = None,
+        schedule: Schedule | None = None,
+    ) -> None:
+        self._config, self._loss, self._schedule = config, loss, schedule
         self._model, self._optimizer = state.model, state.optimizer
         self._reduction = state.reduction
         device = state.model.device
@@ -76,15 +83,17 @@ class Step:
         self._later_weight = torch.zeros((), device=device) if config.multi_token_weight else None
         has_moving_decay = is_cuda and config.minutes is not None
         self._average_decay = torch.zeros((), device=device) if has_moving_decay else None
+        is_foreign = isinstance(state.optimizer, ForeignOptimizer)
         for group in state.optimizer.param_groups:
             # A number and a tensor round differently, and a recorded step can only read a tensor:
             # with numbers in the plain steps a resumed run would have other bits.
-            if is_cuda and not isinstance(group["lr"], Tensor):
+            if is_cuda and not is_foreign and not isinstance(group["lr"], Tensor):
                 group["lr"] = torch.tensor(float(group["lr"]), device=device)
-        # What gathers weights cannot be recorded. Conversations have as many targets as there are
-        # answers, and a graph has one shape.
+        # What gathers weights or asks the host cannot be recorded. Conversations have as many
+        # targets as there are answers, and a graph has one shape.
         is_alone = state.local is None and state.reduction.world.size == 1
-        self._is_recorded = is_cuda and is_alone and config.cuda_graph and not config.tuning.chats
+        is_fixed = is_alone and not is_foreign and not config.tuning.chats
+        self._is_recorded = is_cuda and is_fixed and config.cuda_graph
         self._num_plain = 0
         self._graph: torch.cuda.CUDAGraph | None = None
         self._batch: Batch
@@ -112,7 +121,10 @@ class Step:
         optimizer.average_decay = decay
         if self._average_decay is not None and decay is not None:
             optimizer.average_decay = self._average_decay.fill_(decay)
-        factor = learning_rate_factor(config.schedule, tick.position, tick.delta, tick.length)
+        if self._schedule is not None:
+            factor = float(self._schedule((tick.position + tick.delta / 2) / tick.length))
+        else:
+            factor = learning_rate_factor(config.schedule, tick.position, tick.delta, tick.length)
         return set_learning_rates(optimizer, config.optimizer, factor)
 
     def _compute(self, batch: Batch) -> Tensor:
