@@ -44,6 +44,10 @@ class Probe(NamedTuple):
 def probe_this_machine(config: RunConfig) -> Probe:
     """Train a model of these settings for a few steps of one micro-batch of random ids."""
     machine = Machine.detect(config.device)
+    if config.model.document_separator == "auto":
+        # Random ids have no documents: any id shows what masks cost.
+        model = config.model.model_copy(update={"document_separator": 0})
+        config = config.model_copy(update={"model": model})
     config = resolve(config, machine).config
     is_cpu, precision = config.device == "cpu", matmul_precision(config)
     most = config.sequences_in_memory
