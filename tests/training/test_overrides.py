@@ -1,7 +1,7 @@
 """A run with a model, ids and a loss of the caller's own: the same run where they say the same."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -9,10 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from groundup import TransformerLM, open_shards, train
+from groundup.checkpoint import CheckpointFolder
+from groundup.cli.evaluate import Arguments as EvaluateArguments
+from groundup.cli.evaluate import run as evaluate
 from groundup.errors import ConfigError, DataError
+from groundup.generation import LanguageModel
+from groundup.optim.build import decay_groups
 from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
 from groundup.runtime import set_seed
 from groundup.training.clock import Clock
+from groundup.training.start import parts_of
 from groundup.training.verify import comparable_records, compare_runs
 
 from .conftest import MakeConfig
@@ -54,7 +61,7 @@ class Half(nn.Module):
 
 
 def test_swapped_layers_and_another_loss_resume_exactly(
-    make_config: MakeConfig, ids: dict[str, Any]
+    make_config: MakeConfig, finished: RunConfig, ids: dict[str, Any]
 ) -> None:
     def smoothed(model: TransformerLM, inputs: Tensor, targets: Tensor) -> Tensor:
         logits = model(inputs)
@@ -75,6 +82,57 @@ def test_swapped_layers_and_another_loss_resume_exactly(
     train(parted, **parts(), resume=True)
     assert not compare_runs(whole.run_folder, parted.run_folder).differences
     assert "blocks.0.feed_forward.scale" in dict(parts()["model"].named_parameters())
+    # Nobody opens it without the same parts.
+    recorded = RunFolder(parted.run_folder).read_config(parts_of(cast(Any, parts())))
+    usual, loss = finished.run_folder, parts() | {"loss": print}
+    lacking: list[tuple[Any, str]] = [
+        (lambda: LanguageModel.load(whole.run_folder), r"Half as model\.blocks\.0\.feed_forward"),
+        (lambda: evaluate(EvaluateArguments(run=str(whole.run_folder))), "pass it in Python"),
+        (lambda: train(parted, resume=True, data=ids["train"]), "pass it in Python"),
+        (lambda: train(recorded), "pass it in Python"),
+        (lambda: train(parted, **loss, resume=True), "smoothed as loss, not"),
+        (lambda: LanguageModel.load(usual, model=parts()["model"]), "the usual model"),
+    ]
+    for attempt, complaint in lacking:
+        with pytest.raises(ConfigError, match=complaint):
+            attempt()
+    loaded = LanguageModel.load(whole.run_folder, model=parts()["model"])
+    saved = CheckpointFolder(whole.run_folder / "checkpoints").newest().model_state()
+    assert all(torch.equal(saved[name], one) for name, one in loaded.model.state_dict().items())
     other = parts() | {"data": ids["train"][::-1].copy()}
     with pytest.raises((ConfigError, DataError), match="data"):
         train(parted, **other, resume=True)
+
+
+def test_any_optimizer_and_schedule_learn_and_resume_exactly(
+    make_config: MakeConfig, finished: RunConfig
+) -> None:
+    ours = finished.optimizer
+
+    def make(model: TransformerLM) -> torch.optim.Optimizer:
+        groups = decay_groups(model, weight_decay=ours.weight_decay)
+        return torch.optim.AdamW(groups, ours.learning_rate, ours.betas, ours.eps)
+
+    def losses(config: RunConfig) -> list[float]:
+        return [one["loss"] for one in comparable_records(config.run_folder / "metrics.jsonl")]
+
+    same = make_config("same")
+    train(same, optimizer=make)
+    assert losses(same) == pytest.approx(losses(finished), rel=1e-4)
+
+    parts: dict[str, Any] = {"optimizer": make, "schedule": lambda progress: 1 - progress}
+    whole, parted = make_config("whole"), make_config("parted")
+    train(whole, **parts)
+    train(parted, **parts, clock=Clock(stop_after=5))
+    train(parted, **parts, resume=True)
+    assert not compare_runs(whole.run_folder, parted.run_folder).differences
+    records = comparable_records(whole.run_folder / "metrics.jsonl")
+    left = [1 - (index + 0.5) / len(records) for index in range(len(records))]
+    expected = [ours.learning_rate * one for one in left]
+    assert [one["learning_rate"] for one in records] == pytest.approx(expected)
+    # The weights need no optimizer, but a resume does.
+    assert LanguageModel.load(whole.run_folder).step == len(records)
+    with pytest.raises(ConfigError, match=r"make as optimizer"):
+        train(parted, resume=True, schedule=parts["schedule"])
+    with pytest.raises(ConfigError, match=r"goes without optimizer\.average_over"):
+        train(make_config("averaged", {"optimizer.average_over": 0.5}), optimizer=make)

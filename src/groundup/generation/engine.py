@@ -17,6 +17,7 @@ from groundup.generation.decoder import Decoder, Row
 from groundup.generation.request import NO_ID, FinishReason, GenerationRequest, NewToken
 from groundup.generation.torch_decoder import TorchDecoder
 from groundup.model import ModelConfig, TransformerLM
+from groundup.model.parts import describe_module
 from groundup.nn.kernels import HAS_TRITON, are_enabled
 
 # The settings of a model that the fast decoders know; with others it runs its own forward.
@@ -25,8 +26,6 @@ DECODED = frozenset(
     "norm_eps positions feed_forward tie_embeddings embedding_scale qk_norm initialization "
     "zero_outputs head_gates extra_values dropout document_separator".split()
 )
-# Attributes of modules that change training alone.
-_NOT_DECODED = {"training", "float8_inputs", "_has_float8_output"}
 
 
 class Engine:
@@ -258,18 +257,5 @@ class _Watch:
         return seen, [(w.data_ptr(), 0 if w.is_inference() else w._version) for w in weights]
 
 
-def _modules_of(model: TransformerLM) -> list[tuple[type, dict[str, object], bool]]:
-    """Of each module its type, its plain attributes, and whether it has a hook or a forward of its
-    own: what decides, besides the weights, what the model computes."""
-    return [
-        (
-            type(module),
-            {
-                name: value
-                for name, value in vars(module).items()
-                if isinstance(value, int | float | str) and name not in _NOT_DECODED
-            },
-            bool(module._forward_hooks or module._forward_pre_hooks) or "forward" in vars(module),
-        )
-        for module in model.modules()
-    ]
+def _modules_of(model: TransformerLM) -> list[object]:
+    return [describe_module(one) for one in model.modules()]

@@ -16,7 +16,7 @@ from groundup.files import hash_bytes
 from groundup.model.transformer import TransformerLM
 
 # Attributes of modules that change training alone.
-_NOT_MEANING = {"training", "document_id", "float8_inputs", "_has_float8_output"}
+_NOT_MEANING = {"training", "float8_inputs", "_has_float8_output"}
 # Classes of these packages are known by their names.
 _LIBRARIES = ("torch.", "groundup.", "builtins")
 
