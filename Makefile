@@ -70,6 +70,7 @@ check: setup
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
+	$(RUN) tools/check_examples.py
 	$(RUN) -m pytest -q -n $(JOBS) tests/test_layering.py tests/test_docs.py tests/native
 
 bench: $(BENCH_INSTALLED)

@@ -89,16 +89,21 @@ def test_the_deployment_files_name_what_there_is() -> None:
     assert {"--token-file", "--drain-seconds"} <= set(flags) <= set(flags_of("serve"))
 
 
-def test_the_python_of_the_guide_to_the_tokenizer_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("steady")
+@pytest.mark.parametrize("guide", ["tokenizer", "extending"])
+def test_the_python_of_a_guide_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guide: str
 ) -> None:
-    from groundup.data.samples import write_sample_corpus
-
     monkeypatch.chdir(tmp_path)
-    write_sample_corpus(tmp_path / "stories.txt", megabytes=0.05, seed=0)
+    for command in (
+        "data sample --megabytes 0.1 --out stories.txt",
+        "tokenizer train stories.txt --vocab-size 400 --special-token <|endoftext|>",
+        "data prepare stories.txt",
+    ):
+        assert main(command.split()) == 0
     names: dict[str, object] = {}
-    for block in blocks(REPOSITORY / "docs" / "guides" / "tokenizer.md", "python"):
-        exec(block, names)
+    for block in blocks(REPOSITORY / "docs" / "guides" / f"{guide}.md", "python"):
+        exec(block.replace("10_000", "400"), names)
 
 
 def test_the_quickstart_lists_all_extras() -> None:

@@ -18,7 +18,7 @@ from groundup.model.transformer import TransformerLM
 # Attributes of modules that change training alone.
 _NOT_MEANING = {"training", "float8_inputs", "_has_float8_output"}
 # Classes of these packages are known by their names.
-_LIBRARIES = ("torch.", "groundup.", "builtins")
+_LIBRARIES = ("torch.", "groundup.")
 
 
 def identify(part: Any) -> str:

@@ -159,14 +159,14 @@ def _open_ids(
     parts = data if isinstance(data, tuple) else (data,)
     rows = [ids if isinstance(ids, Shards | IdArray) else IdArray(ids) for ids in parts]
     splits = dict(zip(("train", "validation"), rows, strict=False))
-    content = hashlib.sha256()
+    content, num_known = hashlib.sha256(), min(config.model.vocab_size, tokenizer.vocab_size)
     for name, part in splits.items():
         for begin in range(0, part.num_ids, _CHUNK_IDS):
             ids = part.read(begin, min(begin + _CHUNK_IDS, part.num_ids))
-            if int(ids.min()) < 0 or int(ids.max()) >= config.model.vocab_size:
+            if int(ids.min()) < 0 or int(ids.max()) >= num_known:
                 raise DataError(
-                    f"the {name} dataset has ids from {ids.min()} to {ids.max()}, but "
-                    f"model.vocab_size is {config.model.vocab_size}"
+                    f"the {name} dataset has ids from {ids.min()} to {ids.max()}, but the tokenizer "
+                    f"has {tokenizer.vocab_size} and model.vocab_size is {config.model.vocab_size}"
                 )
             content.update(ids.astype("<u4").tobytes())
         content.update(name.encode())
