@@ -1,4 +1,4 @@
-"""Write native/unicode_tables.inc: the class of every code point, as the `regex` package sees it.
+"""Write native/unicode_tables.inc: every code point's class, category and script by `regex`.
 
 The native scanners and the `regex` package must agree on every code point, so the tables come from
 that package. Run again after raising its version in constraints.txt; a test sweeps all of Unicode.
@@ -6,9 +6,11 @@ that package. Run again after raising its version in constraints.txt; a test swe
 
 from __future__ import annotations
 
+from itertools import groupby
 from pathlib import Path
 
 import regex
+from regex import _regex_core
 
 BLOCK = 64
 NUM_CODE_POINTS = 0x110000
@@ -24,18 +26,56 @@ CLASSES = [
 ]
 
 
-def classify_all() -> bytearray:
-    classes = bytearray(NUM_CODE_POINTS)
-    text = "".join(chr(c) for c in range(NUM_CODE_POINTS) if not 0xD800 <= c < 0xE000)
-    for number, pattern in CLASSES:
-        for match in regex.finditer(f"{pattern}+", text):
-            for character in match.group():
-                classes[ord(character)] = number
-    return classes
+CATEGORIES = (
+    "Cn Cc Cf Cs Co Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp"
+).split()
+# Bits beside the number of a category, as native/code_points.cpp reads them.
+SPACE, WORD = 0x80, 0x40
+
+EVERYTHING = "".join(map(chr, range(NUM_CODE_POINTS)))
+
+
+def classify_all(classes: list[tuple[int, str]]) -> bytearray:
+    """The sum of the numbers of all expressions that match a code point."""
+    values = bytearray(NUM_CODE_POINTS)
+    for number, pattern in classes:
+        for match in regex.finditer(f"{pattern}+", EVERYTHING):
+            for code_point in range(*match.span()):
+                values[code_point] += number
+    return values
+
+
+def write_runs(name: str, values: bytearray) -> list[str]:
+    """Where the value of the code points changes: the first code point << 8 | the value."""
+    first, runs = 0, []
+    for value, same in groupby(values):
+        runs.append(first << 8 | value)
+        first += len(list(same))
+    lines = [f"const uint32_t {name}[] = {{"]
+    return [
+        *lines,
+        *(",".join(map(str, runs[i : i + 16])) + "," for i in range(0, len(runs), 16)),
+        "};",
+    ]
+
+
+def write_properties() -> list[str]:
+    categories = [(number, rf"\p{{{name}}}") for number, name in enumerate(CATEGORIES)]
+    values = classify_all([*categories, (SPACE, r"\s"), (WORD, r"\w")])
+    lines = write_runs("kCategoryRuns", values)
+    lines += [f'const char kCategories[] = "{"".join(CATEGORIES)}";']
+    names = _regex_core.PROPERTIES["SCRIPT"][1]
+    numbers = {number: index for index, number in enumerate(sorted(set(names.values())))}
+    spellings = {name.lower(): numbers[number] for name, number in names.items()}
+    expression_of = {numbers[number]: rf"\p{{Script={name}}}" for name, number in names.items()}
+    lines += write_runs("kScriptRuns", classify_all(list(expression_of.items())))
+    lines += ["const struct { const char* name; uint8_t script; } kScripts[] = {"]
+    lines += [f'{{"{name}", {index}}},' for name, index in sorted(spellings.items())]
+    return [*lines, "};", ""]
 
 
 def write_tables(path: Path) -> None:
-    classes = classify_all()
+    classes = classify_all(CLASSES)
     blocks: dict[bytes, int] = {}
     index = [
         blocks.setdefault(bytes(classes[start : start + BLOCK]), len(blocks))
@@ -48,7 +88,7 @@ def write_tables(path: Path) -> None:
     lines += [",".join(map(str, index[i : i + 32])) + "," for i in range(0, len(index), 32)]
     lines += ["};", f"const uint8_t kBlocks[{len(blocks)}][{BLOCK}] = {{"]
     lines += ["{" + ",".join(map(str, block)) + "}," for block in blocks]
-    lines += ["};", ""]
+    lines += ["};", *write_properties()]
     path.write_text("\n".join(lines), encoding="ascii")
     print(f"{path}: {len(blocks)} blocks of {BLOCK} code points, regex {regex.__version__}")
 

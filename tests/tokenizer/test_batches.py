@@ -174,4 +174,4 @@ def test_a_document_cut_for_threads_keeps_its_special_tokens(
 
 def test_a_special_token_beyond_the_vocabulary_is_refused() -> None:
     with pytest.raises(ValueError, match="'<x>' has id 999, beyond the vocabulary"):
-        _native.Encoder(BYTES, [], [(b"<x>", 999)], "gpt2", False)
+        _native.Encoder(BYTES, [], [(b"<x>", 999)], GPT2.splitter, False)

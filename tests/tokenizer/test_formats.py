@@ -163,9 +163,8 @@ def steps(*given: Any) -> dict[str, Any]:
         *(
             ("huggingface", "pre_tokenizer", steps(step, BYTE_LEVEL), "cannot honour")
             for step in (
-                *map(split_step, (r"\w+$", r"^\w+", r"\p{N}{1,3}+")),
-                split_step(r"\w+", "Removed", True),
-                split_step(r"\w+", "MergedWithNext"),
+                *map(split_step, (r"a+$", r"^a+", r"[^\w]", r"\p{N}{1,3}+")),
+                split_step("a", "Sideways"),
             )
         ),
         ("huggingface", "added_tokens.0.lstrip", True, "lstrip"),
@@ -185,7 +184,7 @@ def steps(*given: Any) -> dict[str, Any]:
         ("groundup", "merges", ["t h", "q zzz"], "merge"),
         ("groundup", "merges", [], "content id"),
         ("groundup", "pattern.stages", [], "'pattern'"),
-        ("groundup", "pattern.stages", ["("], "regular expression"),
+        ("groundup", "pattern.stages", ["("], "position 0"),
         ("groundup", "pattern.stages", [""], "pattern"),
         ("groundup", "special_tokens", {"<|end|>": "299"}, "'special_tokens'"),
         ("groundup", "chat_template", 7, "'chat_template'"),
@@ -214,6 +213,14 @@ def test_an_entry_that_is_wrong_or_asked_in_vain_is_named(
         ),
         ([split_step(r"[a-z]+"), BYTE_LEVEL], Pattern("custom", (r"[a-z]+",))),
         ([BYTE_LEVEL], Pattern("custom", (r"(?s:.+)",))),
+        (
+            [split_step("t", "MergedWithNext", True), split_step(r"\s", "Removed"), BYTE_LEVEL],
+            Pattern("custom", ("t", r"\s"), ("merged with previous", "removed")),
+        ),
+        (
+            [{"type": "Punctuation", "behavior": "Contiguous"}, split_step("e"), BYTE_LEVEL],
+            Pattern("custom", (r"[\p{P}$+<=>\^`|~]", "e"), ("contiguous", "isolated")),
+        ),
     ],
 )
 def test_huggingface_pre_tokenizers_are_patterns(
@@ -275,7 +282,7 @@ SPELLED_LIKE_ORDINARY = {
     [
         ({"pattern": CL100K}, "gpt2", "cl100k"),
         ({"merges": [*SMALL.merges, (b"<|", b"end|>")]}, "groundup", "merge"),
-        ({"pattern": find_pattern(r"\w+$")}, "huggingface", r"'\$'"),
+        ({"pattern": find_pattern(r"a+$")}, "huggingface", r"'\$'"),
         ({"pattern": CL100K}, "yaml", "'yaml'"),
         (SPELLED_LIKE_ORDINARY, "huggingface", "Ġthe"),
         (SPELLED_LIKE_ORDINARY, "gpt2", "Ġthe"),

@@ -60,7 +60,6 @@ def cut_with_tiktoken(expression: str, text: str) -> list[str]:
         (O200K, "a/b//\n", ["a", "/b", "//\n"]),
         (DEEPSEEK, "x12345字字y", ["x", "123", "45", "字字", "y"]),
         (find_pattern(r"[a-z]+"), "ab12cd-", ["ab", "12", "cd", "-"]),
-        (find_pattern(r"x*"), "axxb", ["a", "xx", "b"]),
         (find_pattern(r"(a)(b)"), "cabc", ["c", "ab", "c"]),
     ],
 )
@@ -77,15 +76,40 @@ def test_patterns_cut_as_tiktoken_does(text: str) -> None:
         assert pattern.split(text) == cut_with_tiktoken(pattern.stages[0], text)
 
 
-@hypothesis.given(TEXTS)
-def test_stages_cut_as_tokenizers_does(text: str) -> None:
+BEHAVIOURS = {
+    "isolated": ("isolated", False),
+    "removed": ("removed", False),
+    "kept": ("removed", True),
+    "merged with previous": ("merged_with_previous", False),
+    "merged with next": ("merged_with_next", False),
+    "contiguous": ("contiguous", True),
+}
+
+
+@hypothesis.given(
+    text=TEXTS,
+    stages=st.lists(
+        st.tuples(
+            st.sampled_from(
+                [*DEEPSEEK.stages, *GPT2.stages, r"[a-z]", r"\s", r"'s|\p{N}", r"\S+|x"]
+            ),
+            st.sampled_from([*BEHAVIOURS]),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+)
+@hypothesis.settings(max_examples=1000)
+@hypothesis.example("x12345字字y, 'sa b", [(stage, "isolated") for stage in DEEPSEEK.stages])
+def test_stages_cut_as_tokenizers_does(text: str, stages: list[tuple[str, str]]) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     steps = [
-        tokenizers.pre_tokenizers.Split(tokenizers.Regex(stage), "isolated")
-        for stage in DEEPSEEK.stages
+        tokenizers.pre_tokenizers.Split(tokenizers.Regex(stage), *BEHAVIOURS[behaviour])
+        for stage, behaviour in stages
     ]
     oracle = tokenizers.pre_tokenizers.Sequence(steps)
-    assert DEEPSEEK.split(text) == [piece for piece, _ in oracle.pre_tokenize_str(text)]
+    expected = [piece for piece, _ in oracle.pre_tokenize_str(text) if piece]
+    assert find_staged_pattern(*zip(*stages, strict=True)).split(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -113,7 +137,57 @@ def test_stages_are_found_together() -> None:
 
 @pytest.mark.parametrize(
     ("pattern", "noun"),
-    [("a(b[", "position 4"), ("", "empty"), ("cl100", "cl100k"), ("gpt-2", "gpt2")],
+    [
+        *(("a(b[", "position 3"), ("", "empty"), ("cl100", "cl100k"), ("gpt-2", "gpt2")),
+        *(
+            (r"a\1", "back-reference at position 1"),
+            ("(?R)a|b", "recursion"),
+            ("a{e<=1}b", "fuzzy|brace"),
+        ),
+        *(
+            (r"x(?<=a)b", "look-behind at position 1"),
+            (r"a(?=ab)", "look-ahead"),
+            (r"\bx", "boundary"),
+        ),
+        *(
+            ("(" * 2000, "position 100"),
+            ("(" * 2000 + "a" + ")" * 2000, "hundred"),
+            ("a)", "position 1"),
+        ),
+        *(
+            ("x*", "no characters"),
+            (r"[^\s\S]", "matches"),
+            ("(?!x)x", "matches"),
+            ("^|a", "no char"),
+        ),
+        *(("a|" * 10_000 + "b", "steps"), ("a" * 1_000_000, "65536"), ("[" * 60_000, "hundred")),
+        *(("(?:a*)*b", "nothing at position 0"), ("a**", "position 2"), ("a{9999}", "1000")),
+        *(
+            ("(?:a{999}){999}", "steps"),
+            (r".*a.{12}", "states"),
+            ("(?>ab)", "atomic"),
+            ("a{2,1}b", "brace"),
+        ),
+        *(
+            (r"(?:ab)++", "possessive"),
+            (r"\p{Nope}", "nope"),
+            ("(?(1)a)", "conditional"),
+            ("\\", "backslash"),
+        ),
+        *(
+            ("[a--b]", "position"),
+            ("[[:alpha:]]", "POSIX"),
+            ("[b-a]", "range"),
+            (r"\x{110000}", "code point"),
+        ),
+        *(
+            ("(?i:é)", "position 4"),
+            (r"(?i:\p{Lu})", "case"),
+            ("(?x: a)", "group"),
+            (r"\K", "escape"),
+        ),
+        *(("".join(map(chr, range(0x4E00, 0x5000))), "sets"), (r"\p{" + "L" * 99, "property")),
+    ],
 )
 def test_a_pattern_that_is_none_is_refused(pattern: str, noun: str) -> None:
     with pytest.raises(TokenizerError, match=noun):
