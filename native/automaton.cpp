@@ -11,6 +11,9 @@ namespace {
 constexpr size_t kMostSymbols = 250, kMostStates = 4096;
 constexpr size_t kMostWork = size_t{1} << 25;    // steps followed while states are made
 constexpr size_t kMostThreads = size_t{1} << 22;  // in all states
+constexpr size_t kMostRuns = size_t{1} << 20;
+// What an entry of the runs says besides the row.
+constexpr uint32_t kEnds = 1, kEndedBefore = 2, kUnclear = 4;
 }  // namespace
 
 Symbols::Symbols(const std::vector<CodePoints>& sets) {
@@ -121,6 +124,67 @@ Automaton::Automaton(const Program& program, const Symbols& symbols) : num_symbo
             }
         }
     }
+    make_runs();
+}
+
+// What is known of a match that ends before a character that was read already decides how the search behind
+// it stands by now; kGap is text that begins no match.
+void Automaton::make_runs() {
+    constexpr uint32_t kGap = UINT32_MAX >> 1;
+    std::map<std::pair<uint32_t, uint32_t>, uint32_t> numbers;
+    std::vector<std::pair<uint32_t, uint32_t>> runs;
+    // A state, and the character read last where a match ends before it.
+    const auto number_of = [&](uint32_t to, uint32_t symbol) {
+        const auto run = std::make_pair(to >> 1, to & 1 ? symbol : kNone);
+        const auto [found, is_new] = numbers.emplace(run, static_cast<uint32_t>(runs.size()));
+        if (is_new) runs.push_back(run);
+        return found->second * num_symbols_ * 8;
+    };
+    number_of(start_ << 1, 0);
+    for (size_t i = 0; i < runs.size() && runs_.size() < kMostRuns; i++) {
+        for (uint32_t symbol = 0; symbol < num_symbols_; symbol++) {
+            const auto [row, before] = runs[i];
+            const uint32_t begun = entry(start_, symbol) ? entry(start_, symbol) : kGap << 1;
+            const bool is_gap = row == kGap;
+            uint32_t to = is_gap ? begun : entry(row, symbol), ended = 0;
+            if (is_gap && begun >> 1 != kGap) {
+                ended = kEnds;
+                if (!surely_begins(symbol)) to = 0;
+            } else if (!to && before != kNone) {
+                to = entry(entry(start_, before) >> 1, symbol);
+                ended = kEndedBefore;
+            }
+            if (to == 1) {
+                to = begun;
+                ended |= kEnds;
+            }
+            runs_.push_back(to ? number_of(to, symbol) | ended : kUnclear);
+        }
+    }
+    if (runs_.size() >= kMostRuns) runs_.assign(num_symbols_, kUnclear);
+}
+
+size_t Automaton::run(const Symbols& symbols, Span text, size_t at, size_t base, uint32_t* ends) const {
+    const size_t stop = std::min(text.size, at + kRunBytes);
+    const uint32_t* row = runs_.data();
+    size_t count = 0, before = at;
+    while (at < stop) {
+        const size_t block = std::min(stop, at + 64), had = count;
+        while (at < block) {
+            const auto [symbol, size] = symbols.read(text.data + at, text.data + text.size);
+            const uint32_t to = row[symbol];
+            if (__builtin_expect(to & kUnclear, 0)) return count;
+            ends[count] = static_cast<uint32_t>(before - base);
+            count += to >> 1 & 1;
+            ends[count] = static_cast<uint32_t>(at - base);
+            count += to & 1;
+            row = runs_.data() + (to >> 3);
+            before = at;
+            at += size;
+        }
+        if (count == had) break;
+    }
+    return count;
 }
 
 size_t Automaton::match(const Symbols& symbols, const Byte* text, size_t begin, size_t end, bool is_first,
@@ -146,6 +210,16 @@ size_t Automaton::match(const Symbols& symbols, const Byte* text, size_t begin, 
     if (!overruns.empty()) overruns.finish(std::max(begin, last));
     reach = at;
     return last;
+}
+
+void Automaton::find_first_bytes(const Symbols& symbols, bool* begins) const {
+    const bool any_high = may_begin(symbols.of(0xFFFD));
+    for (uint32_t byte = 0; byte < 256; byte++)
+        begins[byte] = has_begin() || byte >= 0xF0 || (byte < 0x80 ? may_begin(symbols.of(byte)) : any_high);
+    for (uint32_t c = 0x80; c < 0x10000; c++) {
+        const uint32_t lead = c < 0x800 ? 0xC0 | c >> 6 : 0xE0 | c >> 12;
+        begins[lead] = begins[lead] || may_begin(symbols.of(c));
+    }
 }
 
 bool Automaton::parts(uint32_t a, uint32_t b) const {

@@ -24,12 +24,14 @@ public:
     struct Read {
         uint32_t symbol, size;
     };
+    uint32_t of(uint32_t code_point) const { return blocks_[pages_[code_point >> 6] << 6 | (code_point & 63)]; }
+
     // The character at p; a byte that begins none counts as U+FFFD.
     Read read(const Byte* p, const Byte* end) const {
         if (__builtin_expect(*p < 0x80, 1)) return {ascii_[*p], 1};
         uint32_t code_point = 0xFFFD;
         const uint32_t size = valid_char_size(p, end, code_point);
-        return {blocks_[pages_[code_point >> 6] << 6 | (code_point & 63)], size ? size : 1};
+        return {of(code_point), size ? size : 1};
     }
 
 private:
@@ -73,6 +75,8 @@ private:
 
 class Automaton {
 public:
+    static constexpr size_t kMostRun = 1024, kRunBytes = 512;
+
     // Throws InputError when it would take too many states.
     Automaton(const Program& program, const Symbols& symbols);
 
@@ -97,7 +101,13 @@ public:
         return search.row != 0;
     }
 
-    bool may_begin(uint32_t symbol) const { return entry(start_, symbol) >> 1 != 0; }
+    // Writes where one match after the other ends from `at` on, as long as that takes one look-up a character
+    // and no match is long: where the last ended, match() goes on. Returns their number, at most kMostRun.
+    size_t run(const Symbols& symbols, Span text, size_t at, size_t base, uint32_t* ends) const;
+
+    bool may_begin(uint32_t symbol) const { return entry(start_, symbol) > 1; }
+    // Of each byte, whether a match may begin with it.
+    void find_first_bytes(const Symbols& symbols, bool* begins) const;
     bool has_begin() const { return begin_ != start_; }
 
     // Whether a match that comes to `a` ends before `b`, or not, as it does before the end of the text.
@@ -109,9 +119,12 @@ private:
     // The row of the state behind a symbol, times two; one more where a match ends before the symbol.
     uint32_t entry(uint32_t row, uint32_t symbol) const { return table_[row + symbol]; }
 
+    void make_runs();
+
     uint32_t num_symbols_;
     uint32_t start_ = 0, begin_ = 0;
     std::vector<uint32_t> table_;
+    std::vector<uint32_t> runs_;  // the row to go on with, times eight, and what ends
     std::vector<bool> sure_;  // by state
 };
 

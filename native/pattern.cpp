@@ -7,7 +7,7 @@ namespace groundup {
 
 namespace {
 
-constexpr size_t kMostCharacters = 1 << 16, kMostSets = 250, kMostSteps = 20000;
+constexpr size_t kMostBytes = 1 << 16, kMostSets = 250, kMostSteps = 20000;
 constexpr int kDeepest = 100;
 constexpr uint32_t kLongS = 0x17F, kKelvin = 0x212A;
 constexpr uint32_t kMostRepeats = 1000;
@@ -52,14 +52,10 @@ struct Node {
 class Parser {
 public:
     Parser(const std::string& text, std::vector<CodePoints>& sets) : sets_(sets) {
+        if (text.size() > kMostBytes) throw InputError("more than " + std::to_string(kMostBytes) + " bytes");
         const Byte* p = reinterpret_cast<const Byte*>(text.data());
-        for (const Byte* const end = p + text.size(); p < end && text_.size() <= kMostCharacters;) {
-            const Char c = decode_char(p, end);
-            text_.push_back(c.code_point);
-            p += c.size;
-        }
-        if (text_.size() > kMostCharacters)
-            throw InputError("more than " + std::to_string(kMostCharacters) + " characters");
+        for (const Byte* const end = p + text.size(); p < end; p += decode_char(p, end).size)
+            text_.push_back(decode_char(p, end).code_point);
     }
 
     Program parse() {
@@ -162,30 +158,24 @@ private:
 
     Node group(size_t position) {
         const bool any_case = any_case_, dot_all = dot_all_;
-        bool looks = false, negative = false;
         enter(position);
-        if (take("?=") || take("?!")) {
-            looks = true;
-            negative = text_[at_ - 1] == '!';
-        } else if (take("?<=") || take("?<!")) {
-            refuse("a look-behind", position);
-        } else if (take("?P<") || take("?<")) {
-            while (at_ < text_.size() && peek() != '>' && peek() != ')') at_++;
-            if (!take(">")) refuse("a group without a name", position);
-        } else if (take("?")) {
-            if (peek() == '>') refuse("an atomic group", position);
-            if (peek() == '(') refuse("a conditional", position);
-            if (peek() == 'R' || peek() == '&' || (peek() >= '0' && peek() <= '9')) refuse("a recursion", position);
-            for (bool on = true; !take(":"); at_++) {
-                if (peek() == ')') {
+        const bool looks = take("?=") || take("?!"), negative = text_[at_ - 1] == '!';
+        if (!looks && take("?")) {
+            const bool named = take("P<") || (peek() == '<' && peek(1) != '=' && peek(1) != '!');
+            while (named && peek() != kNone && text_[at_++] != '>') continue;
+            for (bool on = true; !named && !take(":"); at_++) {
+                const uint32_t c = peek();
+                if (c == ')') {
                     // Flags for the rest of the group around.
                     at_++, depth_--;
                     return {Node::kSequence, {}, {}};
                 }
-                if (peek() == '-') on = false;
-                else if (peek() == 'i') any_case_ = on;
-                else if (peek() == 's') dot_all_ = on;
-                else refuse("a group of an unknown kind", position);
+                if (c == '-') on = false;
+                else if (c == 'i') any_case_ = on;
+                else if (c == 's') dot_all_ = on;
+                else refuse(c == '<' ? "a look-behind" : c == '>' ? "an atomic group" : c == '(' ? "a conditional"
+                            : c == 'R' || c == '&' || (c >= '0' && c <= '9') ? "a recursion"
+                            : "a group of an unknown kind", position);
             }
         }
         Node node = alternatives();
@@ -203,64 +193,65 @@ private:
     }
 
     CodePoints look_set(const Node& node, size_t position) const {
-        CodePoints set;
         if (node.kind == Node::kSet || (node.kind == Node::kLook && node.set[0] == kEndOfText)) return node.set;
         if (node.kind == Node::kSequence && node.parts.size() == 1) return look_set(node.parts[0], position);
         if (node.kind != Node::kAlternatives) refuse("a look-ahead of other than one character", position);
+        CodePoints set;
         for (const Node& part : node.parts) set = join(set, look_set(part, position));
         return set;
     }
 
+    using Ranges = std::vector<std::pair<uint32_t, uint32_t>>;
+
+    static void add_set(Ranges& ranges, const CodePoints& set) {
+        for (size_t i = 0; i < set.size(); i += 2) ranges.emplace_back(set[i], set[i + 1]);
+    }
+
     CodePoints class_set(size_t position) {
-        using Ranges = std::vector<std::pair<uint32_t, uint32_t>>;
         enter(position);
         const bool negative = take("^");
-        bool is_first = true, meets = false;
-        Ranges literal, ranges;
-        CodePoints met;
-        const auto finish_operand = [&] {
-            const CodePoints folded = with_cases(set_of_ranges(literal), position);
-            for (size_t i = 0; i < folded.size(); i += 2) ranges.emplace_back(folded[i], folded[i + 1]);
-            const CodePoints operand = set_of_ranges(ranges);
-            met = meets ? without(operand, all_but(met)) : operand;
-            literal.clear(), ranges.clear();
+        Ranges characters, ranges;
+        CodePoints met = all_but({});
+        const auto meet = [&] {
+            add_set(ranges, with_cases(set_of_ranges(characters), position));
+            met = without(met, all_but(set_of_ranges(ranges)));
+            characters.clear(), ranges.clear();
         };
-        for (; is_first || !take("]"); is_first = false) {
+        for (bool is_first = true; is_first || !take("]"); is_first = false) {
             const size_t begin = at_;
             if (at_ >= text_.size()) refuse("a class that nothing closes", position);
-            if (take("&&")) {
-                finish_operand();
-                meets = true;
-                continue;
-            }
-            if (take("--") || take("~~")) refuse("an operation on sets other than &&", begin);
-            CodePoints item{peek(), peek() + 1};
             if (take("[:")) refuse("a POSIX class", begin);
-            if (take("[")) item = class_set(begin);
-            else if (take("\\")) item = escape(begin);
-            else at_++;
-            if (!is_single(item) || text_[begin] == '[') {
-                for (size_t i = 0; i < item.size(); i += 2) ranges.emplace_back(item[i], item[i + 1]);
-                continue;
+            if (take("&&")) {
+                meet();
+            } else if (take("[")) {
+                add_set(ranges, class_set(begin));
+            } else {
+                CodePoints item = class_item(begin);
+                if (is_single(item) && peek() == '-' && peek(1) != ']' && peek(1) != kNone) {
+                    at_++;
+                    const CodePoints high = class_item(begin);
+                    if (!is_single(high) || high[0] < item[0]) refuse("a range without an end", begin);
+                    item[1] = high[1];
+                    characters.emplace_back(item[0], item[1]);
+                } else {
+                    add_set(is_single(item) ? characters : ranges, item);
+                }
             }
-            if (peek() == '-' && peek(1) != ']' && peek(1) != kNone) {
-                at_++;
-                const bool escaped = take("\\");
-                const CodePoints high = escaped ? escape(begin) : CodePoints{peek(), peek() + 1};
-                at_ += !escaped;
-                if (!is_single(high) || high[0] < item[0]) refuse("a range without an end", begin);
-                item[1] = high[1];
-            }
-            literal.emplace_back(item[0], item[1]);
         }
-        finish_operand();
+        meet();
         depth_--;
         return negative ? all_but(met) : met;
     }
 
+    CodePoints class_item(size_t position) {
+        if (take("\\")) return escape(position);
+        at_++;
+        return {text_[at_ - 1], text_[at_ - 1] + 1};
+    }
+
     static bool is_single(const CodePoints& set) { return set.size() == 2 && set[1] == set[0] + 1; }
 
-    static CodePoints set_of_ranges(std::vector<std::pair<uint32_t, uint32_t>>& ranges) {
+    static CodePoints set_of_ranges(Ranges& ranges) {
         std::sort(ranges.begin(), ranges.end());
         CodePoints set;
         for (const auto& [first, end] : ranges) {
@@ -273,9 +264,9 @@ private:
     // With (?i), the letters of a set in both cases; only ASCII has cases here, and what folds to it.
     CodePoints with_cases(CodePoints set, size_t position) const {
         if (!any_case_) return set;
-        std::vector<std::pair<uint32_t, uint32_t>> ranges;
+        Ranges ranges;
+        add_set(ranges, set);
         for (size_t i = 0; i < set.size(); i += 2) {
-            ranges.emplace_back(set[i], set[i + 1]);
             for (uint32_t c = set[i]; c < set[i + 1]; c++) {
                 const uint32_t small = c == kLongS ? 's' : c == kKelvin ? 'k' : c | 0x20;
                 if (small >= 'a' && small <= 'z') {
@@ -309,9 +300,8 @@ private:
             case 't': return one('\t');
             case 'f': return one('\f');
             case 'v': return one('\v');
-            case 'x': return one(take("{") ? hexadecimal(8, true, position) : hexadecimal(2, false, position));
-            case 'u': return one(hexadecimal(4, false, position));
-            case 'U': return one(hexadecimal(8, false, position));
+            case 'x': return one(hexadecimal(2, position));
+            case 'u': return one(hexadecimal(4, position));
             default: break;
         }
         if (c >= '1' && c <= '9') refuse("a back-reference", position);
@@ -320,14 +310,16 @@ private:
         return one(c);
     }
 
-    uint32_t hexadecimal(int digits, bool braces, size_t position) {
+    // So many digits, or any number in braces.
+    uint32_t hexadecimal(int digits, size_t position) {
+        const bool braces = take("{");
         uint32_t value = 0;
-        for (int i = 0; i < digits && !(braces && peek() == '}'); i++, at_++) {
+        for (int i = 0; braces ? peek() != '}' : i < digits; i++, at_++) {
             const uint32_t digit = peek() - '0' < 10 ? peek() - '0' : (peek() | 0x20) - 'a' + 10;
-            if (digit > 15 || value >= kEndOfText / 16 + 1) refuse("a code point in other than hexadecimal", position);
             value = value << 4 | digit;
+            if (digit > 15 || value >= kEndOfText) refuse("a code point that there is none of", position);
         }
-        if ((braces && !take("}")) || value >= kEndOfText) refuse("a code point that there is none of", position);
+        at_ += braces;
         return value;
     }
 

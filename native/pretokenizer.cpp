@@ -38,37 +38,17 @@ inline size_t contraction_size_any_case(const Byte* p, const Byte* end) {
 
 constexpr size_t kBlocksPerWindow = kWindowBytes / 64;
 
-// The masks of a window and of the block behind it, for the characters that look ahead.
+// The masks of a window of ASCII and of the block behind it, for the characters that look ahead.
 struct WindowMasks {
     uint64_t letter[kBlocksPerWindow + 2];
     uint64_t number[kBlocksPerWindow + 2];
-    uint64_t space[kBlocksPerWindow + 2];  // every byte of a white-space character
+    uint64_t space[kBlocksPerWindow + 2];
     uint64_t blank[kBlocksPerWindow + 2];  // U+0020
     uint64_t apostrophe[kBlocksPerWindow + 2];
     uint64_t high[kBlocksPerWindow + 2];  // bytes of characters beyond ASCII
     uint64_t upper[kBlocksPerWindow + 2];
     uint64_t newline[kBlocksPerWindow + 2];
-    uint64_t continuation[kBlocksPerWindow + 2];  // bytes of a character behind its first
-    uint64_t any_high;
-    uint64_t space2[kBlocksPerWindow + 2];  // first bytes of white space of two bytes
-    uint64_t space3[kBlocksPerWindow + 2];  // and of three
 };
-
-// The class and size of the character beyond ASCII at p. Where four bytes can be read it is decoded
-// without being checked: text that is not UTF-8 gets some class, but never a wrong read.
-inline Char decode_high(const Byte* p, const Byte* end) {
-    if (__builtin_expect(end - p < 4, 0)) return decode_char(p, end);
-    const uint32_t lead = p[0];
-    if (lead < 0xE0) {
-        const uint32_t code_point = (lead & 0x1F) << 6 | (p[1] & 0x3F);
-        return {class_of_code_point(code_point), 2, code_point};
-    }
-    if (lead < 0xF0) {
-        const uint32_t code_point = (lead & 0x0F) << 12 | (p[1] & 0x3F) << 6 | (p[2] & 0x3F);
-        return {class_of_code_point(code_point), 3, code_point};
-    }
-    return decode_char(p, end);
-}
 
 inline void set_bits(uint64_t* words, size_t from, size_t count) {
     const uint64_t bits = (uint64_t{1} << count) - 1;

@@ -6,7 +6,6 @@ namespace groundup {
 
 namespace {
 constexpr size_t kMostStages = 16;
-constexpr size_t kEngineBytes = 1024;  // what the engine takes over from a scanner at once
 }  // namespace
 
 Behaviour behaviour_from_name(const std::string& name) {
@@ -29,8 +28,10 @@ Splitter::Splitter(const std::vector<Stage>& stages, const std::string& scanner,
     for (const Stage& stage : stages) programs.push_back(parse_pattern(stage.pattern, sets));
     symbols_ = std::make_unique<Symbols>(sets);
     for (size_t i = 0; i < stages.size(); i++)
-        machines_.push_back({stages[i].behaviour, Automaton(programs[i], *symbols_)});
+        machines_.push_back({stages[i].behaviour, Automaton(programs[i], *symbols_), {}});
+    for (Machine& machine : machines_) machine.automaton.find_first_bytes(*symbols_, machine.begins);
     scanner_ = scanner_for(scanner, vectors);
+    runs_ = machines_.back().behaviour == Behaviour::kIsolated;
     const uint32_t count = symbols_->count();
     cuts_.resize(count * count);
     for (uint32_t a = 0; a + 1 < count; a++) {
@@ -53,19 +54,21 @@ bool Splitter::find_match(size_t stage, Span text, size_t from, Cursor& cursor) 
     const Automaton& automaton = machines_[stage].automaton;
     Cursor::Level& level = cursor.levels_[stage];
     level.match_begin = level.match_end = level.end;
-    for (size_t at = from; at < level.end;) {
+    const bool* const begins = machines_[stage].begins;
+    for (size_t at = from, reach; at < level.end; at++) {
+        // Nothing begins inside of a character either.
+        while (!begins[text.data[at]])
+            if (++at == level.end) return false;
         const auto [symbol, size] = symbols_->read(text.data + at, text.data + level.end);
-        if (automaton.may_begin(symbol) || at == level.begin) {
-            size_t reach;
-            const size_t end =
-                automaton.match(*symbols_, text.data, at, level.end, at == level.begin, level.overruns, reach);
-            if (end) {
-                level.match_begin = at;
-                level.match_end = end;
-                return true;
-            }
+        size_t end = 0;
+        if (automaton.may_begin(symbol) || at == level.begin)
+            end = automaton.match(*symbols_, text.data, at, level.end, at == level.begin, level.overruns, reach);
+        if (end) {
+            level.match_begin = at;
+            level.match_end = end;
+            return true;
         }
-        at += size;
+        at += size - 1;
     }
     return false;
 }
@@ -112,9 +115,12 @@ size_t Splitter::scan(Span text, Cursor& cursor, size_t& begin, uint32_t* ends) 
     if (scanner_) {
         if (const size_t count = scanner_({text.data + begin, text.size - begin}, ends)) {
             cursor.at += ends[count - 1];
+            cursor.engine_bytes_ = 64;
             return count;
         }
-        stop = begin + kEngineBytes;
+        // The longer a text is not for the scanner, the later it is asked again.
+        stop = begin + cursor.engine_bytes_;
+        cursor.engine_bytes_ = std::min(2 * cursor.engine_bytes_, kWindowBytes);
     }
     size_t count = 0;
     while (cursor.at < stop && count < kMaxEnds) {
@@ -132,6 +138,12 @@ size_t Splitter::scan(Span text, Cursor& cursor, size_t& begin, uint32_t* ends) 
         cursor.at = end;
         if (end - begin > UINT32_MAX) throw InputError("a single pre-token is larger than 4 GB");
         ends[count++] = static_cast<uint32_t>(end - begin);
+        const Cursor::Level& level = cursor.levels_.back();
+        if (!runs_ || cursor.at >= stop || count + Automaton::kMostRun > kMaxEnds) continue;
+        if (const size_t more = machines_.back().automaton.run(*symbols_, {text.data, level.end}, cursor.at, begin, ends + count)) {
+            count += more;
+            cursor.at = begin + ends[count - 1];
+        }
     }
     return count;
 }

@@ -38,6 +38,7 @@ private:
         Overruns overruns;
     };
     std::vector<Level> levels_;
+    size_t engine_bytes_ = 64;
     size_t next_begin_ = 0, next_end_ = 0;  // a piece that was found behind text left out
 };
 
@@ -66,6 +67,7 @@ private:
     struct Machine {
         Behaviour behaviour;
         Automaton automaton;
+        bool begins[256];  // the bytes that a match may begin with
     };
     bool find_match(size_t stage, Span text, size_t from, Cursor& cursor) const;
     bool next_piece(size_t stage, Span text, size_t from, Cursor& cursor, size_t& begin, size_t& end) const;
@@ -75,6 +77,7 @@ private:
     std::vector<Machine> machines_;
     std::vector<bool> cuts_;  // by the symbols before and behind
     ScanFunction scanner_ = nullptr;
+    bool runs_ = false;  // whether the last stage's matches may be taken many at a time
 };
 
 }  // namespace groundup
