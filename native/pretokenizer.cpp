@@ -50,12 +50,6 @@ struct WindowMasks {
     uint64_t newline[kBlocksPerWindow + 2];
 };
 
-inline void set_bits(uint64_t* words, size_t from, size_t count) {
-    const uint64_t bits = (uint64_t{1} << count) - 1;
-    words[from / 64] |= bits << (from % 64);
-    if (from % 64 + count > 64) words[from / 64 + 1] |= bits >> (64 - from % 64);
-}
-
 #if defined(__aarch64__)
 // The positions of the bits that are set in each byte, a byte each, from the lowest on.
 struct BitPositions {
@@ -104,7 +98,7 @@ struct Scanners {
 
 // The scanners of one instruction set.
 #define SCANNERS(set)                                                                         \
-    {set::scan_gpt2, set::scan_words<3, true, false>, set::scan_words<3, false, false>, \
+    {set::scan_words<0, false, false>, set::scan_words<3, true, false>, set::scan_words<3, false, false>, \
      set::scan_words<1, false, false>, set::scan_words<3, false, true>}
 
 Scanners scanners_of(Vectors vectors) {

@@ -11,23 +11,6 @@ namespace groundup {
 #include "unicode_tables.inc"
 
 namespace {
-constexpr uint8_t ascii_class(int c) {
-    if (c >= 'A' && c <= 'Z') return kUpper;
-    if (c >= 'a' && c <= 'z') return kLower;
-    if (c >= '0' && c <= '9') return kNumber;
-    if (c == ' ' || (c >= 9 && c <= 13)) return kSpace;
-    return kOther;
-}
-#define ROW(i) ascii_class(i), ascii_class(i + 1), ascii_class(i + 2), ascii_class(i + 3), \
-    ascii_class(i + 4), ascii_class(i + 5), ascii_class(i + 6), ascii_class(i + 7)
-}  // namespace
-
-const uint8_t kAsciiClass[128] = {ROW(0),  ROW(8),  ROW(16), ROW(24), ROW(32),  ROW(40),
-                                  ROW(48), ROW(56), ROW(64), ROW(72), ROW(80),  ROW(88),
-                                  ROW(96), ROW(104), ROW(112), ROW(120)};
-#undef ROW
-
-namespace {
 
 // One bit for each of 64 bytes: whether it is beyond ASCII.
 uint64_t high_bytes(const Byte* p) {

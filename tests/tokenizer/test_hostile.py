@@ -19,7 +19,13 @@ from groundup._native import WordCounter
 from groundup.errors import TokenizerError
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.definition import TokenizerDefinition
-from groundup.tokenizer.patterns import GPT2, Pattern, find_pattern
+from groundup.tokenizer.patterns import (
+    DEEPSEEK,
+    GPT2,
+    Pattern,
+    find_pattern,
+    find_staged_pattern,
+)
 from groundup.tokenizer.training import train_tokenizer
 
 MEGABYTE = 1_000_000
@@ -85,6 +91,27 @@ def test_hostile_text_has_the_ids_of_tiktoken(kind: str) -> None:
     # The oracle itself is slow on these: a part is enough where all parts are alike.
     text = TEXTS[kind][:20_000] + TEXTS[kind][-20_000:]
     assert tokenizer.encode(text) == oracle.encode_ordinary(text)
+
+
+# Each would try again and again what it has tried before, were that not remembered.
+BACKTRACKING = [
+    (r"a*b|a",),
+    (r"(?:a|a)*b|.",),
+    (r"\s*[\r\n]+|\s",),
+    (r"[ab]*c|[ab]*d|a|b",),
+    (r"\p{N}{1,3}", r"a*b|\s*\n|."),
+    DEEPSEEK.stages,
+]
+
+
+@pytest.mark.parametrize("stages", BACKTRACKING)
+def test_no_accepted_pattern_takes_more_than_linear_time(stages: tuple[str, ...]) -> None:
+    tokenizer = make_tokenizer(find_staged_pattern(stages))
+    for text in TEXTS.values():
+        ids = tokenizer.encode_to_numpy(text)
+        assert tokenizer.decode(ids) == text
+        pieces = [text[begin : begin + 60_000] for begin in range(0, len(text), 60_000)]
+        assert list(tokenizer.encode_iterable(pieces)) == ids.tolist()
 
 
 def test_a_merge_list_out_of_order_is_no_slower() -> None:

