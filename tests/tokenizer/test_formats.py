@@ -13,6 +13,7 @@ import pytest
 from oracles import END, PATTERNS, SPECIAL
 
 from groundup.errors import TokenizerError
+from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.definition import TokenizerDefinition
 from groundup.tokenizer.formats import read_definition, read_gpt2_files, write_definition
 from groundup.tokenizer.formats.spelling import ALPHABET, read_spelling, spell_bytes, spell_tokens
@@ -231,8 +232,13 @@ def test_huggingface_pre_tokenizers_are_patterns(
     definition = read_value(tmp_path, value)
     assert definition.pattern == pattern
     tokenizers = pytest.importorskip("tokenizers")
-    oracle = tokenizers.Tokenizer.from_str(json.dumps(value))
-    assert encode_reference(definition, TEXT) == oracle.encode(TEXT).ids
+    expected = tokenizers.Tokenizer.from_str(json.dumps(value)).encode(TEXT * 9).ids
+    assert encode_reference(definition, TEXT * 9) == expected
+    tokenizer = Tokenizer.from_definition(definition)
+    assert tokenizer.encode(TEXT * 9) == [*tokenizer.encode_iterable(TEXT * 9)] == expected
+    for format in ("huggingface", "groundup"):
+        tokenizer.save(tmp_path / "again.json", format)
+        assert read_definition(tmp_path / "again.json").pattern == pattern
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)

@@ -86,7 +86,7 @@ def _tokenizer(number: int) -> Tokenizer:
 
 def _encode_bytes(case: Case) -> None:
     rng = case.random
-    encoder, data = _tokenizer(rng.randrange(40))._encoder, make_bytes(rng)
+    encoder, data = _tokenizer(rng.randrange(30))._encoder, make_bytes(rng)
     for encode in (encoder.encode, encoder.encode_array, encoder.encode_stream):
         _call(encode, data)
     indices = sorted(rng.randrange(len(data) + 1) for _ in range(2 * rng.randrange(4)))
@@ -101,7 +101,7 @@ def _encode_bytes(case: Case) -> None:
 
 def _make_encoder(case: Case) -> None:
     rng = case.random
-    definition = _tokenizer(rng.randrange(40)).definition
+    definition = _tokenizer(rng.randrange(30)).definition
     tokens: list[object] = [definition.vocab.get(id) for id in range(definition.vocab_size)]
     merges: list[object] = list(definition.merges)
     specials: list[object] = [(text.encode(), id) for text, id in definition.special_tokens.items()]
@@ -122,7 +122,7 @@ def _make_encoder(case: Case) -> None:
 def _call_all(case: Case) -> None:
     """Any bytes, ids, separators and tokens; tests/tokenizer compares results with references."""
     rng = case.random
-    data, pattern, tokenizer = make_bytes(rng), rng.choice(PATTERNS), _tokenizer(rng.randrange(40))
+    data, pattern, tokenizer = make_bytes(rng), rng.choice(PATTERNS), _tokenizer(rng.randrange(30))
     for vectors in ("", *_native.vectors()[1]):
         _call(_native.Splitter(pattern.stages, (), pattern.name, vectors).split, data)
     pieces = rng.choices(

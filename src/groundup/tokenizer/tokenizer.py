@@ -42,7 +42,8 @@ _BYTES_PER_THREAD = 1 << 16
 
 
 class Tokenizer:
-    """Byte-level BPE. Any text can be encoded, and decoding gives it back unchanged.
+    """Byte-level BPE. Any text can be encoded, and decoding gives it back unchanged, but for text
+    that another project's pattern removes.
 
     Special tokens given here are kept whole, the longest first where they overlap; ones missing
     from the vocabulary are appended to it. A special token that is not given is ordinary text.
