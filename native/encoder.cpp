@@ -36,35 +36,6 @@ public:
         encode_ordinary({text.data + at, text.size - at}, text.data + text.size, out);
     }
 
-    void encode_pieces(Span text, const uint64_t* ends, size_t count, IdBuffer& out) {
-        const Byte* const limit = text.data + text.size;
-        uint64_t base = 0;
-        for (size_t done = 0; done < count;) {
-            const size_t batch = std::min<size_t>(count - done, 1024);
-            size_t taken = 0;
-            while (taken < batch && ends[done + taken] - base <= UINT32_MAX) {
-                ends_[taken] = static_cast<uint32_t>(ends[done + taken] - base);
-                taken++;
-            }
-            if (!taken) throw InputError("a single pre-token is larger than 4 GB");
-            encode_words(text.data + base, taken, limit, out);
-            base = ends[done + taken - 1];
-            done += taken;
-        }
-    }
-
-    // Encodes the pre-tokens of `text` from `begin` on that end at or before `end`. No special tokens.
-    void encode_until(Span text, size_t begin, size_t end, IdBuffer& out) {
-        while (begin < end) {
-            const size_t count = encoder_.scan_({text.data + begin, text.size - begin}, ends_.data());
-            size_t taken = 0;
-            while (taken < count && begin + ends_[taken] <= end) taken++;
-            if (!taken) return;
-            encode_words(text.data + begin, taken, text.data + text.size, out);
-            begin += ends_[taken - 1];
-        }
-    }
-
     // Encodes what holds of the beginning of a long pre-token, whatever follows it; returns its bytes.
     size_t encode_settled(Span word, IdBuffer& out) {
         const size_t window = encoder_.merges_.window_bytes();
@@ -87,11 +58,10 @@ private:
 
     // `limit` is the end of what may be read; text may end before it.
     void encode_ordinary(Span text, const Byte* limit, IdBuffer& out) {
-        while (text.size) {
-            const size_t count = encoder_.scan_(text, ends_.data());
-            encode_words(text.data, count, limit, out);
-            const size_t done = ends_[count - 1];
-            text = {text.data + done, text.size - done};
+        for (Cursor cursor(*encoder_.splitter_); cursor.at < text.size;) {
+            size_t begin;
+            const size_t count = encoder_.splitter_->scan(text, cursor, begin, ends_.data());
+            if (count) encode_words(text.data + begin, count, limit, out);
         }
     }
 
@@ -213,14 +183,11 @@ private:
 
 }  // namespace
 
-Encoder::Encoder(Vocabulary vocabulary, const Pattern* pattern)
+Encoder::Encoder(Vocabulary vocabulary, std::shared_ptr<const Splitter> splitter)
     : tokens_(std::move(vocabulary.tokens)),
       merges_(tokens_, vocabulary.present, vocabulary.merges),
-      special_tokens_(vocabulary.special_tokens) {
-    if (pattern) {
-        scan_ = scanner_for(*pattern);
-        case_ends_words_ = *pattern == Pattern::kO200k;
-    }
+      special_tokens_(vocabulary.special_tokens),
+      splitter_(std::move(splitter)) {
     offsets_.reserve(2 * tokens_.size());
     for (size_t id = 0; id < tokens_.size(); id++) {
         offsets_.push_back(static_cast<uint32_t>(blob_.size()));
@@ -285,43 +252,32 @@ void Encoder::encode(Span text, IdBuffer& out) const {
     encode(text, out, *workspace);
 }
 
-void Encoder::encode_pieces(Span text, const uint64_t* ends, size_t count, IdBuffer& out) const {
-    Borrowed workspace(*this);
-    if (id_bytes() == 2) {
-        static_cast<WorkspaceOf<uint16_t>&>(*workspace).encode_pieces(text, ends, count, out);
-    } else {
-        static_cast<WorkspaceOf<uint32_t>&>(*workspace).encode_pieces(text, ends, count, out);
-    }
-}
-
 size_t Encoder::encode_stream(Span text, IdBuffer& out) const {
-    Bounds last{0, 0};
-    const size_t cut = find_stream_cut(text, scan_, special_tokens_, last);
+    const size_t cut = find_stream_cut(text, *splitter_, special_tokens_);
     if (cut) {
         out.reserve(cut / 4 + 32);
         encode({text.data, cut}, out);
         return cut;
     }
-    // Nowhere between pre-tokens: perhaps inside of a long one.
-    const size_t held = held_back(special_tokens_);
-    const size_t begin = static_cast<size_t>(last.begin);
-    if (text.size < held + begin + 2 * merges_.window_bytes() || !begins_for_good(text, begin)) return 0;
-    const Span word{text.data + begin, text.size - held - begin};
+    // Nowhere between pre-tokens: perhaps inside of a long one that begins the text.
+    constexpr size_t kTried = 64;
+    const Span settled = find_settled(text, special_tokens_);
+    if (settled.size < 2 * merges_.window_bytes()) return 0;
     Borrowed workspace(*this);
-    const auto encode_both = [&](auto& space) {
-        space.encode_until(text, 0, begin, out);
-        return begin + space.encode_settled(word, out);
-    };
-    size_t done = id_bytes() == 2 ? encode_both(static_cast<WorkspaceOf<uint16_t>&>(*workspace))
-                                  : encode_both(static_cast<WorkspaceOf<uint32_t>&>(*workspace));
-    while (done > begin && !may_resume(text, last, done, case_ends_words_)) {
+    std::vector<size_t> places{
+        id_bytes() == 2 ? static_cast<WorkspaceOf<uint16_t>&>(*workspace).encode_settled(settled, out)
+                        : static_cast<WorkspaceOf<uint32_t>&>(*workspace).encode_settled(settled, out)};
+    const size_t num_ids = out.count;
+    while (out.count && places.size() < kTried) {
         uint32_t id = 0;
         std::memcpy(&id, out.data() + --out.count * out.id_bytes(), out.id_bytes());
-        done -= offsets_[2 * size_t{id} + 1];
+        places.push_back(places.back() - offsets_[2 * size_t{id} + 1]);
     }
-    if (done > begin) return done;
-    out.count = 0;
-    return 0;
+    std::reverse(places.begin(), places.end());
+    const size_t found = splitter_->find_resumption(settled, places);
+    const auto place = std::find(places.begin(), places.end(), found);
+    out.count = found ? num_ids - static_cast<size_t>(places.end() - place - 1) : 0;
+    return found;
 }
 
 size_t Encoder::decoded_size(const uint32_t* ids, size_t count) const {

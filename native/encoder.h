@@ -56,24 +56,19 @@ constexpr uint32_t kMostReadyWords = 1u << 16;
 
 class Encoder {
 public:
-    // `pattern` may be null: then only encode_pieces can be used.
-    Encoder(Vocabulary vocabulary, const Pattern* pattern);
+    Encoder(Vocabulary vocabulary, std::shared_ptr<const Splitter> splitter);
     ~Encoder();
 
     size_t vocab_size() const { return tokens_.size(); }
     size_t id_bytes() const { return tokens_.size() <= 65536 ? 2 : 4; }
-    bool has_scanner() const { return scan_ != nullptr; }
 
     void encode(Span text, IdBuffer& out) const;
-
-    // Text cut into pre-tokens elsewhere: ends[i] is where pre-token i ends. No special tokens.
-    void encode_pieces(Span text, const uint64_t* ends, size_t count, IdBuffer& out) const;
 
     // The ids that what comes later in a stream cannot change; returns how many bytes they stand for.
     size_t encode_stream(Span text, IdBuffer& out) const;
 
     // A position at or after `from` to cut one long text for several threads.
-    size_t parallel_cut(Span text, size_t from) const { return find_cut(text, from, special_tokens_); }
+    size_t parallel_cut(Span text, size_t from) const { return find_cut(text, from, *splitter_, special_tokens_); }
 
     size_t decoded_size(const uint32_t* ids, size_t count) const;
     void decode(const uint32_t* ids, size_t count, Byte* out) const;  // 16 bytes behind out's end
@@ -95,8 +90,7 @@ private:
     SpecialTokens special_tokens_;
     std::vector<uint32_t> ready_words_;  // tokens that words are, put into the cache beforehand
     std::unordered_map<std::string, uint32_t> unreachable_;  // whole words that merges do not make
-    ScanFunction scan_ = nullptr;
-    bool case_ends_words_ = false;  // as may_resume asks
+    std::shared_ptr<const Splitter> splitter_;
 
     mutable std::mutex mutex_;
     mutable std::vector<std::unique_ptr<Workspace>> free_;

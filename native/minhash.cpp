@@ -12,8 +12,6 @@ namespace {
 
 constexpr uint64_t kWordFactor = 0x9FB21C651E98DF25ull;
 constexpr uint64_t kShingleFactor = 0xC2B2AE3D27D4EB4Full;
-// Documents that share a band and are not alike, a form letter's perhaps: more are not looked at.
-constexpr size_t kMostAlike = 64;
 
 // Scripts without spaces between words: every character is one. Hangul, which has spaces, is not.
 bool is_word_alone(uint32_t code_point) {
@@ -110,8 +108,6 @@ Span document_at(Span text, const Bounds& bounds) {
     return {text.data + bounds.begin, static_cast<size_t>(bounds.end - bounds.begin)};
 }
 
-uint32_t tag_of(uint64_t key) { return static_cast<uint32_t>(mix(key ^ kSeedA, kSeedB) >> 32); }
-
 }  // namespace
 
 void measure_documents(Span text, const Bounds* bounds, size_t count, size_t num_words, size_t num_threads,
@@ -144,64 +140,6 @@ std::vector<uint64_t> hash_shingles(Span text, const Bounds* bounds, size_t coun
              [](const Char&) {});
     }
     return hashes;
-}
-
-DuplicateIndex::DuplicateIndex(size_t num_bands, double threshold) : num_bands_(num_bands), threshold_(threshold) {
-    if (num_bands && kSignatureSize % num_bands) throw InputError("a signature has no such number of bands");
-}
-
-template <class Visit>
-void DuplicateIndex::visit(uint32_t tag, Visit visit_row) const {
-    for (size_t at = home(tag); slots_[at].row; at = (at + 1) & (slots_.size() - 1))
-        if (slots_[at].tag == tag) visit_row(slots_[at].row - 1);
-}
-
-void DuplicateIndex::insert(uint32_t tag, uint32_t row) {
-    if (2 * ++count_ > slots_.size()) {
-        std::vector<Slot> old(slots_.size() * 2);
-        old.swap(slots_);
-        shift_--;
-        count_ = 1;
-        for (const Slot& slot : old)
-            if (slot.row) insert(slot.tag, slot.row);
-    }
-    size_t at = home(tag);
-    while (slots_[at].row) at = (at + 1) & (slots_.size() - 1);
-    slots_[at] = {tag, row};
-}
-
-DuplicateIndex::Found DuplicateIndex::add(const MeasuredDocument& document) {
-    bool is_same = false, is_alike = false;
-    std::vector<uint32_t> tags{tag_of(document.hash)};
-    visit(tags[0], [&](size_t row) { is_same |= hashes_[row] == document.hash; });
-    if (is_same) return Found::kSame;
-    Byte prints[kSignatureSize];
-    for (size_t i = 0; i < kSignatureSize; i++)
-        prints[i] = static_cast<Byte>((document.signature[i] * 0x9E3779B1u) >> 24);
-    const size_t width = num_bands_ ? kSignatureSize / num_bands_ : 0;
-    for (size_t band = 0; band < num_bands_ && !is_alike; band++) {
-        uint64_t key = band + 1;
-        for (size_t i = 0; i < width; i++) key = mix(key ^ document.signature[band * width + i], kSeedB ^ key);
-        tags.push_back(tag_of(key));
-        visit(tags.back(), [&](size_t row) {
-            const Byte* const other = prints_.data() + row * kSignatureSize;
-            size_t equal = 0;
-            for (size_t i = 0; i < kSignatureSize; i++) equal += prints[i] == other[i];
-            // Of equal bytes, one of 256 is equal by chance.
-            const double fraction = static_cast<double>(equal) / kSignatureSize;
-            is_alike |= (fraction - 1.0 / 256) / (1 - 1.0 / 256) >= threshold_;
-        });
-    }
-    if (is_alike) return Found::kAlike;
-    if (hashes_.size() >= UINT32_MAX - 1) throw InputError("more documents than can be told apart");
-    hashes_.push_back(document.hash);
-    if (num_bands_) prints_.insert(prints_.end(), prints, prints + kSignatureSize);
-    for (const uint32_t tag : tags) {
-        size_t num_alike = 0;
-        visit(tag, [&](size_t) { num_alike++; });
-        if (num_alike < kMostAlike) insert(tag, static_cast<uint32_t>(hashes_.size()));
-    }
-    return Found::kNothing;
 }
 
 }  // namespace groundup

@@ -17,9 +17,9 @@ struct EncoderObject {
 };
 
 PyObject* encoder_new(PyTypeObject* type, PyObject* args, PyObject*) {
-    PyObject *tokens, *merges, *special_tokens, *pattern_name;
+    PyObject *tokens, *merges, *special_tokens, *splitter;
     int whole_words;
-    if (!PyArg_ParseTuple(args, "OOOOp", &tokens, &merges, &special_tokens, &pattern_name, &whole_words))
+    if (!PyArg_ParseTuple(args, "OOOOp", &tokens, &merges, &special_tokens, &splitter, &whole_words))
         return nullptr;
     return guarded([&] {
         Vocabulary vocabulary;
@@ -39,9 +39,9 @@ PyObject* encoder_new(PyTypeObject* type, PyObject* args, PyObject*) {
             vocabulary.special_tokens.emplace_back(bytes_of(token.get(), "a special token"),
                                                    static_cast<uint32_t>(number));
         });
-        const std::unique_ptr<Pattern> pattern = pattern_of(pattern_name);
+        auto pattern = splitter_of(splitter);
         auto encoder =
-            unlocked([&] { return std::make_unique<Encoder>(std::move(vocabulary), pattern.get()); });
+            unlocked([&] { return std::make_unique<Encoder>(std::move(vocabulary), std::move(pattern)); });
         auto ints = std::make_unique<std::vector<PyObject*>>();
         for (size_t id = 0; id < encoder->vocab_size(); id++)
             ints->push_back(checked(PyLong_FromSize_t(id)));
@@ -78,12 +78,6 @@ PyObject* list_of(const EncoderObject* self, const IdBuffer& ids) {
     return ids.id_bytes() == 2 ? list_of<uint16_t>(self, ids) : list_of<uint32_t>(self, ids);
 }
 
-// The encoder for work that needs a native scanner.
-const Encoder& scanning(const EncoderObject* self) {
-    if (!self->encoder->has_scanner()) throw InputError("this encoder has no native pattern");
-    return *self->encoder;
-}
-
 // Letting go of the interpreter costs more than encoding a few words does.
 constexpr size_t kFewBytes = 256;
 
@@ -105,14 +99,14 @@ IdBuffer encode_text(const Encoder& encoder, Span text) {
 PyObject* encoder_encode(EncoderObject* self, PyObject* text) {
     return guarded([&] {
         const Text input(text);
-        return list_of(self, encode_text(scanning(self), input.span()));
+        return list_of(self, encode_text(*self->encoder, input.span()));
     });
 }
 
 PyObject* encoder_encode_array(EncoderObject* self, PyObject* text) {
     return guarded([&] {
         const Text input(text);
-        IdBuffer ids = encode_text(scanning(self), input.span());
+        IdBuffer ids = encode_text(*self->encoder, input.span());
         return to_buffer(ids);
     });
 }
@@ -121,30 +115,13 @@ PyObject* encoder_encode_array(EncoderObject* self, PyObject* text) {
 template <bool as_list>
 PyObject* encoder_encode_beginning(EncoderObject* self, PyObject* text) {
     return guarded([&] {
-        const Encoder& encoder = scanning(self);
+        const Encoder& encoder = *self->encoder;
         const Text input(text);
         IdBuffer ids(encoder.id_bytes());
         size_t used;
         work_on(input.span().size, [&] { used = encoder.encode_stream(input.span(), ids); });
         const Owned result(as_list ? list_of(self, ids) : to_buffer(ids));
         return checked(Py_BuildValue("On", result.get(), static_cast<Py_ssize_t>(used)));
-    });
-}
-
-PyObject* encoder_encode_pieces(EncoderObject* self, PyObject* args) {
-    PyObject *text, *ends;
-    if (!PyArg_ParseTuple(args, "OO", &text, &ends)) return nullptr;
-    return guarded([&] {
-        const Text input(text), cuts(ends);
-        const uint64_t* values = reinterpret_cast<const uint64_t*>(cuts.span().data);
-        const size_t count = cuts.span().size / 8;
-        for (size_t i = 0; i < count; i++) {
-            if (values[i] <= (i ? values[i - 1] : 0) || values[i] > input.span().size)
-                throw InputError("the ends of the pre-tokens do not rise, or leave the text");
-        }
-        IdBuffer ids(self->encoder->id_bytes());
-        unlocked([&] { self->encoder->encode_pieces(input.span(), values, count, ids); });
-        return to_buffer(ids);
     });
 }
 
@@ -166,7 +143,7 @@ PyObject* encoder_encode_batch(EncoderObject* self, PyObject* args) {
         if (size < 0) throw PythonError();
         const size_t count = static_cast<size_t>(size);
         size_t threads = static_cast<size_t>(std::max<Py_ssize_t>(num_threads, 1));
-        EncodeBatch batch(scanning(self), count, threads, end_id < 0 ? kNone : static_cast<uint32_t>(end_id));
+        EncodeBatch batch(*self->encoder, count, threads, end_id < 0 ? kNone : static_cast<uint32_t>(end_id));
         // This thread turns strings into UTF-8, holding the interpreter, while the others encode;
         // then it lets go and joins them.
         std::vector<PyObject*> items;
@@ -223,7 +200,7 @@ PyObject* encoder_encode_documents(EncoderObject* self, PyObject* args) {
         const Text text(data), packed(bounds_buffer);
         const CheckedBounds bounds = bounds_of(packed, text.span());
         const size_t threads = static_cast<size_t>(std::max<Py_ssize_t>(num_threads, 1));
-        EncodeBatch batch(scanning(self), bounds.count, threads,
+        EncodeBatch batch(*self->encoder, bounds.count, threads,
                           end_id < 0 ? kNone : static_cast<uint32_t>(end_id));
         {
             const GilReleased released;
@@ -276,8 +253,6 @@ PyMethodDef encoder_methods[] = {
      "UTF-8 so far -> (ids that later text cannot change, bytes they stand for)"},
     {"encode_part", reinterpret_cast<PyCFunction>(encoder_encode_beginning<false>), METH_O,
      "the same, ids as a Buffer"},
-    {"encode_pieces", reinterpret_cast<PyCFunction>(encoder_encode_pieces), METH_VARARGS,
-     "(text, uint64 ends of pre-tokens) -> Buffer of ids"},
     {"encode_batch", reinterpret_cast<PyCFunction>(encoder_encode_batch), METH_VARARGS,
      "(texts, num_threads, end_id) -> (Buffer of ids, Buffer of int64 offsets)"},
     {"encode_documents", reinterpret_cast<PyCFunction>(encoder_encode_documents), METH_VARARGS,
@@ -295,7 +270,7 @@ PyType_Slot encoder_slots[] = {
     {Py_tp_dealloc, reinterpret_cast<void*>(encoder_dealloc)},
     {Py_tp_methods, encoder_methods},
     {Py_tp_getset, encoder_getters},
-    {Py_tp_doc, const_cast<char*>("Encoder(tokens, merges, special_tokens, pattern, whole_words)")},
+    {Py_tp_doc, const_cast<char*>("Encoder(tokens, merges, special_tokens, splitter, whole_words)")},
     {0, nullptr},
 };
 }  // namespace

@@ -38,7 +38,7 @@ PyModuleDef module_definition = {
 
 }  // namespace
 
-PyTypeObject* buffer_type = nullptr;
+PyTypeObject *buffer_type = nullptr, *splitter_type = nullptr;
 PyType_Spec buffer_spec = {"groundup._native.Buffer", sizeof(BufferObject), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, buffer_slots};
 
@@ -65,10 +65,11 @@ PyMODINIT_FUNC PyInit__native() {
         for (PyMethodDef* functions : {text_functions, clean_functions, float_functions})
             if (PyModule_AddFunctions(module.get(), functions) != 0) throw PythonError();
         buffer_type = make_type(module.get(), &buffer_spec);
+        splitter_type = make_type(module.get(), &splitter_spec);
         const std::pair<const char*, PyTypeObject*> types[] = {
             {"Buffer", buffer_type},
-            {"DuplicateIndex", make_type(module.get(), &duplicate_index_spec)},
             {"Encoder", make_type(module.get(), &encoder_spec)},
+            {"Splitter", splitter_type},
             {"WordCounter", make_type(module.get(), &word_counter_spec)},
         };
         for (const auto& [name, type] : types) {

@@ -22,8 +22,8 @@
 namespace groundup::python {
 
 // What each file adds to the module.
-extern PyType_Spec buffer_spec, duplicate_index_spec, encoder_spec, word_counter_spec;
-extern PyTypeObject* buffer_type;
+extern PyType_Spec buffer_spec, encoder_spec, splitter_spec, word_counter_spec;
+extern PyTypeObject *buffer_type, *splitter_type;
 extern PyMethodDef clean_functions[], float_functions[], text_functions[];
 
 // Thrown when the Python error is set already.
@@ -188,13 +188,8 @@ Object* new_object(PyTypeObject* type) {
     return reinterpret_cast<Object*>(checked(alloc(type, 0)));
 }
 
-// The pattern that a name stands for, or null for None: a pattern without a native scanner.
-inline std::unique_ptr<Pattern> pattern_of(PyObject* name) {
-    if (name == Py_None) return nullptr;
-    const char* text = PyUnicode_AsUTF8AndSize(name, nullptr);
-    if (!text) throw PythonError();
-    return std::make_unique<Pattern>(pattern_from_name(text));
-}
+// The splitter that an object of Python's holds.
+std::shared_ptr<const Splitter> splitter_of(PyObject* object);
 
 // Documents in one text: begin and end of each.
 struct CheckedBounds {

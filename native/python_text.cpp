@@ -42,29 +42,6 @@ PyObject* py_hash_documents(PyObject*, PyObject* args) {
     });
 }
 
-PyObject* py_split(PyObject*, PyObject* args) {
-    PyObject* data;
-    const char* name;
-    const char* asked = "";
-    if (!PyArg_ParseTuple(args, "Os|s", &data, &name, &asked)) return nullptr;
-    return guarded([&] {
-        const Text text(data);
-        const Vectors vectors = *asked ? vectors_from_name(asked) : vectors_in_use();
-        const ScanFunction scan = scanner_for(pattern_from_name(name), vectors);
-        std::vector<uint64_t> result;
-        {
-            const GilReleased released;
-            std::vector<uint32_t> ends(kMaxEnds);
-            for (size_t at = 0; at < text.span().size;) {
-                const size_t count = scan({text.span().data + at, text.span().size - at}, ends.data());
-                for (size_t i = 0; i < count; i++) result.push_back(at + ends[i]);
-                at += ends[count - 1];
-            }
-        }
-        return to_buffer(result);
-    });
-}
-
 PyObject* py_vectors(PyObject*, PyObject*) {
     return guarded([&] {
         const Owned names(PyList_New(0));
@@ -96,7 +73,6 @@ PyMethodDef text_functions[] = {
     {"find_invalid_utf8", py_find_invalid_utf8, METH_O, "offset of the first bad byte, or -1"},
     {"find_documents", py_find_documents, METH_VARARGS, "(data, separators) -> Buffer of int64 bounds"},
     {"hash_documents", py_hash_documents, METH_VARARGS, "(data, bounds) -> Buffer of uint64"},
-    {"split", py_split, METH_VARARGS, "(text, pattern, vectors in use) -> Buffer of uint64 ends"},
     {"vectors", py_vectors, METH_NOARGS, "the vector instructions in use, and all that there are here"},
     {"recover_merges", py_recover_merges, METH_O, "tokens by rank -> Buffer of int32 pairs, -1 for none"},
     {"class_of", py_class_of, METH_O, "class of a code point, as native/unicode.h numbers them"},

@@ -11,24 +11,24 @@ namespace {
 
 struct WordCounterObject {
     PyObject_HEAD
-    ScanFunction scan;  // null without a native pattern
+    std::shared_ptr<const Splitter>* splitter;
     SpecialTokens* special_tokens;
     std::vector<WordCounts>* tables;
     bool is_in_use;
 };
 
 PyObject* counter_new(PyTypeObject* type, PyObject* args, PyObject*) {
-    PyObject *pattern_name, *special_tokens;
+    PyObject *splitter, *special_tokens;
     Py_ssize_t num_threads, longest = PY_SSIZE_T_MAX;
-    if (!PyArg_ParseTuple(args, "OOn|n", &pattern_name, &special_tokens, &num_threads, &longest)) return nullptr;
+    if (!PyArg_ParseTuple(args, "OOn|n", &splitter, &special_tokens, &num_threads, &longest)) return nullptr;
     return guarded([&] {
-        const std::unique_ptr<Pattern> pattern = pattern_of(pattern_name);
+        auto pattern = std::make_unique<std::shared_ptr<const Splitter>>(splitter_of(splitter));
         auto specials = std::make_unique<SpecialTokens>(special_tokens_from(special_tokens));
         auto tables = std::make_unique<std::vector<WordCounts>>();
         for (Py_ssize_t i = 0; i < std::max<Py_ssize_t>(num_threads, 1); i++)
             tables->emplace_back(static_cast<size_t>(std::max<Py_ssize_t>(longest, 1)));
         WordCounterObject* self = new_object<WordCounterObject>(type);
-        self->scan = pattern ? scanner_for(*pattern) : nullptr;
+        self->splitter = pattern.release();
         self->special_tokens = specials.release();
         self->tables = tables.release();
         return reinterpret_cast<PyObject*>(self);
@@ -36,6 +36,7 @@ PyObject* counter_new(PyTypeObject* type, PyObject* args, PyObject*) {
 }
 
 void counter_dealloc(WordCounterObject* self) {
+    delete self->splitter;
     delete self->special_tokens;
     delete self->tables;
     free_object(self);
@@ -43,10 +44,9 @@ void counter_dealloc(WordCounterObject* self) {
 
 PyObject* counter_add_text(WordCounterObject* self, PyObject* data) {
     return guarded([&] {
-        if (!self->scan) throw InputError("this counter has no native pattern");
         const Text text(data);
         const InUse in_use(self->is_in_use);
-        unlocked([&] { count_words(text.span(), self->scan, *self->special_tokens, *self->tables); });
+        unlocked([&] { count_words(text.span(), **self->splitter, *self->special_tokens, *self->tables); });
         Py_RETURN_NONE;
     });
 }
@@ -77,18 +77,17 @@ PyObject* counter_find_cut(WordCounterObject* self, PyObject* args) {
     return guarded([&] {
         const Text text(data);
         const size_t first = static_cast<size_t>(std::max<Py_ssize_t>(from, 0));
-        return checked(PyLong_FromSize_t(find_cut(text.span(), first, *self->special_tokens)));
+        return checked(PyLong_FromSize_t(find_cut(text.span(), first, **self->splitter, *self->special_tokens)));
     });
 }
 
 // The last position found where text that continues may be cut; 0 when there is none yet.
 PyObject* counter_find_last_cut(WordCounterObject* self, PyObject* data) {
     return guarded([&] {
-        if (!self->scan) throw InputError("this counter has no native pattern");
         const Text text(data);
-        Bounds last;
-        const size_t cut =
-            unlocked([&] { return find_stream_cut(text.span(), self->scan, *self->special_tokens, last); });
+        const size_t cut = unlocked([&] {
+            return find_stream_cut(text.span(), **self->splitter, *self->special_tokens);
+        });
         return checked(PyLong_FromSize_t(cut));
     });
 }
@@ -147,7 +146,7 @@ PyType_Slot counter_slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(counter_new)},
     {Py_tp_dealloc, reinterpret_cast<void*>(counter_dealloc)},
     {Py_tp_methods, counter_methods},
-    {Py_tp_doc, const_cast<char*>("WordCounter(pattern, special_tokens, num_threads)")},
+    {Py_tp_doc, const_cast<char*>("WordCounter(splitter, special_tokens, num_threads)")},
     {0, nullptr},
 };
 }  // namespace

@@ -1,5 +1,7 @@
 #include "unicode.h"
 
+#include <iterator>
+
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
@@ -7,23 +9,6 @@
 namespace groundup {
 
 #include "unicode_tables.inc"
-
-namespace {
-constexpr uint8_t ascii_class(int c) {
-    if (c >= 'A' && c <= 'Z') return kUpper;
-    if (c >= 'a' && c <= 'z') return kLower;
-    if (c >= '0' && c <= '9') return kNumber;
-    if (c == ' ' || (c >= 9 && c <= 13)) return kSpace;
-    return kOther;
-}
-#define ROW(i) ascii_class(i), ascii_class(i + 1), ascii_class(i + 2), ascii_class(i + 3), \
-    ascii_class(i + 4), ascii_class(i + 5), ascii_class(i + 6), ascii_class(i + 7)
-}  // namespace
-
-const uint8_t kAsciiClass[128] = {ROW(0),  ROW(8),  ROW(16), ROW(24), ROW(32),  ROW(40),
-                                  ROW(48), ROW(56), ROW(64), ROW(72), ROW(80),  ROW(88),
-                                  ROW(96), ROW(104), ROW(112), ROW(120)};
-#undef ROW
 
 namespace {
 
@@ -45,6 +30,33 @@ uint64_t high_bytes(const Byte* p) {
 }
 
 }  // namespace
+
+CodePoints find_property(const std::string& name) {
+    CodePoints found;
+    const auto add_runs = [&](const uint32_t* first, const uint32_t* end, const auto& holds) {
+        for (const uint32_t* run = first; run < end; run++)
+            if (holds(*run & 0xFF) != (found.size() % 2 == 1)) found.push_back(*run >> 8);
+        if (found.size() % 2) found.push_back(0x110000);
+    };
+    const auto add_categories = [&](const auto& holds) {
+        add_runs(std::begin(kCategoryRuns), std::end(kCategoryRuns), holds);
+    };
+    if (name == "space" || name == "word") {
+        const uint32_t bit = name == "space" ? 0x80 : 0x40;
+        add_categories([&](uint32_t value) { return (value & bit) != 0; });
+    } else if (name.size() <= 2) {
+        add_categories([&](uint32_t value) {
+            const char* const category = kCategories + 2 * (value & 0x3F);
+            return name[0] == (category[0] | 0x20) && (name.size() == 1 || name[1] == category[1]);
+        });
+    } else {
+        for (const auto& [script, number] : kScripts)
+            if (name == script)
+                add_runs(std::begin(kScriptRuns), std::end(kScriptRuns),
+                         [number = number](uint32_t value) { return value == number; });
+    }
+    return found;
+}
 
 int64_t find_invalid_utf8(Span text) {
     const Byte* const end = text.data + text.size;

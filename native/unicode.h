@@ -1,5 +1,7 @@
-// Character classes and UTF-8 decoding. The tables are generated from the `regex` package.
+// Character classes, properties and UTF-8 decoding. The tables are generated from the `regex` package.
 #pragma once
+
+#include <vector>
 
 #include "types.h"
 
@@ -70,6 +72,13 @@ inline Char decode_char(const Byte* p, const Byte* end) {
 }
 
 inline bool is_letter(CharClass c) { return c >= kUpper && c <= kLetter; }
+
+// Where a set of code points begins and ends, in turn and rising: {65, 91} are the capitals of ASCII.
+using CodePoints = std::vector<uint32_t>;
+
+// A general category (L, Lu) or script (Han) by its name in lower case; "space" and "word" are what \s
+// and \w match. Empty for another name.
+CodePoints find_property(const std::string& name);
 
 // Offset of the first byte that is not part of valid UTF-8, or -1.
 int64_t find_invalid_utf8(Span text);

@@ -106,18 +106,18 @@ void WordCounts::count_words(const Byte* base, const uint32_t* ends, size_t coun
     }
 }
 
-void WordCounts::add_text(Span text, ScanFunction scan, const SpecialTokens& special_tokens) {
+void WordCounts::add_text(Span text, const Splitter& splitter, const SpecialTokens& special_tokens) {
     const Byte* const limit = text.data + text.size;
     std::vector<uint32_t> ends(kMaxEnds);
     size_t at = 0;
     while (at < text.size) {
         SpecialTokens::Match match{text.size, 0, 0};
         special_tokens.find(text, at, match);
-        Span ordinary{text.data + at, match.begin - at};
-        while (ordinary.size) {
-            const size_t count = scan(ordinary, ends.data());
-            count_words(ordinary.data, ends.data(), count, limit);
-            ordinary = {ordinary.data + ends[count - 1], ordinary.size - ends[count - 1]};
+        const Span ordinary{text.data + at, match.begin - at};
+        for (Cursor cursor(splitter); cursor.at < ordinary.size;) {
+            size_t begin;
+            const size_t count = splitter.scan(ordinary, cursor, begin, ends.data());
+            count_words(ordinary.data + begin, ends.data(), count, limit);
         }
         at = match.begin + match.size;
     }
@@ -130,7 +130,7 @@ void WordCounts::add_all(const WordCounts& other) {
     });
 }
 
-void count_words(Span text, ScanFunction scan, const SpecialTokens& special_tokens,
+void count_words(Span text, const Splitter& splitter, const SpecialTokens& special_tokens,
                  std::vector<WordCounts>& tables) {
     std::mutex mutex;
     size_t next = 0;
@@ -145,11 +145,11 @@ void count_words(Span text, ScanFunction scan, const SpecialTokens& special_toke
                 if (next >= text.size) return;
                 const Span rest{text.data + next, text.size - next};
                 const size_t cut =
-                    rest.size > 2 * kPieceBytes ? find_cut(rest, kPieceBytes, special_tokens) : rest.size;
+                    rest.size > 2 * kPieceBytes ? find_cut(rest, kPieceBytes, splitter, special_tokens) : rest.size;
                 piece = {rest.data, cut};
                 next += cut;
             }
-            tables[thread].add_text(piece, scan, special_tokens);
+            tables[thread].add_text(piece, splitter, special_tokens);
         }
     });
 }

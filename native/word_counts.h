@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "memory.h"
-#include "pretokenizer.h"
 #include "special_tokens.h"
+#include "splitter.h"
 #include "word_key.h"
 
 namespace groundup {
@@ -20,7 +20,7 @@ public:
     size_t size() const { return used_; }
 
     void add(const Byte* word, size_t size, uint64_t count, const Byte* limit);
-    void add_text(Span text, ScanFunction scan, const SpecialTokens& special_tokens);
+    void add_text(Span text, const Splitter& splitter, const SpecialTokens& special_tokens);
     void add_all(const WordCounts& other);
     void clear() { *this = WordCounts(longest_); }
 
@@ -57,7 +57,7 @@ private:
 };
 
 // Counts the words of a text on several threads; tables[i] belongs to thread i.
-void count_words(Span text, ScanFunction scan, const SpecialTokens& special_tokens,
+void count_words(Span text, const Splitter& splitter, const SpecialTokens& special_tokens,
                  std::vector<WordCounts>& tables);
 
 // Puts the words of all tables into the first.

@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from groundup._native import DuplicateIndex, class_of, hash_shingles
+from groundup._native import class_of, hash_shingles
 from groundup.data.clean import (
     CleanSettings,
     CleanSummary,
+    DuplicateIndex,
     clean,
     encode_line,
     judge,
@@ -93,7 +94,7 @@ def test_duplicates_are_found_in_order() -> None:
     documents = [base, sentence(2), f"  {base}\n", near, sentence(2), sentence(3)]
     measured, kept, alike, same = measure(*pack(documents), 1), 0, 1, 2
     for threshold, of_near in (0.7, alike), (0.0, kept):
-        index = DuplicateIndex(num_bands_for(threshold), threshold)
+        index = DuplicateIndex(threshold)
         found = judge(measured, CleanSettings(), index).tolist()
         assert found == [kept, kept, same, of_near, same, kept]
 

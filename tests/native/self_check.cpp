@@ -8,13 +8,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <initializer_list>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "encoder.h"
 #include "float_rows.h"
-#include "pretokenizer.h"
+#include "splitter.h"
 #include "vectors.h"
 
 using namespace groundup;
@@ -50,27 +51,36 @@ std::string random_text(Random& random, size_t num_pieces) {
     return text;
 }
 
-std::vector<size_t> cuts_of(const std::string& text, ScanFunction scan) {
+// The patterns that have scanners, as src/groundup/tokenizer/patterns.py writes them.
+const std::pair<const char*, const char*> kPatterns[] = {
+    {"gpt2", R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"},
+    {"cl100k", R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3})"
+               R"(| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++\Z|\s*[\r\n]|\s+(?!\S)|\s)"},
+    {"o200k", R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
+              R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+)"
+              R"([\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+              R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}};
+
+std::vector<size_t> cuts_of(const std::string& text, const Splitter& splitter) {
     std::vector<size_t> cuts;
     std::vector<uint32_t> ends(kMaxEnds);
-    const Byte* const data = reinterpret_cast<const Byte*>(text.data());
-    for (size_t at = 0; at < text.size();) {
-        const size_t count = scan({data + at, text.size() - at}, ends.data());
-        for (size_t i = 0; i < count; i++) cuts.push_back(at + ends[i]);
-        at = cuts.back();
+    for (Cursor cursor(splitter); cursor.at < text.size();) {
+        size_t begin;
+        const size_t count = splitter.scan({reinterpret_cast<const Byte*>(text.data()), text.size()}, cursor, begin, ends.data());
+        for (size_t i = 0; i < count; i++) cuts.push_back(begin + ends[i]);
     }
     return cuts;
 }
 
 void check_scanners(Vectors vectors) {
     Random random;
-    for (int round = 0; round < 25; round++) {
-        const std::string text = random_text(random, 1 + random.below(2000));
-        for (const Pattern pattern : {Pattern::kGpt2, Pattern::kCl100k, Pattern::kLlama3, Pattern::kQwen2,
-                                      Pattern::kO200k})
-            check(cuts_of(text, scanner_for(pattern, vectors)) ==
-                      cuts_of(text, scanner_for(pattern, Vectors::kPlain)),
-                  "a scanner cuts as the plain one does");
+    for (const auto& [name, pattern] : kPatterns) {
+        const std::vector<Stage> stages{{pattern, Behaviour::kIsolated}};
+        const Splitter scanning(stages, name, vectors), plain(stages, name, Vectors::kPlain);
+        for (int round = 0; round < 25; round++) {
+            const std::string text = random_text(random, 1 + random.below(2000));
+            check(cuts_of(text, scanning) == cuts_of(text, plain), "a scanner cuts as the engine does");
+        }
     }
 }
 
@@ -110,8 +120,8 @@ void check_encoder() {
         vocabulary.merges.emplace_back(left, right);
     }
     vocabulary.present.assign(vocabulary.tokens.size(), true);
-    const Pattern pattern = Pattern::kGpt2;
-    const Encoder encoder(vocabulary, &pattern);
+    const std::vector<Stage> stages{{kPatterns[0].second, Behaviour::kIsolated}};
+    const Encoder encoder(vocabulary, std::make_shared<const Splitter>(stages, "gpt2"));
     for (size_t size = 1; size < 200; size++) {
         std::string word;
         for (size_t i = 0; i < size; i++) word += letters[random.below(letters.size() - 1)];

@@ -3,9 +3,11 @@
 import random
 from collections.abc import Mapping
 from functools import cache
+from itertools import chain, pairwise
 from typing import Any
 
 import pytest
+import regex
 
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.definition import TokenizerDefinition
@@ -30,6 +32,36 @@ CL100K_IN_TIKTOKEN = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
     r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
 )
+_CASED, _LAST = O200K.stages[0].split(r"\p{N}{1,3}")
+# Patterns published with tokenizers whose files are not at hand; Llama 4's is o200k's, and those of
+# GLM and Qwen 3 are Llama 3's and Qwen 2's.
+PUBLISHED = {pattern.name: pattern.stages for pattern in PATTERNS} | {
+    "cl100k in tiktoken": (CL100K_IN_TIKTOKEN.replace("$", r"\Z"),),
+    "gpt2 in papers": (r"'s|'t|'re|'ve|'m|'ll|'d| ?[\p{L}]+| ?[\p{N}]+| ?[^\s\p{L}\p{N}]+|\s+",),
+    "tekken": (_CASED.replace("(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "") + r"\p{N}" + _LAST,),
+    "kimi k2": (
+        r"[\p{Han}]+|"
+        + (_CASED + r"\p{N}{1,3}" + _LAST)
+        .replace(r"\p{M}]", r"\p{M}&&[^\p{Han}]]")
+        .replace("/", ""),
+    ),
+    "minimax m2": (
+        r"[^\r\n\p{L}\p{N}]?((?=[\p{L}])([^a-z]))*((?=[\p{L}])([^A-Z]))+(?:'[sS]|'[lL][lL])?"
+        r"|[^\r\n\p{L}\p{N}]?((?=[\p{L}])([^a-z]))+((?=[\p{L}])([^A-Z]))*(?:'[sS]|'[lL][lL])?"
+        r"|\p{N}{1,3}" + _LAST,
+    ),
+    "starcoder": (r"\p{N}", *GPT2.stages),
+    "gemma's digits": (r"\p{N}", r" ?[^\s\p{N}]+|\s"),
+    "nanochat": (
+        r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}"
+        r"| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
+    ),
+    "qwen 3.5": (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
+        r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ),
+    "lazy and bounded": (r"[a-z]+?s|\p{N}{2,3}?(?=1)|.{2,3}?x|(?s:a.)|^b+|\w{2}+\Z",),
+}
 # Prefixes of each other, overlapping ends, expressions, white space, single characters.
 SPECIAL = [
     *(END, END * 2),
@@ -38,6 +70,21 @@ SPECIAL = [
 ]
 SNIPPETS = [*"aabbABé字ไ́1 \n\r\t\u3000\xa0'.!/😀<|>", "  ", "\n\n", "'s", "'Ll", "the", " the"]
 SNIPPETS += ["aab", "字AB", "AB字", "it's", "don't", "\u2028", *SPECIAL]
+
+
+def split_by_regex(stages: tuple[str, ...], text: str) -> list[str]:
+    """The pieces that the `regex` package cuts, stage by stage."""
+    pieces = [text] if text else []
+    for stage in stages:
+        # Only its newer language has &&.
+        expression = regex.compile(stage, regex.V1 if "&&" in stage else 0)
+        parts: list[str] = []
+        for piece in pieces:
+            spans = chain.from_iterable(match.span() for match in expression.finditer(piece))
+            cuts = pairwise(sorted({0, len(piece), *spans}))
+            parts += [piece[begin:end] for begin, end in cuts]
+        pieces = parts
+    return pieces
 
 
 def tiktoken_of(

@@ -14,7 +14,7 @@ from groundup import _native
 from groundup.errors import TokenizerError
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.native import as_array
-from groundup.tokenizer.patterns import Pattern
+from groundup.tokenizer.patterns import GPT2, Pattern
 from groundup.tokenizer.reference import encode_reference, split_special_tokens, train_bpe_reference
 
 CORPUS = "the theme of the thesis, it's then 123 there\n\n  and thé 字字 😀 thus\nsome more of it."
@@ -141,4 +141,4 @@ def test_a_document_cut_for_threads_keeps_its_special_tokens(
 
 def test_a_special_token_beyond_the_vocabulary_is_refused() -> None:
     with pytest.raises(ValueError, match="'<x>' has id 999, beyond the vocabulary"):
-        _native.Encoder(BYTES, [], [(b"<x>", 999)], "gpt2", False)
+        _native.Encoder(BYTES, [], [(b"<x>", 999)], GPT2.splitter, False)

@@ -13,6 +13,7 @@ import pytest
 from oracles import END, PATTERNS, SPECIAL
 
 from groundup.errors import TokenizerError
+from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.definition import TokenizerDefinition
 from groundup.tokenizer.formats import read_definition, read_gpt2_files, write_definition
 from groundup.tokenizer.formats.spelling import ALPHABET, read_spelling, spell_bytes, spell_tokens
@@ -159,9 +160,8 @@ def steps(*given: Any) -> dict[str, Any]:
         *(
             ("huggingface", "pre_tokenizer", steps(step, BYTE_LEVEL), "cannot honour")
             for step in (
-                *map(split_step, (r"\w+$", r"^\w+", r"\p{N}{1,3}+")),
-                split_step(r"\w+", "Removed", True),
-                split_step(r"\w+", "MergedWithNext"),
+                *map(split_step, (r"a+$", r"^a+", r"[^\w]", r"\p{N}{1,3}+")),
+                split_step("a", "Sideways"),
             )
         ),
         ("huggingface", "added_tokens.0.lstrip", True, "lstrip"),
@@ -181,7 +181,7 @@ def steps(*given: Any) -> dict[str, Any]:
         ("groundup", "merges", ["t h", "q zzz"], "merge"),
         ("groundup", "merges", [], "content id"),
         ("groundup", "pattern.stages", [], "'pattern'"),
-        ("groundup", "pattern.stages", ["("], "regular expression"),
+        ("groundup", "pattern.stages", ["("], "position 0"),
         ("groundup", "pattern.stages", [""], "pattern"),
         ("groundup", "special_tokens", {"<|end|>": "299"}, "'special_tokens'"),
         ("groundup", "chat_template", 7, "'chat_template'"),
@@ -210,6 +210,14 @@ def test_an_entry_that_is_wrong_or_asked_in_vain_is_named(
         ),
         ([split_step(r"[a-z]+"), BYTE_LEVEL], Pattern("custom", (r"[a-z]+",))),
         ([BYTE_LEVEL], Pattern("custom", (r"(?s:.+)",))),
+        (
+            [split_step("t", "MergedWithNext", True), split_step(r"\s", "Removed"), BYTE_LEVEL],
+            Pattern("custom", ("t", r"\s"), ("merged with previous", "removed")),
+        ),
+        (
+            [{"type": "Punctuation", "behavior": "Contiguous"}, split_step("e"), BYTE_LEVEL],
+            Pattern("custom", (r"[\p{P}$+<=>\^`|~]", "e"), ("contiguous", "isolated")),
+        ),
     ],
 )
 def test_huggingface_pre_tokenizers_are_patterns(
@@ -220,8 +228,13 @@ def test_huggingface_pre_tokenizers_are_patterns(
     definition = read_value(tmp_path, value)
     assert definition.pattern == pattern
     tokenizers = pytest.importorskip("tokenizers")
-    oracle = tokenizers.Tokenizer.from_str(json.dumps(value))
-    assert encode_reference(definition, TEXT) == oracle.encode(TEXT).ids
+    expected = tokenizers.Tokenizer.from_str(json.dumps(value)).encode(TEXT * 9).ids
+    assert encode_reference(definition, TEXT * 9) == expected
+    tokenizer = Tokenizer.from_definition(definition)
+    assert tokenizer.encode(TEXT * 9) == [*tokenizer.encode_iterable(TEXT * 9)] == expected
+    for format in ("huggingface", "groundup"):
+        tokenizer.save(tmp_path / "again.json", format)
+        assert read_definition(tmp_path / "again.json").pattern == pattern
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -271,7 +284,7 @@ SPELLED_LIKE_ORDINARY = {
     [
         ({"pattern": CL100K}, "gpt2", "cl100k"),
         ({"merges": [*SMALL.merges, (b"<|", b"end|>")]}, "groundup", "merge"),
-        ({"pattern": find_pattern(r"\w+$")}, "huggingface", r"'\$'"),
+        ({"pattern": find_pattern(r"a+$")}, "huggingface", r"'\$'"),
         ({"pattern": CL100K}, "yaml", "'yaml'"),
         (SPELLED_LIKE_ORDINARY, "huggingface", "Ġthe"),
         (SPELLED_LIKE_ORDINARY, "gpt2", "Ġthe"),

@@ -19,7 +19,13 @@ from groundup._native import WordCounter
 from groundup.errors import TokenizerError
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.definition import TokenizerDefinition
-from groundup.tokenizer.patterns import GPT2, Pattern, find_pattern
+from groundup.tokenizer.patterns import (
+    DEEPSEEK,
+    GPT2,
+    Pattern,
+    find_pattern,
+    find_staged_pattern,
+)
 from groundup.tokenizer.training import train_tokenizer
 
 MEGABYTE = 1_000_000
@@ -64,8 +70,9 @@ def learned() -> Tokenizer:
 
 
 @cache
-def make_tokenizer(name: str) -> Tokenizer:
-    return with_special(learned().vocab, learned().merges, [END], PATTERNS[name])
+def make_tokenizer(name: str | Pattern) -> Tokenizer:
+    pattern = PATTERNS[name] if isinstance(name, str) else name
+    return with_special(learned().vocab, learned().merges, [END], pattern)
 
 
 @pytest.mark.parametrize("kind", TEXTS)
@@ -88,6 +95,27 @@ def test_hostile_text_has_the_ids_of_tiktoken(kind: str) -> None:
     # The oracle itself is slow on these: a part is enough where all parts are alike.
     text = TEXTS[kind][:20_000] + TEXTS[kind][-20_000:]
     assert tokenizer.encode(text) == oracle.encode(text, allowed_special="all")
+
+
+# Each would try again and again what it has tried before, were that not remembered.
+BACKTRACKING = [
+    (r"a*b|a",),
+    (r"(?:a|a)*b|.",),
+    (r"\s*[\r\n]+|\s",),
+    (r"[ab]*c|[ab]*d|a|b",),
+    (r"\p{N}{1,3}", r"a*b|\s*\n|."),
+    DEEPSEEK.stages,
+]
+
+
+@pytest.mark.parametrize("stages", BACKTRACKING)
+def test_no_accepted_pattern_takes_more_than_linear_time(stages: tuple[str, ...]) -> None:
+    tokenizer = make_tokenizer(find_staged_pattern(stages))
+    for text in TEXTS.values():
+        ids = tokenizer.encode_to_numpy(text)
+        assert tokenizer.decode(ids) == text
+        pieces = [text[begin : begin + 60_000] for begin in range(0, len(text), 60_000)]
+        assert list(tokenizer.encode_iterable(pieces)) == ids.tolist()
 
 
 def test_a_merge_list_out_of_order_is_no_slower() -> None:
@@ -206,7 +234,7 @@ def test_merges_that_use_what_a_later_one_makes_are_refused_for_endless_words() 
 
 
 def test_a_counter_finds_cuts_between_pre_tokens_and_none_inside() -> None:
-    counter = WordCounter("gpt2", [], 1)
+    counter = WordCounter(GPT2.splitter, [], 1)
     assert counter.find_last_cut(b"a" * 100_000) == 0
     text = b"!" * 10_000 + b"1" * 10_000 + b"a" * 10_000 + b"." * 10_000 + b"b" * 10_000
-    assert counter.find_last_cut(text) == 20_000
+    assert counter.find_last_cut(text) == 40_000

@@ -52,7 +52,6 @@ def cut_with_tiktoken(expression: str, text: str) -> list[str]:
         (O200K, "a/b//\n", ["a", "/b", "//\n"]),
         (DEEPSEEK, "x12345字字y", ["x", "123", "45", "字字", "y"]),
         (find_pattern(r"[a-z]+"), "ab12cd-", ["ab", "12", "cd", "-"]),
-        (find_pattern(r"x*"), "axxb", ["a", "xx", "b"]),
         (find_pattern(r"(a)(b)"), "cabc", ["c", "ab", "c"]),
     ],
 )
@@ -69,13 +68,40 @@ def test_patterns_cut_as_tiktoken_does(text: str) -> None:
         assert pattern.split(text) == cut_with_tiktoken(pattern.stages[0], text)
 
 
-@hypothesis.given(TEXTS)
-def test_stages_cut_as_tokenizers_does(text: str) -> None:
+BEHAVIOURS = {
+    "isolated": ("isolated", False),
+    "removed": ("removed", False),
+    "kept": ("removed", True),
+    "merged with previous": ("merged_with_previous", False),
+    "merged with next": ("merged_with_next", False),
+    "contiguous": ("contiguous", True),
+}
+
+
+@hypothesis.given(
+    text=TEXTS,
+    stages=st.lists(
+        st.tuples(
+            st.sampled_from(
+                [*DEEPSEEK.stages, *GPT2.stages, r"[a-z]", r"\s", r"'s|\p{N}", r"\S+|x"]
+            ),
+            st.sampled_from([*BEHAVIOURS]),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+)
+@hypothesis.settings(max_examples=1000)
+@hypothesis.example("x12345字字y, 'sa b", [(stage, "isolated") for stage in DEEPSEEK.stages])
+def test_stages_cut_as_tokenizers_does(text: str, stages: list[tuple[str, str]]) -> None:
     tokenizers = pytest.importorskip("tokenizers")
-    stages = map(tokenizers.Regex, DEEPSEEK.stages)
-    steps = [tokenizers.pre_tokenizers.Split(stage, "isolated") for stage in stages]
+    steps = [
+        tokenizers.pre_tokenizers.Split(tokenizers.Regex(stage), *BEHAVIOURS[behaviour])
+        for stage, behaviour in stages
+    ]
     oracle = tokenizers.pre_tokenizers.Sequence(steps)
-    assert DEEPSEEK.split(text) == [piece for piece, _ in oracle.pre_tokenize_str(text)]
+    expected = [piece for piece, _ in oracle.pre_tokenize_str(text) if piece]
+    assert find_staged_pattern(*zip(*stages, strict=True)).split(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -101,9 +127,29 @@ def test_stages_are_found_together() -> None:
     assert find_pattern(DEEPSEEK) is DEEPSEEK
 
 
+# A pattern, and a word of its refusal.
+REFUSED = r"""
+a(b[ 3 cl100 cl100k gpt-2 gpt2 a\1 back-reference (?R)a|b recursion a{e<=1}b brace
+x(?<=a)b look-behind a(?=ab) look-ahead \bx boundary a) 1 x* characters [^\s\S] matches
+(?!x)x matches ^|a characters (?:a*)*b nothing a** 2 a{9999} 1000 (?:a{999}){999} steps
+.*a.{12} states (?>ab) atomic a{2,1}b brace (?:ab)++ possessive \p{Nope} nope (?(1)a) conditional
+\ backslash [a--b] range [[:alpha:]] POSIX [b-a] range \x{110000} code (?i:é) 4
+(?i:\p{Lu}) case (?x:a) unknown \K escape
+""".split()
+LONG = {
+    "": "empty",
+    "(" * 2000: "100",
+    "(" * 2000 + "a" + ")" * 2000: "hundred",
+    "a|" * 10_000 + "b": "steps",
+    "a" * 1_000_000: "65536",
+    "[" * 60_000: "hundred",
+    "".join(map(chr, range(0x4E00, 0x5000))): "sets",
+    r"\p{" + "L" * 99: "property",
+}
+
+
 @pytest.mark.parametrize(
-    ("pattern", "noun"),
-    [("a(b[", "position 4"), ("", "empty"), ("cl100", "cl100k"), ("gpt-2", "gpt2")],
+    ("pattern", "noun"), [*zip(REFUSED[::2], REFUSED[1::2], strict=True), *LONG.items()]
 )
 def test_a_pattern_that_is_none_is_refused(pattern: str, noun: str) -> None:
     with pytest.raises(TokenizerError, match=noun):

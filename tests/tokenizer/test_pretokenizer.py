@@ -1,23 +1,26 @@
-"""The native scanners cut as the regex package does, wherever a character of any kind stands."""
+"""Text is cut natively as by the regex package, wherever a character of any kind stands."""
 
 import operator
 import os
 import subprocess
 import sys
+from functools import cache
 
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 import regex
-from oracles import NATIVE_PATTERNS
+from oracles import PUBLISHED, split_by_regex
 
 from groundup import _native
 from groundup.tokenizer.native import as_array
 from groundup.tokenizer.patterns import Pattern
 
 for_every_pattern = pytest.mark.parametrize(
-    "pattern", NATIVE_PATTERNS, ids=lambda pattern: pattern.name
+    "pattern",
+    [Pattern(name, stages) for name, stages in PUBLISHED.items()],
+    ids=lambda one: one.name,
 )
 
 # Each line is one kind of thing a pattern decides by; a kind is drawn first, then one of it.
@@ -36,6 +39,7 @@ KINDS = [
     ["\n", "\r", "\r\n", "\n\n", " \n", "\n ", " \n "],
 ]
 PIECES = st.one_of([st.sampled_from(kind) for kind in KINDS])
+SCANNED = ("gpt2", "cl100k", "llama3", "qwen2", "o200k")
 # Runs as long as a block of 64 bytes or a window of 4096, a little shorter or a little longer.
 LENGTHS = st.builds(
     operator.add, st.sampled_from([0, 63, 126, 4085, 4160, 8190]), st.integers(-5, 9)
@@ -49,29 +53,40 @@ TEXTS = st.one_of(
 )
 
 
-# Every scanner that this processor can run, the portable one first.
+# All that this processor can run, the portable one first: there the engine does without scanners.
 IN_USE, AVAILABLE = _native.vectors()
 
 
-def native_split(pattern: Pattern, data: str | bytes, vectors: str = "") -> list[int]:
-    return as_array(_native.split(data, pattern.name, vectors), np.uint64).tolist()
+@cache
+def splitters(pattern: Pattern) -> list[_native.Splitter]:
+    kinds = AVAILABLE if pattern.name in SCANNED else AVAILABLE[:1]
+    return [_native.Splitter(pattern.stages, (), pattern.name, vectors) for vectors in kinds]
+
+
+def native_split(splitter: _native.Splitter, data: str | bytes) -> list[int]:
+    bounds = as_array(splitter.split(data), np.uint64).reshape(-1, 2)
+    assert np.array_equal(bounds[1:, 0], bounds[:-1, 1])
+    ends: list[int] = bounds[:, 1].tolist()
+    return ends
 
 
 def assert_cut_as_by_regex(pattern: Pattern, text: str) -> None:
-    expected = np.cumsum([len(piece.encode()) for piece in pattern.split(text)]).tolist()
-    for vectors in AVAILABLE:
-        assert native_split(pattern, text, vectors) == expected
+    pieces = split_by_regex(pattern.stages, text)
+    expected = np.cumsum([len(piece.encode()) for piece in pieces]).tolist()
+    for splitter in splitters(pattern):
+        assert native_split(splitter, text) == expected
 
 
 @for_every_pattern
 @hypothesis.given(text=TEXTS)
-@hypothesis.settings(max_examples=300)
+@hypothesis.settings(max_examples=150)
 def test_text_is_cut_as_by_the_regex_package(pattern: Pattern, text: str) -> None:
     assert_cut_as_by_regex(pattern, text)
 
 
-@for_every_pattern
-def test_every_place_near_a_border_is_cut_right(pattern: Pattern) -> None:
+@pytest.mark.parametrize("name", SCANNED)
+def test_every_place_near_a_border_is_cut_right(name: str) -> None:
+    pattern = Pattern(name, PUBLISHED[name])
     for snippet in ("'ll's", "\u3000\u3000x", "é字😀", "  \xa0 'd", "9\u2028\n\u3000 ", "A字B'S"):
         for border in (64, 4096):
             for filler in ("a", " ", ".", "é "):
@@ -95,25 +110,25 @@ def test_every_place_near_a_border_is_cut_right(pattern: Pattern) -> None:
 )
 def test_bytes_that_are_no_utf8_are_covered_too(pattern: Pattern, parts: list[bytes]) -> None:
     data = b"".join(parts)
-    for vectors in AVAILABLE:
-        ends = native_split(pattern, data, vectors)
+    for splitter in splitters(pattern):
+        ends = native_split(splitter, data)
         assert all(begin < end for begin, end in zip([0, *ends], ends, strict=False))
         assert ends[-1:] == ([len(data)] if data else [])
 
 
+@for_every_pattern
 @hypothesis.given(text=TEXTS, filler=RUNS, start=st.integers(0, 9000))
-def test_a_safe_cut_changes_no_pre_token_of_any_pattern(text: str, filler: str, start: int) -> None:
+def test_a_safe_cut_changes_no_pre_token(
+    pattern: Pattern, text: str, filler: str, start: int
+) -> None:
     whole = (text + filler + text).encode()
-    cut = _native.WordCounter("gpt2", [], 1).find_cut(whole, start)
-    assert min(max(start, 1), len(whole)) <= cut <= len(whole)
-    for pattern in NATIVE_PATTERNS:
-        left, right = native_split(pattern, whole[:cut]), native_split(pattern, whole[cut:])
-        assert left + [cut + end for end in right] == native_split(pattern, whole)
-
-
-def test_an_unknown_pattern_is_an_error() -> None:
-    with pytest.raises(ValueError, match="no native scanner for the pattern 'gpt3'"):
-        _native.split("text", "gpt3")
+    splitter = splitters(pattern)[-1]
+    counter = _native.WordCounter(splitter, [], 1)
+    cuts = [counter.find_cut(whole, start), counter.find_last_cut(whole)]
+    assert min(max(start, 1), len(whole)) <= cuts[0] <= len(whole)
+    for cut in cuts:
+        left, right = native_split(splitter, whole[:cut]), native_split(splitter, whole[cut:])
+        assert left + [cut + end for end in right] == native_split(splitter, whole)
 
 
 def run_with(vectors: str, *words: str) -> subprocess.CompletedProcess[str]:

@@ -10,11 +10,11 @@ from pathlib import Path
 import hypothesis
 import hypothesis.strategies as st
 import pytest
-from oracles import NATIVE_PATTERNS
+from oracles import PATTERNS
 
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.definition import TokenizerDefinition
-from groundup.tokenizer.patterns import DEEPSEEK, GPT2, Pattern
+from groundup.tokenizer.patterns import GPT2, Pattern
 from groundup.tokenizer.reference import train_bpe_reference
 from groundup.tokenizer.training import train_tokenizer
 
@@ -48,13 +48,7 @@ def test_surrogates_may_be_cut_apart(text: str, places: list[int]) -> None:
         assert list(TOKENIZER.encode_iterable(whole)) == TOKENIZER.encode(whole)
 
 
-def test_a_pattern_without_a_scanner_takes_each_piece_by_itself() -> None:
-    tokenizer = make_tokenizer(DEEPSEEK)
-    lines = ["the theme\n", "it's 123<|end|>\n", "", "字字\n"]
-    assert list(tokenizer.encode_iterable(lines)) == tokenizer.encode("".join(lines))
-
-
-@pytest.mark.parametrize("pattern", NATIVE_PATTERNS, ids=lambda one: one.name)
+@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda one: one.name)
 def test_ids_come_before_the_text_ends(pattern: Pattern) -> None:
     read = 0
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from oracles import END
 
-from groundup._native import WordCounter, find_documents, find_invalid_utf8, split
+from groundup._native import WordCounter, find_documents, find_invalid_utf8
 from groundup.tokenizer import Tokenizer
-from groundup.tokenizer.patterns import GPT2
+from groundup.tokenizer.patterns import GPT2, O200K
 from groundup.tokenizer.reference import train_bpe_reference
 from groundup.tokenizer.training import train_tokenizer
 
@@ -105,7 +105,7 @@ LARGE_BYTES = LARGE.encode()
 TOKENIZER = make_tokenizer()
 IDS = TOKENIZER.encode_to_numpy(LARGE)
 BOUNDS = np.array([[0, len(LARGE_BYTES)]])
-COUNTER = WordCounter(GPT2.name, [END.encode()], 1)
+COUNTER = WordCounter(GPT2.splitter, [END.encode()], 1)
 COUNTER.add_text(LARGE_BYTES)
 WORKS: dict[str, Callable[[], object]] = {
     "encode": lambda: TOKENIZER.encode(LARGE),
@@ -116,7 +116,7 @@ WORKS: dict[str, Callable[[], object]] = {
     "decode": lambda: TOKENIZER.decode(IDS),
     "count words": lambda: COUNTER.add_text(LARGE_BYTES),
     "train": lambda: COUNTER.train(3000),
-    "split": lambda: split(LARGE, "o200k"),
+    "split": lambda: O200K.splitter.split(LARGE),
     "find_invalid_utf8": lambda: find_invalid_utf8(LARGE_BYTES * 20),
     "find_documents": lambda: find_documents(LARGE_BYTES * 20, [END.encode()]),
 }
@@ -146,7 +146,7 @@ class _Nosy:
 
 
 def test_a_counter_that_is_at_work_refuses_others() -> None:
-    counter = WordCounter("gpt2", [], 1)
+    counter = WordCounter(GPT2.splitter, [], 1)
     with pytest.raises(ValueError, match="another thread is using this object"):
         counter.add_words([b"a"], _Nosy(counter))  # type: ignore[arg-type]
     counter.add_words([b"a"], [2])

@@ -40,7 +40,7 @@ def train(texts: list[str], num_merges: int, **options: Any) -> tuple[dict[int, 
 
 
 def train_on_words(words: dict[bytes, int], num_merges: int) -> tuple[Merges, int, int, int]:
-    counter = WordCounter("gpt2", [], 1)
+    counter = WordCounter(GPT2.splitter, [], 1)
     counter.add_words(list(words), list(words.values()))
     packed, num_bytes, num_symbols, num_words = counter.train(num_merges)
     tokens = list(BYTES)
@@ -76,7 +76,7 @@ def test_counts_beyond_32_bits_are_exact() -> None:
 
 
 def test_a_word_counted_again_adds_up() -> None:
-    counter = WordCounter("gpt2", [b"<>"], 2)
+    counter = WordCounter(GPT2.splitter, [b"<>"], 2)
     counter.add_words([b"ab", b"ab", b" long word of many bytes", b"", b"zero"], [2, 3, 1, 5, 0])
     counter.add_text("ab<>ab ab")
     counter.add_text(b"ab")
@@ -155,7 +155,9 @@ def test_pieces_for_threads_never_cut_a_special_token() -> None:
         if not is_special:
             words.update(GPT2.split(piece))
     for num_threads in (1, 3):
-        counter = WordCounter("gpt2", [token.encode() for token in special_tokens], num_threads)
+        counter = WordCounter(
+            GPT2.splitter, [token.encode() for token in special_tokens], num_threads
+        )
         counter.add_text(text * 4)
         assert counter.items() == {word.encode(): 4 * count for word, count in words.items()}
 

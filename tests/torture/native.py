@@ -18,10 +18,10 @@ from groundup import _native
 from groundup.errors import GroundupError
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.definition import TokenizerDefinition
-from groundup.tokenizer.patterns import CL100K, GPT2, LLAMA3, O200K, QWEN2
+from groundup.tokenizer.patterns import CL100K, DEEPSEEK, GPT2, LLAMA3, O200K, QWEN2
 from groundup.tokenizer.reference import train_bpe_reference
 
-PATTERNS = (GPT2, CL100K, LLAMA3, O200K, QWEN2)
+PATTERNS = (GPT2, CL100K, LLAMA3, O200K, QWEN2, DEEPSEEK)
 PIECES = (
     *"a b A Z s ' 's 'LL 're 1 22 333 ! ... é É ß ǅ ʰ 雨 字 🙂 ٣ ½ Ⅷ _ - / \\ < > |".split(),
     *" \n\t\u00a0\u3000\u2028\u200d\u0301\0\x85\ufeff\u0e33\uac01\U0010ffffſKİ",
@@ -96,7 +96,6 @@ def _encode_bytes(case: Case) -> None:
         bounds[rng.randrange(len(bounds)), rng.randrange(2)] = odd
     bounds = bounds if rng.random() < 0.9 else bounds[:, ::-1]
     _call(encoder.encode_documents, data, bounds, rng.choice((1, 2, 0, -1)), 5)
-    _call(encoder.encode_pieces, data, bounds.ravel())
     _call(_native.hash_documents, data, bounds)
 
 
@@ -112,8 +111,8 @@ def _make_encoder(case: Case) -> None:
         values.insert(rng.randrange(len(values) + 1), rng.choice(odd))
         if values is tokens and rng.random() < 0.5:
             del tokens[rng.randrange(len(tokens))]
-    pattern = rng.choice(("gpt2", "o200k", None, "", "no such", "gpt2\0", 5))
-    encoder = _call(_native.Encoder, tokens, merges, specials, pattern, rng.random() < 0.5)
+    splitter = rng.choice((definition.pattern.splitter, None, "gpt2", 5))
+    encoder = _call(_native.Encoder, tokens, merges, specials, splitter, rng.random() < 0.5)
     if encoder is not None:
         ids = _call(encoder.encode, make_text(rng))
         if ids is not None:
@@ -125,7 +124,13 @@ def _call_all(case: Case) -> None:
     rng = case.random
     data, pattern, tokenizer = make_bytes(rng), rng.choice(PATTERNS), _tokenizer(rng.randrange(20))
     for vectors in ("", *_native.vectors()[1]):
-        _call(_native.split, data, pattern.name, vectors)
+        _call(_native.Splitter(pattern.stages, (), pattern.name, vectors).split, data)
+    pieces = rng.choices(
+        r"a|(|)|*|+|?|{1,3}|\p{L}|[^ab]|\s|(?!\S)|(?i:|é|\Z|^|&&|[|]|-|\\".split("|"), k=9
+    )
+    splitter = _call(_native.Splitter, ["".join(pieces), r"\p{N}+"], ["isolated"])
+    if splitter is not None:
+        splitter.split(data)
     ids = [rng.randrange(tokenizer.vocab_size) for _ in range(30)]
     odd = rng.choice((-1, tokenizer.vocab_size, 2**31, 2**32, 2**64, None, "a", 0.5))
     for numbers in ([*ids, odd], np.array(ids, np.int64)[::-2], np.array([2**31, 2**63 - 1])):

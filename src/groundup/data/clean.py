@@ -2,8 +2,7 @@
 
 Documents are measured by all cores, or by an engine; one process judges them in order. What is kept
 depends on the text, its order and the settings alone. MinHash signatures of shingles (runs of 5
-words) estimate the Jaccard similarity of documents; the native index compares candidates, which
-share a band of their signature.
+words) estimate the Jaccard similarity of documents; candidates share a band of their signature.
 """
 
 import contextlib
@@ -19,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from groundup._native import DuplicateIndex, hash_shingles, measure_documents
+from groundup._native import hash_shingles, measure_documents
 from groundup.config import Settings
 from groundup.data.pipeline import read_ahead
 from groundup.errors import ConfigError, DataError
@@ -47,6 +46,8 @@ _MEASURED = np.dtype(
 )
 # What became of a document, by number; the first three are those of `DuplicateIndex`.
 _OUTCOMES = ("kept", "near duplicates", "same", "short", "symbols")
+# More documents that share a band, a common opening for example, need not be compared.
+_MOST_CANDIDATES = 64
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
@@ -119,7 +120,7 @@ def clean(
     passages = frozenset(one for batch in held for one in _passages(batch.data, batch.bounds))
     measuring = _Measuring(how, 1 if engine else num_threads or num_cores(), passages)
     parts = cut_into_parts(sources, part_bytes, how) if engine else [Part(tuple(sources))]
-    index = DuplicateIndex(num_bands_for(settings.near_duplicates), settings.near_duplicates)
+    index = DuplicateIndex(settings.near_duplicates)
     leaked = set[int]()
     totals = np.zeros((len(_OUTCOMES), 2), np.int64)
     with contextlib.ExitStack() as stack:
@@ -189,6 +190,33 @@ def measure(
     return np.frombuffer(memoryview(found), _MEASURED)
 
 
+class DuplicateIndex:
+    """Documents that were kept: their hashes, and their signatures by each band."""
+
+    def __init__(self, threshold: float) -> None:
+        self._threshold, self._num_bands = threshold, num_bands_for(threshold)
+        self._hashes = set[int]()
+        self._signatures: dict[bytes, list[npt.NDArray[np.uint32]]] = {}
+
+    def add(self, row: np.void) -> int:
+        """1 if an earlier document is like this one, 2 if the same; else 0, and it is kept."""
+        hash, signature = int(row["hash"]), row["signature"].copy()
+        if hash in self._hashes:
+            return 2
+        whole, width = signature.tobytes(), 4 * _SIGNATURE_SIZE // max(1, self._num_bands)
+        bands = [whole[i * width : (i + 1) * width] + bytes([i]) for i in range(self._num_bands)]
+        alike = [self._signatures.setdefault(band, []) for band in bands]
+        others = {id(other): other for found in alike for other in found}
+        for other in others.values():
+            if np.count_nonzero(other == signature) >= self._threshold * _SIGNATURE_SIZE:
+                return 1
+        self._hashes.add(hash)
+        for found in alike:
+            if len(found) < _MOST_CANDIDATES:
+                found.append(signature)
+        return 0
+
+
 def judge(
     rows: npt.NDArray[np.void], settings: CleanSettings, index: DuplicateIndex
 ) -> npt.NDArray[np.int64]:
@@ -197,7 +225,7 @@ def judge(
     outcomes = np.where(rows["symbols"] / num_visible > settings.max_symbols, 4, 0)
     outcomes[rows["characters"] < settings.min_characters] = 3
     left = np.flatnonzero(outcomes == 0)
-    outcomes[left] = np.frombuffer(memoryview(index.add(rows[left].data)), np.int64)
+    outcomes[left] = [index.add(row) for row in rows[left]]
     return outcomes
 
 

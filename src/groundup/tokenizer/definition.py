@@ -96,7 +96,7 @@ class TokenizerDefinition:
         tokens = list(map(self.vocab.__getitem__, ids))
         merge_parts = list(chain.from_iterable(self.merges))
         head = {
-            "pattern": self.pattern.stages,
+            "pattern": self.pattern.stages + self.pattern.behaviours,
             "special_tokens": sorted(self.special_tokens.items()),
             "whole_words": self.whole_words,
         }

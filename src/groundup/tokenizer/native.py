@@ -10,7 +10,7 @@ import numpy.typing as npt
 from groundup.errors import NATIVE_MISSING, ConfigError
 
 try:
-    from groundup._native import Buffer, Encoder, WordCounter, recover_merges, split, vectors
+    from groundup._native import Buffer, Encoder, Splitter, WordCounter, recover_merges, vectors
 except ImportError as error:  # pragma: no cover - needs an installation without the module
     raise ImportError(f"{NATIVE_MISSING} ({error})", name="groundup._native") from error
 
@@ -20,7 +20,7 @@ except ValueError as error:
     # GROUNDUP_VECTORS names what this processor cannot run.
     raise ConfigError(str(error)) from None
 
-__all__ = ["Encoder", "WordCounter", "as_array", "recover_merges", "split"]
+__all__ = ["Encoder", "Splitter", "WordCounter", "as_array", "recover_merges"]
 
 
 def as_array(buffer: Buffer, dtype: npt.DTypeLike) -> npt.NDArray[Any]:

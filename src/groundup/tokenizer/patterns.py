@@ -1,41 +1,43 @@
 """The regular expressions that cut text into pre-tokens, the units nothing merges across.
 
-The published patterns stand here as text with all the spellings they go by. Scanning them fast is
-the native core's work; `Pattern.split` is the plain way through the `regex` package, for any
-pattern.
+The published patterns stand here as text with all the spellings they go by. The native core
+compiles any pattern to a machine that takes time linear in the text, and refuses the others.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, pairwise
-from typing import Any
+
+import numpy as np
 
 from groundup.errors import TokenizerError, did_you_mean
-
-_NATIVE_NAMES = frozenset({"gpt2", "cl100k", "o200k", "llama3", "qwen2"})
+from groundup.tokenizer.native import Splitter, as_array
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """One regular expression or several, each cutting the pieces the one before it left."""
+    """One regular expression or several, each cutting the pieces the one before it left.
+
+    `behaviours` say what becomes of the matches of each: "isolated" where they say nothing, else
+    "removed", "kept" (the text between them is removed), "merged with previous", "merged with next"
+    or "contiguous".
+    """
 
     name: str
     stages: tuple[str, ...]
+    behaviours: tuple[str, ...] = ()
 
     @property
-    def native(self) -> bool:
-        """Whether the native core has a scanner for it."""
-        return self.name in _NATIVE_NAMES
+    def splitter(self) -> Splitter:
+        """What cuts text natively; a pattern that cannot be compiled is a TokenizerError."""
+        return _compile(self)
 
     def split(self, text: str) -> list[str]:
         """Cut text into pre-tokens; what no match covers is kept as a pre-token of its own."""
-        pieces = [text] if text else []
-        for stage in self.stages:
-            expression = _compile(stage)
-            pieces = [part for piece in pieces for part in _split_once(expression, piece)]
-        return pieces
+        data = text.encode()
+        bounds = as_array(self.splitter.split(data), np.uint64).reshape(-1, 2).tolist()
+        return [data[begin:end].decode() for begin, end in bounds]
 
 
 GPT2 = Pattern(
@@ -121,35 +123,33 @@ def find_pattern(text: str | Pattern) -> Pattern:
         return text
     if text in _PATTERN_OF_NAME:
         return _PATTERN_OF_NAME[text]
-    if text.replace("-", "_").isidentifier():
+    if len(text) < 40 and text.replace("-", "_").isidentifier():
         raise TokenizerError(f"unknown split pattern {text!r}: {did_you_mean(text, PATTERN_NAMES)}")
     return find_staged_pattern((text,))
 
 
-def find_staged_pattern(stages: tuple[str, ...]) -> Pattern:
+def find_staged_pattern(stages: tuple[str, ...], behaviours: tuple[str, ...] = ()) -> Pattern:
     """The published pattern with exactly these stages, else a custom one, each stage checked."""
-    if stages in _PATTERN_OF_STAGES:
-        return _PATTERN_OF_STAGES[stages]
+    if not set(behaviours) - {"isolated"}:
+        behaviours = ()
+        if stages in _PATTERN_OF_STAGES:
+            return _PATTERN_OF_STAGES[stages]
     if not all(stages):
         raise TokenizerError("the split pattern is empty; give a name or a regular expression")
-    for stage in stages:
-        _compile(stage)
-    return Pattern("custom", stages)
+    pattern = Pattern("custom", stages, behaviours)
+    _compile(pattern)
+    return pattern
 
 
 @lru_cache(maxsize=64)
-def _compile(expression: str) -> Any:
-    import regex
-
+def _compile(pattern: Pattern) -> Splitter:
     try:
-        return regex.compile(expression)
-    except regex.error as error:
+        return Splitter(pattern.stages, pattern.behaviours, pattern.name)
+    except ValueError as error:
+        shown = ", ".join(
+            stage if len(stage) <= 60 else stage[:57] + "..." for stage in pattern.stages
+        )
         raise TokenizerError(
-            f"the split pattern {expression!r} is not a valid regular expression: {error.msg} at "
-            f"position {error.pos}; correct it, or name one of {', '.join(PATTERN_NAMES)}"
+            f"the split pattern {shown} has {error}; correct it, or name one of "
+            f"{', '.join(PATTERN_NAMES)}"
         ) from None
-
-
-def _split_once(expression: Any, text: str) -> list[str]:
-    spans = chain.from_iterable(match.span() for match in expression.finditer(text))
-    return [text[begin:end] for begin, end in pairwise(sorted({0, len(text), *spans}))]

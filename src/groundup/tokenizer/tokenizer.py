@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +26,6 @@ from groundup.tokenizer.definition import (
 from groundup.tokenizer.formats import read_definition, read_gpt2_files, write_definition
 from groundup.tokenizer.native import Encoder, as_array
 from groundup.tokenizer.patterns import GPT2, Pattern, find_pattern
-from groundup.tokenizer.reference import split_special_tokens
 from groundup.tokenizer.streaming import (
     StreamingDecoder,
     encode_pieces,
@@ -44,7 +42,8 @@ _BYTES_PER_THREAD = 1 << 16
 
 
 class Tokenizer:
-    """Byte-level BPE. Any text can be encoded, and decoding gives it back unchanged.
+    """Byte-level BPE. Any text can be encoded, and decoding gives it back unchanged, but for text
+    that another project's pattern removes.
 
     Special tokens given here are kept whole, the longest first where they overlap; ones missing
     from the vocabulary are appended to it. A special token that is not given is ordinary text.
@@ -119,11 +118,10 @@ class Tokenizer:
         """One more than the greatest id."""
         tokens = list(map(definition.vocab.get, range(self.vocab_size)))
         special = [(text.encode(), id) for text, id in definition.special_tokens.items()]
-        self._is_native = self.pattern.native
-        pattern = self.pattern.name if self._is_native else None
+        splitter = self.pattern.splitter
         try:
             self._encoder = Encoder(
-                tokens, definition.merges, special, pattern, definition.whole_words
+                tokens, definition.merges, special, splitter, definition.whole_words
             )
         except ValueError as error:
             raise TokenizerError(f"{error}; vocabulary and merges do not belong together") from None
@@ -137,9 +135,6 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text."""
-        if not self._is_native:
-            ids: list[int] = self._encode_by_regex(text).tolist()
-            return ids
         try:
             return self._encoder.encode(text)
         except UnicodeEncodeError:
@@ -147,8 +142,6 @@ class Tokenizer:
 
     def encode_to_numpy(self, text: str) -> npt.NDArray[Any]:
         """The ids of a text as an array of uint16 or uint32."""
-        if not self._is_native:
-            return self._encode_by_regex(text)
         try:
             ids = self._encoder.encode_array(text)
         except UnicodeEncodeError:
@@ -160,8 +153,6 @@ class Tokenizer:
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
         """The ids of many documents, and where each begins: `ids[offsets[i]:offsets[i + 1]]`."""
         texts = texts if isinstance(texts, list | tuple) else list(texts)
-        if not self._is_native:
-            return self._encode_each_by_regex(texts, [])
         threads = self._num_threads(num_threads, sum(map(len, texts)))
         try:
             ids, offsets = self._encoder.encode_batch(texts, threads, -1)
@@ -187,10 +178,6 @@ class Tokenizer:
             raise TokenizerError(f"end_id {end_id} is not in the vocabulary")
         end = -1 if end_id is None else end_id
         bounds = np.ascontiguousarray(bounds, dtype=np.int64)
-        if not self._is_native:
-            view = memoryview(data)
-            texts = [str(view[begin:stop], "utf-8") for begin, stop in bounds.tolist()]
-            return self._encode_each_by_regex(texts, [] if end_id is None else [end_id])
         total = int((bounds[:, 1] - bounds[:, 0]).sum()) if len(bounds) else 0
         threads = self._num_threads(num_threads, total)
         ids, offsets = self._encoder.encode_documents(data, bounds, threads, end)
@@ -200,19 +187,14 @@ class Tokenizer:
         """The ids of a text that comes in pieces, lazily, in memory that does not grow with it.
 
         They are the ids of the joined text: what a later piece could still change is held back.
-        With a pattern that has no native scanner, each piece is encoded by itself.
         """
-        if self._is_native:
-            return encode_pieces(self._encoder, iterable)
-        return chain.from_iterable(map(self.encode, iterable))
+        return encode_pieces(self._encoder, iterable)
 
     def encode_beginning(self, data: Buffer) -> tuple[npt.NDArray[Any], int]:
         """The ids of a beginning of some UTF-8 that hold whatever follows it, and its bytes.
 
         It is empty where the text is too short to say. A long pre-token may be cut inside.
         """
-        if not self._is_native:
-            return np.empty(0, self.id_type), 0
         try:
             ids, used = self._encoder.encode_part(data)
         except ValueError as error:
@@ -245,26 +227,6 @@ class Tokenizer:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Tokenizer.from_definition, (self.definition,)
-
-    def _encode_by_regex(self, text: str) -> npt.NDArray[Any]:
-        parts = [np.empty(0, self.id_type)]
-        text = without_lone_surrogates(text)
-        for piece, is_special in split_special_tokens(text, self.special_tokens):
-            if is_special:
-                parts.append(np.array([self.special_tokens[piece]], self.id_type))
-                continue
-            sizes = [len(word.encode()) for word in self.pattern.split(piece)]
-            ids = self._encoder.encode_pieces(piece, np.cumsum(sizes, dtype=np.uint64))
-            parts.append(as_array(ids, self.id_type))
-        return np.concatenate(parts)
-
-    def _encode_each_by_regex(
-        self, texts: Sequence[str], end: list[int]
-    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-        tail = np.array(end, self.id_type)
-        parts = [part for text in texts for part in (self._encode_by_regex(text), tail)]
-        offsets = np.cumsum([0, *map(len, parts)], dtype=np.int64)[::2].copy()
-        return np.concatenate([tail[:0], *parts]), offsets
 
     def _num_threads(self, wanted: int | None, num_bytes: int) -> int:
         if wanted is not None and wanted < 1:

@@ -7,7 +7,6 @@ plain Python what it does.
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,6 @@ from groundup.tokenizer.definition import (
 )
 from groundup.tokenizer.native import WordCounter, as_array
 from groundup.tokenizer.patterns import GPT2, Pattern, find_pattern
-from groundup.tokenizer.reference import split_special_tokens
 from groundup.tokenizer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -125,7 +123,7 @@ def train_tokenizer(
 
 
 class WordCounting:
-    """Counts pre-tokens: natively, or through `regex` for a pattern without a native scanner."""
+    """Counts pre-tokens."""
 
     def __init__(
         self, pattern: Pattern, special_tokens: list[str], num_threads: int | None
@@ -135,26 +133,20 @@ class WordCounting:
         self._pattern = pattern
         self._special_tokens = special_tokens
         self.num_bytes = 0
-        name = pattern.name if pattern.native else None
         tokens = [encode_special_token(text) for text in special_tokens]
-        self.counter = WordCounter(name, tokens, num_threads or num_cores(), _LONGEST_WORD_BYTES)
+        self.counter = WordCounter(
+            pattern.splitter, tokens, num_threads or num_cores(), _LONGEST_WORD_BYTES
+        )
 
     def add(
         self, block: Buffer, progress: Progress | None = None, num_bytes: int | None = None
     ) -> None:
         """Count a block; `num_bytes` is what its documents have, if not all of it."""
         text = memoryview(block).cast("B")
-        if self._pattern.native:
-            try:
-                self.counter.add_text(text)
-            except ValueError as error:
-                raise TokenizerError(f"{error}; break it up or leave it out") from None
-        else:
-            words: Counter[str] = Counter()
-            for piece, is_special in split_special_tokens(str(text, "utf-8"), self._special_tokens):
-                if not is_special:
-                    words.update(self._pattern.split(piece))
-            self.counter.add_words([word.encode() for word in words], list(words.values()))
+        try:
+            self.counter.add_text(text)
+        except ValueError as error:
+            raise TokenizerError(f"{error}; break it up or leave it out") from None
         self.num_bytes += len(text) if num_bytes is None else num_bytes
         if progress:
             progress(self.num_bytes, None)
@@ -217,11 +209,10 @@ class PartCounting:
 
         def find_cut(text: memoryview) -> int:
             """The last place where a document longer than a block may be cut; 0 for none yet."""
-            cut = counter.find_last_cut(text) if self.pattern.native else 0
+            cut = counter.find_last_cut(text)
             if not cut and len(text) > max(_LONGEST_WORD_BYTES, self.block_bytes):
-                kind = "pre-token" if self.pattern.native else "document"
                 raise TokenizerError(
-                    f"a {kind} has more than {len(text):,} bytes; break it up or leave it out"
+                    f"a pre-token has more than {len(text):,} bytes; break it up or leave it out"
                 )
             return cut
 

@@ -165,8 +165,8 @@ def _open_ids(
             ids = part.read(begin, min(begin + _CHUNK_IDS, part.num_ids))
             if int(ids.min()) < 0 or int(ids.max()) >= num_known:
                 raise DataError(
-                    f"the {name} dataset has ids from {ids.min()} to {ids.max()}, but the tokenizer "
-                    f"has {tokenizer.vocab_size} and model.vocab_size is {config.model.vocab_size}"
+                    f"the {name} dataset has ids from {ids.min()} to {ids.max()}, but "
+                    f"tokenizer and model know {tokenizer.vocab_size} and {config.model.vocab_size}"
                 )
             content.update(ids.astype("<u4").tobytes())
         content.update(name.encode())

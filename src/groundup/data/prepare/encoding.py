@@ -73,12 +73,9 @@ class PartEncoder:
             batch.continues,
         )
 
-    def _find_cut(self) -> FindCut | None:
-        pattern = self.tokenizer.pattern
-        if not pattern.native:
-            return None
+    def _find_cut(self) -> FindCut:
         special_tokens = [token.encode() for token in self.tokenizer.special_tokens]
-        counter = WordCounter(pattern.name, special_tokens, 1)
+        counter = WordCounter(self.tokenizer.pattern.splitter, special_tokens, 1)
 
         def find_cut(text: memoryview) -> int:
             cut = counter.find_last_cut(text)

@@ -37,12 +37,14 @@ def read(value: dict[str, Any], data: bytes, path: Path) -> TokenizerDefinition:
             f"the tokenizer file {path} has format version {version}, and this groundup reads "
             f"{VERSION}: use the groundup that wrote it"
         )
-    stages = require(require(value, "pattern", dict, path), "stages", list, path)
+    pattern = require(value, "pattern", dict, path)
+    stages = require(pattern, "stages", list, path)
+    behaviours = require({"behaviours": [], **pattern}, "behaviours", list, path)
     special_tokens = require(value, "special_tokens", dict, path)
     vocabulary = require(value, "vocabulary", list, path)
     spelling_of = {id: text for id, text in enumerate(vocabulary) if text is not None}
     for name, values, kind in (
-        ("pattern", stages or [None], str),
+        ("pattern", [*(stages or [None]), *behaviours], str),
         ("special_tokens", special_tokens.values(), int),
         ("vocabulary", spelling_of.values(), str),
     ):
@@ -54,7 +56,7 @@ def read(value: dict[str, Any], data: bytes, path: Path) -> TokenizerDefinition:
         vocab=dict(zip(spelling_of, tokens, strict=True)),
         merges=read_merges(require(value, "merges", list, path), token_of, path),
         special_tokens=special_tokens,
-        pattern=find_staged_pattern(tuple(stages)),
+        pattern=find_staged_pattern(tuple(stages), tuple(behaviours)),
         whole_words=require(value, "whole_words", bool, path),
         lineage=require(value, "lineage", dict, path),
         chat_template=require({"chat_template": "", **value}, "chat_template", str, path) or None,
@@ -74,13 +76,14 @@ def read(value: dict[str, Any], data: bytes, path: Path) -> TokenizerDefinition:
 def write(definition: TokenizerDefinition, path: Path) -> list[Path]:
     """Write the definition as our JSON."""
     spellings = dict(zip(definition.vocab, spell_tokens(definition.vocab.values()), strict=True))
-    template = definition.chat_template
+    template, pattern = definition.chat_template, definition.pattern
+    behaviours = {"behaviours": pattern.behaviours} if pattern.behaviours else {}
     fields = {
         "format": _dump(FORMAT),
         "version": _dump(VERSION),
         "content_id": _dump(definition.content_id()),
         "vocab_size": _dump(definition.vocab_size),
-        "pattern": _dump({"name": definition.pattern.name, "stages": definition.pattern.stages}),
+        "pattern": _dump({"name": pattern.name, "stages": pattern.stages, **behaviours}),
         "whole_words": _dump(definition.whole_words),
         "lineage": _dump(definition.lineage),
         "special_tokens": _dump_lines(definition.special_tokens),

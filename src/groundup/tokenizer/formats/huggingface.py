@@ -19,11 +19,28 @@ from groundup.tokenizer.formats.json_files import excerpt, parse_json, read_file
 from groundup.tokenizer.formats.spelling import read_merges, read_vocab, spell_merges, spell_vocab
 from groundup.tokenizer.patterns import GPT2, Pattern, find_staged_pattern
 
-# These mean one thing to Hugging Face's engine (Oniguruma: anchors are of lines, `{1,3}+` repeats)
-# and another to Python's `regex`, so only published patterns may hold them.
-_DIALECT = re.compile(r"\}\+|\\[hHRXKGzZ]|(?<!\\)\$|(?<!\\)\^|\(\?P")
+# These mean one thing to Hugging Face's engine (Oniguruma: anchors are of lines, `{1,3}+` repeats,
+# `\w` has other members) and another to ours, so only published patterns may hold them.
+_DIALECT = re.compile(r"\}\+|\\[zZ]|(?<!\\)\$|(?<!\\)\^|\\[wW]")
 _CLASS = re.compile(r"(?<!\\)\[\^?\]?(?:\\.|[^\]\\])*\]")
 
+# What a split does with its matches, and whether it takes what lies between them for matches.
+_BEHAVIOURS = {
+    ("Isolated", False): "isolated",
+    ("Removed", False): "removed",
+    ("Removed", True): "kept",
+    ("MergedWithPrevious", False): "merged with previous",
+    ("MergedWithNext", False): "merged with next",
+    ("Contiguous", False): "contiguous",
+}
+# Where no two of them touch, what lies between matches goes to the other side.
+_INVERTED = {
+    "Isolated": "isolated",
+    "Contiguous": "contiguous",
+    "MergedWithPrevious": "merged with next",
+    "MergedWithNext": "merged with previous",
+}
+_PUNCTUATION = r"[\p{P}$+<=>\^`|~]"
 _SETTINGS_NAME = "tokenizer_config.json"
 _AFFIXES = ("continuing_subword_prefix", "end_of_word_suffix")
 _STRIPPING = ("single_word", "lstrip", "rstrip")
@@ -160,21 +177,29 @@ def _read_pattern(pre_tokenizer: Any, path: Path) -> Pattern:
     if kinds.count("ByteLevel") != 1 or kinds[-1] != "ByteLevel":
         raise _refuse("no ByteLevel pre-tokenizer at the end", path)
     stages: list[str] = []
+    behaviours: list[str] = []
     for kind, step in zip(kinds, steps, strict=True):
         if kind == "Split":
             stages.append(_read_split(step, path))
         elif kind == "Digits":
             stages.append(r"\p{N}" if step.get("individual_digits") else r"\p{N}+")
+        elif kind == "Punctuation":
+            stages.append(_PUNCTUATION)
         elif kind != "ByteLevel":
             raise _refuse(f"the pre-tokenizer {kind}", path)
+        behaviours += [_read_behaviour(step, path)] * (len(stages) - len(behaviours))
     if steps[-1].get("add_prefix_space", True):
         raise _refuse("add_prefix_space in its ByteLevel pre-tokenizer", path)
     if steps[-1].get("use_regex", True):
         stages.extend(GPT2.stages)
+        behaviours.append("isolated")
     if not stages:
         # Without any pattern the whole text is one pre-token.
         return Pattern("custom", (r"(?s:.+)",))
-    pattern = find_staged_pattern(tuple(stages))
+    # Between the matches of published patterns lies nothing that could be removed.
+    if behaviours == ["kept"] and (known := find_staged_pattern(tuple(stages))).name != "custom":
+        return known
+    pattern = find_staged_pattern(tuple(stages), tuple(behaviours))
     if (found := _find_dialect(pattern)) is not None:
         raise _refuse(f"{found!r} in its split pattern, read differently there", path)
     return pattern
@@ -186,19 +211,22 @@ def _read_split(step: dict[str, Any], path: Path) -> str:
         stage: str = require(pattern, "Regex", str, path)
     else:
         stage = re.escape(require(pattern, "String", str, path))
-    behaviour, invert = step.get("behavior"), bool(step.get("invert", False))
-    if behaviour == "Isolated":
-        return stage
-    # Keeping the matches and dropping the rest is the same where no rest can be, as in these.
-    if behaviour == "Removed" and invert and find_staged_pattern((stage,)).name != "custom":
-        return stage
-    raise _refuse(f"a Split with behavior {behaviour} and invert {invert}", path)
+    return stage
+
+
+def _read_behaviour(step: dict[str, Any], path: Path) -> str:
+    name, inverted = str(step.get("behavior", "Isolated")), bool(step.get("invert", False))
+    found = _BEHAVIOURS.get((name, inverted)) or (_INVERTED.get(name) if inverted else None)
+    if found is None:
+        raise _refuse(f"a {step['type']} with behavior {excerpt(name)}", path)
+    return found
 
 
 def _find_dialect(pattern: Pattern) -> str | None:
     for stage in pattern.stages if pattern.name == "custom" else ():
         # Inside a class, $ and ^ are ordinary in both.
-        if stage not in GPT2.stages and (found := _DIALECT.search(_CLASS.sub("", stage))):
+        outside = _CLASS.sub(lambda found: "".join(re.findall(r"\\[wW]", found.group())), stage)
+        if stage not in GPT2.stages and (found := _DIALECT.search(outside)):
             return found.group()
     return None
 
@@ -211,9 +239,12 @@ def _express_pattern(pattern: Pattern) -> dict[str, Any]:
             f"Hugging Face reads {found!r} in a split pattern differently; convert to groundup "
             f"instead"
         )
+    names = {behaviour: name for name, behaviour in _BEHAVIOURS.items()}
+    behaviours = pattern.behaviours or ("isolated",) * len(pattern.stages)
     splits = [
-        {"type": "Split", "pattern": {"Regex": stage}, "behavior": "Isolated", "invert": False}
-        for stage in pattern.stages
+        {"type": "Split", "pattern": {"Regex": stage}, "behavior": name, "invert": invert}
+        for stage, behaviour in zip(pattern.stages, behaviours, strict=True)
+        for name, invert in [names[behaviour]]
     ]
     return {"type": "Sequence", "pretokenizers": [*splits, _byte_level(use_regex=False)]}
 

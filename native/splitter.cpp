@@ -1,0 +1,207 @@
+#include "splitter.h"
+
+#include <algorithm>
+
+namespace groundup {
+
+namespace {
+constexpr size_t kMostStages = 16;
+}  // namespace
+
+Behaviour behaviour_from_name(const std::string& name) {
+    const std::pair<const char*, Behaviour> names[] = {
+        {"isolated", Behaviour::kIsolated}, {"removed", Behaviour::kWithoutMatches},
+        {"kept", Behaviour::kMatchesAlone}, {"merged with previous", Behaviour::kGapWithMatch},
+        {"merged with next", Behaviour::kMatchWithGap}, {"contiguous", Behaviour::kContiguous}};
+    for (const auto& [known, behaviour] : names)
+        if (name == known) return behaviour;
+    throw InputError("the unknown behaviour '" + name + "'");
+}
+
+Cursor::Cursor(const Splitter& splitter) : levels_(splitter.machines_.size()) {}
+
+Splitter::Splitter(const std::vector<Stage>& stages, const std::string& scanner, Vectors vectors) {
+    if (stages.empty() || stages.size() > kMostStages)
+        throw InputError(std::to_string(stages.size()) + " stages, not 1 to 16");
+    std::vector<CodePoints> sets;
+    std::vector<Program> programs;
+    for (const Stage& stage : stages) programs.push_back(parse_pattern(stage.pattern, sets));
+    symbols_ = std::make_unique<Symbols>(sets);
+    for (size_t i = 0; i < stages.size(); i++)
+        machines_.push_back({stages[i].behaviour, Automaton(programs[i], *symbols_), {}});
+    for (Machine& machine : machines_) machine.automaton.find_first_bytes(*symbols_, machine.begins);
+    scanner_ = scanner_for(scanner, vectors);
+    runs_ = machines_.back().behaviour == Behaviour::kIsolated;
+    const uint32_t count = symbols_->count();
+    cuts_.resize(count * count);
+    for (uint32_t a = 0; a + 1 < count; a++) {
+        for (uint32_t b = 0; b + 1 < count; b++) {
+            const Machine& last = machines_.back();
+            const bool behind = last.automaton.surely_begins(a), before = last.automaton.surely_begins(b);
+            bool safe = behind || before;
+            if (last.behaviour == Behaviour::kGapWithMatch) safe = behind;
+            if (last.behaviour == Behaviour::kMatchWithGap) safe = before;
+            if (last.behaviour == Behaviour::kContiguous) safe = false;
+            for (const Machine& machine : machines_)
+                safe = safe && !machine.automaton.has_begin() && machine.automaton.parts(a, b);
+            cuts_[a * count + b] = safe;
+        }
+    }
+}
+
+// The next match at or after `from` in the piece that a stage works on; none begins at its end.
+bool Splitter::find_match(size_t stage, Span text, size_t from, Cursor& cursor) const {
+    const Automaton& automaton = machines_[stage].automaton;
+    Cursor::Level& level = cursor.levels_[stage];
+    level.match_begin = level.match_end = level.end;
+    const bool* const begins = machines_[stage].begins;
+    for (size_t at = from, reach; at < level.end; at++) {
+        // Nothing begins inside of a character either.
+        while (!begins[text.data[at]])
+            if (++at == level.end) return false;
+        const auto [symbol, size] = symbols_->read(text.data + at, text.data + level.end);
+        size_t end = 0;
+        if (automaton.may_begin(symbol) || at == level.begin)
+            end = automaton.match(*symbols_, text.data, at, level.end, at == level.begin, level.overruns, reach);
+        if (end) {
+            level.match_begin = at;
+            level.match_end = end;
+            return true;
+        }
+        at += size - 1;
+    }
+    return false;
+}
+
+// The next piece that a stage leaves, at or after `from`; false when there is none.
+bool Splitter::next_piece(size_t stage, Span text, size_t from, Cursor& cursor, size_t& begin, size_t& end) const {
+    Cursor::Level& level = cursor.levels_[stage];
+    const Behaviour behaviour = machines_[stage].behaviour;
+    while (true) {
+        if (from >= level.end) {
+            if (stage == 0) {
+                if (from >= text.size) return false;
+                level.begin = 0;
+                level.end = text.size;
+            } else if (!next_piece(stage - 1, text, from, cursor, level.begin, level.end)) {
+                return false;
+            }
+            level.overruns.clear();
+            from = std::max(from, level.begin);
+            level.match_end = from;
+        }
+        if (level.match_end <= from) find_match(stage, text, from, cursor);
+        begin = from;
+        if (from < level.match_begin) {
+            end = behaviour == Behaviour::kGapWithMatch ? level.match_end : level.match_begin;
+            if (behaviour != Behaviour::kMatchesAlone) return true;
+        } else {
+            end = level.match_end;
+            if (behaviour == Behaviour::kMatchWithGap || behaviour == Behaviour::kContiguous) {
+                while (find_match(stage, text, end, cursor) && behaviour == Behaviour::kContiguous &&
+                       level.match_begin == end)
+                    end = level.match_end;
+                if (behaviour == Behaviour::kMatchWithGap) end = level.match_begin;
+            }
+            if (behaviour != Behaviour::kWithoutMatches) return true;
+        }
+        from = end;
+    }
+}
+
+size_t Splitter::scan(Span text, Cursor& cursor, size_t& begin, uint32_t* ends) const {
+    begin = cursor.at;
+    size_t stop = begin + kWindowBytes;
+    if (scanner_) {
+        if (const size_t count = scanner_({text.data + begin, text.size - begin}, ends)) {
+            cursor.at += ends[count - 1];
+            cursor.engine_bytes_ = 64;
+            return count;
+        }
+        // The longer a text is not for the scanner, the later it is asked again.
+        stop = begin + cursor.engine_bytes_;
+        cursor.engine_bytes_ = std::min(2 * cursor.engine_bytes_, kWindowBytes);
+    }
+    size_t count = 0;
+    while (cursor.at < stop && count < kMaxEnds) {
+        size_t& first = cursor.next_begin_;
+        size_t& end = cursor.next_end_;
+        if (end <= cursor.at && !next_piece(machines_.size() - 1, text, cursor.at, cursor, first, end)) {
+            cursor.at = text.size;
+            break;
+        }
+        if (first != cursor.at) {
+            cursor.at = first;
+            if (count) break;
+            begin = first;
+        }
+        cursor.at = end;
+        if (end - begin > UINT32_MAX) throw InputError("a single pre-token is larger than 4 GB");
+        ends[count++] = static_cast<uint32_t>(end - begin);
+        const Cursor::Level& level = cursor.levels_.back();
+        if (!runs_ || cursor.at >= stop || count + Automaton::kMostRun > kMaxEnds) continue;
+        if (const size_t more = machines_.back().automaton.run(*symbols_, {text.data, level.end}, cursor.at, begin, ends + count)) {
+            count += more;
+            cursor.at = begin + ends[count - 1];
+        }
+    }
+    return count;
+}
+
+size_t Splitter::safe_cut(Span text, size_t from) const {
+    const Byte* const end = text.data + text.size;
+    size_t at = from ? from - 1 : 0;
+    for (int k = 0; k < 3 && at && is_continuation(text.data[at]); k++) at--;
+    for (uint32_t before = kNone; at < text.size;) {
+        const auto [symbol, size] = symbols_->read(text.data + at, end);
+        if (before != kNone && at >= from && cuts_[before * symbols_->count() + symbol]) return at;
+        before = symbol;
+        at += size;
+    }
+    return text.size;
+}
+
+// Whether a text's splitting is one search behind another, all alike.
+bool Splitter::is_plain() const {
+    return machines_.size() == 1 && machines_[0].behaviour == Behaviour::kIsolated &&
+           !machines_[0].automaton.has_begin();
+}
+
+size_t Splitter::last_cut(Span text) const {
+    size_t cut = 0, reach = 0, furthest = 0;
+    Overruns whole, left;
+    for (size_t at = 0; is_plain() && at < text.size; furthest = std::max(furthest, reach)) {
+        const Automaton& automaton = machines_[0].automaton;
+        const size_t end = automaton.match(*symbols_, text.data, at, text.size, false, whole, reach);
+        if (reach >= text.size) break;
+        // With the text ending here, the searches so far have to find the same.
+        size_t same;
+        if (end && furthest < end && automaton.match(*symbols_, text.data, at, end, false, left, same) == end) cut = end;
+        at = end ? end : at + symbols_->read(text.data + at, text.data + text.size).size;
+        left.clear();
+    }
+    return cut;
+}
+
+size_t Splitter::find_resumption(Span text, const std::vector<size_t>& places) const {
+    constexpr size_t kSoon = 64;
+    size_t found = 0;
+    if (!is_plain()) return found;
+    const Automaton& automaton = machines_[0].automaton;
+    Automaton::Search whole = automaton.begin_at(0);
+    for (const size_t place : places) {
+        while (whole.at < place && automaton.step(*symbols_, text, whole)) continue;
+        if (whole.at != place) continue;
+        // The two searches have become one when they are in the same state and would end alike.
+        Automaton::Search same = whole, fresh = automaton.begin_at(place);
+        while (fresh.at < std::min(text.size, place + kSoon) && automaton.step(*symbols_, text, same) &&
+               automaton.step(*symbols_, text, fresh)) {
+            if (same.row != fresh.row || same.last != fresh.last || same.last <= place) continue;
+            found = place;
+            break;
+        }
+    }
+    return found;
+}
+
+}  // namespace groundup
