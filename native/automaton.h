@@ -29,9 +29,9 @@ public:
     // The character at p; a byte that begins none counts as U+FFFD.
     Read read(const Byte* p, const Byte* end) const {
         if (__builtin_expect(*p < 0x80, 1)) return {ascii_[*p], 1};
-        uint32_t code_point = 0xFFFD;
+        uint32_t code_point;
         const uint32_t size = valid_char_size(p, end, code_point);
-        return {of(code_point), size ? size : 1};
+        return size ? Read{of(code_point), size} : Read{of(0xFFFD), 1};
     }
 
 private:
