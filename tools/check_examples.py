@@ -1,6 +1,7 @@
 """Do the Python examples of the guides pass the type checker? `make check` asks.
 
-Each guide's blocks become one module under build/examples, checked like the package.
+Each guide's blocks become one module under build/examples, checked as a user's would be: strictly,
+without the settings of this repository.
 """
 
 import re
@@ -9,6 +10,14 @@ import sys
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+# Strict checking takes an ignored error that is none for an error.
+TYPOS = """\
+from groundup import LanguageModel, ModelConfig, RunConfig
+
+RunConfig(num_step=3)  # type: ignore[call-arg]
+ModelConfig(d_modle=64)  # type: ignore[call-arg]
+LanguageModel.load("run").generate("Once", max_new_tokens=3)  # type: ignore[call-arg]
+"""
 GUIDES = ("extending", "generation", "tokenizer", "training")
 
 
@@ -19,7 +28,17 @@ def main() -> int:
         text = (REPOSITORY / "docs" / "guides" / f"{name}.md").read_text("utf-8")
         blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
         (folder / f"{name}_example.py").write_text("\n".join(blocks), "utf-8")
-    return subprocess.run([sys.executable, "-m", "mypy", str(folder)], cwd=REPOSITORY).returncode
+    (folder / "typos.py").write_text(TYPOS, "utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--config-file=",
+        "--follow-imports=silent",
+    ]
+    # From there mypy finds the package.
+    return subprocess.run([*command, str(folder)], cwd=REPOSITORY / "src").returncode
 
 
 if __name__ == "__main__":

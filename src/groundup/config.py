@@ -12,7 +12,7 @@ import re
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
 
 import pydantic
 import yaml
@@ -52,12 +52,17 @@ class Settings(pydantic.BaseModel):
     """Settings of earlier versions, each with the values that had no effect: a file may have those,
     and they are dropped."""
 
-    def __init__(self, **values: Any) -> None:
-        """Raise for `RunConfig(num_stepz=1)` what a file with this mistake raises."""
-        try:
-            super().__init__(**values)
-        except pydantic.ValidationError as error:
-            raise ConfigError(describe_validation_error(error, kind=type(self))) from error
+    if not TYPE_CHECKING:
+        # For type checkers each setting is an argument.
+        def __init__(self, **values: Any) -> None:
+            """Raise for `RunConfig(num_stepz=1)` what a file with this mistake raises."""
+            try:
+                super().__init__(**values)
+            except pydantic.ValidationError as error:
+                raise ConfigError(describe_validation_error(error, kind=type(self))) from error
+
+        # Nested settings are then validated without it, so that an error names their whole path.
+        __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     def with_(self, **changes: Any) -> Self:
         """A copy with other values, checked like any others: `config.with_(num_steps=3)`, and
@@ -65,9 +70,6 @@ class Settings(pydantic.BaseModel):
         values, new = dict(flatten(self.model_dump())), dict(flatten(changes))
         kept = {key: values[key] for key in values if not any(k.startswith(f"{key}.") for k in new)}
         return load_settings(type(self), overrides=kept | new)
-
-    # Nested settings are then validated without it, so that an error names their whole path.
-    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     @pydantic.model_validator(mode="before")
     @classmethod

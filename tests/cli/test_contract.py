@@ -26,7 +26,7 @@ from groundup.errors import DataError
 class Inner(Settings):
     """A section."""
 
-    d_ff: int = Field(64, ge=1)
+    d_ff: int = Field(default=64, ge=1)
     """Width."""
 
 
@@ -39,9 +39,9 @@ class Arguments(Settings):
     """What to read."""
     out: Path = Path("corpus.txt")
     """Where the corpus goes."""
-    megabytes: float = Field(20.0, gt=0)
+    megabytes: float = Field(default=20.0, gt=0)
     """How much text; unlike --kilobytes elsewhere."""
-    count: int | None = Field(7, ge=1)
+    count: int | None = Field(default=7, ge=1)
     """How many."""
     errors: Literal["strict", "replace"] = "strict"
     """What invalid text gets."""

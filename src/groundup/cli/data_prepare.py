@@ -16,7 +16,7 @@ class Arguments(CorpusFlags, TokenizerFlags):
     out: Path = Path("shards")
     """The folder for the shards and their index."""
 
-    validation_fraction: float = Field(0.005, ge=0, lt=1)
+    validation_fraction: float = Field(default=0.005, ge=0, lt=1)
     """Fraction of the documents for validation; chosen by hash, so a document stays where it is."""
 
     separator: str = "<|endoftext|>"

@@ -19,7 +19,7 @@ class Arguments(Settings):
     kind: Literal["stories", "dialogues"] = "stories"
     """Stories to train a model on, or questions and answers to tune it with (groundup tune)."""
 
-    megabytes: float | None = Field(None, gt=0, le=10**6)
+    megabytes: float | None = Field(default=None, gt=0, le=10**6)
     """How much text, in millions of bytes; the last story is not cut. 20 if not given, and 0.7 of
     dialogues."""
 

@@ -31,7 +31,7 @@ class Arguments(ModelFlags, GenerationSettings):
     chat: bool = False
     """Take each prompt for a message and answer it; for models that were tuned on conversations."""
 
-    num_samples: int = Field(1, ge=1, le=10**9)
+    num_samples: int = Field(default=1, ge=1, le=10**9)
     """How many texts to generate for each prompt."""
 
     json_: bool = False

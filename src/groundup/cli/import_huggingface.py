@@ -20,7 +20,7 @@ class Arguments(Settings):
     runs_folder: Path = Path("runs")
     """Where run folders are made."""
 
-    context_length: int | None = Field(None, ge=1)
+    context_length: int | None = Field(default=None, ge=1)
     """Keep fewer positions than the checkpoint knows, which saves memory."""
 
 

@@ -44,13 +44,13 @@ _MOST_READING = 0.7
 class MakeFlags(Settings):
     """What a person may decide about a model."""
 
-    minutes: float = Field(10.0, gt=0, le=10**6)
+    minutes: float = Field(default=10.0, gt=0, le=10**6)
     """How long all of it may take."""
 
-    vocab_size: int | None = Field(None, ge=257, le=10**8)
+    vocab_size: int | None = Field(default=None, ge=257, le=10**8)
     """Tokens in the vocabulary; chosen for text and time if not given."""
 
-    num_steps: int | None = Field(None, ge=1, le=MAX_STEPS)
+    num_steps: int | None = Field(default=None, ge=1, le=MAX_STEPS)
     """The most steps to train."""
 
     exportable: bool = True
@@ -60,7 +60,7 @@ class MakeFlags(Settings):
     device: str = "auto"
     """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
 
-    max_tokens: int = Field(200, ge=1, le=10**6)
+    max_tokens: int = Field(default=200, ge=1, le=10**6)
     """The most tokens of each sample at the end."""
 
     seed: Seed = 0
@@ -75,7 +75,7 @@ class Arguments(ReadingFlags, MakeFlags):
     """Files, folders or globs: .txt, .md, .html, source code, .jsonl, .csv, .parquet and more, also
     packed as .gz, .zst or .xz."""
 
-    name: str | None = Field(None, pattern=NAME_PATTERN, max_length=200)
+    name: str | None = Field(default=None, pattern=NAME_PATTERN, max_length=200)
     """Name of the run in runs, and of the folder in prepared for its tokenizer, shards and
     settings; after the text if not given."""
 

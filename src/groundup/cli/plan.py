@@ -50,13 +50,13 @@ class Arguments(Settings):
     micro_batch_size: Count | None = None
     """Sequences in memory at once; as many as fit if not given."""
 
-    num_steps: int | None = Field(None, ge=1, le=MAX_STEPS)
+    num_steps: int | None = Field(default=None, ge=1, le=MAX_STEPS)
     """Optimizer steps to take; if no length is given, 20 tokens for each parameter."""
 
     tokens: Count | None = None
     """Tokens to train on, instead of a number of steps."""
 
-    minutes: float | None = Field(None, gt=0, le=1e9)
+    minutes: float | None = Field(default=None, gt=0, le=1e9)
     """Minutes to train for, instead of a number of steps."""
 
     optimizer: OptimizerName = "adamw"
@@ -68,7 +68,7 @@ class Arguments(Settings):
     precision: Literal["auto", "float32", "tf32", "bfloat16"] = "auto"
     """Of matmuls; tf32 is float32 on tensor cores, auto is bfloat16 on devices that have it."""
 
-    mfu: float = Field(ASSUMED_MFU, ge=1e-6, le=1)
+    mfu: float = Field(default=ASSUMED_MFU, ge=1e-6, le=1)
     """The fraction of the device's peak that training reaches."""
 
     gpus: Count | None = None

@@ -24,7 +24,7 @@ class SweepFlags(Settings):
     folder: Path = Path("sweeps")
     """Where the folder of the sweep is made."""
 
-    jobs: int | None = Field(None, ge=1)
+    jobs: int | None = Field(default=None, ge=1)
     """Trials at once; one on each CUDA device, or one on a CPU, if not given."""
 
     dry_run: bool = False

@@ -20,10 +20,10 @@ class Arguments(ReadingFlags):
     texts: tuple[str, ...]
     """The texts: files, folders or globs, measured one by one."""
 
-    corpus_gb: float = Field(825, gt=0)
+    corpus_gb: float = Field(default=825, gt=0)
     """Size of the corpus whose encoding time is estimated, in units of 10^9 bytes."""
 
-    num_threads: int | None = Field(None, ge=1)
+    num_threads: int | None = Field(default=None, ge=1)
     """Threads to encode with; all cores if not given."""
 
     json_: bool = False

@@ -31,7 +31,7 @@ class Arguments(TrainingFlags):
     """Conversations, JSON lines, also compressed: {"messages": [{"role", "content"}, …]}, or
     {"prompt", "completion"}."""
 
-    lora_rank: int | None = Field(None, ge=1, le=2**16)
+    lora_rank: int | None = Field(default=None, ge=1, le=2**16)
     """Learn low-rank adapters of this rank instead of all weights; everything that opens the run
     sees them merged."""
 

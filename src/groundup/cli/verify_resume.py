@@ -15,7 +15,7 @@ class Arguments(Settings):
     run: Positional[str]
     """The run whose settings and data to use: its folder, or its name under runs."""
 
-    num_steps: int = Field(8, ge=2, le=MAX_STEPS)
+    num_steps: int = Field(default=8, ge=2, le=MAX_STEPS)
     """How many steps to train; the kill comes in the middle."""
 
 

@@ -59,7 +59,7 @@ class CleanSettings(Settings):
     """Leave out documents that share this fraction of their runs of 5 words (Jaccard similarity)
     with an earlier one; 0 leaves out only those that are the same."""
 
-    min_characters: int = Field(50, ge=0, le=10**12)
+    min_characters: int = Field(default=50, ge=0, le=10**12)
     """Leave out shorter documents."""
 
     max_symbols: Fraction = 0.4

@@ -39,17 +39,17 @@ class RangeConfig(Settings):
 class PruneConfig(Settings):
     """When a trial is stopped before its end."""
 
-    worse_than_start: float | None = Field(0.5, ge=0, le=1e6)
+    worse_than_start: float | None = Field(default=0.5, ge=0, le=1e6)
     """A trial has diverged when its loss stays this much above that of its first step."""
 
-    patience: int = Field(3, ge=1, le=10**9)
+    patience: int = Field(default=3, ge=1, le=10**9)
     """For how many log lines in a row it must stay there."""
 
     hopeless: bool = False
     """Also stop trials whose validation loss is above the median of at least three finished ones
     on the same data."""
 
-    after: float = Field(0.3, ge=0, le=1)
+    after: float = Field(default=0.3, ge=0, le=1)
     """The fraction of a trial before which it is never hopeless."""
 
     removed: ClassVar[Mapping[str, tuple[Any, ...]]] = {"min_trials": (3,), "quantile": (0.5,)}
@@ -86,7 +86,7 @@ class SweepConfig(Settings):
     """Try every combination, sample them, or propose them while the sweep runs: tpe and gp learn
     from the finished ones."""
 
-    num_trials: int | None = Field(None, ge=1, le=10**5)
+    num_trials: int | None = Field(default=None, ge=1, le=10**5)
     """Points to sample; a grid takes all it has."""
 
     sampler_seed: Seed = 0
@@ -95,7 +95,7 @@ class SweepConfig(Settings):
     seeds: list[Seed] = Field(default_factory=lambda: [0], min_length=1)
     """Seeds that every point is repeated with."""
 
-    tokens: int | None = Field(None, ge=1, le=10**18)
+    tokens: int | None = Field(default=None, ge=1, le=10**18)
     """Train every trial on this many tokens, whatever its batch size: num_steps and all other
     settings counted in steps follow from it."""
 

@@ -31,19 +31,19 @@ StopString = Annotated[str, Field(min_length=1)]
 class Sampler(Settings):
     """How an id is sampled from logits: these rules in this order, see `sampling.sample`."""
 
-    repetition_penalty: float = Field(1.0, ge=0.01, le=100)
+    repetition_penalty: float = Field(default=1.0, ge=0.01, le=100)
     """Above 1, make tokens that the text already holds less likely; 1 is off."""
 
     temperature: Temperature = 1.0
     """Below 1 is less random, above 1 more; 0 always takes the most probable token."""
 
-    top_k: int | None = Field(None, ge=1, le=10**9)
+    top_k: int | None = Field(default=None, ge=1, le=10**9)
     """Sample from this many of the most probable tokens."""
 
-    top_p: float = Field(1.0, gt=0, le=1)
+    top_p: float = Field(default=1.0, gt=0, le=1)
     """Sample from the smallest set of most probable tokens that sum to at least this."""
 
-    min_p: float = Field(0.0, ge=0, le=1)
+    min_p: float = Field(default=0.0, ge=0, le=1)
     """Leave out tokens whose probability is below this fraction of the highest."""
 
     @property
@@ -55,7 +55,7 @@ class Sampler(Settings):
 class GenerationSettings(Sampler):
     """How to continue a prompt: the options of `LanguageModel.generate` and `groundup generate`."""
 
-    max_tokens: int = Field(256, ge=0, le=10**9)
+    max_tokens: int = Field(default=256, ge=0, le=10**9)
     """Generate at most this many tokens; the end of the document usually comes first."""
 
     stop: Annotated[

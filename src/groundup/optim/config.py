@@ -17,33 +17,33 @@ class OptimizerConfig(Settings):
     """adamw; muon for the matrices of the blocks with adamw for the rest; or plain sgd, whose
     learning rate falls with the root of the step on top of the schedule."""
 
-    learning_rate: float = Field(1e-3, gt=0, le=1e15)
+    learning_rate: float = Field(default=1e-3, gt=0, le=1e15)
     """The maximum learning rate; the schedule says which fraction of it a step gets."""
 
-    adamw_learning_rate_factor: float = Field(1.0, gt=0, le=1e6)
+    adamw_learning_rate_factor: float = Field(default=1.0, gt=0, le=1e6)
     """Under muon, the learning rate of what adamw moves (embeddings, output layer, gains) as a
     multiple of learning_rate."""
 
     betas: tuple[Fraction, Fraction] = (0.9, 0.95)
     """Decay rates of adamw's running averages, of gradients and of their squares."""
 
-    eps: float = Field(1e-8, gt=0, le=1e6)
+    eps: float = Field(default=1e-8, gt=0, le=1e6)
     """Added to adamw's denominator."""
 
-    weight_decay: float = Field(0.1, ge=0, le=1e6)
+    weight_decay: float = Field(default=0.1, ge=0, le=1e6)
     """A step takes this fraction, times the learning rate, off each weight of a linear layer."""
 
     normalize_rows: bool = False
     """Under muon, let all rows of a matrix move alike, by the mean of each row's squares over the
     last steps (NorMuon)."""
 
-    embedding_weight_decay: float | None = Field(None, ge=0, le=1e6)
+    embedding_weight_decay: float | None = Field(default=None, ge=0, le=1e6)
     """Weight decay of the embedding table; 0 if not given."""
 
     momentum: Fraction = 0.95
     """Decay rate of muon's running average of gradients."""
 
-    average_over: float | None = Field(None, gt=0, le=1)
+    average_over: float | None = Field(default=None, gt=0, le=1)
     """Keep an exponential average of the weights over about this fraction of the run's steps, and
     evaluate, sample and save it instead of the latest weights; none if not given."""
 
@@ -63,18 +63,18 @@ class ScheduleConfig(Settings):
     """After the warm-up: decay along half a cosine, decay linearly, stay constant, or stay constant
     and then decay linearly (wsd)."""
 
-    warmup_steps: int | None = Field(None, ge=0, le=MAX_STEPS)
+    warmup_steps: int | None = Field(default=None, ge=0, le=MAX_STEPS)
     """Linear warm-up steps; go before warmup_fraction if given."""
 
-    warmup_fraction: float = Field(0.0, ge=0, le=1)
+    warmup_fraction: float = Field(default=0.0, ge=0, le=1)
     """The fraction of the run that the warm-up takes."""
 
-    min_learning_rate_ratio: float = Field(0.1, ge=0, le=1)
+    min_learning_rate_ratio: float = Field(default=0.1, ge=0, le=1)
     """Where the decay ends, as a fraction of the maximum learning rate."""
 
-    decay_steps: int | None = Field(None, ge=1, le=MAX_STEPS)
+    decay_steps: int | None = Field(default=None, ge=1, le=MAX_STEPS)
     """Steps of the decay; go before decay_fraction if given."""
 
-    decay_fraction: float | None = Field(None, gt=0, le=1)
+    decay_fraction: float | None = Field(default=None, gt=0, le=1)
     """The fraction of the run that the decay takes. If not given, cosine and linear decay from the
     warm-up to the end of the run, and wsd over its last fifth."""

@@ -67,20 +67,20 @@ class TuningConfig(Settings):
     template: Path | None = None
     """A file with a chat template in Jinja; the tokenizer's own, or ChatML, if not given."""
 
-    validation_fraction: float = Field(0.05, ge=0, le=0.5)
+    validation_fraction: float = Field(default=0.05, ge=0, le=0.5)
     """The fraction of the conversations held out for validation, one at least; none if 0."""
 
-    lora_rank: int | None = Field(None, ge=1, le=2**16)
+    lora_rank: int | None = Field(default=None, ge=1, le=2**16)
     """Learn LoRA adapters of this rank, and the rows of special tokens; all weights if None."""
 
 
 class Interval(Settings):
     """How often something happens: every so many steps, or after each fraction of the run."""
 
-    every_steps: int | None = Field(None, ge=0, le=MAX_STEPS)
+    every_steps: int | None = Field(default=None, ge=0, le=MAX_STEPS)
     """Steps from one to the next; 0 is at the end alone. Overrules every_fraction."""
 
-    every_fraction: float = Field(0.1, ge=0, le=1)
+    every_fraction: float = Field(default=0.1, ge=0, le=1)
     """The fraction of the run, of its steps or its minutes, from one to the next."""
 
     @property
@@ -93,17 +93,17 @@ class EvaluationConfig(Interval):
 
     removed: ClassVar = {"tasks": ((), [])}
 
-    num_windows: int | None = Field(256, ge=1, le=10**9)
+    num_windows: int | None = Field(default=256, ge=1, le=10**9)
     """How many windows of the split to use, the same ones each time; all of it if None."""
 
-    batch_size: int | None = Field(None, ge=1, le=_MAX_SEQUENCES)
+    batch_size: int | None = Field(default=None, ge=1, le=_MAX_SEQUENCES)
     """Windows at once; as many as a micro-batch has if not given."""
 
 
 class CheckpointConfig(Interval):
     """What is kept on disk; a checkpoint is also written at the end and on a signal."""
 
-    keep_last: int = Field(3, ge=1, le=MAX_STEPS)
+    keep_last: int = Field(default=3, ge=1, le=MAX_STEPS)
     """How many of the newest to keep."""
 
     keep_best: bool = True
@@ -115,7 +115,7 @@ class LoggingConfig(Interval):
 
     removed: ClassVar = {"tensorboard": (False,), "trackio": (False,)}
 
-    every_fraction: float = Field(0.002, ge=0, le=1)
+    every_fraction: float = Field(default=0.002, ge=0, le=1)
     """The fraction of the run from one line to the next."""
 
     wandb: bool = False
@@ -128,19 +128,19 @@ class LoggingConfig(Interval):
 class SampleConfig(Interval):
     """Text that the model generates while it trains."""
 
-    every_fraction: float = Field(0.0, ge=0, le=1)
+    every_fraction: float = Field(default=0.0, ge=0, le=1)
     """The fraction of the run from one sample to the next; 0 generates none."""
 
-    prompts: tuple[str, ...] = Field(("Once upon a time",), min_length=1)
+    prompts: tuple[str, ...] = Field(default=("Once upon a time",), min_length=1)
     """The prompts to continue."""
 
-    max_tokens: int = Field(64, ge=1, le=10**6)
+    max_tokens: int = Field(default=64, ge=1, le=10**6)
     """The most tokens a sample may have."""
 
-    temperature: float = Field(0.8, ge=0, le=1e6)
+    temperature: float = Field(default=0.8, ge=0, le=1e6)
     """Below 1 is less random, above 1 more; 0 always takes the most probable token."""
 
-    top_p: float = Field(0.95, gt=0, le=1)
+    top_p: float = Field(default=0.95, gt=0, le=1)
     """Sample from the likeliest tokens that together have this probability."""
 
     seed: Seed = 0
@@ -163,14 +163,14 @@ class DistributedConfig(Settings):
     recompute: bool = False
     """Activation checkpointing: compute a block's activations again in the backward pass."""
 
-    timeout_minutes: float = Field(10.0, gt=0, le=100_000)
+    timeout_minutes: float = Field(default=10.0, gt=0, le=100_000)
     """How long a rank may keep the others waiting before the run ends."""
 
 
 class RunConfig(Settings):
     """Everything that decides a training run."""
 
-    name: str | None = Field(None, pattern=NAME_PATTERN, max_length=200)
+    name: str | None = Field(default=None, pattern=NAME_PATTERN, max_length=200)
     """Name of the run and of its folder; made from the time if not given."""
 
     runs_folder: Path = Path("runs")
@@ -180,16 +180,16 @@ class RunConfig(Settings):
     """Begin with the weights of the run in this folder. Model and tokenizer must be the same; the
     context may differ, and the vocabulary may grow."""
 
-    num_steps: int | None = Field(None, ge=1, le=MAX_STEPS)
+    num_steps: int | None = Field(default=None, ge=1, le=MAX_STEPS)
     """Optimizer steps to take; 5,000 if neither this nor minutes nor epochs is given."""
 
-    minutes: float | None = Field(None, gt=0, le=10**7)
+    minutes: float | None = Field(default=None, gt=0, le=10**7)
     """Train for this long: the schedule follows the clock, and num_steps may end the run sooner."""
 
-    epochs: float | None = Field(None, gt=0, le=10**6)
+    epochs: float | None = Field(default=None, gt=0, le=10**6)
     """Take the steps that reading the data this often needs, unless num_steps is given."""
 
-    batch_size: int = Field(32, ge=1, le=_MAX_SEQUENCES)
+    batch_size: int = Field(default=32, ge=1, le=_MAX_SEQUENCES)
     """Sequences in one optimizer step."""
 
     micro_batch_size: Annotated[int, Field(ge=1, le=_MAX_SEQUENCES)] | Literal["auto"] | None = (
@@ -198,22 +198,22 @@ class RunConfig(Settings):
     """Sequences in memory at once, a divisor of batch_size: as many as fit (auto), all (None), or
     a number. Same gradients."""
 
-    clip_norm: float | None = Field(1.0, gt=0, le=1e12)
+    clip_norm: float | None = Field(default=1.0, gt=0, le=1e12)
     """Clip the gradient norm to this; never if None."""
 
-    z_loss: float = Field(0.0, ge=0, le=1e6)
+    z_loss: float = Field(default=0.0, ge=0, le=1e6)
     """Weight of the squared log of the softmax denominator, which keeps logits small."""
 
-    multi_token_weight: float = Field(0.0, ge=0, le=10)
+    multi_token_weight: float = Field(default=0.0, ge=0, le=10)
     """Weight of predicting the token after the next as well; it falls to 0 over 60% of the run."""
 
-    max_skipped_steps: int = Field(5, ge=1, le=MAX_STEPS)
+    max_skipped_steps: int = Field(default=5, ge=1, le=MAX_STEPS)
     """Stop after this many steps in a row whose loss or gradients are not finite."""
 
     seed: Seed = 0
     """Seed of the first weights and of the data order."""
 
-    device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:[0-9]{1,9})?)$")
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|mps|cuda(:[0-9]{1,9})?)$")
     """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
 
     precision: Literal["auto", "float32", "bfloat16", "float8"] = "auto"
@@ -236,7 +236,7 @@ class RunConfig(Settings):
     deterministic: bool = False
     """Use kernels that give the same bits each time; CUDA needs it for an exact resume."""
 
-    num_threads: int | None = Field(None, ge=1, le=1_024)
+    num_threads: int | None = Field(default=None, ge=1, le=1_024)
     """CPU threads of torch; changing it may change the last bits of the result."""
 
     parts: dict[str, str] = Field(default={})

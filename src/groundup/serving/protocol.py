@@ -75,13 +75,13 @@ class GenerationBody(Body):
     max_tokens: NumTokens | None = None
     temperature: float | None = None
     top_p: float | None = None
-    n: int | None = Field(None, ge=1)
+    n: int | None = Field(default=None, ge=1)
     stop: (
         StopString
         | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS, fail_fast=True)]
         | None
     ) = None
-    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     # Accepted without effect.
@@ -153,7 +153,7 @@ class ChatRequest(GenerationBody):
     messages: list[Any]
     # The first name is the newer one.
     max_tokens: NumTokens | None = Field(
-        None, validation_alias=AliasChoices("max_completion_tokens", "max_tokens")
+        default=None, validation_alias=AliasChoices("max_completion_tokens", "max_tokens")
     )
     logprobs: bool | None = None
     top_logprobs: NumLogprobs | None = None

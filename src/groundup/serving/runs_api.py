@@ -38,9 +38,9 @@ _PATIENCE_SECONDS = 300.0
 class _Query(BaseModel):
     """Which lines of metrics.jsonl a page asks for: those it does not have."""
 
-    after: int = Field(0, ge=0)
-    version: str | None = Field(None, max_length=100)
-    limit: int = Field(100_000, ge=100, le=100_000)
+    after: int = Field(default=0, ge=0)
+    version: str | None = Field(default=None, max_length=100)
+    limit: int = Field(default=100_000, ge=100, le=100_000)
 
 
 def runs_routes(runs_folder: Path, served: str | None = None) -> list[Route]:

@@ -21,19 +21,19 @@ class ServerFlags(Settings):
     host: str = "127.0.0.1"
     """The address to listen on; any but this machine's own needs a token."""
 
-    port: int = pydantic.Field(8000, ge=0, le=65535)
+    port: int = pydantic.Field(default=8000, ge=0, le=65535)
     """The port to listen on; 0 takes any that is free."""
 
-    max_rows: int = pydantic.Field(64, ge=1, le=10_000)
+    max_rows: int = pydantic.Field(default=64, ge=1, le=10_000)
     """Sequences generated at once: the rows of the batch."""
 
-    max_queue: int = pydantic.Field(256, ge=0, le=10**6)
+    max_queue: int = pydantic.Field(default=256, ge=0, le=10**6)
     """Sequences that may wait for a row; beyond that, requests are answered with 429."""
 
-    max_client_rows: int | None = pydantic.Field(None, ge=1, le=10_000)
+    max_client_rows: int | None = pydantic.Field(default=None, ge=1, le=10_000)
     """Rows that one client may hold; 7/8 of --max-rows if not given."""
 
-    drain_seconds: float = pydantic.Field(30.0, gt=0, le=1e6)
+    drain_seconds: float = pydantic.Field(default=30.0, gt=0, le=1e6)
     """Seconds to finish running requests after SIGTERM or Ctrl-C; the process ends by then."""
 
 
@@ -49,14 +49,14 @@ class ServerSettings(ServerFlags):
     trusted_proxies: tuple[str, ...] = ()
 
     # What one request may ask for.
-    max_new_tokens: int = pydantic.Field(4096, ge=1, le=10**9)
-    max_choices: int = pydantic.Field(16, ge=1, le=10**6)
-    max_body_bytes: int = pydantic.Field(1_000_000, ge=1, le=10**9)
+    max_new_tokens: int = pydantic.Field(default=4096, ge=1, le=10**9)
+    max_choices: int = pydantic.Field(default=16, ge=1, le=10**6)
+    max_body_bytes: int = pydantic.Field(default=1_000_000, ge=1, le=10**9)
 
     # How long a connection may take to send a request, and to read a piece of the answer.
-    max_connections: int = pydantic.Field(2048, ge=1, le=10**6)
-    request_seconds: float = pydantic.Field(20, gt=0, le=1e6)
-    stalled_write_seconds: float = pydantic.Field(30, gt=0, le=1e6)
+    max_connections: int = pydantic.Field(default=2048, ge=1, le=10**6)
+    request_seconds: float = pydantic.Field(default=20, gt=0, le=1e6)
+    stalled_write_seconds: float = pydantic.Field(default=30, gt=0, le=1e6)
 
     @property
     def client_rows(self) -> int:
