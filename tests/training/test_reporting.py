@@ -1,5 +1,6 @@
 """Where metrics go: the line a person reads, the meter behind it, and the tracker."""
 
+import logging
 import time
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,15 @@ def test_the_console_line_has_what_a_person_wants() -> None:
     record = {"step": 100, "loss": 3.21, "learning_rate": 1e-3, "mfu": 0.298, "tokens": 6400}
     line = show_record(record, 2500)
     assert line == "step   100/2,500  loss 3.2100  learning rate 1.00e-03  mfu 29.8%"
+
+
+def test_progress_is_shown_where_nobody_has_set_up_logging(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.getLogger("groundup"), "handlers", [])
+    monkeypatch.setattr(logging.Logger, "hasHandlers", lambda logger: False)
+    train(make_config("shown", {"num_steps": 2}))
+    assert "step 2/2  loss" in capsys.readouterr().err
 
 
 def test_the_meter_counts_training_alone(

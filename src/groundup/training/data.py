@@ -90,11 +90,18 @@ class RunData:
 
 
 def open_data(
-    config: RunConfig, run: RunFolder, overrides: Overrides, *, resume: bool = False
+    config: RunConfig,
+    run: RunFolder,
+    overrides: Overrides,
+    world: World = ALONE,
+    *,
+    resume: bool = False,
 ) -> RunData:
     """Open what the settings name, checked against its index, the tokenizer and the model's
     vocabulary. A run that is resumed has its own copy of the tokenizer."""
     data = config.data
+    # One rank of each machine hashes the files for the others.
+    is_full = data.verify and world.local_rank == 0
     tokenizer = Tokenizer.load(run.tokenizer_file if resume else data.tokenizer)
     if config.tuning.chats and not resume:
         tokenizer = with_template(tokenizer, config.tuning.template)
@@ -112,10 +119,10 @@ def open_data(
         validation = open_shards(data.shards, "validation", tokenizer, index)
     else:
         _log.warning("%s has no validation split: there will be no validation loss", data.shards)
-    ids = check_shards(data.shards, tokenizer, splits, full=data.verify, index=index)
+    ids = check_shards(data.shards, tokenizer, splits, full=is_full, index=index)
     if data.mix:
         others = [path for path in folders if path != data.shards]
-        found = [check_shards(path, tokenizer, ["train"], full=data.verify) for path in others]
+        found = [check_shards(path, tokenizer, ["train"], full=is_full) for path in others]
         mix = {str(path): one.content for path, one in zip(others, found, strict=True)}
         num_ids = {**ids.num_ids, "train": train.num_ids}
         ids = replace(ids, num_ids=num_ids, mix=mix)

@@ -27,7 +27,7 @@ from groundup.nn.adapters import adapted_state
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder, check_parts
 from groundup.runs.outcome import Outcome, State
-from groundup.runtime import count_of
+from groundup.runtime import count_of, set_up_logging
 from groundup.training.clock import Clock, Tick
 from groundup.training.data import RunData, open_data
 from groundup.training.evaluation import Evaluation
@@ -90,6 +90,9 @@ def train(
         see `Overrides`.
     """
     clock = clock or Clock()
+    if not _log.hasHandlers():
+        # A script or a notebook that has not set up logging sees the progress all the same.
+        set_up_logging()
     with contextlib.ExitStack() as stack:
         machine = Machine.detect(config.device)
         minutes = config.distributed.timeout_minutes
@@ -116,7 +119,7 @@ def train(
         for callback in callbacks:
             stack.callback(callback.close)
         with world.together():
-            data = open_data(run.config, folder, overrides, resume=resume)
+            data = open_data(run.config, folder, overrides, world, resume=resume)
             if run.config.epochs is not None and run.config.num_steps is None:
                 rows = data.epoch_rows(run.config.model.context_length)
                 run = resolve(config, machine, world, previous=previous, epoch_rows=rows)
