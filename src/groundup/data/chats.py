@@ -81,7 +81,7 @@ _BATCH_SIZE = 1024
 
 @dataclass(frozen=True)
 class EncodedConversations:
-    """Conversation i is ids[offsets[i]:offsets[i + 1]]; `is_answer` marks what is to be learned."""
+    """Conversation i is ids[offsets[i]:offsets[i + 1]]; `is_answer` marks the tokens to learn."""
 
     ids: npt.NDArray[Any]
     is_answer: npt.NDArray[np.bool_]
@@ -94,7 +94,7 @@ class EncodedConversations:
 
     @cached_property
     def content_id(self) -> str:
-        """Equal where the same ids are to be learned in the same conversations."""
+        """Equal for the same conversations with the same tokens to learn."""
         parts = (self.ids, self.is_answer, self.offsets)
         return hash_bytes(b"".join(part.tobytes() for part in parts))
 
@@ -180,7 +180,7 @@ def _render(
 
 
 IGNORED = -1
-"""The target of an id that nothing is to be learned from."""
+"""The target that the loss ignores."""
 
 # Streams of `counter_random`; 0 to 4 are in `data.batches.order`.
 _ROW_SHUFFLES = 16

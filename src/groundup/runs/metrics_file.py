@@ -121,7 +121,7 @@ def open_plain_file(path: Path) -> Iterator[int | None]:
     """A descriptor of a regular file to read from; None if no such file exists. Links are not
     followed: they could lead out of a folder that is shown to others."""
     file = None
-    # Without O_NONBLOCK a pipe of that name would hold the reader for ever.
+    # Without O_NONBLOCK a pipe of that name would block the reader forever.
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
     with contextlib.suppress(OSError):
         file = os.open(path, flags)

@@ -139,7 +139,7 @@ class CompletionRequest(GenerationBody):
 
     @property
     def num_alternatives(self) -> int:
-        """How many of the likeliest tokens to return with each; below 0, no log-probabilities."""
+        """How many of the most likely tokens to return with each; below 0, no log-probabilities."""
         return -1 if self.logprobs is None else self.logprobs
 
 

@@ -33,7 +33,7 @@ from groundup.training.machine import device_name, find_peak
 
 # With a row for each token.
 _TABLES = ("token_embedding.weight", "lm_head.weight")
-# Settings that change neither the weights nor how they are to be read, or that weights adapt to.
+# Settings that may differ between a run and the one it starts from.
 _MAY_DIFFER = (
     *("vocab_size", "context_length", "document_separator"),
     *("initialization", "zero_outputs", "dropout"),
