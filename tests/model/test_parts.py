@@ -39,12 +39,12 @@ def test_each_way_to_change_a_model_is_seen() -> None:
         change(model)
         return list(swapped_parts(model))
 
-    block = "blocks.1.feed_forward"
+    block = "model/blocks/1/feed_forward"
     assert find(lambda model: setattr(model.blocks[1], "feed_forward", Doubled())) == [block]
-    assert find(lambda model: setattr(model.final_norm, "eps", 0.1)) == ["final_norm"]
-    assert find(lambda model: model.final_norm.register_forward_hook(print)) == ["final_norm"]
-    assert find(lambda model: setattr(model.final_norm, "forward", print)) == ["final_norm"]
-    assert find(lambda model: model.add_module("more", Doubled())) == ["more"]
+    assert find(lambda model: setattr(model.final_norm, "eps", 0.1)) == ["model/final_norm"]
+    assert find(lambda model: model.final_norm.register_forward_hook(print)) == ["model/final_norm"]
+    assert find(lambda model: setattr(model.final_norm, "forward", print)) == ["model/final_norm"]
+    assert find(lambda model: model.add_module("more", Doubled())) == ["model/more"]
 
 
 def test_equal_content_is_equal_and_any_difference_shows() -> None:

@@ -43,8 +43,7 @@ def load_run(
     Settings, shapes and memory are checked before the model is made.
     """
     folder = RunFolder(run)
-    swapped = {} if model is None else swapped_parts(model)
-    config = folder.read_config({f"model.{name}": part for name, part in swapped.items()}).model
+    config = folder.read_config({} if model is None else swapped_parts(model)).model
     if model is not None and model.config != config:
         raise ConfigError(f"the model has other settings than {folder.config_file} says")
     tokenizer = Tokenizer.load(folder.tokenizer_file)

@@ -36,14 +36,18 @@ def identify(part: Any) -> str:
 
 
 def swapped_parts(model: TransformerLM) -> dict[str, str]:
-    """The modules that are not as the model's settings make them, by their names in the model."""
+    """The modules that differ from what the model's settings make, by path: model/blocks/0/attention.
+
+    Paths have slashes because a dot in a name of settings stands for a section.
+    """
     built = dict(TransformerLM.from_config(model.config, device="meta").named_modules())
     found: dict[str, str] = {}
     for name, module in model.named_modules():
-        if any(name.startswith(f"{outer}.") for outer in found):
+        place = f"model/{name}".replace(".", "/").rstrip("/")
+        if any(place.startswith(f"{outer}/") for outer in found):
             continue
         if name not in built or describe_module(module) != describe_module(built[name]):
-            found[name or "model"] = identify(module)
+            found[place] = identify(module)
     return found
 
 

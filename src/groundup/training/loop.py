@@ -101,7 +101,7 @@ def train(
             check_overrides(config, overrides)
             parts = parts_of(overrides)
             if config.parts:
-                check_parts(config.run_folder, config.parts, parts)
+                check_parts(config.runs_folder / (config.name or ""), config.parts, parts)
             named = name_run(config, overrides.get("model"), parts)
             config, resume = world.from_first((named, resume))
             folder, previous = RunFolder(config.run_folder), None

@@ -169,10 +169,9 @@ def check_overrides(config: RunConfig, overrides: Overrides) -> None:
 def parts_of(overrides: Overrides) -> dict[str, str]:
     """What is recorded of them, by name. Of data the environment has the content."""
     model = overrides.get("model")
-    swapped = {} if model is None else swapped_parts(model)
-    found = {f"model.{name}": part for name, part in swapped.items()}
     names = ("loss", "optimizer", "schedule")
-    return found | {name: identify(part) for name, part in overrides.items() if name in names}
+    found = {name: identify(part) for name, part in overrides.items() if name in names}
+    return found if model is None else swapped_parts(model) | found
 
 
 # A resume may change these settings freely; with others its weights would be of no use. All the

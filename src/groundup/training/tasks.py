@@ -61,7 +61,7 @@ class Scorer:
     autocast: Autocast = nullcontext
 
     def score_task(self, task: Task, progress: Progress | None = None) -> dict[str, Any]:
-        """How often the right choice is the likeliest; it counts 1/k in a k-way tie.
+        """How often the right choice is the most likely one; it scores 1/k in a k-way tie.
 
         Accuracies are fractions of 1, and NaN where likelihoods are not finite. `cut` counts the
         questions of which the model's context holds only the end.
