@@ -36,7 +36,7 @@ def identify(part: Any) -> str:
 
 
 def swapped_parts(model: TransformerLM) -> dict[str, str]:
-    """The modules that differ from what the model's settings make, by path: model/blocks/0/attention.
+    """The modules that differ from what the settings make, by path: model/blocks/0/attention.
 
     Paths have slashes because a dot in a name of settings stands for a section.
     """
