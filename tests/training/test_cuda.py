@@ -57,6 +57,23 @@ def test_resume_is_bitwise_exact_in_deterministic_mode(
     assert compare_runs(whole.run_folder, parted.run_folder).differences == []
 
 
+@pytest.mark.parametrize("mode", ["off", "blocks", "model"])
+def test_masked_documents_and_a_foreign_optimizer_resume_exactly(
+    make_config: MakeConfig, mode: str
+) -> None:
+    changes = {**SHAPE, "deterministic": True, "compile": mode, "precision": "bfloat16"}
+    changes["model.document_separator"] = "auto"
+    whole, parted = make_config("whole", changes), make_config("parted", changes)
+    train(whole, optimizer=_nadam)
+    train(parted, optimizer=_nadam, clock=Clock(stop_after=7))
+    train(parted, optimizer=_nadam, resume=True)
+    assert compare_runs(whole.run_folder, parted.run_folder).differences == []
+
+
+def _nadam(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.NAdam(model.parameters(), lr=3e-3)
+
+
 def test_attention_and_losses_of_long_texts_are_deterministic(make_config: MakeConfig) -> None:
     changes = {**SHAPE, "deterministic": True, "model.context_length": 512, "batch_size": 4}
     one, other = make_config("one", changes), make_config("other", changes)
@@ -80,8 +97,10 @@ def test_a_timed_run_ends_in_its_time_and_replays_exactly(make_config: MakeConfi
     assert compare_runs(timed.run_folder, again.run_folder).differences == []
 
 
-def test_the_gpu_learns_what_the_cpu_learns(make_config: MakeConfig) -> None:
+@pytest.mark.parametrize("separator", [None, "auto"])
+def test_the_gpu_learns_what_the_cpu_learns(make_config: MakeConfig, separator: str | None) -> None:
     changes = {**SHAPE, "precision": "float32", "tf32": False, "compile": "off"}
+    changes["model.document_separator"] = separator
     on_gpu = train(make_config("gpu", changes))
     on_cpu = train(make_config("cpu", {**changes, "device": "cpu"}))
     assert on_gpu.loss == pytest.approx(on_cpu.loss, rel=1e-3)

@@ -11,10 +11,6 @@ from torch import Tensor
 _NUM_BUFFERS = 2
 
 
-Sent = tuple[Tensor, torch.cuda.Event | None]
-"""A copy under way, and the event at its end where the device has such things."""
-
-
 class Transfer:
     """For devices without streams of copies: the receiver copies, and buffers are given away."""
 
@@ -26,12 +22,12 @@ class Transfer:
         """An int64 tensor in host memory that may be overwritten."""
         return torch.empty(self.shape, dtype=torch.int64, device="cpu")
 
-    def send(self, filled: Tensor) -> Sent:
+    def send(self, filled: Tensor) -> Tensor:
         """Begin to copy what `host_buffer` gave."""
-        return filled, None
+        return filled
 
-    def receive(self, sent: Sent) -> Tensor:
-        return sent[0].to(self.device)
+    def receive(self, sent: Tensor) -> Tensor:
+        return sent.to(self.device)
 
 
 class CudaTransfer(Transfer):
@@ -55,24 +51,22 @@ class CudaTransfer(Transfer):
             copied.synchronize()
         return self._buffers[self._turn]
 
-    def send(self, filled: Tensor) -> Sent:
+    def send(self, filled: Tensor) -> Tensor:
         with torch.cuda.stream(self._stream):
             tensor = filled.to(self.device, non_blocking=True)
-            arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            arrived.record(self._stream)
-        self._copied[self._turn] = arrived
+            copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            copied.record(self._stream)
+        self._copied[self._turn] = copied
         self._turn = (self._turn + 1) % _NUM_BUFFERS
-        return tensor, arrived
+        return tensor
 
-    def receive(self, sent: Sent) -> Tensor:
+    def receive(self, sent: Tensor) -> Tensor:
         stream = torch.cuda.current_stream(self.device)
-        tensor, arrived = sent
-        if arrived is not None:
-            stream.wait_event(arrived)
+        stream.wait_stream(self._stream)
         # The memory belongs to the copying stream; it must not be used again there while kernels
         # of this one still read it.
-        tensor.record_stream(stream)
-        return tensor
+        sent.record_stream(stream)
+        return sent
 
 
 def transfer_to(device: torch.device, shape: tuple[int, ...]) -> Transfer:
