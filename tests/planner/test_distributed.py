@@ -7,7 +7,8 @@ import pytest
 from groundup.errors import ConfigError
 from groundup.model.config import PRESETS, ModelConfig
 from groundup.planner import Execution, Plan, get_accelerator, make_plan, step_memory
-from groundup.planner.distributed import choose_strategy, plan_distributed
+from groundup.planner.distributed import plan_distributed
+from groundup.planner.memory import choose_strategy
 
 TINY = ModelConfig(vocab_size=16, context_length=8, d_model=4, num_layers=2, num_heads=2, d_ff=8)
 # Embedding and output 2 · 16 · 4, attention 2 · 4 · 4², feed-forward 2 · 3 · 4 · 8, norms 5 · 4.

@@ -12,7 +12,6 @@ import pytest
 from groundup.files import append_json_line
 from groundup.generation import LanguageModel
 from groundup.runs.folder import RunFolder
-from groundup.runs.metrics_file import cut_metrics
 
 from .conftest import make_run, wait_for
 
@@ -231,7 +230,7 @@ def test_runs(browser: Any, page: Any) -> None:
     add_lines(folder, [21])
     look_again(browser)
     browser.wait(lambda: curve(browser, odd)[-1] == 21)
-    cut_metrics(folder.metrics_file, last_step=10)
+    folder.cut_metrics(last_step=10)
     append_json_line(folder.metrics_file, {"step": 11, "skipped": True, "reason": "infinite"})
     add_lines(folder, [13])
     look_again(browser)

@@ -13,7 +13,6 @@ from groundup.files import append_json_line, write_json_atomic
 from groundup.planner.parameters import count_parameters
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
-from groundup.runs.metrics_file import cut_metrics
 from groundup.runs.outcome import Outcome
 from groundup.serving.api_errors import ApiError
 from groundup.serving.runs_api import runs_routes
@@ -103,7 +102,7 @@ def test_a_file_cut_by_a_resume_is_told_from_its_beginning(
     for step in range(1, 6):
         add_line(folder, step, loss=float(step))
     before = metrics(client)
-    cut_metrics(folder.metrics_file, last_step=2)
+    folder.cut_metrics(last_step=2)
     for step in range(3, 9):
         add_line(folder, step, loss=100.0)
     # As many lines and more are there again, so the number alone would not tell.

@@ -36,7 +36,7 @@ from groundup.generation import LanguageModel
 from groundup.interop import import_huggingface
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
-from groundup.runs.metrics_file import MetricsReader, cut_metrics, read_metrics, read_newest
+from groundup.runs.metrics_file import MetricsReader, read_metrics, read_newest
 from groundup.serving.runs_api import as_json, lines_after
 from groundup.text_files import read_document_batches
 from groundup.tokenizer import Tokenizer
@@ -233,7 +233,8 @@ def parse_metrics(case: Case, path: Path) -> None:
     as_json(lines_after(MetricsReader(path), 0, None, 100))
     as_json(read_newest(path).samples)
     read_metrics(path)
-    cut_metrics(path, 2)
+    path = path.rename(path.with_name("metrics.jsonl"))
+    RunFolder(path.parent).cut_metrics(2)
     list(read_json_lines(path))
 
 

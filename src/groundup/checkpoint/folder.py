@@ -9,7 +9,6 @@ state means, is left to `training`.
 import contextlib
 import errno
 import logging
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -25,8 +24,8 @@ from groundup.checkpoint.record import (
     FileEntry,
     Record,
     check_files,
+    new_record,
     open_checkpoint,
-    pack,
     pack_tree,
     read_record,
     write_record,
@@ -174,15 +173,6 @@ class CheckpointFolder:
                 check_files(path, record, contents=False)
                 records[step] = record
         return records
-
-
-def new_record(step: int, state: Mapping[str, Any], metric: float | None, **more: Any) -> Record:
-    """A record without its files."""
-    metric = float(metric) if metric is not None and math.isfinite(metric) else None
-    skeleton, tensors = pack(dict(state))
-    if tensors:
-        raise CheckpointError(f"state.json cannot hold tensors like {', '.join(tensors)}")
-    return Record(step=step, metric=metric, state=skeleton, **more)
 
 
 def _by_metric(records: Mapping[int, Record]) -> list[int]:

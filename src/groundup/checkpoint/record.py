@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from groundup import __version__
-from groundup.checkpoint.weights import read_weights
+from groundup.checkpoint.weights import read_metadata, read_weights
 from groundup.errors import CheckpointError
 from groundup.files import hash_bytes, hash_file, parse_json, write_text_atomic
 from groundup.nn.adapters import merge_adapters
@@ -99,13 +99,11 @@ class Checkpoint:
 
     def optimizer_state(self) -> dict[str, Any]:
         """What `optimizer.state_dict()` gave, with its tensors on the CPU."""
-        return self.optimizer_tree(*read_weights(*self._files(_OPTIMIZER_FILE)))
+        return self.optimizer_tree(read_weights(*self._files(_OPTIMIZER_FILE))[0])
 
-    def optimizer_tree(
-        self, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
-    ) -> dict[str, Any]:
+    def optimizer_tree(self, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         """The optimizer's state with other tensors in place of the stored ones, by their names."""
-        notes = {**metadata, **self.record.optimizer}
+        notes = self.record.optimizer or read_metadata(*self._files(_OPTIMIZER_FILE))
         tree: dict[str, Any] = unpack_tree(tensors, notes, str(self.path / OPTIMIZER_NAME))
         return tree
 
@@ -119,6 +117,15 @@ def open_checkpoint(path: Path, step: int) -> Checkpoint:
     check_files(path, record, contents=True)
     state = unpack(record.state, {}, str(path / STATE_NAME))
     return Checkpoint(path, step, record.metric, record.weights_id, state, record)
+
+
+def new_record(step: int, state: Mapping[str, Any], metric: float | None, **more: Any) -> Record:
+    """A record without its files."""
+    metric = float(metric) if metric is not None and math.isfinite(metric) else None
+    skeleton, tensors = pack(dict(state))
+    if tensors:
+        raise CheckpointError(f"state.json cannot hold tensors like {', '.join(tensors)}")
+    return Record(step=step, metric=metric, state=skeleton, **more)
 
 
 def write_record(path: Path, record: Record, files: Mapping[str, FileEntry]) -> None:

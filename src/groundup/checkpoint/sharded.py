@@ -24,17 +24,16 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
-from groundup.checkpoint.folder import CheckpointFolder, new_record
+from groundup.checkpoint.folder import CheckpointFolder
 from groundup.checkpoint.record import (
-    OPTIMIZER_NAME,
     SHARDED_VERSION,
     Checkpoint,
     FileEntry,
+    new_record,
     pack,
     pack_tree,
     write_record,
 )
-from groundup.checkpoint.weights import read_metadata
 from groundup.errors import GroundupError
 
 
@@ -126,8 +125,7 @@ def load_into(
         for name, one in stored.items()
         if isinstance(one, TensorStorageMetadata)
     }
-    notes = checkpoint.record.optimizer or read_metadata(checkpoint.path / OPTIMIZER_NAME)
-    state = checkpoint.optimizer_tree(empty, notes)
+    state = checkpoint.optimizer_tree(empty)
     for index, values in state["state"].items():
         tensors = {key: one for key, one in values.items() if isinstance(one, Tensor)}
         values.update({key: place(index, one) for key, one in tensors.items()})

@@ -10,17 +10,14 @@ what a machine's GPUs send one's part leaves it. A GPU waits for communication -
 is above 0; the exact reduction begins after the backward pass and is waited for in full.
 """
 
-import math
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from groundup.errors import ConfigError
 from groundup.planner.hardware import link_rates
-from groundup.planner.memory import StepMemory, choose_micro_batch
+from groundup.planner.memory import choose_strategy, find_micro_batch
 from groundup.planner.parameters import FLOAT32_BYTES
 from groundup.planner.plan import Plan
-
-Strategy = Literal["ddp", "fsdp", "hsdp"]
 
 
 def plan_distributed(
@@ -61,7 +58,7 @@ def plan_distributed(
 
     def step(num_shards: int, *, exact: bool = False) -> dict[str, Any]:
         memory = replace(plan.memory, is_exact=exact).shard(num_shards)
-        size = _find_micro_batch(memory, num_sequences, plan.memory_bytes, micro_batch)
+        size = find_micro_batch(memory, num_sequences, plan.memory_bytes, micro_batch)
         num_micro_batches = num_sequences // max(1, size)
         gathered = (2 * memory.weights * num_shards + sums) * num_micro_batches
         sent_inside, sent_across = ring(gathered, num_shards, num_local)
@@ -117,38 +114,3 @@ def plan_distributed(
         "dollars": None if price is None else round(num_gpus * seconds / 3600 * price[0], 2),
         "strategies": strategies,
     }
-
-
-def choose_strategy(
-    memory: StepMemory,
-    num_sequences: int,
-    memory_bytes: int,
-    *,
-    num_gpus: int,
-    gpus_per_machine: int,
-    micro_batch: int | None = None,
-) -> Strategy:
-    """What `auto` takes: ddp where it fits, hsdp where one of several machines holds the state,
-    else fsdp.
-
-    num_sequences, memory_bytes: of each GPU.
-    """
-
-    def fits(num_shards: int) -> bool:
-        part = memory.shard(num_shards)
-        return _find_micro_batch(part, num_sequences, memory_bytes, micro_batch) > 0
-
-    if fits(1):
-        return "ddp"
-    return "hsdp" if num_gpus > gpus_per_machine and fits(gpus_per_machine) else "fsdp"
-
-
-def _find_micro_batch(
-    memory: StepMemory, num_sequences: int, memory_bytes: int, micro_batch: int | None
-) -> int:
-    """The largest that fits, or the one given; 0 where that does not fit."""
-    if micro_batch is None:
-        return choose_micro_batch(memory, num_sequences, memory_bytes)
-    size = math.gcd(micro_batch, num_sequences)
-    peak = memory.bytes_at(size, num_sequences // size)
-    return size if peak <= memory.usable_bytes(memory_bytes) else 0

@@ -33,6 +33,9 @@ _CPU_FRACTION, _GPU_FRACTION, _SHARDED_FRACTION = 0.6, 0.9, 0.8
 _LEAST_MEASURED_BYTES = 100_000_000
 
 
+Strategy = Literal["ddp", "fsdp", "hsdp"]
+
+
 class Execution(NamedTuple):
     """Where and in which precision a step computes; weights are float32 always."""
 
@@ -284,3 +287,38 @@ def textbook_memory(config: ModelConfig, memory_bytes: int) -> dict[str, Any]:
         "memory_bytes": memory_bytes,
         "largest_batch": max(0, (memory_bytes - fixed) // per_sequence),
     }
+
+
+def choose_strategy(
+    memory: StepMemory,
+    num_sequences: int,
+    memory_bytes: int,
+    *,
+    num_gpus: int,
+    gpus_per_machine: int,
+    micro_batch: int | None = None,
+) -> Strategy:
+    """What `auto` takes: ddp where it fits, hsdp where one of several machines holds the state,
+    else fsdp.
+
+    num_sequences, memory_bytes: of each GPU.
+    """
+
+    def fits(num_shards: int) -> bool:
+        part = memory.shard(num_shards)
+        return find_micro_batch(part, num_sequences, memory_bytes, micro_batch) > 0
+
+    if fits(1):
+        return "ddp"
+    return "hsdp" if num_gpus > gpus_per_machine and fits(gpus_per_machine) else "fsdp"
+
+
+def find_micro_batch(
+    memory: StepMemory, num_sequences: int, memory_bytes: int, micro_batch: int | None
+) -> int:
+    """The largest that fits, or the one given; 0 where that does not fit."""
+    if micro_batch is None:
+        return choose_micro_batch(memory, num_sequences, memory_bytes)
+    size = math.gcd(micro_batch, num_sequences)
+    peak = memory.bytes_at(size, num_sequences // size)
+    return size if peak <= memory.usable_bytes(memory_bytes) else 0

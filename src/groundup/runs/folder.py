@@ -26,10 +26,16 @@ import yaml
 
 from groundup.config import check_yaml, flatten, load_settings, save_yaml
 from groundup.errors import ConfigError
-from groundup.files import locked, parse_json, remove_leftovers, write_json_atomic
+from groundup.files import (
+    atomic_path,
+    locked,
+    parse_json,
+    read_tail,
+    remove_leftovers,
+    write_json_atomic,
+)
 from groundup.runs.config import RunConfig
-from groundup.runs.metrics import as_float
-from groundup.runs.metrics_file import cut_metrics, read_tail
+from groundup.runs.metrics import as_float, parse_line
 from groundup.runs.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -135,8 +141,20 @@ class RunFolder:
         """Put the files of a run back to where its checkpoint of that step is."""
         self.outcome_file.unlink(missing_ok=True)
         write_json_atomic(self.environment_file, environment)
-        cut_metrics(self.metrics_file, step)
+        self.cut_metrics(step)
         save_yaml(self.config_file, config)
+
+    def cut_metrics(self, last_step: int) -> None:
+        """Drop the records after a step, which a resumed run writes anew, and damaged lines."""
+        path = self.metrics_file
+        if not path.exists():
+            return
+        with open(path, "rb") as old, atomic_path(path) as temporary, open(temporary, "wb") as new:
+            for line in filter(bytes.strip, old):
+                record = parse_line(line)
+                step = None if record is None else record.get("step", 0)
+                if type(step) is int and 0 <= step <= last_step:
+                    new.write(line.rstrip(b"\n") + b"\n")
 
     def read_settings(self) -> dict[str, Any]:
         """config.yaml by flat dotted names, unchecked; nothing while it is missing or damaged."""

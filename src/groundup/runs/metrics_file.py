@@ -1,18 +1,17 @@
-"""metrics.jsonl on disk: read whole or as it grows, its end alone, and cut for a resume.
+"""metrics.jsonl on disk: read whole, as it grows, or its end alone.
 
 The file may be torn at its end, cut by a resume, replaced or deleted at any time; damage is counted
-and noted, never raised. What its lines say is `metrics`. Other small files are read here as well.
+and noted, never raised. What its lines say is `metrics`.
 """
 
 import contextlib
 import os
-import stat
 import threading
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from groundup.files import atomic_path
+from groundup.files import open_plain_file, read_tail
 from groundup.runs.metrics import Metrics, parse_line
 
 # No record is that long: what is read of a longer line is damaged, and what follows it is sound.
@@ -102,50 +101,3 @@ def read_newest(path: Path) -> Metrics:
     for record in filter(None, map(parse_line, lines)):
         newest.add(record)
     return newest
-
-
-def cut_metrics(path: Path, last_step: int) -> None:
-    """Drop the records after `last_step`, which a resumed run writes anew, and damaged lines."""
-    if not path.exists():
-        return
-    with open(path, "rb") as old, atomic_path(path) as temporary, open(temporary, "wb") as new:
-        for line in filter(bytes.strip, old):
-            record = parse_line(line)
-            step = None if record is None else record.get("step", 0)
-            if type(step) is int and 0 <= step <= last_step:
-                new.write(line.rstrip(b"\n") + b"\n")
-
-
-@contextlib.contextmanager
-def open_plain_file(path: Path) -> Iterator[int | None]:
-    """A descriptor of a regular file to read from; None if no such file exists. Links are not
-    followed: they could lead out of a folder that is shown to others."""
-    file = None
-    # Without O_NONBLOCK a pipe of that name would block the reader forever.
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
-    with contextlib.suppress(OSError):
-        file = os.open(path, flags)
-    try:
-        is_plain = file is not None and stat.S_ISREG(os.fstat(file).st_mode)
-        yield file if is_plain else None
-    finally:
-        if file is not None:
-            os.close(file)
-
-
-def read_tail(path: Path, num_bytes: int) -> bytes:
-    """The last bytes of a file; nothing if it cannot be read."""
-    with open_plain_file(path) as file:
-        if file is None:
-            return b""
-        size = os.fstat(file).st_size
-        return os.pread(file, num_bytes, max(0, size - num_bytes))
-
-
-def file_signature(path: Path) -> tuple[int, int, int] | None:
-    """What changes when the content does: inode, size and time of the last change."""
-    try:
-        found = os.lstat(path)
-    except (OSError, ValueError):
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns

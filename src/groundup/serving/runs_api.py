@@ -22,11 +22,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from groundup.files import file_signature
 from groundup.planner.parameters import count_parameters
 from groundup.runs.config import model_of
 from groundup.runs.folder import RunFolder, list_checkpoints
 from groundup.runs.metrics import Metrics
-from groundup.runs.metrics_file import MetricsReader, file_signature, read_newest
+from groundup.runs.metrics_file import MetricsReader, read_newest
 from groundup.serving.api_errors import ApiError, excerpt, invalid_request
 
 _SUMMARY = ("step", "tokens", "loss", "validation_loss", "tokens_per_second", "wall_seconds")

@@ -18,8 +18,13 @@ from groundup.errors import ConfigError
 from groundup.model import TransformerLM
 from groundup.nn import float8
 from groundup.planner import Execution, StepMemory, count_parameters, step_memory
-from groundup.planner.distributed import Strategy, choose_strategy
-from groundup.planner.memory import check_fits, choose_micro_batch, memory_options
+from groundup.planner.memory import (
+    Strategy,
+    check_fits,
+    choose_micro_batch,
+    choose_strategy,
+    memory_options,
+)
 from groundup.planner.quantities import show_count
 from groundup.runs.config import RunConfig
 from groundup.runtime import count_of, why_no_bfloat16
