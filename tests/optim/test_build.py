@@ -23,20 +23,18 @@ def described(model: nn.Module, groups: list[dict[str, Any]]) -> list[tuple[set[
 
 
 @pytest.mark.parametrize(
-    ("tied", "of_embeddings", "expected"),
+    ("tied", "expected"),
     [
-        (False, 0.0, [(MATRICES | HEAD, 0.1), (GAINS | EMBEDDING, 0.0)]),
-        (False, 0.1, [(MATRICES | HEAD | EMBEDDING, 0.1), (GAINS, 0.0)]),
-        (False, 0.02, [(MATRICES | HEAD, 0.1), (EMBEDDING, 0.02), (GAINS, 0.0)]),
+        (False, [(MATRICES | HEAD, 0.1), (GAINS | EMBEDDING, 0.0)]),
         # A tied table is there once and is an embedding.
-        (True, 0.0, [(MATRICES, 0.1), (GAINS | EMBEDDING, 0.0)]),
+        (True, [(MATRICES, 0.1), (GAINS | EMBEDDING, 0.0)]),
     ],
 )
 def test_linear_layers_get_weight_decay_and_gains_and_embeddings_do_not(
-    tied: bool, of_embeddings: float, expected: list[tuple[set[str], float]], tiny_model: Any
+    tied: bool, expected: list[tuple[set[str], float]], tiny_model: Any
 ) -> None:
     model = tiny_model(tied=tied)
-    groups = decay_groups(model, weight_decay=0.1, embedding_weight_decay=of_embeddings)
+    groups = decay_groups(model, weight_decay=0.1)
     assert described(model, groups) == expected
     assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
 
@@ -82,8 +80,6 @@ def test_settings_reach_the_optimizer(tiny_model: Any) -> None:
     plain = build_optimizer(tiny_model(), config.model_copy(update={"name": "adamw"}))
     assert isinstance(plain, AdamW)
     assert plain.defaults["betas"] == (0.1, 0.2)
-    decaying = build_optimizer(tiny_model(), OptimizerConfig(embedding_weight_decay=0.1))
-    assert len(decaying.param_groups[0]["params"]) == 16
 
 
 def test_settings_have_bounds() -> None:

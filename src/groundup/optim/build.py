@@ -23,19 +23,15 @@ def build_optimizer(
 
     num_steps: the length of the run, which `average_over` is a fraction of.
     """
-    decay = {
-        "weight_decay": config.weight_decay,
-        "embedding_weight_decay": config.embedding_weight_decay or 0.0,
-    }
     optimizer: Optimizer
     if config.name == "sgd":
         optimizer = SGD([one for _, one in _learning_parameters(model)], config.learning_rate)
     elif config.name == "adamw":
-        groups = decay_groups(model, **decay)
+        groups = decay_groups(model, config.weight_decay)
         optimizer = AdamW(groups, config.learning_rate, config.betas, config.eps)
     else:
         rates = config.learning_rate, _maximum(config, "adamw")
-        groups = muon_groups(model, learning_rate=rates[0], adamw_learning_rate=rates[1], **decay)
+        groups = muon_groups(model, *rates, config.weight_decay)
         optimizer = Muon(
             groups,
             momentum=config.momentum,
@@ -61,27 +57,23 @@ def average_decay(
     return 1 - delta / max(delta, config.average_over * length)
 
 
-def decay_groups(
-    model: nn.Module, *, weight_decay: float, embedding_weight_decay: float = 0.0
-) -> list[dict[str, Any]]:
-    """Groups for AdamW: linear layers with `weight_decay`, the embedding table with its own (the
-    rows of rare tokens mostly shrink by it), gains without: 1, not 0, is where they do nothing.
+def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Groups for AdamW: linear layers with `weight_decay`; without it the embedding table, whose
+    rows of rare tokens would mostly shrink, and gains, which do nothing at 1 and not at 0.
 
     A table that is the output layer too counts as an embedding.
     """
     decaying: list[nn.Parameter] = []
-    embeddings: list[nn.Parameter] = []
     staying: list[nn.Parameter] = []
-    of_embeddings = {weight_decay: decaying, 0.0: staying}.get(embedding_weight_decay, embeddings)
     for name, parameter in _learning_parameters(model):
-        of_matrix = of_embeddings if "token_embedding" in name.split(".") else decaying
-        (staying if parameter.ndim < 2 else of_matrix).append(parameter)
-    kinds = (decaying, weight_decay), (embeddings, embedding_weight_decay), (staying, 0.0)
+        is_embedding = "token_embedding" in name.split(".")
+        (staying if parameter.ndim < 2 or is_embedding else decaying).append(parameter)
+    kinds = (decaying, weight_decay), (staying, 0.0)
     return [{"params": params, "weight_decay": decay} for params, decay in kinds if params]
 
 
 def muon_groups(
-    model: nn.Module, *, learning_rate: float, adamw_learning_rate: float, **decay: float
+    model: nn.Module, learning_rate: float, adamw_learning_rate: float, weight_decay: float
 ) -> list[dict[str, Any]]:
     """Groups for Muon: all matrices but the embedding and the output layer, and the `decay_groups`
     of the rest by AdamW.
@@ -95,9 +87,9 @@ def muon_groups(
         if parameter.ndim == 2 and not {"blocks", "projection"}.isdisjoint(name.split("."))
     ]
     chosen = set(map(id, matrices))
-    common = {"lr": learning_rate, "weight_decay": decay["weight_decay"]}
+    common = {"lr": learning_rate, "weight_decay": weight_decay}
     groups: list[dict[str, Any]] = [{"params": matrices, "kind": "muon", **common}]
-    for group in decay_groups(model, **decay):
+    for group in decay_groups(model, weight_decay):
         others = [one for one in group["params"] if id(one) not in chosen]
         groups.append({**group, "params": others, "kind": "adamw", "lr": adamw_learning_rate})
     return [group for group in groups if group["params"]]

@@ -37,9 +37,6 @@ class OptimizerConfig(Settings):
     """Under muon, let all rows of a matrix move alike, by the mean of each row's squares over the
     last steps (NorMuon)."""
 
-    embedding_weight_decay: float | None = Field(default=None, ge=0, le=1e6)
-    """Weight decay of the embedding table; 0 if not given."""
-
     momentum: Fraction = 0.95
     """Decay rate of muon's running average of gradients."""
 
@@ -49,6 +46,7 @@ class OptimizerConfig(Settings):
 
     removed: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "muon_learning_rate": (None,),
+        "embedding_weight_decay": (None, 0.0, 0.1),
         "cautious_decay": (False,),
         "decay_embeddings": (False,),
         "orthogonalization_steps": (5,),
