@@ -100,10 +100,9 @@ def test_its_commands_can_be_typed(
     stories = page.index("=== 1 of 3")
     assert page[stories : page.index("\nLook at it")] in capsys.readouterr().out
     assert main(offered[1]) == 0
-    # What learns most cannot be exported, and another model is offered for that.
-    assert main(["export", str(RUN), "--to", "huggingface", "exported"]) == 2
-    assert "head_gates is True" in capsys.readouterr().err
-    assert ["new", "quickstart/stories.txt", "--name", "stories-exportable"] in offered
+    # A first model is one that other programs run.
+    assert main(next(words for words in offered if words[0] == "export")) == 0
+    assert main(["export", str(RUN), "stories.gguf", "--to", "gguf"]) == 0
     for words in offered:
         if words[0] == "tune":
             continue

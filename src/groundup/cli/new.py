@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
@@ -53,9 +53,9 @@ class MakeFlags(Settings):
     num_steps: int | None = Field(default=None, ge=1, le=MAX_STEPS)
     """The most steps to train."""
 
-    exportable: bool = True
-    """Keep to the parts of a model that other programs know, so that it can be exported; without
-    them it learns more in the same time, and groundup alone can run it."""
+    recipe: Literal["exportable", "fastest"] = "exportable"
+    """exportable keeps to the parts of a model that transformers and llama.cpp know; fastest adds
+    gates of heads and value embeddings, which learn more in long runs."""
 
     device: str = "auto"
     """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
@@ -286,7 +286,7 @@ def _choose_recipe(project: Project, survey: "Survey") -> tuple[RunConfig, str]:
             vocab_size=arguments.vocab_size,
             document_bytes=survey.document_bytes,
             max_steps=arguments.num_steps,
-            is_exportable=arguments.exportable,
+            is_exportable=arguments.recipe == "exportable",
             is_on_cpu=device.device == "cpu",
         )
 
@@ -339,9 +339,6 @@ def _look(project: Project, plan: dict[str, Any]) -> None:
     print("then open http://127.0.0.1:8000; Ctrl-C ends it")
     exports = shlex.quote(str(project.folder / "exports" / plan["name"]))
     export = f"groundup export {run} {exports} --to huggingface"
-    if not project.arguments.exportable:
-        again = ["groundup", "new", *project.arguments.files, "--name"]
-        export = shlex.join([*again, f"{plan['name']}-exportable"])
     own = generate.Arguments(run=str(folder), prompt="Your own beginning", **sampling)
     more = f"groundup train --from {run} --config {config} --name {plan['name']}-more"
     tune = f"groundup tune {run} chats.jsonl"

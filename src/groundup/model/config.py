@@ -171,9 +171,8 @@ PRESETS = {
         d_model=96,
         num_layers=4,
         num_heads=3,
+        initialization="gpt2",
         zero_outputs=True,
-        head_gates=True,
-        extra_values="projection",
     ),
 }
 

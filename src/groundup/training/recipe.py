@@ -38,7 +38,7 @@ _BYTES_PER_TOKEN = 3.6
 _OCCURRENCES_PER_TOKEN = 150
 _TOKENS_PER_WINDOW = 256 * 150
 # Fewer steps than these want averages that forget sooner; of text read once, they leave no time for
-# what small initial values and tying win (docs/log.md).
+# what tying wins (docs/log.md).
 _FEW_STEPS = 1_500
 _LONG_CONTEXT_PARAMETERS = 30_000_000
 # What the settings of a run without a file and without minutes are chosen for.
@@ -144,6 +144,7 @@ def _learning(d_model: int, epochs: float, num_steps: int) -> dict[str, Any]:
     """Optimizer, schedule and initial values."""
     learning_rate = 1.6e-2 * (128 / d_model) ** 0.7 / (2 if epochs > 4 else 1)
     values: dict[str, Any] = {
+        "model.initialization": "gpt2",
         "model.zero_outputs": True,
         "optimizer.name": "muon",
         "optimizer.learning_rate": float(f"{learning_rate:.1e}"),
@@ -165,8 +166,6 @@ def _learning(d_model: int, epochs: float, num_steps: int) -> dict[str, Any]:
     return values | {
         "model.tie_embeddings": True,
         "model.qk_norm": True,
-        "model.initialization": "gpt2",
-        "optimizer.embedding_weight_decay": 0.1,
         "optimizer.average_over": 0.05,
     }
 
