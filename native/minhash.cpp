@@ -104,10 +104,6 @@ private:
     size_t count_ = 0;
 };
 
-Span document_at(Span text, const Bounds& bounds) {
-    return {text.data + bounds.begin, static_cast<size_t>(bounds.end - bounds.begin)};
-}
-
 }  // namespace
 
 void measure_documents(Span text, const Bounds* bounds, size_t count, size_t num_words, size_t num_threads,
@@ -115,7 +111,8 @@ void measure_documents(Span text, const Bounds* bounds, size_t count, size_t num
     std::atomic<size_t> next{0};
     run_threads(num_threads, [&](size_t) {
         for (size_t row; (row = next.fetch_add(1)) < count;) {
-            const Span whole = document_at(text, bounds[row]);
+            const auto [begin, end] = bounds[row];
+            const Span whole = {text.data + begin, static_cast<size_t>(end - begin)};
             MeasuredDocument& document = out[row];
             document.characters = document.spaces = document.symbols = 0;
             document.hash = hash_document(trimmed(whole));
@@ -130,16 +127,6 @@ void measure_documents(Span text, const Bounds* bounds, size_t count, size_t num
             signature.finish();
         }
     });
-}
-
-std::vector<uint64_t> hash_shingles(Span text, const Bounds* bounds, size_t count, size_t num_words) {
-    std::vector<uint64_t> hashes;
-    for (size_t row = 0; row < count; row++) {
-        const Span whole = document_at(text, bounds[row]);
-        scan(whole, num_words, hash_document(trimmed(whole)), [&](uint64_t one) { hashes.push_back(one); },
-             [](const Char&) {});
-    }
-    return hashes;
 }
 
 }  // namespace groundup

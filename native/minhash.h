@@ -1,8 +1,6 @@
 // Words of a text, the shingles (runs of several words) they make, MinHash signatures of documents.
 #pragma once
 
-#include <vector>
-
 #include "documents.h"
 
 namespace groundup {
@@ -18,11 +16,9 @@ struct MeasuredDocument {
 };
 
 // MinHash: number i is the least value of hash function i over the shingles, so that two documents
-// agree in a number with the probability of their Jaccard similarity.
+// agree in a number with the probability of their Jaccard similarity. A document with fewer words than
+// a shingle has is a single one.
 void measure_documents(Span text, const Bounds* bounds, size_t count, size_t num_words, size_t num_threads,
                        MeasuredDocument* out);
-
-// The hashes of all shingles, document after document. One with fewer words is a single shingle.
-std::vector<uint64_t> hash_shingles(Span text, const Bounds* bounds, size_t count, size_t num_words);
 
 }  // namespace groundup

@@ -25,26 +25,11 @@ PyObject* py_measure_documents(PyObject*, PyObject* args) {
     });
 }
 
-PyObject* py_hash_shingles(PyObject*, PyObject* args) {
-    PyObject *data, *bounds_buffer;
-    Py_ssize_t num_words;
-    if (!PyArg_ParseTuple(args, "OOn", &data, &bounds_buffer, &num_words)) return nullptr;
-    return guarded([&] {
-        const Text text(data), packed(bounds_buffer);
-        const CheckedBounds bounds = bounds_of(packed, text.span());
-        if (num_words < 1) throw InputError("a shingle has at least 1 word");
-        return to_buffer(unlocked([&] {
-            return hash_shingles(text.span(), bounds.data, bounds.count, static_cast<size_t>(num_words));
-        }));
-    });
-}
-
 }  // namespace
 
 PyMethodDef clean_functions[] = {
     {"measure_documents", py_measure_documents, METH_VARARGS,
      "(data, bounds, words in a shingle, threads) -> Buffer of measured documents"},
-    {"hash_shingles", py_hash_shingles, METH_VARARGS, "(data, bounds, words in a shingle) -> Buffer of uint64"},
     {nullptr, nullptr, 0, nullptr},
 };
 

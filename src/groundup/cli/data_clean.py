@@ -14,9 +14,6 @@ class Arguments(CorpusFlags, CleanSettings):
     out: Path = Path("clean.jsonl")
     """The .jsonl file to write."""
 
-    validation: tuple[str, ...] = ()
-    """Validation text, named as FILES: the last lines say how much of it stands in what is kept."""
-
     dry_run: bool = False
     """Count only, and write nothing."""
 
@@ -35,7 +32,6 @@ def run(arguments: Arguments) -> None:
             arguments.files,
             out,
             CleanSettings(**settings),
-            validation=arguments.validation,
             overwrite=arguments.overwrite,
             **work,
         )
@@ -51,7 +47,4 @@ def run(arguments: Arguments) -> None:
     ]
     title = "counted, nothing written" if out is None else f"wrote {shlex.quote(str(out))}"
     print_records(title, records)
-    if summary.num_passages:
-        fraction = summary.num_leaked / summary.num_passages
-        print(f"{fraction:.1%} of the runs of 13 words of --validation are in what is kept")
     print(f"{whole / summary.seconds / 1e6:,.1f} MB/s")

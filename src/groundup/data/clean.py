@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from groundup._native import hash_shingles, measure_documents
+from groundup._native import measure_documents
 from groundup.config import Settings
 from groundup.data.pipeline import read_ahead
 from groundup.errors import ConfigError, DataError
@@ -35,8 +35,6 @@ from groundup.text_files import (
 )
 
 _DEPTH = 2
-# Two authors hardly ever write the same run of so many words by chance.
-_PASSAGE_WORDS = 13
 _SHINGLE_WORDS = 5
 _SIGNATURE_SIZE = 128
 # A measured document, as the native core lays it out.
@@ -79,10 +77,6 @@ class CleanSummary:
     """What was read, left out for each reason, and kept."""
 
     counts: dict[str, Count]
-    num_passages: int
-    """Runs of 13 words in the validation text."""
-    num_leaked: int
-    """Those that also stand in what is kept."""
     seconds: float
 
 
@@ -91,7 +85,6 @@ def clean(
     out: str | os.PathLike[str] | None,
     settings: CleanSettings | None = None,
     *,
-    validation: Sequence[str | os.PathLike[str]] = (),
     num_threads: int | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -102,7 +95,6 @@ def clean(
     """Write the documents worth keeping as JSON lines.
 
     out: the .jsonl file; None counts only.
-    validation: files to look for in what is kept; `num_leaked` says how much of them is there.
     engine: reads and measures parts of the text elsewhere; what is written is the same.
     reading: field, encoding and errors, see `text_files.Reading`.
     """
@@ -116,12 +108,9 @@ def clean(
         check_not_input(target, sources)
         if target.exists() and not overwrite:
             raise ConfigError(f"{target} exists; name another file, or use --overwrite")
-    held = read(Part(tuple(find_sources(validation))), how) if validation else ()
-    passages = frozenset(one for batch in held for one in _passages(batch.data, batch.bounds))
-    measuring = _Measuring(how, 1 if engine else num_threads or num_cores(), passages)
+    measuring = _Measuring(how, 1 if engine else num_threads or num_cores())
     parts = cut_into_parts(sources, part_bytes, how) if engine else [Part(tuple(sources))]
     index = DuplicateIndex(settings.near_duplicates)
-    leaked = set[int]()
     totals = np.zeros((len(_OUTCOMES), 2), np.int64)
     with contextlib.ExitStack() as stack:
         results = run_parts(engine or map, measuring, parts, progress)
@@ -130,13 +119,11 @@ def clean(
         file = None
         if target is not None:
             file = stack.enter_context(stack.enter_context(atomic_path(target)).open("wb"))
-        for lines, lengths, measured, leaks in groups:
+        for lines, lengths, measured in groups:
             outcomes = judge(measured, settings, index)
             np.add.at(totals, outcomes, np.stack([np.ones_like(lengths), lengths], axis=1))
-            for row in np.flatnonzero(outcomes == 0).tolist():
-                leaked |= leaks[row]
-                if file is not None:
-                    file.write(lines[row])
+            if file is not None:
+                file.writelines(lines[row] for row in np.flatnonzero(outcomes == 0))
         read_all = Count(*totals.sum(axis=0).tolist())
         if not totals[0, 0]:
             raise DataError(
@@ -145,7 +132,7 @@ def clean(
     counts = {"read": read_all}
     for name, row in zip(_OUTCOMES[::-1], totals[::-1].tolist(), strict=True):
         counts[name] = Count(*row)
-    return CleanSummary(counts, len(passages), len(leaked), time.perf_counter() - started)
+    return CleanSummary(counts, time.perf_counter() - started)
 
 
 class _Group(NamedTuple):
@@ -155,8 +142,6 @@ class _Group(NamedTuple):
     """As lines of JSON."""
     lengths: npt.NDArray[np.int64]
     measured: npt.NDArray[np.void]
-    leaks: list[frozenset[int]]
-    """The validation passages that each document has."""
 
 
 @dataclass(frozen=True)
@@ -165,21 +150,14 @@ class _Measuring:
 
     reading: Reading
     num_threads: int
-    passages: frozenset[int]
 
     def __call__(self, part: Part) -> Iterator[_Group]:
         with read_ahead(read(part, self.reading, batch_bytes=4 << 20), _DEPTH) as batches:
             for data, bounds, *_ in batches:
                 texts = [bytes(memoryview(data)[begin:end]) for begin, end in bounds.tolist()]
-                leaks = [frozenset[int]()] * len(texts)
-                if self.passages:
-                    leaks = [
-                        self.passages.intersection(_passages(text, np.array([[0, len(text)]])))
-                        for text in texts
-                    ]
                 lines = [encode_line(text, self.reading.field) for text in texts]
                 measured = measure(data, bounds, self.num_threads)
-                yield _Group(lines, bounds[:, 1] - bounds[:, 0], measured, leaks)
+                yield _Group(lines, bounds[:, 1] - bounds[:, 0], measured)
 
 
 def measure(
@@ -241,9 +219,3 @@ def num_bands_for(threshold: float) -> int:
 def encode_line(text: bytes, field: str) -> bytes:
     """UTF-8 as a line of JSON."""
     return json.dumps({field: text.decode()}, ensure_ascii=False).encode() + b"\n"
-
-
-def _passages(data: bytes | memoryview, bounds: npt.NDArray[np.int64]) -> list[int]:
-    """A hash of every run of words."""
-    found = hash_shingles(data, bounds.data, _PASSAGE_WORDS)
-    return list(memoryview(found).cast("B").cast("Q"))
