@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from groundup.data.batches.order import Ids, SampleOrder, Starts, WindowReader, batch_samples
-from groundup.data.batches.transfer import Transfer, transfer_to, with_index
+from groundup.data.batches.transfer import Sent, Transfer, transfer_to, with_index
 from groundup.data.chats import PackedRows
 from groundup.data.pipeline import read_ahead
 from groundup.errors import ConfigError
@@ -106,7 +106,7 @@ class BatchLoader:
         samples = batch_samples(step, self.batch_size, self.rank, self.world)
         return self.order.starts(samples.start, len(samples))
 
-    def _send(self, steps: Iterator[int], transfer: Transfer) -> Iterator[tuple[int, Tensor]]:
+    def _send(self, steps: Iterator[int], transfer: Transfer) -> Iterator[tuple[int, Sent]]:
         for step in steps:
             buffer = transfer.host_buffer()
             self._reader.fill(buffer.numpy(), self.starts(step))

@@ -11,6 +11,10 @@ from torch import Tensor
 _NUM_BUFFERS = 2
 
 
+Sent = tuple[Tensor, torch.cuda.Event | None]
+"""A copy under way, and the event at its end where the device has such things."""
+
+
 class Transfer:
     """For devices without streams of copies: the receiver copies, and buffers are given away."""
 
@@ -22,12 +26,12 @@ class Transfer:
         """An int64 tensor in host memory that may be overwritten."""
         return torch.empty(self.shape, dtype=torch.int64, device="cpu")
 
-    def send(self, filled: Tensor) -> Tensor:
+    def send(self, filled: Tensor) -> Sent:
         """Begin to copy what `host_buffer` gave."""
-        return filled
+        return filled, None
 
-    def receive(self, sent: Tensor) -> Tensor:
-        return sent.to(self.device)
+    def receive(self, sent: Sent) -> Tensor:
+        return sent[0].to(self.device)
 
 
 class CudaTransfer(Transfer):
@@ -51,22 +55,24 @@ class CudaTransfer(Transfer):
             copied.synchronize()
         return self._buffers[self._turn]
 
-    def send(self, filled: Tensor) -> Tensor:
+    def send(self, filled: Tensor) -> Sent:
         with torch.cuda.stream(self._stream):
             tensor = filled.to(self.device, non_blocking=True)
-            copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            copied.record(self._stream)
-        self._copied[self._turn] = copied
+            arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            arrived.record(self._stream)
+        self._copied[self._turn] = arrived
         self._turn = (self._turn + 1) % _NUM_BUFFERS
-        return tensor
+        return tensor, arrived
 
-    def receive(self, sent: Tensor) -> Tensor:
+    def receive(self, sent: Sent) -> Tensor:
         stream = torch.cuda.current_stream(self.device)
-        stream.wait_stream(self._stream)
+        tensor, arrived = sent
+        if arrived is not None:
+            stream.wait_event(arrived)
         # The memory belongs to the copying stream; it must not be used again there while kernels
         # of this one still read it.
-        sent.record_stream(stream)
-        return sent
+        tensor.record_stream(stream)
+        return tensor
 
 
 def transfer_to(device: torch.device, shape: tuple[int, ...]) -> Transfer:
