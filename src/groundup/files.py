@@ -339,3 +339,28 @@ def file_signature(path: Path) -> tuple[int, int, int] | None:
     except (OSError, ValueError):
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def read_plain_file(path: Path, inside: Path | None = None, most_bytes: int = 1 << 28) -> bytes:
+    """The content of a stranger's file; an OSError for what `check_plain_file` refuses."""
+    check_plain_file(path, inside, most_bytes)
+    return path.read_bytes()
+
+
+def check_plain_file(path: Path, inside: Path | None = None, most_bytes: int = 1 << 62) -> None:
+    """Raise an OSError for a device or a pipe, which may never end, for what is larger, and for a
+    link that leads out of the folder `inside`."""
+    found = path.stat()
+    reason = ""
+    if not stat.S_ISREG(found.st_mode):
+        reason = "it is no regular file"
+    elif found.st_size > most_bytes:
+        reason = f"it has {found.st_size:,} bytes, more than {most_bytes:,}"
+    elif inside is not None:
+        root = inside.resolve()
+        # In the cache of huggingface_hub files are links to blobs beside the snapshots.
+        root = root.parent.parent if root.parent.name == "snapshots" else root
+        if not path.resolve().is_relative_to(root):
+            reason = f"it is a link that leads out of {inside}"
+    if reason:
+        raise OSError(errno.EINVAL, reason, str(path))

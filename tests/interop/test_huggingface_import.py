@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import safetensors.torch
 import torch
 
 from groundup.checkpoint import CheckpointFolder
+from groundup.errors import GroundupError
 from groundup.files import hash_file
 from groundup.generation import LanguageModel
 from groundup.interop import export_huggingface, import_huggingface
@@ -117,3 +119,37 @@ def test_frequencies_of_the_rotation_in_old_checkpoints_are_no_weights(
     take(folder)
     # Importing leaves the random numbers of the process alone.
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_nothing_outside_the_folder_is_read(
+    make_checkpoint: MakeCheckpoint, runs: Path, tmp_path: Path
+) -> None:
+    folder, secret = make_checkpoint(), tmp_path / "secret"
+    secret.write_text("hidden")
+    for name in ("chat_template.jinja", "tokenizer_config.json", "generation_config.json"):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(secret)
+        with pytest.raises(GroundupError, match=rf"{name} cannot be read: .* leads out of"):
+            import_huggingface(folder, "run", runs_folder=runs)
+        (folder / name).unlink()
+    weights, config = folder / "model.safetensors", folder / "config.json"
+    for file in (weights, config):
+        kept = file.rename(tmp_path / "kept")
+        file.symlink_to("/dev/zero")
+        with pytest.raises(GroundupError, match=r"no regular file|no model"):
+            import_huggingface(folder, "run", runs_folder=runs)
+        file.unlink()
+        os.mkfifo(file)
+        with pytest.raises(GroundupError, match=r"no regular file|no model"):
+            import_huggingface(folder, "run", runs_folder=runs)
+        file.unlink()
+        kept.rename(file)
+    assert not runs.exists()
+    # As huggingface_hub keeps what it fetched.
+    snapshot = tmp_path / "cache" / "snapshots" / "main"
+    blobs = tmp_path / "cache" / "blobs"
+    snapshot.mkdir(parents=True)
+    folder.rename(blobs)
+    for file in blobs.iterdir():
+        (snapshot / file.name).symlink_to(Path("../../blobs") / file.name)
+    import_huggingface(snapshot, "run", runs_folder=runs)

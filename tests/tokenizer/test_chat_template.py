@@ -1,6 +1,7 @@
 """Chat templates: what transformers renders, refusals in one sentence, kept by every file."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,32 @@ def test_a_template_that_does_not_compile_or_render_is_named(source: str, noun: 
     if noun != "3 messages":
         with pytest.raises(TokenizerError, match=noun):
             TOKENIZER.with_chat(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ 7 ** (10 ** 8) }}",
+        "{{ 'a' * 3000000000 }}",
+        "{{ 'a' | center(3000000000) }}",
+        "{% for a in range(99999) %}" * 3 + "{% endfor %}" * 3,
+        "{% set n = namespace(x='a') %}{% for i in range(60) %}{% set n.x=n.x~n.x %}{% endfor %}",
+        "{{ 'x' * 2000000 }}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{% break %}",
+        "{% for a in 'b' %}" * 25 + "{% endfor %}" * 25,
+        f"{{{{ {'9' * 5000} }}}}",
+        f"{{{{ {'(' * 3000}1{')' * 3000} }}}}",
+    ],
+)
+def test_a_template_without_end_is_ended(source: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(TokenizerError) as caught:
+        ChatTemplate(source).render(TALK)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
+    assert time.monotonic() - began < 30
+    # The next one finds everything as it was.
+    assert ChatTemplate("{{ messages[1].content }}!").render(TALK) == "Who is there?!"
 
 
 def test_messages_keep_role_and_content_alone() -> None:

@@ -94,7 +94,25 @@ def chat_prompt(tokenizer: Tokenizer, messages: Any) -> str:
         if found is not None:
             # It would be read as the template's own, and begin a turn that nobody took.
             raise DataError(f"message {number} holds the special token {found}: take it out")
-    return ChatTemplate(tokenizer.chat_template).render(checked, add_generation_prompt=True)
+    template = ChatTemplate(tokenizer.chat_template)
+    prompt = template.render(checked, add_generation_prompt=True)
+    # A template may cut the messages, and so make special tokens of what stands around the cuts.
+    neutral = [
+        {**message, "content": _ANSWER if message["content"].strip() else message["content"]}
+        for message in checked
+    ]
+    expected = template.render(neutral, add_generation_prompt=True)  # type: ignore[arg-type]
+    if _special_ids(prompt, tokenizer) != _special_ids(expected, tokenizer):
+        raise DataError(
+            "the chat template makes special tokens of what the messages say: change their text, "
+            "or take another template"
+        )
+    return prompt
+
+
+def _special_ids(text: str, tokenizer: Tokenizer) -> list[int]:
+    special = set(tokenizer.special_tokens.values())
+    return [id for id in tokenizer.encode(text) if id in special]
 
 
 def find_turn_end(tokenizer: Tokenizer) -> int | None:
@@ -109,6 +127,4 @@ def find_turn_end(tokenizer: Tokenizer) -> int | None:
         # It is told when somebody chats; the model continues texts without it.
         return None
     _, found, rest = text.rpartition(_ANSWER)
-    special = set(tokenizer.special_tokens.values())
-    ids = tokenizer.encode(rest) if found else []
-    return next((id for id in ids if id in special), None)
+    return next(iter(_special_ids(rest, tokenizer)), None) if found else None

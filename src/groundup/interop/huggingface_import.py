@@ -17,7 +17,7 @@ import torch
 
 from groundup.checkpoint import CheckpointFolder, load_weights
 from groundup.errors import CheckpointError, ConfigError
-from groundup.files import hash_file, parse_json
+from groundup.files import check_plain_file, hash_file, parse_json, read_plain_file
 from groundup.generation.loading import save_run
 from groundup.generation.special_ids import IMPORTED_KEY, SpecialIds
 from groundup.interop.architectures import read_config_json
@@ -106,6 +106,11 @@ def _read_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
 
 
 def _read_weights(files: list[Path], config: ModelConfig) -> dict[str, torch.Tensor]:
+    for file in files:
+        try:
+            check_plain_file(file, file.parent)
+        except OSError as error:
+            raise CheckpointError(f"{file} cannot be read: {error.strerror}") from None
     tensors = {
         name: tensor
         for file in files
@@ -145,7 +150,7 @@ def _find_weights(folder: Path) -> list[Path]:
 def _read_json(path: Path) -> dict[str, Any]:
     """A small JSON file of a checkpoint; a CheckpointError says what is wrong with it."""
     try:
-        value = parse_json(path.read_bytes())
+        value = parse_json(read_plain_file(path, path.parent))
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:

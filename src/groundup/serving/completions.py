@@ -24,6 +24,7 @@ from groundup.serving.api_errors import ApiError, internal_error
 from groundup.serving.choices import CHAT, TEXT, ChoiceText, Piece, TokenSpelling
 from groundup.serving.protocol import AnyRequest, ChatRequest, make_requests
 from groundup.serving.scheduler import Scheduler
+from groundup.tokenizer.chat_template import CHATML
 
 if TYPE_CHECKING:
     from groundup.generation import GenerationRequest, LanguageModel
@@ -72,7 +73,10 @@ class ServedModel:
     async def answer(self, request: Request, body: AnyRequest) -> Response:
         make = functools.partial(make_requests, body, self.language_model, self._settings)
         length = int(request.headers.get("content-length", _LONG_BYTES))
-        requests = await asyncio.to_thread(make) if length >= _LONG_BYTES else make()
+        template = self.language_model.tokenizer.chat_template
+        # A foreign template is another process, which may take its time.
+        is_slow = length >= _LONG_BYTES or (isinstance(body, ChatRequest) and template != CHATML)
+        requests = await asyncio.to_thread(make) if is_slow else make()
         running = _Running(self, requests, body, request.scope["client_name"])
         try:
             if body.stream:

@@ -2,22 +2,18 @@
 
 The template is data of the tokenizer, so whoever has the tokenizer renders the same text. It runs
 in Jinja's sandbox and sees the messages, `add_generation_prompt` and nothing else: no clock, no
-files.
+files. Any but our own runs in another process, see `template_process`.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypedDict, cast
+from typing import Any, Literal, TypedDict, cast
 
-from groundup.errors import DataError, TokenizerError
+from groundup.errors import DataError
 from groundup.tokenizer.formats.json_files import excerpt
-
-if TYPE_CHECKING:
-    import jinja2
+from groundup.tokenizer.template_process import PROCESS, render_here
 
 Role = Literal["system", "user", "assistant"]
 ROLES: tuple[Role, ...] = ("system", "user", "assistant")
@@ -53,22 +49,19 @@ class ChatTemplate:
     source: str
 
     def __post_init__(self) -> None:
-        _compile(self.source)
+        self._run(None)
 
     def render(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> str:
         """The text of a conversation; one that the template refuses is a TokenizerError.
 
         With `add_generation_prompt` it ends with what begins an assistant's turn.
         """
-        try:
-            return _compile(self.source).render(
-                messages=messages, add_generation_prompt=add_generation_prompt
-            )
-        # A template can fail as any program can: a wrong type, an unknown name, its own refusal.
-        except Exception as error:
-            raise TokenizerError(
-                f"the chat template does not render these {len(messages)} messages: {error}"
-            ) from None
+        return self._run(messages, add_generation_prompt)
+
+    def _run(self, messages: Sequence[Message] | None, add_generation_prompt: bool = False) -> str:
+        if self.source == CHATML:
+            return render_here(self.source, messages, add_generation_prompt)
+        return PROCESS.ask(self.source, messages, add_generation_prompt)
 
 
 def check_messages(messages: Any, where: str) -> list[Message]:
@@ -104,49 +97,3 @@ def _is_text_part(part: Any) -> bool:
     return (
         isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
     )
-
-
-@lru_cache(maxsize=8)
-def _compile(source: str) -> jinja2.Template:
-    import jinja2
-
-    try:
-        return _make_environment().from_string(source)
-    except jinja2.TemplateError as error:
-        line = getattr(error, "lineno", None)
-        raise TokenizerError(
-            f"line {line} of the chat template does not compile: {error}"
-        ) from None
-
-
-def _make_environment() -> jinja2.Environment:
-    """What Hugging Face's templates expect to find, the clock apart."""
-    import jinja2.ext
-    import jinja2.sandbox
-
-    class Generation(jinja2.ext.Extension):
-        """`{% generation %}` marks the assistant's text and renders as what is inside."""
-
-        tags: set[str] = {"generation"}  # noqa: RUF012
-
-        def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-            next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
-    )
-    environment.globals["raise_exception"] = _raise_exception
-    environment.filters["tojson"] = _to_json
-    return environment
-
-
-def _raise_exception(message: str) -> NoReturn:
-    import jinja2
-
-    raise jinja2.TemplateError(message)
-
-
-def _to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
-    # Jinja's own filter escapes for HTML.
-    return json.dumps(value, ensure_ascii=ensure_ascii, **options)

@@ -41,10 +41,11 @@ def read_definition(
     """
     path = Path(path)
     chosen = find_pattern(pattern) if pattern is not None else None
-    if path.is_dir():
+    folder = path if path.is_dir() else None
+    if folder is not None:
         files = [path / name for name in ("tokenizer.json", "vocab.json")]
         path = next((file for file in files if file.is_file()), files[0])
-    data = read_file(path)
+    data = read_file(path, folder)
     if tiktoken.recognise(data):
         return tiktoken.read(data, path, chosen, special_tokens)
     value = parse_json(data, path)

@@ -37,7 +37,7 @@ def read_gpt2_files(
 ) -> TokenizerDefinition:
     """Read the pair; special tokens that the vocabulary lacks are appended to it."""
     vocab_path, merges_path = Path(vocab_path), Path(merges_path)
-    vocab_data, merges_data = read_file(vocab_path), read_file(merges_path)
+    vocab_data, merges_data = read_file(vocab_path), read_file(merges_path, merges_path.parent)
     spelled = parse_json(vocab_data, vocab_path)
     if not isinstance(special_tokens, Mapping):
         special_tokens = list(special_tokens or ())

@@ -105,7 +105,7 @@ def write(definition: TokenizerDefinition, path: Path) -> list[Path]:
 
 
 def _read_settings(path: Path) -> dict[str, Any]:
-    return parse_json(read_file(path), path) if path.is_file() else {}
+    return parse_json(read_file(path, path.parent), path) if path.is_file() else {}
 
 
 def _read_chat_template(folder: Path) -> str | None:
@@ -113,7 +113,7 @@ def _read_chat_template(folder: Path) -> str | None:
     settings = _read_settings(folder / _SETTINGS_NAME)
     found = settings.get("chat_template")
     if (path := folder / "chat_template.jinja").is_file():
-        found = read_file(path).decode("utf-8", "replace")
+        found = read_file(path, folder).decode("utf-8", "replace")
     elif isinstance(found, list):
         # Several by name, for tools or retrieval too; they call the plain one default.
         by_name = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}

@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from groundup.errors import TokenizerError
-from groundup.files import hash_bytes
+from groundup.files import hash_bytes, read_plain_file
 
 _JSON_NAMES = {dict: "object", list: "array", str: "string", int: "integer", bool: "boolean"}
 
 
-def read_file(path: Path) -> bytes:
-    """The bytes of a tokenizer file; one that cannot be read is a TokenizerError."""
+def read_file(path: Path, inside: Path | None = None) -> bytes:
+    """The bytes of a tokenizer file; one that cannot be read is a TokenizerError.
+
+    inside: the folder that a link may not lead out of, for files that nobody named.
+    """
     try:
-        return path.read_bytes()
+        return read_plain_file(path, inside)
     except OSError as error:
         raise TokenizerError(
             f"the tokenizer file {path} cannot be read: {error.strerror}; check the path"
