@@ -12,6 +12,8 @@ from groundup.serving.settings import ServerSettings
 
 from .conftest import TOKEN
 
+DOCS = Path(__file__).parents[2] / "docs"
+
 
 def read_metrics(running: Any) -> dict[str, float]:
     answer = running.get("/metrics")
@@ -99,7 +101,17 @@ def test_metrics_count_what_happened(start: Any) -> None:
 @pytest.mark.parametrize(
     ("host", "status"),
     [(name, 200) for name in ("127.0.0.1:80", "LOCALHOST:5", "[::1]:1")]
-    + [(name, 403) for name in ("evil.example", "127.0.0.1.evil.example", "192.168.0.7:8000", "[")],
+    + [
+        (name, 403)
+        for name in (
+            "127.0.0.1:evil.example",
+            "localhost:80x",
+            "evil.example",
+            "127.0.0.1.evil.example",
+            "192.168.0.7:8000",
+            "[",
+        )
+    ],
 )
 def test_only_names_of_this_machine_are_answered(running: Any, host: str, status: int) -> None:
     for path in ("/", "/v1/models"):
@@ -116,6 +128,19 @@ def test_a_foreign_origin_is_refused(running: Any, origin: str, method: str) -> 
     assert answer.status_code == 403 and answer.json()["error"]["code"] == "foreign_origin"
     assert not [name for name in answer.headers if name.startswith("access-control")]
     assert running.get("/health", headers={"origin": running.url}).status_code == 200
+
+
+def test_the_pages_work_behind_the_proxy_of_the_guide(start: Any) -> None:
+    proxy = (DOCS / "deployment" / "nginx.conf").read_text()
+    name = re.search(r"server_name +(\S+);", proxy)[1]  # type: ignore[index]
+    # It hands the name on, and the browser's Origin as it is.
+    assert "proxy_set_header Host $host;" in proxy and "Origin " not in proxy
+    service = (DOCS / "deployment" / "groundup.service").read_text()
+    assert f"--public-host {name}" in service
+    with start(public_host=name) as running:
+        for origin, status in ((f"https://{name}", 200), ("https://evil.example", 403)):
+            headers = {"host": name, "origin": origin}
+            assert running.get("/v1/models", headers=headers).status_code == status
 
 
 @pytest.fixture(scope="module")

@@ -146,6 +146,15 @@ def test_a_client_that_does_not_read_is_cut_off(start: Any, long_model: Language
         assert counted(running, "cancelled_texts_total") == 8
 
 
+def test_a_body_with_two_ends_is_refused_and_the_connection_closed(running: Any) -> None:
+    body = b"0\r\n\r\nGET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    lengths = b"content-length: %d\r\ntransfer-encoding: chunked\r\n\r\n" % len(body)
+    answer = running.exchange(HEAD + lengths + body)
+    assert answer.startswith(b"HTTP/1.1 400") and answer.count(b"HTTP/1.1") == 1
+    assert b"\r\nconnection: close\r\n" in answer.lower()
+    assert running.is_well()
+
+
 def chunked(body: bytes, size: int) -> bytes:
     pieces = [body[first : first + size] for first in range(0, len(body), size)]
     parts = [b"%x\r\n%s\r\n" % (len(piece), piece) for piece in [*pieces, b""]]

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import logging
+import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -33,6 +35,7 @@ SECURITY_HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 
+_HOST = re.compile(r"(\[[^\]]+\]|[^:\[\]]+)(?::\d*)?")
 # A browser cannot send a token when it opens a page; these files hold no secret.
 _OPEN_PATHS = ("/", "/chat", "/runs", "/health")
 
@@ -94,12 +97,21 @@ class Guards:
 
     def _check(self, scope: Scope) -> str:
         """Whose request it is, by key or else by address; an ApiError if it is refused."""
+        if _header(scope, b"transfer-encoding") and _header(scope, b"content-length"):
+            # A proxy may have read another end of the body than this server does.
+            raise ApiError(
+                400,
+                "Content-Length and Transfer-Encoding contradict each other: send one of them",
+                code="invalid_http",
+                headers={"Connection": "close"},
+            )
         host = _header(scope, b"host")
-        if self._is_local and not _is_local_name(host, self._settings.host):
+        known = (self._settings.host, self._settings.public_host)
+        if self._is_local and not _is_local_name(host, known):
             raise ApiError(
                 403,
                 f"the Host header is {excerpt(host or '')}, but this server answers only by a name "
-                f"of this machine: use http://127.0.0.1 or http://localhost",
+                f"of this machine: use http://127.0.0.1 or http://localhost, or --public-host",
                 code="foreign_host",
             )
         origin = _header(scope, b"origin")
@@ -162,12 +174,12 @@ def _too_large(max_bytes: int) -> ApiError:
     return ApiError(413, message, code="body_too_large", headers={"Connection": "close"})
 
 
-def _is_local_name(host: str | None, bound: str) -> bool:
+def _is_local_name(host: str | None, known: Sequence[str | None]) -> bool:
     """Whether a Host header names this machine: a foreign name may resolve to it too."""
-    if host is None:
+    found = _HOST.fullmatch(host or "")
+    if found is None:
         return False
-    name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
-    return is_loopback(name) or name.lower() == bound.lower()
+    return is_loopback(found[1]) or found[1].lower() in [one.lower() for one in known if one]
 
 
 def _network_of(scope: Scope) -> str:

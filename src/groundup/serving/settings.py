@@ -21,6 +21,9 @@ class ServerFlags(Settings):
     host: str = "127.0.0.1"
     """The address to listen on; any but this machine's own needs a token."""
 
+    public_host: str | None = None
+    """The name that a proxy is asked for, and hands on as Host: the pages' Origin must match it."""
+
     port: int = pydantic.Field(default=8000, ge=0, le=65535)
     """The port to listen on; 0 takes any that is free."""
 
