@@ -116,14 +116,31 @@ def test_what_is_no_regular_file_is_skipped_and_named(
     os.mkfifo(tree / "pipe.txt")
     (tree / "sub" / "gone.txt").symlink_to(tree / "nowhere.txt")
     (tree / "self.txt").symlink_to(tree / "self.txt")
-    (tree / "zero.txt").symlink_to("/dev/zero")
     (tree / "unknown.suffix").symlink_to(tree / "nowhere")
     assert find(tree) == regular
-    assert str(tree / "pipe.txt") in caplog.text and "3 more" in caplog.text
+    assert str(tree / "pipe.txt") in caplog.text and "2 more" in caplog.text
     assert find(f"{tree}/*.txt") == [tree / "b.txt"]
     assert find(tree / "pipe.txt") == [tree / "pipe.txt"]
     with pytest.raises(DataError, match="has no text files"):
         find(f"{tree}/p*.txt")
+
+
+def test_links_lead_out_of_a_folder_only_if_wanted(
+    tree: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    regular, secret = find(tree), tmp_path / "shadow.txt"
+    secret.write_text("hidden")
+    (tree / "shadow.txt").symlink_to(secret)
+    (tree / "inside.txt").symlink_to(tree / "b.txt")
+    assert find(tree) == regular
+    assert find(f"{tree}/*.txt") == [tree / "b.txt"]
+    assert f"skipped {tree / 'shadow.txt'}, a link out of" in caplog.text
+    assert [Path(one) for one in find_sources([tree], follow_links=True)] == sorted(
+        [*regular, tree / "shadow.txt"]
+    )
+    (tree / "shadow.txt").unlink()
+    (tree / "zero.txt").symlink_to("/dev/zero")
+    assert [Path(one) for one in find_sources([tree], follow_links=True)] == regular
 
 
 @pytest.mark.parametrize("name", ["errors", "encoding"])

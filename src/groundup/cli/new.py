@@ -160,7 +160,7 @@ def make(project: Project) -> int:
     project.check()
     arguments = project.arguments
     files, reading = arguments.files, arguments.reading
-    sources = find_sources(files)
+    sources = find_sources(files, arguments.follow_links)
     fingerprint = _fingerprint(sources, arguments)
     show_commands("1  A plan: settings for this text, this machine and this time")
     plan = project.read_plan()

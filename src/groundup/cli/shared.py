@@ -65,6 +65,9 @@ class ReadingFlags(Settings):
     """What to do with bytes that are not UTF-8: stop, put U+FFFD, or leave the document out. With
     skip, records without a text and files that cannot be read are left out too."""
 
+    follow_links: bool = False
+    """Read what links of a folder lead to outside of it."""
+
     @property
     def reading(self) -> dict[str, Any]:
         """The same as arguments of the functions that read."""

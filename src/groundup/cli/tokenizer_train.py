@@ -33,7 +33,7 @@ def run(arguments: Arguments) -> None:
     out = arguments.out
     if out.is_dir():
         raise ConfigError(f"--out {out} is a folder; name the tokenizer file to write")
-    sources = find_sources(arguments.files)
+    sources = find_sources(arguments.files, arguments.follow_links)
     check_not_input(out, sources)
     special_tokens = list(map(as_text, arguments.special_token)) or ["<|endoftext|>"]
     with arguments.work("learning the vocabulary") as work:

@@ -100,7 +100,7 @@ def clean(
     """
     started = time.perf_counter()
     settings, how = settings or CleanSettings(), Reading(**reading)
-    sources = find_sources(inputs)
+    sources = find_sources(inputs, how.follow_links)
     target = None if out is None else Path(out)
     if target is not None:
         if target.suffix != ".jsonl" or target.is_dir():

@@ -38,12 +38,13 @@ class Survey:
 
 def survey_text(inputs: Sequence[str | os.PathLike[str]], **reading: Any) -> Survey:
     """Read the beginning of a text, 64 MB at most, and describe it."""
-    sources = find_sources(inputs)
+    how = Reading(**reading)
+    sources = find_sources(inputs, how.follow_links)
     part = Part(tuple(sources))
     sizes: list[int] = []
     openings: dict[str, None] = {}
     read_bytes = 0
-    for batch in read(part, Reading(**reading), batch_bytes=_BATCH_BYTES):
+    for batch in read(part, how, batch_bytes=_BATCH_BYTES):
         if sum(sizes) >= _MAX_BYTES:
             break
         read_bytes = batch.read_bytes

@@ -55,6 +55,8 @@ class Reading:
     errors: Errors = "strict"
     """What becomes of bytes that are not UTF-8: an error, U+FFFD, or the document is left out. With
     skip, records without a text and files that cannot be read are left out too."""
+    follow_links: bool = False
+    """Whether links of a folder may lead out of it."""
 
     def __post_init__(self) -> None:
         if self.errors not in get_args(Errors):

@@ -198,7 +198,7 @@ def read_document_batches(
 ) -> Iterator[DocumentBatch]:
     """Yield the documents of files, folders, globs or `-`; `reading` are fields of `Reading`."""
     how = Reading(**reading)
-    part = Part(tuple(find_sources(inputs)))
+    part = Part(tuple(find_sources(inputs, how.follow_links)))
     for batch in read(part, how, batch_bytes=batch_bytes):
         if len(batch.bounds):
             yield batch

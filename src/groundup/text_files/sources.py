@@ -26,17 +26,20 @@ _NAMES_SHOWN = 3
 _log = logging.getLogger(__name__)
 
 
-def find_sources(inputs: Sequence[str | os.PathLike[str]]) -> list[Source]:
+def find_sources(
+    inputs: Sequence[str | os.PathLike[str]], follow_links: bool = False
+) -> list[Source]:
     """The files that `inputs` name, in order; those of a folder or glob are sorted by path.
 
     Of a folder, visible regular files with a suffix of text count, at any depth; folders of models
-    and runs, links to folders, empty and other files are left out and counted in a warning. What is
-    named outright is read whatever it is. A file named twice is read once.
+    and runs, links to folders, empty and other files are left out and counted in a warning, and so
+    are links that lead out of the folder, unless `follow_links`. What is named outright is read
+    whatever it is. A file named twice is read once.
     """
     found: dict[object, tuple[int, Source]] = {}
     skipped: list[str] = []
     for number, text in enumerate(inputs):
-        matches = list(_expand(text, skipped))
+        matches = list(_expand(text, skipped, follow_links))
         for source, identity in matches:
             if found.setdefault(identity, (number, source))[0] != number:
                 _log.warning("%s is named twice; it is read once", source)
@@ -64,7 +67,9 @@ def path_text(path: str | os.PathLike[str]) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def _expand(text: str | os.PathLike[str], skipped: list[str]) -> Iterator[tuple[Source, object]]:
+def _expand(
+    text: str | os.PathLike[str], skipped: list[str], follow_links: bool
+) -> Iterator[tuple[Source, object]]:
     """What one input names, each source with what it is known by."""
     path = os.fspath(text)
     if isinstance(text, Source):
@@ -76,7 +81,7 @@ def _expand(text: str | os.PathLike[str], skipped: list[str]) -> Iterator[tuple[
     elif _ADDRESS.match(path) and not os.path.lexists(path):
         yield from ((source, source.path) for source in _find_remote(path, skipped))
     elif os.path.isdir(path):
-        yield from _walk(path, skipped)
+        yield from _walk(path, skipped, follow_links)
     elif os.path.lexists(path):
         with explained_errors(path):
             status = os.stat(path)
@@ -85,16 +90,17 @@ def _expand(text: str | os.PathLike[str], skipped: list[str]) -> Iterator[tuple[
         matches = list(glob.iglob(path, recursive=True))
         if not matches:
             raise DataError(f"no file matches {path}; check the pattern")
+        root = None if follow_links else os.path.dirname(re.split(r"[*?[]", path)[0])
         for match in sorted(matches, key=_parts):
             if os.path.isdir(match):
-                yield from _walk(match, skipped)
+                yield from _walk(match, skipped, follow_links)
             else:
-                yield from _some_file(match, skipped)
+                yield from _some_file(match, skipped, root)
     else:
         raise DataError(f"{path} does not exist; check the name")
 
 
-def _walk(folder: str, skipped: list[str]) -> Iterator[tuple[Source, object]]:
+def _walk(folder: str, skipped: list[str], follow_links: bool) -> Iterator[tuple[Source, object]]:
     """The text files under a folder in the order of their paths."""
 
     def fail(error: OSError) -> None:
@@ -112,11 +118,16 @@ def _walk(folder: str, skipped: list[str]) -> Iterator[tuple[Source, object]]:
         if _classify(path)[0] is None:
             skipped.append(path)
         else:
-            yield from _some_file(path, skipped)
+            yield from _some_file(path, skipped, None if follow_links else folder)
 
 
-def _some_file(path: str, skipped: list[str]) -> Iterator[tuple[Source, object]]:
-    """A file that nobody named, if it is regular and has something in it."""
+def _some_file(path: str, skipped: list[str], root: str | None) -> Iterator[tuple[Source, object]]:
+    """A file that nobody named, if it is regular, has something in it, and is no link that leads
+    out of the folder `root`."""
+    inside = os.path.join(os.path.realpath(root), "") if root is not None else ""
+    if os.path.islink(path) and not os.path.realpath(path).startswith(inside):
+        _log.warning("skipped %s, a link out of the folder: see --follow-links", path)
+        return
     with contextlib.suppress(OSError):
         status = os.stat(path)
         if stat.S_ISREG(status.st_mode) and status.st_size:

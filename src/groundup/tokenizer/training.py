@@ -93,7 +93,7 @@ def train_from_files(
     block_bytes = block_bytes or num_cores() * _BLOCK_BYTES_PER_CORE
     count_part = PartCounting(find_pattern(pattern), texts, how, block_bytes)
     counting = WordCounting(count_part.pattern, texts, num_threads)
-    sources = find_sources(inputs)
+    sources = find_sources(inputs, how.follow_links)
     if engine is None:
         for block, num_bytes in count_part.blocks(Part(tuple(sources))):
             counting.add(block, progress, num_bytes)

@@ -132,7 +132,7 @@ def prepare(
             **({"encoding": how.encoding} if how.encoding else {}),
         },
     }
-    sources = find_sources(inputs)
+    sources = find_sources(inputs, how.follow_links)
     num_threads = num_threads or num_cores()
     batch_bytes = batch_bytes or max(_BATCH_BYTES, num_threads * _BATCH_BYTES_PER_THREAD)
     encoder = PartEncoder(tokenizer, end.id, how, 1 if engine else num_threads, batch_bytes)
