@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from groundup.checkpoint import CheckpointFolder
 from groundup.cli.main import main
 from groundup.distributed.process_group import World
+from groundup.errors import GroundupError
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.training.clock import Clock
@@ -244,3 +246,20 @@ def test_comparing_runs_notices_every_difference(
     differences = compare_runs(finished.run_folder, other.run_folder).differences
     for beginning in ("step 1: loss", "model.", "optimizer."):
         assert any(text.startswith(beginning) for text in differences)
+
+
+def test_a_run_that_is_renamed_meanwhile_loses_nothing(make_config: MakeConfig) -> None:
+    whole, renamed = make_config("whole"), make_config("renamed")
+    train(whole)
+    folder = renamed.run_folder
+    rename = AfterStep(lambda step, _: step == 5 and folder.rename(folder.with_name("other")))
+    with pytest.raises(GroundupError, match=r"was renamed to .*other.* --name other --resume"):
+        train(renamed, callbacks=[rename])
+    assert not renamed.run_folder.exists()
+    # The name is the folder's: nothing has to be allowed.
+    train(renamed.with_(name="other"), resume=True)
+    assert not compare_runs(whole.run_folder, renamed.run_folder.with_name("other")).differences
+    deleted = make_config("deleted")
+    remove = AfterStep(lambda step, _: step == 5 and shutil.rmtree(deleted.run_folder))
+    with pytest.raises(GroundupError, match="moved away or deleted"):
+        train(deleted, callbacks=[remove])

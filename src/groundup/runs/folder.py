@@ -25,7 +25,7 @@ import pydantic
 import yaml
 
 from groundup.config import check_yaml, flatten, load_settings, save_yaml
-from groundup.errors import ConfigError
+from groundup.errors import ConfigError, GroundupError
 from groundup.files import (
     atomic_path,
     locked,
@@ -72,6 +72,7 @@ class RunFolder:
         self.log_file = self.path / "log.txt"
         self.tokenizer_file = self.path / "tokenizer.json"
         self.checkpoints = self.path / "checkpoints"
+        self._inode: int | None = None
 
     def is_begun(self) -> bool:
         """Is this a run, or at least the beginning of one?"""
@@ -113,6 +114,7 @@ class RunFolder:
                         f"another process is training in {self.path}: choose another --name"
                     )
                 time.sleep(0.02)
+            self._inode = self.path.stat().st_ino
             has_steps = self.metrics_file.exists() or self.checkpoints.exists()
             # A run that took no step may be begun again, but not over settings put there by hand.
             is_ours = self.environment_file.is_file() and self.log_file.is_file()
@@ -127,6 +129,14 @@ class RunFolder:
                 if is_new and not self.has_run():
                     shutil.rmtree(self.path, ignore_errors=True)
                 raise
+
+    def find(self) -> "RunFolder":
+        """The claimed folder where it is now: somebody may rename it during the run."""
+        for path in (self.path, *self.path.parent.glob("*/")):
+            with contextlib.suppress(OSError):
+                if self._inode in (None, path.stat().st_ino):
+                    return self if path == self.path else RunFolder(path)
+        raise GroundupError(f"{self.path} was moved away or deleted during the run: put it back")
 
     def begin(self, config: RunConfig, tokenizer: "Tokenizer", environment: dict[str, Any]) -> None:
         """Write what is known of a new run before its first step."""

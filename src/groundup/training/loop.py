@@ -371,12 +371,26 @@ class _Loop:
             saved = optimizer.state_dict() if local is None else local.state_of(optimizer)
             counters = {**state.counters(), "settings": self._config.model_dump(mode="json")}
             parts = adapted_state(state.model), saved, counters, self._measured.get(step)
-            try:
+
+            def save() -> None:
                 # A resume takes the records up to its checkpoint from the file: they come first.
                 self._checkpoints.prepare(self._metrics.sync)
                 self._checkpoints.save(step, *parts)
                 self._saved_step, self._save_failure = step, None
+
+            try:
+                save()
             except OSError as error:
+                if (folder := self._folder.find()) is not self._folder:
+                    self._checkpoints.path, self._metrics.path = (
+                        folder.checkpoints,
+                        folder.metrics_file,
+                    )
+                    save()
+                    raise GroundupError(
+                        f"{self._folder.path} was renamed to {folder.path} during the run: saved "
+                        f"there after step {step}; continue with --name {folder.path.name} --resume"
+                    ) from None
                 found = f"no checkpoint of step {step} can be written, older ones stay: {error}"
                 self._save_failure = found
                 _log.error(found)

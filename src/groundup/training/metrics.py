@@ -50,7 +50,7 @@ class Metrics:
     def __init__(
         self, config: RunConfig, path: Path, state: TrainingState, callbacks: "Sequence[Callback]"
     ) -> None:
-        self._config, self._path, self._callbacks = config, path, callbacks
+        self._config, self.path, self._callbacks = config, path, callbacks
         self._flops_per_token = training_flops_per_token(config.model)
         self._peak = (find_peak(config) or 0.0) * state.reduction.world.size
         self._wall_seconds_before = state.wall_seconds
@@ -93,7 +93,7 @@ class Metrics:
             self._write_waiting()
         except OSError as error:
             if len(self._waiting) == 1:
-                _log.error("%s cannot be written, its lines wait: %s", self._path, error)
+                _log.error("%s cannot be written, its lines wait: %s", self.path, error)
         for callback in self._callbacks:
             callback.record(record)
         _log.info(show_record(record, self._config.num_steps))
@@ -104,12 +104,12 @@ class Metrics:
     def sync(self) -> None:
         """Make sure that every record is on disk; raises OSError if that cannot be."""
         self._write_waiting()
-        if self._path.exists():
-            sync_to_disk(self._path)
+        if self.path.exists():
+            sync_to_disk(self.path)
 
     def _write_waiting(self) -> None:
         while self._waiting:
-            append_json_line(self._path, self._waiting[0])
+            append_json_line(self.path, self._waiting[0])
             self._waiting.pop(0)
 
 

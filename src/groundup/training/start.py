@@ -178,6 +178,8 @@ def parts_of(overrides: Overrides) -> dict[str, str]:
 # rest, and other data or other first weights, needs --allow-changes.
 _FREE = ("logging.", "micro_batch_size")
 _FIXED = ("model.", "optimizer.name")
+# A run is called as its folder is.
+_NAMES = ("name", "runs_folder")
 _INPUTS = ("data", "start_from")
 # With others a resume may round differently.
 _CONDITIONS = ("groundup", "python", "torch", "numpy", "machine", "device", "num_threads")
@@ -224,7 +226,7 @@ def note_resume(
     changes = {
         key: f"{key}: {before[key]!r} -> {value!r}"
         for key, value in flatten(config.model_dump(mode="json"))
-        if before.get(key, value) != value
+        if before.get(key, value) != value and key not in _NAMES
     }
     # Dropout takes its random numbers by micro-batches.
     free = _FREE[: 1 if config.model.dropout else None]
