@@ -252,14 +252,16 @@ def test_a_run_that_is_renamed_meanwhile_loses_nothing(make_config: MakeConfig) 
     whole, renamed = make_config("whole"), make_config("renamed")
     train(whole)
     folder = renamed.run_folder
-    rename = AfterStep(lambda step, _: step == 5 and folder.rename(folder.with_name("other")))
+    other = folder.with_name("other")
+    rename = AfterStep(lambda step, _: folder.rename(other) if step == 5 else None)
     with pytest.raises(GroundupError, match=r"was renamed to .*other.* --name other --resume"):
         train(renamed, callbacks=[rename])
     assert not renamed.run_folder.exists()
     # The name is the folder's: nothing has to be allowed.
     train(renamed.with_(name="other"), resume=True)
-    assert not compare_runs(whole.run_folder, renamed.run_folder.with_name("other")).differences
+    assert not compare_runs(whole.run_folder, other).differences
     deleted = make_config("deleted")
-    remove = AfterStep(lambda step, _: step == 5 and shutil.rmtree(deleted.run_folder))
+    gone = deleted.run_folder
+    remove = AfterStep(lambda step, _: shutil.rmtree(gone, True) if step == 5 else None)
     with pytest.raises(GroundupError, match="moved away or deleted"):
         train(deleted, callbacks=[remove])
