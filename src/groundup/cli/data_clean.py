@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 
 from groundup.cli.shared import CorpusFlags
-from groundup.cli.terminal import print_records
+from groundup.cli.terminal import print_records, show_value
 from groundup.data.clean import CleanSettings
 
 
@@ -54,4 +54,4 @@ def run(arguments: Arguments) -> None:
     if summary.num_passages:
         fraction = summary.num_leaked / summary.num_passages
         print(f"{fraction:.1%} of the runs of 13 words of --validation are in what is kept")
-    print(f"{whole / summary.seconds / 1e6:,.1f} MB/s")
+    print(show_value("bytes_per_second", whole / summary.seconds))

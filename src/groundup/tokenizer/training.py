@@ -67,6 +67,11 @@ class TrainingSummary:
     bytes_per_token: float
 
 
+def bytes_per_token(num_bytes: int, num_tokens: int) -> float:
+    """UTF-8 bytes of documents for each of their tokens; what separates them counts in neither."""
+    return num_bytes / max(1, num_tokens)
+
+
 def train_bpe(
     input_path: Inputs,
     vocab_size: int,
@@ -175,7 +180,7 @@ class WordCounting:
             vocab_size_requested=256 + num_merges + len(ids),
             vocab_size_reached=len(vocab),
             longest_tokens=tuple(sorted(tokens, key=lambda token: (-len(token), token))[:10]),
-            bytes_per_token=num_bytes / max(1, num_symbols),
+            bytes_per_token=bytes_per_token(num_bytes, num_symbols),
         )
         return definition, summary
 
