@@ -159,9 +159,9 @@ def split_documents(text: str) -> list[str]:
 
 
 def _train_on_samples(path: Path) -> Any:
-    from groundup.tokenizer.training import train_from_files
+    from groundup import Tokenizer
 
-    return train_from_files(path, 4096, [SEPARATOR])[0]
+    return Tokenizer.train(path, 4096, [SEPARATOR])
 
 
 def _unpack(packed: Path, target: Path) -> None:

@@ -112,15 +112,14 @@ PyObject* encoder_encode_array(EncoderObject* self, PyObject* text) {
 }
 
 // The ids of a text's beginning that what follows it cannot change.
-template <bool as_list>
-PyObject* encoder_encode_beginning(EncoderObject* self, PyObject* text) {
+PyObject* encoder_encode_stream(EncoderObject* self, PyObject* text) {
     return guarded([&] {
         const Encoder& encoder = *self->encoder;
         const Text input(text);
         IdBuffer ids(encoder.id_bytes());
         size_t used;
         work_on(input.span().size, [&] { used = encoder.encode_stream(input.span(), ids); });
-        const Owned result(as_list ? list_of(self, ids) : to_buffer(ids));
+        const Owned result(list_of(self, ids));
         return checked(Py_BuildValue("On", result.get(), static_cast<Py_ssize_t>(used)));
     });
 }
@@ -249,10 +248,8 @@ PyObject* encoder_id_bytes(EncoderObject* self, void*) {
 PyMethodDef encoder_methods[] = {
     {"encode", reinterpret_cast<PyCFunction>(encoder_encode), METH_O, "text -> list of ids"},
     {"encode_array", reinterpret_cast<PyCFunction>(encoder_encode_array), METH_O, "text -> Buffer of ids"},
-    {"encode_stream", reinterpret_cast<PyCFunction>(encoder_encode_beginning<true>), METH_O,
+    {"encode_stream", reinterpret_cast<PyCFunction>(encoder_encode_stream), METH_O,
      "UTF-8 so far -> (ids that later text cannot change, bytes they stand for)"},
-    {"encode_part", reinterpret_cast<PyCFunction>(encoder_encode_beginning<false>), METH_O,
-     "the same, ids as a Buffer"},
     {"encode_batch", reinterpret_cast<PyCFunction>(encoder_encode_batch), METH_VARARGS,
      "(texts, num_threads, end_id) -> (Buffer of ids, Buffer of int64 offsets)"},
     {"encode_documents", reinterpret_cast<PyCFunction>(encoder_encode_documents), METH_VARARGS,

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from groundup import __version__, files
-from groundup.checkpoint import Checkpoint, CheckpointFolder
+from groundup.checkpoint import Checkpoint, CheckpointFolder, record
 from groundup.checkpoint.record import _hash
 from groundup.errors import CheckpointError
 from groundup.files import hash_file, remove_leftovers
@@ -256,3 +256,28 @@ def test_one_removed_while_it_was_being_read_is_no_damage(
     monkeypatch.setattr(CheckpointFolder, "load", load)
     assert folder.newest().step == 2
     assert caplog.text == ""
+
+
+def test_what_is_not_read_is_not_hashed(
+    folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, hashed = save(folder, 1, metric=1.0), list[str]()
+    whole = folder.newest()
+
+    def note(file: Path) -> str:
+        hashed.append(file.name)
+        return hash_file(file)
+
+    monkeypatch.setattr(record, "hash_file", note)
+    weights = CheckpointFolder(folder.path, weights_only=True)
+    for find in (weights.newest, weights.best, lambda: weights.load(1)):
+        checkpoint = find()
+        assert checkpoint.model_state().keys() == whole.model_state().keys()
+        with pytest.raises(CheckpointError):
+            checkpoint.optimizer_state()
+    assert hashed == [NAMES[0]] * 3
+    os.truncate(path / NAMES[1], 9)
+    weights.newest()
+    os.truncate(path / NAMES[0], 9)
+    with pytest.raises(CheckpointError, match=NAMES[0]):
+        weights.newest()

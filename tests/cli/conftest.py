@@ -13,7 +13,6 @@ from groundup.cli.main import main
 from groundup.data.prepare import prepare
 from groundup.data.samples import write_sample_corpus
 from groundup.tokenizer import Tokenizer
-from groundup.tokenizer.training import train_tokenizer
 
 
 class Shell:
@@ -55,8 +54,7 @@ def small_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("small")
     text, tokenizer_file = folder / "stories.txt", folder / "tokenizer.json"
     write_sample_corpus(text, megabytes=0.06, seed=0)
-    tokenizer, _ = train_tokenizer([text.read_bytes()], 300, ["<|endoftext|>"])
-    tokenizer.save(tokenizer_file)
+    Tokenizer.train(text, 300).save(tokenizer_file)
     prepare([text], Tokenizer.load(tokenizer_file), folder / "shards", validation_fraction=0.1)
     sizes = {"vocab_size": 300, "context_length": 16, "d_model": 16, "num_layers": 1}
     settings: dict[str, Any] = {"name": "small", "num_steps": 12, "batch_size": 2}

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -121,12 +122,24 @@ def test_compare_measures_every_tokenizer_on_every_text(
         (str(text), str(tokenizer)) for text in (corpus, second) for tokenizer in words[1:3]
     ]
     first = results[0]
-    ids = Tokenizer.load(tokenizer_path).encode(corpus.read_text("utf-8"))
-    assert (first["num_tokens"], first["num_bytes"]) == (len(ids), corpus.stat().st_size)
-    assert first["bytes_per_token"] == pytest.approx(corpus.stat().st_size / len(ids))
+    ids = Tokenizer.load(tokenizer_path).encode(TEXT) * 3
+    assert (first["num_tokens"], first["num_bytes"]) == (len(ids), 3 * len(TEXT.encode()))
     assert first["tokens_per_second"] > 0 and first["corpus_seconds"] > 0
     printed = shell("tokenizer", *words)
     assert f"{len(ids):,}" in printed and "825 GB" in printed
+
+
+def test_every_command_has_the_same_bytes_per_token(
+    corpus: Path, tmp_path: Path, shell: Any
+) -> None:
+    out, shards = tmp_path / "tokenizer.json", tmp_path / "shards"
+    trained = shell("tokenizer", "train", corpus, "--vocab-size", 290, "--out", out)
+    (found,) = shell.json("tokenizer", "compare", out, "--texts", corpus)
+    prepared = shell("data", "prepare", corpus, "--tokenizer", out, "--out", shards)
+    expected = len(TEXT.encode()) / len(Tokenizer.load(out).encode_ordinary(TEXT))
+    assert found["bytes_per_token"] == expected
+    for printed in (trained, prepared):
+        assert re.findall(r"bytes per token +(.*)", printed) == [f"{expected:.4f}"]
 
 
 @pytest.mark.parametrize("format", ["groundup", "huggingface", "gpt2"])

@@ -196,3 +196,18 @@ def test_from_imports_an_export_once_and_anew_where_it_is_another(
     # A resume that names the export again neither imports it again nor is refused.
     resumed = settings_of("--from", "b/model", "--name", "a", "--resume")
     assert resumed.start_from == second
+
+
+def test_a_chosen_length_decides_what_depends_on_it(small_config: Path) -> None:
+    words = ["--data.shards", load_yaml(small_config)["data"]["shards"], "--device", "cpu"]
+    chosen, short = settings_of(*words), settings_of(*words, "--num-steps", "30")
+    assert (chosen.num_steps or 0) < 1_500 and short.num_steps == 30
+    for length in ("1500", "2000000", "1e6"):
+        config = settings_of(*words, "--num-steps", length)
+        assert config.num_steps == float(length) and config.model == chosen.model
+        # As a recipe of so many steps has them; the rest are fractions.
+        assert config.optimizer.betas == (0.6, 0.99) != chosen.optimizer.betas
+        assert config.schedule.warmup_fraction == chosen.schedule.warmup_fraction
+        assert config.evaluation.every_steps is config.checkpoints.every_steps is None
+        capped = settings_of(*words, "--num-steps", length, "--minutes", "10")
+        assert capped.optimizer == chosen.optimizer

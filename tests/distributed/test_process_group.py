@@ -68,7 +68,7 @@ def test_every_number_of_ranks_has_the_same_sums(measured: dict[str, Any]) -> No
 
 def test_torchruns_variables_say_who_a_rank_is_and_without_them_it_is_alone() -> None:
     assert find_world({}) == ALONE
-    assert ALONE.gather("it") == ["it"] and ALONE.from_first(3) == 3 and ALONE.greatest(2) == 2
+    assert ALONE.gather("it") == ["it"] and ALONE.from_first(3) == 3 and ALONE.greatest(2)() == [2]
     with pytest.raises(ConfigError, match="here"), ALONE.together():
         raise ConfigError("here")
     assert find_world(VARIABLES) == World(2, 4, 0, 2)
@@ -79,7 +79,7 @@ def test_torchruns_variables_say_who_a_rank_is_and_without_them_it_is_alone() ->
 
 def test_ranks_hear_each_other(measured: dict[str, Any]) -> None:
     different = "rank 2 has another data than rank 0"
-    told = [["from 0", "from 1", "from 2"], "I am 0", 20, [different]]
+    told = [["from 0", "from 1", "from 2"], "I am 0", [20, 0], [different]]
     assert measured["told"] == [told] * 3
 
 

@@ -63,7 +63,8 @@ def tell(world: World) -> Any:
         except ConfigError as error:
             errors.append(str(error))
     first = world.from_first(f"I am {world.rank}")
-    return [world.gather(f"from {world.rank}"), first, world.greatest(10 * world.rank), errors]
+    greatest = world.greatest(10 * world.rank, -world.rank)
+    return [world.gather(f"from {world.rank}"), first, greatest(), errors]
 
 
 def fail_on_one(world: World) -> list[str]:

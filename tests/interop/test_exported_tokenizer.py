@@ -14,8 +14,6 @@ from groundup.generation.special_ids import chat_prompt
 from groundup.interop import export_huggingface, import_huggingface
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.chat_template import CHATML, ChatTemplate, Message
-from groundup.tokenizer.patterns import find_pattern
-from groundup.tokenizer.training import train_tokenizer
 
 from .conftest import MakeRun
 
@@ -128,9 +126,8 @@ def pair(
 ) -> Pair:
     """Their tokenizer of an export and ours."""
     folder = tmp_path_factory.mktemp(request.param)
-    ours, _ = train_tokenizer(
-        [TEXT.encode()], 300, [END, "<|pad|>"], pattern=find_pattern(request.param)
-    )
+    (folder / "text.txt").write_bytes(TEXT.encode())
+    ours = Tokenizer.train(folder / "text.txt", 300, [END, "<|pad|>"], pattern=request.param)
     export_huggingface(write_run(folder / "runs", ours), folder / "out")
     return transformers.AutoTokenizer.from_pretrained(folder / "out", local_files_only=True), ours
 

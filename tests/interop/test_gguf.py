@@ -13,8 +13,6 @@ from groundup.files import hash_file
 from groundup.interop import export_gguf, export_huggingface
 from groundup.interop.gguf_vocabulary import express_vocabulary
 from groundup.tokenizer import Tokenizer
-from groundup.tokenizer.patterns import find_pattern
-from groundup.tokenizer.training import train_tokenizer
 
 from .conftest import MakeRun
 
@@ -127,8 +125,9 @@ def test_settings_lineage_and_tokenizer_are_told(
         assert parts == [left, right]
     assert told["eos_token_id"] == told["bos_token_id"] == told["padding_token_id"] == 299
     assert not (told["add_bos_token"] or told["add_eos_token"] or told["add_space_prefix"])
+    (tmp_path / "text.txt").write_bytes(TEXT.encode())
     for name, known in (("qwen2", "qwen2"), ("llama3", "llama-bpe"), ("deepseek", "deepseek-v3")):
-        other, _ = train_tokenizer([TEXT.encode()], 280, [END], pattern=find_pattern(name))
+        other = Tokenizer.train(tmp_path / "text.txt", 280, pattern=name)
         assert express_vocabulary(other, 280).pre_tokenizer == known
 
 

@@ -9,8 +9,13 @@ from typing import Any
 import pytest
 import regex
 
+from groundup.runtime import Progress
 from groundup.tokenizer import Tokenizer
-from groundup.tokenizer.definition import TokenizerDefinition
+from groundup.tokenizer.definition import (
+    TokenizerDefinition,
+    check_special_token_texts,
+    count_merges,
+)
 from groundup.tokenizer.patterns import (
     CL100K,
     DEEPSEEK,
@@ -21,7 +26,7 @@ from groundup.tokenizer.patterns import (
     Pattern,
     find_pattern,
 )
-from groundup.tokenizer.training import train_tokenizer
+from groundup.tokenizer.training import TrainingSummary, WordCounting
 
 NATIVE_PATTERNS = (GPT2, CL100K, LLAMA3, QWEN2, O200K)
 PATTERNS = (*NATIVE_PATTERNS, DEEPSEEK)
@@ -100,6 +105,24 @@ def tiktoken_of(
         mergeable_ranks=dict(ranks),
         special_tokens=dict(special_tokens or {}),
     )
+
+
+def train_tokenizer(
+    blocks: list[bytes],
+    vocab_size: int,
+    special_tokens: list[str],
+    *,
+    pattern: Pattern = GPT2,
+    num_threads: int | None = None,
+    progress: Progress | None = None,
+) -> tuple[Tokenizer, TrainingSummary]:
+    """Learn from blocks of text, each ending where a document ends."""
+    num_merges = count_merges(vocab_size, len(check_special_token_texts(special_tokens)))
+    counting = WordCounting(pattern, special_tokens, num_threads)
+    for block in blocks:
+        counting.add(block, progress)
+    learned, summary = counting.learn(num_merges)
+    return Tokenizer.from_definition(learned), summary
 
 
 @cache

@@ -1,6 +1,7 @@
 """Every way to encode gives the ids of the reference, for any vocabulary, and the text back."""
 
 import copy
+import dataclasses
 import pickle
 import random
 from functools import cache
@@ -9,13 +10,20 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from oracles import BYTES, PATTERNS, SNIPPETS, SPECIAL, with_special, without_splitting
+from oracles import (
+    BYTES,
+    PATTERNS,
+    SNIPPETS,
+    SPECIAL,
+    train_tokenizer,
+    with_special,
+    without_splitting,
+)
 
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.definition import TokenizerDefinition
 from groundup.tokenizer.patterns import DEEPSEEK, GPT2, O200K, Pattern
 from groundup.tokenizer.reference import encode_reference, train_bpe_reference
-from groundup.tokenizer.training import train_tokenizer
 
 TEXTS = st.one_of(
     st.lists(st.sampled_from(SNIPPETS), max_size=25).map("".join),
@@ -92,6 +100,12 @@ def test_every_way_to_encode_gives_the_ids_of_the_reference(
 ) -> None:
     expected = [encode_reference(tokenizer.definition, text) for text in texts]
     assert [tokenizer.encode(text) for text in texts] == expected
+    kept = data.draw(st.sets(st.sampled_from([*tokenizer.special_tokens, ""]))) - {""}
+    ids_kept = {text: tokenizer.special_tokens[text] for text in kept}
+    vocab = tokenizer.definition.ordinary_tokens() | {i: t.encode() for t, i in ids_kept.items()}
+    fewer = dataclasses.replace(tokenizer.definition, vocab=vocab, special_tokens=ids_kept)
+    for text in texts:
+        assert tokenizer.encode(text, allowed_special=kept) == encode_reference(fewer, text)
     ids, offsets = tokenizer.encode_batch(texts, num_threads)
     assert ids.dtype == tokenizer.id_type and offsets.dtype == np.int64 and offsets[0] == 0
     assert [part.tolist() for part in np.split(ids, offsets[1:-1])][: len(texts)] == expected

@@ -10,13 +10,12 @@ from pathlib import Path
 import hypothesis
 import hypothesis.strategies as st
 import pytest
-from oracles import PATTERNS
+from oracles import PATTERNS, train_tokenizer
 
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.definition import TokenizerDefinition
 from groundup.tokenizer.patterns import GPT2, Pattern
 from groundup.tokenizer.reference import train_bpe_reference
-from groundup.tokenizer.training import train_tokenizer
 
 LINE = "the theme of the thesis: it's thé 字字 😀 don't ABBA 123, and thus then\n"
 

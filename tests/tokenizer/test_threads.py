@@ -9,13 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from oracles import END
+from oracles import END, train_tokenizer
 
 from groundup._native import WordCounter, find_documents, find_invalid_utf8
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.patterns import GPT2, O200K
 from groundup.tokenizer.reference import train_bpe_reference
-from groundup.tokenizer.training import train_tokenizer
 
 CORPUS = "the theme of the thesis, it's then 123 there\n\n  and thé 字字 😀 thus\nsome more of it. "
 VOCAB, MERGES = train_bpe_reference(CORPUS * 2, 320)

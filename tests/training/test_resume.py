@@ -6,6 +6,7 @@ import random
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -168,11 +169,11 @@ def test_a_signal_while_the_ranks_ask_each_other_is_not_forgotten(
 ) -> None:
     asked = []
 
-    def greatest(world: World, number: int) -> int:
-        asked.append(number)
+    def greatest(world: World, *numbers: int) -> Callable[[], list[int]]:
+        asked.append(numbers[0])
         if len(asked) == 2:
             signal.raise_signal(signal.SIGTERM)
-        return number
+        return lambda: list(numbers)
 
     monkeypatch.setattr(World, "greatest", greatest)
     summary = train(make_config("run", {"num_steps": 9}))

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from groundup.checkpoint import CheckpointFolder
 from groundup.config import save_yaml
 from groundup.files import read_json_lines
 from groundup.runs.folder import RunFolder
@@ -72,6 +73,21 @@ def test_every_number_of_ranks_trains_the_same_bits(
         assert found.num_records >= 6 and found.num_values > 30
     assert (runs["four"].run_folder / "log_rank_3.txt").exists()
     assert not (runs["one"].run_folder / "log_rank_1.txt").exists()
+
+
+@pytest.mark.parametrize(
+    "length", [{}, {"num_steps": None, "minutes": 0.5, "schedule.warmup_steps": None}]
+)
+def test_a_signal_to_one_rank_stops_all_at_one_step(
+    make_config: MakeConfig, run_jobs: Any, length: dict[str, Any]
+) -> None:
+    config = make_config("run", {**SHARED, "num_steps": 10_000, **length})
+    job = {"config": config, "world": 2, "kill_at": 5, "killed_rank": 1, "signal": 15}
+    # Asked before step 6, known before step 7.
+    assert run_jobs([job]) == [["SIGTERM at 6"] * 2]
+    outcome = RunFolder(config.run_folder).read_outcome()
+    assert outcome is not None and (outcome.state, outcome.reason) == ("stopped", "SIGTERM")
+    assert CheckpointFolder(RunFolder(config.run_folder).checkpoints).newest().step == 6
 
 
 def test_ranks_that_cannot_train_together_say_why(make_config: MakeConfig, run_jobs: Any) -> None:

@@ -2,8 +2,8 @@
 
     python world_program.py jobs.json results.json
 
-A job is {settings, world, resume, allow_changes, stop_after, kill_at}; its result is, for each
-rank, the text of its error, None if there was none, or "killed".
+A job is {settings, world, resume, allow_changes, stop_after, kill_at, signal}; its result is, for
+each rank, the text of its error, None if there was none, or "killed"; with a signal, its last step.
 """
 
 import functools
@@ -39,10 +39,10 @@ def train_part(job: dict[str, Any], rank: int) -> str | None:
 
     def kill_in_time(step: int, progress: float) -> None:
         if step == job.get("kill_at") and rank == job.get("killed_rank", 0):
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), job.get("signal", signal.SIGKILL))
 
     try:
-        train(
+        summary = train(
             config,
             resume=job.get("resume", False),
             allow_changes=job.get("allow_changes", False),
@@ -51,7 +51,7 @@ def train_part(job: dict[str, Any], rank: int) -> str | None:
         )
     except GroundupError as error:
         return str(error)
-    return None
+    return f"{summary.stopped_by} at {summary.steps}" if "signal" in job else None
 
 
 if __name__ == "__main__":

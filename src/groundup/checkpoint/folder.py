@@ -11,6 +11,7 @@ import errno
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,12 +44,14 @@ _log = logging.getLogger(__name__)
 class CheckpointFolder:
     """Saves and finds the checkpoints in one folder, which is made at the first save.
 
-    It keeps the `keep_last` latest steps (None: all) and the one with the lowest metric.
+    It keeps the `keep_last` latest steps (None: all) and the one with the lowest metric. With
+    `weights_only` it loads nothing else.
     """
 
     path: Path
     keep_last: int | None = 3
     keep_best: bool = True
+    weights_only: bool = False
 
     def prepare(self, work: Callable[[], None]) -> None:
         """Do what has to come before a save; of several ranks the first does it for all."""
@@ -70,13 +73,13 @@ class CheckpointFolder:
         """
         record = new_record(step, state, metric)
         optimizer, outline = pack_tree(dict(optimizer_state))
-        with self._new_folder(step) as temporary:
+        with self._new_folder(step) as temporary, ThreadPoolExecutor() as pool:
             save_weights(temporary / MODEL_NAME, model_state)
+            # One file is hashed while the other is written.
+            weights = pool.submit(FileEntry.of, temporary / MODEL_NAME)
             save_weights(temporary / OPTIMIZER_NAME, optimizer, outline)
-            names = MODEL_NAME, OPTIMIZER_NAME
-            write_record(
-                temporary, record, {name: FileEntry.of(temporary / name) for name in names}
-            )
+            rest = FileEntry.of(temporary / OPTIMIZER_NAME)
+            write_record(temporary, record, {MODEL_NAME: weights.result(), OPTIMIZER_NAME: rest})
         self._drop_old(step)
         return self.path_of(step)
 
@@ -94,7 +97,7 @@ class CheckpointFolder:
         if step not in folders:
             known = ", ".join(map(str, sorted(folders))) or "none"
             raise CheckpointError(f"{self.path} has no checkpoint of step {step}: there is {known}")
-        return open_checkpoint(folders[step], step)
+        return open_checkpoint(folders[step], step, weights_only=self.weights_only)
 
     def newest(self) -> Checkpoint:
         """The latest checkpoint that is whole; the log names those passed over, and why."""

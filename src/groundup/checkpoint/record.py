@@ -10,6 +10,7 @@ import math
 import re
 import struct
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,9 +112,13 @@ class Checkpoint:
         return [self.path / name for name in sorted(filter(kind.fullmatch, self.record.files))]
 
 
-def open_checkpoint(path: Path, step: int) -> Checkpoint:
-    """Check everything in the folder, to the last byte."""
+def open_checkpoint(path: Path, step: int, *, weights_only: bool = False) -> Checkpoint:
+    """Check everything in the folder, to the last byte; with `weights_only` not the state of the
+    optimizer, which cannot be read then."""
     record = read_record(path, step)
+    if weights_only:
+        weights = {name: one for name, one in record.files.items() if _MODEL_FILE.fullmatch(name)}
+        record = record.model_copy(update={"files": weights})
     check_files(path, record, contents=True)
     state = unpack(record.state, {}, str(path / STATE_NAME))
     return Checkpoint(path, step, record.metric, record.weights_id, state, record)
@@ -161,7 +166,9 @@ def read_record(path: Path, step: int) -> Record:
 
 def check_files(path: Path, record: Record, *, contents: bool) -> None:
     """Raise a CheckpointError for a file that is not as the record says, by its size or hash."""
-    for name, expected in record.files.items():
+
+    def check(name: str) -> None:
+        expected = record.files[name]
         try:
             num_bytes = (path / name).stat().st_size
             found = FileEntry.of(path / name) if contents else expected
@@ -172,6 +179,10 @@ def check_files(path: Path, record: Record, *, contents: bool) -> None:
                 f"{path / name} is damaged: it has {num_bytes} bytes ({found.hash}), {STATE_NAME} "
                 f"says {expected.num_bytes} ({expected.hash})"
             )
+
+    # Hashes take most of the time of loading.
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(check, record.files))
 
 
 def _hash(body: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 
 from groundup.cli.shared import CorpusFlags
-from groundup.cli.terminal import print_records
+from groundup.cli.terminal import print_records, show_value
 from groundup.data.clean import CleanSettings
 
 
@@ -47,4 +47,4 @@ def run(arguments: Arguments) -> None:
     ]
     title = "counted, nothing written" if out is None else f"wrote {shlex.quote(str(out))}"
     print_records(title, records)
-    print(f"{whole / summary.seconds / 1e6:,.1f} MB/s")
+    print(show_value("bytes_per_second", whole / summary.seconds))

@@ -29,6 +29,7 @@ class Arguments(CorpusFlags, TokenizerFlags):
 def run(arguments: Arguments) -> None:
     """Prepare, and print what lies in the folder and how fast it came there."""
     from groundup.data.prepare import prepare
+    from groundup.tokenizer.training import bytes_per_token
 
     tokenizer = arguments.load()
     with arguments.work("encoding") as work:
@@ -49,9 +50,10 @@ def run(arguments: Arguments) -> None:
             fix = "rerun with another --validation-fraction and --overwrite, or with more documents"
             values["note"] = f"no {name} split; {fix}"
     splits = index.splits.values()
-    # The id that ends a document stands for no text.
+    # Each document has an id that ends it.
     num_tokens = sum(split.num_ids - split.num_documents for split in splits)
-    values["bytes_per_token"] = sum(split.num_bytes for split in splits) / max(1, num_tokens)
+    num_bytes = sum(split.num_bytes for split in splits)
+    values["bytes_per_token"] = bytes_per_token(num_bytes, num_tokens)
     if summary.outcome != "up to date":
         values["bytes_per_second"] = summary.num_bytes / summary.seconds
     verb = {"written": "wrote", "resumed": "finished", "up to date": "up to date:"}

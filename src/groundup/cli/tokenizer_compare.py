@@ -21,7 +21,7 @@ class Arguments(ReadingFlags):
     """The texts: files, folders or globs, measured one by one."""
 
     corpus_gb: float = Field(default=825, gt=0)
-    """Size of the corpus whose encoding time is estimated, in units of 10^9 bytes."""
+    """Size of the corpus whose encoding time is estimated; The Pile's if not given."""
 
     num_threads: int | None = Field(default=None, ge=1)
     """Threads to encode with; all cores if not given."""
@@ -39,16 +39,11 @@ def run(arguments: Arguments) -> None:
 
     tokenizers, texts = {str(path): Tokenizer.load(path) for path in arguments.tokenizers}, {}
     for text in arguments.texts:
-        batches = read_document_batches([text], **arguments.reading)
-        texts[text] = [str(batch.data, "utf-8") for batch in batches]
-        if not any(texts[text]):
+        texts[text] = list(read_document_batches([text], **arguments.reading))
+        if not any(one.bounds[-1, 1] for one in texts[text]):
             raise DataError(f"no text in {text}; name files with text")
-    results = compare_tokenizers(
-        tokenizers,
-        texts,
-        corpus_bytes=arguments.corpus_gb * 1e9,
-        num_threads=arguments.num_threads,
-    )
+    corpus_bytes = arguments.corpus_gb * 1e9
+    results = compare_tokenizers(tokenizers, texts, corpus_bytes, arguments.num_threads)
     records = [asdict(result) for result in results]
     if arguments.json_:
         print(json.dumps(records, ensure_ascii=False, indent=2))

@@ -28,6 +28,7 @@ class Arguments(CorpusFlags):
 def run(arguments: Arguments) -> None:
     """Train, write the file, print the summary."""
     from groundup.text_files import check_not_input, find_sources
+    from groundup.tokenizer import Tokenizer
     from groundup.tokenizer.training import train_from_files
 
     out = arguments.out
@@ -37,12 +38,12 @@ def run(arguments: Arguments) -> None:
     check_not_input(out, sources)
     special_tokens = list(map(as_text, arguments.special_token)) or ["<|endoftext|>"]
     with arguments.work("learning the vocabulary") as work:
-        tokenizer, summary = train_from_files(
+        learned, summary = train_from_files(
             sources, arguments.vocab_size, special_tokens, pattern=arguments.pattern, **work
         )
     if not summary.num_words:
         raise DataError(f"{', '.join(arguments.files)} holds no text to learn a vocabulary from")
-    tokenizer.save(out)
+    Tokenizer.from_definition(learned).save(out)
     values = asdict(summary)
     longest = [repr(token.decode("utf-8", "replace")) for token in summary.longest_tokens[:8]]
     values["longest_tokens"] = " ".join(longest)

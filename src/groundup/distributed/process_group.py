@@ -12,7 +12,7 @@ import datetime
 import os
 import re
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,14 +71,21 @@ class World:
         """The value of rank 0, on every rank."""
         return self.gather(value if self.is_first else None)[0]
 
-    def greatest(self, number: int) -> int:
-        """The greatest of the numbers of all ranks."""
+    def greatest(self, *numbers: int) -> Callable[[], list[int]]:
+        """Ask for the greatest of each number over all ranks; the call of what this returns waits
+        for the answer."""
         if self.size == 1:
-            return number
-        numbers = torch.tensor([number])
+            return lambda: list(numbers)
+        found, how = torch.tensor(numbers), distributed.ReduceOp.MAX
         with lost_ranks_named():
-            distributed.all_reduce(numbers, distributed.ReduceOp.MAX, group=self.host_group)
-        return int(numbers)
+            request = distributed.all_reduce(found, how, group=self.host_group, async_op=True)
+
+        def wait() -> list[int]:
+            with lost_ranks_named():
+                request.wait()
+            return found.tolist()
+
+        return wait
 
     def check_same(self, facts: Mapping[str, Any]) -> None:
         """Raise ConfigError, on every rank, if one of the facts is not the same everywhere."""

@@ -4,10 +4,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from groundup.text_files import DocumentBatch
 from groundup.tokenizer import Tokenizer
-
-# The Pile: a corpus whose encoding time makes a rate easy to picture.
-LARGE_CORPUS_BYTES = 825 * 10**9
+from groundup.tokenizer.training import bytes_per_token
 
 _NUM_PASSES = 3
 # Some clocks stand still for as long.
@@ -32,30 +31,33 @@ class TokenizerResult:
 
 def compare_tokenizers(
     tokenizers: Mapping[str, Tokenizer],
-    texts: Mapping[str, Sequence[str]],
-    *,
-    corpus_bytes: float = LARGE_CORPUS_BYTES,
+    texts: Mapping[str, Sequence[DocumentBatch]],
+    corpus_bytes: float,
     num_threads: int | None = None,
 ) -> list[TokenizerResult]:
-    """Encode each text with each tokenizer; texts are lists of documents."""
+    """Encode the documents of each text with each tokenizer."""
     results = []
-    for text, documents in texts.items():
-        num_bytes = sum(len(document.encode()) for document in documents)
+    for text, batches in texts.items():
+        num_bytes = sum(int((one.bounds[:, 1] - one.bounds[:, 0]).sum()) for one in batches)
         for name, tokenizer in tokenizers.items():
             seconds = []
             for _ in range(_NUM_PASSES):
                 begin = time.perf_counter()
-                ids, _ = tokenizer.encode_batch(documents, num_threads=num_threads)
+                encoded = [
+                    tokenizer.encode_documents(one.data, one.bounds, num_threads)[0]
+                    for one in batches
+                ]
                 seconds.append(max(time.perf_counter() - begin, _SHORTEST_SECONDS))
+            num_tokens = sum(map(len, encoded))
             results.append(
                 TokenizerResult(
                     text=text,
                     tokenizer=name,
                     vocab_size=len(tokenizer.vocab),
                     num_bytes=num_bytes,
-                    num_tokens=len(ids),
-                    bytes_per_token=num_bytes / max(1, len(ids)),
-                    tokens_per_second=len(ids) / min(seconds),
+                    num_tokens=num_tokens,
+                    bytes_per_token=bytes_per_token(num_bytes, num_tokens),
+                    tokens_per_second=num_tokens / min(seconds),
                     corpus_seconds=corpus_bytes * seconds[0] / max(1, num_bytes),
                 )
             )

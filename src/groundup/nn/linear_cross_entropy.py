@@ -120,8 +120,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         z_loss, chunk_rows, dtype = options[:3]
         rows = hidden.reshape(-1, hidden.shape[-1]).to(dtype)
-        ids = targets.reshape(-1, 1).long()
-        later_ids = None if later is None else later.reshape(-1, 1).long()
+        ids = targets.reshape(-1, 1).long().contiguous()
+        later_ids = None if later is None else later.reshape(-1, 1).long().contiguous()
         columns = weight.to(dtype)
         wide = torch.promote_types(dtype, torch.float32)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Iterable, Iterator
 
+from groundup.errors import TokenizerError
 from groundup.tokenizer.native import Encoder
 
 
@@ -21,7 +22,10 @@ def encode_pieces(encoder: Encoder, pieces: Iterable[str]) -> Iterator[int]:
         # Where no cut was found, look again only when the text has doubled.
         if len(pending) < 2 * searched:
             continue
-        ids, used = encoder.encode_stream(pending)
+        try:
+            ids, used = encoder.encode_stream(pending)
+        except ValueError as error:
+            raise TokenizerError(str(error)) from None
         yield from ids
         searched = 0 if used else len(pending)
         pending = pending[used:]

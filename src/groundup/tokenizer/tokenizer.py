@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
-from groundup.errors import TokenizerError
+from groundup.errors import TokenizerError, did_you_mean
 from groundup.runtime import num_cores
+from groundup.text_files import END_OF_TEXT
 from groundup.tokenizer.chat_template import CHAT_TOKENS, CHATML, ChatTemplate
 from groundup.tokenizer.definition import (
     SpecialTokens,
@@ -31,6 +33,7 @@ from groundup.tokenizer.streaming import (
     encode_pieces,
     without_lone_surrogates,
 )
+from groundup.tokenizer.training import Inputs, TrainingOptions, train_from_files
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -62,6 +65,18 @@ class Tokenizer:
         ids = assign_special_tokens(vocab, special_tokens or [])
         whole = {**vocab, **add_to_vocab({}, ids)}
         self._set_up(TokenizerDefinition(whole, list(merges), ids, find_pattern(pattern or GPT2)))
+
+    @classmethod
+    def train(
+        cls,
+        files: Inputs,
+        vocab_size: int,
+        special_tokens: Sequence[str] = (END_OF_TEXT,),
+        **options: Unpack[TrainingOptions],
+    ) -> Tokenizer:
+        """Learn a vocabulary as `train_bpe` does; the special tokens are part of `vocab_size`."""
+        learned, _ = train_from_files(files, vocab_size, special_tokens, **options)
+        return cls.from_definition(learned)
 
     @classmethod
     def from_definition(cls, definition: TokenizerDefinition) -> Tokenizer:
@@ -116,29 +131,66 @@ class Tokenizer:
         """How a conversation becomes a text, in Jinja; None before `with_chat`."""
         self.vocab_size = definition.vocab_size
         """One more than the greatest id."""
-        tokens = list(map(definition.vocab.get, range(self.vocab_size)))
-        special = [(text.encode(), id) for text, id in definition.special_tokens.items()]
-        splitter = self.pattern.splitter
-        try:
-            self._encoder = Encoder(
-                tokens, definition.merges, special, splitter, definition.whole_words
-            )
-        except ValueError as error:
-            raise TokenizerError(f"{error}; vocabulary and merges do not belong together") from None
+        self._encoder = self._make_encoder(self.special_tokens)
+        self._other_encoders: dict[frozenset[str], Encoder] = {}
         self.id_type = np.dtype(np.uint16 if self._encoder.id_bytes == 2 else np.uint32)
         """uint16 where the vocabulary allows, else uint32."""
+
+    def _make_encoder(self, special_tokens: Collection[str]) -> Encoder:
+        """What keeps these special tokens whole, and takes the others for ordinary text."""
+        tokens = list(map(self.vocab.get, range(self.vocab_size)))
+        if hidden := self.special_tokens.keys() - special_tokens:
+            merged = {left + right for left, right in self.merges}
+            for token, id in ((text.encode(), self.special_tokens[text]) for text in hidden):
+                if self._ids_by_token[token] != id or (len(token) > 1 and token not in merged):
+                    tokens[id] = None
+        special = [(text.encode(), self.special_tokens[text]) for text in special_tokens]
+        splitter, whole_words = self.pattern.splitter, self.definition.whole_words
+        try:
+            return Encoder(tokens, self.merges, special, splitter, whole_words)
+        except ValueError as error:
+            raise TokenizerError(f"{error}; vocabulary and merges do not belong together") from None
 
     @property
     def id(self) -> str:
         """The content id: equal for tokenizers that give every text the same ids."""
         return self.definition.content_id()
 
-    def encode(self, text: str) -> list[int]:
-        """The ids of a text."""
+    @property
+    def n_vocab(self) -> int:
+        """tiktoken's name for `vocab_size`."""
+        return self.vocab_size
+
+    def encode(
+        self, text: str, *, allowed_special: Literal["all"] | Collection[str] = "all"
+    ) -> list[int]:
+        """The ids of a text.
+
+        allowed_special: the special tokens to keep whole; the others are ordinary text, never an
+            error. tiktoken's default allows none, and raises where one is in the text.
+        """
+        encoder = self._encoder if allowed_special == "all" else self._encoder_of(allowed_special)
         try:
-            return self._encoder.encode(text)
+            return encoder.encode(text)
         except UnicodeEncodeError:
-            return self._encoder.encode(without_lone_surrogates(text))
+            return encoder.encode(without_lone_surrogates(text))
+        except TypeError:
+            raise _not_a_text(text) from None
+
+    def encode_ordinary(self, text: str) -> list[int]:
+        """The ids of a text in which special tokens mean nothing, as in text of strangers."""
+        return self.encode(text, allowed_special=())
+
+    def _encoder_of(self, allowed_special: Collection[str]) -> Encoder:
+        allowed = frozenset(allowed_special)
+        if unknown := allowed - self.special_tokens.keys():
+            hint = did_you_mean(min(unknown), self.special_tokens)
+            raise TokenizerError(
+                f"allowed_special, 'all' or a set of special tokens, has {min(unknown)!r}: {hint}"
+            )
+        if allowed not in self._other_encoders:
+            self._other_encoders[allowed] = self._make_encoder(allowed)
+        return self._other_encoders[allowed]
 
     def encode_to_numpy(self, text: str) -> npt.NDArray[Any]:
         """The ids of a text as an array of uint16 or uint32."""
@@ -146,12 +198,16 @@ class Tokenizer:
             ids = self._encoder.encode_array(text)
         except UnicodeEncodeError:
             ids = self._encoder.encode_array(without_lone_surrogates(text))
+        except TypeError:
+            raise _not_a_text(text) from None
         return as_array(ids, self.id_type)
 
     def encode_batch(
         self, texts: Sequence[str], num_threads: int | None = None
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
         """The ids of many documents, and where each begins: `ids[offsets[i]:offsets[i + 1]]`."""
+        if isinstance(texts, str | bytes):
+            raise TypeError("encode_batch takes a list of texts: for a single one, encode")
         texts = texts if isinstance(texts, list | tuple) else list(texts)
         threads = self._num_threads(num_threads, sum(map(len, texts)))
         try:
@@ -190,17 +246,6 @@ class Tokenizer:
         """
         return encode_pieces(self._encoder, iterable)
 
-    def encode_beginning(self, data: Buffer) -> tuple[npt.NDArray[Any], int]:
-        """The ids of a beginning of some UTF-8 that hold whatever follows it, and its bytes.
-
-        It is empty where the text is too short to say. A long pre-token may be cut inside.
-        """
-        try:
-            ids, used = self._encoder.encode_part(data)
-        except ValueError as error:
-            raise TokenizerError(str(error)) from None
-        return as_array(ids, self.id_type), used
-
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some ids; bytes that are not UTF-8 become U+FFFD."""
         try:
@@ -219,8 +264,31 @@ class Tokenizer:
         """A decoder that takes one id at a time and never gives out half a character."""
         return StreamingDecoder(self.decode_bytes)
 
+    @cached_property
+    def _ids_by_token(self) -> dict[bytes, int]:
+        return self.definition.ids_by_token()
+
+    def token_to_id(self, token: str | bytes) -> int | None:
+        """The id of a token, given as its text or bytes; None for what is no token."""
+        if isinstance(token, str):
+            if token in self.special_tokens:
+                return self.special_tokens[token]
+            token = token.encode(errors="surrogatepass")
+        return self._ids_by_token.get(token)
+
+    def id_to_token(self, id: int) -> bytes | None:
+        """The bytes of a token, which may be a part of a character; None for no id of this one."""
+        return self.vocab.get(id)
+
     def __len__(self) -> int:
         return self.vocab_size
+
+    def __eq__(self, other: object) -> bool:
+        """Whether every text has the same ids; a chat template makes no difference."""
+        return self.id == other.id if isinstance(other, Tokenizer) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.id)
 
     def __repr__(self) -> str:
         return f"Tokenizer({self.vocab_size} tokens, {self.pattern.name} pattern)"
@@ -239,6 +307,10 @@ class Tokenizer:
             f"cannot decode: {error.args[0]}; ids of this tokenizer are integers from 0 to "
             f"{self.vocab_size - 1}"
         )
+
+
+def _not_a_text(text: object) -> TypeError:
+    return TypeError(f"encode takes one text, not {type(text).__name__}: for several, encode_batch")
 
 
 def _as_sequence(ids: Iterable[int]) -> Sequence[int] | npt.NDArray[Any]:

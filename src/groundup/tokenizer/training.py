@@ -7,15 +7,16 @@ plain Python what it does.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import numpy as np
 
 from groundup.errors import TokenizerError
 from groundup.runtime import Engine, Progress, num_cores
 from groundup.text_files import Part, Reading, cut_into_parts, find_sources, read, run_parts
+from groundup.text_files.documents import Errors
 from groundup.tokenizer.definition import (
     TokenizerDefinition,
     check_special_token_texts,
@@ -24,7 +25,6 @@ from groundup.tokenizer.definition import (
 )
 from groundup.tokenizer.native import WordCounter, as_array
 from groundup.tokenizer.patterns import GPT2, Pattern, find_pattern
-from groundup.tokenizer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -40,6 +40,21 @@ _LONGEST_WORD_BYTES = 64 << 20
 _TABLE_TEXT_BYTES = 256 << 20
 
 
+Inputs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""A file, folder or glob, or several."""
+
+
+class TrainingOptions(TypedDict, total=False):
+    """Split pattern and threads of a training, and how the text is read (`text_files.Reading`)."""
+
+    pattern: str | Pattern
+    num_threads: int | None
+    progress: Progress | None
+    field: str
+    encoding: str | None
+    errors: Errors
+
+
 @dataclass(frozen=True)
 class TrainingSummary:
     """What training did, for the reader of its last lines."""
@@ -52,11 +67,16 @@ class TrainingSummary:
     bytes_per_token: float
 
 
+def bytes_per_token(num_bytes: int, num_tokens: int) -> float:
+    """UTF-8 bytes of documents for each of their tokens; what separates them counts in neither."""
+    return num_bytes / max(1, num_tokens)
+
+
 def train_bpe(
-    input_path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    input_path: Inputs,
     vocab_size: int,
     special_tokens: Sequence[str],
-    **options: Any,
+    **options: Unpack[TrainingOptions],
 ) -> tuple[dict[int, bytes], list[tuple[bytes, bytes]]]:
     """Learn a byte-level BPE vocabulary; returns the tokens by id and the merges in order.
 
@@ -64,16 +84,13 @@ def train_bpe(
     last ids. The most frequent pair is merged, ties go to the lexicographically greater pair of
     byte strings; nothing merges across pre-tokens or special tokens. The result is the same for any
     number of threads.
-
-    input_path: A file, folder or glob, or several.
-    options: `pattern`, `num_threads`, `progress`, and the fields of `text_files.Reading`.
     """
-    tokenizer, _ = train_from_files(input_path, vocab_size, special_tokens, **options)
-    return tokenizer.vocab, tokenizer.merges
+    learned, _ = train_from_files(input_path, vocab_size, special_tokens, **options)
+    return learned.vocab, learned.merges
 
 
 def train_from_files(
-    input_path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    input_path: Inputs,
     vocab_size: int,
     special_tokens: Sequence[str],
     *,
@@ -83,13 +100,15 @@ def train_from_files(
     engine: Engine | None = None,
     part_bytes: int = 64 << 20,
     block_bytes: int | None = None,
-    **reading: Any,
-) -> tuple[Tokenizer, TrainingSummary]:
+    field: str = "text",
+    encoding: str | None = None,
+    errors: Errors = "strict",
+) -> tuple[TokenizerDefinition, TrainingSummary]:
     """Train on files, folders or globs; an `engine` counts parts of the text elsewhere."""
     inputs = [input_path] if isinstance(input_path, str | os.PathLike) else list(input_path)
     texts = check_special_token_texts(special_tokens)
     num_merges = count_merges(vocab_size, len(texts))
-    how = Reading(tuple(texts), **reading)
+    how = Reading(tuple(texts), field, encoding, errors)
     block_bytes = block_bytes or num_cores() * _BLOCK_BYTES_PER_CORE
     count_part = PartCounting(find_pattern(pattern), texts, how, block_bytes)
     counting = WordCounting(count_part.pattern, texts, num_threads)
@@ -101,24 +120,6 @@ def train_from_files(
         parts = cut_into_parts(sources, part_bytes, how)
         for num_bytes, words in run_parts(engine, count_part, parts, progress):
             counting.merge(num_bytes, words)
-    return counting.learn(num_merges)
-
-
-def train_tokenizer(
-    blocks: Iterable[Buffer],
-    vocab_size: int,
-    special_tokens: Sequence[str],
-    *,
-    pattern: Pattern = GPT2,
-    num_threads: int | None = None,
-    progress: Progress | None = None,
-) -> tuple[Tokenizer, TrainingSummary]:
-    """Train on blocks of UTF-8 text, each ending where a document ends."""
-    texts = check_special_token_texts(special_tokens)
-    num_merges = count_merges(vocab_size, len(texts))
-    counting = WordCounting(pattern, texts, num_threads)
-    for block in blocks:
-        counting.add(block, progress)
     return counting.learn(num_merges)
 
 
@@ -156,7 +157,7 @@ class WordCounting:
         self.counter.add_words(list(words), list(words.values()))
         self.num_bytes += num_bytes
 
-    def learn(self, num_merges: int) -> tuple[Tokenizer, TrainingSummary]:
+    def learn(self, num_merges: int) -> tuple[TokenizerDefinition, TrainingSummary]:
         """Merge the most frequent pairs."""
         try:
             packed, num_bytes, num_symbols, num_words = self.counter.train(num_merges)
@@ -179,9 +180,9 @@ class WordCounting:
             vocab_size_requested=256 + num_merges + len(ids),
             vocab_size_reached=len(vocab),
             longest_tokens=tuple(sorted(tokens, key=lambda token: (-len(token), token))[:10]),
-            bytes_per_token=num_bytes / max(1, num_symbols),
+            bytes_per_token=bytes_per_token(num_bytes, num_symbols),
         )
-        return Tokenizer.from_definition(definition), summary
+        return definition, summary
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,8 @@ class Tick(NamedTuple):
 class Clock:
     """Gives each step its `Tick`, and none when the time is up or a signal asks to stop.
 
-    The only place where a run looks at time and signals. All ranks get the same ticks.
+    The only place where a run looks at time and signals. All ranks get the same ticks: before each
+    step they ask each other, and go by the answers of the step before, so that nobody waits.
     """
 
     _config: RunConfig
@@ -91,6 +92,8 @@ class Clock:
         self._positions: dict[int, float] = {}
         self._reported_step = 0
         self._is_over = False
+        # Of several ranks: the greatest signal, and the longest time in microseconds.
+        self._answer: Callable[[], list[int]] | None = None
 
     def open(
         self,
@@ -131,8 +134,10 @@ class Clock:
 
     def tick(self, step: int) -> Tick | None:
         """The tick of a step, counted from 1; None where the run is to end before it."""
-        # A signal that comes while the ranks ask each other counts before the next step.
-        if number := self._world.greatest(self._stop.signal or 0):
+        asked = self._world.greatest(self._stop.signal or 0, int(1e6 * self._elapsed_seconds()))
+        number, microseconds = (self._answer or asked)()
+        self._answer = None if self._world.size == 1 else asked
+        if number:
             self._stop.signal = signal.Signals(number)
         num_steps = self._config.num_steps or math.inf
         if number or step > min(num_steps, self._stop_after) or self._is_over:
@@ -141,7 +146,8 @@ class Clock:
             return Tick(step, step - 1, 1, num_steps, step == num_steps, step - 2)
         previous = self._positions.get(step - 1, 0.0)
         of_steps = (step - 1) / num_steps
-        position = min(1.0, max(previous, of_steps, self._position_in_time(step)))
+        of_time = self._position_in_time(step, microseconds / 1e6)
+        position = min(1.0, max(previous, of_steps, of_time))
         self._positions[step] = position
         delta = self._find_delta(step)
         self._is_over = step == num_steps or position + delta >= 1.0
@@ -163,9 +169,8 @@ class Clock:
         self._positions = {step: value for step, value in self._positions.items() if step > kept}
         return {"step_progress": found}
 
-    def _position_in_time(self, step: int) -> float:
+    def _position_in_time(self, step: int, elapsed_seconds: float) -> float:
         """The fraction of the time that has passed; it begins after the warm-up."""
-        elapsed_seconds = self._elapsed_seconds()
         if self._num_warm_up > 0:
             self._num_warm_up -= 1
         elif self._started is None:
@@ -177,9 +182,7 @@ class Clock:
                 if self._budget_seconds <= 0:
                     found = f"minutes is {minutes:g}, but all but the steps takes {taken:.1f} s"
                     raise ConfigError(f"{found}: give it more")
-        if self._budget_seconds is None:
-            return 0.0
-        return self._world.greatest(int(1e6 * elapsed_seconds)) / 1e6 / self._budget_seconds
+        return elapsed_seconds / self._budget_seconds if self._budget_seconds else 0.0
 
     def _elapsed_seconds(self) -> float:
         """Since the first step, without the time in which nothing trained."""
@@ -203,7 +206,7 @@ class ReplayClock(Clock):
             values = record.get("step_progress", [])
             self._recorded.update(enumerate(values, record["step"] - len(values) + 1))
 
-    def _position_in_time(self, step: int) -> float:
+    def _position_in_time(self, step: int, elapsed_seconds: float) -> float:
         return self._recorded[step]
 
     def _find_delta(self, step: int) -> float:

@@ -69,6 +69,7 @@ def choose_recipe(
     vocab_size: int | None = None,
     d_model: int | None = None,
     document_bytes: int | None = None,
+    num_steps: int | None = None,
     max_steps: int | None = None,
     is_exportable: bool = True,
     is_on_cpu: bool = True,
@@ -78,6 +79,7 @@ def choose_recipe(
     flops: operations that there is time for.
     num_bytes, num_tokens: the text to learn from, by either.
     document_bytes: the usual length of its documents, if known.
+    num_steps: the length of the run, if it is not to follow from `flops`.
     is_exportable: keep to the parts that other programs know.
     is_on_cpu: elsewhere masks of documents cost speed.
     """
@@ -108,7 +110,7 @@ def choose_recipe(
     budget = min(flops / (step_flops(model, 1) / context), _MAX_EPOCHS * tokens)
     batch_tokens = 2 ** round(math.log2(2.1 * math.sqrt(max(budget, 1.0))))
     batch_size = max(1, batch_tokens // context)
-    num_steps = max(1, round(budget / (batch_size * context)))
+    num_steps = num_steps or max(1, round(budget / (batch_size * context)))
     num_steps = num_steps if max_steps is None else min(num_steps, max_steps)
     epochs = num_steps * batch_size * context / tokens
     values = {
@@ -196,7 +198,8 @@ def _recipe_for(config: RunConfig, given: Mapping[str, Any]) -> dict[str, Any]:
     if index is None:
         return {}
     config = resolve_device(config)
-    d_model, num_steps = given.get("model.d_model"), given.get("num_steps")
+    d_model = given.get("model.d_model")
+    num_steps = None if given.get("num_steps") is None else config.num_steps
     split = index.splits["train"]
     seconds = 60 * (config.minutes or _USUAL_MINUTES)
     recipe = choose_recipe(
@@ -205,7 +208,8 @@ def _recipe_for(config: RunConfig, given: Mapping[str, Any]) -> dict[str, Any]:
         vocab_size=index.vocab_size,
         d_model=None if d_model is None else config.model.d_model,
         document_bytes=split.num_bytes // max(1, split.num_documents),
-        max_steps=None if num_steps is None else config.num_steps,
+        num_steps=num_steps if config.minutes is None else None,
+        max_steps=num_steps,
         is_on_cpu=config.device == "cpu",
     )
     values = recipe.model_dump(exclude_defaults=True)

@@ -58,6 +58,7 @@ class Start:
 
     folder: RunFolder
     checkpoint: Checkpoint
+    weights: dict[str, torch.Tensor]
     new_ids: tuple[int, ...]
     """The tokens that its tokenizer does not have."""
 
@@ -83,12 +84,13 @@ class Start:
             found.append(f"the tokenizer has another token with the id {other}")
         if found:
             raise ConfigError(f"the weights of {path} do not fit this run: {'; '.join(found)}")
-        checkpoints = CheckpointFolder(folder.checkpoints)
+        checkpoints = CheckpointFolder(folder.checkpoints, weights_only=True)
         if not checkpoints.steps():
             raise CheckpointError(f"{path} has no checkpoint yet: train until one is written")
         checkpoint = checkpoints.newest()
-        check_shapes(weight_shapes(source), checkpoint.model_state())
-        return cls(folder, checkpoint, tuple(sorted(tokenizer.vocab.keys() - ids)))
+        weights = checkpoint.model_state()
+        check_shapes(weight_shapes(source), weights)
+        return cls(folder, checkpoint, weights, tuple(sorted(tokenizer.vocab.keys() - ids)))
 
     def describe(self, *, is_tuned: bool) -> dict[str, Any]:
         """For environment.json: which weights these are; to tune them also the ids that begin and
@@ -105,7 +107,7 @@ class Start:
         """Copy the weights. New tokens begin as the mean of the others: one that nobody knows yet
         is an average token. Rows of ids that no token has stay as they are."""
         own = model.state_dict()
-        for name, weight in self.checkpoint.model_state().items():
+        for name, weight in self.weights.items():
             target = own[name]
             target[: len(weight)].copy_(weight)
             if name in _TABLES and self.new_ids:

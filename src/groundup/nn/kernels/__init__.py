@@ -69,6 +69,8 @@ def packed_attention(
     starts: the first position that each token sees, (batch, seq).
     """
     cos, sin = rotation or (None, None)
+    if starts is not None:
+        starts = starts.expand(packed.shape[:-1]).long().contiguous()
     if packed.is_cuda:
         sides = cos, sin, *(gains or (None, None)), eps, *(extra or (None, None)), starts
         return cuda_attention.packed_attention(packed, num_heads, *sides)[0]

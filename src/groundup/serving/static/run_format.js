@@ -27,7 +27,7 @@ export function formatShort(value) {
 
 export function formatBytes(value) {
   if (!isNumber(value)) return UNKNOWN;
-  return inUnits(value, [[2 ** 30, " GiB"], [2 ** 20, " MiB"], [2 ** 10, " KiB"]]) ?? `${value} B`;
+  return inUnits(value, [[1e12, " TB"], [1e9, " GB"], [1e6, " MB"], [1e3, " kB"]]) ?? `${value} B`;
 }
 
 export function formatPercent(fraction) {
