@@ -67,6 +67,7 @@ RULES: Mapping[str, Rule] = {
     "qk_norm": Rule(),
     "norm": Rule(only=("pre",), reason="Llama normalizes before each part"),
     "positions": Rule(only=("rope",), reason="Llama always rotates"),
+    "attention": Rule(only=("full",), reason="Llama attends to all tokens before"),
     "feed_forward": Rule(only=("swiglu",), reason="Llama has swiglu alone"),
     "head_gates": Rule(only=(False,), reason="Llama's heads have none"),
     "extra_values": Rule(only=("none",), reason="Llama's attention has no other values"),
