@@ -54,8 +54,8 @@ class MakeFlags(Settings):
     """The most steps to train."""
 
     exportable: bool = True
-    """Keep to the parts of a model that other programs know, so that it can be exported; without
-    them it learns more in the same time, and groundup alone can run it."""
+    """Keep to the parts of a model that other programs know. Others learn more in the same time,
+    but llama.cpp cannot run them, and an export to transformers brings code of ours along."""
 
     device: str = "auto"
     """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
@@ -339,9 +339,6 @@ def _look(project: Project, plan: dict[str, Any]) -> None:
     print("then open http://127.0.0.1:8000; Ctrl-C ends it")
     exports = shlex.quote(str(project.folder / "exports" / plan["name"]))
     export = f"groundup export {run} {exports} --to huggingface"
-    if not project.arguments.exportable:
-        again = ["groundup", "new", *project.arguments.files, "--name"]
-        export = shlex.join([*again, f"{plan['name']}-exportable"])
     own = generate.Arguments(run=str(folder), prompt="Your own beginning", **sampling)
     more = f"groundup train --from {run} --config {config} --name {plan['name']}-more"
     tune = f"groundup tune {run} chats.jsonl"

@@ -24,8 +24,8 @@ class Arguments(new.MakeFlags):
     """How long all of it may take."""
 
     exportable: bool = False
-    """Keep to the parts of a model that other programs know, so that it can be exported; it learns
-    less in the same time."""
+    """Keep to the parts of a model that other programs know, llama.cpp among them; it learns less
+    in the same time."""
 
     max_tokens: int = Field(default=320, ge=1, le=10**6)
     """The most tokens of a generated story."""
