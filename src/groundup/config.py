@@ -5,12 +5,14 @@ merge, check and write them, and how to say in one paragraph what is wrong with 
 """
 
 import decimal
+import functools
+import importlib
 import json
 import math
 import os
 import re
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
 
@@ -104,6 +106,24 @@ class Settings(pydantic.BaseModel):
             number = decimal.Decimal(value)
             return int(number) if number == number.to_integral_value() else value
         return value
+
+
+def named_classes(package: str, file: str, marker: str) -> dict[str, Callable[[], Any]]:
+    """The classes beside a file with `marker = "name"` in their body, by name, each as a function
+    that imports it. Names are read from the source: settings cost no torch import."""
+
+    def load(module: str, name: str) -> Any:
+        return getattr(importlib.import_module(module), name)
+
+    found: dict[str, Callable[[], Any]] = {}
+    pattern = re.compile(rf'^class (\w+)|^    {marker} = "([\w-]+)"', re.MULTILINE)
+    for path in sorted(Path(file).parent.glob("*.py")):
+        text, owner = path.read_text("utf-8"), ""
+        for line in pattern.finditer(text if marker in text else ""):
+            owner = line[1] or owner
+            if line[2]:
+                found[line[2]] = functools.partial(load, f"{package}.{path.stem}", owner)
+    return found
 
 
 def kinds_of(annotation: Any) -> list[Any]:

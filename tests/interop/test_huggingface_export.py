@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from groundup.checkpoint import CheckpointFolder
-from groundup.errors import ConfigError
+from groundup.errors import ConfigError, GroundupError
 from groundup.generation import LanguageModel
 from groundup.interop import export_huggingface, huggingface_export, import_huggingface
 
@@ -28,19 +28,26 @@ SHAPES: dict[str, dict[str, Any]] = {
     "padded vocabulary": {"vocab_size": 320},
     "qwen3": {"qk_norm": True},
     "qwen3, grouped and tied": {"qk_norm": True, "num_kv_heads": 1, "tie_embeddings": True},
+    "ours": {"head_gates": True, "extra_values": "projection", "feed_forward": "relu2"}
+    | {"qk_norm": True, "num_kv_heads": 2, "tie_embeddings": True, "document_separator": 299},
+    "ours, post-norm without positions": {"norm": "post", "positions": "none", "d_ff": None},
+    "ours, without norms": {"norm": "none", "feed_forward": "gelu", "embedding_scale": 0.5},
+    "ours, plain": {"feed_forward": "silu", "norm_eps": 0.1, "rope_theta": 50.0, "num_heads": 2},
 }
 PROMPT = "Ada had a red"
 
 
 def load(folder: Path) -> Any:
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+    own = {"trust_remote_code": True} if (folder / "modeling_groundup.py").exists() else {}
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, **own)
     return model.eval()
 
 
 def largest_difference(theirs: Any, ours: LanguageModel) -> float:
     ids = torch.tensor([ours.tokenizer.encode(TEXT)[:32], list(range(200, 232))])
     with torch.no_grad():
-        return float((theirs(ids).logits - ours.model(ids)).abs().max())
+        expected = ours.model(ids)
+        return float((theirs(ids).logits - expected).abs().max() / expected.abs().max())
 
 
 def save(run: Path, model: torch.nn.Module, step: int) -> None:
@@ -49,15 +56,17 @@ def save(run: Path, model: torch.nn.Module, step: int) -> None:
 
 @pytest.mark.parametrize("settings", SHAPES.values(), ids=SHAPES)
 def test_logits_and_greedy_text_agree(
-    make_run: MakeRun, tmp_path: Path, settings: dict[str, Any]
+    make_run: MakeRun, tmp_path: Path, settings: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:
     run, out = make_run(**settings), tmp_path / "out"
     export_huggingface(run, out)
     theirs, ours = load(out), LanguageModel.load(run, device="cpu")
     assert theirs.dtype == torch.float32
-    architecture = "Qwen3ForCausalLM" if settings.get("qk_norm") else "LlamaForCausalLM"
-    assert type(theirs).__name__ == architecture
-    assert largest_difference(theirs, ours) < 1e-4
+    kind = "Qwen3" if settings.get("qk_norm") else "Llama"
+    is_own = request.node.callspec.id.startswith("ours")
+    assert type(theirs).__name__ == f"{'Groundup' if is_own else kind}ForCausalLM"
+    assert ("trust_remote_code=True" in (out / "README.md").read_text("utf-8")) == is_own
+    assert largest_difference(theirs, ours) < 1e-5
     tokenizer = transformers.AutoTokenizer.from_pretrained(out, local_files_only=True)
     inputs = tokenizer(PROMPT, return_tensors="pt")
     ids = theirs.generate(**inputs, max_new_tokens=20, do_sample=False)[0].tolist()
@@ -69,6 +78,58 @@ def test_logits_and_greedy_text_agree(
     export_huggingface(import_huggingface(out, "back", runs_folder=tmp_path), tmp_path / "again")
     for name in ("model.safetensors", "tokenizer.json", "config.json", "generation_config.json"):
         assert (tmp_path / "again" / name).read_bytes() == (out / name).read_bytes(), name
+
+
+@torch.no_grad()
+def test_our_own_file_masks_documents_with_a_cache_beams_and_padding(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    run = make_run(**SHAPES["ours"])
+    export_huggingface(run, tmp_path / "out", dtype="bfloat16")
+    export_huggingface(run, tmp_path / "other")
+    theirs, ours = load(tmp_path / "other"), LanguageModel.load(run, device="cpu").model
+    assert load(tmp_path / "out").dtype == torch.bfloat16
+    ids = torch.randint(299, (3, 16), generator=torch.Generator().manual_seed(0))
+    ids[0, 5] = ids[1, 3] = ids[1, 9] = 299
+    torch.testing.assert_close(theirs(ids).logits, ours(ids), rtol=0, atol=1e-5)
+    mask = torch.ones_like(ids)
+    # A text and two more, padded at the left with what else begins a document.
+    padded, mask[1, :4], mask[2, :9] = ids.clone(), 0, 0
+    padded[1, :4] = padded[2, :9] = 299
+    options = {"attention_mask": mask, "max_new_tokens": 12, "eos_token_id": None}
+    found = theirs.generate(padded, do_sample=False, **options)
+    for row, first in enumerate((0, 4, 9)):
+        text = ids[row : row + 1, first:]
+        for _ in range(12):
+            text = torch.cat([text, ours(text)[:, -1:].argmax(-1)], dim=1)
+        assert torch.equal(found[row, first:], text[0])
+    options["num_beams"] = 3
+    found = theirs.generate(padded, **options)
+    assert torch.equal(found, theirs.generate(padded, use_cache=False, **options))
+    loss = ours.loss(ids[:, :-1], ids[:, 1:])
+    torch.testing.assert_close(theirs(ids, labels=ids).loss, loss, rtol=1e-5, atol=1e-5)
+
+
+def test_our_own_form_is_taken_back_with_settings_that_are_known(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    export_huggingface(make_run(**SHAPES["ours"]), out)
+    config_json = json.loads((out / "config.json").read_text("utf-8"))
+    own = config_json["groundup"]
+    for change, complaint in (
+        ({"groundup": own | {"later": 1}}, "unknown setting later"),
+        ({"groundup": own | {"feed_forward": "maxout"}}, "feed_forward is 'maxout'"),
+        ({"groundup": own | {"qk_norm": False}}, "query_norm"),
+        ({"groundup": [], "architectures": ["GroundupForCausalLM"]}, "is missing"),
+    ):
+        (out / "config.json").write_text(json.dumps(config_json | change), "utf-8")
+        with pytest.raises(GroundupError, match=complaint):
+            import_huggingface(out, "back", runs_folder=tmp_path)
+    (out / "config.json").write_text(json.dumps(config_json), "utf-8")
+    back = import_huggingface(out, "back", runs_folder=tmp_path, context_length=20)
+    assert LanguageModel.load(back).model.config.context_length == 20
+    assert len(export_huggingface(back, out, force=True)) == 8
 
 
 def test_the_chosen_checkpoint_is_exported(make_run: MakeRun, tmp_path: Path) -> None:

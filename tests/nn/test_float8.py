@@ -9,7 +9,7 @@ from torch import Tensor
 
 from groundup.model import TransformerLM
 from groundup.nn import float8, kernels
-from groundup.nn.feed_forward import FeedForward, SwiGLU
+from groundup.nn.limits import FEED_FORWARDS
 from groundup.nn.linear import Linear
 from groundup.nn.linear_cross_entropy import _loss_and_gradient, linear_cross_entropy
 
@@ -62,8 +62,7 @@ def test_what_is_not_a_number_stays_so() -> None:
 @pytest.mark.parametrize("d_ff", [640, 1_104])
 @pytest.mark.parametrize("kind", ["swiglu", "relu2"])
 def test_a_feed_forward_layer_and_its_gradients(kind: str, d_ff: int) -> None:
-    arguments = (640, d_ff) if kind == "swiglu" else (640, d_ff, kind)
-    layer = (SwiGLU if kind == "swiglu" else FeedForward)(*arguments, device="cuda")  # type: ignore
+    layer = FEED_FORWARDS[kind]()(640, d_ff, device="cuda")
     x = torch.randn(4, 32, 640, device="cuda", dtype=torch.bfloat16)
     plain = _results(layer, x)
     for name, part in layer.named_children():

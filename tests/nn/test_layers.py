@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from groundup.nn import Embedding, Linear, RMSNorm, SwiGLU
-from groundup.nn.feed_forward import FeedForward
 from groundup.nn.initialization import truncated_normal_
+from groundup.nn.limits import FEED_FORWARDS
 from groundup.nn.linear import packed_linear
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
@@ -108,7 +108,7 @@ def test_feed_forward_is_its_formula(
     kind: Any, leading: tuple[int, ...], dtype: torch.dtype, agree: Any
 ) -> None:
     is_gated = kind == "swiglu"
-    layer = SwiGLU(64, 91, dtype=dtype) if is_gated else FeedForward(64, 91, kind, dtype=dtype)
+    layer = FEED_FORWARDS[kind]()(64, 91, dtype=dtype)
     x = (6 * torch.randn(*leading, 64, dtype=dtype)).requires_grad_()
     weights = {name: weight.double() for name, weight in layer.named_parameters()}
     inner = functional.linear(x.double(), weights["up.weight"])

@@ -11,6 +11,7 @@ from torch import Tensor
 from groundup.errors import ConfigError
 from groundup.model import TransformerLM
 from groundup.model.config import PRESETS, ModelConfig
+from groundup.optim.config import OptimizerName
 from groundup.planner import (
     Execution,
     MeasuredStep,
@@ -20,7 +21,6 @@ from groundup.planner import (
     step_memory,
 )
 from groundup.planner.memory import check_fits, choose_micro_batch, memory_options, textbook_memory
-from groundup.planner.parameters import OptimizerName
 
 H200 = Execution("cuda", "bfloat16")
 CPU = Execution("cpu", "float32")

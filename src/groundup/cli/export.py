@@ -37,3 +37,5 @@ def run(arguments: Arguments) -> None:
         force=arguments.force,
     )
     print(f"wrote {arguments.out}: {', '.join(names)}")
+    if "modeling_groundup.py" in names:
+        print("transformers runs this model by the code in it: load it with trust_remote_code=True")

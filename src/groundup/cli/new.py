@@ -55,7 +55,8 @@ class MakeFlags(Settings):
 
     recipe: Literal["exportable", "fastest"] = "exportable"
     """exportable keeps to the parts of a model that transformers and llama.cpp know; fastest adds
-    gates of heads and value embeddings, which learn more in long runs."""
+    gates of heads and value embeddings, which learn more in long runs. llama.cpp cannot run them,
+    and an export to transformers brings code of ours along."""
 
     device: str = "auto"
     """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""

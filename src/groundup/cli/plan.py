@@ -10,7 +10,7 @@ from groundup.cli.arguments import FlagsOf
 from groundup.config import MAX_STEPS, Settings, flatten, load_settings
 from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig, preset
-from groundup.optim.config import OptimizerConfig
+from groundup.optim.config import OptimizerConfig, OptimizerName
 from groundup.planner import (
     Accelerator,
     Plan,
@@ -22,7 +22,7 @@ from groundup.planner import (
 from groundup.planner.distributed import plan_distributed
 from groundup.planner.duration import ASSUMED_MFU, EXPECTED_MFU
 from groundup.planner.memory import memory_options
-from groundup.planner.parameters import OptimizerName, optimal_tokens
+from groundup.planner.parameters import optimal_tokens
 from groundup.runs.config import RunConfig
 from groundup.runtime import memory_bytes, num_cores
 
@@ -60,7 +60,7 @@ class Arguments(Settings):
     """Minutes to train for, instead of a number of steps."""
 
     optimizer: OptimizerName = "adamw"
-    """adamw, sgd or muon."""
+    """Its state is part of the memory."""
 
     device: str = "A100 80GB"
     """A device of the table: A100, A100 80GB, H100, H200, B200, RTX 4090, M4 Max, …; or cpu."""

@@ -20,12 +20,14 @@ from groundup.model import ModelConfig, TransformerLM
 from groundup.model.parts import describe_module
 from groundup.nn.kernels import HAS_TRITON, are_enabled
 
-# The settings of a model that the fast decoders know; with others it runs its own forward.
-DECODED = frozenset(
+# The settings of a model that the fast decoders know, some with the only values that they know;
+# with others it runs its own forward.
+DECODED: dict[str, tuple[str, ...]] = dict.fromkeys(
     "vocab_size context_length d_model num_layers num_heads num_kv_heads d_ff rope_theta norm "
-    "norm_eps positions feed_forward tie_embeddings embedding_scale qk_norm initialization "
-    "zero_outputs head_gates extra_values dropout document_separator".split()
-)
+    "norm_eps positions tie_embeddings embedding_scale qk_norm initialization zero_outputs "
+    "head_gates extra_values dropout document_separator".split(),
+    (),
+) | {"attention": ("full",), "feed_forward": ("swiglu", "silu", "gelu", "relu2")}
 
 
 class Engine:
@@ -209,8 +211,9 @@ def choose_decoder(model: TransformerLM, max_rows: int, num_allowed: int | None 
     weight, config = model.output_weight, model.config
     built = TransformerLM.from_config(config, device="meta")
     is_known = are_enabled() and weight.device.type in ("cpu", "cuda")
-    others = {name: one for name, one in ModelConfig.model_fields.items() if name not in DECODED}
-    is_known &= all(getattr(config, name) == one.default for name, one in others.items())
+    for name, field in ModelConfig.model_fields.items():
+        known = DECODED.get(name, (field.default,))
+        is_known &= not known or getattr(config, name) in known
     is_known = is_known and _modules_of(model) == _modules_of(built)
     is_half = weight.dtype in (torch.bfloat16, torch.float16)
     is_usual = config.norm == "pre" and config.num_layers > 0

@@ -18,7 +18,6 @@ from groundup.generation.decoder import Decoder, Row
 from groundup.generation.request import NO_ID, Sampler
 from groundup.generation.sampling import sample, uniforms
 from groundup.nn import RMSNorm, SwiGLU, TransformerBlock
-from groundup.nn.feed_forward import ACTIVATIONS
 
 if TYPE_CHECKING:
     from groundup.model import TransformerLM
@@ -190,7 +189,7 @@ class _PackedLayer:
             self._activation = _silu_gated
         else:
             self._up = up[0].T
-            self._activation = ACTIVATIONS[feed_forward.activation]
+            self._activation = feed_forward.activation
 
     def advance(self, x: Tensor, step: _Step) -> Tensor:
         """x + attention + feed-forward, with norms before or after."""

@@ -1,7 +1,8 @@
 """The settings of our models as config.json and GGUF files express them, and config.json as ours.
 
 Llama is our block with defaults; with query/key norm it is Qwen3. What one side cannot compute is
-refused by name. The weights are in `weights`.
+refused by name, but transformers runs any model with `modeling_groundup` beside it. The weights are
+in `weights`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pydantic
 from groundup.config import describe_validation_error
 from groundup.errors import CheckpointError, ConfigError
 from groundup.model.config import ModelConfig
+from groundup.nn.limits import UNGATED
 
 
 class Architecture(NamedTuple):
@@ -28,7 +30,9 @@ class Architecture(NamedTuple):
 LLAMA = Architecture("llama", "LlamaForCausalLM")
 QWEN3 = Architecture("qwen3", "Qwen3ForCausalLM")
 MISTRAL = Architecture("mistral", "MistralForCausalLM")
-_ARCHITECTURES = (LLAMA, QWEN3, MISTRAL)
+GROUNDUP = Architecture("groundup", "GroundupForCausalLM")
+_ARCHITECTURES = (LLAMA, QWEN3, MISTRAL, GROUNDUP)
+MODELING_NAME = "modeling_groundup.py"
 
 # What transformers takes where config.json is silent, by architecture where they differ.
 _DEFAULT_KV_HEADS = {"qwen3": 32, "mistral": 8}
@@ -40,7 +44,8 @@ _DEFAULT_THETA = 10_000.0
 
 class Rule(NamedTuple):
     """How the formats express a setting: its key in config.json, the method of GGUFWriter without
-    `add_`, the only values that can be expressed and why, and the property to write in its place.
+    `add_`, the only values that can be expressed and why, the property to write in its place, and
+    the only values that our own modeling file knows.
     """
 
     huggingface: str | None = None
@@ -48,6 +53,7 @@ class Rule(NamedTuple):
     only: tuple[object, ...] = ()
     reason: str = ""
     value: str | None = None
+    bundled: tuple[object, ...] = ()
 
 
 RULES: Mapping[str, Rule] = {
@@ -67,7 +73,10 @@ RULES: Mapping[str, Rule] = {
     "qk_norm": Rule(),
     "norm": Rule(only=("pre",), reason="Llama normalizes before each part"),
     "positions": Rule(only=("rope",), reason="Llama always rotates"),
-    "feed_forward": Rule(only=("swiglu",), reason="Llama has swiglu alone"),
+    "attention": Rule(only=("full",), reason="Llama has full attention", bundled=("full",)),
+    "feed_forward": Rule(
+        only=("swiglu",), reason="Llama has swiglu alone", bundled=("swiglu", *UNGATED)
+    ),
     "head_gates": Rule(only=(False,), reason="Llama's heads have none"),
     "extra_values": Rule(only=("none",), reason="Llama's attention has no other values"),
     # Of one document a masked model sees as much as any other; its card says so.
@@ -86,16 +95,24 @@ def express(config: ModelConfig, target: Literal["huggingface", "gguf"]) -> dict
     return {key: getattr(config, name) for key, name in rules.items() if key is not None}
 
 
-def check_exportable(config: ModelConfig) -> Architecture:
-    """The architecture that computes the same; a ConfigError names the settings none has."""
+def check_exportable(config: ModelConfig, *, can_bundle: bool = False) -> Architecture:
+    """The architecture that computes the same; a ConfigError names the settings none has.
+
+    can_bundle: our own modeling file may go along, which knows more.
+    """
     complaints = [] if config.num_layers else ["num_layers is 0, and Llama has at least one block"]
+    needs_bundle = False
     for name, field in ModelConfig.model_fields.items():
-        value = getattr(config, name)
-        rule = RULES.get(name, Rule(only=(field.default,), reason="no other model has it"))
+        value, default = getattr(config, name), (field.default,)
+        rule = RULES.get(name, Rule(only=default, reason="no other model has it", bundled=default))
         if rule.only and value not in rule.only:
-            complaints.append(f"{name} is {value}, and {rule.reason}")
+            needs_bundle = True
+            if not can_bundle or (rule.bundled and value not in rule.bundled):
+                complaints.append(f"{name} is {value}, and {rule.reason}")
     if complaints:
         raise ConfigError(f"this model cannot be exported: {'; '.join(complaints)}")
+    if needs_bundle:
+        return GROUNDUP
     return QWEN3 if config.qk_norm else LLAMA
 
 
@@ -106,10 +123,23 @@ def has_one_table(config: ModelConfig) -> bool:
 
 def to_config_json(config: ModelConfig, dtype_name: str) -> dict[str, Any]:
     """What config.json says of the model; ids of special tokens come from the tokenizer."""
-    architecture = check_exportable(config)
-    value = {
-        "architectures": [architecture.class_name],
-        "model_type": architecture.model_type,
+    architecture = check_exportable(config, can_bundle=True)
+    value: dict[str, Any] = {"architectures": [architecture.class_name]}
+    value["model_type"] = architecture.model_type
+    if architecture is GROUNDUP:
+        module = MODELING_NAME.removesuffix(".py")
+        classes = {"AutoConfig": "GroundupConfig", "AutoModelForCausalLM": architecture.class_name}
+        given = {"d_ff": config.feed_forward_dim, "num_kv_heads": config.key_value_heads}
+        return value | {
+            "auto_map": {kind: f"{module}.{name}" for kind, name in classes.items()},
+            "groundup": config.with_(**given, embedding_scale=config.input_scale).model_dump(),
+            "vocab_size": config.vocab_size,
+            "hidden_size": config.d_model,
+            "max_position_embeddings": config.context_length,
+            "tie_word_embeddings": config.tie_embeddings,
+            "dtype": dtype_name,
+        }
+    value |= {
         **express(config, "huggingface"),
         "head_dim": config.d_head,
         "hidden_act": "silu",
@@ -133,6 +163,25 @@ def read_config_json(
     `context_length` keeps fewer positions than the checkpoint knows.
     """
     architecture = _find_architecture(value, path)
+    known_positions = _integer(value, "max_position_embeddings", path)
+    if context_length is not None and context_length > known_positions:
+        raise CheckpointError(
+            f"a context of {context_length} is more than the {known_positions} positions of {path}"
+        )
+    settings: Any = value.get("groundup")
+    if architecture is not GROUNDUP or not isinstance(settings, dict):
+        settings = _read_settings(value, architecture, path)
+    settings = {**settings, "context_length": context_length or known_positions}
+    try:
+        return ModelConfig.model_validate(settings), architecture
+    except pydantic.ValidationError as error:
+        raise CheckpointError(
+            f"{path} describes no model of ours: {describe_validation_error(error)}"
+        ) from error
+
+
+def _read_settings(value: dict[str, Any], architecture: Architecture, path: Path) -> dict[str, Any]:
+    """Of another model than ours."""
     complaints = list(_differences(value, architecture, path))
     if complaints:
         raise CheckpointError(f"{path} has what groundup cannot compute: {'; '.join(complaints)}")
@@ -140,15 +189,9 @@ def read_config_json(
     num_kv_heads = value.get("num_key_value_heads")
     if num_kv_heads is None:
         num_kv_heads = _DEFAULT_KV_HEADS.get(architecture.model_type, num_heads)
-    known_positions = _integer(value, "max_position_embeddings", path)
-    if context_length is not None and context_length > known_positions:
-        raise CheckpointError(
-            f"a context of {context_length} is more than the {known_positions} positions of {path}"
-        )
     is_tied = bool(value.get("tie_word_embeddings", False))
-    settings = {
+    return {
         "vocab_size": _integer(value, "vocab_size", path),
-        "context_length": known_positions if context_length is None else context_length,
         "d_model": _integer(value, "hidden_size", path),
         "num_layers": _integer(value, "num_hidden_layers", path),
         "num_heads": num_heads,
@@ -161,12 +204,6 @@ def read_config_json(
         "embedding_scale": 1.0 if is_tied else None,
         "qk_norm": architecture is QWEN3,
     }
-    try:
-        return ModelConfig.model_validate(settings), architecture
-    except pydantic.ValidationError as error:
-        raise CheckpointError(
-            f"{path} describes no model of ours: {describe_validation_error(error)}"
-        ) from error
 
 
 def _find_architecture(value: dict[str, Any], path: Path) -> Architecture:

@@ -31,7 +31,7 @@ CARD_TAG = "groundup"
 # What an export holds, and so what another may replace.
 _OUR_NAMES = (
     *(CARD_NAME, "*config.json", "tokenizer.json", "special_tokens_map.json"),
-    *("model*.safetensors", "model.safetensors.index.json"),
+    *("model*.safetensors", "model.safetensors.index.json", "modeling_groundup.py"),
 )
 
 

@@ -1,4 +1,5 @@
-"""A run as a Hugging Face folder, which transformers loads without any code of ours."""
+"""A run as a Hugging Face folder, which transformers loads: without any code of ours, or by the
+modeling file that goes along with a model that it does not know."""
 
 from __future__ import annotations
 
@@ -10,10 +11,10 @@ import torch
 from groundup.checkpoint import save_weights
 from groundup.files import hash_file, write_json_atomic, write_text_atomic
 from groundup.generation.loading import CheckpointName
-from groundup.interop.architectures import check_exportable, to_config_json
+from groundup.interop.architectures import GROUNDUP, MODELING_NAME, to_config_json
 from groundup.interop.export_folder import CARD_NAME, DtypeName, Source, export_folder, open_source
 from groundup.interop.model_card import write_card
-from groundup.interop.weights import HUGGINGFACE_NAMES, cast_weights, to_foreign_weights
+from groundup.interop.weights import HUGGINGFACE_NAMES, OWN_NAMES, cast_weights, to_foreign_weights
 
 CONFIG_NAME = "config.json"
 SINGLE_NAME = "model.safetensors"
@@ -35,10 +36,10 @@ def export_huggingface(
     """
     source = open_source(run_folder, checkpoint)
     config_json = to_config_json(source.config, dtype)
+    is_own = config_json["model_type"] == GROUNDUP.model_type
     special_ids = source.special_ids.to_json()
-    weights = to_foreign_weights(
-        source.weights, source.config, HUGGINGFACE_NAMES, rotates_halves=True
-    )
+    names = OWN_NAMES if is_own else HUGGINGFACE_NAMES
+    weights = to_foreign_weights(source.weights, source.config, names, rotates_halves=not is_own)
     weights = cast_weights(weights, getattr(torch, dtype))
     with export_folder(folder, force=force) as temporary:
         # transformers refuses files that do not say so.
@@ -51,8 +52,11 @@ def export_huggingface(
             # Ids of the model that the tokenizer has no text for.
             generation["suppress_tokens"] = lacking
         write_json_atomic(temporary / "generation_config.json", generation)
+        if is_own:
+            code = Path(__file__).with_name(MODELING_NAME).read_text("utf-8")
+            write_text_atomic(temporary / MODELING_NAME, code)
         _write_tokenizer(temporary, source)
-        tag = check_exportable(source.config).model_type
+        tag = config_json["model_type"]
         card = write_card(source, tag=tag, dtype=dtype, content_ids={SINGLE_NAME: weights_id})
         write_text_atomic(temporary / CARD_NAME, card)
         return sorted(file.name for file in temporary.iterdir())

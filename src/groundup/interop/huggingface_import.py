@@ -20,9 +20,9 @@ from groundup.errors import CheckpointError, ConfigError
 from groundup.files import check_plain_file, hash_file, parse_json, read_plain_file
 from groundup.generation.loading import save_run
 from groundup.generation.special_ids import IMPORTED_KEY, SpecialIds
-from groundup.interop.architectures import read_config_json
+from groundup.interop.architectures import GROUNDUP, read_config_json
 from groundup.interop.huggingface_export import CONFIG_NAME, INDEX_NAME, SINGLE_NAME
-from groundup.interop.weights import HUGGINGFACE_NAMES, check_foreign_shapes, from_foreign_weights
+from groundup.interop.weights import HUGGINGFACE_NAMES, OWN_NAMES, Names, from_foreign_weights
 from groundup.model import ModelConfig, TransformerLM
 from groundup.runs.config import NAME_PATTERN
 from groundup.runs.folder import RunFolder
@@ -63,7 +63,8 @@ def import_huggingface(
     config, architecture = read_config_json(value, folder / CONFIG_NAME, context_length)
     tokenizer = _read_tokenizer(folder, config)
     files = _find_weights(folder)
-    weights = _read_weights(files, config)
+    names = OWN_NAMES if architecture is GROUNDUP else HUGGINGFACE_NAMES
+    weights = _read_weights(files, config, names)
     # For special ids generation_config.json overrules config.json, as in transformers.
     path = folder / "generation_config.json"
     special_ids = SpecialIds.from_json(
@@ -105,7 +106,7 @@ def _read_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
     return tokenizer
 
 
-def _read_weights(files: list[Path], config: ModelConfig) -> dict[str, torch.Tensor]:
+def _read_weights(files: list[Path], config: ModelConfig, names: Names) -> dict[str, torch.Tensor]:
     for file in files:
         try:
             check_plain_file(file, file.parent)
@@ -124,8 +125,7 @@ def _read_weights(files: list[Path], config: ModelConfig) -> dict[str, torch.Ten
                 f"{CONFIG_NAME} has tie_word_embeddings, but lm_head.weight is not {_THEIR_TABLE}"
             )
         del tensors["lm_head.weight"]
-    check_foreign_shapes(tensors, config, HUGGINGFACE_NAMES)
-    return from_foreign_weights(tensors, config, HUGGINGFACE_NAMES)
+    return from_foreign_weights(tensors, config, names)
 
 
 def _find_weights(folder: Path) -> list[Path]:

@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 folder = "."  # where this file is
 tokenizer = AutoTokenizer.from_pretrained(folder)
-model = AutoModelForCausalLM.from_pretrained(folder)
+model = AutoModelForCausalLM.from_pretrained(folder{code})
 inputs = tokenizer("Once upon a time", return_tensors="pt")
 ids = model.generate(**inputs, max_new_tokens=64, do_sample=True, temperature=0.8)
 print(tokenizer.decode(ids[0]))
@@ -39,15 +39,17 @@ def write_card(
     head = {
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
-        "tags": [CARD_TAG, tag],
+        "tags": list(dict.fromkeys([CARD_TAG, tag])),
     }
+    # A model of ours by name is run by the file beside it.
+    usage = _USAGE.format(code=", trust_remote_code=True" if tag == CARD_TAG else "")
     files = [("exported by groundup", __version__), *content_ids.items()]
     parts = [
         f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
         f"# {_cell(source.name)}",
         describe(source, dtype),
         f"## Results\n\n{_table(_results(source))}",
-        f"## Use\n\n{_USAGE}",
+        f"## Use\n\n{usage}",
         f"## Lineage\n\n{_table([*lineage(source), *files])}",
     ]
     return "\n\n".join(parts) + "\n"

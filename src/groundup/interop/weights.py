@@ -20,6 +20,9 @@ from groundup.model.transformer import weight_shapes
 
 Names = Mapping[str, str]
 
+OWN_NAMES: Names = {}
+"""Of a file that has our own names and rotation."""
+
 # What others call our tensors, with {} for the number of a block.
 HUGGINGFACE_NAMES: Names = {
     "token_embedding": "model.embed_tokens",
@@ -57,6 +60,9 @@ GGUF_NAMES: Names = {
 
 def _names_of(config: ModelConfig, names: Names) -> dict[str, str]:
     """Their names by ours, of every tensor that a file holds: tied embeddings stand once."""
+    if names is OWN_NAMES:
+        tied = ["lm_head.weight"] if config.tie_embeddings else []
+        return {name: name for name in weight_shapes(config) if name not in tied}
     lacking = ["lm_head"] if has_one_table(config) else []
     if not config.qk_norm:
         lacking += ["blocks.{}.attention.query_norm", "blocks.{}.attention.key_norm"]
@@ -77,7 +83,8 @@ def to_foreign_weights(
         weight, num_heads = weights[ours], _num_rotated_heads(ours, config)
         if rotates_halves and num_heads is not None:
             weight = permute_rotation_rows(weight, num_heads)
-        if ours == "token_embedding.weight" and config.input_scale != 1:
+        is_table = ours == "token_embedding.weight" and names is not OWN_NAMES
+        if is_table and config.input_scale != 1:
             weight = weight * config.input_scale
         foreign[theirs] = weight
     return foreign
@@ -96,25 +103,22 @@ def cast_weights(
     return cast
 
 
-def check_foreign_shapes(found: Mapping[str, Tensor], config: ModelConfig, names: Names) -> None:
-    """Raise a CheckpointError for tensors that are not those of the settings."""
-    shapes = weight_shapes(config)
-    expected = {theirs: shapes[ours] for ours, theirs in _names_of(config, names).items()}
-    check_shapes(expected, found)
-
-
 def from_foreign_weights(
     foreign: Mapping[str, Tensor], config: ModelConfig, names: Names
 ) -> dict[str, Tensor]:
-    """Tensors of a model that rotates halves as ours, in float32; `check_foreign_shapes` has passed
-    theirs."""
+    """Tensors as ours, in float32; of a model that rotates halves, unless it has our names. A
+    CheckpointError names those that are not what the settings say."""
+    shapes = weight_shapes(config)
+    check_shapes({theirs: shapes[one] for one, theirs in _names_of(config, names).items()}, foreign)
     for name, weight in foreign.items():
         if weight.dtype not in (torch.float32, torch.float16, torch.bfloat16):
             raise CheckpointError(f"{name} is {weight.dtype}: take a checkpoint in 16 or 32 bits")
     weights = {}
     for ours, theirs in _names_of(config, names).items():
         weight, num_heads = foreign[theirs].to(torch.float32), _num_rotated_heads(ours, config)
-        weights[ours] = weight if num_heads is None else restore_rotation_rows(weight, num_heads)
+        if num_heads is not None and names is not OWN_NAMES:
+            weight = restore_rotation_rows(weight, num_heads)
+        weights[ours] = weight
     if config.tie_embeddings:
         weights["lm_head.weight"] = weights["token_embedding.weight"]
     return weights

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from groundup.config import Settings
 from groundup.errors import ConfigError, did_you_mean
-from groundup.nn.limits import FeedForwardKind, NormPlacement
+from groundup.nn.limits import UNGATED, AttentionKind, FeedForwardKind, NormPlacement
 
 _ROUND_TO = 64
 # Room for what anyone plans, up to 10^17 parameters, and not for what no 64 bits can count.
@@ -51,6 +51,9 @@ class ModelConfig(Settings):
 
     positions: Literal["rope", "none"] = "rope"
     """How the model knows the order of tokens: by rotation, or from the causal mask alone."""
+
+    attention: AttentionKind = "full"
+    """The attention layer; full is softmax attention to all tokens before."""
 
     feed_forward: FeedForwardKind = "swiglu"
     """The feed-forward layer: gated, or a plain activation."""
@@ -118,7 +121,7 @@ class ModelConfig(Settings):
         if self.d_ff is not None:
             return self.d_ff
         gated = -(-8 * self.d_model // (3 * _ROUND_TO)) * _ROUND_TO
-        return gated if self.feed_forward == "swiglu" else gated * 3 // 2
+        return gated * 3 // 2 if self.feed_forward in UNGATED else gated
 
     @model_validator(mode="after")
     def _check_shape(self) -> "ModelConfig":

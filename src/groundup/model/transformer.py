@@ -82,6 +82,7 @@ class TransformerLM(nn.Module):
                 theta=rope_theta if config.positions == "rope" else None,
                 num_kv_heads=config.num_kv_heads,
                 norm=config.norm,
+                attention=config.attention,
                 feed_forward=config.feed_forward,
                 qk_norm=config.qk_norm,
                 norm_eps=config.norm_eps,
@@ -203,6 +204,10 @@ class TransformerLM(nn.Module):
         """
         seen: list[Tensor] = []
         layers = [one for one in self.modules() if isinstance(one, MultiHeadSelfAttention)]
+        own = MultiHeadSelfAttention
+        for kind in {type(one) for one in layers} - {own}:
+            if kind.forward is not own.forward and kind.weights is own.weights:
+                raise ConfigError(f"{kind.__name__} shows no weights: give it a method `weights`")
         hooks = [
             layer.register_forward_pre_hook(
                 lambda layer, inputs: seen.append(layer.weights(inputs[0], inputs[3]))

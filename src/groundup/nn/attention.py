@@ -40,6 +40,8 @@ class MultiHeadSelfAttention(nn.Module):
     extra_values: let V be W_value x + a e, with e given to each call and a learned.
     """
 
+    attention_name = "full"
+
     def __init__(
         self,
         d_model: int,

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from groundup.nn.attention import MultiHeadSelfAttention
 from groundup.nn.dropout import Dropout
-from groundup.nn.feed_forward import FeedForward, SwiGLU
+from groundup.nn.feed_forward import FeedForward
 from groundup.nn.kv_cache import LayerCache
-from groundup.nn.limits import FeedForwardKind, NormPlacement
+from groundup.nn.limits import ATTENTIONS, FEED_FORWARDS, NormPlacement
 from groundup.nn.norm import RMSNorm
 
 
@@ -23,7 +23,8 @@ class TransformerBlock(nn.Module):
     post:  z = norm(x + attention(x));   y = norm(z + feed_forward(z))
     none:  z = x + attention(x);         y = z + feed_forward(z)
 
-    d_ff: inner size of the feed-forward layer, whose kind is `feed_forward`.
+    d_ff: inner size of the feed-forward layer.
+    attention, feed_forward: the names of their classes as settings.
     dropout: the rate at which what attention and feed-forward add is zeroed, in training alone.
     The other arguments are those of `MultiHeadSelfAttention`.
     """
@@ -37,7 +38,8 @@ class TransformerBlock(nn.Module):
         theta: float | None,
         num_kv_heads: int | None = None,
         norm: NormPlacement = "pre",
-        feed_forward: FeedForwardKind = "swiglu",
+        attention: str = "full",
+        feed_forward: str = "swiglu",
         qk_norm: bool = False,
         norm_eps: float = 1e-5,
         head_gates: bool = False,
@@ -53,7 +55,7 @@ class TransformerBlock(nn.Module):
         if norm != "none":
             self.attention_norm = RMSNorm(d_model, norm_eps, **made)
             self.feed_forward_norm = RMSNorm(d_model, norm_eps, **made)
-        self.attention = MultiHeadSelfAttention(
+        self.attention: MultiHeadSelfAttention = ATTENTIONS[attention]()(
             d_model,
             num_heads,
             max_seq_len=max_seq_len,
@@ -65,11 +67,7 @@ class TransformerBlock(nn.Module):
             extra_values=extra_values,
             **made,
         )
-        self.feed_forward = (
-            SwiGLU(d_model, d_ff, **made)
-            if feed_forward == "swiglu"
-            else FeedForward(d_model, d_ff, feed_forward, **made)
-        )
+        self.feed_forward: FeedForward = FEED_FORWARDS[feed_forward]()(d_model, d_ff, **made)
 
     def forward(
         self,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -12,15 +10,13 @@ from groundup.nn import kernels as fused
 from groundup.nn.functional import gelu, silu, squared_relu
 from groundup.nn.linear import Linear, packed_linear
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "silu": silu,
-    "gelu": gelu,
-    "relu2": squared_relu,
-}
 
+class FeedForward(nn.Module):
+    """y = W_down inner(x), with W_up and, where it is gated, W_gate of shape (d_ff, d_model)."""
 
-class SwiGLU(nn.Module):
-    """y = W_down (silu(W_gate x) · W_up x), with W_gate and W_up of shape (d_ff, d_model)."""
+    feed_forward_name: str
+    is_gated = False
+    gate: Linear
 
     def __init__(
         self,
@@ -30,15 +26,31 @@ class SwiGLU(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.gate = Linear(d_model, d_ff, device=device, dtype=dtype)
+        if self.is_gated:
+            self.gate = Linear(d_model, d_ff, device=device, dtype=dtype)
         self.up = Linear(d_model, d_ff, device=device, dtype=dtype)
         self.down = Linear(d_ff, d_model, device=device, dtype=dtype)
 
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
-        y: Tensor = self.down(self._gated(x))
+        y: Tensor = self.down(self.inner(x))
         return y
 
-    def _gated(self, x: Tensor) -> Tensor:
+    def inner(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_ff"]:
+        """activation(W_up x), unless a subclass has another."""
+        return self.activation(self.up(x))
+
+    @staticmethod
+    def activation(x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class SwiGLU(FeedForward):
+    """y = W_down (silu(W_gate x) · W_up x)."""
+
+    feed_forward_name = "swiglu"
+    is_gated = True
+
+    def inner(self, x: Tensor) -> Tensor:
         if not fused.are_enabled():
             up: Tensor = self.up(x)
             return silu(self.gate(x)) * up
@@ -49,22 +61,16 @@ class SwiGLU(nn.Module):
         return nn.functional.silu(gate) * up
 
 
-class FeedForward(nn.Module):
-    """y = W_down f(W_up x), with f one of silu, gelu and relu2."""
+class SiLU(FeedForward):
+    feed_forward_name = "silu"
+    activation = staticmethod(silu)
 
-    def __init__(
-        self,
-        d_model: int,
-        d_ff: int,
-        activation: str = "silu",
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__()
-        self.activation = activation
-        self.up = Linear(d_model, d_ff, device=device, dtype=dtype)
-        self.down = Linear(d_ff, d_model, device=device, dtype=dtype)
 
-    def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
-        y: Tensor = self.down(ACTIVATIONS[self.activation](self.up(x)))
-        return y
+class GELU(FeedForward):
+    feed_forward_name = "gelu"
+    activation = staticmethod(gelu)
+
+
+class SquaredReLU(FeedForward):
+    feed_forward_name = "relu2"
+    activation = staticmethod(squared_relu)

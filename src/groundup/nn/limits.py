@@ -1,10 +1,17 @@
 """The kinds of layers, the shapes that fused kernels take, and the memory of the loss. No torch
 here: layers run by these, settings name them and the planner counts them."""
 
-from typing import Literal
+from typing import Literal, TypeAlias
+
+from groundup.config import named_classes
 
 NormPlacement = Literal["pre", "post", "none"]
-FeedForwardKind = Literal["swiglu", "silu", "gelu", "relu2"]
+ATTENTIONS = named_classes("groundup.nn", __file__, "attention_name")
+FEED_FORWARDS = named_classes("groundup.nn", __file__, "feed_forward_name")
+AttentionKind: TypeAlias = Literal[tuple(ATTENTIONS)]  # type: ignore[valid-type]
+FeedForwardKind: TypeAlias = Literal[tuple(FEED_FORWARDS)]  # type: ignore[valid-type]
+# Feed-forward layers with the weights up and down alone; swiglu has gate, up and down.
+UNGATED = ("silu", "gelu", "relu2")
 
 # Logits are computed a chunk at a time. A chunk should stay in a CPU's cache; a GPU wants its
 # matmuls large, within a small fraction of its memory. Below the fewest rows the matmul that

@@ -23,6 +23,8 @@ class AdamW(base.Optimizer):
     Each parameter keeps t in `step`, in float32, and m and v in `exp_avg` and `exp_avg_sq`.
     """
 
+    optimizer_name = "adamw"
+
     def __init__(
         self,
         params: base.Parameters,

@@ -3,42 +3,38 @@ told by their names and shapes."""
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer as AnyOptimizer
 
 from groundup.errors import ConfigError
-from groundup.optim.adamw import AdamW
 from groundup.optim.base import Optimizer
-from groundup.optim.config import OptimizerConfig
-from groundup.optim.muon import Muon
-from groundup.optim.sgd import SGD
+from groundup.optim.config import OPTIMIZERS, OptimizerConfig
+from groundup.optim.foreign import ForeignOptimizer
 
 
 def build_optimizer(
     model: nn.Module, config: OptimizerConfig, num_steps: float | None = None
 ) -> Optimizer:
-    """The optimizer over all parameters of the model that learn, in the groups they belong to.
+    """The optimizer over all parameters of the model that learn, in the groups they belong to; its
+    class gets those settings that its arguments name.
 
     num_steps: the length of the run, which `average_over` is a fraction of.
     """
-    optimizer: Optimizer
-    if config.name == "sgd":
-        optimizer = SGD([one for _, one in _learning_parameters(model)], config.learning_rate)
-    elif config.name == "adamw":
-        groups = decay_groups(model, config.weight_decay)
-        optimizer = AdamW(groups, config.learning_rate, config.betas, config.eps)
-    else:
+    kind = OPTIMIZERS[config.name]()
+    options = {name: one for name, one in config if name in inspect.signature(kind).parameters}
+    groups: list[Any] = [one for _, one in _learning_parameters(model)]
+    if getattr(kind, "divides_matrices", False):
         rates = config.learning_rate, _maximum(config, "adamw")
         groups = muon_groups(model, *rates, config.weight_decay)
-        optimizer = Muon(
-            groups,
-            momentum=config.momentum,
-            betas=config.betas,
-            eps=config.eps,
-            normalize_rows=config.normalize_rows,
-        )
+    elif "weight_decay" in options:
+        groups = decay_groups(model, config.weight_decay)
+    made = kind(groups, lr=config.learning_rate, **options)
+    optimizer: Optimizer = made if isinstance(made, Optimizer) else ForeignOptimizer(made)
+    if optimizer is not made and config.average_over is not None:
+        raise ConfigError(f"{config.name} keeps no averages: set optimizer.average_over to None")
     optimizer.average_decay = average_decay(config, num_steps)
     return optimizer
 

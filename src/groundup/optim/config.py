@@ -1,19 +1,24 @@
 """The settings of optimizers and schedules. No torch here."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
-from groundup.config import MAX_STEPS, Settings
+from groundup.config import MAX_STEPS, Settings, named_classes
+from groundup.optim.schedules import SHAPES
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+OPTIMIZERS = named_classes("groundup.optim", __file__, "optimizer_name")
+"""Torch optimizers. With `divides_matrices` their groups are of the kinds muon and adamw."""
+OptimizerName: TypeAlias = Literal[tuple(OPTIMIZERS)]  # type: ignore[valid-type]
 
 
 class OptimizerConfig(Settings):
     """How weights follow their gradients."""
 
-    name: Literal["adamw", "sgd", "muon"] = "adamw"
+    name: OptimizerName = "adamw"
     """adamw; muon for the matrices of the blocks with adamw for the rest; or plain sgd, whose
     learning rate falls with the root of the step on top of the schedule."""
 
@@ -57,7 +62,7 @@ class OptimizerConfig(Settings):
 class ScheduleConfig(Settings):
     """How the learning rate changes over a run."""
 
-    name: Literal["cosine", "linear", "constant", "wsd"] = "cosine"
+    name: Literal[tuple(SHAPES)] = "cosine"  # type: ignore[valid-type]
     """After the warm-up: decay along half a cosine, decay linearly, stay constant, or stay constant
     and then decay linearly (wsd)."""
 

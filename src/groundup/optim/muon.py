@@ -51,6 +51,9 @@ class Muon(AdamW):
         steps, kept in `row_means`, D / √(v max(rows, columns)) takes the place of D (NorMuon).
     """
 
+    optimizer_name = "muon"
+    divides_matrices = True
+
     matrices = WholeMatrices()
     """Another takes its place where several processes share the work."""
 

@@ -1,13 +1,27 @@
 """Learning rates over time, as functions of the step or of the progress of a run. No torch here."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from groundup.errors import ConfigError
-from groundup.optim.config import ScheduleConfig
 
-# Of a run under wsd, where nothing else is asked for.
-_WSD_DECAY_FRACTION = 0.2
+if TYPE_CHECKING:
+    from groundup.optim.config import ScheduleConfig
+
+SHAPES: dict[str, Callable[[float], float]] = {
+    "cosine": lambda progress: 0.5 * (1.0 + math.cos(math.pi * progress)),
+    "linear": lambda progress: 1.0 - progress,
+    "constant": lambda progress: 1.0,
+    "wsd": lambda progress: 1.0 - progress,
+}
+"""What is left of the range from maximum to minimum after a fraction of the decay, by the name of
+the schedule: another line is another setting."""
+
+# Of those that decay at the end of a run, what they take of it where nothing else is asked for.
+_TAILS = {"wsd": 0.2}
 
 
 def cosine_schedule(
@@ -35,7 +49,8 @@ def cosine_schedule(
         )
     if step < warmup_steps:
         return max_learning_rate * (step / warmup_steps)
-    return _decayed(step, max_learning_rate, min_learning_rate, warmup_steps, cosine_steps, _cosine)
+    rates = max_learning_rate, min_learning_rate
+    return _decayed(step, *rates, warmup_steps, cosine_steps, SHAPES["cosine"])
 
 
 def learning_rate_factor(
@@ -52,18 +67,16 @@ def learning_rate_factor(
     warmup = _extent(schedule.warmup_steps, schedule.warmup_fraction, length)
     if position < warmup:
         return min(1.0, (position + delta) / warmup)
-    if schedule.name == "constant":
-        return 1.0
     start, end = warmup, max(warmup, length)
     is_given = schedule.decay_steps is not None or schedule.decay_fraction is not None
-    fraction = schedule.decay_fraction or _WSD_DECAY_FRACTION
+    fraction = schedule.decay_fraction or _TAILS.get(schedule.name, 1.0)
     decay = _extent(schedule.decay_steps, fraction, length)
-    if schedule.name == "wsd":
+    if schedule.name in _TAILS:
         start = max(warmup, length - (decay if is_given or length <= 1 else round(decay)))
     elif is_given:
         end = warmup + decay
-    shape = _cosine if schedule.name == "cosine" else _line
-    return _decayed(position, 1.0, schedule.min_learning_rate_ratio, start, end, shape)
+    low = schedule.min_learning_rate_ratio
+    return _decayed(position, 1.0, low, start, end, SHAPES[schedule.name])
 
 
 def _extent(steps: int | None, fraction: float, length: float) -> float:
@@ -81,13 +94,5 @@ def _decayed(
     """From `high` at `start` to `low` at `end`, and never outside, which rounding would allow."""
     if position <= start:
         return high
-    fraction = shape((position - start) / (end - start)) if position < end else 0.0
+    fraction = shape((position - start) / (end - start) if position < end else 1.0)
     return min(high, max(low, low + fraction * (high - low)))
-
-
-def _cosine(progress: float) -> float:
-    return 0.5 * (1.0 + math.cos(math.pi * progress))
-
-
-def _line(progress: float) -> float:
-    return 1.0 - progress

@@ -14,6 +14,8 @@ from groundup.optim import base
 class SGD(base.Optimizer):
     """θ <- θ - lr / √(t + 1) · g, with t = 0, 1, … the steps a parameter has taken."""
 
+    optimizer_name = "sgd"
+
     def __init__(self, params: base.Parameters, lr: float | Tensor = 1e-3) -> None:
         super().__init__(params, {"lr": lr})
 

@@ -3,11 +3,12 @@
 Operations are those of matmuls alone; one multiplication and one addition count as two.
 """
 
+import functools
 import math
-from typing import Literal
 
 from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig
+from groundup.nn.limits import UNGATED
 from groundup.planner.quantities import show_bytes
 
 FLOAT32_BYTES = 4
@@ -15,14 +16,33 @@ FLOAT32_BYTES = 4
 
 def block_matrices(config: ModelConfig) -> dict[str, list[tuple[int, int]]]:
     """The shapes of the matrices of one block, by part."""
+    if config.attention != "full" or config.feed_forward not in ("swiglu", *UNGATED):
+        return _find_matrices(config)
     d_model, d_ff = config.d_model, config.feed_forward_dim
     d_key_value = config.key_value_heads * config.d_head
-    num_in = 2 if config.feed_forward == "swiglu" else 1
+    num_in = 1 if config.feed_forward in UNGATED else 2
     return {
         "attention": [(d_model, d_model)] * 2 + [(d_key_value, d_model)] * 2,
         "feed_forward": [(d_ff, d_model)] * num_in + [(d_model, d_ff)],
         "head_gates": [(config.num_heads, d_model)] if config.head_gates else [],
     }
+
+
+@functools.lru_cache(maxsize=8)
+def _find_matrices(config: ModelConfig) -> dict[str, list[tuple[int, int]]]:
+    """The same where there is no closed form, with vectors as columns: from a model on the meta
+    device. The gains and factors that attention may have by settings are counted elsewhere."""
+    from groundup.model.transformer import weight_shapes
+
+    found: dict[str, list[tuple[int, int]]]
+    found = {part: [] for part in ("attention", "feed_forward", "head_gates")}
+    one_block = config.model_copy(update={"num_layers": 1, "document_separator": None})
+    for name, shape in weight_shapes(one_block).items():
+        part, _, weight = name.removeprefix("blocks.0.").partition(".")
+        part = "head_gates" if weight.startswith("head_gate.") else part
+        if part in found and weight.split(".")[0] not in ("query_norm", "key_norm", "value_sum"):
+            found[part].append((shape[0] if shape else 1, math.prod(shape[1:])))
+    return found
 
 
 def count_parameters(config: ModelConfig) -> dict[str, int]:
@@ -98,8 +118,6 @@ def check_holdable(config: ModelConfig, memory_bytes: int, num_sequences: int = 
         )
 
 
-OptimizerName = Literal["adamw", "sgd", "muon"]
-
 # Each matmul has two in the backward pass, one for either factor.
 FORWARDS_A_STEP = 3
 
@@ -115,13 +133,14 @@ def layer_flops(config: ModelConfig, num_tokens: int) -> dict[str, int]:
     attention     4 · num_tokens² · d_model: queries with keys, then weights with values
     feed_forward  2 · num_tokens · d_model · d_ff · (3 if gated, else 2)
     """
-    d_model, d_key_value = config.d_model, config.key_value_heads * config.d_head
-    num_matrices = 3 if config.feed_forward == "swiglu" else 2
-    num_gates = config.num_heads if config.head_gates else 0
+    sizes = {
+        part: sum(rows * columns for rows, columns in shapes)
+        for part, shapes in block_matrices(config).items()
+    }
     return {
-        "projections": 2 * num_tokens * d_model * (2 * (d_model + d_key_value) + num_gates),
-        "attention": 4 * num_tokens**2 * d_model,
-        "feed_forward": 2 * num_tokens * d_model * config.feed_forward_dim * num_matrices,
+        "projections": 2 * num_tokens * (sizes["attention"] + sizes["head_gates"]),
+        "attention": 4 * num_tokens**2 * config.d_model,
+        "feed_forward": 2 * num_tokens * sizes["feed_forward"],
     }
 
 

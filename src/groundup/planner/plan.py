@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from groundup.errors import ConfigError
 from groundup.model.config import PRESETS, ModelConfig
+from groundup.optim.config import OptimizerName
 from groundup.planner.duration import ASSUMED_MFU, Duration
 from groundup.planner.hardware import Accelerator, device_kind, find_price, rate_in
 from groundup.planner.memory import (
@@ -18,7 +19,6 @@ from groundup.planner.memory import (
 from groundup.planner.parameters import (
     FLOAT32_BYTES,
     OPTIMAL_SOURCE,
-    OptimizerName,
     count_parameters,
     flop_fractions,
     forward_flops,

@@ -155,8 +155,6 @@ def build_state(
     """
     config, device = run.config, torch.device(run.config.device)
     check_holdable(config.model, memory_bytes())
-    if make_optimizer is not None and run.strategy != "ddp":
-        raise ConfigError("an optimizer of one's own goes with distributed.strategy ddp alone")
     set_seed(config.seed)
     # Made on the CPU, so that a seed gives the same weights whatever they move to.
     if model is None:
@@ -193,6 +191,10 @@ def build_state(
 
     sharded = shard(model, world, run.strategy, device)
     optimizer = build_optimizer(sharded.parameters, config.optimizer, length)
+    if make_optimizer is not None or isinstance(optimizer, ForeignOptimizer):
+        raise ConfigError(
+            f"distributed.strategy {run.strategy} is for optimizers of groundup.optim"
+        )
     if isinstance(optimizer, Muon):
         optimizer.matrices = sharded.matrices()
     return TrainingState(model, optimizer, config.tokens_per_step, sharded, sharded.parameters)

@@ -114,10 +114,10 @@ class DecodingBlock:
             keys if attention.value_sum is None else attention.value_sum.weight,
         )
         if isinstance(feed_forward, SwiGLU):
-            self._activation = "swiglu"
             inner = torch.stack([feed_forward.gate.weight, feed_forward.up.weight], dim=1)
         else:
-            self._activation, inner = feed_forward.activation, feed_forward.up.weight
+            inner = feed_forward.up.weight
+        self._activation = feed_forward.feed_forward_name
         self.weights = (
             _with_gain(packed, block.attention_norm.weight),
             attention.output.weight.detach(),
