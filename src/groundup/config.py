@@ -31,9 +31,8 @@ MAX_STEPS = 10**9
 _EXPONENT = re.compile(r"[0-9]+(\.[0-9]+)?[eE]\+?[0-9]{1,2}")
 _MAX_FINDINGS = 8
 _MAX_DEPTH = 20
-# libyaml's are ten times as fast; PyYAML can be built without them.
+# libyaml's, ten times as fast, unless PyYAML was built without them.
 YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""Reads settings and nothing that would run code."""
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
