@@ -71,7 +71,7 @@ check: setup
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 	$(RUN) tools/check_examples.py
-	$(RUN) -m pytest -q -n $(JOBS) tests/test_layering.py tests/test_docs.py tests/native
+	$(RUN) -m pytest -q -n $(JOBS) -m "" tests/test_layering.py tests/test_docs.py tests/native
 
 bench: $(BENCH_INSTALLED)
 	$(RUN) benchmarks/tokenizer_training.py

@@ -123,7 +123,7 @@ def _measure(shape: Shape, num_clients: int, device: str, seconds: float) -> Jso
             answers = [Answer(**answer) for answer in load["answers"]]
         finally:
             server.send_signal(signal.SIGTERM)
-            status = server.wait(timeout=60)
+            server.communicate(timeout=60)
         compared = _spread(sorted(answers, key=lambda answer: answer.seed), _MOST_COMPARED)
         rows = {
             "run": str(run),
@@ -144,7 +144,7 @@ def _measure(shape: Shape, num_clients: int, device: str, seconds: float) -> Jso
         "num_lost": len(lost) + load["num_errors"],
         "num_compared": len(compared),
         "num_different": len(different),
-        "clean_end": status == 0,
+        "clean_end": server.returncode == 0,
         "clients_cpu_share": load["cpu_seconds"] / load["seconds"],
         "tokens_per_second": sum(a.num_tokens for a in answers) / load["seconds"],
         "requests_per_second": len(answers) / load["seconds"],

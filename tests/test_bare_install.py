@@ -36,6 +36,8 @@ for words in commands:
     status = main(words)
     if status:
         sys.exit(f"{words} ended with {status}")
+# Two seconds that only ranks which divide the weights should wait.
+assert "torch.distributed.fsdp" not in sys.modules
 """
 MODEL = "--model.vocab-size 300 --model.context-length 16 --model.d-model 16 --model.num-layers 1"
 COMMANDS = (

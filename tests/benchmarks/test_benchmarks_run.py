@@ -2,30 +2,62 @@
 
 import json
 import platform
+import runpy
 import subprocess
 import sys
+import types
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
 
+Start = Callable[..., subprocess.CompletedProcess[str]]
 
-def run(name: str, out: Path, *flags: str, result_name: str | None = None) -> dict[str, Any]:
-    script = str(BENCHMARKS / f"{name}.py")
-    command = [sys.executable, script, "--quick", "--out", str(out), *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    file = out / f"{result_name or name}_{platform.machine()}.json"
-    result: dict[str, Any] = json.loads(file.read_text())
-    return result
+
+@pytest.fixture(autouse=True)
+def modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The modules beside the scripts can be imported."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+
+def run_here(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+    """A script in this process: others would take longer to import torch than for all they do."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+        patch.setattr(sys, "argv", command[1:])
+        runpy.run_path(command[1], run_name="__main__")
+    return subprocess.CompletedProcess(command, int(ended.value.code or 0), "", str(ended.value))
 
 
 @pytest.fixture
-def benchmark_modules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The modules beside the scripts can be imported."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+def in_this_process(monkeypatch: pytest.MonkeyPatch, one_thread: None) -> Iterator[None]:
+    """A benchmark does its jobs here, and leaves nothing behind."""
+    import encoding_work
+    import measure
+
+    monkeypatch.setattr(
+        measure, "subprocess", types.SimpleNamespace(run=run_here, TimeoutExpired=TimeoutError)
+    )
+    monkeypatch.setattr(measure, "use_cores", lambda count: None)
+    monkeypatch.setattr(encoding_work, "_SECONDS_OF_PASSES", 0.1)
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        monkeypatch.setenv(name, "")
+    precision = torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(precision)
+
+
+def run(start: Start, name: str, out: Path, *flags: str) -> dict[str, Any]:
+    script = str(BENCHMARKS / f"{name.removesuffix('_cpu')}.py")
+    command = [sys.executable, script, "--quick", "--out", str(out), *flags]
+    done = start(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    file = out / f"{name}_{platform.machine()}.json"
+    result: dict[str, Any] = json.loads(file.read_text())
+    return result
 
 
 @pytest.mark.parametrize(
@@ -39,8 +71,12 @@ def benchmark_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_benchmark_gives_a_well_formed_result(
-    name: str, rivals: list[str], only: list[str], tmp_path: Path
+    name: str, rivals: list[str], only: list[str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    start: Start = subprocess.run
+    if name != "data_prepare":
+        request.getfixturevalue("in_this_process")
+        start = run_here
     flags = ["--tools", *rivals] if rivals else []
     flags += ["--only", *only] if only else []
     if name.endswith("_cpu"):
@@ -48,7 +84,7 @@ def test_a_benchmark_gives_a_well_formed_result(
     else:
         for rival in rivals:
             pytest.importorskip(rival)
-    result = run(name.removesuffix("_cpu"), tmp_path, *flags, result_name=name)
+    result = run(start, name, tmp_path, *flags)
     assert result["benchmark"] == name
     assert result["quick"] and result["rounds"] == 1
     assert result["hardware"]["cores"] >= 1
@@ -70,10 +106,24 @@ def test_a_benchmark_gives_a_well_formed_result(
             assert all(cell["median"] > 0 for cell in row["tools"].values())
 
 
-def test_a_server_is_measured_and_loses_no_client(tmp_path: Path) -> None:
-    pytest.importorskip("uvicorn")
+@pytest.mark.usefixtures("one_thread")
+def test_a_server_is_measured_and_loses_no_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import serving
+
+    start = serving._run_self
+
+    def expect_here(flag: str, job: str) -> Any:
+        return serving._expected_texts(json.loads(job)) if flag == "--expect" else start(flag, job)
+
+    def serve(command: list[str], **_: Any) -> Any:
+        monkeypatch.setattr(sys, "argv", command[1:])
+        return subprocess.CompletedProcess(command, serving.main(), "", "")
+
+    monkeypatch.setattr(serving, "_run_self", expect_here)
     flags = ("--device", "cpu", "--clients", "2", "--seconds", "1")
-    result = run("serving", tmp_path, *flags, result_name="serving_cpu")
+    result = run(serve, "serving_cpu", tmp_path, *flags)
     assert result["benchmark"] == "serving_cpu" and result["quick"]
     assert {"python", "groundup", "torch"} <= set(result["versions"])
     (row,) = result["rows"]
@@ -85,7 +135,6 @@ def test_a_server_is_measured_and_loses_no_client(tmp_path: Path) -> None:
         assert 0 < row[name]["p50"] <= row[name]["p90"] <= row[name]["p99"]
 
 
-@pytest.mark.usefixtures("benchmark_modules")
 def test_a_tool_that_fails_is_a_row_with_its_error(tmp_path: Path) -> None:
     from measure import Benchmark, Measure, Task, Verdict, run_task
 
@@ -97,7 +146,6 @@ def test_a_tool_that_fails_is_a_row_with_its_error(tmp_path: Path) -> None:
     assert all("none.py" in cell["error"] for cell in row["tools"].values())
 
 
-@pytest.mark.usefixtures("benchmark_modules")
 def test_tokens_a_second_and_the_fractions_of_the_devices_best() -> None:
     from measure import OURS, Measure, Task, make_row
 

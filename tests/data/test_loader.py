@@ -5,6 +5,7 @@ import itertools
 import tempfile
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -264,3 +265,17 @@ def test_what_is_sent_to_the_gpu_lies_in_pinned_memory() -> None:
         buffer = transfer.host_buffer()
         assert buffer.shape == (4, 9) and buffer.is_pinned()
         transfer.receive(transfer.send(buffer.zero_()))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_copy_is_not_recorded_with_the_step_beside_it() -> None:
+    device, number = torch.device("cuda:0"), torch.zeros((), device="cuda:0")
+    # More than torch has streams.
+    for step in range(40):
+        transfer, graph = transfer_to(device, (4,)), torch.cuda.CUDAGraph()
+        buffer = transfer.host_buffer().fill_(step)
+        recording = torch.cuda.graph(graph, capture_error_mode="thread_local")
+        with ThreadPoolExecutor(1) as thread, recording:
+            number.add_(1)
+            sent = thread.submit(transfer.send, buffer).result()
+        assert transfer.receive(sent).tolist() == [step] * 4

@@ -11,10 +11,11 @@ import torch._dynamo
 from tiny_steps import difference, take_steps, tiny_model, weights
 from world_program import run_ranks
 
-import groundup.distributed.sharding
+import groundup.distributed.matrices
+from groundup.distributed.matrices import CopiedMatrices
 from groundup.distributed.process_group import ALONE, World
 from groundup.distributed.reduction import FastReduction
-from groundup.distributed.sharding import CopiedMatrices, recompute_blocks, shard
+from groundup.distributed.sharding import recompute_blocks, shard
 from groundup.optim.build import build_optimizer
 from groundup.optim.config import OptimizerConfig
 from groundup.optim.muon import Muon
@@ -89,7 +90,7 @@ def train(
 
 def measure(world: World) -> Any:
     results: dict[str, Any] = {}
-    vars(groundup.distributed.sharding)["orthogonalize"] = orthogonalize_and_count
+    vars(groundup.distributed.matrices)["orthogonalize"] = orthogonalize_and_count
     for name, options in CASES.items():
         expected, expected_records, _ = train(world, "one", **options)
         for strategy in STRATEGIES.get(name, ("ddp", "fsdp")):

@@ -2,10 +2,10 @@
 
 A block's weights are gathered before it computes and dropped after it; its gradients are summed
 and cut at once. The model does not know, its names stay, and the optimizer works on plain tensors:
-each rank's rows of every parameter. Of Muon each matrix is orthogonalized once, by one of them.
+each rank's rows of every parameter.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -15,13 +15,12 @@ from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forwar
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
+from groundup.distributed.matrices import ShardedMatrices
 from groundup.distributed.process_group import World, lost_ranks_named
 from groundup.distributed.reduction import Backward
 from groundup.model import TransformerLM
 from groundup.optim.base import Optimizer
 from groundup.optim.clipping import gradient_norm
-from groundup.optim.muon import WholeMatrices
-from groundup.optim.orthogonalization import orthogonalize
 
 
 def recompute_blocks(model: TransformerLM) -> None:
@@ -186,73 +185,3 @@ def _like(whole: DTensor, rows: Any) -> Any:
 def _is_cut_alike(value: Tensor, rows: Tensor) -> bool:
     """Whether a value has as many numbers as some rows, or one for each of them."""
     return value.ndim > 0 and value.shape in (rows.shape, rows.shape[:1])
-
-
-class CopiedMatrices(WholeMatrices):
-    """Every rank has all matrices."""
-
-    def __init__(
-        self, world: World, orthogonalize: Callable[[Tensor], Tensor] = orthogonalize
-    ) -> None:
-        """orthogonalize: of a stack; `orthogonalize_each` gives the same bits for any world."""
-        self._world = world
-        self._orthogonalize = orthogonalize
-
-    def orthogonalize(self, matrices: Tensor, shape: tuple[int, ...]) -> Tensor:
-        count, size = _per_rank(len(matrices), self._world.size), self._world.size
-        own = matrices[count * self._world.rank :][:count]
-        # In one order of memory however many there are: sums over rows depend on it.
-        result = _padded(self._orthogonalize(own), count).contiguous()
-        if size == 1:
-            return result
-        gathered = result.new_empty(size, count, *shape)
-        with lost_ranks_named():
-            distributed.all_gather(list(gathered), result)
-        return gathered.flatten(0, 1)[: len(matrices)]
-
-
-class ShardedMatrices(WholeMatrices):
-    """Every rank has some rows of each matrix, as `sharding` cuts them: as many but the last."""
-
-    def __init__(
-        self, shapes: Mapping[Tensor, tuple[int, ...]], group: distributed.ProcessGroup
-    ) -> None:
-        """shapes: of the matrix that each parameter is some rows of; group: the ranks it is cut
-        over."""
-        self._shapes = shapes
-        self._group = group
-
-    def shape(self, parameter: Tensor) -> tuple[int, ...]:
-        return self._shapes[parameter]
-
-    def orthogonalize(self, matrices: Tensor, shape: tuple[int, ...]) -> Tensor:
-        size, rows = self._group.size(), shape[0]
-        count, num_local = _per_rank(len(matrices), size), matrices.shape[1]
-        # (rank that works on it, matrix, rows of this rank, columns)
-        parts = _padded(_padded(matrices, size * count), _per_rank(rows, size), dim=1)
-        parts = self._exchange(parts.reshape(size, count, *parts.shape[1:]))
-        # (rank that has the rows, …) for the matrices of this rank
-        own = parts.transpose(0, 1).flatten(1, 2)
-        num_own = max(0, min(count, len(matrices) - count * self._group.rank()))
-        result = orthogonalize(own[:num_own, :rows])
-        result = _padded(_padded(result, count), own.shape[1], dim=1)
-        parts = self._exchange(result.reshape(count, size, -1, shape[1]).transpose(0, 1))
-        return parts.flatten(0, 1)[: len(matrices), :num_local]
-
-    def _exchange(self, parts: Tensor) -> Tensor:
-        """Part i of each rank to rank i."""
-        received = torch.empty_like(parts, memory_format=torch.contiguous_format)
-        with lost_ranks_named():
-            distributed.all_to_all_single(received, parts.contiguous(), group=self._group)
-        return received
-
-
-def _per_rank(num_things: int, size: int) -> int:
-    return -(-num_things // size)
-
-
-def _padded(tensor: Tensor, length: int, dim: int = 0) -> Tensor:
-    """With zeros behind, up to the length."""
-    missing = list(tensor.shape)
-    missing[dim] = length - tensor.shape[dim]
-    return torch.cat([tensor, tensor.new_zeros(missing)], dim) if missing[dim] else tensor

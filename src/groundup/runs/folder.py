@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import pydantic
 import yaml
 
-from groundup.config import check_yaml, flatten, load_settings, save_yaml
+from groundup.config import YAML_LOADER, check_yaml, flatten, load_settings, save_yaml
 from groundup.errors import ConfigError, GroundupError
 from groundup.files import (
     atomic_path,
@@ -171,7 +171,7 @@ class RunFolder:
         text = self._read_small(self.config_file, _MAX_YAML_BYTES)
         with contextlib.suppress(*_DAMAGE, yaml.YAMLError):
             check_yaml(text)
-            return dict(flatten(yaml.safe_load(text)))
+            return dict(flatten(yaml.load(text, YAML_LOADER)))
         return {}
 
     def read_environment(self) -> dict[str, Any]:

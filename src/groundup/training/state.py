@@ -18,9 +18,9 @@ from groundup.checkpoint import (
     restore_optimizer,
     restore_random_state,
 )
+from groundup.distributed.matrices import CopiedMatrices
 from groundup.distributed.process_group import ALONE, World
 from groundup.distributed.reduction import ExactReduction, FastReduction, Reduction
-from groundup.distributed.sharding import CopiedMatrices
 from groundup.errors import CheckpointError, ConfigError
 from groundup.model import TransformerLM
 from groundup.nn.adapters import adapted_state, add_adapters, with_torch_names

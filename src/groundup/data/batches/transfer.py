@@ -47,7 +47,9 @@ class CudaTransfer(Transfer):
             ]
         self._copied: list[torch.cuda.Event | None] = [None] * _NUM_BUFFERS
         self._turn = 0
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        # torch hands out 32 streams of a priority in turn. The graph of a step is recorded on one
+        # of normal priority; a copy sent on that one meanwhile would be recorded, too.
+        self._stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
     def host_buffer(self) -> Tensor:
         copied = self._copied[self._turn]
