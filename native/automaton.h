@@ -101,9 +101,9 @@ public:
         return search.row != 0;
     }
 
-    // Writes where one match after the other ends from `at` on, as long as that takes one look-up a character
+    // Writes where one match after the other ends from `at` to about `stop`, as long as that takes one look-up a character
     // and no match is long: where the last ended, match() goes on. Returns their number, at most kMostRun.
-    size_t run(const Symbols& symbols, Span text, size_t at, size_t base, uint32_t* ends) const;
+    size_t run(const Symbols& symbols, Span text, size_t at, size_t stop, size_t base, uint32_t* ends) const;
 
     bool may_begin(uint32_t symbol) const { return entry(start_, symbol) > 1; }
     // Of each byte, whether a match may begin with it.

@@ -115,7 +115,7 @@ size_t Splitter::scan(Span text, Cursor& cursor, size_t& begin, uint32_t* ends) 
     if (scanner_) {
         if (const size_t count = scanner_({text.data + begin, text.size - begin}, ends)) {
             cursor.at += ends[count - 1];
-            cursor.engine_bytes_ = 64;
+            cursor.engine_bytes_ = ends[count - 1] < 256 ? 512 : 16;
             return count;
         }
         // The longer a text is not for the scanner, the later it is asked again.
@@ -140,7 +140,7 @@ size_t Splitter::scan(Span text, Cursor& cursor, size_t& begin, uint32_t* ends) 
         ends[count++] = static_cast<uint32_t>(end - begin);
         const Cursor::Level& level = cursor.levels_.back();
         if (!runs_ || cursor.at >= stop || count + Automaton::kMostRun > kMaxEnds) continue;
-        if (const size_t more = machines_.back().automaton.run(*symbols_, {text.data, level.end}, cursor.at, begin, ends + count)) {
+        if (const size_t more = machines_.back().automaton.run(*symbols_, {text.data, level.end}, cursor.at, stop, begin, ends + count)) {
             count += more;
             cursor.at = begin + ends[count - 1];
         }
