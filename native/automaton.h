@@ -50,7 +50,9 @@ public:
     void begin(size_t at) {
         if (!failing_.empty() && at > furthest_) failing_.clear();
     }
-    void clear() { failing_.clear(); }
+    void clear() {
+        if (!failing_.empty()) failing_.clear();  // which takes time even where there is nothing
+    }
     bool stops(size_t at, uint32_t state, size_t last) {
         if (!trail_.empty() && last >= trail_.back().first) trail_.clear();
         if (!failing_.empty() && failing_.count(at << 12 | state)) return true;

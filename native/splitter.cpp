@@ -57,8 +57,10 @@ bool Splitter::find_match(size_t stage, Span text, size_t from, Cursor& cursor) 
     const bool* const begins = machines_[stage].begins;
     for (size_t at = from, reach; at < level.end; at++) {
         // Nothing begins inside of a character either.
-        while (!begins[text.data[at]])
-            if (++at == level.end) return false;
+        const Byte* const p = text.data;
+        while (at + 4 <= level.end && !(begins[p[at]] | begins[p[at + 1]] | begins[p[at + 2]] | begins[p[at + 3]])) at += 4;
+        while (at < level.end && !begins[p[at]]) at++;
+        if (at == level.end) return false;
         const auto [symbol, size] = symbols_->read(text.data + at, text.data + level.end);
         size_t end = 0;
         if (automaton.may_begin(symbol) || at == level.begin)
