@@ -164,8 +164,8 @@ void Automaton::make_runs() {
     if (runs_.size() >= kMostRuns) runs_.assign(num_symbols_, kUnclear);
 }
 
-size_t Automaton::run(const Symbols& symbols, Span text, size_t at, size_t base, uint32_t* ends) const {
-    const size_t stop = std::min(text.size, at + kRunBytes);
+size_t Automaton::run(const Symbols& symbols, Span text, size_t at, size_t stop, size_t base, uint32_t* ends) const {
+    stop = std::min({text.size, stop, at + kRunBytes});
     const uint32_t* row = runs_.data();
     size_t count = 0, before = at;
     while (at < stop) {

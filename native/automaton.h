@@ -50,7 +50,9 @@ public:
     void begin(size_t at) {
         if (!failing_.empty() && at > furthest_) failing_.clear();
     }
-    void clear() { failing_.clear(); }
+    void clear() {
+        if (!failing_.empty()) failing_.clear();  // which takes time even where there is nothing
+    }
     bool stops(size_t at, uint32_t state, size_t last) {
         if (!trail_.empty() && last >= trail_.back().first) trail_.clear();
         if (!failing_.empty() && failing_.count(at << 12 | state)) return true;
@@ -101,9 +103,9 @@ public:
         return search.row != 0;
     }
 
-    // Writes where one match after the other ends from `at` on, as long as that takes one look-up a character
+    // Writes where one match after the other ends from `at` to about `stop`, as long as that takes one look-up a character
     // and no match is long: where the last ended, match() goes on. Returns their number, at most kMostRun.
-    size_t run(const Symbols& symbols, Span text, size_t at, size_t base, uint32_t* ends) const;
+    size_t run(const Symbols& symbols, Span text, size_t at, size_t stop, size_t base, uint32_t* ends) const;
 
     bool may_begin(uint32_t symbol) const { return entry(start_, symbol) > 1; }
     // Of each byte, whether a match may begin with it.

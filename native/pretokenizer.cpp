@@ -38,7 +38,7 @@ inline size_t contraction_size_any_case(const Byte* p, const Byte* end) {
 
 constexpr size_t kBlocksPerWindow = kWindowBytes / 64;
 
-// The masks of a window of ASCII and of the block behind it, for the characters that look ahead.
+// The masks of a window and of the block behind it, for the characters that look ahead.
 struct WindowMasks {
     uint64_t letter[kBlocksPerWindow + 2];
     uint64_t number[kBlocksPerWindow + 2];
@@ -46,8 +46,10 @@ struct WindowMasks {
     uint64_t blank[kBlocksPerWindow + 2];  // U+0020
     uint64_t apostrophe[kBlocksPerWindow + 2];
     uint64_t high[kBlocksPerWindow + 2];  // bytes of characters beyond ASCII
+    uint64_t tail[kBlocksPerWindow + 2];  // those of them that begin none
     uint64_t upper[kBlocksPerWindow + 2];
     uint64_t newline[kBlocksPerWindow + 2];
+    uint32_t reach, reaching;  // bytes of the next block that a letter (1) or capital (3) of this one takes
 };
 
 #if defined(__aarch64__)
@@ -93,13 +95,14 @@ END_VECTOR_CODE
 #endif
 
 struct Scanners {
-    ScanFunction gpt2, cl100k, llama3, qwen2, o200k;
+    ScanFunction gpt2, cl100k, llama3, qwen2, o200k, deepseek;
 };
 
 // The scanners of one instruction set.
 #define SCANNERS(set)                                                                         \
-    {set::scan_words<0, false, false>, set::scan_words<3, true, false>, set::scan_words<3, false, false>, \
-     set::scan_words<1, false, false>, set::scan_words<3, false, true>}
+    {set::scan_words<0, false, false, false>, set::scan_words<3, true, false, false>, \
+     set::scan_words<3, false, false, false>, set::scan_words<1, false, false, false>,    \
+     set::scan_words<3, false, true, false>, set::scan_words<3, false, false, true>}
 
 Scanners scanners_of(Vectors vectors) {
     switch (vectors) {
@@ -125,6 +128,7 @@ ScanFunction scanner_for(const std::string& pattern, Vectors vectors) {
     if (pattern == "llama3") return scanners.llama3;
     if (pattern == "qwen2") return scanners.qwen2;
     if (pattern == "o200k") return scanners.o200k;
+    if (pattern == "deepseek") return scanners.deepseek;
     return nullptr;
 }
 

@@ -6,6 +6,7 @@ namespace groundup {
 
 namespace {
 constexpr uint64_t kFree = UINT64_MAX;
+constexpr size_t kFewFirsts = 4, kBlock = 256;
 }
 
 SpecialTokens::SpecialTokens(const std::vector<std::pair<std::string, uint32_t>>& tokens) {
@@ -14,6 +15,7 @@ SpecialTokens::SpecialTokens(const std::vector<std::pair<std::string, uint32_t>>
     for (const auto& [token, id] : tokens) {
         if (token.empty()) throw InputError("a special token is empty");
         const Byte first = static_cast<Byte>(token[0]);
+        if (!starts_[first]) firsts_ += token[0];
         starts_[first] = true;
         for (unsigned second = 0; second < 256; second++) {
             if (token.size() == 1 || second == static_cast<Byte>(token[1])) {
@@ -23,8 +25,6 @@ SpecialTokens::SpecialTokens(const std::vector<std::pair<std::string, uint32_t>>
         }
         max_size_ = std::max(max_size_, token.size());
     }
-    if (std::count(starts_, starts_ + 256, true) == 1)
-        only_start_ = static_cast<int>(std::find(starts_, starts_ + 256, true) - starts_);
     std::vector<Token> sorted(tokens);
     std::sort(sorted.begin(), sorted.end());
     add_node(sorted.data(), sorted.data() + sorted.size(), 0);
@@ -91,23 +91,27 @@ bool SpecialTokens::longest_at(Span text, size_t at, Match& match) const {
     return found;
 }
 
+// Where a token may begin: the next of a few first bytes in a block, or of the pairs of two bytes.
+size_t SpecialTokens::next_start(Span text, size_t from) const {
+    const Byte* const begin = text.data + from;
+    if (firsts_.size() <= kFewFirsts) {
+        size_t reach = firsts_.size() == 1 ? text.size - from : std::min(text.size - from, kBlock);
+        for (const char first : firsts_)
+            if (const void* hit = std::memchr(begin, static_cast<Byte>(first), reach))
+                reach = static_cast<size_t>(static_cast<const Byte*>(hit) - begin);
+        return from + reach;
+    }
+    while (from + 1 < text.size && !has_pair(text.data + from)) from++;
+    return from;
+}
+
 bool SpecialTokens::find(Span text, size_t from, Match& match) const {
-    if (empty()) return false;
-    size_t i = from;
-    while (i < text.size) {
-        if (only_start_ >= 0) {
-            const void* hit = std::memchr(text.data + i, only_start_, text.size - i);
-            if (!hit) return false;
-            i = static_cast<size_t>(static_cast<const Byte*>(hit) - text.data);
-        } else {
-            while (i + 1 < text.size) {
-                const unsigned pair = text.data[i] | static_cast<unsigned>(text.data[i + 1]) << 8;
-                if (pairs_[pair / 64] >> (pair % 64) & 1) break;
-                i++;
-            }
-        }
-        if (longest_at(text, i, match)) return true;
-        i++;
+    for (size_t i = from; i < text.size && !empty();) {
+        const size_t next = next_start(text, i);
+        if (next == text.size) break;
+        const bool is_last = next + 1 == text.size, starts = starts_[text.data[next]];
+        if ((is_last ? starts : has_pair(text.data + next)) && longest_at(text, next, match)) return true;
+        i = next + (starts || is_last);
     }
     return false;
 }

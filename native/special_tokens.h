@@ -44,6 +44,11 @@ private:
     uint32_t add_node(const Token* first, const Token* last, size_t depth);
     void index_edges();
     uint32_t child_of(uint32_t node, Byte byte) const;
+    bool has_pair(const Byte* p) const {
+        const unsigned pair = p[0] | static_cast<unsigned>(p[1]) << 8;
+        return pairs_[pair / 64] >> (pair % 64) & 1;
+    }
+    size_t next_start(Span text, size_t from) const;
     bool longest_at(Span text, size_t at, Match& match) const;
 
     std::vector<Node> nodes_;
@@ -52,7 +57,7 @@ private:
     size_t max_size_ = 0;
     std::vector<uint64_t> pairs_;  // one bit for each two bytes a token can start with
     bool starts_[256] = {};
-    int only_start_ = -1;  // the first byte, where all tokens share it
+    std::string firsts_;  // the same bytes
 };
 
 }  // namespace groundup

@@ -57,8 +57,10 @@ bool Splitter::find_match(size_t stage, Span text, size_t from, Cursor& cursor) 
     const bool* const begins = machines_[stage].begins;
     for (size_t at = from, reach; at < level.end; at++) {
         // Nothing begins inside of a character either.
-        while (!begins[text.data[at]])
-            if (++at == level.end) return false;
+        const Byte* const p = text.data;
+        while (at + 4 <= level.end && !(begins[p[at]] | begins[p[at + 1]] | begins[p[at + 2]] | begins[p[at + 3]])) at += 4;
+        while (at < level.end && !begins[p[at]]) at++;
+        if (at == level.end) return false;
         const auto [symbol, size] = symbols_->read(text.data + at, text.data + level.end);
         size_t end = 0;
         if (automaton.may_begin(symbol) || at == level.begin)
@@ -115,7 +117,7 @@ size_t Splitter::scan(Span text, Cursor& cursor, size_t& begin, uint32_t* ends) 
     if (scanner_) {
         if (const size_t count = scanner_({text.data + begin, text.size - begin}, ends)) {
             cursor.at += ends[count - 1];
-            cursor.engine_bytes_ = 64;
+            cursor.engine_bytes_ = ends[count - 1] < 256 ? 512 : 16;
             return count;
         }
         // The longer a text is not for the scanner, the later it is asked again.
@@ -140,7 +142,7 @@ size_t Splitter::scan(Span text, Cursor& cursor, size_t& begin, uint32_t* ends) 
         ends[count++] = static_cast<uint32_t>(end - begin);
         const Cursor::Level& level = cursor.levels_.back();
         if (!runs_ || cursor.at >= stop || count + Automaton::kMostRun > kMaxEnds) continue;
-        if (const size_t more = machines_.back().automaton.run(*symbols_, {text.data, level.end}, cursor.at, begin, ends + count)) {
+        if (const size_t more = machines_.back().automaton.run(*symbols_, {text.data, level.end}, cursor.at, stop, begin, ends + count)) {
             count += more;
             cursor.at = begin + ends[count - 1];
         }
