@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from groundup.planner import (
     count_parameters,
     get_accelerator,
     make_plan,
+    memory,
     step_memory,
 )
 from groundup.planner.memory import check_fits, choose_micro_batch, memory_options, textbook_memory
@@ -118,6 +120,20 @@ def test_settings_change_what_is_kept() -> None:
     muon = step_memory(config, H200, "muon").optimizer_state
     assert muon == plain.optimizer_state - 4 * in_blocks
     assert step_memory(config, H200, "sgd").optimizer_state == 0
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon"])
+def test_the_state_of_an_optimizer_is_what_a_step_leaves(
+    optimizer: OptimizerName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = PRESETS["tinystories"]
+    weights = step_memory(config, optimizer=optimizer).weights
+    found = memory._state_per_parameter(config, optimizer) * weights / 4
+    assert found == pytest.approx(step_memory(config, optimizer=optimizer).optimizer_state, abs=400)
+    # One that reads values cannot step without them, and is taken for AdamW.
+    made = SimpleNamespace(step=torch.zeros((), device="meta").item)
+    monkeypatch.setattr("groundup.optim.build.build_optimizer", lambda *_: made)
+    assert memory._state_per_parameter.__wrapped__(config, optimizer) == 8
 
 
 def test_options_come_from_the_settings_of_a_run() -> None:
