@@ -220,6 +220,20 @@ def test_a_compiled_model_computes_the_same(
         torch.testing.assert_close(first.grad, second.grad, rtol=1e-4, atol=1e-6)
 
 
+def test_a_process_may_compile_as_many_shapes_as_it_trains(make_config: MakeConfig) -> None:
+    shapes = []
+
+    def note(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        shapes.append(len(inputs[0]))
+        return graph.forward
+
+    double = torch.compile(lambda x: x * 2, backend=note, dynamic=False)
+    with switches(make_config("run", {"compile": "blocks"})):
+        for length in range(1, 21):
+            double(torch.zeros(length))
+    assert shapes == list(range(1, 21))
+
+
 def test_the_peak_is_measured_on_a_cpu_and_known_or_none_on_gpus(
     make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,7 @@ class TrainingOptions(TypedDict, total=False):
     field: str
     encoding: str | None
     errors: Errors
+    follow_links: bool
 
 
 @dataclass(frozen=True)
@@ -103,12 +104,13 @@ def train_from_files(
     field: str = "text",
     encoding: str | None = None,
     errors: Errors = "strict",
+    follow_links: bool = False,
 ) -> tuple[TokenizerDefinition, TrainingSummary]:
     """Train on files, folders or globs; an `engine` counts parts of the text elsewhere."""
     inputs = [input_path] if isinstance(input_path, str | os.PathLike) else list(input_path)
     texts = check_special_token_texts(special_tokens)
     num_merges = count_merges(vocab_size, len(texts))
-    how = Reading(tuple(texts), field, encoding, errors)
+    how = Reading(tuple(texts), field, encoding, errors, follow_links)
     block_bytes = block_bytes or num_cores() * _BLOCK_BYTES_PER_CORE
     count_part = PartCounting(find_pattern(pattern), texts, how, block_bytes)
     counting = WordCounting(count_part.pattern, texts, num_threads)

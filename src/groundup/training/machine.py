@@ -120,6 +120,7 @@ def core_peak(dtype: str) -> float:
 
 
 _CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+_NO_LIMIT = 1 << 20
 
 
 def autocast(config: RunConfig) -> AbstractContextManager[Any]:
@@ -146,6 +147,11 @@ def switches(config: RunConfig) -> Iterator[None]:
         if is_cuda:
             stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
             torch.set_float32_matmul_precision("high" if config.tf32 else "highest")
+        if config.compile != "off":
+            # A process may train many shapes; beyond its limit torch would go on without compiling,
+            # slower and with other roundings.
+            limits = {"recompile_limit": _NO_LIMIT, "accumulated_recompile_limit": _NO_LIMIT}
+            stack.enter_context(torch._dynamo.config.patch(limits))  # type: ignore[attr-defined]
         # On the CPU torch adds up the gradients of an embedding in the order in which its threads
         # come by, unless told otherwise; the other order costs nothing.
         if config.deterministic or is_cpu:
