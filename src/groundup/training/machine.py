@@ -151,7 +151,7 @@ def switches(config: RunConfig) -> Iterator[None]:
             # A process may train many shapes; beyond its limit torch would go on without compiling,
             # slower and with other roundings.
             limits = {"recompile_limit": _NO_LIMIT, "accumulated_recompile_limit": _NO_LIMIT}
-            stack.enter_context(torch._dynamo.config.patch(limits))  # type: ignore[attr-defined]
+            stack.enter_context(torch._dynamo.config.patch(limits))
         # On the CPU torch adds up the gradients of an embedding in the order in which its threads
         # come by, unless told otherwise; the other order costs nothing.
         if config.deterministic or is_cpu:
