@@ -26,13 +26,22 @@ STARTED = time.monotonic()
 """When this process began, nearly: this module is among the first that are imported."""
 
 
+# Control characters but line ends and tabs, and those that turn the direction of writing.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def without_controls(text: str) -> str:
+    """Foreign text that cannot command a terminal: names of files, what a model writes."""
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
 class _ToStderr(logging.Handler):
     """Plain text for what went as meant, `warning: …` for what did not, to whatever sys.stderr is
     at the time."""
 
     def emit(self, record: logging.LogRecord) -> None:
         level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
-        print(f"{level}{self.format(record)}", file=sys.stderr, flush=True)
+        print(without_controls(f"{level}{self.format(record)}"), file=sys.stderr, flush=True)
 
 
 def is_first_rank() -> bool:

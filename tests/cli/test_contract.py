@@ -1,7 +1,9 @@
 """What every verb owes: help without torch, one line for a mistake, an exit status, any stream."""
 
+import contextlib
 import errno
 import os
+import pty
 import shlex
 import shutil
 import signal
@@ -422,3 +424,24 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     told = shell.fails(*words.split(" "))
     assert complaint in told and len(told) < 700
     assert sorted(path for path in Path().rglob("*") if path.name != "sweeps") == before
+
+
+def test_foreign_text_cannot_command_the_terminal(tmp_path: Path) -> None:
+    name = "x\x1b[2J.txt"
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / name).symlink_to("/etc/hostname")
+    (tmp_path / "corpus" / "a.txt").write_text("Ada had a kite. " * 50)
+    (tmp_path / "b\x1b[2J.txt").write_text("Ada had a kite. " * 50)
+    primary, secondary = pty.openpty()
+    code = "import sys; from groundup.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    out = ["--vocab-size", "260", "--out", "o\x1b[2J.json"]
+    for words in (["corpus"], [f"b{name[1:]}"]):
+        command = [sys.executable, "-c", code, "tokenizer", "train", *words, *out]
+        subprocess.run(command, cwd=tmp_path, stdout=secondary, stderr=secondary, check=True)
+    os.close(secondary)
+    shown = b""
+    with contextlib.suppress(OSError):
+        while part := os.read(primary, 65536):
+            shown += part
+    assert b"x\\x1b[2J.txt, a link out of" in shown and b"o\\x1b[2J.json" in shown
+    assert b"\x1b[2J" not in shown

@@ -12,6 +12,15 @@ if TYPE_CHECKING:
     from groundup.runtime import Progress
 
 
+class _Terminal(io.TextIOWrapper):
+    """A terminal that foreign text cannot command."""
+
+    def write(self, text: str) -> int:
+        from groundup.runtime import without_controls
+
+        return super().write(without_controls(text))
+
+
 def prepare_streams() -> None:
     """Open closed streams on /dev/null, and let no character be an error on the others.
 
@@ -27,6 +36,9 @@ def prepare_streams() -> None:
             is_ascii = codecs.lookup(stream.encoding).name == "ascii"
             errors = "replace" if name == "stdout" else "backslashreplace"
             stream.reconfigure(encoding="utf-8" if is_ascii else None, errors=errors)
+            if name == "stdout" and stream.isatty() and not isinstance(stream, _Terminal):
+                encoding = stream.encoding
+                sys.stdout = _Terminal(stream.detach(), encoding, errors, line_buffering=True)
 
 
 def as_text(word: str) -> str:
