@@ -217,10 +217,9 @@ def test_without_a_prompt_a_document_is_begun() -> None:
 
 
 def test_several_prompts_for_one_and_one_for_several_are_refused() -> None:
-    several: Any = ["a"]
     model = LanguageModel(new_model(), byte_tokenizer(END))
     with pytest.raises(ConfigError, match=r"one text, not \['a'\]: .* generate_many"):
-        model.generate(several)
+        model.generate(["a"])  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="a list of prompts"):
         model.generate_many("ab")
 
