@@ -261,23 +261,15 @@ def test_one_removed_while_it_was_being_read_is_no_damage(
 def test_what_is_not_read_is_not_hashed(
     folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, hashed = save(folder, 1, metric=1.0), list[str]()
-    whole = folder.newest()
-
-    def note(file: Path) -> str:
-        hashed.append(file.name)
-        return hash_file(file)
-
-    monkeypatch.setattr(record, "hash_file", note)
+    path, hashed = save(folder, 1, metric=1.0), list[Path]()
+    monkeypatch.setattr(record, "hash_file", lambda file: hashed.append(file) or hash_file(file))  # type: ignore[func-returns-value]
     weights = CheckpointFolder(folder.path, weights_only=True)
-    for find in (weights.newest, weights.best, lambda: weights.load(1)):
-        checkpoint = find()
-        assert checkpoint.model_state().keys() == whole.model_state().keys()
+    os.truncate(path / NAMES[1], 9)
+    for checkpoint in (weights.newest(), weights.best(), weights.load(1)):
+        assert checkpoint.model_state()
         with pytest.raises(CheckpointError):
             checkpoint.optimizer_state()
-    assert hashed == [NAMES[0]] * 3
-    os.truncate(path / NAMES[1], 9)
-    weights.newest()
+    assert hashed == [path / NAMES[0]] * 3
     os.truncate(path / NAMES[0], 9)
     with pytest.raises(CheckpointError, match=NAMES[0]):
         weights.newest()

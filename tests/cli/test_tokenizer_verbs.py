@@ -114,7 +114,7 @@ def test_compare_measures_every_tokenizer_on_every_text(
     tokenizer_path: Path, corpus: Path, tmp_path: Path, shell: Any
 ) -> None:
     other, second = tmp_path / "other.json", tmp_path / "second.txt"
-    shell("tokenizer", "train", corpus, "--vocab-size", "270", "--out", other)
+    told = shell("tokenizer", "train", corpus, "--vocab-size", "270", "--out", other)
     second.write_text("another text", "utf-8")
     words: Words = ["compare", tokenizer_path, other, "--texts", corpus, second]
     results = shell.json("tokenizer", *words, "--corpus-gb", "1")
@@ -127,19 +127,11 @@ def test_compare_measures_every_tokenizer_on_every_text(
     assert first["tokens_per_second"] > 0 and first["corpus_seconds"] > 0
     printed = shell("tokenizer", *words)
     assert f"{len(ids):,}" in printed and "825 GB" in printed
-
-
-def test_every_command_has_the_same_bytes_per_token(
-    corpus: Path, tmp_path: Path, shell: Any
-) -> None:
-    out, shards = tmp_path / "tokenizer.json", tmp_path / "shards"
-    trained = shell("tokenizer", "train", corpus, "--vocab-size", 290, "--out", out)
-    (found,) = shell.json("tokenizer", "compare", out, "--texts", corpus)
-    prepared = shell("data", "prepare", corpus, "--tokenizer", out, "--out", shards)
-    expected = len(TEXT.encode()) / len(Tokenizer.load(out).encode_ordinary(TEXT))
-    assert found["bytes_per_token"] == expected
-    for printed in (trained, prepared):
-        assert re.findall(r"bytes per token +(.*)", printed) == [f"{expected:.4f}"]
+    # Every command that tells bytes per token tells the same.
+    assert first["bytes_per_token"] == first["num_bytes"] / len(ids)
+    told += shell("data", "prepare", corpus, "--tokenizer", other, "--out", tmp_path / "shards")
+    same = f"{results[1]['bytes_per_token']:.4f}"
+    assert re.findall(r"bytes per token +(.*)", told) == [same, same]
 
 
 @pytest.mark.parametrize("format", ["groundup", "huggingface", "gpt2"])

@@ -200,14 +200,11 @@ def test_from_imports_an_export_once_and_anew_where_it_is_another(
 
 def test_a_chosen_length_decides_what_depends_on_it(small_config: Path) -> None:
     words = ["--data.shards", load_yaml(small_config)["data"]["shards"], "--device", "cpu"]
-    chosen, short = settings_of(*words), settings_of(*words, "--num-steps", "30")
-    assert (chosen.num_steps or 0) < 1_500 and short.num_steps == 30
+    chosen = settings_of(*words)
     for length in ("1500", "2000000", "1e6"):
         config = settings_of(*words, "--num-steps", length)
         assert config.num_steps == float(length) and config.model == chosen.model
-        # As a recipe of so many steps has them; the rest are fractions.
         assert config.optimizer.betas == (0.6, 0.99) != chosen.optimizer.betas
-        assert config.schedule.warmup_fraction == chosen.schedule.warmup_fraction
-        assert config.evaluation.every_steps is config.checkpoints.every_steps is None
+        assert config.schedule == chosen.schedule and config.evaluation.every_steps is None
         capped = settings_of(*words, "--num-steps", length, "--minutes", "10")
         assert capped.optimizer == chosen.optimizer

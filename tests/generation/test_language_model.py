@@ -216,6 +216,14 @@ def test_without_a_prompt_a_document_is_begun() -> None:
         LanguageModel(model, byte_tokenizer(END, "<|pad|>"))
 
 
+def test_several_prompts_for_one_and_one_for_several_are_refused() -> None:
+    model = LanguageModel(new_model(), byte_tokenizer(END))
+    with pytest.raises(ConfigError, match=r"one text, not \['a'\]: .* generate_many"):
+        model.generate(["a"])  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="a list of prompts"):
+        model.generate_many("ab")
+
+
 @pytest.mark.parametrize("missing", [".", "config.yaml", "tokenizer.json", "checkpoints"])
 def test_a_run_that_lacks_something_says_what(run: Path, missing: str) -> None:
     (run / missing).rename(run.parent / "elsewhere")

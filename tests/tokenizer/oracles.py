@@ -9,13 +9,8 @@ from typing import Any
 import pytest
 import regex
 
-from groundup.runtime import Progress
 from groundup.tokenizer import Tokenizer
-from groundup.tokenizer.definition import (
-    TokenizerDefinition,
-    check_special_token_texts,
-    count_merges,
-)
+from groundup.tokenizer.definition import TokenizerDefinition, count_merges
 from groundup.tokenizer.patterns import (
     CL100K,
     DEEPSEEK,
@@ -107,21 +102,16 @@ def tiktoken_of(
     )
 
 
-def train_tokenizer(
-    blocks: list[bytes],
-    vocab_size: int,
-    special_tokens: list[str],
-    *,
-    pattern: Pattern = GPT2,
-    num_threads: int | None = None,
-    progress: Progress | None = None,
+def learn(
+    blocks: list[bytes], vocab_size: int, special_tokens: list[str], **options: Any
 ) -> tuple[Tokenizer, TrainingSummary]:
     """Learn from blocks of text, each ending where a document ends."""
-    num_merges = count_merges(vocab_size, len(check_special_token_texts(special_tokens)))
-    counting = WordCounting(pattern, special_tokens, num_threads)
+    progress = options.pop("progress", None)
+    options = {"pattern": GPT2, "num_threads": None, **options}
+    counting = WordCounting(special_tokens=special_tokens, **options)
     for block in blocks:
         counting.add(block, progress)
-    learned, summary = counting.learn(num_merges)
+    learned, summary = counting.learn(count_merges(vocab_size, len(special_tokens)))
     return Tokenizer.from_definition(learned), summary
 
 
@@ -129,7 +119,7 @@ def train_tokenizer(
 def without_splitting() -> Tokenizer:
     """A vocabulary in which most neighbours merge, so that ids tell where the text was cut."""
     text = "".join(random.Random(0).choices(SNIPPETS, k=20_000))
-    return train_tokenizer([text.encode()], 3000, [], pattern=find_pattern(r"(?s).+"))[0]
+    return learn([text.encode()], 3000, [], pattern=find_pattern(r"(?s).+"))[0]
 
 
 def with_special(

@@ -10,15 +10,7 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from oracles import (
-    BYTES,
-    PATTERNS,
-    SNIPPETS,
-    SPECIAL,
-    train_tokenizer,
-    with_special,
-    without_splitting,
-)
+from oracles import BYTES, PATTERNS, SNIPPETS, SPECIAL, learn, with_special, without_splitting
 
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.definition import TokenizerDefinition
@@ -74,7 +66,7 @@ def make_tokenizer(seed: int) -> Tokenizer:
         text = "".join(chance.choices(SNIPPETS, k=200)).encode()
         trained = without_splitting()
         if seed % 3 == 1:
-            trained, _ = train_tokenizer([text], 256 + chance.randrange(60), [], pattern=pattern)
+            trained, _ = learn([text], 256 + chance.randrange(60), [], pattern=pattern)
         tokens, merges = list(trained.vocab.values()), trained.merges
     special = chance.sample(SPECIAL, chance.choice([0, 1, 3, 8]))
     is_whole = chance.random() < 0.2
@@ -100,10 +92,10 @@ def test_every_way_to_encode_gives_the_ids_of_the_reference(
 ) -> None:
     expected = [encode_reference(tokenizer.definition, text) for text in texts]
     assert [tokenizer.encode(text) for text in texts] == expected
-    kept = data.draw(st.sets(st.sampled_from([*tokenizer.special_tokens, ""]))) - {""}
-    ids_kept = {text: tokenizer.special_tokens[text] for text in kept}
-    vocab = tokenizer.definition.ordinary_tokens() | {i: t.encode() for t, i in ids_kept.items()}
-    fewer = dataclasses.replace(tokenizer.definition, vocab=vocab, special_tokens=ids_kept)
+    kept = {text: id for text, id in tokenizer.special_tokens.items() if id % 2}
+    vocab = tokenizer.definition.ordinary_tokens()
+    vocab |= {id: text.encode() for text, id in kept.items()}
+    fewer = dataclasses.replace(tokenizer.definition, vocab=vocab, special_tokens=kept)
     for text in texts:
         assert tokenizer.encode(text, allowed_special=kept) == encode_reference(fewer, text)
     ids, offsets = tokenizer.encode_batch(texts, num_threads)
@@ -214,9 +206,7 @@ def test_copies_encode_alike(pattern: Pattern) -> None:
     tokenizer = Tokenizer.from_definition(definition)
     copies = (copy.copy(tokenizer), copy.deepcopy(tokenizer), pickle.loads(pickle.dumps(tokenizer)))
     for same in copies:
-        assert same.id == tokenizer.id
-        assert same.definition == definition
-        assert same.encode(f"{MIXED}<x>{MIXED}") == tokenizer.encode(f"{MIXED}<x>{MIXED}")
+        assert same == tokenizer and same.encode(f"{MIXED}<x>") == tokenizer.encode(f"{MIXED}<x>")
 
 
 def test_a_pattern_given_to_the_constructor_splits_the_text() -> None:

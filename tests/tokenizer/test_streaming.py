@@ -10,7 +10,7 @@ from pathlib import Path
 import hypothesis
 import hypothesis.strategies as st
 import pytest
-from oracles import PATTERNS, train_tokenizer
+from oracles import PATTERNS, learn
 
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.definition import TokenizerDefinition
@@ -104,7 +104,7 @@ def test_five_megabytes_take_less_than_one_of_memory(tmp_path: Path, kind: str) 
             else:
                 line = " ".join(f"{shuffled.getrandbits(70):x}" for _ in range(6))
             size += file.write(f"{line}\n" + "<|end|>\n" * (size % 9 == 0))
-    tokenizer, _ = train_tokenizer([shuffled.randbytes(20_000).hex().encode()], 3000, ["<|end|>"])
+    tokenizer, _ = learn([shuffled.randbytes(20_000).hex().encode()], 3000, ["<|end|>"])
     tokenizer.save(tmp_path / "tokenizer.json")
     paths = [str(tmp_path / "tokenizer.json"), str(tmp_path / "text.txt")]
     command = [sys.executable, "-c", MEMORY_SCRIPT, *paths]

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from oracles import END, train_tokenizer
+from oracles import END, learn
 
 from groundup._native import WordCounter, find_documents, find_invalid_utf8
 from groundup.tokenizer import Tokenizer
@@ -72,7 +72,7 @@ def test_threads_sharing_a_tokenizer_all_get_the_right_ids() -> None:
 def test_tokenizers_may_be_made_and_trained_side_by_side() -> None:
     def work(seed: int) -> object:
         block = "".join(make_texts(30, seed % 4)).encode()
-        merges = train_tokenizer([block], 300, [END], num_threads=2)[0].merges
+        merges = learn([block], 300, [END], num_threads=2)[0].merges
         return merges, make_tokenizer().encode(CORPUS)
 
     with ThreadPoolExecutor(4) as pool:

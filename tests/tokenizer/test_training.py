@@ -9,7 +9,7 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from oracles import BYTES, END, PATTERNS, train_tokenizer
+from oracles import BYTES, END, PATTERNS, learn
 
 from groundup._native import WordCounter
 from groundup.errors import TokenizerError
@@ -35,7 +35,7 @@ DOCUMENTS = st.lists(TEXTS, max_size=6)
 
 def train(texts: list[str], num_merges: int, **options: Any) -> tuple[dict[int, bytes], Merges]:
     blocks = [text.encode() for text in texts]
-    tokenizer, _ = train_tokenizer(blocks, 257 + num_merges, [END], **options)
+    tokenizer, _ = learn(blocks, 257 + num_merges, [END], **options)
     return tokenizer.vocab, tokenizer.merges
 
 
@@ -86,16 +86,14 @@ def test_a_word_counted_again_adds_up() -> None:
 def test_a_corpus_can_run_out_of_pairs() -> None:
     seen: list[int] = []
     blocks = [b"abab", b"", END.encode()]
-    tokenizer, summary = train_tokenizer(
-        blocks, 1000, [END], progress=lambda done, _: seen.append(done)
-    )
+    tokenizer, summary = learn(blocks, 1000, [END], progress=lambda done, _: seen.append(done))
     assert tokenizer.merges == [(b"a", b"b"), (b"ab", b"ab")]
     assert tokenizer.vocab_size == summary.vocab_size_reached == 259
     assert summary.vocab_size_requested == 1000
     assert summary.longest_tokens[:3] == (b"abab", b"ab", b"\x00")
     assert (summary.num_words, summary.bytes_per_token) == (1, 4.0)
     assert summary.num_bytes == seen[-1] == 4 + len(END)
-    assert train_tokenizer([b"a", b"", b"b"], 300, [])[0].merges == []
+    assert learn([b"a", b"", b"b"], 300, [])[0].merges == []
 
 
 @pytest.mark.parametrize(
@@ -113,7 +111,7 @@ def test_impossible_training_is_refused(
     vocab_size: int, special_tokens: list[str], options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(TokenizerError, match=message):
-        train_tokenizer([b"text"], vocab_size, special_tokens, **options)
+        train_from_files("nothing", vocab_size, special_tokens, **options)
 
 
 @pytest.mark.parametrize(

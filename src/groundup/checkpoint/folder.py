@@ -44,9 +44,8 @@ _log = logging.getLogger(__name__)
 class CheckpointFolder:
     """Saves and finds the checkpoints in one folder, which is made at the first save.
 
-    It keeps the `keep_last` latest steps (None: all) and the one with the lowest metric. With
-    `weights_only` it loads nothing else.
-    """
+    It keeps the `keep_last` latest steps (None: all) and the one with the lowest metric; with
+    `weights_only` it loads no state of optimizers."""
 
     path: Path
     keep_last: int | None = 3

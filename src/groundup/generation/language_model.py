@@ -140,6 +140,8 @@ class LanguageModel:
         self, prompts: Sequence[str], **settings: Unpack[GenerationOptions]
     ) -> list[str]:
         """The text after each prompt, many rows at a time; the i-th as if alone with `seed` + i."""
+        if isinstance(prompts, str):
+            raise ConfigError("generate_many takes a list of prompts: for a single one, generate")
         first = GenerationSettings(**settings)
         requests = [
             replace(self.request(prompt, first), seed=(first.seed + index) % 2**64)

@@ -129,8 +129,8 @@ class Tokenizer:
         self.special_tokens, self.pattern = definition.special_tokens, definition.pattern
         self.chat_template = definition.chat_template
         """How a conversation becomes a text, in Jinja; None before `with_chat`."""
-        self.vocab_size = definition.vocab_size
-        """One more than the greatest id."""
+        self.vocab_size = self.n_vocab = definition.vocab_size
+        """One more than the greatest id; tiktoken calls it n_vocab."""
         self._encoder = self._make_encoder(self.special_tokens)
         self._other_encoders: dict[frozenset[str], Encoder] = {}
         self.id_type = np.dtype(np.uint16 if self._encoder.id_bytes == 2 else np.uint32)
@@ -156,19 +156,11 @@ class Tokenizer:
         """The content id: equal for tokenizers that give every text the same ids."""
         return self.definition.content_id()
 
-    @property
-    def n_vocab(self) -> int:
-        """tiktoken's name for `vocab_size`."""
-        return self.vocab_size
-
     def encode(
         self, text: str, *, allowed_special: Literal["all"] | Collection[str] = "all"
     ) -> list[int]:
-        """The ids of a text.
-
-        allowed_special: the special tokens to keep whole; the others are ordinary text, never an
-            error. tiktoken's default allows none, and raises where one is in the text.
-        """
+        """The ids of a text. The special tokens in `allowed_special` are kept whole; others are
+        ordinary text, never an error. tiktoken allows none by default, and raises for any."""
         encoder = self._encoder if allowed_special == "all" else self._encoder_of(allowed_special)
         try:
             return encoder.encode(text)
