@@ -150,11 +150,14 @@ MergeTable::MergeTable(const std::vector<std::string>& tokens, const std::vector
 
     size_t capacity = 1024;
     while (capacity < 2 * list->size()) capacity *= 2;
-    slots_.assign(capacity, UINT64_MAX);
-    byte_pairs_.assign(65536, kNone);
-    sides_.assign(256 + list->size(), 0);
-    ranks_ = {slots_.data(),      capacity - 1,  64 - __builtin_ctzll(capacity),
-              byte_pairs_.data(), id_of_.data(), sides_.data()};
+    const size_t num_words = 2 * capacity + 65536 + 2 * id_of_.size(), large = size_t{1} << 19;
+    block_ = std::make_unique<ZeroedBlock>((num_words + large - 1) / large * large * 4);
+    uint64_t* const slots = reinterpret_cast<uint64_t*>(block_->data());
+    uint32_t* const words = reinterpret_cast<uint32_t*>(slots + capacity);
+    std::memset(slots, 0xFF, 8 * capacity + 4 * 65536);
+    ranks_ = {slots, capacity - 1, 64 - __builtin_ctzll(capacity), words, words + 65536,
+              reinterpret_cast<uint8_t*>(words + 65536 + id_of_.size())};
+    std::copy(id_of_.begin(), id_of_.end(), ranks_.id_of);
     encode_short_ = plain::encode_short;
 #if defined(__x86_64__)
     if (vectors_in_use() >= Vectors::kAvx2) encode_short_ = avx2::encode_short;
@@ -181,11 +184,11 @@ void MergeTable::insert(Symbol left, Symbol right, uint32_t rank) {
     if (rank_of(left, right) != kNone) return;  // the first of two equal merges counts
     const uint64_t key = uint64_t{left} << 21 | right;
     size_t i = ranks_.home_of(key);
-    while (slots_[i] != UINT64_MAX) i = (i + 1) & (slots_.size() - 1);
-    slots_[i] = key << 21 | rank;
-    sides_[left] |= 1;
-    sides_[right] |= 2;
-    if (left < 256 && right < 256) byte_pairs_[left << 8 | right] = rank;
+    while (ranks_.slots[i] != UINT64_MAX) i = (i + 1) & ranks_.mask;
+    ranks_.slots[i] = key << 21 | rank;
+    ranks_.sides[left] |= 1;
+    ranks_.sides[right] |= 2;
+    if (left < 256 && right < 256) ranks_.byte_pairs[left << 8 | right] = rank;
 }
 
 // A queue of positions for every rank, and bits saying which queues hold something. A new pair always
@@ -228,7 +231,7 @@ size_t MergeTable::encode_long(const Byte* text, size_t size, size_t settled, ui
         s.symbols[i] = text[i];
         s.next[i] = i + 1;
         s.prev[i] = i - 1;
-        push(i, i + 1 < n ? byte_pairs_[text[i] << 8 | text[i + 1]] : kNone);
+        push(i, i + 1 < n ? ranks_.byte_pairs[text[i] << 8 | text[i + 1]] : kNone);
     }
     for (size_t group = 0; group < s.summary.size(); group++) {
         while (s.summary[group]) {
@@ -288,7 +291,7 @@ size_t MergeTable::encode_unordered(const Byte* text, size_t size, uint32_t* out
         s.symbols[i] = text[i];
         s.next[i] = i + 1;
         s.prev[i] = i - 1;
-        push(i, i + 1 < n ? byte_pairs_[text[i] << 8 | text[i + 1]] : kNone);
+        push(i, i + 1 < n ? ranks_.byte_pairs[text[i] << 8 | text[i + 1]] : kNone);
     }
     while (!heap.empty()) {
         const auto [rank, at] = heap.top();

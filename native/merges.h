@@ -5,10 +5,11 @@
 #pragma once
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "types.h"
+#include "memory.h"
 
 namespace groundup {
 
@@ -44,12 +45,12 @@ struct LongWordSpace {
 
 // The rank of every pair that merges. Three symbols share a word: left, right and the rank.
 struct PairRanks {
-    const uint64_t* slots;
+    uint64_t* slots;
     size_t mask;
     int shift;
-    const uint32_t* byte_pairs;  // rank of each pair of bytes
-    const uint32_t* id_of;       // of each symbol
-    const uint8_t* sides;        // of each symbol: 1 some merge has it left, 2 right
+    uint32_t* byte_pairs;  // rank of each pair of bytes
+    uint32_t* id_of;       // of each symbol
+    uint8_t* sides;        // of each symbol: 1 some merge has it left, 2 right
 
     uint32_t tagged(Symbol symbol) const { return symbol | uint32_t{sides[symbol]} << 30; }
     static bool may_merge(uint32_t left_tagged, uint32_t right_tagged) {
@@ -109,10 +110,8 @@ private:
     size_t encode_unordered(const Byte* text, size_t size, uint32_t* out, LongWordSpace& space) const;
 
     std::vector<uint32_t> id_of_;
-    std::vector<uint64_t> slots_;
-    std::vector<uint32_t> byte_pairs_;
-    std::vector<uint8_t> sides_;
-    PairRanks ranks_;  // what stands in the four above
+    std::unique_ptr<ZeroedBlock> block_;  // what `ranks_` points to, on large pages: look-ups are all over it
+    PairRanks ranks_;
     size_t (*encode_short_)(const PairRanks&, const Byte*, size_t, uint32_t*);
     bool ordered_ = true;  // no merge uses a token that a later merge makes
     size_t reach_ = 0;

@@ -66,69 +66,25 @@ struct BitPositions {
 };
 constexpr BitPositions kBitPositions{};
 
-namespace neon {
-#define VECTOR_BYTES 16
 #include "mask_scan.inc"
-#undef VECTOR_BYTES
-}
 #elif defined(__x86_64__)
 VECTOR_CODE("avx2,bmi,bmi2,popcnt")
-namespace avx2 {
-#define VECTOR_BYTES 32
 #include "mask_scan.inc"
-#undef VECTOR_BYTES
-}
 END_VECTOR_CODE
-// The compiler's own header reads variables it leaves undefined on purpose.
-#pragma GCC diagnostic push
-#if !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
-VECTOR_CODE("avx2,bmi,bmi2,popcnt,avx512f,avx512bw,avx512vl,avx512vbmi2")
-namespace avx512 {
-#define VECTOR_BYTES 64
-#include "mask_scan.inc"
-#undef VECTOR_BYTES
-}
-END_VECTOR_CODE
-#pragma GCC diagnostic pop
-#endif
-
-struct Scanners {
-    ScanFunction gpt2, cl100k, llama3, qwen2, o200k, deepseek;
-};
-
-// The scanners of one instruction set.
-#define SCANNERS(set)                                                                         \
-    {set::scan_words<0, false, false, false>, set::scan_words<3, true, false, false>, \
-     set::scan_words<3, false, false, false>, set::scan_words<1, false, false, false>,    \
-     set::scan_words<3, false, true, false>, set::scan_words<3, false, false, true>}
-
-Scanners scanners_of(Vectors vectors) {
-    switch (vectors) {
-#if defined(__aarch64__)
-        case Vectors::kNeon: return SCANNERS(neon);
-#elif defined(__x86_64__)
-        case Vectors::kAvx2: return SCANNERS(avx2);
-        case Vectors::kAvx512: return SCANNERS(avx512);
-#endif
-        default: break;
-    }
-    return {};
-}
-
-#undef SCANNERS
 
 }  // namespace
 
 ScanFunction scanner_for(const std::string& pattern, Vectors vectors) {
-    const Scanners scanners = scanners_of(vectors);
-    if (pattern == "gpt2") return scanners.gpt2;
-    if (pattern == "cl100k") return scanners.cl100k;
-    if (pattern == "llama3") return scanners.llama3;
-    if (pattern == "qwen2") return scanners.qwen2;
-    if (pattern == "o200k") return scanners.o200k;
-    if (pattern == "deepseek") return scanners.deepseek;
+    if (vectors == Vectors::kPlain) return nullptr;
+#if defined(__x86_64__) || defined(__aarch64__)
+    const std::pair<const char*, ScanFunction> scanners[] = {
+        {"gpt2", scan_words<0, false, false, false>},   {"cl100k", scan_words<3, true, false, false>},
+        {"llama3", scan_words<3, false, false, false>}, {"qwen2", scan_words<1, false, false, false>},
+        {"o200k", scan_words<3, false, true, false>},   {"deepseek", scan_words<3, false, false, true>}};
+    for (const auto& [name, scanner] : scanners)
+        if (pattern == name) return scanner;
+#endif
     return nullptr;
 }
 

@@ -1,4 +1,4 @@
-// Cuts text into pre-tokens: hand-written scanners for five published patterns, which the split engine
+// Cuts text into pre-tokens: hand-written scanners for six published patterns, which the split engine
 // understands too, faster on the vector instructions of today's processors.
 //
 // A scanner is memoryless: started at a pre-token's first byte, it needs nothing of what came

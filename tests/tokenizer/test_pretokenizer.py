@@ -39,7 +39,7 @@ KINDS = [
     ["\n", "\r", "\r\n", "\n\n", " \n", "\n ", " \n "],
 ]
 PIECES = st.one_of([st.sampled_from(kind) for kind in KINDS])
-SCANNED = ("gpt2", "cl100k", "llama3", "qwen2", "o200k")
+SCANNED = ("gpt2", "cl100k", "llama3", "qwen2", "o200k", "deepseek")
 # Runs as long as a block of 64 bytes or a window of 4096, a little shorter or a little longer.
 LENGTHS = st.builds(
     operator.add, st.sampled_from([0, 63, 126, 4085, 4160, 8190]), st.integers(-5, 9)
