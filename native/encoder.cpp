@@ -7,6 +7,8 @@
 
 namespace groundup {
 
+constexpr size_t kUnreachableBits = size_t{1} << 14;
+
 template <class Id>
 class WorkspaceOf final : public Workspace {
 public:
@@ -132,7 +134,7 @@ private:
         const size_t window = encoder_.merges_.window_bytes();
         if (__builtin_expect(size > window, 0)) return encode_windows(word, size, window, out);
         if (ids_.size() < size) ids_.resize(size);
-        if (!encoder_.unreachable_.empty()) {
+        if (encoder_.maybe_unreachable_[hash % kUnreachableBits]) {
             const auto found = encoder_.unreachable_.find(
                 std::string(reinterpret_cast<const char*>(word), size));
             if (found != encoder_.unreachable_.end()) ids_[count++] = found->second;
@@ -202,6 +204,7 @@ Encoder::Encoder(Vocabulary vocabulary, std::shared_ptr<const Splitter> splitter
                              ", beyond the vocabulary");
         special[id] = true;
     }
+    maybe_unreachable_.resize(kUnreachableBits);
     LongWordSpace space;
     std::vector<uint32_t> ids;
     for (uint32_t id = 0; id < tokens_.size(); id++) {
@@ -212,7 +215,10 @@ Encoder::Encoder(Vocabulary vocabulary, std::shared_ptr<const Splitter> splitter
         ids.resize(token.size());
         const Byte* bytes = reinterpret_cast<const Byte*>(token.data());
         const bool is_reachable = merges_.encode(bytes, token.size(), ids.data(), space) == 1 && ids[0] == id;
-        if (vocabulary.whole_words && !is_reachable) unreachable_.emplace(token, id);
+        if (vocabulary.whole_words && !is_reachable) {
+            unreachable_.emplace(token, id);
+            maybe_unreachable_[hash_of(word_key(bytes, token.size(), bytes + token.size())) % kUnreachableBits] = true;
+        }
         if (may_be_ready && (is_reachable || vocabulary.whole_words)) ready_words_.push_back(id);
     }
     release(acquire());

@@ -90,6 +90,7 @@ private:
     SpecialTokens special_tokens_;
     std::vector<uint32_t> ready_words_;  // tokens that words are, put into the cache beforehand
     std::unordered_map<std::string, uint32_t> unreachable_;  // whole words that merges do not make
+    std::vector<bool> maybe_unreachable_;                     // by the lowest bits of the hash
     std::shared_ptr<const Splitter> splitter_;
 
     mutable std::mutex mutex_;

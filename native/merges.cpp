@@ -178,17 +178,19 @@ MergeTable::MergeTable(const std::vector<std::string>& tokens, const std::vector
             insert(symbols[0], symbols[1], static_cast<uint32_t>(rank));
         reach_ += sides[0]->size() + sides[1]->size() - 1;
     }
+    for (uint64_t* slot = slots; slot < slots + capacity; slot++)
+        if (*slot != UINT64_MAX) *slot |= ranks_.sides[256 + (*slot >> 2 & (kMaxSymbols - 1))];
+    for (unsigned pair = 0; pair < 65536; pair++) words[pair] = ranks_.find(PairRanks::key_of(pair >> 8, pair & 255));
 }
 
 void MergeTable::insert(Symbol left, Symbol right, uint32_t rank) {
     if (rank_of(left, right) != kNone) return;  // the first of two equal merges counts
-    const uint64_t key = uint64_t{left} << 21 | right;
+    const uint64_t key = PairRanks::key_of(left, right);
     size_t i = ranks_.home_of(key);
     while (ranks_.slots[i] != UINT64_MAX) i = (i + 1) & ranks_.mask;
-    ranks_.slots[i] = key << 21 | rank;
+    ranks_.slots[i] = key << 22 | rank << 2;
     ranks_.sides[left] |= 1;
     ranks_.sides[right] |= 2;
-    if (left < 256 && right < 256) ranks_.byte_pairs[left << 8 | right] = rank;
 }
 
 // A queue of positions for every rank, and bits saying which queues hold something. A new pair always
@@ -231,7 +233,7 @@ size_t MergeTable::encode_long(const Byte* text, size_t size, size_t settled, ui
         s.symbols[i] = text[i];
         s.next[i] = i + 1;
         s.prev[i] = i - 1;
-        push(i, i + 1 < n ? ranks_.byte_pairs[text[i] << 8 | text[i + 1]] : kNone);
+        push(i, i + 1 < n ? rank_of(text[i], text[i + 1]) : kNone);
     }
     for (size_t group = 0; group < s.summary.size(); group++) {
         while (s.summary[group]) {
@@ -291,7 +293,7 @@ size_t MergeTable::encode_unordered(const Byte* text, size_t size, uint32_t* out
         s.symbols[i] = text[i];
         s.next[i] = i + 1;
         s.prev[i] = i - 1;
-        push(i, i + 1 < n ? ranks_.byte_pairs[text[i] << 8 | text[i + 1]] : kNone);
+        push(i, i + 1 < n ? rank_of(text[i], text[i + 1]) : kNone);
     }
     while (!heap.empty()) {
         const auto [rank, at] = heap.top();

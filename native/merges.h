@@ -15,7 +15,7 @@ namespace groundup {
 
 using Symbol = uint32_t;
 
-constexpr uint32_t kMaxSymbols = 1u << 21;  // three symbols share a word of the pair table
+constexpr uint32_t kMaxSymbols = 1u << 20;  // three symbols and two bits share a word of the pair table
 constexpr size_t kShortWord = 64;           // symbols that fit one machine word of "alive" bits
 constexpr size_t kLeastWindow = size_t{1} << 19;
 
@@ -43,12 +43,13 @@ struct LongWordSpace {
     }
 };
 
-// The rank of every pair that merges. Three symbols share a word: left, right and the rank.
+// The rank of every pair that merges. Left, right, the rank and the sides of what it makes share a word; the last
+// two are what find() gives.
 struct PairRanks {
     uint64_t* slots;
     size_t mask;
     int shift;
-    uint32_t* byte_pairs;  // rank of each pair of bytes
+    uint32_t* byte_pairs;  // the same of each pair of bytes
     uint32_t* id_of;       // of each symbol
     uint8_t* sides;        // of each symbol: 1 some merge has it left, 2 right
 
@@ -57,12 +58,13 @@ struct PairRanks {
         return (left_tagged >> 30 & 1) & (right_tagged >> 31);
     }
 
+    static uint64_t key_of(Symbol left, Symbol right) { return uint64_t{left} << 20 | right; }
     size_t home_of(uint64_t key) const { return (key * kSeedA) >> shift; }
 
     uint32_t find(uint64_t key) const {
         for (size_t i = home_of(key);; i = (i + 1) & mask) {
             const uint64_t slot = slots[i];
-            if (slot >> 21 == key) return static_cast<uint32_t>(slot & (kMaxSymbols - 1));
+            if (slot >> 22 == key) return static_cast<uint32_t>(slot & (4 * kMaxSymbols - 1));
             if (slot == UINT64_MAX) return kNone;
         }
     }
@@ -118,7 +120,8 @@ private:
 };
 
 inline uint32_t MergeTable::rank_of(Symbol left, Symbol right) const {
-    return ranks_.find(uint64_t{left} << 21 | right);
+    const uint32_t found = ranks_.find(PairRanks::key_of(left, right));
+    return found == kNone ? kNone : found >> 2;
 }
 
 inline size_t MergeTable::encode(const Byte* text, size_t size, uint32_t* out,
