@@ -1,6 +1,7 @@
 """`groundup sweep`: dry runs that refuse what a run refuses and write nothing, and real runs, to
 which a kill costs nothing."""
 
+import functools
 import subprocess
 import sys
 from collections.abc import Callable
@@ -159,12 +160,18 @@ def test_what_has_ended_needs_its_data_no_more(write_sweep: WriteSweep, shell: A
 
 
 def test_a_sweep_of_which_every_trial_failed_is_no_success(
-    write_sweep: WriteSweep, capsys: pytest.CaptureFixture[str]
+    write_sweep: WriteSweep,
+    capsys: pytest.CaptureFixture[str],
+    metrics_only: Command,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    spec = write_sweep(grid={"start_from": ["nowhere"]})
+    run = functools.partial(run_sweep, command=metrics_only)
+    monkeypatch.setattr("groundup.experiments.sweep.run_sweep", run)
+    spec = write_sweep(grid={"z_loss": [13]})
     assert main(["sweep", spec]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith("error: all 1 trials of sweeps/small failed, the last one with: ")
+    begin = "error: all 1 trials of sweeps/small failed, the last one with: 13 brings bad luck"
+    assert error.startswith(begin)
     # One that came to its end is a result, whatever became of the others.
     add("other")
     assert main(["sweep", spec]) == 0
