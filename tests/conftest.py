@@ -17,7 +17,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -345,41 +344,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(num_threads)
-
-
-class Hold:
-    """Processes that were started since stop at one place: see tests/held."""
-
-    def __init__(self, folder: Path) -> None:
-        self.stopped, self._released = folder / "stopped", folder / "released"
-        self.environment = {"HOLD_STOPPED": str(self.stopped), "HOLD_RELEASED": str(self._released)}
-
-    def wait(self, process: subprocess.Popen[Any]) -> None:
-        while not self.stopped.exists():
-            assert process.poll() is None, "it ended before it came there"
-            time.sleep(0.01)
-
-    def release(self) -> None:
-        """Let it go on, and others pass."""
-        self._released.touch()
-
-
-@pytest.fixture
-def hold(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str], Hold]:
-    def begin(place: str) -> Hold:
-        held = Hold(tmp_path_factory.mktemp("hold"))
-        paths = [
-            str(Path(__file__).with_name("held")),
-            *filter(None, [os.environ.get("PYTHONPATH")]),
-        ]
-        changes = {"HOLD": place, "PYTHONPATH": os.pathsep.join(paths), **held.environment}
-        for name, value in changes.items():
-            monkeypatch.setenv(name, value)
-        return held
-
-    return begin
 
 
 @pytest.fixture
