@@ -54,13 +54,16 @@ $(CLUSTER_INSTALLED): $(DEV_INSTALLED)
 quickstart: install
 	$(RUN) -m groundup quickstart
 
+# A file goes to one process as a whole: what its tests share is made once.
+PYTEST := $(RUN) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
 # A test that hangs shows where each of its threads stands, fails, and lets the others go on.
 test: setup
-	$(RUN) -m pytest -n $(JOBS) -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
+	$(PYTEST) -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 
-# What takes no other process, browser or compiler, for daily work.
+# What takes no other process, browser or compiler, and no seconds, for daily work.
 test-fast: setup
-	$(RUN) -m pytest -q -n $(JOBS) -m "not slow"
+	$(PYTEST) -q -m "not slow"
 
 # The same for a Ray cluster of several nodes and an object store, which take longer to start.
 test-distributed: $(CLUSTER_INSTALLED)
@@ -71,7 +74,7 @@ check: setup
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 	$(RUN) tools/check_examples.py
-	$(RUN) -m pytest -q -n $(JOBS) -m "" tests/test_layering.py tests/test_docs.py tests/native
+	$(PYTEST) -q -m "" tests/test_layering.py tests/test_docs.py tests/native
 
 bench: $(BENCH_INSTALLED)
 	$(RUN) benchmarks/tokenizer_training.py

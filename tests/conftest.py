@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import fcntl
 import functools
 import itertools
 import json
 import lzma
+import multiprocessing
 import os
 import re
 import shutil
@@ -15,7 +17,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,9 @@ hypothesis.settings.load_profile("groundup")
 # shapes do: tests that train took seven times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Thousands of small files are written and no power is cut; that syncs are asked for is tested.
+os.fsync = lambda file: None  # type: ignore[assignment]
+
 # A shell that starts the tests in the background makes them, and all they start, deaf to Ctrl-C.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -58,23 +62,60 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "ignore:mkldnn_matmul failed:UserWarning")
 
 
-# Modules whose tests start processes, browsers or compilers: `make test-fast` leaves them out.
-_STARTS_PROCESSES = re.compile(
-    r"\b(subprocess|multiprocessing|webdriver|run_program|find_programs)\b"
+# What starts processes, browsers or compilers: `make test-fast` leaves out the tests that use it.
+_SLOW = frozenset(
+    "subprocess multiprocessing webdriver forks run_code run_program find_programs".split()
 )
 
 
 @functools.cache
-def _starts_processes(module: Path) -> bool:
-    return _STARTS_PROCESSES.search(module.read_text(encoding="utf-8")) is not None
+def _slow_names(module: Path) -> set[str]:
+    """Those of what a module defines by which a process may be started, tests among them."""
+    source = module.read_text(encoding="utf-8")
+    lines, words = source.splitlines(), dict[str, set[str]]()
+    for node in ast.parse(source).body:
+        named = [node, *getattr(node, "targets", [])]
+        names = [getattr(one, "name", getattr(one, "id", None)) for one in named]
+        text = "\n".join(lines[node.lineno - 1 : node.end_lineno])
+        words |= {name: set(re.findall(r"\w+", text)) for name in names if name is not None}
+    # The trials of a sweep are processes.
+    found = {*_SLOW, "metrics_only"}
+    while more := {name for name in words if name not in found and found & words[name]}:
+        found |= more
+    return found
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        # The trials of a sweep are processes.
-        has_trials = "metrics_only" in getattr(item, "fixturenames", ())
-        if has_trials or _starts_processes(item.path):
+        names = {getattr(item, "originalname", ""), *getattr(item, "fixturenames", ())}
+        if names & _slow_names(item.path):
             item.add_marker("slow")
+    # Whole files go to the processes that test; the longest come first.
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+_is_fast = False
+
+
+def _refuse_processes(event: str, arguments: tuple[Any, ...]) -> None:
+    if _is_fast and event in ("subprocess.Popen", "os.fork", "os.posix_spawn"):
+        # What a run notes of its machine.
+        if event == "subprocess.Popen" and arguments[1][0] in ("git", "uname"):
+            return
+        raise RuntimeError(f"a test that starts {arguments[:2]} must be marked slow")
+
+
+sys.addaudithook(_refuse_processes)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    global _is_fast
+    _is_fast = item.get_closest_marker("slow") is None
+    try:
+        return (yield)
+    finally:
+        _is_fast = False
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -93,18 +134,65 @@ def repository() -> Path:
 
 
 @pytest.fixture(scope="session")
-def run_program() -> Callable[..., Any]:
+def forks() -> Any:
+    """Starts processes, each a fork of one that has imported everything and computed nothing."""
+    context = multiprocessing.get_context("forkserver")
+    modules = "checkpoint.sharded distributed.sharding training.loop training.verify".split()
+    context.set_forkserver_preload(["torch._dynamo", *(f"groundup.{name}" for name in modules)])
+    return context
+
+
+@pytest.fixture(scope="session")
+def run_code(
+    forks: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs code in a process of its own, as `python -c code word …` does, but in a fork."""
+
+    def run(code: str, *words: object) -> subprocess.CompletedProcess[str]:
+        errors = tmp_path_factory.mktemp("fork") / "errors.txt"
+        errors.touch()
+        names = {"words": list(map(str, words)), "errors": str(errors)}
+        first = "import os, sys; sys.argv[1:] = words; os.dup2(os.open(errors, os.O_WRONLY), 2)\n"
+        process = forks.Process(target=exec, args=(first + code, names))
+        process.start()
+        process.join()
+        return subprocess.CompletedProcess([], process.exitcode, "", errors.read_text())
+
+    return run
+
+
+PROGRAM = """
+import pathlib, runpy, warnings
+warnings.simplefilter("error", FutureWarning)
+del sys.argv[0]
+sys.path.insert(0, str(pathlib.Path(sys.argv[0]).parent))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.fixture(scope="session")
+def run_program(run_code: Any) -> Callable[..., Any]:
     """Runs a program of the tests, whose last argument is the file for its results; gives those."""
 
     def run(program: Path, *arguments: Path) -> Any:
-        command = [sys.executable, "-W", "error::FutureWarning", *map(str, (program, *arguments))]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = run_code(PROGRAM, program, *arguments)
         assert done.returncode == 0, done.stderr
         results = json.loads(arguments[-1].read_text())
         assert results, done.stderr
         return results
 
     return run
+
+
+@pytest.fixture(scope="session")
+def metrics_only() -> Callable[[Path, bool], list[str]]:
+    """The command of a trial that writes metrics as a formula gives them, and no weights."""
+    script = str(REPOSITORY / "tests" / "experiments" / "metrics_only.py")
+
+    def command(config_file: Path, resume: bool) -> list[str]:
+        return [sys.executable, script, str(config_file), *(["--resume"] if resume else [])]
+
+    return command
 
 
 @pytest.fixture(scope="session")
@@ -256,41 +344,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(num_threads)
-
-
-class Hold:
-    """Processes that were started since stop at one place: see tests/held."""
-
-    def __init__(self, folder: Path) -> None:
-        self.stopped, self._released = folder / "stopped", folder / "released"
-        self.environment = {"HOLD_STOPPED": str(self.stopped), "HOLD_RELEASED": str(self._released)}
-
-    def wait(self, process: subprocess.Popen[Any]) -> None:
-        while not self.stopped.exists():
-            assert process.poll() is None, "it ended before it came there"
-            time.sleep(0.01)
-
-    def release(self) -> None:
-        """Let it go on, and others pass."""
-        self._released.touch()
-
-
-@pytest.fixture
-def hold(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str], Hold]:
-    def begin(place: str) -> Hold:
-        held = Hold(tmp_path_factory.mktemp("hold"))
-        paths = [
-            str(Path(__file__).with_name("held")),
-            *filter(None, [os.environ.get("PYTHONPATH")]),
-        ]
-        changes = {"HOLD": place, "PYTHONPATH": os.pathsep.join(paths), **held.environment}
-        for name, value in changes.items():
-            monkeypatch.setenv(name, value)
-        return held
-
-    return begin
 
 
 @pytest.fixture

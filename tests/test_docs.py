@@ -89,6 +89,7 @@ def test_the_deployment_files_name_what_there_is() -> None:
     assert {"--token-file", "--drain-seconds"} <= set(flags) <= set(flags_of("serve"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("steady")
 @pytest.mark.parametrize("guide", ["tokenizer", "extending"])
 def test_the_python_of_a_guide_runs(
@@ -276,6 +277,8 @@ def make_small_configs(folder: Path) -> None:
         target.write_text(yaml.safe_dump(settings), encoding="utf-8")
 
 
+# Trials of a sweep are processes.
+@pytest.mark.slow
 @pytest.mark.usefixtures("steady")
 def test_documented_commands_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

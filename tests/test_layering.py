@@ -74,7 +74,7 @@ def imports_of(
             base = [*base, *(node.module.split(".") if node.module else [])]
             yield from ((node.lineno, ".".join([*base, alias.name])) for alias in node.names)
         is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        is_checking = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        is_checking = isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
         if (late and (checking or not is_checking)) or not (is_function or is_checking):
             nodes.extend(ast.iter_child_nodes(node))
 

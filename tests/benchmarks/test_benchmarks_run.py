@@ -66,7 +66,7 @@ def run(start: Start, name: str, out: Path, *flags: str) -> dict[str, Any]:
         ("tokenizer_encoding", ["tiktoken"], ["1mb", "batch", "decode", "special", "letter"]),
         ("tokenizer_training", ["tokenizers"], ["stories"]),
         ("data_prepare", [], []),
-        ("train_step_cpu", ["torch"], ["cpu-small"]),
+        ("train_step_cpu", ["torch", "gpt", "huggingface"], ["cpu-small"]),
         ("generation_cpu", ["torch, compiled static cache"], ["S1"]),
     ],
 )
@@ -135,6 +135,7 @@ def test_a_server_is_measured_and_loses_no_client(
         assert 0 < row[name]["p50"] <= row[name]["p90"] <= row[name]["p99"]
 
 
+@pytest.mark.slow
 def test_a_tool_that_fails_is_a_row_with_its_error(tmp_path: Path) -> None:
     from measure import Benchmark, Measure, Task, Verdict, run_task
 

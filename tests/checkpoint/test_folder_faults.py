@@ -64,6 +64,7 @@ def hidden(folder: CheckpointFolder) -> list[str]:
     return [name for name in os.listdir(folder.path) if name.startswith(".")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stays_full", [False, True])
 @pytest.mark.parametrize("step", [4, 3], ids=["new", "replacing"])
 def test_a_fault_at_any_call_leaves_the_last_good_one(

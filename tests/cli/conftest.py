@@ -1,7 +1,6 @@
 """A small corpus with its tokenizer and shards, and the settings of a run that takes a second."""
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -80,17 +79,6 @@ def folder_of_run(tmp_path_factory: pytest.TempPathFactory, small_config: Path) 
     words = ["--config", str(small_config), "--runs-folder", str(folder / "runs")]
     assert main(["train", *words]) == 0
     return folder
-
-
-@pytest.fixture
-def metrics_only(repository: Path) -> Callable[[Path, bool], list[str]]:
-    """The command of a trial that writes metrics as a formula gives them, and no weights."""
-    script = str(repository / "tests" / "experiments" / "metrics_only.py")
-
-    def command(config_file: Path, resume: bool) -> list[str]:
-        return [sys.executable, script, str(config_file), *(["--resume"] if resume else [])]
-
-    return command
 
 
 @pytest.fixture

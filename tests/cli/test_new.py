@@ -157,16 +157,27 @@ def test_an_interrupted_training_goes_on(
         assert torch.equal(value, whole[name]), name
 
 
+@pytest.mark.slow
 def test_a_plan_of_few_steps_does_not_end_a_run_before_its_time(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The machine is busy during the probe: the plan is for a step in 2 seconds.
     monkeypatch.setattr(probe, "time_steps", lambda config, machine: (2.0, 0))
     words = [word for word in SMALL if word not in ("--num-steps", "1", "2", "3")]
-    run(capsys, "quickstart", *words, "--minutes", "0.15")
+    run(capsys, "quickstart", *words, "--minutes", "0.1")
     config, outcome = RunFolder(RUN).read_config(), RunFolder(RUN).read_outcome()
     assert config.minutes is not None and outcome is not None
     assert outcome.state == "finished" and outcome.step is not None and outcome.step > 4
+
+
+@pytest.mark.parametrize(("minutes", "left"), [(10, 7.6), (60, 57.5), (1, 0.01)])
+def test_the_training_gets_what_is_left_of_the_time(
+    monkeypatch: pytest.MonkeyPatch, minutes: float, left: float
+) -> None:
+    monkeypatch.setattr(verb, "STARTED", time.monotonic() - 120)
+    arguments = verb.Arguments(files=("a.txt",), minutes=minutes)
+    project = verb.Project(arguments, "a", Path("prepared/a"), Path("runs"))
+    assert project.minutes_left == pytest.approx(left, abs=1e-3)
 
 
 TEXT_OF_ONE = "The fox and the bear went to the river, and that was the end of it.\n"

@@ -1,8 +1,10 @@
 """`groundup sweep`: dry runs that refuse what a run refuses and write nothing, and real runs, to
 which a kill costs nothing."""
 
+import functools
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -159,35 +161,62 @@ def test_what_has_ended_needs_its_data_no_more(write_sweep: WriteSweep, shell: A
 
 
 def test_a_sweep_of_which_every_trial_failed_is_no_success(
-    write_sweep: WriteSweep, capsys: pytest.CaptureFixture[str]
+    write_sweep: WriteSweep,
+    capsys: pytest.CaptureFixture[str],
+    metrics_only: Command,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    spec = write_sweep(grid={"start_from": ["nowhere"]})
+    run = functools.partial(run_sweep, command=metrics_only)
+    monkeypatch.setattr("groundup.experiments.sweep.run_sweep", run)
+    spec = write_sweep(grid={"z_loss": [13]})
     assert main(["sweep", spec]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith("error: all 1 trials of sweeps/small failed, the last one with: ")
+    begin = "error: all 1 trials of sweeps/small failed, the last one with: 13 brings bad luck"
+    assert error.startswith(begin)
     # One that came to its end is a result, whatever became of the others.
     add("other")
     assert main(["sweep", spec]) == 0
 
 
+# Trials that stand still behind their first checkpoint, for as long as the sweep lives.
+KILLED = """
+import os, sys, time
+from pathlib import Path
+from groundup.checkpoint import CheckpointFolder
+from groundup.cli.main import main
+from groundup.experiments.spec import load_sweep
+from groundup.experiments.sweep import run_sweep
+
+def save_and_wait(*arguments):
+    path = save(*arguments)
+    while os.getppid() == sweep:
+        time.sleep(0.01)
+    return path
+
+script, file, *is_trial = sys.argv
+if is_trial:
+    sweep, save, CheckpointFolder.save = os.getppid(), CheckpointFolder.save, save_and_wait
+    sys.exit(main(["train", "--config", file]))
+command = lambda config, resume: [sys.executable, script, str(config), "trial"]
+run_sweep(load_sweep(file), Path("sweeps/small"), command=command)
+"""
+
+
 def test_a_killed_sweep_goes_on_where_it_was(
-    write_sweep: WriteSweep, capsys: pytest.CaptureFixture[str], hold: Any
+    write_sweep: WriteSweep, capsys: pytest.CaptureFixture[str]
 ) -> None:
     every = {f"{name}.every_steps": 20 for name in ("evaluation", "checkpoints", "logging")}
     # The kill comes in the middle of the second one; the first has ended before.
     variants = {"short": {"num_steps": 4}, "long": {"num_steps": 60}}
     spec = write_sweep(settings=every, variants=variants)
     add("short+seed=0", settings=variants["short"])
-    held = hold("groundup.checkpoint:CheckpointFolder.save")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "groundup", "sweep", spec],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    held.wait(process)
+    Path("killed.py").write_text(KILLED)
+    process = subprocess.Popen([sys.executable, "killed.py", spec], stderr=subprocess.DEVNULL)
+    while not list(SWEEP.glob("runs/long*/checkpoints/step_*")):
+        assert process.poll() is None
+        time.sleep(0.01)
     process.kill()
     process.wait()
-    held.release()
     assert len(list(read_json_lines(SWEEP / "trials.jsonl"))) == 1
 
     assert main(["sweep", spec]) == 0

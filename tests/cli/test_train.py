@@ -97,12 +97,13 @@ def test_a_run_is_made_and_told(capsys: pytest.CaptureFixture[str], small_config
     assert load_yaml("runs/small/config.yaml")["samples"]["max_tokens"] == 5
 
 
+@pytest.mark.slow
 def test_a_run_with_minutes_follows_the_clock_and_resumes_with_the_same_command(
     capsys: pytest.CaptureFixture[str], small_config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The process of the tests is much older than the command.
     monkeypatch.setattr(verb, "STARTED", time.monotonic())
-    words = ["--config", str(small_config), "--name", "timed", "--minutes", "0.15"]
+    words = ["--config", str(small_config), "--name", "timed", "--minutes", "0.1"]
     words += ["--evaluation.every-steps", "500"]
 
     @contextlib.contextmanager
@@ -118,7 +119,7 @@ def test_a_run_with_minutes_follows_the_clock_and_resumes_with_the_same_command(
     # What the file counts in steps is a fraction of the time.
     assert begun.schedule.warmup_steps is None and begun.schedule.warmup_fraction > 0
     other = fails(capsys, *words, "--resume", "--minutes", "0.4")
-    assert "minutes: 0.15 -> 0.4" in other
+    assert "minutes: 0.1 -> 0.4" in other
     assert main(["train", *words, "--resume"]) == 0
     assert load_settings(RunConfig, "runs/timed/config.yaml") == begun
     outcome = RunFolder("runs/timed").read_outcome()

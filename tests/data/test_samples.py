@@ -1,5 +1,6 @@
 """The built-in corpus: the same everywhere, as long as asked, varied, and written in good order."""
 
+import functools
 import hashlib
 import re
 from itertools import islice
@@ -18,7 +19,10 @@ from groundup.data.samples import (
 )
 from groundup.data.samples.grammar import Grammar
 
-MEGABYTE = list(write_stories(1_000_000, seed=3))
+
+@functools.cache
+def megabyte() -> list[str]:
+    return list(write_stories(1_000_000, seed=3))
 
 
 def test_a_seed_gives_the_same_stories_and_dialogues_on_every_machine() -> None:
@@ -38,7 +42,7 @@ def test_stories_reach_the_size_and_stop_there(num_bytes: int) -> None:
     sizes = [len(f"{story}\n{SEPARATOR}\n".encode()) for story in stories]
     assert sum(sizes) >= num_bytes and sum(sizes[:-1]) < max(num_bytes, 1)
     # A longer corpus begins with the shorter one.
-    assert stories == MEGABYTE[: len(stories)]
+    assert stories == megabyte()[: len(stories)]
 
 
 def test_the_file_is_the_stories_with_separators(tmp_path: Path) -> None:
@@ -85,7 +89,7 @@ def test_a_stopped_writer_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_stories_have_one_to_eight_paragraphs_of_whole_quotations() -> None:
-    for story in MEGABYTE:
+    for story in megabyte():
         paragraphs = story.split("\n\n")
         assert 1 <= len(paragraphs) <= 8
         assert all(text and text == text.strip() and "\n" not in text for text in paragraphs)
@@ -101,7 +105,7 @@ def test_stories_have_one_to_eight_paragraphs_of_whole_quotations() -> None:
     ],
 )
 def test_stories_are_free_of_slips(mistake: str) -> None:
-    for story in MEGABYTE:
+    for story in megabyte():
         found = re.search(mistake, story, re.MULTILINE)
         assert found is None, story[max(0, found.start() - 40) : found.end() + 40]
 

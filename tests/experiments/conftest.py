@@ -1,7 +1,6 @@
 """Sweeps of runs that take a moment: a tiny base, and a trainer that only writes metrics."""
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 from groundup.config import load_settings, save_yaml
 from groundup.experiments.report.comparison import compare
 from groundup.experiments.report.page import render
-from groundup.experiments.runner import Command
 from groundup.experiments.spec import SweepConfig, resolve
 from groundup.experiments.trials import TrialRecord
 from groundup.runs.config import RunConfig
@@ -57,17 +55,6 @@ def make_spec() -> MakeSpec:
         return resolve(SweepConfig(**{"name": "small", "base": BASE, **changes}))
 
     return make
-
-
-@pytest.fixture
-def metrics_only() -> Command:
-    """The command of a trial that writes metrics.jsonl as a formula gives them, and no weights."""
-    script = Path(__file__).with_name("metrics_only.py")
-
-    def command(config_file: Path, resume: bool) -> list[str]:
-        return [sys.executable, str(script), str(config_file), *(["--resume"] if resume else [])]
-
-    return command
 
 
 @pytest.fixture

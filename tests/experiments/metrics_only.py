@@ -23,7 +23,7 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     # Held until the process dies, as a trainer does.
     fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)
-    (folder / "threads.txt").write_text(os.environ.get("OMP_NUM_THREADS", ""))
+    (folder / "session.txt").write_text(str(os.getsid(0)))
     if not wait(lambda: len(list(folder.parent.iterdir())) >= int(os.environ.get("TOGETHER", 1))):
         return 1
     if config["z_loss"] == 13 and not (folder.parent / "mended").exists():

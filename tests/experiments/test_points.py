@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 
 from groundup.errors import DataError, MissingExtraError
+from groundup.experiments import sweep
 from groundup.experiments.points import known_points, propose
 from groundup.experiments.runner import Command
 from groundup.experiments.spec import SweepConfig
 from groundup.experiments.sweep import look_ahead, plan_trials, run_sweep
 from groundup.experiments.sweep_folder import SweepFolder
 from groundup.experiments.trials import Point
+
+from .conftest import record_of
 
 for package in ("optuna", "scipy"):
     pytest.importorskip(package)
@@ -50,6 +53,7 @@ def search(spec: SweepConfig, jobs: int = 1) -> list[Point]:
     return points
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sampler", "num_trials"), [("tpe", 26), ("gp", 16)])
 def test_learning_samplers_end_where_chance_would_not(
     make_spec: Any, sampler: str, num_trials: int
@@ -130,6 +134,21 @@ def test_a_search_goes_on_from_what_it_knows(
     longer = make_spec(**{**SEARCH, "num_trials": 4, "ranges": wider}, seeds=[0, 1])
     grown = run_sweep(longer, path, command=metrics_only)
     assert len(grown.records) == 8 and outcome.records.keys() < grown.records.keys()
+
+
+def test_a_point_is_learned_from_when_all_its_seeds_have_ended(
+    make_spec: Any, tmp_path: Path
+) -> None:
+    spec, folder = make_spec(**SEARCH, seeds=[0, 1]), SweepFolder(tmp_path)
+    ended = {"whole": ("finished", "finished"), "begun": ("finished",)}
+    ended |= {"lost": ("finished", "diverged"), "failed": ("finished", "failed")}
+    for name, states in ended.items():
+        for seed, state in enumerate(states):
+            folder.add_record(record_of(name, seed, state, 2.0 + seed))
+    points = [Point({RATE: 0.1}) for _ in ended]
+    history = sweep._history(spec, folder, points, list(ended))
+    expected = [("finished", 2.5), (None, None), ("diverged", None), (None, None)]
+    assert [end for _, *end in history] == list(map(list, expected))
 
 
 def test_a_search_that_was_killed_goes_on_as_if_nothing_had_happened(

@@ -51,6 +51,8 @@ def test_trials_run_together_the_best_point_wins_and_a_second_start_runs_what_is
     assert record.settings == {RATE: 0.001}
     file = tmp_path / "small" / "runs" / record.trial / "metrics.jsonl"
     before = file.stat().st_mtime_ns
+    # Ctrl-C reaches the sweep alone, which asks its trials to save and stop.
+    assert file.with_name("session.txt").read_text() != str(os.getsid(0))
     # A sweep may grow; a torn line of its records is one trial to run again, no more.
     with (tmp_path / "small" / "trials.jsonl").open("a") as records:
         records.write('{"trial": "learning_rate=0.1+se')

@@ -4,6 +4,7 @@ A new field of `ModelConfig` needs an example here, and what each way makes of i
 that way: `DECODED` of the decoders, `RULES` of the exports. The rest has to agree.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,9 +28,10 @@ from groundup.interop.weights import GGUF_NAMES, from_foreign_weights
 from groundup.model import ModelConfig, TransformerLM
 from groundup.nn import KVCache, MultiHeadSelfAttention, kernels
 from groundup.planner import count_parameters
+from groundup.tokenizer import Tokenizer
 from groundup.training.step import summed_loss
 
-MakeRun = Callable[..., Path]
+RunWith = Callable[[str], Path]
 
 SEPARATOR = 299
 EXAMPLES: dict[str, Any] = {
@@ -67,6 +69,20 @@ GGUF_KEYS = {
     "rope_theta": "rope.freq_base",
     "norm_eps": "attention.layer_norm_rms_epsilon",
 }
+
+
+@pytest.fixture(scope="module")
+def run_with(
+    write_run: Any, tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory
+) -> RunWith:
+    """`run_with("qk_norm")`: a run whose setting of this name is other than usual."""
+
+    @functools.cache
+    def make(name: str) -> Path:
+        folder = tmp_path_factory.mktemp("runs")
+        return Path(write_run(folder, tokenizer, **{name: EXAMPLES[name]}))
+
+    return make
 
 
 @dataclass
@@ -176,12 +192,12 @@ def is_refused(name: str, way: Callable[[Case], Tensor]) -> bool:
 @pytest.mark.parametrize("name", ModelConfig.model_fields)
 @torch.no_grad()
 def test_a_setting_means_the_same_everywhere_or_is_refused(
-    name: str, way: Callable[[Case], Tensor], make_run: MakeRun, tmp_path: Path
+    name: str, way: Callable[[Case], Tensor], run_with: RunWith, tmp_path: Path
 ) -> None:
     assert name in DECODED and name in RULES and name in EXAMPLES
     # tests/test_variants.py adds another attention.
     assert EXAMPLES[name] != ModelConfig.model_fields[name].default or name == "attention"
-    run = make_run(**{name: EXAMPLES[name]})
+    run = run_with(name)
     model = LanguageModel.load(run, device="cpu").model
     ids = torch.randint(SEPARATOR, (2, 20), generator=torch.Generator().manual_seed(0))
     if way not in (huggingface, gguf, imported):
@@ -197,8 +213,8 @@ def test_a_setting_means_the_same_everywhere_or_is_refused(
 
 @pytest.mark.parametrize("name", ModelConfig.model_fields)
 @torch.no_grad()
-def test_scores_and_counts_are_those_of_the_forward_pass(name: str, make_run: MakeRun) -> None:
-    model = LanguageModel.load(make_run(**{name: EXAMPLES[name]}), device="cpu").model
+def test_scores_and_counts_are_those_of_the_forward_pass(name: str, run_with: RunWith) -> None:
+    model = LanguageModel.load(run_with(name), device="cpu").model
     parameters = sum(weight.numel() for weight in model.parameters())
     assert sum(count_parameters(model.config).values()) == parameters
     ids = torch.randint(SEPARATOR, (2, 21))
@@ -212,9 +228,9 @@ def test_scores_and_counts_are_those_of_the_forward_pass(name: str, make_run: Ma
 @pytest.mark.parametrize("name", ModelConfig.model_fields)
 @torch.no_grad()
 def test_in_half_precision_decoders_are_as_near_as_the_forward_pass(
-    name: str, make_run: MakeRun, device: torch.device
+    name: str, run_with: RunWith, device: torch.device
 ) -> None:
-    model = LanguageModel.load(make_run(**{name: EXAMPLES[name]}), device=device).model
+    model = LanguageModel.load(run_with(name), device=device).model
     ids = torch.randint(SEPARATOR, (2, 20))
     ids[0, [5, 9, 10]] = ids[1, 15] = SEPARATOR
     exact = model(ids.to(device))

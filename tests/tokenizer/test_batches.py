@@ -1,5 +1,6 @@
 """Documents for threads and special tokens: each has the ids it has alone, kept whole."""
 
+import functools
 import hashlib
 import random
 import threading
@@ -96,6 +97,7 @@ def test_a_batch_may_be_encoded_while_its_list_changes() -> None:
 SMALL_VOCAB, SMALL_MERGES = train_bpe_reference("ab abba aab the a.b é <|x|> a\nb it's " * 3, 280)
 
 
+@pytest.mark.slow
 def test_ten_thousand_special_tokens_are_found() -> None:
     shuffled = random.Random(0)
     special_tokens = [f"<|{number}|>" for number in range(5_000)]
@@ -121,6 +123,12 @@ def test_ones_not_given_are_text_and_ones_missing_from_the_vocabulary_are_append
     assert tokenizer.encode("<|a|><|b|>x<|c|>") == [258, 256, ord("x"), 257]
 
 
+@functools.cache
+def text_of(*pieces: str) -> str:
+    """Long enough to be cut."""
+    return "".join(random.Random(0).choices(pieces, k=500_000))
+
+
 @pytest.mark.parametrize("pattern", NATIVE_PATTERNS, ids=lambda one: one.name)
 @pytest.mark.parametrize(
     "special_tokens", [["a b"], ["b\na", "b\nab"], [" the a", "the"], ["a", " ", "\n"]]
@@ -129,14 +137,12 @@ def test_a_document_cut_for_threads_keeps_its_special_tokens(
     special_tokens: list[str], pattern: Pattern
 ) -> None:
     # All natural cuts of this text lie inside of special tokens, or next to them.
-    shuffled = random.Random(pattern.name)
-    pieces = ["a b", "b\na", "b\nab", " the a", "the", "a", " ", "\n", "ab", "1 2", "."]
-    text = "".join(shuffled.choices(pieces, k=700_000))
+    text = text_of("a b", "b\na", "b\nab", " the a", "the", "a", " ", "\n", "ab", "1 2", ".")
     tokenizer = with_special(SMALL_VOCAB, SMALL_MERGES, special_tokens, pattern)
     expected = tokenizer.encode_to_numpy(text)
     ids, _ = tokenizer._encoder.encode_batch([text], 3, -1)
     assert np.array_equal(as_array(ids, tokenizer.id_type), expected)
-    assert expected[:2000].tolist() == encode_reference(tokenizer.definition, text[:20_000])[:2000]
+    assert expected[:500].tolist() == encode_reference(tokenizer.definition, text[:5_000])[:500]
 
 
 def test_a_special_token_beyond_the_vocabulary_is_refused() -> None:

@@ -150,6 +150,7 @@ def test_ids_are_as_wide_as_the_vocabulary_needs(vocab_size: int) -> None:
     assert tokenizer.decode(ids) == "abcab" * 20
 
 
+@pytest.mark.slow
 def test_more_words_than_the_cache_holds_encode_as_few() -> None:
     definition = trained(" ".join(map(str, range(1_000))), 60)
     tokenizer = Tokenizer.from_definition(definition)

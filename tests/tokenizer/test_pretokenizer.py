@@ -84,6 +84,7 @@ def test_text_is_cut_as_by_the_regex_package(pattern: Pattern, text: str) -> Non
     assert_cut_as_by_regex(pattern, text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCANNED)
 def test_every_place_near_a_border_is_cut_right(name: str) -> None:
     pattern = Pattern(name, PUBLISHED[name])
@@ -165,9 +166,14 @@ def test_every_code_point_has_the_class_the_regex_package_gives_it() -> None:
     assert _native.class_of(0x110000) == _native.class_of(2**31) == 0
 
 
+@pytest.mark.slow
 @for_every_pattern
 def test_characters_of_all_kinds_are_cut_right_in_every_context(pattern: Pattern) -> None:
-    codes = [*range(0x3000), *range(0x3000, 0x110000, 97)]
+    # The scanners decide by bytes of their own; the others have the classes of one automaton, of
+    # which each pattern asks another part.
+    is_scanned, number = pattern.name in SCANNED, list(PUBLISHED).index(pattern.name)
+    codes = [*range(0x3000)] if is_scanned else [*range(number % 4, 0x3000, 4)]
+    codes += range(0x3000, 0x110000, 97)
     for first in range(0, len(codes), 512):
         chunk = [chr(code) for code in codes[first : first + 512] if not 0xD800 <= code < 0xE000]
         parts = (f"a{one}1 {one}{one}\n{one}A'{one}s  {one}\n\t{one}'ll{one}." for one in chunk)

@@ -13,6 +13,9 @@ from oracles import CL100K_IN_TIKTOKEN, tiktoken_of
 
 from groundup.tokenizer import Tokenizer
 
+# Their libraries take most of half a minute.
+pytestmark = pytest.mark.slow
+
 CORPORA = ("stories", "web", "multilingual", "code")
 RANKS = {
     "r50k_base.tiktoken": "gpt2",

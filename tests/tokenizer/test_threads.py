@@ -48,7 +48,7 @@ NEVER = pytest.mark.parametrize("switch_interval", [1000], indirect=True)
 def test_threads_sharing_a_tokenizer_all_get_the_right_ids() -> None:
     tokenizer = make_tokenizer()
     alone = make_tokenizer()
-    texts = make_texts(400, 0)
+    texts = make_texts(150, 0)
     expected = [alone.encode(text) for text in texts]
     whole, whole_ids = "".join(texts), alone.encode("".join(texts))
 
@@ -127,7 +127,7 @@ WORKS: dict[str, Callable[[], object]] = {
 def test_other_threads_run_while_the_native_core_works(name: str) -> None:
     assert not is_free_during(lambda: sum(range(100_000)))
     # On a busy machine the other thread may wake too late; that it never does has one reason.
-    assert any(is_free_during(WORKS[name]) for _ in range(20))
+    assert any(is_free_during(WORKS[name]) for _ in range(200))
 
 
 class _Nosy:

@@ -23,8 +23,8 @@ from harness import IS_SANITIZED, Case, Kind, Results, Row, run_case, run_kind
 REPOSITORY = Path(__file__).resolve().parents[2]
 GUIDE = REPOSITORY / "docs" / "guides" / "reliability.md"
 # What the verbs import late; once here is sooner than in every child.
-PRELOADED = "cli.arguments data.prepare data.samples experiments.report interop training".split()
-PRELOADED = [*(f"groundup.{name}" for name in PRELOADED), "gguf", "torch._inductor"]
+PRELOADED = "cli.train data.prepare experiments.report.page interop training.loop".split()
+PRELOADED = [*(f"groundup.{name}" for name in PRELOADED), "einops._torch_specific", "gguf"]
 BEGIN, END = "<!-- torture:begin -->", "<!-- torture:end -->"
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from groundup.checkpoint import CheckpointFolder
 from groundup.errors import ConfigError
 from groundup.runs.config import Interval
 from groundup.runs.folder import RunFolder
-from groundup.training import loop
+from groundup.training import loop, verify
 from groundup.training.clock import Clock, ReplayClock, Tick
 from groundup.training.evaluation import Evaluator
 from groundup.training.loop import train
@@ -158,10 +159,13 @@ def test_time_that_is_spent_is_an_error(make_config: MakeConfig, fake_time: Fake
         train(make_config("run", TIMED), clock=Clock(now=fake_time, began=fake_time.now - 400))
 
 
-@pytest.mark.slow
-def test_verify_resume_replays_a_timed_run(make_config: MakeConfig) -> None:
+def test_verify_resume_replays_a_timed_run(
+    make_config: MakeConfig, run_code: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = make_config("run", {**TIMED, "minutes": 0.2})
     train(config, clock=Clock(stop_after=2))
+    forked = SimpleNamespace(run=lambda command, **_: run_code(*command[2:]))
+    monkeypatch.setattr(verify, "subprocess", forked)
     assert verify_resume(config.run_folder, num_steps=4).differences == []
 
 

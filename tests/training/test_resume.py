@@ -1,6 +1,5 @@
 """An interrupted run ends as an uninterrupted one, to the last bit, however it was interrupted."""
 
-import multiprocessing
 import os
 import random
 import shutil
@@ -40,17 +39,15 @@ def wait(step, progress):
 train(RunConfig.model_validate_json(settings), resume=resume, callbacks=[AfterStep(wait)])
 """
 
-# Children are forked from a process that has imported everything and computed nothing.
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["torch._dynamo", "groundup.training.loop"])
 
-
-def start(config: RunConfig, resume: bool, hold_at: int | None = None) -> tuple[Any, Any]:
+def start(
+    forks: Any, config: RunConfig, resume: bool, hold_at: int | None = None
+) -> tuple[Any, Any]:
     """A process that trains, and the pipe to which it sends every step."""
-    pipe, child_pipe = CONTEXT.Pipe()
+    pipe, child_pipe = forks.Pipe()
     names = {"settings": config.model_dump_json(), "resume": resume}
     names |= {"hold_at": hold_at, "pipe": child_pipe}
-    process = CONTEXT.Process(target=exec, args=(SCRIPT, names), daemon=True)
+    process = forks.Process(target=exec, args=(SCRIPT, names), daemon=True)
     process.start()
     return process, pipe
 
@@ -114,7 +111,11 @@ def test_samples_and_evaluations_leave_the_run_as_it_is(
 @pytest.mark.parametrize("every_steps", [0, 4])
 @pytest.mark.parametrize("lora_rank", [None, 2])
 def test_a_killed_run_resumes_exactly(
-    make_config: MakeConfig, make_tuning: MakeConfig, every_steps: int, lora_rank: int | None
+    forks: Any,
+    make_config: MakeConfig,
+    make_tuning: MakeConfig,
+    every_steps: int,
+    lora_rank: int | None,
 ) -> None:
     """Without any checkpoint it begins again."""
     changes = {"num_steps": 20, "checkpoints.every_steps": every_steps}
@@ -126,7 +127,7 @@ def test_a_killed_run_resumes_exactly(
     for step in (None, 3, 9) if every_steps else (3,):
         # A kill before the settings were written leaves nothing to resume.
         has_run = RunFolder(killed.run_folder).has_run()
-        process, pipe = start(killed, resume=has_run, hold_at=(step or 0) + 3)
+        process, pipe = start(forks, killed, resume=has_run, hold_at=(step or 0) + 3)
         while step is not None and pipe.recv() != step:
             pass
         time.sleep(moments.uniform(0.0, 0.03))
@@ -134,7 +135,7 @@ def test_a_killed_run_resumes_exactly(
         process.join()
         assert process.exitcode == -signal.SIGKILL
         assert RunFolder(killed.run_folder).read_outcome() is None
-    process, _ = start(killed, resume=True)
+    process, _ = start(forks, killed, resume=True)
     process.join()
     assert process.exitcode == 0
     assert_equal_runs(whole, killed)
@@ -224,6 +225,8 @@ def test_clocks_and_tokens_go_on_after_a_resume_and_a_finished_run_resumes_to_no
     assert records_of(config) == records
 
 
+# In three processes.
+@pytest.mark.slow
 def test_verify_resume_proves_it_with_a_real_kill(
     finished: RunConfig,
     tmp_path: Path,

@@ -19,9 +19,6 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "distributed"))
 from forked_ranks import fork_ranks
 
-# Imported late by training, and here once for all forks.
-import groundup.checkpoint.sharded
-import groundup.distributed.sharding  # noqa: F401
 from groundup.config import load_settings
 from groundup.errors import GroundupError
 from groundup.runs.config import RunConfig

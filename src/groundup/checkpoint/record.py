@@ -104,7 +104,8 @@ class Checkpoint:
 
     def optimizer_tree(self, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         """The optimizer's state with other tensors in place of the stored ones, by their names."""
-        notes = self.record.optimizer or read_metadata(*self._files(_OPTIMIZER_FILE))
+        file = next(iter(self._files(_OPTIMIZER_FILE)), None)
+        notes = self.record.optimizer or (read_metadata(file) if file is not None else {})
         tree: dict[str, Any] = unpack_tree(tensors, notes, str(self.path / OPTIMIZER_NAME))
         return tree
 
