@@ -294,7 +294,6 @@ def test_a_core_that_is_not_built_is_one_line(tmp_path: Path) -> None:
 
 
 BFLOAT16 = "precision is bfloat16, but this CPU is slow at it"
-WITHOUT_CUDA = "finds 0 CUDA"
 TRAIN = "train --config small.yaml --name new"
 
 
@@ -337,20 +336,13 @@ def bare_machine(with_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("data --sample", "did you mean data sample?"),
         ("xyz", "unknown command groundup xyz: known are"),
         (f"{TRAIN} --precision bfloat16", BFLOAT16),
-        (f"{TRAIN} --device cuda:1", WITHOUT_CUDA),
-        (f"{TRAIN} --device foo", "device is 'foo'"),
-        (f"{TRAIN} --model.num-layers 1e9", "--model.num-layers"),
         (f"{TRAIN} --data.tokenizer none.json", "the tokenizer file none.json"),
         ("train --model.num_layer 3", "did you mean --model.num-layers?"),
         ("train --every-steps 3", "did you mean --evaluation.every-steps or --checkpoints.every-"),
         ("train --model.d-model 31", "d_model 31 cannot be split into num_heads 16"),
-        ("train --batch-size 7 --micro-batch-size 3", "batch_size 7 cannot be cut"),
-        ("train --config none.yaml", "none.yaml"),
         ("train --resume", "add --name RUN"),
         ("train --resume --name nobody", "nobody does not hold a run to resume"),
-        ("train --minutes 0", "minutes"),
         ("plan --preset gpt2-xl --config a.yaml", "--preset and --config exclude each other"),
-        ("plan --model.d-model 510", "d_model 510"),
         ("plan --tokens 1.5e0", "--tokens"),
         ("plan --mfu 50", "--mfu"),
         ("plan --batch-size 8 --micro-batch-size 3", "divisor of --batch-size"),
@@ -361,15 +353,13 @@ def bare_machine(with_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("plan --gpus 8 --minutes 5", "--minutes and --gpus exclude each other"),
         ("plan --preset quickstrat", "did you mean quickstart?"),
         ("ablate small.yaml --variants no-norms", "did you mean no-norm?"),
-        ("ablate small.yaml --learning-rates -1", "learning_rate"),
         ("ablate small.yaml --name ../elsewhere", "name is '../elsewhere'"),
-        ("scaling small.yaml --budgets 8e7 1.6e8 --widths 8 16", "widths"),
         ("generate smal", "neither as a folder nor in runs: did you mean small?"),
         ("generate empty", "runs/empty has no checkpoint yet"),
         ("generate small --checkpoint 7", "no checkpoint of step 7"),
         (f"generate small --checkpoint {'9' * 5000}", "--checkpoint"),
-        ("generate small --num-samples 0", "--num-samples"),
         (f"generate small --seed {2**64 - 1} --num-samples 2", "seed"),
+        ("generate small --num-samples 0", "--num-samples"),
         ("generate small --prompts nowhere.txt", "nowhere.txt"),
         ("generate small --prompts blank.txt", "blank.txt has no prompt"),
         ("generate small --prompts blank.txt --prompt x", "--prompt or --prompts, not both"),
@@ -388,7 +378,6 @@ def bare_machine(with_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("tune small", "CHATS"),
         ("tune small pairs.jsonl --name new --resume", "does not hold a run to resume"),
         ("export small out", "needs --to"),
-        ("export small out --to huggingface --checkpoint 99", "no checkpoint of step 99"),
         ("export small runs --to huggingface --force", "runs holds"),
         ("import huggingface runs", "needs --name"),
         ("import huggingface runs --name new", "config.json"),
@@ -396,7 +385,6 @@ def bare_machine(with_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("report small --out runs", "must be a file that ends in .html"),
         ("tokenizer train stories.txt --out runs", "is a folder"),
         ("tokenizer train stories.txt --out stories.txt", "is one of the inputs"),
-        ("tokenizer train stories.txt --pattern gpt-2", "did you mean"),
         ("tokenizer train stories.txt --ray-address x:1", "--engine ray"),
         ("tokenizer train bad.txt --out new.json", "bad.txt"),
         ("tokenizer train /dev/null --out new.json", "/dev/null holds no text"),

@@ -20,13 +20,8 @@ transformers = pytest.importorskip("transformers")
 TEXT = "Ada had a red kite. Ben lost the old drum. Who found the new boat? It's Eve's! " * 2
 SHAPES: dict[str, dict[str, Any]] = {
     "llama": {},
-    "grouped heads": {"num_kv_heads": 2},
-    "tied embeddings": {"tie_embeddings": True, "embedding_scale": 1.0},
     "tied embeddings, scaled": {"tie_embeddings": True},
-    "scaled embeddings": {"embedding_scale": 3.0},
-    "other rotation and norm": {"rope_theta": 500.0, "norm_eps": 1e-3},
     "padded vocabulary": {"vocab_size": 320},
-    "qwen3": {"qk_norm": True},
     "qwen3, grouped and tied": {"qk_norm": True, "num_kv_heads": 1, "tie_embeddings": True},
     "ours": {"head_gates": True, "extra_values": "projection", "feed_forward": "relu2"}
     | {"qk_norm": True, "num_kv_heads": 2, "tie_embeddings": True, "document_separator": 299},

@@ -11,7 +11,6 @@ from torch.nn import functional
 from groundup.errors import ConfigError
 from groundup.model import TransformerLM
 from groundup.nn import RMSNorm
-from groundup.nn.functional import starts_of_sequences
 
 from .conftest import small
 
@@ -180,29 +179,6 @@ def test_dropout_is_there_only_where_the_model_learns(norm: str) -> None:
     x = model.embed(ids).detach()
     assert not torch.equal(block(x), block(x))
     assert torch.equal(model.eval().loss(ids, targets), plain.loss(ids, targets))
-
-
-@pytest.mark.parametrize(
-    "changes", [{}, {"qk_norm": True}, {"num_kv_heads": 2}, {"document_separator": 7}], ids=str
-)
-def test_values_mixed_by_attention_weights_are_what_the_layer_gives(
-    changes: dict[str, Any],
-) -> None:
-    model = small(**changes)
-    ids = torch.randint(61, (3, 9))
-    ids[0, 4] = ids[1, 7] = 7
-    weights = model.attention_weights(ids)
-    assert weights.shape == (2, 3, 4, 9, 9)
-    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 3, 4, 9))
-    assert torch.equal(weights, weights.tril())
-    block = model.blocks[0]
-    x = block.attention_norm(model.embed(ids))  # type: ignore[operator]
-    layer = block.attention
-    value = layer.value(x).unflatten(-1, (layer.num_kv_heads, 6)).transpose(1, 2)  # type: ignore
-    value = value.repeat_interleave(4 // layer.num_kv_heads, dim=1)  # type: ignore
-    mixed = (weights[0] @ value).transpose(1, 2).flatten(-2)
-    starts = starts_of_sequences(ids == 7) if "document_separator" in changes else None
-    torch.testing.assert_close(layer.output(mixed), layer(x, starts=starts))  # type: ignore
 
 
 # What the compiler warns of (parts of torch it calls itself) is no word about the model.

@@ -37,24 +37,6 @@ def test_tokens_are_those_of_the_tokenizer(language_model: LanguageModel, text: 
     assert (answer.num_bytes, answer.num_characters) == (len(text.encode()), len(text))
 
 
-def test_each_merge_joins_two_neighbours_and_the_last_leaves_the_tokens(
-    language_model: LanguageModel,
-) -> None:
-    merges = language_model.tokenizer.definition.merges
-    for pre_token in describe(language_model.tokenizer, TEXTS[2]).pre_tokens:
-        symbols = [[byte] for token in pre_token.tokens for byte in token.bytes]
-        for merge in pre_token.merges:
-            left, right = merge.left, merge.right
-            assert merges[merge.rank] == (bytes(left), bytes(right))
-            assert merge.symbols in (
-                [*symbols[:place], left + right, *symbols[place + 2 :]]
-                for place in range(len(symbols) - 1)
-                if symbols[place : place + 2] == [left, right]
-            )
-            symbols = merge.symbols
-        assert symbols == [token.bytes for token in pre_token.tokens]
-
-
 def test_many_long_pre_tokens_show_no_more_steps_than_fit(language_model: LanguageModel) -> None:
     text = ("thecatsatonthemat" * 7 + " ") * 30
     shown = describe(language_model.tokenizer, text).pre_tokens

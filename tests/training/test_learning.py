@@ -24,15 +24,7 @@ def evaluate(model: Any, split: Any, tokenizer: Any, **options: Any) -> Evaluati
 @pytest.mark.parametrize(
     "changes",
     [
-        {"model.norm": "post"},
-        {"model.norm": "none"},
-        {"model.positions": "none"},
-        {"model.feed_forward": "silu"},
-        {"model.feed_forward": "gelu"},
-        {"model.feed_forward": "relu2"},
-        {"model.num_kv_heads": 1},
         {"model.num_layers": 0},
-        {"model.d_ff": None},
         {"z_loss": 1e-4},
         {"multi_token_weight": 0.3},
         {"clip_norm": None},
@@ -42,7 +34,7 @@ def evaluate(model: Any, split: Any, tokenizer: Any, **options: Any) -> Evaluati
     ],
     ids=lambda changes: "_".join(f"{key}_{value}" for key, value in changes.items()),
 )
-def test_every_setting_trains(
+def test_every_setting_of_a_step_trains(
     make_config: MakeConfig, records_of: Any, changes: dict[str, Any]
 ) -> None:
     config = make_config("run", {"num_steps": 8, "data.verify": False, **changes})
