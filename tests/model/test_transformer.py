@@ -11,6 +11,7 @@ from torch.nn import functional
 from groundup.errors import ConfigError
 from groundup.model import TransformerLM
 from groundup.nn import RMSNorm
+from groundup.nn.functional import starts_of_sequences
 
 from .conftest import small
 
