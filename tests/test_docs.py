@@ -338,6 +338,7 @@ def test_every_stop_has_lines_to_run() -> None:
     assert all(section.count("```python\n") == 1 for section in sections)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("steady")
 def test_the_lines_run_and_the_loss_falls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

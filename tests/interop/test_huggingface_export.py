@@ -49,6 +49,7 @@ def save(run: Path, model: torch.nn.Module, step: int) -> None:
     CheckpointFolder(run / "checkpoints").save(step, model.state_dict(), {}, {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", SHAPES.values(), ids=SHAPES)
 def test_logits_and_greedy_text_agree(
     make_run: MakeRun, tmp_path: Path, settings: dict[str, Any], request: pytest.FixtureRequest

@@ -97,6 +97,7 @@ def test_a_long_window_of_zstd_is_unpacked(tmp_path: Path) -> None:
     assert read(path) == [b"text"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packing", [packing for packing in PACKERS if packing])
 @pytest.mark.parametrize("suffix", [".txt", ".jsonl"])
 def test_damaged_and_cut_files_are_named(tmp_path: Path, suffix: str, packing: str) -> None:

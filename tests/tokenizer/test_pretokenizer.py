@@ -96,6 +96,7 @@ def test_every_place_near_a_border_is_cut_right(name: str) -> None:
                     assert_cut_as_by_regex(pattern, prefix + snippet + prefix)
 
 
+@pytest.mark.slow
 @for_every_pattern
 @hypothesis.given(
     parts=st.lists(
@@ -120,6 +121,7 @@ def test_bytes_that_are_no_utf8_are_covered_too(pattern: Pattern, parts: list[by
         assert ends[-1:] == ([len(data)] if data else [])
 
 
+@pytest.mark.slow
 @for_every_pattern
 @hypothesis.given(text=TEXTS, filler=RUNS, start=st.integers(0, 9000))
 def test_a_safe_cut_changes_no_pre_token(

@@ -200,6 +200,7 @@ def test_the_switches_are_put_back(
     assert read() == before
 
 
+@pytest.mark.slow
 # Tracing looks at gradients of inner tensors, which torch itself warns about.
 @pytest.mark.filterwarnings("ignore:The .grad attribute")
 @pytest.mark.parametrize("mode", ["blocks", "model"])
