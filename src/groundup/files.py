@@ -342,7 +342,7 @@ def file_signature(path: Path) -> tuple[int, int, int] | None:
 
 
 def read_plain_file(path: Path, inside: Path | None = None, most_bytes: int = 1 << 28) -> bytes:
-    """The content of a stranger's file; an OSError for what `check_plain_file` refuses."""
+    """The content of a foreign file; an OSError for what `check_plain_file` refuses."""
     check_plain_file(path, inside, most_bytes)
     return path.read_bytes()
 
