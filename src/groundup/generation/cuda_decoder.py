@@ -237,7 +237,7 @@ class CudaDecoder(Decoder):
         undo()
         torch.cuda.synchronize(self.device)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             run()
         return graph
 
