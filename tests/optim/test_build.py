@@ -39,6 +39,12 @@ def test_linear_layers_get_weight_decay_and_gains_and_embeddings_do_not(
     assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
 
 
+def test_the_embedding_table_may_have_a_decay_of_its_own(tiny_model: Any) -> None:
+    model, config = tiny_model(tied=True), OptimizerConfig(embedding_weight_decay=0.01)
+    groups = build_optimizer(model, config).param_groups
+    assert described(model, groups) == [(MATRICES, 0.1), (GAINS, 0.0), (EMBEDDING, 0.01)]
+
+
 def test_muon_gets_the_matrices_of_the_blocks_and_drops_empty_groups(tiny_model: Any) -> None:
     model = tiny_model()
     groups = muon_groups(model, learning_rate=2e-3, adamw_learning_rate=1e-3, weight_decay=0.1)

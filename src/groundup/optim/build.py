@@ -26,11 +26,12 @@ def build_optimizer(
     kind = OPTIMIZERS[config.name]()
     options = {name: one for name, one in config if name in inspect.signature(kind).parameters}
     groups: list[Any] = [one for _, one in _learning_parameters(model)]
+    decays = config.weight_decay, config.embedding_weight_decay or 0.0
     if getattr(kind, "divides_matrices", False):
         rates = config.learning_rate, _maximum(config, "adamw")
-        groups = muon_groups(model, *rates, config.weight_decay)
+        groups = muon_groups(model, *rates, *decays)
     elif "weight_decay" in options:
-        groups = decay_groups(model, config.weight_decay)
+        groups = decay_groups(model, *decays)
     made = kind(groups, lr=config.learning_rate, **options)
     optimizer: Optimizer = made if isinstance(made, Optimizer) else ForeignOptimizer(made)
     if optimizer is not made and config.average_over is not None:
@@ -53,23 +54,28 @@ def average_decay(
     return 1 - delta / max(delta, config.average_over * length)
 
 
-def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Groups for AdamW: linear layers with `weight_decay`; without it the embedding table, whose
-    rows of rare tokens would mostly shrink, and gains, which do nothing at 1 and not at 0.
+def decay_groups(
+    model: nn.Module, weight_decay: float, embedding_weight_decay: float = 0.0
+) -> list[dict[str, Any]]:
+    """Groups for AdamW: linear layers with `weight_decay`; the embedding table, whose rows of rare
+    tokens mostly shrink by it, with its own; gains, which do nothing at 1 and not at 0, without.
 
     A table that is the output layer too counts as an embedding.
     """
-    decaying: list[nn.Parameter] = []
-    staying: list[nn.Parameter] = []
+    kinds: dict[float, list[nn.Parameter]] = {weight_decay: [], 0.0: []}
     for name, parameter in _learning_parameters(model):
         is_embedding = "token_embedding" in name.split(".")
-        (staying if parameter.ndim < 2 or is_embedding else decaying).append(parameter)
-    kinds = (decaying, weight_decay), (staying, 0.0)
-    return [{"params": params, "weight_decay": decay} for params, decay in kinds if params]
+        decay = embedding_weight_decay if is_embedding else weight_decay
+        kinds.setdefault(decay if parameter.ndim > 1 else 0.0, []).append(parameter)
+    return [{"params": params, "weight_decay": decay} for decay, params in kinds.items() if params]
 
 
 def muon_groups(
-    model: nn.Module, learning_rate: float, adamw_learning_rate: float, weight_decay: float
+    model: nn.Module,
+    learning_rate: float,
+    adamw_learning_rate: float,
+    weight_decay: float,
+    embedding_weight_decay: float = 0.0,
 ) -> list[dict[str, Any]]:
     """Groups for Muon: all matrices but the embedding and the output layer, and the `decay_groups`
     of the rest by AdamW.
@@ -85,7 +91,7 @@ def muon_groups(
     chosen = set(map(id, matrices))
     common = {"lr": learning_rate, "weight_decay": weight_decay}
     groups: list[dict[str, Any]] = [{"params": matrices, "kind": "muon", **common}]
-    for group in decay_groups(model, weight_decay):
+    for group in decay_groups(model, weight_decay, embedding_weight_decay):
         others = [one for one in group["params"] if id(one) not in chosen]
         groups.append({**group, "params": others, "kind": "adamw", "lr": adamw_learning_rate})
     return [group for group in groups if group["params"]]

@@ -38,6 +38,10 @@ class OptimizerConfig(Settings):
     weight_decay: float = Field(default=0.1, ge=0, le=1e6)
     """A step takes this fraction, times the learning rate, off each weight of a linear layer."""
 
+    embedding_weight_decay: float | None = Field(default=None, ge=0, le=1e6)
+    """The same for the embedding table, none if not given. It pays on text that is read several
+    times."""
+
     normalize_rows: bool = False
     """Under muon, let all rows of a matrix move alike, by the mean of each row's squares over the
     last steps (NorMuon)."""
@@ -51,7 +55,6 @@ class OptimizerConfig(Settings):
 
     removed: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "muon_learning_rate": (None,),
-        "embedding_weight_decay": (None, 0.0, 0.1),
         "cautious_decay": (False,),
         "decay_embeddings": (False,),
         "orthogonalization_steps": (5,),
