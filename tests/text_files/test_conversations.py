@@ -1,0 +1,45 @@
+"""Conversations are recognised in records of any data set's shape, and nothing else is one."""
+
+from typing import Any
+
+import pytest
+
+from groundup.text_files.conversations import find_turns
+
+QUESTION, ANSWER = "Who has it?", "The mouse."
+PAIR = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}]
+SYSTEM = {"role": "system", "content": "Be kind."}
+OPENAI = {"messages": [SYSTEM, *PAIR]}
+SHAREGPT = [{"from": "human", "value": QUESTION}, {"from": "GPT", "value": ANSWER}]
+ALPACA = {"instruction": "Who has", "input": "it?", "output": ANSWER}
+
+
+@pytest.mark.parametrize(
+    ("record", "turns"),
+    [
+        (OPENAI, [SYSTEM, *PAIR]),
+        (PAIR, PAIR),
+        ({"id": 3, "conversations": SHAREGPT, "system": "Be kind."}, [SYSTEM, *PAIR]),
+        ({"conversations": [*SHAREGPT, SHAREGPT[0]]}, PAIR),
+        (ALPACA, [{"role": "user", "content": "Who has\n\nit?"}, PAIR[1]]),
+        ({**ALPACA, "instruction": QUESTION, "input": ""}, PAIR),
+        ({"prompt": QUESTION, "completion": ANSWER}, PAIR),
+        ({"Question ": QUESTION, "Answer": ANSWER}, PAIR),
+        ({"input": QUESTION, "output": ANSWER}, PAIR),
+        ({"prompt": PAIR[:1], "completion": PAIR[1:]}, PAIR),
+        (
+            {"question": 3, "answer": None},
+            [{**PAIR[0], "content": 3}, {**PAIR[1], "content": None}],
+        ),
+        ({"messages": [3, {"role": 4}]}, [3, {"role": 4, "content": None}]),
+    ],
+)
+def test_every_shape_gives_its_turns(record: Any, turns: list[Any]) -> None:
+    assert find_turns(record) == turns
+
+
+@pytest.mark.parametrize(
+    "record", [{}, {"text": "x"}, {"prompt": "x"}, {"messages": "x"}, {"answer": "x"}, "x", 3, None]
+)
+def test_other_records_are_none(record: Any) -> None:
+    assert find_turns(record) is None
