@@ -2,8 +2,6 @@
 
 import json
 import random
-import sys
-import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -157,38 +155,6 @@ def make_tuning(make_config: MakeConfig, finished: RunConfig, chats: Path) -> Ma
         return make_config(name, {**tuning, **(changes or {})})
 
     return make
-
-
-class FakeRun:
-    """What wandb gives back, as far as it is used."""
-
-    def __init__(self, **options: Any) -> None:
-        self.options = options
-        self.logged: list[tuple[int, dict[str, float]]] = []
-        self.is_finished = False
-
-    def log(self, values: dict[str, float], step: int) -> None:
-        if self.options["name"] == "broken":
-            raise ConnectionError("no network")
-        self.logged.append((step, values))
-
-    def finish(self) -> None:
-        self.is_finished = True
-
-
-@pytest.fixture
-def tracked(monkeypatch: pytest.MonkeyPatch) -> list[FakeRun]:
-    """What was opened at wandb, which is there and does nothing."""
-    opened: list[FakeRun] = []
-
-    def init(**options: Any) -> FakeRun:
-        opened.append(FakeRun(**options))
-        return opened[-1]
-
-    module = types.ModuleType("wandb")
-    monkeypatch.setattr(module, "init", init, raising=False)
-    monkeypatch.setitem(sys.modules, "wandb", module)
-    return opened
 
 
 @pytest.fixture(scope="session")

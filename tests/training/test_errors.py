@@ -1,6 +1,5 @@
 """What cannot be a run is one sentence that names what is wrong, before anything is made."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ def loss(*_: Any) -> Any:
         ({"model.vocab_size": 299}, {}, "vocab_size 299"),
         ({"start_from": "nowhere"}, {}, "nowhere"),
         ({"tuning.lora_rank": 2}, {}, "lora_rank"),
-        ({"logging.wandb": True}, {}, r"logging\.wandb.*groundup\[wandb\]"),
+        ({"logging.wandb": True}, {}, "wandb is True"),
         ({}, {"data": np.array([1, 2, 999] * 50)}, "ids from 1 to 999"),
         ({}, {"data": np.zeros((3, 3), int)}, "one-dimensional"),
         ({}, {"data": np.zeros(2, int)}, "2 ids"),
@@ -66,7 +65,6 @@ def test_what_cannot_be_a_run_is_named(
     noun: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "wandb", None)
     Path("bad.jinja").write_bytes(b"\xff")
     make = make_tuning if changes.keys() >= TUNED.keys() else make_config
     with pytest.raises(GroundupError, match=noun):

@@ -1,5 +1,6 @@
-"""Where metrics go: the line a person reads, the meter behind it, and the tracker."""
+"""Where metrics go: the line a person reads and the meter behind it."""
 
+import contextlib
 import logging
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from groundup.planner.parameters import training_flops_per_token
 from groundup.training import metrics
 from groundup.training.loop import train
-from groundup.training.metrics import Metrics, show_record
+from groundup.training.metrics import Callback, Metrics, show_record
 
 from .conftest import MakeConfig
 
@@ -54,14 +55,24 @@ def test_the_meter_counts_training_alone(
     assert meter.read(3500)["tokens_per_second"] == 500.0
 
 
-@pytest.mark.parametrize("name", ["run", "broken"])
-def test_the_tracker_gets_every_record_and_its_failure_does_not_stop_the_run(
-    make_config: MakeConfig, tracked: list[Any], caplog: pytest.LogCaptureFixture, name: str
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_callback_gets_every_record_and_is_closed_whatever_happens(
+    make_config: MakeConfig, is_broken: bool
 ) -> None:
-    assert train(make_config(name, {"num_steps": 4, "logging.wandb": True})).is_finished
-    (run,) = tracked
-    assert (run.options["name"], run.options["config"]["num_steps"]) == (name, 4)
-    assert caplog.text.count("no network") == (name == "broken")
-    if name == "run":
-        assert [step for step, _ in run.logged] == [1, 2, 3, 4]
-        assert {"loss", "validation_loss"} <= run.logged[-1][1].keys() and run.is_finished
+    calls: list[Any] = []
+
+    class Tracker(Callback):
+        def record(self, record: dict[str, Any]) -> None:
+            calls.append(record)
+            if is_broken and record["step"] == 2:
+                raise ConnectionError
+
+        def close(self) -> None:
+            calls.append("closed")
+
+    with pytest.raises(ConnectionError) if is_broken else contextlib.nullcontext():
+        train(make_config("run", {"num_steps": 4}), callbacks=[Tracker()])
+    *records, end = calls
+    assert end == "closed"
+    assert [record["step"] for record in records] == list(range(1, 3 if is_broken else 5))
+    assert is_broken or {"loss", "validation_loss"} <= records[-1].keys()

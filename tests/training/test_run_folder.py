@@ -241,8 +241,8 @@ def test_a_run_that_took_no_step_is_begun_again(
     assert train(smaller).is_finished and folder.read_config().batch_size == 2
 
 
-def test_a_checkpoint_that_cannot_be_resumed_leaves_folder_and_trackers_alone(
-    make_config: MakeConfig, tracked: list[Any]
+def test_a_checkpoint_that_cannot_be_resumed_leaves_the_folder_alone(
+    make_config: MakeConfig,
 ) -> None:
     config = make_config("run", {"num_steps": 3, "checkpoints.every_steps": 0})
     train(config)
@@ -252,11 +252,11 @@ def test_a_checkpoint_that_cannot_be_resumed_leaves_folder_and_trackers_alone(
     checkpoints.save(4, newest.model_state(), newest.optimizer_state(), {})
     files = (folder.environment_file, folder.config_file, folder.metrics_file, folder.log_file)
     before = [file.read_bytes() for file in files]
-    changes = {"num_steps": 5, "checkpoints.every_steps": 0, "logging.wandb": True}
+    changes = {"num_steps": 5, "checkpoints.every_steps": 0}
     # First the newest lacks its counters, then all weights are damaged.
     for _ in range(2):
         with pytest.raises(CheckpointError):
             train(make_config("run", changes), resume=True, allow_changes=True)
-        assert [file.read_bytes() for file in files] == before and tracked == []
+        assert [file.read_bytes() for file in files] == before
         for weights in folder.checkpoints.glob("*/model.safetensors"):
             weights.write_bytes(weights.read_bytes()[:-1] + b"x")

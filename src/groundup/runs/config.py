@@ -111,18 +111,15 @@ class CheckpointConfig(Interval):
 
 
 class LoggingConfig(Interval):
-    """How often a line goes to metrics.jsonl and the console, and where the metrics go besides."""
+    """How often a line goes to metrics.jsonl, to callbacks and the console."""
 
-    removed: ClassVar = {"tensorboard": (False,), "trackio": (False,)}
+    removed: ClassVar = {
+        **dict.fromkeys(("tensorboard", "trackio", "wandb"), (False,)),
+        "project": ("groundup",),
+    }
 
     every_fraction: float = Field(default=0.002, ge=0, le=1)
     """The fraction of the run from one line to the next."""
-
-    wandb: bool = False
-    """Send the metrics to Weights & Biases."""
-
-    project: str = "groundup"
-    """The project that Weights & Biases files the run under."""
 
 
 class SampleConfig(Interval):

@@ -32,7 +32,7 @@ from groundup.training.clock import Clock, Tick
 from groundup.training.data import RunData, open_data
 from groundup.training.evaluation import Evaluation
 from groundup.training.machine import Machine, autocast, switches
-from groundup.training.metrics import Callback, Metrics, WeightsAndBiases
+from groundup.training.metrics import Callback, Metrics
 from groundup.training.resolve import ResolvedRun, name_run, resolve
 from groundup.training.signals import StopRequest
 from groundup.training.start import (
@@ -208,10 +208,6 @@ class _Loop:
         self._loader = data.loader(config, world)
         # What a rank finds wrong by itself it has found by now.
         world.gather(None)
-        listeners, self._trackers = list(callbacks), contextlib.ExitStack()
-        if world.is_first and config.logging.wandb:
-            listeners.append(WeightsAndBiases(config, folder.path))
-            self._trackers.callback(listeners[-1].close)
         if world.is_first and resume:
             folder.go_back(config, environment, state.step)
         elif world.is_first:
@@ -224,7 +220,7 @@ class _Loop:
             _log.info("begins with the weights of %s", start.checkpoint.path)
         data.log(config)
         _log.info(run.describe(world.size))
-        self._metrics = Metrics(config, folder.metrics_file, state, listeners)
+        self._metrics = Metrics(config, folder.metrics_file, state, callbacks)
         self._step = Step(config, state, overrides.get("loss"), overrides.get("schedule"))
         self._evaluator = data.evaluator(config, world)
         samplers = [one for one in callbacks if type(one).sample is not Callback.sample]
@@ -241,7 +237,7 @@ class _Loop:
     def run(self) -> TrainSummary:
         """Take all steps until the clock gives no more; save and sum up."""
         config, state, clock = self._config, self._state, self._clock
-        with self._trackers, self._stop:
+        with self._stop:
             begin = state.clock, state.step, self._rehearse_end
             clock.open(config, self._world, self._stop, *begin)
             num_left = None if config.num_steps is None else max(0, config.num_steps - state.step)

@@ -5,7 +5,6 @@ callbacks, log and console. A `Callback` is what a program brings to hear of the
 """
 
 import contextlib
-import importlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +13,6 @@ from typing import Any
 
 import torch
 
-from groundup.errors import MissingExtraError
 from groundup.files import append_json_line, sync_to_disk
 from groundup.model import TransformerLM
 from groundup.planner.parameters import training_flops_per_token
@@ -150,37 +148,3 @@ class AfterStep(Callback):
 
     def after_step(self, step: int, progress: float) -> None:
         self._call(step, progress)
-
-
-class WeightsAndBiases(Callback):
-    """Sends the numbers of records to a run of the same name there; a resume continues it.
-
-    Once that fails no more are sent: the run is worth more than its curves.
-    """
-
-    def __init__(self, config: RunConfig, folder: Path) -> None:
-        try:
-            wandb: Any = importlib.import_module("wandb")
-        except ImportError as error:
-            raise MissingExtraError("the setting logging.wandb", "wandb") from error
-        place = {"project": config.logging.project, "id": config.name, "dir": str(folder)}
-        settings = config.model_dump(mode="json")
-        self._run = wandb.init(name=config.name, config=settings, resume="allow", **place)
-        self._has_failed = False
-
-    def record(self, record: dict[str, Any]) -> None:
-        numbers = {key: one for key, one in record.items() if isinstance(one, int | float)}
-        step = numbers.pop("step")
-        self._try(lambda: self._run.log(numbers, step=step))
-
-    def close(self) -> None:
-        self._try(self._run.finish)
-
-    def _try(self, action: Callable[[], object]) -> None:
-        if self._has_failed:
-            return
-        try:
-            action()
-        except Exception as error:
-            _log.warning("wandb failed and gets no more records: %s", error)
-            self._has_failed = True

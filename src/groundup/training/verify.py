@@ -63,7 +63,6 @@ def verify_resume(run_folder: str | os.PathLike[str], num_steps: int = 8) -> Com
             "evaluation.num_windows": 16,
             "checkpoints.every_steps": num_steps // 2,
             "logging.every_steps": 1,
-            "logging.wandb": False,
             "samples.every_steps": 0,
         }
         save_yaml(settings, load_settings(RunConfig, run.config_file, scratch))
