@@ -103,7 +103,7 @@ def test_every_setting_of_the_choice_has_a_flag(shell: Any) -> None:
 def test_a_message_is_answered_by_a_model_that_chats(shell: Any, tmp_path: Path) -> None:
     small = LanguageModel.load("runs/small")
     chatty = small.tokenizer.with_chat("{{ messages[0].content }}: ")
-    LanguageModel(small.model, chatty).save(tmp_path / "chatty")
+    LanguageModel(small.model, chatty, sampler=small.sampler).save(tmp_path / "chatty")
     answer = small.generate("The cat: ", max_tokens=6)
     words = ("generate", tmp_path / "chatty", "--chat", "--prompt", "The cat", "--max-tokens", "6")
     assert shell(*words) == f"The cat\n{answer}\n"

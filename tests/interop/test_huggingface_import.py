@@ -71,7 +71,8 @@ def test_ids_of_special_tokens_survive_and_the_run_says_where_it_came_from(
     assert imported["files"] == {file.name: hash_file(file) for file in folder.iterdir()}
     export_huggingface(run, tmp_path / "out")
     told = json.loads((tmp_path / "out" / "generation_config.json").read_text("utf-8"))
-    assert told == {"eos_token_id": [299, 5], "pad_token_id": 7}
+    told_ids = {name: told[name] for name in told if name.endswith("_id")}
+    assert told_ids == {"eos_token_id": [299, 5], "pad_token_id": 7}
 
 
 def test_a_tokenizer_that_adds_a_beginning_is_named(

@@ -26,8 +26,9 @@ from .conftest import MakeConfig
 
 def test_a_run_leaves_everything_that_decided_it(finished: RunConfig) -> None:
     folder = RunFolder(finished.run_folder)
-    names = "checkpoints config.yaml environment.json log.txt metrics.jsonl outcome.json"
-    assert sorted(path.name for path in folder.path.iterdir()) == [*names.split(), "tokenizer.json"]
+    names = "checkpoints config.yaml environment.json generation.json log.txt metrics.jsonl"
+    names += " outcome.json tokenizer.json"
+    assert sorted(path.name for path in folder.path.iterdir()) == names.split()
     resolved = resolve(finished, Machine.detect()).config
     assert folder.read_config() == resolved
     newest = CheckpointFolder(folder.checkpoints).newest()

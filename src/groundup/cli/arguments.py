@@ -81,9 +81,11 @@ class Flag:
         kinds = dict.fromkeys(one for one in kinds_of(self.field.annotation) if one is not ...)
         return "|".join(one if isinstance(one, str) else _TYPE_NAMES[one] for one in kinds)
 
-    def add_to(self, parser: argparse.ArgumentParser, *, is_shown: bool) -> None:
+    def add_to(self, parser: argparse.ArgumentParser, *, is_shown: bool, is_of_run: bool) -> None:
         hint = f"default: {_show(self.field.get_default(call_default_factory=True))}"
-        if self.field.is_required():
+        if is_of_run:
+            hint = "default: as the run says"
+        elif self.field.is_required():
             hint = "required"
         elif self.is_repeated:
             hint = "repeatable"
@@ -148,8 +150,10 @@ def parse(arguments: type[ArgumentsType], prog: str, argv: Sequence[str]) -> Arg
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    of_run = getattr(arguments, "of_run", ())
     for flag in flags.values():
-        flag.add_to(parser, is_shown=shows_all or "." not in flag.setting)
+        is_shown = shows_all or "." not in flag.setting
+        flag.add_to(parser, is_shown=is_shown, is_of_run=flag.setting in of_run)
     words = [re.sub(r"^--\w[\w.-]*", lambda name: name[0].replace("_", "-"), it) for it in argv]
     try:
         found, unknown = parser.parse_known_intermixed_args(words)

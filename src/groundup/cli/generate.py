@@ -5,7 +5,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -13,14 +13,19 @@ from groundup.cli.arguments import Repeated
 from groundup.cli.shared import ModelFlags, find_run
 from groundup.cli.terminal import as_text
 from groundup.errors import ConfigError
-from groundup.generation.request import GenerationSettings, StopString
+from groundup.generation.request import GenerationSettings, Sampler, StopString
 
 if TYPE_CHECKING:
     from groundup.generation.language_model import TextPiece
 
 
 class Arguments(ModelFlags, GenerationSettings):
-    """Generate text with a trained model, streamed as it comes."""
+    """Generate text with a trained model, streamed as it comes.
+
+    What is not said of the sampling is as the run's generation.json says.
+    """
+
+    of_run: ClassVar = Sampler.model_fields.keys()
 
     prompt: str = ""
     """The text to continue; without one a document is begun."""

@@ -323,12 +323,7 @@ def _look(project: Project, plan: dict[str, Any]) -> None:
     else:
         print("\nNo validation split: the text is too short to keep some of it aside")
     prompts = plan["prompts"]
-    sampling: dict[str, Any] = {
-        "max_tokens": project.arguments.max_tokens,
-        "temperature": 0.7,
-        "top_p": 0.95,
-        "seed": 1,
-    }
+    sampling: dict[str, Any] = {"max_tokens": project.arguments.max_tokens, "seed": 1}
     for index, prompt in enumerate(prompts):
         # As many of each beginning as make three.
         count = len(range(index, 3, len(prompts)))

@@ -18,6 +18,7 @@ from groundup.generation.request import (
     GenerationOptions,
     GenerationRequest,
     GenerationSettings,
+    Sampler,
 )
 from groundup.generation.sampling import not_finite
 from groundup.generation.special_ids import SpecialIds, chat_prompt, find_special_ids
@@ -48,9 +49,11 @@ class LanguageModel:
         tokenizer: Tokenizer,
         step: int | None = None,
         special_ids: SpecialIds | None = None,
+        sampler: Sampler | None = None,
     ) -> None:
         """`step` says how long the model was trained, where that is known; `special_ids` what
-        begins and ends its texts, which is the tokenizer's <|endoftext|> if not given."""
+        begins and ends its texts, which is the tokenizer's <|endoftext|> if not given; `sampler`
+        what it is sampled with where a request does not say."""
         if model.config.vocab_size < tokenizer.vocab_size:
             raise CheckpointError(
                 f"the tokenizer has {tokenizer.vocab_size} tokens but the model knows "
@@ -59,6 +62,7 @@ class LanguageModel:
         self.model = model
         self.tokenizer = tokenizer
         self.step = step
+        self.sampler = sampler or Sampler()
         usual = find_special_ids(tokenizer, {})
         self.special_ids = special_ids or usual
         ends = self.special_ids.ends or usual.ends
@@ -107,13 +111,15 @@ class LanguageModel:
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the model as it is now as a new run folder, which every command opens; it cannot be
         resumed."""
-        save_run(folder, self.model, self.tokenizer, self.step or 0, self.special_ids)
+        parts = self.model, self.tokenizer, self.step or 0, self.special_ids
+        save_run(folder, *parts, sampler=self.sampler)
 
     def generate(self, prompt: str = "", **settings: Unpack[GenerationOptions]) -> str:
         """The text that follows `prompt`: up to `max_tokens`, one of the `stop` strings, the end of
         the document, or the end of the context. Without a prompt a document is begun.
 
-        settings: those of `GenerationSettings`.
+        settings: those of `GenerationSettings`; what is not given is as the run's generation.json
+            says.
         """
         return "".join(self.stream(prompt, **settings))
 
@@ -172,7 +178,7 @@ class LanguageModel:
         request = GenerationRequest(
             prompt_ids=tuple(self.encode_prompt(prompt)),
             max_tokens=settings.max_tokens,
-            sampler=settings.sampler(),
+            sampler=settings.sampler(self.sampler),
             seed=settings.seed,
             stop_ids=self.stop_ids,
         )

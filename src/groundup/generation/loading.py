@@ -14,11 +14,8 @@ from groundup.checkpoint import Checkpoint, CheckpointFolder, check_shapes, rest
 from groundup.config import load_settings
 from groundup.errors import CheckpointError, ConfigError
 from groundup.files import atomic_folder
-from groundup.generation.special_ids import (
-    SPECIAL_IDS_KEY,
-    SpecialIds,
-    find_special_ids,
-)
+from groundup.generation.request import Sampler
+from groundup.generation.special_ids import SPECIAL_IDS_KEY, SpecialIds, find_special_ids
 from groundup.model import ModelConfig, TransformerLM
 from groundup.model.parts import swapped_parts
 from groundup.model.transformer import weight_shapes
@@ -37,8 +34,8 @@ def load_run(
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
     model: TransformerLM | None = None,
-) -> tuple[TransformerLM, Tokenizer, int, SpecialIds]:
-    """What `LanguageModel` is made of: the model, its tokenizer, its step and special ids.
+) -> tuple[TransformerLM, Tokenizer, int, SpecialIds, Sampler]:
+    """What `LanguageModel` is made of: the model, its tokenizer, its step, special ids and sampler.
 
     Settings, shapes and memory are checked before the model is made.
     """
@@ -70,8 +67,10 @@ def load_run(
     _check_settings(folder, config, found)
     if dtype is not None:
         model = model.to(dtype)
-    environment = folder.read_environment()
-    return model.eval(), tokenizer, found.step, find_special_ids(tokenizer, environment)
+    special_ids = find_special_ids(tokenizer, folder.read_environment())
+    file = folder.generation_file
+    sampler = load_settings(Sampler, file if file.exists() else None)
+    return model.eval(), tokenizer, found.step, special_ids, sampler
 
 
 def save_run(
@@ -81,6 +80,7 @@ def save_run(
     step: int,
     special_ids: SpecialIds,
     environment: Mapping[str, Any] | None = None,
+    sampler: Sampler | None = None,
 ) -> None:
     """Make a run folder, at once and whole, that holds one checkpoint of this model.
 
@@ -109,7 +109,8 @@ def save_run(
             {"settings": config.model_dump(mode="json")},
         )
         known = {"groundup": __version__, SPECIAL_IDS_KEY: special_ids.to_json()}
-        folder.begin(config, tokenizer, {**known, **(environment or {})})
+        sampling = None if sampler is None else sampler.model_dump()
+        folder.begin(config, tokenizer, {**known, **(environment or {})}, sampling)
 
 
 def _check_settings(folder: RunFolder, config: ModelConfig, checkpoint: Checkpoint) -> None:

@@ -67,8 +67,12 @@ class GenerationSettings(Sampler):
     seed: Seed = 0
     """The same seed gives the same text. Of several texts, each takes the next seed."""
 
-    def sampler(self) -> Sampler:
-        return Sampler(**{name: getattr(self, name) for name in Sampler.model_fields})
+    def sampler(self, defaults: Sampler | None = None) -> Sampler:
+        """With those of the model for what was not given."""
+        names = self.model_fields_set & Sampler.model_fields.keys()
+        return (defaults or Sampler()).model_copy(
+            update={name: getattr(self, name) for name in names}
+        )
 
 
 class GenerationOptions(TypedDict, total=False):

@@ -16,6 +16,7 @@ from groundup.checkpoint.record import read_record
 from groundup.errors import ConfigError
 from groundup.files import atomic_folder, find_folders
 from groundup.generation.loading import CheckpointName, load_run
+from groundup.generation.request import Sampler
 from groundup.generation.special_ids import SpecialIds
 from groundup.model import ModelConfig
 from groundup.runs.folder import RunFolder
@@ -46,6 +47,7 @@ class Source:
     weights_id: str
     tokenizer: Tokenizer
     special_ids: SpecialIds
+    sampler: Sampler
     settings: dict[str, Any]
     environment: dict[str, Any]
 
@@ -59,7 +61,8 @@ def open_source(
 ) -> Source:
     """Read a run as `LanguageModel.load` does, with what is known of where it came from."""
     folder = RunFolder(run_folder)
-    model, tokenizer, step, special_ids = load_run(run_folder, checkpoint, device="cpu")
+    parts = load_run(run_folder, checkpoint, device="cpu")
+    model, tokenizer, step, special_ids, sampler = parts
     saved = find_folders(folder.checkpoints)[f"step_{step:06d}"]
     return Source(
         folder=folder,
@@ -69,6 +72,7 @@ def open_source(
         weights_id=read_record(saved, step).weights_id,
         tokenizer=tokenizer,
         special_ids=special_ids,
+        sampler=sampler,
         settings=folder.read_settings(),
         environment=folder.read_environment(),
     )

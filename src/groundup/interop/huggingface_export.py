@@ -47,6 +47,10 @@ def export_huggingface(
         weights_id = hash_file(temporary / SINGLE_NAME)
         write_json_atomic(temporary / CONFIG_NAME, {**config_json, **special_ids})
         generation = {key: value for key, value in special_ids.items() if value is not None}
+        if source.sampler.temperature > 0:
+            # There top_k is 50 if nothing is said, and 0 for all.
+            sampling = source.sampler.model_dump(exclude_defaults=True)
+            generation |= {"do_sample": True, "top_k": 0, **sampling}
         vocab = source.tokenizer.vocab
         if lacking := [id for id in range(source.config.vocab_size) if id not in vocab]:
             # Ids of the model that the tokenizer has no text for.

@@ -19,6 +19,7 @@ from groundup.checkpoint import CheckpointFolder, load_weights
 from groundup.errors import CheckpointError, ConfigError
 from groundup.files import check_plain_file, hash_file, parse_json, read_plain_file
 from groundup.generation.loading import save_run
+from groundup.generation.request import Sampler
 from groundup.generation.special_ids import IMPORTED_KEY, SpecialIds
 from groundup.interop.architectures import GROUNDUP, read_config_json
 from groundup.interop.huggingface_export import CONFIG_NAME, INDEX_NAME, SINGLE_NAME
@@ -67,9 +68,8 @@ def import_huggingface(
     weights = _read_weights(files, config, names)
     # For special ids generation_config.json overrules config.json, as in transformers.
     path = folder / "generation_config.json"
-    special_ids = SpecialIds.from_json(
-        {**value, **(_read_json(path) if path.is_file() else {})}, tokenizer
-    )
+    generation = _read_json(path) if path.is_file() else {}
+    special_ids = SpecialIds.from_json({**value, **generation}, tokenizer)
     dtype = value.get("dtype", value.get("torch_dtype"))
     imported = {
         "format": "huggingface",
@@ -81,7 +81,8 @@ def import_huggingface(
     }
     model = TransformerLM.from_config(config, device="meta")
     model.load_state_dict(weights, assign=True)
-    save_run(destination, model, tokenizer, 0, special_ids, {IMPORTED_KEY: imported})
+    environment = {IMPORTED_KEY: imported}
+    save_run(destination, model, tokenizer, 0, special_ids, environment, _read_sampler(generation))
     return destination
 
 
@@ -91,6 +92,14 @@ def is_import_of(folder: Path, run: RunFolder) -> bool:
     if not isinstance(imported, dict) or CheckpointFolder(run.checkpoints).steps() != [0]:
         return False
     return imported.get("files") == _hash_files(folder, _find_weights(folder))
+
+
+def _read_sampler(generation: dict[str, Any]) -> Sampler | None:
+    """How the checkpoint is meant to be sampled, if it says so in a way that we know."""
+    given = {name: generation[name] for name in Sampler.model_fields if generation.get(name)}
+    with contextlib.suppress(ConfigError):
+        return Sampler(**given) if given else None
+    return None
 
 
 def _read_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:

@@ -25,7 +25,7 @@ folder = "."  # where this file is
 tokenizer = AutoTokenizer.from_pretrained(folder)
 model = AutoModelForCausalLM.from_pretrained(folder{code})
 inputs = tokenizer("Once upon a time", return_tensors="pt")
-ids = model.generate(**inputs, max_new_tokens=64, do_sample=True, temperature=0.8)
+ids = model.generate(**inputs, max_new_tokens=64)
 print(tokenizer.decode(ids[0]))
 ```"""
 

@@ -134,8 +134,9 @@ class SampleConfig(Interval):
     max_tokens: int = Field(default=64, ge=1, le=10**6)
     """The most tokens a sample may have."""
 
-    temperature: float = Field(default=0.8, ge=0, le=1e6)
-    """Below 1 is less random, above 1 more; 0 always takes the most probable token."""
+    temperature: float = Field(default=0.7, ge=0, le=1e6)
+    """Below 1 is less random, above 1 more; 0 always takes the most probable token. Whoever
+    generates with the run later does so with this and top_p, unless other settings are given."""
 
     top_p: float = Field(default=0.95, gt=0, le=1)
     """Sample from the likeliest tokens that together have this probability."""

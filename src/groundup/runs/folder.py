@@ -1,7 +1,7 @@
 """The folder of a run: whose it is, what lies in it, and how a resume finds it.
 
-    runs/<name>/{config.yaml, environment.json, metrics.jsonl, outcome.json, log.txt,
-                 tokenizer.json}
+    runs/<name>/{config.yaml, environment.json, generation.json, metrics.jsonl, outcome.json,
+                 log.txt, tokenizer.json}
     runs/<name>/checkpoints/step_000100/
 
 `config.yaml` is written last when a run begins, so a folder that has it has all the rest.
@@ -67,6 +67,7 @@ class RunFolder:
         self.path = Path(path)
         self.config_file = self.path / "config.yaml"
         self.environment_file = self.path / "environment.json"
+        self.generation_file = self.path / "generation.json"
         self.outcome_file = self.path / "outcome.json"
         self.metrics_file = self.path / "metrics.jsonl"
         self.log_file = self.path / "log.txt"
@@ -138,13 +139,25 @@ class RunFolder:
                     return self if path == self.path else RunFolder(path)
         raise GroundupError(f"{self.path} was moved away or deleted during the run: put it back")
 
-    def begin(self, config: RunConfig, tokenizer: "Tokenizer", environment: dict[str, Any]) -> None:
-        """Write what is known of a new run before its first step."""
+    def begin(
+        self,
+        config: RunConfig,
+        tokenizer: "Tokenizer",
+        environment: dict[str, Any],
+        generation: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write what is known of a new run before its first step.
+
+        generation: the settings to sample with; those of its samples if not given.
+        """
+        samples = config.samples
+        usual = {"temperature": samples.temperature, "top_p": samples.top_p}
         # What is left of one that took no step must not stand beside the files of this one.
         for file in (self.config_file, self.outcome_file):
             file.unlink(missing_ok=True)
         tokenizer.save(self.tokenizer_file)
         write_json_atomic(self.environment_file, environment)
+        write_json_atomic(self.generation_file, usual if generation is None else generation)
         save_yaml(self.config_file, config)
 
     def go_back(self, config: RunConfig, environment: dict[str, Any], step: int) -> None:

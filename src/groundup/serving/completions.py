@@ -68,6 +68,7 @@ class ServedModel:
             "max_new_tokens": settings.max_new_tokens,
             "has_chat_template": language_model.tokenizer.chat_template is not None,
             "prompts": list(settings.prompts),
+            "generation": language_model.sampler.model_dump(),
         }
 
     async def answer(self, request: Request, body: AnyRequest) -> Response:

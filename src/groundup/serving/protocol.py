@@ -114,10 +114,11 @@ class GenerationBody(Body):
     def stop_strings(self) -> Sequence[str]:
         return [self.stop] if isinstance(self.stop, str) else self.stop or ()
 
-    def sampler(self) -> Sampler:
-        """`Sampler` checks the numbers."""
+    def sampler(self, defaults: Sampler) -> Sampler:
+        """With those of the model for what is not given; `Sampler` checks the numbers."""
         given = {name: getattr(self, name) for name in Sampler.model_fields}
-        return Sampler(**{name: value for name, value in given.items() if value is not None})
+        given = {name: value for name, value in given.items() if value is not None}
+        return Sampler(**{**defaults.model_dump(), **given})
 
 
 class CompletionRequest(GenerationBody):
@@ -196,7 +197,7 @@ def make_requests(
     Without a seed there is a new one each time.
     """
     try:
-        sampler = body.sampler()
+        sampler = body.sampler(language_model.sampler)
     except ConfigError as error:
         # The sentence begins with the name of a field.
         raise ApiError(400, str(error), param=str(error).partition(" ")[0]) from error

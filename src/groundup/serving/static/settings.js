@@ -2,7 +2,7 @@
 
 import { element } from "./shell.js";
 
-// A field at its `off` value is left out of the request. The server says which values it refuses.
+// A field at its `off` value is left out of the digest. The server says which values it refuses.
 const FIELDS = [
   { name: "temperature", label: "Temperature", initial: "1", step: 0.1, help: "0 is greedy, above 1 more random" },
   { name: "top_p", label: "Top-p", initial: "1", off: 1, step: 0.05, help: "likeliest tokens up to this sum; 1: all" },
@@ -37,12 +37,12 @@ export class Settings {
   /** The part of a request's body that these settings make; `seed` stands in for an empty one. */
   toRequest(seed) {
     const body = { seed };
-    for (const { name, off } of FIELDS) {
+    for (const { name } of FIELDS) {
       const text = this.#inputs.get(name).value;
       if (name === "stop") {
         const lines = text.split("\n").filter((line) => line !== "");
         if (lines.length > 0) body.stop = lines.map((line) => line.replaceAll("\\n", "\n"));
-      } else if (text.trim() !== "" && Number(text) !== off) {
+      } else if (text.trim() !== "") {
         body[name] = Number(text);
       }
     }
