@@ -10,15 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from groundup.data.chat_files import Conversation, read_conversations
 from groundup.data.chats import (
     IGNORED,
-    Conversation,
     EncodedConversations,
     PackedRows,
     encode_conversations,
     find_answers,
     pack,
-    read_conversations,
     split,
 )
 from groundup.errors import DataError
@@ -63,6 +62,52 @@ def test_both_forms_are_read_also_compressed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "list.json",
+            '[\n{"prompt": "a;b", "completion": "c\\nd"}, {"question": "q", "answer": "r"}]',
+        ),
+        (
+            "wrapped.json",
+            '{"version": 1, "data": [{"q": 1, "user": "a;b", "gpt": "c\\nd"}, 3, ["q"]]}',
+        ),
+        (
+            "one.json",
+            '[{"role": "user", "content": "a;b"}, {"role": "assistant", "content": "c\\nd"}]',
+        ),
+        ("lines.json", '{"prompt": "a;b", "completion": "c\\nd"}\n{"prompt": "q"}\n{'),
+        ("comma.csv", '\ufeffquestion,answer\r\na;b,"c\nd"\r\n\r\nq\r\n'),
+        ("excel.csv", 'id;Output;Input\n1;"c\nd";"a;b"\n2;x\n3;"open'),
+        ("tabs.tsv", 'prompt\tresponse\na;b\t"c\nd"\n'),
+    ],
+)
+def test_lists_and_tables_are_read(name: str, text: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(text.encode())
+    found = list(read_conversations([path]))
+    assert [turn["content"] for turn in found[0].messages] == ["a;b", "c\nd"]
+    assert len(found) == 1 + (name == "list.json")
+    path.write_bytes(text.removeprefix("\ufeff").encode("utf-16"))
+    assert list(read_conversations([path])) == found
+
+
+def test_bad_records_are_skipped_and_named_unless_nothing_else_is_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    good, bad = {"prompt": "a", "completion": "b"}, {"title": "c", "body": "d"}
+    path = write(tmp_path / "chats.jsonl", bad, good, *[bad] * 4)
+    assert [one.where for one in read_conversations([path])] == [f"{path} line 2"]
+    assert "skipped 5 of 6 records" in caplog.text and "and 2 more" in caplog.text
+    assert "line 1 has the fields title, body; known forms are messages" in caplog.text
+    table = tmp_path / "table.csv"
+    table.write_text("title,body\nc,d\n")
+    for file in (write(path, bad), table):
+        with pytest.raises(DataError, match=r"title, body; known forms are messages .role and"):
+            list(read_conversations([file]))
+
+
+@pytest.mark.parametrize(
     ("line", "complaint"),
     [
         ("not json", "line 2 is not JSON"),
@@ -83,7 +128,7 @@ def test_a_line_that_is_no_conversation_is_named(line: str, complaint: str, tmp_
     path = write(tmp_path / "chats.jsonl", {"prompt": "a", "completion": "b"})
     path.write_text(path.read_text() + line + "\n")
     with pytest.raises(DataError) as caught:
-        list(read_conversations([path]))
+        list(read_conversations([path], strict=True))
     assert complaint in str(caught.value) and "line 2" in str(caught.value)
     assert len(str(caught.value)) < 400
 
@@ -93,7 +138,7 @@ def test_bytes_that_are_not_utf8_and_other_formats_are_named(tmp_path: Path) -> 
     path.write_bytes(b'{"prompt": "\xff", "completion": "x"}\n')
     with pytest.raises(DataError, match=r"line 1 .*not UTF-8"):
         list(read_conversations([path]))
-    with pytest.raises(DataError, match="is not JSON lines"):
+    with pytest.raises(DataError, match="neither JSON nor CSV"):
         list(read_conversations([path.rename(tmp_path / "chats.parquet")]))
 
 

@@ -39,7 +39,7 @@ def test_every_shape_gives_its_turns(record: Any, turns: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "record", [{}, {"text": "x"}, {"prompt": "x"}, {"messages": "x"}, {"answer": "x"}, "x", 3, None]
+    "record", [{}, {"text": "x"}, {"prompt": "x"}, {"messages": "x"}, {"answer": "x"}, [1], 3, None]
 )
 def test_other_records_are_none(record: Any) -> None:
     assert find_turns(record) is None

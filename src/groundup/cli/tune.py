@@ -28,8 +28,12 @@ class Arguments(TrainingFlags):
     """The run to begin with: its folder, or its name under runs."""
 
     chats: Positional[tuple[str, ...]]
-    """Conversations, JSON lines, also compressed: {"messages": [{"role", "content"}, …]}, or
-    {"prompt", "completion"}."""
+    """Conversations in JSON lines, JSON or CSV, also compressed: messages as OpenAI has them,
+    ShareGPT's conversations, Alpaca's instruction and output, or pairs such as question and
+    answer."""
+
+    strict: bool = False
+    """Stop at a record that is no conversation; without it such are skipped and named."""
 
     lora_rank: int | None = Field(default=None, ge=1, le=2**16)
     """Learn low-rank adapters of this rank instead of all weights; everything that opens the run
@@ -54,6 +58,8 @@ def _settings(arguments: Arguments, source: Path) -> RunConfig:
 
     given: dict[str, Any] = {"name": f"{source.name}-chat", "runs_folder": source.parent}
     given |= {"tuning.chats": arguments.chats} | arguments.settings
+    if arguments.strict:
+        given["tuning.strict"] = True
     if arguments.lora_rank is not None:
         given["tuning.lora_rank"] = arguments.lora_rank
     run = RunFolder(given["runs_folder"] / given["name"])

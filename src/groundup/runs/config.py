@@ -62,7 +62,10 @@ class TuningConfig(Settings):
     """Supervised fine-tuning on the answers of conversations, as groundup tune does it."""
 
     chats: tuple[Path, ...] = ()
-    """Files to learn from instead of shards: JSON lines with messages, or prompt and completion."""
+    """Files to learn from instead of shards: conversations in JSON lines, JSON or CSV."""
+
+    strict: bool = False
+    """Stop at a record that is no conversation; without it such are skipped and named."""
 
     template: Path | None = None
     """A file with a chat template in Jinja; the tokenizer's own, or ChatML, if not given."""

@@ -26,7 +26,7 @@ def find_turns(record: Any) -> list[Any] | None:
     Only the shape is looked at: a turn may have an odd role, or a number for its content. A last
     turn of the user, whom nobody answers, is left out.
     """
-    if isinstance(record, list):
+    if isinstance(record, list) and all(isinstance(one, Mapping) for one in record):
         record = {"messages": record}
     if not isinstance(record, Mapping):
         return None

@@ -16,13 +16,8 @@ from groundup.data.batches.order import (
     ShuffledEpochs,
     join_shards,
 )
-from groundup.data.chats import (
-    PackedRows,
-    ShuffledRows,
-    encode_conversations,
-    read_conversations,
-    split,
-)
+from groundup.data.chat_files import read_conversations
+from groundup.data.chats import PackedRows, ShuffledRows, encode_conversations, split
 from groundup.data.shards import (
     DataIds,
     Shards,
@@ -149,7 +144,7 @@ def open_conversations(
             f"vocab_size {config.model.vocab_size} is too small for a tokenizer of "
             f"{tokenizer.vocab_size} tokens; set the model's vocab_size to that or more"
         )
-    conversations = read_conversations(config.tuning.chats)
+    conversations = read_conversations(config.tuning.chats, strict=config.tuning.strict)
     found = encode_conversations(conversations, tokenizer, context_length + 1)
     chosen, held_out = split(len(found), config.tuning.validation_fraction)
     train = PackedRows(found, chosen, context_length)
