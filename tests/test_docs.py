@@ -231,7 +231,7 @@ ADDED: dict[str, dict[str, str]] = {
 # Of a run that would choose its own for ten minutes.
 SIZES = {"--model.context-length": "16", "--model.d-model": "32", "--model.num-layers": "1"}
 # Many runs each: the plan of them is made, the runs themselves are tests/experiments' affair.
-DRY = {"ablate", "scaling"}
+DRY = {"ablate"}
 PROBED = "--model.d-model 32 --model.num-heads 2 --model.context-length 16".split()
 
 

@@ -1,4 +1,4 @@
-"""`groundup ablate` and `groundup scaling` as typed, with trials that only write metrics."""
+"""`groundup ablate` as typed, with trials that only write metrics."""
 
 import functools
 import json
@@ -9,22 +9,17 @@ import pytest
 from groundup.cli.main import main
 from groundup.experiments import sweep
 from groundup.experiments.runner import Command
-from groundup.files import read_json_lines
 
 # Every trial is a process.
 pytestmark = pytest.mark.slow
-
-# The trainer without a model finds width 16 best, whatever the budget.
-LADDER = ["--budgets", "8e7", "1.6e8", "--widths", "8", "16", "24"]
 
 
 @pytest.fixture(autouse=True)
 def with_metrics_only(
     metrics_only: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("run_ablation", "run_isoflop"):
-        run = functools.partial(getattr(sweep, name), command=metrics_only)
-        monkeypatch.setattr(sweep, name, run)
+    run = functools.partial(sweep.run_ablation, command=metrics_only)
+    monkeypatch.setattr(sweep, "run_ablation", run)
     monkeypatch.chdir(tmp_path)
 
 
@@ -42,10 +37,6 @@ def test_dry_runs_list_what_is_certain_and_make_nothing(
     # The first seed alone: which rate the others are for is not known yet.
     page = "\n".join(lines_of(capsys, "ablate", *muon))
     assert "muon+learning_rate=0.003+seed=0" in page and "4 trials" in page and "seed=1" not in page
-    lines = lines_of(capsys, "scaling", small_config, *LADDER, "--seeds", 0, 1, "--dry-run")
-    assert lines[0] == "scaling: trials"
-    assert any(line.startswith("C=1.6e08+d=24+learning_rate=0.001+seed=1 ") for line in lines)
-    assert "12 of 12 trials are left" in lines
     assert not Path("sweeps").exists()
 
 
@@ -68,25 +59,3 @@ def test_each_row_of_an_ablation_tells_its_best_rate_and_those_it_tried(
         (run / "environment.json").write_text(json.dumps({"data": {"content": str(number)}}))
     warning = "These runs did not all learn from the same data"
     assert any(line.startswith(warning) for line in ablate(*less).values())
-
-
-def test_best_sizes_laws_and_the_tested_prediction_are_printed(
-    small_config: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = (small_config, *LADDER, "--learning-rates", 0.01, 0.1, "--name", "steps")
-    lines = lines_of(capsys, "scaling", *words)
-    assert lines[0] == "Best size for each budget"
-    assert sum("megaFLOP" in line for line in lines) == 3
-    page = "\n".join(lines)
-    assert "predicted: width 16," in page and "add widths" not in page and "best size" in page
-    # Nothing is left to run, and the same is said again.
-    assert lines_of(capsys, "scaling", *words) == lines
-
-
-def test_a_ladder_beside_the_best_size_is_not_to_be_trusted_and_needs_no_check(
-    small_config: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ladder = ("--budgets", "4e8", "8e8", "--widths", 24, 32, 40, "--learning-rates", 0.01)
-    page = "\n".join(lines_of(capsys, "scaling", small_config, *ladder, "--no-check"))
-    assert page.count("at the end of the sizes: add widths") == 2
-    assert len(list(read_json_lines("sweeps/scaling/trials.jsonl"))) == 6

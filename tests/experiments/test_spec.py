@@ -46,9 +46,9 @@ def test_every_sweep_that_comes_with_groundup_can_be_run(path: Path, tmp_path: P
 
 def test_a_sweep_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
     ranges = {RATE: {"low": 1, "high": 2}}
-    sweep: dict[str, Any] = {"name": "a", "ranges": ranges, "prune": {"hopeless": True}} | SAMPLED
+    sweep: dict[str, Any] = {"name": "a", "ranges": ranges, "prune": {"patience": 4}} | SAMPLED
     spec = SweepConfig(**sweep)
-    sweep["prune"] |= {"min_trials": 3, "quantile": 0.5}
+    sweep["prune"] |= {"min_trials": 3, "quantile": 0.5, "hopeless": False, "after": 0.3}
     old = {**sweep, "ranges": {RATE: {**ranges[RATE], "num": 5}}, "minutes": None}
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(old), "utf-8")
     assert load_settings(SweepConfig, tmp_path / "sweep.yaml") == spec
@@ -78,6 +78,7 @@ def test_a_sweep_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
         ({"ranges": {"batch_size": {"low": 1.2, "high": 1.8}}, **SAMPLED}, "batch_size"),
         ({"grids": {}}, "grids"),
         ({"prune": {"quantile": 0.4}}, "quantile"),
+        ({"prune": {"hopeless": True}}, "hopeless is True"),
         ({"tokens": 5, "grid": {"num_steps": [5]}}, "num_steps"),
         ({"tokens": 5, "variants": {"a": {"minutes": 5}}}, "minutes"),
         ({"tokens": 9, "ranges": {"epochs": {"low": 1, "high": 2}}, **SAMPLED}, "epochs"),

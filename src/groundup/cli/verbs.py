@@ -17,7 +17,6 @@ VERBS = {
     "verify-resume": "prove that a killed and resumed run equals an uninterrupted one",
     "sweep": "try many settings around one base run, resumable, with seeds",
     "ablate": "find what each part of a recipe is worth, at its own best learning rate",
-    "scaling": "fit loss over size and compute, and test the prediction",
     "report": "compare runs on one page: curves, intervals, settings, cost, samples",
     "tokenizer train": "learn a vocabulary from text",
     "tokenizer encode": "encode text into ids",

@@ -32,7 +32,7 @@ class TriedRates:
     losses: dict[float, float] = field(default_factory=dict)
     """Of those that finished."""
     lost: set[float] = field(default_factory=set)
-    """Those that diverged or were pruned: worse than any that finished."""
+    """Those that diverged: worse than any that finished."""
 
     @property
     def rates(self) -> list[float]:

@@ -21,7 +21,7 @@ _MAX_GRID_POINTS = 10_000
 _VARIANT = "variant"
 
 History = Sequence[tuple[Point, Status | None, float | None]]
-"""Points with how they ended (None: under way) and their loss (None: diverged or pruned)."""
+"""Points with how they ended (None: under way) and their loss (None: diverged)."""
 
 
 def known_points(spec: SweepConfig) -> list[Point]:

@@ -19,15 +19,15 @@ from pathlib import Path
 
 from groundup.config import save_yaml
 from groundup.experiments import die_with_parent
-from groundup.experiments.pruning import Pruner, Stop
 from groundup.experiments.run_result import describe_divergence, find_standing
-from groundup.experiments.spec import SweepConfig
+from groundup.experiments.spec import PruneConfig, SweepConfig
 from groundup.experiments.sweep_folder import SweepFolder
 from groundup.experiments.trials import Status, Trial, TrialRecord
 from groundup.files import locked
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
-from groundup.runs.metrics_file import read_metrics
+from groundup.runs.metrics import Metrics
+from groundup.runs.metrics_file import MetricsReader, read_metrics
 from groundup.runtime import num_cores
 from groundup.training.signals import StopRequest
 
@@ -45,8 +45,21 @@ class _Running:
     trial: Trial
     slot: int
     process: subprocess.Popen[bytes]
-    stop: Stop | None = None
+    metrics: MetricsReader
+    num_seen: int = 0
+    """Lines of the metrics that were looked at."""
+    divergence: str | None = None
+    """Why it was stopped, if it was for that."""
     is_stopping: bool = False
+
+    def look(self, rules: PruneConfig) -> None:
+        """Stop the trial if its newest metrics call for it."""
+        with self.metrics.reading() as metrics:
+            if metrics.num_lines != self.num_seen:
+                self.num_seen = metrics.num_lines
+                self.divergence = find_divergence(metrics, rules)
+        if self.divergence is not None:
+            self.terminate()
 
     def terminate(self) -> None:
         if not self.is_stopping:
@@ -87,17 +100,12 @@ class Runner:
         self._spec = spec
         self._slots = slots
         self._command = command
-        self._pruner = Pruner(spec.prune)
 
     def run(self, trials: Iterator[Trial]) -> signal.Signals | None:
         """Run all trials; gives the signal that stopped it, if any.
 
         A trial is asked for when there is room for it, and all before it are recorded.
         """
-        # Before the first trial starts, for it may be the one that they show to be hopeless.
-        for record in self._folder.records().values():
-            if record.status == "finished":
-                self._pruner.remember(RunFolder(self._folder.runs / record.trial))
         active: list[_Running] = []
         waiting: list[Trial] = []
         with StopRequest("runs under way are saved, to be gone on with") as stop:
@@ -118,9 +126,7 @@ class Runner:
                             active.remove(running)
                             self._end(running, is_stopped=stop.signal is not None)
                         elif not running.is_stopping:
-                            running.stop = self._pruner.look(running.trial)
-                            if running.stop is not None:
-                                running.terminate()
+                            running.look(self._spec.prune)
             finally:
                 for running in active:
                     running.process.kill()
@@ -142,29 +148,27 @@ class Runner:
                 # Ctrl-C reaches the sweep alone, which then asks its trials to save and stop.
                 start_new_session=True,
             )
-        return _Running(trial, slot, process)
+        metrics = MetricsReader(RunFolder(trial.config.run_folder).metrics_file)
+        return _Running(trial, slot, process, metrics)
 
     def _end(self, running: _Running, *, is_stopped: bool) -> None:
         trial, status = running.trial, running.process.returncode or 0
-        if is_stopped and running.stop is None and status != 0:
+        if is_stopped and running.divergence is None and status != 0:
             return
-        record = self._record(trial, status, running.stop)
+        record = self._record(trial, status, running.divergence)
         self._folder.add_record(record)
-        if record.status == "finished":
-            self._pruner.remember(RunFolder(trial.config.run_folder))
         if self._spec.keep_checkpoints == "none" and record.status != "failed":
             shutil.rmtree(RunFolder(trial.config.run_folder).checkpoints, ignore_errors=True)
         reason = f": {record.reason}" if record.reason else ""
         _log.info("%s %s at step %d%s", trial.name, record.status, record.step, reason)
 
-    def _record(self, trial: Trial, status: int, stop: Stop | None) -> TrialRecord:
+    def _record(self, trial: Trial, status: int, divergence: str | None) -> TrialRecord:
         folder = RunFolder(trial.config.run_folder)
         metrics = read_metrics(folder.metrics_file)
         best = metrics.lowest("validation_loss")
         ending: tuple[Status, str | None] = "finished", None
-        is_late = stop is not None and stop[0] == "pruned" and status == 0
-        if stop is not None and not is_late:
-            ending = stop
+        if divergence is not None:
+            ending = "diverged", divergence
         elif find_standing(folder, metrics, trial.config.num_steps).state == "diverged":
             ending = "diverged", describe_divergence(metrics)
         elif status != 0:
@@ -195,6 +199,17 @@ class Runner:
             return errors[-1].removeprefix("error: ")
         how = f"signal {-status}" if status < 0 else f"exit status {status}"
         return f"its process ended with {how}: see {output}"
+
+
+def find_divergence(metrics: Metrics, rules: PruneConfig) -> str | None:
+    """That the loss has stayed above where it began, for long enough to be no mere spike."""
+    losses = metrics.values("loss")
+    newest = losses[1:][-rules.patience :]
+    if rules.worse_than_start is None or len(newest) < rules.patience:
+        return None
+    limit = losses[0] + rules.worse_than_start
+    told = f"the loss stayed above {limit:.4g}, after {losses[0]:.4g} at the first step"
+    return told if min(newest) > limit else None
 
 
 def _next_free(waiting: list[Trial], trials: Iterator[Trial]) -> Trial | None:

@@ -37,7 +37,7 @@ class RangeConfig(Settings):
 
 
 class PruneConfig(Settings):
-    """When a trial is stopped before its end."""
+    """When a trial has diverged and is stopped before its end."""
 
     worse_than_start: float | None = Field(default=0.5, ge=0, le=1e6)
     """A trial has diverged when its loss stays this much above that of its first step."""
@@ -45,14 +45,12 @@ class PruneConfig(Settings):
     patience: int = Field(default=3, ge=1, le=10**9)
     """For how many log lines in a row it must stay there."""
 
-    hopeless: bool = False
-    """Also stop trials whose validation loss is above the median of at least three finished ones
-    on the same data."""
-
-    after: float = Field(default=0.3, ge=0, le=1)
-    """The fraction of a trial before which it is never hopeless."""
-
-    removed: ClassVar[Mapping[str, tuple[Any, ...]]] = {"min_trials": (3,), "quantile": (0.5,)}
+    removed: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "hopeless": (False,),
+        "after": (0.3,),
+        "min_trials": (3,),
+        "quantile": (0.5,),
+    }
 
 
 class SweepConfig(Settings):
@@ -61,8 +59,8 @@ class SweepConfig(Settings):
     name: str = Field(pattern=NAME_PATTERN, max_length=200)
     """Name of the sweep and of its folder."""
 
-    kind: Literal["sweep", "ablation", "isoflop"] = "sweep"
-    """What its report shows besides: nothing, each variant at its best learning rate, or fits."""
+    kind: Literal["sweep", "ablation"] = "sweep"
+    """What its report shows besides: nothing, or each variant at its best learning rate."""
 
     why: str = ""
     """The question that the sweep is to answer."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from groundup.config import save_yaml
 from groundup.data.shards import check_vocabulary, read_index
 from groundup.errors import ConfigError, DataError
-from groundup.experiments import ablation, isoflop
+from groundup.experiments import ablation
 from groundup.experiments.points import check_packages, known_points, propose
 from groundup.experiments.runner import Command, Runner, make_slots, train_command
 from groundup.experiments.spec import SweepConfig, base_config
@@ -92,26 +92,6 @@ def run_ablation(
         if known.best is not None
     ]
     return run_sweep(spec, path, points=points, jobs=jobs, command=command)
-
-
-def run_isoflop(
-    spec: SweepConfig,
-    path: Path,
-    *,
-    check: bool = True,
-    jobs: int | None = None,
-    command: Command = train_command,
-) -> SweepOutcome:
-    """Train every size with every budget and, with `check`, the size predicted for the next one."""
-    outcome = run_sweep(spec, path, jobs=jobs, command=command)
-    if outcome.stopped_by is not None or not check:
-        return outcome
-    prediction = isoflop.analyse(spec, outcome.records.values()).prediction
-    name = isoflop.variant_name(prediction.budget_flops, prediction.d_model)
-    bundle = isoflop.variant(base_config(spec), prediction.budget_flops, prediction.d_model)
-    grown = spec.model_copy(update={"variants": {**spec.variants, name: bundle}})
-    points = [Point({LEARNING_RATE: rate}, name) for rate in spec.grid[LEARNING_RATE]]
-    return run_sweep(grown, path, points=points, jobs=jobs, command=command)
 
 
 def look_ahead(

@@ -8,11 +8,9 @@ from groundup.config import load_settings
 from groundup.errors import GroundupError
 from groundup.experiments.ablation import make_rows
 from groundup.experiments.groups import Group, group_runs
-from groundup.experiments.isoflop import analyse
 from groundup.experiments.report.tables import (
     Table,
     ablation_table,
-    isoflop_tables,
     list_names,
     results_table,
 )
@@ -24,7 +22,7 @@ from groundup.experiments.sweep_folder import SweepFolder
 
 @dataclass
 class Study:
-    """What an ablation or an IsoFLOP sweep came to."""
+    """What an ablation came to."""
 
     title: str
     tables: list[Table]
@@ -79,8 +77,6 @@ def _read_study(path: Path, found: Found) -> Study | None:
         records = list(folder.records().values())
         if spec.kind == "ablation":
             return Study("What each part is worth", [ablation_table(make_rows(spec, records))])
-        if spec.kind == "isoflop":
-            return Study("Best size for each budget", isoflop_tables(analyse(spec, records)))
     except (GroundupError, OSError) as error:
         found.notes.append(f"{path.name}: {error}")
     return None

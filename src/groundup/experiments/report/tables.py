@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from groundup.experiments.ablation import BASE, AblationRow
 from groundup.experiments.groups import Group, show_setting
-from groundup.experiments.isoflop import IsoflopResult
 from groundup.experiments.run_result import RunResult
 from groundup.experiments.statistics import Interval
 from groundup.planner.quantities import show_bytes, show_count, show_flops
@@ -184,33 +183,3 @@ def ablation_table(rows: Sequence[AblationRow]) -> Table:
 
 def _rates(rates: Sequence[float]) -> str:
     return ", ".join(f"{rate:g}" for rate in rates) or UNKNOWN
-
-
-def isoflop_tables(result: IsoflopResult) -> list[Table]:
-    """A row for each budget, the predicted one last; then the laws."""
-    prediction, measured = result.prediction, result.prediction.measured_loss
-    size = f"width {prediction.d_model:,}, {show_count(prediction.num_parameters)} parameters"
-    miss = "" if measured is None else f" ({measured - prediction.predicted_loss:+.4f})"
-    trained = shown(show_loss, measured) + miss
-    budgets = [(fit.budget_flops, fit.best_parameters, fit.best_loss, "") for fit in result.fits]
-    budgets.append((*prediction[:2], prediction.predicted_loss, trained))
-    outside = Mark("→", "at the end of the sizes: add widths", "unfinished")
-    marks = [[] if fit.is_inside else [outside] for fit in result.fits]
-    best_sizes = [
-        {
-            "Budget": show_flops(budget),
-            "Best size by the fit": show_count(best),
-            "Loss by the fit": show_loss(loss),
-            "Loss when trained": found or UNKNOWN,
-        }
-        for budget, best, loss, found in budgets
-    ]
-    laws = [
-        {"Law": name, "Factor": f"{law.factor:.4g}", "Exponent": f"{law.exponent:.4f}"}
-        for name, law in (("best size", result.size_law), ("its loss", result.loss_law))
-    ]
-    predicted = [Mark("◇", f"predicted: {size}", "tied")]
-    return [
-        Table("Best size for each budget", best_sizes, [*marks, predicted]),
-        Table("Power laws of the budget in FLOPs", laws),
-    ]
