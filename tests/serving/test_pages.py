@@ -200,6 +200,39 @@ def test_tokenizer(browser: Any, running: Any, language_model: LanguageModel) ->
     check_page(browser)
 
 
+def test_inside(browser: Any, running: Any, language_model: LanguageModel) -> None:
+    prompt = "the cat sat on <b>"
+    ids = language_model.encode_prompt(prompt)
+    browser.open(f"{running.url}/inside#{urlencode({'prompt': prompt, 'top_k': 3})}")
+    browser.wait(lambda: texts(browser, "#chips .chip-id") == list(map(str, ids)))
+    config = language_model.model.config
+    assert len(browser.all("#heads button")) == config.num_heads
+    assert len(browser.all("#layer option")) == config.num_layers
+    assert len(browser.all("#lens tr")) == 1 + 1 + config.num_layers
+    assert len(browser.all("#lens td[data-chosen]")) == 1 + config.num_layers
+    # The chosen token takes from itself and those before it; another head and another token.
+    browser.all("#heads button")[-1].click()
+    assert f"head {config.num_heads}" in browser.find("#weights-title").text
+    browser.all("#chips button")[1].click()
+    assert len(browser.all("#weights li")) == 2
+    browser.press("ARROW_LEFT")
+    assert texts(browser, "#weights .alternative-probability") == ["100%"]
+    # Of the model's probabilities three are left; the sampled one is the generated text's first.
+    left = [row.find_elements("css selector", "td") for row in browser.all("#sampling tr")[1:]]
+    assert sum(row[-1].text != "–" for row in left) == 3
+    marked = browser.all("#sampling tr[aria-current] td")[1].text
+    written = language_model.generate(prompt, max_tokens=1, top_k=3)
+    assert language_model.tokenizer.decode([int(marked)]) == written
+    # While it is typed; settings in the address.
+    fill(browser, "#prompt", "the mat")
+    browser.wait(
+        lambda: len(browser.all("#chips button")) == len(language_model.encode_prompt("the mat"))
+    )
+    assert "top_k=3" in browser.driver.current_url
+    assert browser.all("main b") == []
+    check_page(browser)
+
+
 @pytest.fixture(scope="module")
 def page(start: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     runs_folder = tmp_path_factory.mktemp("looked-at") / "runs"

@@ -44,10 +44,22 @@ def sample(
         # It has no float64, in which sums are made below.
         logits, seen = logits.cpu(), None if seen is None else seen.cpu()
     is_finite = logits.amax(dim=-1).isfinite()
+    logits = apply_rules(sampler, logits, seen)
+    if sampler.temperature == 0:
+        return torch.where(is_finite, logits.argmax(dim=-1), NO_ID)
+    return torch.where(is_finite, _invert(logits, uniforms), NO_ID)
+
+
+def apply_rules(
+    sampler: Sampler,
+    logits: Float[Tensor, "... vocab"],
+    seen: Bool[Tensor, "... vocab"] | None = None,
+) -> Float[Tensor, "... vocab"]:
+    """What is sampled from, up to a constant; at temperature 0 the best of it is taken."""
     if seen is not None and sampler.needs_history:
         logits = penalize(logits, seen, sampler.repetition_penalty)
     if sampler.temperature == 0:
-        return torch.where(is_finite, logits.argmax(dim=-1), NO_ID)
+        return logits
     if sampler.temperature != 1:
         # With the largest at 0, dividing by a tiny temperature cannot overflow upwards.
         logits = (logits - logits.amax(dim=-1, keepdim=True)) / sampler.temperature
@@ -58,7 +70,7 @@ def sample(
     if sampler.min_p > 0:
         threshold = logits.amax(dim=-1, keepdim=True) + math.log(sampler.min_p)
         logits = logits.masked_fill(logits < threshold, -torch.inf)
-    return torch.where(is_finite, _invert(logits, uniforms), NO_ID)
+    return logits
 
 
 def penalize(

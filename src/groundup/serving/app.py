@@ -1,7 +1,8 @@
 """The app: the routes of the models, the pages, and what stands before them.
 
-The pages are the playground with the tokenizer view at `/`, the chat at `/chat` and the runs at
-`/runs`. Their files are those of static/ and plotly's own script.
+The pages are the playground with the tokenizer view at `/`, the chat at `/chat`, a prompt's way
+through the model at `/inside` and the runs at `/runs`. Their files are those of static/ and
+plotly's own script.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from groundup.serving.api_errors import ApiError, answer_http_exception, excerpt
 from groundup.serving.bodies import read_body
 from groundup.serving.completions import ServedModel
 from groundup.serving.guards import Guards
+from groundup.serving.inspection_view import InsideRequest, describe_inside
 from groundup.serving.metrics import Metrics
 from groundup.serving.protocol import ChatRequest, CompletionRequest
 from groundup.serving.runs_api import runs_routes
@@ -105,12 +107,20 @@ def _model_routes(models: Mapping[str, ServedModel]) -> list[Route]:
         work = loop.run_in_executor(worker, describe_tokenization, tokenizer, body.text)
         return Response(await work, media_type="application/json")
 
+    async def look_inside(request: Request) -> Response:
+        body = await read_body(request, InsideRequest)
+        model = find(body.model).language_model
+        loop = asyncio.get_running_loop()
+        work = loop.run_in_executor(worker, describe_inside, model, body)
+        return Response(await work, media_type="application/json")
+
     return [
         Route("/v1/models", list_models),
         Route("/v1/models/{name}", get_model),
         Route("/v1/completions", complete(CompletionRequest), methods=["POST"]),
         Route("/v1/chat/completions", complete(ChatRequest), methods=["POST"]),
         Route("/api/tokenize", tokenize, methods=["POST"]),
+        Route("/api/inside", look_inside, methods=["POST"]),
     ]
 
 
@@ -147,6 +157,7 @@ def _page_routes() -> list[Route | Mount]:
     return [
         Route("/", page(static, "playground.html")),
         Route("/chat", page(static, "chat.html")),
+        Route("/inside", page(static, "inside.html")),
         Route("/runs", page(static, "runs.html")),
         Route("/static/plotly.min.js", page(plotly, "plotly.min.js")),
         Mount("/static", static),

@@ -64,24 +64,43 @@ class StreamOptions(Body):
     include_obfuscation: bool | None = False
 
 
-class GenerationBody(Body):
-    """How to continue what is given; `null` stands for a field's default."""
+class SamplingBody(Body):
+    """How an id is sampled, by which model; `null` stands for a field's default."""
+
+    model: str | None = None
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    temperature: float | None = None
+    top_p: float | None = None
+    # Not OpenAI's.
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+
+    def sampler(self, defaults: Sampler) -> Sampler:
+        """With those of the model for what is not given; `Sampler` checks the numbers."""
+        given = {name: getattr(self, name) for name in Sampler.model_fields}
+        given = {name: value for name, value in given.items() if value is not None}
+        try:
+            return Sampler(**{**defaults.model_dump(), **given})
+        except ConfigError as error:
+            # The sentence begins with the name of a field.
+            raise ApiError(400, str(error), param=str(error).partition(" ")[0]) from error
+
+
+class GenerationBody(SamplingBody):
+    """How to continue what is given."""
 
     # The field with what is continued.
     subject: ClassVar[str]
     default_max_tokens: ClassVar[int]
 
-    model: str | None = None
     max_tokens: NumTokens | None = None
-    temperature: float | None = None
-    top_p: float | None = None
     n: int | None = Field(default=None, ge=1)
     stop: (
         StopString
         | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS, fail_fast=True)]
         | None
     ) = None
-    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     # Accepted without effect.
@@ -97,10 +116,6 @@ class GenerationBody(Body):
     echo: Unsupported = None
     tools: Unsupported = None
     response_format: Unsupported = None
-    # Not OpenAI's.
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
 
     @property
     def num_choices(self) -> int:
@@ -113,12 +128,6 @@ class GenerationBody(Body):
     @property
     def stop_strings(self) -> Sequence[str]:
         return [self.stop] if isinstance(self.stop, str) else self.stop or ()
-
-    def sampler(self, defaults: Sampler) -> Sampler:
-        """With those of the model for what is not given; `Sampler` checks the numbers."""
-        given = {name: getattr(self, name) for name in Sampler.model_fields}
-        given = {name: value for name, value in given.items() if value is not None}
-        return Sampler(**{**defaults.model_dump(), **given})
 
 
 class CompletionRequest(GenerationBody):
@@ -196,11 +205,7 @@ def make_requests(
 
     Without a seed there is a new one each time.
     """
-    try:
-        sampler = body.sampler(language_model.sampler)
-    except ConfigError as error:
-        # The sentence begins with the name of a field.
-        raise ApiError(400, str(error), param=str(error).partition(" ")[0]) from error
+    sampler = body.sampler(language_model.sampler)
     prompts = _read_prompts(body, language_model, settings)
     seed = secrets.randbits(48) if body.seed is None else body.seed % 2**64
     # The first choice has the seed itself, so its text is the one it would have alone.

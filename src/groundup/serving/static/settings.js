@@ -20,13 +20,16 @@ export class Settings {
   #prefix;
   #initial;
   #digest;
+  #fields;
 
-  constructor(prefix, { root, initial = {}, onChange = () => {} }) {
+  /** names: of the fields to show, all of them if not given. */
+  constructor(prefix, { root, initial = {}, onChange = () => {}, names }) {
+    this.#fields = FIELDS.filter(({ name }) => names?.includes(name) ?? true);
     this.#prefix = prefix;
     this.#initial = { ...Object.fromEntries(FIELDS.map((field) => [field.name, field.initial])), ...initial };
     this.#digest = root.querySelector(".settings-digest");
     const grid = root.querySelector(".settings-grid");
-    grid.append(...FIELDS.map((field) => this.#buildField(field)));
+    grid.append(...this.#fields.map((field) => this.#buildField(field)));
     grid.addEventListener("input", () => {
       this.#describe();
       onChange();
@@ -37,7 +40,7 @@ export class Settings {
   /** The part of a request's body that these settings make; `seed` stands in for an empty one. */
   toRequest(seed) {
     const body = { seed };
-    for (const { name } of FIELDS) {
+    for (const { name } of this.#fields) {
       const text = this.#inputs.get(name).value;
       if (name === "stop") {
         const lines = text.split("\n").filter((line) => line !== "");
@@ -77,7 +80,7 @@ export class Settings {
   }
 
   #describe() {
-    const words = FIELDS.map(({ name, label, off }) => {
+    const words = this.#fields.map(({ name, label, off }) => {
       const value = this.#inputs.get(name).value.trim();
       return value === "" || Number(value) === off ? "" : `${label.toLowerCase()} ${value.replaceAll("\n", ", ")}`;
     });

@@ -67,7 +67,8 @@ export function moveByArrows(list, onChoose) {
   });
 }
 
-function levelOf(probability) {
+/** Its step of the colour scale, 0 for a surprise. */
+export function levelOf(probability) {
   return LEVELS.findLastIndex((least) => probability >= least);
 }
 
@@ -97,17 +98,18 @@ export function fillInspector(panel, token, index, count) {
 }
 
 function buildAlternative({ id, text, probability }, chosen) {
-  const bar = element("span", { className: "bar", ariaHidden: "true" });
-  bar.style.setProperty("--fraction", String(Math.min(1, probability)));
   const isChosen = id === chosen.id;
-  return element(
-    "li",
-    { className: "alternative", dataset: { chosen: isChosen } },
-    element("span", { className: "mono cut" }, visibleText(text)),
-    isChosen && element("span", { className: "badge" }, "chosen"),
-    element("span", { className: "alternative-probability" }, formatProbability(probability)),
-    bar,
-  );
+  const bar = buildBar(visibleText(text), formatProbability(probability), probability, isChosen && element("span", { className: "badge" }, "chosen"));
+  bar.dataset.chosen = isChosen;
+  return bar;
+}
+
+/** A name, what stands between, a number in words, and a bar for it, from 0 to 1. */
+export function buildBar(name, words, fraction, between = null) {
+  const bar = element("span", { className: "bar", ariaHidden: "true" });
+  bar.style.setProperty("--fraction", String(Math.min(1, Math.max(0, fraction))));
+  const made = [element("span", { className: "mono cut" }, name), between, element("span", { className: "alternative-probability" }, words), bar];
+  return element("li", { className: "alternative" }, ...made);
 }
 
 /** One streamed answer: fills one element with its text and one with its tokens. */
