@@ -30,7 +30,7 @@ def failing_with(code: int) -> Mock:
     return Mock(side_effect=OSError(code, os.strerror(code)))
 
 
-@pytest.mark.parametrize("function", ["open", "fsync", "replace", "write_bytes"])
+@pytest.mark.parametrize("function", ["open", "fsync", "replace", "write"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES])
 def test_what_stops_a_write_leaves_the_old_content_and_no_temporary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, code: int
@@ -40,12 +40,12 @@ def test_what_stops_a_write_leaves_the_old_content_and_no_temporary(
     with pytest.raises(KeyboardInterrupt), files.atomic_path(target) as temporary:
         temporary.write_text("half of the n")
         raise KeyboardInterrupt
-    monkeypatch.setattr(Path if function == "write_bytes" else os, function, failing_with(code))
+    monkeypatch.setattr(os, function, failing_with(code))
     with pytest.raises(OSError) as caught:
         files.write_text_atomic(target, "new")
     assert caught.value.errno == code
     # Before there is anything to rename it is told with the file that was to be written.
-    assert function not in ("open", "write_bytes") or caught.value.filename == str(target)
+    assert function not in ("open", "write") or caught.value.filename == str(target)
     assert target.read_text() == "old"
     assert listing(tmp_path) == ["file.txt"]
 

@@ -20,7 +20,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "src" / "groundup"
 REPOSITORY = PACKAGE.parent.parent
 
 ROWS = [
-    ["lazy_exports", "errors", "files", "config", "runtime", "_native", "text_files"],
+    ["lazy_exports", "disk", "errors", "files", "config", "runtime", "_native", "text_files"],
     ["tokenizer", "nn"],
     ["model", "optim"],
     ["data", "checkpoint", "distributed", "planner", "runs"],
@@ -33,7 +33,7 @@ ROW_OF = {room: row for row, rooms in enumerate(ROWS) for room in rooms}
 # Row 0 stands in one line: its parts may build on each other in this order only.
 GROUND_FLOOR = ROWS[0]
 
-NO_TORCH = "tokenizer planner runs lazy_exports errors files config text_files _native".split()
+NO_TORCH = "tokenizer planner runs lazy_exports disk errors files config text_files _native".split()
 NO_TORCH += ["nn/limits.py", "model/config.py", "optim/config.py", "optim/schedules.py"]
 TORCH_LATE = ["cli", "runtime", "__init__.py", "__main__.py"]
 TORCH_LATE += [f"{name}/__init__.py" for name in ("data", "model", "nn", "optim")]
@@ -168,6 +168,55 @@ def test_names_without_torch_cost_no_torch_and_reading_no_extras() -> None:
     command = [sys.executable, "-c", WITHOUT_TORCH, str(REPOSITORY / "README.md")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("\n", "")
+
+
+# What changes files, by the names under which it is called; `replace` of a text takes two words.
+WRITING = set(
+    """
+    write_text write_bytes unlink touch mkdir makedirs rmdir removedirs rmtree rename renames
+    symlink symlink_to hardlink_to link truncate ftruncate fsync fdatasync pwrite copyfile
+    copytree move tofile save_file FileHandler HuggingFaceStorageWriter GGUFWriter
+    TemporaryDirectory NamedTemporaryFile mkstemp mkdtemp
+""".split()
+)
+# Libraries that write to a path of `files.atomic_path` or `atomic_folder`, what does not last, and
+# /dev/null.
+WRITE_ELSEWHERE = {
+    "checkpoint/weights.py: save_file",
+    "checkpoint/sharded.py: HuggingFaceStorageWriter",
+    "interop/gguf.py: GGUFWriter",
+    "cli/tokenizer_encode.py: numpy.save",
+    "checkpoint/single_file.py: tempfile.TemporaryDirectory",
+    "checkpoint/single_file.py: tempfile.NamedTemporaryFile",
+    "training/verify.py: tempfile.TemporaryDirectory",
+    "cli/main.py: os.open",
+}
+
+
+def writing_calls(path: Path) -> Iterator[str]:
+    for node in ast.walk(parse(path)):
+        if not isinstance(node, ast.Call):
+            continue
+        whole = ast.unparse(node.func)
+        name, words = whole.rpartition(".")[2], [ast.unparse(word) for word in node.args]
+        words += [ast.unparse(word.value) for word in node.keywords if word.arg == "mode"]
+        is_write = name in WRITING and not whole.startswith("disk.")
+        is_write |= whole in ("os.replace", "os.write", "os.remove", "torch.save")
+        is_write |= whole in ("np.save", "numpy.save") or (
+            name == "replace" and len(words) == 1 and not node.keywords
+        )
+        if whole == "os.open":
+            is_write |= bool(re.search("O_(WRONLY|RDWR|CREAT|TRUNC|APPEND)", " ".join(words)))
+        elif name == "open":
+            is_write |= any(re.search(r"'[rwaxbt+]*[wax+][rwaxbt+]*'", one) for one in words)
+        if is_write:
+            yield f"{name_of(path)}: {whole.removeprefix('safetensors.torch.')}"
+
+
+def test_only_the_disk_module_writes() -> None:
+    found = {call for path in SOURCES if name_of(path) != "disk.py" for call in writing_calls(path)}
+    assert found == WRITE_ELSEWHERE
+    assert {"disk.py: os.replace", "disk.py: open"} <= {*writing_calls(PACKAGE / "disk.py")}
 
 
 def test_no_room_for_leftovers() -> None:

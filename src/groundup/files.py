@@ -14,12 +14,12 @@ import math
 import os
 import re
 import secrets
-import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from groundup import disk
 from groundup.errors import DataError
 
 PathLike = str | os.PathLike[str]
@@ -45,10 +45,10 @@ def atomic_path(path: PathLike) -> Iterator[Path]:
     if destination.exists() and not destination.is_file():
         yield destination
         return
-    with _temporary_beside(destination, Path.touch, destination.name) as temporary:
+    with _temporary_beside(destination, destination.name) as temporary:
         yield temporary
-        sync_to_disk(temporary)
-        os.replace(temporary, destination)
+        disk.sync(temporary)
+        disk.replace(temporary, destination)
 
 
 @contextlib.contextmanager
@@ -58,25 +58,25 @@ def atomic_folder(destination: Path) -> Iterator[Path]:
     Its files are synced first. If the block raises, the new folder is removed and `destination` is
     as it was.
     """
-    with _temporary_beside(destination, Path.mkdir, None) as temporary:
+    with _temporary_beside(destination, None) as temporary:
         yield temporary
         for path, _, names in os.walk(temporary, topdown=False):
             for name in (*names, "."):
-                sync_to_disk(Path(path, name))
+                disk.sync(Path(path, name))
         if not destination.exists():
-            os.rename(temporary, destination)
+            disk.rename(temporary, destination)
             return
         # A folder cannot be renamed over a full one: the old one steps aside, where `find_folders`
         # finds it while it is the only one.
         aside = _hidden_sibling(destination, "replaced")
         with locked(destination, wait=True):
-            os.rename(destination, aside)
+            disk.rename(destination, aside)
             try:
-                os.rename(temporary, destination)
+                disk.rename(temporary, destination)
             except BaseException:
-                os.rename(aside, destination)
+                disk.rename(aside, destination)
                 raise
-            sync_to_disk(destination.parent)
+            disk.sync(destination.parent)
             try:
                 discard_folder(aside)
             except OSError as error:
@@ -86,8 +86,9 @@ def atomic_folder(destination: Path) -> Iterator[Path]:
 def discard_folder(path: Path) -> None:
     """Delete a folder; at no moment is half of it under its own name."""
     doomed = _hidden_sibling(path, "discarded")
-    os.rename(path, doomed)
-    shutil.rmtree(doomed)
+    disk.rename(path, doomed)
+    disk.sync(path.parent)
+    disk.remove_tree(doomed)
 
 
 def find_folders(parent: Path) -> dict[str, Path]:
@@ -115,11 +116,11 @@ def remove_leftovers(parent: Path, name: str | None = None) -> None:
                 if not is_stale:
                     continue
                 if hidden["role"] == "replaced" and hidden["name"] not in names:
-                    os.rename(path, parent / hidden["name"])
+                    disk.rename(path, parent / hidden["name"])
                 elif path.is_dir():
-                    shutil.rmtree(path)
+                    disk.remove_tree(path)
                 else:
-                    path.unlink()
+                    disk.remove(path)
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -130,7 +131,7 @@ def write_bytes_atomic(path: PathLike, data: bytes) -> None:
     """Replace the content of `path` by `data`."""
     with atomic_path(path) as temporary:
         try:
-            temporary.write_bytes(data)
+            disk.write_file(temporary, data)
         except OSError as error:
             # A write that finds the disk full knows no name.
             error.filename = error.filename or os.fspath(path)
@@ -154,7 +155,7 @@ def append_json_line(path: PathLike, value: dict[str, Any]) -> None:
     A torn last line left by a kill is cut off first, and a write that fails leaves no tear.
     """
     line = json.dumps(without_non_finite(value), ensure_ascii=False).encode("utf-8") + b"\n"
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    file = disk.open_file(path, disk.TO_APPEND)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
         size = os.fstat(file).st_size
@@ -163,14 +164,15 @@ def append_json_line(path: PathLike, value: dict[str, Any]) -> None:
             torn = tail[tail.rfind(b"\n") + 1 :]
             if _parse_object(torn) is None:
                 size -= len(torn)
-                os.ftruncate(file, size)
+                disk.truncate(file, size)
             else:
                 line = b"\n" + line
+        if not size:
+            disk.sync(Path(path).parent)
         try:
-            while line:
-                line = line[os.write(file, line) :]
+            disk.write(file, line)
         except BaseException:
-            os.ftruncate(file, size)
+            disk.truncate(file, size)
             raise
     finally:
         os.close(file)
@@ -248,47 +250,29 @@ def locked(path: PathLike, *, wait: bool = False, shared: bool = False) -> Itera
         os.close(file)
 
 
-def sync_to_disk(path: Path) -> None:
-    """Make the content of a file, or the names in a folder, outlast a loss of power."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(file)
-    except OSError as error:
-        # Some file systems cannot sync folders; the rename itself is still atomic there.
-        if error.errno != errno.EINVAL:
-            raise
-    finally:
-        os.close(file)
-
-
 @contextlib.contextmanager
-def _temporary_beside(
-    destination: Path, make: Callable[[Path], None], leftovers: str | None
-) -> Iterator[Path]:
-    """A new sibling, locked while it is written; removed if the block raises. `leftovers` are
-    removed before: of this name, or all."""
+def _temporary_beside(destination: Path, file_name: str | None) -> Iterator[Path]:
+    """A new sibling, locked while it is written; removed if the block raises. It is a file of that
+    name, whose leftovers are removed before, or a folder, and then all leftovers are."""
     temporary = _hidden_sibling(destination, "writing")
     with contextlib.ExitStack() as stack:
         try:
             try:
-                destination.parent.mkdir(parents=True, exist_ok=True)
-                remove_leftovers(destination.parent, leftovers)
+                disk.make_folder(destination.parent)
+                remove_leftovers(destination.parent, file_name)
                 # Another process may take it for a leftover before it is locked.
                 while not temporary.exists():
-                    make(temporary)
+                    disk.make_new(temporary, is_folder=file_name is None)
                     with contextlib.suppress(FileNotFoundError):
                         stack.enter_context(locked(temporary, wait=True))
             except OSError as error:
                 raise OSError(error.errno, error.strerror, str(destination)) from error
             yield temporary
         except BaseException:
-            if temporary.is_dir():
-                shutil.rmtree(temporary, ignore_errors=True)
-            else:
-                with contextlib.suppress(OSError):
-                    temporary.unlink()
+            with contextlib.suppress(OSError):
+                (disk.remove_tree if temporary.is_dir() else disk.remove)(temporary)
             raise
-    sync_to_disk(destination.parent)
+    disk.sync(destination.parent)
 
 
 def _hidden_sibling(path: Path, role: str) -> Path:

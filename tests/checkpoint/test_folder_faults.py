@@ -131,7 +131,7 @@ def test_old_ones_that_cannot_be_removed_are_reported_and_no_failure(
         raise OSError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", refuse)
+        patch.setattr(os, "rmdir", refuse)
         save(folder, 2)
     assert "Permission denied" in caplog.text and folder.steps() == [2]
     save(folder, 3)

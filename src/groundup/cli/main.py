@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from groundup import disk
 from groundup.cli.terminal import prepare_streams, printable
 from groundup.cli.verbs import GROUPS, VERBS, module_of
 from groundup.errors import NATIVE_MISSING, ConfigError, GroundupError, did_you_mean
@@ -125,8 +126,8 @@ def _fail(message: str, status: int) -> int:
     # Torchrun reports failed ranks: with the sentence, in place of a traceback.
     if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):
         failure = {"message": line, "extraInfo": {"timestamp": int(time.time())}}
-        with contextlib.suppress(OSError), open(file, "w", encoding="utf-8") as report:
-            json.dump({"message": failure}, report)
+        with contextlib.suppress(OSError):
+            disk.write_file(file, json.dumps({"message": failure}).encode())
     if is_first_rank():
         print(line, file=sys.stderr)
     return status

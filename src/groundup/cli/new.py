@@ -23,6 +23,7 @@ from groundup.cli.shared import RUNS_FOLDER, ReadingFlags
 from groundup.cli.terminal import print_table
 from groundup.cli.verbs import module_of
 from groundup.config import MAX_STEPS, Seed, Settings, as_yaml, load_settings
+from groundup.disk import remove
 from groundup.errors import ConfigError, DataError
 from groundup.files import parse_json, write_json_atomic, write_text_atomic
 from groundup.runs.config import NAME_PATTERN, RunConfig
@@ -170,7 +171,7 @@ def make(project: Project) -> int:
     else:
         plan = _choose_plan(project, sources) | {"fingerprint": fingerprint}
         # Made from other text or for another vocabulary.
-        project.tokenizer.unlink(missing_ok=True)
+        remove(project.tokenizer)
         write_json_atomic(project.folder / "new.json", plan)
     learn = tokenizer_train.Arguments(
         files=files, vocab_size=plan["vocab_size"], out=project.tokenizer, **reading

@@ -74,9 +74,10 @@ def _as_text(ids: "numpy.ndarray") -> Iterator[str]:
 
 
 def _write(ids: "numpy.ndarray", path: Path) -> None:
+    from groundup.disk import open_stream
     from groundup.files import atomic_path
 
-    with atomic_path(path) as temporary, open(temporary, "wb") as file:
+    with atomic_path(path) as temporary, open_stream(temporary) as file:
         if path.suffix == ".npy":
             import numpy
 

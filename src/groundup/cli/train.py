@@ -17,6 +17,7 @@ from groundup.cli.arguments import FlagsOf
 from groundup.cli.shared import RUNS_FOLDER
 from groundup.cli.terminal import print_values
 from groundup.config import Settings, load_settings, load_yaml
+from groundup.disk import make_folder
 from groundup.errors import ConfigError
 from groundup.files import locked
 from groundup.runs.config import RunConfig
@@ -160,7 +161,7 @@ def find_source(source: Path, runs_folder: Path = RUNS_FOLDER) -> RunFolder:
     from groundup.interop import import_huggingface
     from groundup.interop.huggingface_import import is_import_of
 
-    runs_folder.mkdir(parents=True, exist_ok=True)
+    make_folder(runs_folder)
     # The ranks that torchrun starts come here at once, before they know of each other.
     with locked(runs_folder, wait=True):
         for number in itertools.count(1):

@@ -21,6 +21,7 @@ from pydantic import Field
 from groundup._native import measure_documents
 from groundup.config import Settings
 from groundup.data.pipeline import read_ahead
+from groundup.disk import open_stream
 from groundup.errors import ConfigError, DataError
 from groundup.files import atomic_path
 from groundup.runtime import Engine, Progress, num_cores
@@ -118,7 +119,7 @@ def clean(
         groups = stack.enter_context(read_ahead(results, _DEPTH))
         file = None
         if target is not None:
-            file = stack.enter_context(stack.enter_context(atomic_path(target)).open("wb"))
+            file = stack.enter_context(open_stream(stack.enter_context(atomic_path(target))))
         for lines, lengths, measured in groups:
             outcomes = judge(measured, settings, index)
             np.add.at(totals, outcomes, np.stack([np.ones_like(lengths), lengths], axis=1))

@@ -8,7 +8,6 @@ import contextlib
 import itertools
 import logging
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from groundup import disk
 from groundup.config import save_yaml
 from groundup.experiments import die_with_parent
 from groundup.experiments.run_result import describe_divergence, find_standing
@@ -138,7 +138,8 @@ class Runner:
         resume = RunFolder(trial.config.run_folder).has_run()
         command = self._command(config_file, resume)
         _log.info("%s %s", "going on with" if resume else "running", trial.name)
-        with open(self._folder.trials / f"{trial.name}.txt", "ab") as file:
+        output = self._folder.trials / f"{trial.name}.txt"
+        with disk.open_stream(output, append=True) as file:
             process = subprocess.Popen(
                 [*_DIE_WITH_PARENT, str(os.getpid()), *command],
                 stdin=subprocess.DEVNULL,
@@ -158,7 +159,8 @@ class Runner:
         record = self._record(trial, status, running.divergence)
         self._folder.add_record(record)
         if self._spec.keep_checkpoints == "none" and record.status != "failed":
-            shutil.rmtree(RunFolder(trial.config.run_folder).checkpoints, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                disk.remove_tree(RunFolder(trial.config.run_folder).checkpoints)
         reason = f": {record.reason}" if record.reason else ""
         _log.info("%s %s at step %d%s", trial.name, record.status, record.step, reason)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from groundup.config import flatten, load_settings
+from groundup.disk import make_folder
 from groundup.errors import ConfigError, DataError
 from groundup.experiments.spec import SweepConfig, base_config
 from groundup.experiments.trials import Point, Status, Trial, TrialRecord
@@ -37,7 +38,7 @@ class SweepFolder:
     def claim(self) -> Iterator[None]:
         """Hold the folder, so that no second sweep starts the same trials; make it if need be."""
         for folder in (self.trials, self.runs):
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
         with locked(self.path) as is_ours:
             if not is_ours:
                 raise ConfigError(f"another process is running the sweep in {self.path}")

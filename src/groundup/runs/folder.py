@@ -14,7 +14,6 @@ import logging
 import math
 import os
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pydantic
 import yaml
 
+from groundup import disk
 from groundup.config import YAML_LOADER, check_yaml, flatten, load_settings, save_yaml
 from groundup.errors import ConfigError, GroundupError
 from groundup.files import (
@@ -105,7 +105,7 @@ class RunFolder:
         if resume and not self.has_run():
             raise ConfigError(f"{self.path} does not hold a run to resume: check --name")
         is_new = not self.path.exists()
-        self.path.mkdir(parents=True, exist_ok=True)
+        disk.make_folder(self.path)
         with contextlib.ExitStack() as stack:
             until = time.monotonic() + _CLAIM_SECONDS
             while not stack.enter_context(locked(self.path)):
@@ -128,7 +128,8 @@ class RunFolder:
                 yield
             except BaseException:
                 if is_new and not self.has_run():
-                    shutil.rmtree(self.path, ignore_errors=True)
+                    with contextlib.suppress(OSError):
+                        disk.remove_tree(self.path)
                 raise
 
     def find(self) -> "RunFolder":
@@ -154,7 +155,7 @@ class RunFolder:
         usual = {"temperature": samples.temperature, "top_p": samples.top_p}
         # What is left of one that took no step must not stand beside the files of this one.
         for file in (self.config_file, self.outcome_file):
-            file.unlink(missing_ok=True)
+            disk.remove(file)
         tokenizer.save(self.tokenizer_file)
         write_json_atomic(self.environment_file, environment)
         write_json_atomic(self.generation_file, usual if generation is None else generation)
@@ -162,7 +163,7 @@ class RunFolder:
 
     def go_back(self, config: RunConfig, environment: dict[str, Any], step: int) -> None:
         """Put the files of a run back to where its checkpoint of that step is."""
-        self.outcome_file.unlink(missing_ok=True)
+        disk.remove(self.outcome_file)
         write_json_atomic(self.environment_file, environment)
         self.cut_metrics(step)
         save_yaml(self.config_file, config)
@@ -172,7 +173,11 @@ class RunFolder:
         path = self.metrics_file
         if not path.exists():
             return
-        with open(path, "rb") as old, atomic_path(path) as temporary, open(temporary, "wb") as new:
+        with (
+            open(path, "rb") as old,
+            atomic_path(path) as temporary,
+            disk.open_stream(temporary) as new,
+        ):
             for line in filter(bytes.strip, old):
                 record = parse_line(line)
                 step = None if record is None else record.get("step", 0)
@@ -203,9 +208,7 @@ class RunFolder:
         logger = logging.getLogger("groundup")
         level = logger.level
         file = self.path / f"log_rank_{rank}.txt" if rank else self.log_file
-        handler = logging.FileHandler(file, encoding="utf-8")
-        # A line that cannot be written (disk full) must not disturb the training.
-        handler.handleError = lambda record: None  # type: ignore[method-assign]
+        handler = _LogFile(file)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         logger.addHandler(handler)
         logger.setLevel(min(logger.getEffectiveLevel(), logging.INFO))
@@ -260,6 +263,23 @@ class RunFolder:
         """The content of a file; nothing where it is missing or larger."""
         data = read_tail(path, max_bytes + 1)
         return data if len(data) <= max_bytes else b""
+
+
+class _LogFile(logging.Handler):
+    """Appends lines to a file. One that cannot be written (disk full) must not disturb the
+    training."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._file = disk.open_file(path, disk.TO_APPEND)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(Exception):
+            disk.write(self._file, f"{self.format(record)}\n".encode(errors="backslashreplace"))
+
+    def close(self) -> None:
+        os.close(self._file)
+        super().close()
 
 
 def _of_model(parts: Mapping[str, str]) -> dict[str, str]:

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from groundup.files import append_json_line, sync_to_disk
+from groundup import disk
+from groundup.files import append_json_line
 from groundup.model import TransformerLM
 from groundup.planner.parameters import training_flops_per_token
 from groundup.runs.config import RunConfig
@@ -103,7 +104,7 @@ class Metrics:
         """Make sure that every record is on disk; raises OSError if that cannot be."""
         self._write_waiting()
         if self.path.exists():
-            sync_to_disk(self.path)
+            disk.sync(self.path)
 
     def _write_waiting(self) -> None:
         while self._waiting:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from groundup import disk
 from groundup.data.pipeline import read_ahead
 from groundup.data.prepare.encoding import EncodedDocuments, PartEncoder
 from groundup.data.prepare.writing import (
@@ -139,7 +140,7 @@ def prepare(
     folder = Path(out)
     index_path = folder / INDEX_NAME
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        disk.make_folder(folder)
     except FileExistsError:
         raise DataError(f"{folder} is a file; name a folder for the shards") from None
     with locked(folder) as is_ours:
@@ -151,7 +152,8 @@ def prepare(
             if index_path.is_file() and FORMAT.encode() not in index_path.read_bytes():
                 raise DataError(f"{index_path} is no index of shards; choose another folder")
             # It goes first: without it the folder no longer looks finished.
-            index_path.unlink(missing_ok=True)
+            disk.remove(index_path)
+            disk.sync(folder)
             _remove_all_but(folder, ())
         elif index_path.exists():
             index = _check_finished(folder, made_with, sources)
@@ -297,7 +299,7 @@ def _remove_all_but(folder: Path, kept: Iterable[str]) -> None:
     """Delete files of shards, finished or not, that are not among those to keep."""
     for name in {*os.listdir(folder)} - {*kept}:
         if _OURS.fullmatch(name):
-            os.unlink(folder / name)
+            disk.remove(folder / name)
 
 
 def _check_finished(

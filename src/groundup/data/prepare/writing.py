@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from groundup import disk
 from groundup.data.prepare.encoding import EncodedDocuments
 from groundup.data.shards.index import (
     HASH_BLOCK_BYTES,
@@ -180,9 +181,9 @@ class _SplitFile:
         if not self._num_ids:
             return None
         self._write(memoryview(self._rest))
-        os.fsync(self._file)
+        disk.sync(self._file)
         self.close()
-        os.replace(self._partial, self._path)
+        disk.replace(self._partial, self._path)
         return ShardEntry(
             file=self._path.name,
             num_ids=self._num_ids,
@@ -202,14 +203,11 @@ class _SplitFile:
         self._hash.add_bytes(data)
         try:
             if self._file < 0:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-                self._file = os.open(self._partial, flags, 0o666)
-            while data:
-                count = os.write(self._file, data)
-                data = data[count:]
-                self._unsynced += count
+                self._file = disk.open_file(self._partial, disk.TO_REPLACE)
+            disk.write(self._file, data)
+            self._unsynced += len(data)
             if self._unsynced >= _SYNC_BYTES:
-                os.fsync(self._file)
+                disk.sync(self._file)
                 self._unsynced = 0
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self._partial)) from error

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from groundup.data.samples.grammar import Grammar
+from groundup.disk import open_stream
 from groundup.files import atomic_path
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def write_sample_corpus(
         lines = ({"messages": messages} for messages in write_dialogues(seed))
         texts = (json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
     num_texts = num_bytes = 0
-    with atomic_path(path) as temporary, open(temporary, "wb", 1 << 18) as file:
+    with atomic_path(path) as temporary, open_stream(temporary) as file:
         while num_bytes < total and (text := next(texts, None)):
             num_bytes += file.write(text.encode())
             num_texts += 1
