@@ -107,11 +107,13 @@ PyObject* counter_items(WordCounterObject* self, PyObject*) {
     });
 }
 
-// num_merges -> (Buffer of uint32 pairs, bytes of text, symbols left, words). The counter is empty afterwards.
-PyObject* counter_train(WordCounterObject* self, PyObject* number) {
+// The counter is empty afterwards.
+PyObject* counter_train(WordCounterObject* self, PyObject* args) {
+    Py_ssize_t num_merges, num_within = 0;
+    PyObject* splitter = Py_None;
+    if (!PyArg_ParseTuple(args, "n|On", &num_merges, &splitter, &num_within)) return nullptr;
     return guarded([&] {
-        const size_t num_merges = PyLong_AsSize_t(number);
-        if (PyErr_Occurred()) throw PythonError();
+        const auto within = splitter == Py_None ? nullptr : splitter_of(splitter);
         const auto check_signals = [] {
             const PyGILState_STATE state = PyGILState_Ensure();
             const bool ok = PyErr_CheckSignals() == 0;
@@ -120,8 +122,7 @@ PyObject* counter_train(WordCounterObject* self, PyObject* number) {
         };
         const InUse in_use(self->is_in_use);
         const Training training = unlocked([&] {
-            join(*self->tables);
-            return train(self->tables->front(), num_merges, check_signals);
+            return train(*self->tables, static_cast<size_t>(num_merges), check_signals, within.get(), static_cast<size_t>(num_within));
         });
         const Owned merges(to_buffer(training.merges));
         return checked(Py_BuildValue("OKKn", merges.get(), static_cast<unsigned long long>(training.num_bytes),
@@ -138,8 +139,8 @@ PyMethodDef counter_methods[] = {
     {"find_last_cut", reinterpret_cast<PyCFunction>(counter_find_last_cut), METH_O,
      "text so far -> the last position found where it may be cut, 0 for none yet"},
     {"items", reinterpret_cast<PyCFunction>(counter_items), METH_NOARGS, "dict of words and counts"},
-    {"train", reinterpret_cast<PyCFunction>(counter_train), METH_O,
-     "num_merges -> (Buffer of uint32 pairs, bytes of text, symbols left, words)"},
+    {"train", reinterpret_cast<PyCFunction>(counter_train), METH_VARARGS,
+     "(num_merges, splitter of the words within, merges within) -> (Buffer of uint32 pairs, bytes of text, symbols left, words)"},
     {nullptr, nullptr, 0, nullptr},
 };
 PyType_Slot counter_slots[] = {

@@ -3,15 +3,17 @@
 // without links. Every pair knows its positions; a position is checked when it is used. All
 // positions of a pair arise during one merge (the one that makes its younger half), in order and never
 // later, so the lists are written once, and a pair's count only falls after that: a heap
-// of counts that are at worst too high is enough.
+// of counts that are at worst too high is enough. Pairs rarer than a limit, which most are, are left out
+// until their turn comes: then all are counted anew.
 #include "trainer.h"
 
 #include <algorithm>
-#include <map>
+#include <atomic>
 #include <queue>
 #include <string>
-#include <string_view>
-#include <unordered_map>
+
+#include "merges.h"
+#include "parallel.h"
 
 namespace groundup {
 
@@ -80,35 +82,16 @@ private:
     uint64_t size_ = 0;
 };
 
-// What there is to lay out: how many bytes the words of each count have, with a mark behind each.
-struct Totals {
-    uint64_t num_words = 0;
-    uint64_t num_bytes = 0;   // of the text
-    uint64_t size = 1;        // of the words that have a pair, with their marks
-    std::map<uint64_t, uint64_t, std::greater<>> size_by_count;
+struct Word {
+    const Byte* bytes;
+    size_t size;
+    uint64_t count;
 };
-
-Totals add_up(const WordCounts& words) {
-    Totals totals;
-    uint64_t last_count = 0;
-    uint64_t* size_of_count = nullptr;
-    words.for_each([&](const Byte*, size_t size, uint64_t count) {
-        totals.num_words++;
-        totals.num_bytes += count * size;
-        if (size < 2) return;
-        if (count != last_count) {
-            size_of_count = &totals.size_by_count[count];
-            last_count = count;
-        }
-        *size_of_count += size + 1;
-        totals.size += size + 1;
-    });
-    return totals;
-}
 
 // How often the word at a position occurs: words of equal counts stand together.
 class Weights {
 public:
+    // The word at `begin` and those behind it.
     void add(uint64_t begin, uint64_t count) {
         if (counts_.empty() || counts_.back() != count) {
             begins_.push_back(begin);
@@ -141,21 +124,29 @@ private:
 template <class Symbol, class Position>
 class Trainer {
 public:
-    Trainer(WordCounts& words, const Totals& totals, size_t num_merges)
-        : num_merges_(num_merges), num_words_(totals.num_words), num_symbols_(totals.num_bytes) {
-        lay_out(words, totals);
+    // Goes on behind the merges there are, up to `num_merges`; no token gets more than `most_words` words.
+    Trainer(Training& training, size_t num_merges, size_t most_words)
+        : training_(training), num_merges_(num_merges), most_words_(most_words) {
+        for (int b = 0; b < 256; b++) add_token(std::string(1, static_cast<char>(b)));
+        for (const auto& [left, right] : training.merges) add_token(tokens_[left] + tokens_[right]);
+        sizes_.assign(tokens_.size(), 1);
+        left_group_.assign(256 + num_merges, kNone);
+        right_group_.assign(256 + num_merges, kNone);
     }
 
-    Training run(const std::function<void()>& look_up) {
-        for (int b = 0; b < 256; b++) tokens_.emplace_back(1, static_cast<char>(b));
-        sizes_.assign(256, 1);
-        left_group_.assign(256 + num_merges_, kNone);
-        right_group_.assign(256 + num_merges_, kNone);
-        index_byte_pairs();
-        Training training;
-        training.num_words = num_words_;
-        training.num_bytes = num_symbols_;
-        while (training.merges.size() < num_merges_ && !heap_.empty()) {
+    void run(WordCounts& counts, std::vector<Word> words, size_t num_threads, const std::function<void()>& look_up) {
+        lay_out(words, num_threads);
+        words = {};
+        counts.clear();
+        limit_ = std::max<uint64_t>(training_.num_symbols / (kLeftOut * num_merges_ + 1), 1);
+        index_pairs();
+        while (training_.merges.size() < num_merges_) {
+            if (heap_.empty() || heap_.top().count < limit_) {
+                if (limit_ == 1) break;
+                limit_ = std::max<uint64_t>(limit_ / 16, 1);
+                index_pairs();
+                continue;
+            }
             const Ranked top = heap_.top();
             heap_.pop();
             Pair& pair = pairs_[top.pair];
@@ -163,17 +154,16 @@ public:
                 if (pair.count) heap_.push(rank(top.pair));
                 continue;
             }
-            training.merges.emplace_back(pair.left, pair.right);
+            training_.merges.emplace_back(pair.left, pair.right);
             merge(top.pair);
-            if (training.merges.size() % 256 == 0) look_up();
+            if (training_.merges.size() % 256 == 0) look_up();
         }
-        training.num_symbols = num_symbols_;
-        return training;
     }
 
 private:
     static constexpr Symbol kMark = static_cast<Symbol>(-1);  // between words
     static constexpr Symbol kGone = static_cast<Symbol>(-2);  // was the first byte of a right half
+    static constexpr uint64_t kLeftOut = 32;
 
     struct Ranked {
         uint64_t count;
@@ -205,56 +195,107 @@ private:
         Position position;
     };
 
-    void lay_out(WordCounts& words, const Totals& totals) {
-        symbols_.assign(totals.size, kMark);
-        std::unordered_map<uint64_t, uint64_t> next_of_count;
-        uint64_t begin = 1;
-        for (const auto& [count, size] : totals.size_by_count) {
-            weights_.add(begin, count);
-            next_of_count[count] = begin;
-            begin += size;
-        }
-        weights_.finish(symbols_.size());
-        uint64_t last_count = 0;
-        uint64_t* next = nullptr;
-        words.for_each([&](const Byte* word, size_t size, uint64_t count) {
-            if (size < 2) return;
-            if (count != last_count) {
-                next = &next_of_count[count];
-                last_count = count;
-            }
-            for (size_t k = 0; k < size; k++) symbols_[*next + k] = word[k];
-            *next += size + 1;
-        });
-        words.clear();
+    void add_token(std::string token) {
+        const auto is_blank = [](char c) { return c == ' ' || (c >= '\t' && c <= '\r'); };
+        uint32_t num_words = 0;
+        for (size_t i = 0; i < token.size(); i++) num_words += !is_blank(token[i]) && (!i || is_blank(token[i - 1]));
+        words_.push_back(num_words << 2 | uint32_t{!is_blank(token[0])} << 1 | uint32_t{!is_blank(token.back())});
+        tokens_.push_back(std::move(token));
     }
 
-    void index_byte_pairs() {
-        std::vector<uint64_t> counts(65536, 0);
-        std::vector<uint32_t> positions(65536, 0);
+    bool is_wanted(uint64_t count, uint32_t left, uint32_t right) const {
+        const uint32_t a = words_[left], b = words_[right];
+        return count >= limit_ && (!most_words_ || (a >> 2) + (b >> 2) - (a & b >> 1 & 1) <= most_words_);
+    }
+
+    // The words one behind another, merged by what was learned before; the most frequent first.
+    void lay_out(std::vector<Word>& words, size_t num_threads) {
+        std::sort(words.begin(), words.end(), [](const Word& a, const Word& b) { return a.count > b.count; });
+        std::vector<std::pair<std::string, std::string>> merges;
+        for (const auto& [left, right] : training_.merges) merges.emplace_back(tokens_[left], tokens_[right]);
+        const MergeTable table(tokens_, std::vector<bool>(tokens_.size(), true), merges);
+        constexpr size_t kBlock = 4096;
+        std::vector<std::vector<Symbol>> blocks(words.size() / kBlock + 1);
+        std::atomic<size_t> next{0};
+        run_threads(num_threads, [&](size_t) {
+            LongWordSpace space;
+            std::vector<uint32_t> found;
+            for (size_t b; (b = next++) < blocks.size();) {
+                for (size_t i = b * kBlock; i < std::min((b + 1) * kBlock, words.size()); i++) {
+                    if (found.size() < words[i].size) found.resize(words[i].size);
+                    size_t size = words[i].size;
+                    if (merges.empty()) std::copy_n(words[i].bytes, size, found.data());
+                    else size = table.encode(words[i].bytes, size, found.data(), space);
+                    blocks[b].insert(blocks[b].end(), found.data(), found.data() + size);
+                    blocks[b].push_back(kMark);
+                }
+            }
+        });
+        symbols_.assign(1, kMark);
+        for (std::vector<Symbol>& block : blocks) {
+            symbols_.insert(symbols_.end(), block.begin(), block.end());
+            block = {};
+        }
+        training_.num_symbols = 0;
+        uint64_t at = 1;
+        for (const Word& word : words) {
+            weights_.add(at, word.count);
+            const uint64_t begin = at;
+            while (symbols_[at] != kMark) at++;
+            training_.num_symbols += (at++ - begin) * word.count;
+        }
+        weights_.finish(symbols_.size());
+    }
+
+    // Files the pairs that are frequent enough, as the words stand now.
+    void index_pairs() {
+        pairs_.clear();
+        index_ = PairIndex();
+        heap_ = decltype(heap_)(Later{this});
         const auto each_pair = [this](auto visit) {
-            for (size_t i = 0; i + 1 < symbols_.size(); i++) {
-                if (symbols_[i] != kMark && symbols_[i + 1] != kMark)
-                    visit(i, size_t{symbols_[i]} << 8 | symbols_[i + 1]);
+            for (uint64_t at = 1, next; at < symbols_.size(); at = next) {
+                next = at + (symbols_[at] == kMark ? 1 : sizes_[symbols_[at]]);
+                if (symbols_[at] != kMark && symbols_[next] != kMark) visit(at, symbols_[at], symbols_[next]);
             }
         };
-        each_pair([&](size_t i, size_t key) {
-            counts[key] += weights_.at(i);
-            positions[key]++;
+        // What the pairs that share a number have together is no less than what each has.
+        constexpr uint32_t kNumberBits = 22;
+        std::vector<uint32_t> totals(size_t{1} << kNumberBits);
+        const auto total_of = [&totals](uint32_t left, uint32_t right) -> uint32_t& {
+            return totals[(uint64_t{left} << 32 | right) * kSeedA >> (64 - kNumberBits)];
+        };
+        if (limit_ > 1) each_pair([&](uint64_t at, uint32_t left, uint32_t right) {
+            uint32_t& total = total_of(left, right);
+            total = static_cast<uint32_t>(std::min<uint64_t>(total + weights_.at(at), UINT32_MAX));
         });
-        std::vector<uint64_t> next(65536, 0);
-        uint64_t total = 0;
-        for (size_t key = 0; key < 65536; key++) {
-            if (!positions[key]) continue;
-            const uint32_t left = static_cast<uint32_t>(key >> 8), right = key & 255;
-            index_.insert(left, right, static_cast<uint32_t>(pairs_.size()));
-            pairs_.push_back({left, right, counts[key], total, positions[key]});
-            next[key] = total;
-            total += positions[key];
+        each_pair([&](uint64_t at, uint32_t left, uint32_t right) {
+            if (limit_ > 1 && total_of(left, right) < limit_) return;
+            uint32_t number = index_.find(left, right);
+            if (number == kNone) {
+                number = static_cast<uint32_t>(pairs_.size());
+                index_.insert(left, right, number);
+                pairs_.push_back({left, right, 0, 0, 0});
+            }
+            pairs_[number].count += weights_.at(at);
+            pairs_[number].num_positions++;
+        });
+        uint64_t end = 0;
+        for (Pair& pair : pairs_) {
+            pair.first = end;
+            if (is_wanted(pair.count, pair.left, pair.right)) end += pair.num_positions;
+            else pair.count = 0;
         }
-        arena_.resize(total);
-        each_pair([&](size_t i, size_t key) { arena_[next[key]++] = static_cast<Position>(i); });
-        for (size_t i = 0; i < pairs_.size(); i++) heap_.push(rank(static_cast<uint32_t>(i)));
+        arena_.resize(end);
+        each_pair([&](uint64_t at, uint32_t left, uint32_t right) {
+            if (limit_ > 1 && total_of(left, right) < limit_) return;
+            Pair& pair = pairs_[index_.find(left, right)];
+            if (pair.count) arena_[pair.first++] = static_cast<Position>(at);
+        });
+        for (uint32_t number = 0; number < pairs_.size(); number++) {
+            if (!pairs_[number].count) continue;
+            pairs_[number].first -= pairs_[number].num_positions;
+            heap_.push(rank(number));
+        }
     }
 
     Ranked rank(uint32_t number) const {
@@ -287,7 +328,7 @@ private:
         const Pair pair = pairs_[number];
         const uint32_t made = static_cast<uint32_t>(tokens_.size());
         const uint32_t left_size = sizes_[pair.left], size = left_size + sizes_[pair.right];
-        tokens_.push_back(tokens_[pair.left] + tokens_[pair.right]);
+        add_token(tokens_[pair.left] + tokens_[pair.right]);
         sizes_.push_back(size);
         pairs_[number].count = 0;
         groups_.clear();
@@ -301,7 +342,7 @@ private:
             const Position middle = static_cast<Position>(at + left_size);
             if (symbols[at] != pair.left || symbols[middle] != pair.right) continue;
             const uint64_t weight = weights_.at(at);
-            num_symbols_ -= weight;
+            training_.num_symbols -= weight;
             symbols[middle] = kGone;
             symbols[at] = static_cast<Symbol>(made);
             symbols[at + size - 1] = static_cast<Symbol>(made);
@@ -335,31 +376,33 @@ private:
                 if (old != kNone && pairs_[old].count) pairs_[old].count -= group.lost;
             }
             group.first = end;
-            if (group.gained) end += group.num_positions;
-        }
-        arena_.resize(end);
-        for (const Group& group : groups_) {
-            if (!group.gained) continue;
             const uint32_t left = group.other_is_left ? group.other : made;
             const uint32_t right = group.other_is_left ? made : group.other;
+            if (!is_wanted(group.gained, left, right)) {
+                group.gained = 0;
+                continue;
+            }
+            end += group.num_positions;
             const uint32_t number = static_cast<uint32_t>(pairs_.size());
             pairs_.push_back({left, right, group.gained, group.first, group.num_positions});
             index_.insert(left, right, number);
             heap_.push(rank(number));
         }
+        arena_.resize(end);
         for (const Found& found : found_) {
             Group& group = groups_[found.group];
             if (group.gained) arena_[group.first++] = found.position;
         }
     }
 
-    size_t num_merges_;
+    Training& training_;
+    size_t num_merges_, most_words_;
+    uint64_t limit_ = 1;
     std::vector<Symbol> symbols_;
     Weights weights_;
-    uint64_t num_words_;
-    uint64_t num_symbols_;
     std::vector<std::string> tokens_;
-    std::vector<uint32_t> sizes_;
+    std::vector<uint32_t> words_;  // of each token how many; whether it begins with one, and ends
+    std::vector<uint32_t> sizes_;  // the positions that a token takes
     std::vector<Pair> pairs_;
     PairIndex index_;
     PositionArena<Position> arena_;
@@ -371,14 +414,42 @@ private:
 
 }  // namespace
 
-Training train(WordCounts& words, size_t num_merges, const std::function<void()>& look_up) {
-    const Totals totals = add_up(words);
-    // A merge takes away one symbol at least: however many are asked for, there are no more.
-    num_merges = std::min<uint64_t>(num_merges, totals.size);
-    const bool narrow = num_merges + 256 < 65534;
-    if (totals.size >= UINT32_MAX) return Trainer<uint32_t, uint64_t>(words, totals, num_merges).run(look_up);
-    if (narrow) return Trainer<uint16_t, uint32_t>(words, totals, num_merges).run(look_up);
-    return Trainer<uint32_t, uint32_t>(words, totals, num_merges).run(look_up);
+Training train(std::vector<WordCounts>& tables, size_t num_merges, const std::function<void()>& look_up,
+               const Splitter* within, size_t num_within) {
+    join(tables);
+    Training training;
+    const auto learn = [&](WordCounts& counts, size_t up_to, size_t most_words) {
+        std::vector<Word> words;
+        uint64_t size = 1;
+        counts.for_each([&](const Byte* bytes, size_t length, uint64_t count) {
+            words.push_back({bytes, length, count});
+            size += length + 1;
+        });
+        // A merge takes away one symbol at least: however many are asked for, there are no more.
+        up_to = std::min<uint64_t>(up_to, training.merges.size() + size);
+        const auto run = [&](auto trainer) { trainer.run(counts, std::move(words), tables.size(), look_up); };
+        if (size >= UINT32_MAX) run(Trainer<uint32_t, uint64_t>(training, up_to, most_words));
+        else if (up_to + 256 < 65534) run(Trainer<uint16_t, uint32_t>(training, up_to, most_words));
+        else run(Trainer<uint32_t, uint32_t>(training, up_to, most_words));
+    };
+    tables[0].for_each([&](const Byte*, size_t size, uint64_t count) {
+        training.num_words++;
+        training.num_bytes += size * count;
+    });
+    if (within) {
+        std::vector<WordCounts> parts;
+        for (size_t i = 0; i < tables.size(); i++) parts.emplace_back(SIZE_MAX);
+        run_threads(parts.size(), [&](size_t part) {
+            tables[0].for_each([&](const Byte* bytes, size_t size, uint64_t count) {
+                parts[part].add_text({bytes, size}, *within, SpecialTokens(), count);
+            }, part, parts.size());
+        });
+        join(parts);
+        training.num_words = parts[0].size();
+        learn(parts[0], std::min(num_within, num_merges), 0);
+    }
+    learn(tables[0], num_merges, within ? kMostWords : 0);
+    return training;
 }
 
 }  // namespace groundup

@@ -80,7 +80,7 @@ void WordCounts::add(const Byte* word, size_t size, uint64_t count, const Byte* 
 }
 
 void WordCounts::count_words(const Byte* base, const uint32_t* ends, size_t count,
-                             const Byte* limit) {
+                             const Byte* limit, uint64_t times) {
     uint32_t begin = 0;
     for (size_t done = 0; done < count; done += kBatch) {
         const size_t batch = std::min(kBatch, count - done);
@@ -97,16 +97,16 @@ void WordCounts::count_words(const Byte* base, const uint32_t* ends, size_t coun
             Entry& entry = entries()[hashes[i] & mask_];
             if (__builtin_expect(entry.low == keys[i].low && entry.high == keys[i].high &&
                                      is_inline(keys[i]), 1)) {
-                entry.count++;
+                entry.count += times;
             } else {
-                add_key(keys[i], hashes[i], base + begin, ends[done + i] - begin, 1);
+                add_key(keys[i], hashes[i], base + begin, ends[done + i] - begin, times);
             }
             begin = ends[done + i];
         }
     }
 }
 
-void WordCounts::add_text(Span text, const Splitter& splitter, const SpecialTokens& special_tokens) {
+void WordCounts::add_text(Span text, const Splitter& splitter, const SpecialTokens& special_tokens, uint64_t times) {
     const Byte* const limit = text.data + text.size;
     std::vector<uint32_t> ends(kMaxEnds);
     size_t at = 0;
@@ -117,7 +117,7 @@ void WordCounts::add_text(Span text, const Splitter& splitter, const SpecialToke
         for (Cursor cursor(splitter); cursor.at < ordinary.size;) {
             size_t begin;
             const size_t count = splitter.scan(ordinary, cursor, begin, ends.data());
-            count_words(ordinary.data + begin, ends.data(), count, limit);
+            count_words(ordinary.data + begin, ends.data(), count, limit, times);
         }
         at = match.begin + match.size;
     }

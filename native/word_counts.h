@@ -20,13 +20,14 @@ public:
     size_t size() const { return used_; }
 
     void add(const Byte* word, size_t size, uint64_t count, const Byte* limit);
-    void add_text(Span text, const Splitter& splitter, const SpecialTokens& special_tokens);
+    void add_text(Span text, const Splitter& splitter, const SpecialTokens& special_tokens, uint64_t times = 1);
     void add_all(const WordCounts& other);
     void clear() { *this = WordCounts(longest_); }
 
+    // The words, or one of several parts of them.
     template <class Visit>
-    void for_each(Visit visit) const {
-        for (size_t i = 0; i <= mask_; i++) {
+    void for_each(Visit visit, size_t part = 0, size_t num_parts = 1) const {
+        for (size_t i = part; i <= mask_; i += num_parts) {
             const Entry& entry = entries()[i];
             if (!entry.count) continue;
             const Byte* word = word_of(entry);
@@ -45,7 +46,7 @@ private:
     Entry* entries() const { return reinterpret_cast<Entry*>(table_.get()->data()); }
     const Byte* word_of(const Entry& entry) const;
     size_t size_of(const Entry& entry) const;
-    void count_words(const Byte* base, const uint32_t* ends, size_t count, const Byte* limit);
+    void count_words(const Byte* base, const uint32_t* ends, size_t count, const Byte* limit, uint64_t times);
     void add_key(const WordKey& key, uint64_t hash, const Byte* word, size_t size, uint64_t count);
     void grow();
 

@@ -20,6 +20,7 @@ from groundup.tokenizer.patterns import (
     QWEN2,
     Pattern,
     find_pattern,
+    superword_pattern,
 )
 from groundup.tokenizer.training import TrainingSummary, WordCounting
 
@@ -106,12 +107,16 @@ def learn(
     blocks: list[bytes], vocab_size: int, special_tokens: list[str], **options: Any
 ) -> tuple[Tokenizer, TrainingSummary]:
     """Learn from blocks of text, each ending where a document ends."""
-    progress = options.pop("progress", None)
+    progress, superbpe_from = options.pop("progress", None), options.pop("superbpe_from", None)
     options = {"pattern": GPT2, "num_threads": None, **options}
+    within = None if superbpe_from is None else (options["pattern"], superbpe_from)
+    if within:
+        options["pattern"] = superword_pattern(within[0])
     counting = WordCounting(special_tokens=special_tokens, **options)
     for block in blocks:
         counting.add(block, progress)
-    learned, summary = counting.learn(count_merges(vocab_size, len(special_tokens)))
+    num_merges = count_merges(vocab_size, len(special_tokens))
+    learned, summary = counting.learn(num_merges, *(within or ()))
     return Tokenizer.from_definition(learned), summary
 
 

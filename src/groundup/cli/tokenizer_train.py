@@ -24,6 +24,9 @@ class Arguments(CorpusFlags):
     pattern: str = "gpt2"
     """The split into pre-tokens: gpt2, cl100k, o200k, llama3, qwen2, deepseek or any regex."""
 
+    superbpe_from: int | None = None
+    """After so many merges go on across words, within lines, up to four words a token (SuperBPE)."""
+
 
 def run(arguments: Arguments) -> None:
     """Train, write the file, print the summary."""
@@ -39,7 +42,12 @@ def run(arguments: Arguments) -> None:
     special_tokens = list(map(as_text, arguments.special_token)) or ["<|endoftext|>"]
     with arguments.work("learning the vocabulary") as work:
         learned, summary = train_from_files(
-            sources, arguments.vocab_size, special_tokens, pattern=arguments.pattern, **work
+            sources,
+            arguments.vocab_size,
+            special_tokens,
+            pattern=arguments.pattern,
+            superbpe_from=arguments.superbpe_from,
+            **work,
         )
     if not summary.num_words:
         raise DataError(f"{', '.join(arguments.files)} holds no text to learn a vocabulary from")

@@ -117,6 +117,19 @@ _PATTERN_OF_STAGES = {pattern.stages: pattern for pattern in _PUBLISHED} | {
 }
 
 
+# A line with its line ends and the white space before the next line, but for a last blank, which
+# belongs to the word behind it.
+_LINE = r"[^\r\n]*[\r\n]+(?:\s+(?!\S))?|[^\r\n]+"
+
+
+def superword_pattern(pattern: Pattern) -> Pattern:
+    """The cuts that merges across words keep to: between lines, and between groups of digits where
+    this pattern limits those."""
+    first, *more = pattern.split("1" * 9)
+    digits = [rf"\p{{N}}{{1,{len(first)}}}"] if more else []
+    return find_staged_pattern((*digits, _LINE))
+
+
 def find_pattern(text: str | Pattern) -> Pattern:
     """The pattern of that name or regular expression, in any spelling, else a custom one."""
     if isinstance(text, Pattern):

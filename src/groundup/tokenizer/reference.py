@@ -16,9 +16,12 @@ from groundup.tokenizer.definition import (
     check_special_token_texts,
     count_merges,
 )
-from groundup.tokenizer.patterns import GPT2, Pattern
+from groundup.tokenizer.patterns import GPT2, Pattern, superword_pattern
 
 Pair = tuple[bytes, bytes]
+Symbols = tuple[bytes, ...]
+
+MOST_WORDS = 4
 
 
 def train_bpe_reference(
@@ -26,32 +29,30 @@ def train_bpe_reference(
     vocab_size: int,
     special_tokens: Sequence[str] = (),
     pattern: Pattern = GPT2,
+    superbpe_from: int | None = None,
 ) -> tuple[dict[int, bytes], list[Pair]]:
     """Learn merges: again and again, join the pair of neighbours that occurs most often.
 
     Ids: the 256 bytes, then one token for each merge, then the special tokens. Nothing merges
-    across documents, special tokens or pre-tokens.
+    across documents, special tokens or pre-tokens. With `superbpe_from` the pre-tokens are lines:
+    so many merges are learned within their words, the others across them.
     """
     special_tokens = check_special_token_texts(special_tokens)
     num_merges = count_merges(vocab_size, len(special_tokens))
     documents = [text_or_documents] if isinstance(text_or_documents, str) else text_or_documents
-    words = count_words(documents, special_tokens, pattern)
-
     merges: list[Pair] = []
-    while len(merges) < num_merges:
-        pair_counts: Counter[Pair] = Counter()
-        for symbols, count in words.items():
-            for pair in pairwise(symbols):
-                pair_counts[pair] += count
-        if not pair_counts:
-            break
-        # Among equally frequent pairs, the lexicographically greater pair of byte strings.
-        best = max(pair_counts, key=lambda pair: (pair_counts[pair], pair))
-        merges.append(best)
-        merged_words: Counter[tuple[bytes, ...]] = Counter()
-        for symbols, count in words.items():
-            merged_words[merge_pair(symbols, best)] += count
-        words = merged_words
+    if superbpe_from is None:
+        learn_merges(merges, num_merges, count_words(documents, special_tokens, pattern))
+    else:
+        lines = count_words(documents, special_tokens, superword_pattern(pattern))
+        words: Counter[Symbols] = Counter()
+        for line, count in lines.items():
+            for pre_token in pattern.split(b"".join(line).decode()):
+                words[split_into_bytes(pre_token.encode())] += count
+        learn_merges(merges, min(superbpe_from, num_merges), words)
+        for pair in merges:
+            lines = merge_everywhere(lines, pair)
+        learn_merges(merges, num_merges, lines, MOST_WORDS)
 
     tokens = [bytes([byte]) for byte in range(256)]
     tokens += [left + right for left, right in merges]
@@ -59,11 +60,36 @@ def train_bpe_reference(
     return dict(enumerate(tokens)), merges
 
 
+def learn_merges(
+    merges: list[Pair], num_merges: int, words: Counter[Symbols], most_words: int | None = None
+) -> None:
+    """Add merges until there are so many, none of them making a token of more words."""
+    while len(merges) < num_merges:
+        pair_counts: Counter[Pair] = Counter()
+        for symbols, count in words.items():
+            for pair in pairwise(symbols):
+                if most_words is None or len((pair[0] + pair[1]).split()) <= most_words:
+                    pair_counts[pair] += count
+        if not pair_counts:
+            break
+        # Among equally frequent pairs, the lexicographically greater pair of byte strings.
+        best = max(pair_counts, key=lambda pair: (pair_counts[pair], pair))
+        merges.append(best)
+        words = merge_everywhere(words, best)
+
+
+def merge_everywhere(words: Counter[Symbols], pair: Pair) -> Counter[Symbols]:
+    merged: Counter[Symbols] = Counter()
+    for symbols, count in words.items():
+        merged[merge_pair(symbols, pair)] += count
+    return merged
+
+
 def count_words(
     documents: Iterable[str], special_tokens: Sequence[str], pattern: Pattern
-) -> Counter[tuple[bytes, ...]]:
+) -> Counter[Symbols]:
     """Count the pre-tokens of the documents, each as the sequence of its bytes."""
-    words: Counter[tuple[bytes, ...]] = Counter()
+    words: Counter[Symbols] = Counter()
     for document in documents:
         for piece, is_special in split_special_tokens(document, special_tokens):
             if not is_special:
@@ -72,12 +98,12 @@ def count_words(
     return words
 
 
-def split_into_bytes(data: bytes) -> tuple[bytes, ...]:
+def split_into_bytes(data: bytes) -> Symbols:
     """Cut bytes into single ones, the symbols every merge starts from."""
     return tuple(bytes([byte]) for byte in data)
 
 
-def merge_pair(symbols: tuple[bytes, ...], pair: Pair) -> tuple[bytes, ...]:
+def merge_pair(symbols: Symbols, pair: Pair) -> Symbols:
     """Join each occurrence of the pair, from left to right."""
     merged: list[bytes] = []
     index = 0
@@ -124,7 +150,7 @@ def encode_reference(definition: TokenizerDefinition, text: str) -> list[int]:
 
 def merge_steps(
     data: bytes, rank_of: Callable[[Pair], int | None]
-) -> Iterator[tuple[int, Pair, tuple[bytes, ...]]]:
+) -> Iterator[tuple[int, Pair, Symbols]]:
     """Merge the bytes of one pre-token: the lowest rank first, its leftmost occurrence first.
 
     Yields the rank of each merge, its pair, and the symbols after it. A pair without a rank does

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from groundup.tokenizer.definition import (
     encode_special_token,
 )
 from groundup.tokenizer.native import WordCounter, as_array
-from groundup.tokenizer.patterns import GPT2, Pattern, find_pattern
+from groundup.tokenizer.patterns import GPT2, Pattern, find_pattern, superword_pattern
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -48,6 +48,7 @@ class TrainingOptions(TypedDict, total=False):
     """Split pattern and threads of a training, and how the text is read (`text_files.Reading`)."""
 
     pattern: str | Pattern
+    superbpe_from: int | None
     num_threads: int | None
     progress: Progress | None
     field: str
@@ -83,8 +84,9 @@ def train_bpe(
 
     The 256 bytes, the merges and the special tokens make up `vocab_size`; special tokens get the
     last ids. The most frequent pair is merged, ties go to the lexicographically greater pair of
-    byte strings; nothing merges across pre-tokens or special tokens. The result is the same for any
-    number of threads.
+    byte strings; nothing merges across pre-tokens or special tokens. With `superbpe_from` only so
+    many merges keep to them, the later ones to lines, and tokens to four words (SuperBPE). The
+    result is the same for any number of threads.
     """
     learned, _ = train_from_files(input_path, vocab_size, special_tokens, **options)
     return learned.vocab, learned.merges
@@ -96,6 +98,7 @@ def train_from_files(
     special_tokens: Sequence[str],
     *,
     pattern: str | Pattern = GPT2,
+    superbpe_from: int | None = None,
     num_threads: int | None = None,
     progress: Progress | None = None,
     engine: Engine | None = None,
@@ -112,8 +115,14 @@ def train_from_files(
     num_merges = count_merges(vocab_size, len(texts))
     how = Reading(tuple(texts), field, encoding, errors, follow_links)
     block_bytes = block_bytes or num_cores() * _BLOCK_BYTES_PER_CORE
-    count_part = PartCounting(find_pattern(pattern), texts, how, block_bytes)
-    counting = WordCounting(count_part.pattern, texts, num_threads)
+    pattern = find_pattern(pattern)
+    within = None if superbpe_from is None else pattern
+    if superbpe_from is not None:
+        if superbpe_from < 1:
+            raise TokenizerError(f"superbpe_from is {superbpe_from}; it must be at least 1 merge")
+        pattern = superword_pattern(pattern)
+    count_part = PartCounting(pattern, texts, how, block_bytes)
+    counting = WordCounting(pattern, texts, num_threads)
     sources = find_sources(inputs, how.follow_links)
     if engine is None:
         for block, num_bytes in count_part.blocks(Part(tuple(sources))):
@@ -122,7 +131,7 @@ def train_from_files(
         parts = cut_into_parts(sources, part_bytes, how)
         for num_bytes, words in run_parts(engine, count_part, parts, progress):
             counting.merge(num_bytes, words)
-    return counting.learn(num_merges)
+    return counting.learn(num_merges, within, superbpe_from or 0)
 
 
 class WordCounting:
@@ -159,10 +168,16 @@ class WordCounting:
         self.counter.add_words(list(words), list(words.values()))
         self.num_bytes += num_bytes
 
-    def learn(self, num_merges: int) -> tuple[TokenizerDefinition, TrainingSummary]:
-        """Merge the most frequent pairs."""
+    def learn(
+        self, num_merges: int, within: Pattern | None = None, superbpe_from: int = 0
+    ) -> tuple[TokenizerDefinition, TrainingSummary]:
+        """Merge the most frequent pairs, the first `superbpe_from` within the words of a pattern if
+        one is given."""
+        splitter = None if within is None else within.splitter
         try:
-            packed, num_bytes, num_symbols, num_words = self.counter.train(num_merges)
+            packed, num_bytes, num_symbols, num_words = self.counter.train(
+                num_merges, splitter, superbpe_from
+            )
         except ValueError as error:
             raise TokenizerError(str(error)) from None
         tokens = [bytes([byte]) for byte in range(256)]
@@ -174,7 +189,10 @@ class WordCounting:
             enumerate(tokens + [encode_special_token(one) for one in self._special_tokens])
         )
         ids = {text: id for id, text in enumerate(self._special_tokens, len(tokens))}
-        lineage = {"trained_on": {"num_bytes": self.num_bytes, "num_words": num_words}}
+        trained_on: dict[str, Any] = {"num_bytes": self.num_bytes, "num_words": num_words}
+        if within is not None:
+            trained_on |= {"superbpe_from": superbpe_from, "words": list(within.stages)}
+        lineage = {"trained_on": trained_on}
         definition = TokenizerDefinition(vocab, merges, ids, self._pattern, lineage=lineage)
         summary = TrainingSummary(
             num_bytes=self.num_bytes,
