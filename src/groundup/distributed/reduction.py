@@ -11,8 +11,11 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor, distributed
 
+from groundup.distributed.matrices import CopiedMatrices
 from groundup.distributed.process_group import ALONE, World, lost_ranks_named
 from groundup.optim.clipping import gradient_norm
+from groundup.optim.muon import WholeMatrices
+from groundup.optim.orthogonalization import orthogonalize_each
 
 Backward = Callable[[int], Tensor]
 """Computes the loss of the micro-batch with this number and adds its gradients to `.grad`; gives
@@ -43,6 +46,10 @@ class Reduction(Protocol):
     def gradient_norm(self, parameters: Sequence[Tensor]) -> Tensor:
         """The L2 norm of all gradients as one vector, the same on every rank."""
         return gradient_norm(parameters)
+
+    def matrices(self) -> WholeMatrices:
+        """How the ranks share what Muon does to matrices."""
+        return CopiedMatrices(self.world)
 
 
 class FastReduction(Reduction):
@@ -170,6 +177,9 @@ class ExactReduction(Reduction):
         for parameter, gradient in zip(learning, gradients, strict=True):
             parameter.grad = gradient
         return loss
+
+    def matrices(self) -> WholeMatrices:
+        return CopiedMatrices(self.world, orthogonalize_each)
 
 
 def _halves(node: range) -> tuple[range, range]:

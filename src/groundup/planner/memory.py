@@ -7,7 +7,6 @@ Fused attention keeps no scores, the loss keeps no logits, a matmul keeps its in
 0.97 to 1.17 of 18 peaks measured on an H200; a `MeasuredStep` corrects it for allocators.
 """
 
-import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig
 from groundup.nn.limits import UNGATED, logit_chunk_bytes, logit_chunk_rows
-from groundup.optim.config import OptimizerConfig, OptimizerName
+from groundup.optim.config import OptimizerName
 from groundup.planner.parameters import (
     FLOAT32_BYTES,
     count_learned,
@@ -164,10 +163,9 @@ def step_memory(
     """
     parts, learned_parts = count_parameters(config), count_learned(config, lora_rank)
     learned = FLOAT32_BYTES * sum(learned_parts.values())
-    # AdamW keeps two values a parameter, SGD none; Muon one for the matrices of the blocks.
-    state = {"adamw": 2 * learned, "sgd": 0, "muon": 2 * learned}.get(optimizer)
-    if state is None:
-        state = round(_state_per_parameter(config, optimizer) * learned / FLOAT32_BYTES)
+    # AdamW keeps two values a parameter, as is assumed of any that a person added; SGD none, Muon
+    # one for the matrices of the blocks.
+    state = 0 if optimizer == "sgd" else 2 * learned
     state -= FLOAT32_BYTES * count_matrices(learned_parts) if optimizer == "muon" else 0
     is_half, has_adapters = execution.precision == "bfloat16", lora_rank is not None
     copied_bytes = (2 if is_half else FLOAT32_BYTES) if is_half or has_adapters else 0
@@ -182,26 +180,6 @@ def step_memory(
         chunk_bytes=logit_chunk_bytes(execution.device, memory_bytes),
         is_exact=execution.device == "cpu" if exact is None else exact,
     )
-
-
-@functools.lru_cache(maxsize=8)
-def _state_per_parameter(config: ModelConfig, optimizer: OptimizerName) -> float:
-    """Bytes that any other optimizer keeps, by a step of the model on the meta device."""
-    from groundup.model.transformer import TransformerLM
-    from groundup.optim.build import build_optimizer
-
-    config = config.model_copy(update={"document_separator": None})
-    parameters = list((model := TransformerLM.from_config(config, "meta")).parameters())
-    made = build_optimizer(model, OptimizerConfig(name=optimizer))
-    for parameter in parameters:
-        parameter.grad = parameter.detach()
-    try:
-        made.step()
-    except RuntimeError:
-        # It reads values. As many as AdamW keeps, then.
-        return 2 * FLOAT32_BYTES
-    kept = [one for state in made.state.values() for one in state.values()]
-    return sum(getattr(one, "nbytes", 0) for one in kept) / sum(one.numel() for one in parameters)
 
 
 def memory_options(settings: Mapping[str, Any]) -> dict[str, Any]:

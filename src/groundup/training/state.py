@@ -18,7 +18,6 @@ from groundup.checkpoint import (
     restore_optimizer,
     restore_random_state,
 )
-from groundup.distributed.matrices import CopiedMatrices
 from groundup.distributed.process_group import ALONE, World
 from groundup.distributed.reduction import ExactReduction, FastReduction, Reduction
 from groundup.errors import CheckpointError, ConfigError
@@ -28,7 +27,6 @@ from groundup.optim.base import Optimizer
 from groundup.optim.build import build_optimizer
 from groundup.optim.foreign import ForeignOptimizer
 from groundup.optim.muon import Muon
-from groundup.optim.orthogonalization import orthogonalize, orthogonalize_each
 from groundup.planner import check_holdable
 from groundup.runtime import memory_bytes, set_seed
 from groundup.tokenizer import Tokenizer
@@ -177,24 +175,24 @@ def build_state(
     model.use_float8(config.precision == "float8")
     compile_model(model, config)
     length = 1.0 if config.num_steps is None else config.num_steps
+    local: LocalParameters | None = None
     if run.strategy == "ddp":
-        reduction = ExactReduction(world) if run.is_exact else FastReduction(world)
-        if make_optimizer is not None:
-            optimizer: Optimizer = ForeignOptimizer(make_optimizer(model))
-        else:
-            optimizer = build_optimizer(model, config.optimizer, length)
-        if isinstance(optimizer, Muon):
-            way = orthogonalize_each if run.is_exact else orthogonalize
-            optimizer.matrices = CopiedMatrices(world, way)
-        return TrainingState(model, optimizer, config.tokens_per_step, reduction)
-    from groundup.distributed.sharding import shard
+        reduction: Reduction = ExactReduction(world) if run.is_exact else FastReduction(world)
+    else:
+        from groundup.distributed.sharding import shard
 
-    sharded = shard(model, world, run.strategy, device)
-    optimizer = build_optimizer(sharded.parameters, config.optimizer, length)
-    if make_optimizer is not None or isinstance(optimizer, ForeignOptimizer):
+        reduction = sharded = shard(model, world, run.strategy, device)
+        local = sharded.parameters
+    if make_optimizer is not None and local is None:
+        optimizer: Optimizer = ForeignOptimizer(make_optimizer(model))
+    else:
+        learning = model if local is None else local
+        optimizer = build_optimizer(learning, config.optimizer, length)
+    is_foreign = make_optimizer is not None or isinstance(optimizer, ForeignOptimizer)
+    if is_foreign and local is not None:
         raise ConfigError(
             f"distributed.strategy {run.strategy} is for optimizers of groundup.optim"
         )
     if isinstance(optimizer, Muon):
-        optimizer.matrices = sharded.matrices()
-    return TrainingState(model, optimizer, config.tokens_per_step, sharded, sharded.parameters)
+        optimizer.matrices = reduction.matrices()
+    return TrainingState(model, optimizer, config.tokens_per_step, reduction, local)
