@@ -63,7 +63,7 @@ def work(job: Json) -> Json:
         timing = timed(run)
         peak_bytes = memory.growth_bytes()
     if job["output"]:
-        Path(job["output"]).write_text(json.dumps({"num_ids": timing.result}))
+        Path(job["output"]).write_text(json.dumps({"num_tokens": timing.result}))
     return {
         "seconds": {"time": timing.seconds},
         "memory_bytes": {"peak": peak_bytes},
@@ -74,7 +74,7 @@ def work(job: Json) -> Json:
 
 def compare(ours: Path, theirs: Path) -> Verdict:
     """As many ids either way; that they are the right ones is for the tests."""
-    expected, found = (json.loads(path.read_text())["num_ids"] for path in (ours, theirs))
+    expected, found = (json.loads(path.read_text())["num_tokens"] for path in (ours, theirs))
     return Verdict(expected == found, f"{found:,} ids to our {expected:,}")
 
 
@@ -83,7 +83,7 @@ def _preparing(job: Json, tokenizer: Tokenizer, out: Path) -> Callable[[], int]:
 
     def run() -> int:
         summary = prepare([job["text"]], tokenizer, out, num_threads=job["cores"])
-        return sum(split.num_ids for split in summary.index.splits.values())
+        return sum(split.num_tokens for split in summary.index.splits.values())
 
     return run
 

@@ -66,9 +66,9 @@ class StaticLM(nn.Module):
 
     def prefill(self, prompts: Tensor) -> None:
         """Read all prompts and write the first new id of each."""
-        num_ids = prompts.shape[1]
-        self.ids[:, :num_ids] = prompts
-        self(torch.arange(num_ids, device=prompts.device))
+        num_tokens = prompts.shape[1]
+        self.ids[:, :num_tokens] = prompts
+        self(torch.arange(num_tokens, device=prompts.device))
 
     def step(self) -> None:
         """Write the next id of every sequence."""
@@ -118,8 +118,8 @@ def _compiled_writer(
 
     @torch.no_grad()
     def write(prompts: Tensor, num_new_ids: int) -> Tensor:
-        batch_size, num_ids = prompts.shape
-        length = -(-(num_ids + num_new_ids) // _MASK_STEP) * _MASK_STEP
+        batch_size, num_tokens = prompts.shape
+        length = -(-(num_tokens + num_new_ids) // _MASK_STEP) * _MASK_STEP
         shape = batch_size, length
         if shape not in opened:
             opened[shape] = open_shape(shape)
@@ -129,7 +129,7 @@ def _compiled_writer(
             step()
         if is_cuda:
             _check_graphs()
-        return static.ids[:, num_ids : num_ids + num_new_ids].clone()
+        return static.ids[:, num_tokens : num_tokens + num_new_ids].clone()
 
     return write
 

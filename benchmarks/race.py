@@ -211,10 +211,10 @@ class _IndependentWindows:
 
     def __init__(self, data: RunData, config: RunConfig, device: torch.device) -> None:
         assert isinstance(data.train, Shards)
-        ids = data.train.read(0, data.train.num_ids).astype("int32")
+        ids = data.train.read(0, data.train.num_tokens).astype("int32")
         self._ids = torch.from_numpy(ids).to(device)
         self._offsets = torch.arange(config.model.context_length + 1, device=device)
-        self._last = data.train.num_ids - len(self._offsets)
+        self._last = data.train.num_tokens - len(self._offsets)
         self._batch_size = config.batch_size
 
     def sample(self) -> tuple[Tensor, Tensor]:

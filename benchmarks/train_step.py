@@ -191,7 +191,7 @@ def _our_step(model: ModelConfig, job: Json) -> Iterator[Step]:
             device=job["device"],
             precision="float8" if job["tool"] == _FLOAT8 else "auto",
             batch_size=job["batch_size"],
-            clip_norm=_CLIP_NORM,
+            max_grad_norm=_CLIP_NORM,
             num_threads=job["cores"],
             model=model,
             optimizer=OptimizerConfig(learning_rate=_LEARNING_RATE),

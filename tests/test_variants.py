@@ -51,7 +51,7 @@ run("data sample --megabytes 0.05 --out stories.txt")
 run("tokenizer train stories.txt --vocab-size 300 --special-token <|endoftext|>")
 run("data prepare stories.txt")
 begin = f"train --name parts --device cpu --batch-size 4 --optimizer.name lion {shape}{parts}"
-assert "average_over" in run(f"{begin} --optimizer.average-over 0.1", 2)
+assert "ema_fraction" in run(f"{begin} --optimizer.ema-fraction 0.1", 2)
 run(f"{begin} --schedule.name root --num-steps 4")
 run("train --name parts --resume --num-steps 6 --allow-changes")
 run("generate parts --prompt Once --max-tokens 24")

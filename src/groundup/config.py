@@ -30,12 +30,34 @@ Seed = Annotated[int, pydantic.Field(ge=0, lt=2**64)]
 MAX_STEPS = 10**9
 """The most steps that any setting may count."""
 
+_EARLIER_NAMES = {
+    "average_over": "ema_fraction",
+    "clip_norm": "max_grad_norm",
+    "extra_values": "value_embeddings",
+    "head_gates": "gated_attention",
+    "num_ids": "num_tokens",
+    "recompute": "activation_checkpointing",
+}
 _EXPONENT = re.compile(r"[0-9]+(\.[0-9]+)?[eE]\+?[0-9]{1,2}")
 _MAX_FINDINGS = 8
 _MAX_DEPTH = 20
 # libyaml's, ten times as fast, unless PyYAML was built without them.
 YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+def current_name(name: Any) -> Any:
+    """Today's name of a setting or tensor, dotted or not; what is no text as it is."""
+    if not isinstance(name, str):
+        return name
+    return ".".join(_EARLIER_NAMES.get(part, part) for part in name.split("."))
+
+
+def with_current_names(values: Any) -> Any:
+    """A tree read from a file, with today's names in place of those of earlier versions."""
+    if not isinstance(values, Mapping):
+        return values
+    return {current_name(name): with_current_names(one) for name, one in values.items()}
 
 
 class Settings(pydantic.BaseModel):
@@ -81,6 +103,7 @@ class Settings(pydantic.BaseModel):
     def _drop_removed(cls, values: Any) -> Any:
         if not isinstance(values, Mapping):
             return values
+        values = with_current_names(values)
         for name, inactive in cls.removed.items():
             if name in values and values[name] not in inactive:
                 raise ValueError(

@@ -43,8 +43,8 @@ def test_a_full_disk_is_one_line(shell: Any) -> None:
 def test_prepare_then_verify(shell: Any) -> None:
     words = ["data", "prepare", "corpus.txt"]
     printed = shell(*words, "--validation-fraction", "0.1")
-    num_ids = open_shards("shards", "train").num_ids
-    assert printed.startswith("wrote shards") and f"{num_ids:,}" in printed
+    num_tokens = open_shards("shards", "train").num_tokens
+    assert printed.startswith("wrote shards") and f"{num_tokens:,}" in printed
     assert "bytes per token" in printed
     for flags in ([], ["--tokenizer", "tokenizer.json"]):
         assert shell("data", "verify", "shards", *flags).startswith("shards is sound: 2 shards")
@@ -62,7 +62,7 @@ def test_standard_input_is_a_source(shell: Any, monkeypatch: pytest.MonkeyPatch)
         sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(f"a{END}b".encode())))
     )
     shell(*words)
-    assert open_shards("shards").num_ids == 4
+    assert open_shards("shards").num_tokens == 4
     assert "cannot be read again" in shell.fails(*words)
 
 

@@ -45,7 +45,7 @@ def test_a_run_its_checkpoint_and_its_split_are_named(shell: Any, small_config: 
     best = shell.json("evaluate", "small", "--checkpoint", "best")
     assert best["loss"] <= by_name["loss"]
     shards = open_shards(small_config.parent / "shards", "validation")
-    assert shell.json("evaluate", "small", "--whole")["tokens"] == shards.num_ids - 1
+    assert shell.json("evaluate", "small", "--whole")["tokens"] == shards.num_tokens - 1
     page = shell("evaluate", "small")
     for text in ("12", f"{by_name['loss']:.4f}", f"{by_name['bits_per_byte']:.4f}"):
         assert text in page

@@ -77,7 +77,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def test_it_goes_from_nothing_to_stories(page: str) -> None:
     tokenizer = Tokenizer.load("quickstart/tokenizer.json")
     assert tokenizer.vocab_size == 400 and LanguageModel.load(RUN).step == 2
-    assert open_shards("quickstart/shards", "train", tokenizer).num_ids > 10_000
+    assert open_shards("quickstart/shards", "train", tokenizer).num_tokens > 10_000
     words = ["stories", "bytes per token", "B/s", "FLOP a second", "parameters, "]
     words += [r"step 1/2 +loss \d", "sample: Once upon a time", r"perplexity +\d", "bits per byte"]
     for word in (*words, r"1 of 3, seed 1 ===\nOnce upon a time,.*=== 3 of 3"):

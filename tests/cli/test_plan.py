@@ -74,8 +74,8 @@ def test_the_settings_file_decides_where_no_flag_does(shell: Any, tmp_path: Path
 @pytest.mark.parametrize(
     "changes",
     [
-        {"optimizer": {"average_over": 0.1}},
-        {"distributed": {"recompute": True, "reduction": "fast"}},
+        {"optimizer": {"ema_fraction": 0.1}},
+        {"distributed": {"activation_checkpointing": True, "reduction": "fast"}},
         {"start_from": "run", "tuning": {"lora_rank": 4, "chats": ["chats.jsonl"]}},
     ],
     ids=str,

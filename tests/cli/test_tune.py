@@ -71,13 +71,13 @@ def test_a_stopped_run_continues_with_the_same_command(shell: Any, folder: Path)
 
 def test_flags_and_a_file_decide_over_the_defaults(shell: Any, folder: Path) -> None:
     (folder / "more.yaml").write_text(
-        yaml.safe_dump({"optimizer": {"name": "sgd", "learning_rate": 0.5}, "clip_norm": 2.0})
+        yaml.safe_dump({"optimizer": {"name": "sgd", "learning_rate": 0.5}, "max_grad_norm": 2.0})
     )
     flags = "--config more.yaml --optimizer.learning-rate 0.25 --seed 3 --num-steps 2 --name three"
     shell("tune", "runs/small", "dialogues.jsonl", *CONTEXT, *flags.split())
     config = RunFolder(folder / "runs" / "three").read_config()
     assert (config.optimizer.name, config.optimizer.learning_rate) == ("sgd", 0.25)
-    assert (config.clip_norm, config.seed, config.schedule.name) == (2.0, 3, "linear")
+    assert (config.max_grad_norm, config.seed, config.schedule.name) == (2.0, 3, "linear")
 
 
 @pytest.mark.parametrize(

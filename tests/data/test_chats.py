@@ -211,7 +211,7 @@ def test_rows_hold_every_conversation_once_with_positions_of_its_own() -> None:
     is_answer = np.arange(30) % 2 == 0
     conversations = EncodedConversations(ids, is_answer, np.array([0, 7, 12, 30]), 0)
     rows = PackedRows(conversations, np.arange(3), 18)
-    assert rows.num_rows == 2 and rows.num_ids == 36
+    assert rows.num_rows == 2 and rows.num_tokens == 36
     parts = np.full((3, 2, 18), 7)
     rows.fill(parts, np.array([1, 0]))
     inputs, targets, positions = parts

@@ -42,8 +42,8 @@ def read_windows(ids: Ids, starts: Any, context_length: int) -> np.ndarray:
     return WindowReader(ids, context_length).read(starts)
 
 
-def scrambled(num_ids: int) -> np.ndarray:
-    return np.arange(num_ids) * 40503 % 65536
+def scrambled(num_tokens: int) -> np.ndarray:
+    return np.arange(num_tokens) * 40503 % 65536
 
 
 def ahead_threads() -> list[threading.Thread]:
@@ -222,7 +222,7 @@ def test_get_batch_samples_windows_by_the_seed() -> None:
 def test_get_batch_takes_the_only_window_and_refuses_less() -> None:
     inputs, targets = get_batch(np.arange(8), 3, 7, "cpu")
     assert inputs.tolist() == [list(range(7))] * 3 and targets.tolist() == [list(range(1, 8))] * 3
-    with pytest.raises(DataError, match=r"has 7 ids .* takes 8"):
+    with pytest.raises(DataError, match=r"has 7 tokens.* takes 8"):
         get_batch(np.arange(7), 3, 7, "cpu")
     with pytest.raises(ConfigError, match="batch_size is 0"):
         get_batch(np.arange(8), 0, 7, "cpu")

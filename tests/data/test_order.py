@@ -68,16 +68,16 @@ def test_a_permutation_meets_every_position_once(seed: int, size: int, epoch: in
 
 @given(st.integers(2, 2000), st.data(), seeds, st.integers(0, 20) | st.integers(0, 2**50))
 def test_an_epoch_takes_every_window_once(
-    num_ids: int, data: st.DataObject, seed: int, epoch: int
+    num_tokens: int, data: st.DataObject, seed: int, epoch: int
 ) -> None:
-    context_length = data.draw(st.integers(1, num_ids - 1))
-    order = ShuffledEpochs(num_ids, context_length, seed)
+    context_length = data.draw(st.integers(1, num_tokens - 1))
+    order = ShuffledEpochs(num_tokens, context_length, seed)
     starts = order.starts(epoch * order.num_windows, order.num_windows)
     assert starts.dtype == np.int64
-    assert starts.min() >= 0 and starts.max() <= num_ids - context_length - 1
+    assert starts.min() >= 0 and starts.max() <= num_tokens - context_length - 1
     assert np.all(np.diff(np.sort(starts)) == context_length)
     # What is left out lies before the first window or behind the last, and is less than two.
-    assert num_ids - 1 - len(starts) * context_length < max(2 * context_length - 1, 1)
+    assert num_tokens - 1 - len(starts) * context_length < max(2 * context_length - 1, 1)
 
 
 def test_epochs_differ_in_order_and_in_cuts() -> None:
@@ -87,12 +87,12 @@ def test_epochs_differ_in_order_and_in_cuts() -> None:
     assert {int(starts[0]) % 10 for starts in epochs} == set(range(10))
 
 
-@pytest.mark.parametrize("num_ids", [11, 12, 20, 21, 25, 37, 100])
-def test_every_id_is_predicted_in_some_epoch(num_ids: int) -> None:
-    order = ShuffledEpochs(num_ids, 10, 4)
+@pytest.mark.parametrize("num_tokens", [11, 12, 20, 21, 25, 37, 100])
+def test_every_id_is_predicted_in_some_epoch(num_tokens: int) -> None:
+    order = ShuffledEpochs(num_tokens, 10, 4)
     starts = order.starts(0, 200 * order.num_windows)
     predicted = np.unique(starts[:, None] + np.arange(1, 11))
-    assert predicted.tolist() == list(range(1, num_ids))
+    assert predicted.tolist() == list(range(1, num_tokens))
 
 
 # Validation
@@ -100,26 +100,26 @@ def test_every_id_is_predicted_in_some_epoch(num_ids: int) -> None:
 
 @given(st.integers(2, 3000), st.data(), seeds)
 def test_fixed_windows_are_distinct_and_do_not_overlap(
-    num_ids: int, data: st.DataObject, seed: int
+    num_tokens: int, data: st.DataObject, seed: int
 ) -> None:
-    context_length = data.draw(st.integers(1, num_ids - 1))
+    context_length = data.draw(st.integers(1, num_tokens - 1))
     num_windows = data.draw(st.integers(1, 400))
-    starts = fixed_windows(num_ids, context_length, num_windows, seed)
-    assert len(starts) == min(num_windows, (num_ids - 1) // context_length)
+    starts = fixed_windows(num_tokens, context_length, num_windows, seed)
+    assert len(starts) == min(num_windows, (num_tokens - 1) // context_length)
     assert np.all(np.diff(starts) >= context_length)
-    assert starts[0] >= 0 and starts[-1] + context_length + 1 <= num_ids
-    assert np.array_equal(starts, fixed_windows(num_ids, context_length, num_windows, seed))
-    every = np.arange((num_ids - 1) // context_length) * context_length
-    assert np.array_equal(fixed_windows(num_ids, context_length), every)
+    assert starts[0] >= 0 and starts[-1] + context_length + 1 <= num_tokens
+    assert np.array_equal(starts, fixed_windows(num_tokens, context_length, num_windows, seed))
+    every = np.arange((num_tokens - 1) // context_length) * context_length
+    assert np.array_equal(fixed_windows(num_tokens, context_length), every)
     assert set(starts.tolist()) <= set(every.tolist())
 
 
 @given(st.integers(2, 500), st.integers(1, 600))
-def test_the_whole_walk_predicts_every_id_once(num_ids: int, context_length: int) -> None:
-    starts, tail_start, tail_length = whole_walk(num_ids, context_length)
+def test_the_whole_walk_predicts_every_id_once(num_tokens: int, context_length: int) -> None:
+    starts, tail_start, tail_length = whole_walk(num_tokens, context_length)
     predicted = [start + np.arange(1, context_length + 1) for start in starts]
     predicted.append(tail_start + np.arange(1, tail_length + 1))
-    assert np.concatenate(predicted).tolist() == list(range(1, num_ids))
+    assert np.concatenate(predicted).tolist() == list(range(1, num_tokens))
     assert tail_length < context_length
 
 
@@ -129,12 +129,12 @@ def test_the_whole_walk_predicts_every_id_once(num_ids: int, context_length: int
 def test_what_gives_no_windows_is_refused() -> None:
     ShuffledEpochs(257, 256, 0).starts(0, 10)
     for make, error, message in (
-        (lambda: ShuffledEpochs(256, 256, 0), DataError, "256 ids .* context_length 256 takes 257"),
+        (lambda: ShuffledEpochs(256, 256, 0), DataError, "256 tokens.* context_length 256 takes 257"),
         (lambda: ShuffledEpochs(256, 0, 0), ConfigError, "context_length is 0"),
         (lambda: ShuffledEpochs(100, 5, -1), ConfigError, "seed"),
         (lambda: ShuffledEpochs(100, 5, 2**64), ConfigError, "seed"),
         (lambda: fixed_windows(256, 256), DataError, "257"),
-        (lambda: whole_walk(1, 4), DataError, "has 1 ids"),
+        (lambda: whole_walk(1, 4), DataError, "has 1 tokens"),
         (lambda: batch_samples(0, 10, 0, 4), ConfigError, "batch_size 10 .* for example 12"),
     ):
         with pytest.raises(error, match=message):
@@ -143,12 +143,12 @@ def test_what_gives_no_windows_is_refused() -> None:
 
 @given(st.integers(1, 60), st.integers(0, 59), st.integers(1, 20))
 def test_sliding_windows_predict_each_id_once_with_half_a_context(
-    num_ids: int, num_predicted: int, context_length: int
+    num_tokens: int, num_predicted: int, context_length: int
 ) -> None:
-    num_predicted = min(num_predicted, num_ids - 1)
-    windows = list(sliding_windows(num_ids, num_predicted, context_length))
+    num_predicted = min(num_predicted, num_tokens - 1)
+    windows = list(sliding_windows(num_tokens, num_predicted, context_length))
     targets = [target for _, end, count in windows for target in range(end - count, end)]
-    assert targets == list(range(num_ids - num_predicted, num_ids))
+    assert targets == list(range(num_tokens - num_predicted, num_tokens))
     for begin, end, count in windows:
         assert end - begin <= context_length + 1
         num_before_first = end - count - begin
@@ -156,7 +156,7 @@ def test_sliding_windows_predict_each_id_once_with_half_a_context(
             assert num_before_first >= min(end - count, max(1, context_length // 2))
         else:
             # All at once, with as much before it as the context holds.
-            assert len(windows) == 1 and begin == max(0, num_ids - context_length - 1)
+            assert len(windows) == 1 and begin == max(0, num_tokens - context_length - 1)
 
 
 # Mixes

@@ -258,17 +258,17 @@ def test_too_few_documents_give_the_end_of_the_text_for_validation(
     # The text of one document is that of several shards.
     settings: Any = {"validation_fraction": 0.0001, "shard_bytes": 1000}
     whole = work.prepare([file], "whole", validation_fraction=0)
-    assert open_shards(whole.folder, "train").num_ids == whole.index.splits["train"].num_ids
+    assert open_shards(whole.folder, "train").num_tokens == whole.index.splits["train"].num_tokens
     summary = work.prepare([file], **settings)
     assert work.prepare([file], **settings).outcome == "up to date"
     verify(work.out, work.tokenizer)
-    ids = open_shards(whole.folder, "train").read(0, whole.index.splits["train"].num_ids)
+    ids = open_shards(whole.folder, "train").read(0, whole.index.splits["train"].num_tokens)
     train, validation = (open_shards(work.out, split) for split in ("train", "validation"))
     # A tenth of a small text, and behind what is left the end of a document.
-    assert validation.num_ids == len(ids) // 10
-    head = train.read(0, train.num_ids)
+    assert validation.num_tokens == len(ids) // 10
+    head = train.read(0, train.num_tokens)
     assert head[-1] == work.tokenizer.special_tokens[END]
-    joined = np.concatenate([head[:-1], validation.read(0, validation.num_ids)])
+    joined = np.concatenate([head[:-1], validation.read(0, validation.num_tokens)])
     assert joined.tolist() == ids.tolist()
     splits = summary.index.splits.values()
     assert sum(split.num_bytes for split in splits) == whole.index.splits["train"].num_bytes
@@ -325,8 +325,8 @@ def test_a_long_document_goes_to_one_split_in_pieces(
     index = work.prepare([file], validation_fraction=0.5).index
     assert sum(split.num_documents for split in index.splits.values()) == 3
     for name in ("whole", "out"):
-        num_ids = sum(map(len, read_ids(work.path / name).values()))
-        assert num_ids == sum(len(work.tokenizer.encode(one)) + 1 for one in documents)
+        num_tokens = sum(map(len, read_ids(work.path / name).values()))
+        assert num_tokens == sum(len(work.tokenizer.encode(one)) + 1 for one in documents)
     verify(work.out, work.tokenizer)
 
 

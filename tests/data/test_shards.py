@@ -60,7 +60,7 @@ def test_reading_crosses_shard_borders(prepared: Path, tokenizer: Tokenizer) -> 
     shards = open_shards(prepared, "train", tokenizer)
     assert len(shards.files) > 2
     whole = np.concatenate([np.fromfile(file.path, "<u2") for file in shards.files])
-    assert shards.dtype == np.uint16 and shards.num_ids == len(shards) == len(whole)
+    assert shards.dtype == np.uint16 and shards.num_tokens == len(shards) == len(whole)
     border = len(shards.files[0])
     ends = len(whole), len(whole)
     for begin, end in [(0, 0), (border - 3, border + 4), (border, border), (0, ends[0]), ends]:
@@ -107,8 +107,11 @@ def train(index: dict[str, Any]) -> Any:
         (editing(lambda index: index.update(version=2)), "another groundup, at version"),
         (editing(lambda index: index.update(format="parquet")), "at format"),
         (editing(lambda index: train(index)["shards"][0].pop("hash")), r"train\.shards\.0\.hash"),
-        (editing(lambda index: train(index)["shards"][0].update(num_ids=0)), r"shards\.0\.num_ids"),
-        (editing(lambda index: train(index).update(num_ids=7)), "sums of split train"),
+        (
+            editing(lambda index: train(index)["shards"][0].update(num_tokens=0)),
+            r"shards\.0\.num_tokens",
+        ),
+        (editing(lambda index: train(index).update(num_tokens=7)), "sums of split train"),
         (editing(lambda index: train(index)["shards"][0].update(file="../a")), "not in the folder"),
         (lambda at: (at / "index.json").unlink(), r"has no index\.json"),
         (lambda at: (at / "index.json").rename(at / "shard_000000.json"), "not finished"),
@@ -152,8 +155,8 @@ def test_splits_that_are_not_there_are_refused(
 
 def test_sound_shards_pass_and_are_named(prepared: Path, tokenizer: Tokenizer) -> None:
     index = read_index(prepared)
-    num_ids = {name: split.num_ids for name, split in index.splits.items()}
-    expected = DataIds(str(prepared), content_id(index), tokenizer.id, 300, num_ids)
+    num_tokens = {name: split.num_tokens for name, split in index.splits.items()}
+    expected = DataIds(str(prepared), content_id(index), tokenizer.id, 300, num_tokens)
     assert check_shards(prepared, tokenizer) == check_shards(prepared, tokenizer, full=True)
     assert check_shards(prepared, tokenizer) == expected
     assert DataIds(**json.loads(json.dumps(dataclasses.asdict(expected)))) == expected

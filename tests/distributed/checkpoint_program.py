@@ -39,7 +39,7 @@ class Sharded:
         self.local = self.reduction.parameters
         self.optimizer = build_optimizer(
             self.local,
-            OptimizerConfig(name=optimizer, average_over=0.5, normalize_rows=True),
+            OptimizerConfig(name=optimizer, ema_fraction=0.5, normalize_rows=True),
             num_steps=9,
         )
         if isinstance(self.optimizer, Muon):
@@ -64,7 +64,7 @@ class Plain:
 
     def __init__(self) -> None:
         self.model = tiny_model(tie_embeddings=True)
-        self.optimizer = build_optimizer(self.model, OptimizerConfig(average_over=0.5), num_steps=9)
+        self.optimizer = build_optimizer(self.model, OptimizerConfig(ema_fraction=0.5), num_steps=9)
 
     def step_to(self, end: int, first: int) -> dict[str, Tensor]:
         take_steps(self.model, self.optimizer, FastReduction(), 4, first=first, end=end)

@@ -15,7 +15,7 @@ import groundup.distributed.matrices
 from groundup.distributed.matrices import CopiedMatrices
 from groundup.distributed.process_group import ALONE, World
 from groundup.distributed.reduction import FastReduction
-from groundup.distributed.sharding import recompute_blocks, shard
+from groundup.distributed.sharding import checkpoint_activations, shard
 from groundup.optim.build import build_optimizer
 from groundup.optim.config import OptimizerConfig
 from groundup.optim.muon import Muon
@@ -23,13 +23,18 @@ from groundup.optim.orthogonalization import orthogonalize, orthogonalize_each
 
 CPU = torch.device("cpu")
 CASES: dict[str, dict[str, Any]] = {
-    "adamw": {"clip_norm": 0.1, "sizes": {"tie_embeddings": True}},
-    "averages": {"average_over": 0.5},
-    "compiled": {"recompute": True, "compiled": True},
-    "muon": {"name": "muon", "normalize_rows": True, "clip_norm": 0.1, "sizes": {"num_layers": 3}},
+    "adamw": {"max_grad_norm": 0.1, "sizes": {"tie_embeddings": True}},
+    "averages": {"ema_fraction": 0.5},
+    "compiled": {"activation_checkpointing": True, "compiled": True},
+    "muon": {
+        "name": "muon",
+        "normalize_rows": True,
+        "max_grad_norm": 0.1,
+        "sizes": {"num_layers": 3},
+    },
     "sgd": {"name": "sgd", "learning_rate": 0.1},
     # Only these have the native kernels.
-    "float32": {"sizes": {"dtype": torch.float32}, "recompute": True},
+    "float32": {"sizes": {"dtype": torch.float32}, "activation_checkpointing": True},
 }
 STRATEGIES = {"compiled": ("fsdp",), "muon": ("ddp", "fsdp", "hsdp")}
 graphs: list[Any] = []
@@ -49,17 +54,17 @@ def orthogonalize_and_count(matrices: torch.Tensor) -> torch.Tensor:
 def train(
     world: World,
     strategy: Any,
-    clip_norm: float | None = None,
-    recompute: bool = False,
+    max_grad_norm: float | None = None,
+    activation_checkpointing: bool = False,
     compiled: bool = False,
     sizes: Any = (),
     **options: Any,
 ) -> Any:
     graphs.clear()
     orthogonalized.clear()
-    model = tiny_model(head_gates=True, extra_values="projection", **dict(sizes))
-    if recompute:
-        recompute_blocks(model)
+    model = tiny_model(gated_attention=True, value_embeddings="projection", **dict(sizes))
+    if activation_checkpointing:
+        checkpoint_activations(model)
     if compiled and strategy != "one":
         torch._dynamo.reset()
         for block in model.blocks:
@@ -76,7 +81,9 @@ def train(
     elif isinstance(optimizer, Muon) and is_sharded:
         optimizer.matrices = reduction.matrices()
     num_micro_batches = 4 if strategy == "one" else 2
-    records = take_steps(model, optimizer, reduction, num_micro_batches, clip_norm=clip_norm)
+    records = take_steps(
+        model, optimizer, reduction, num_micro_batches, max_grad_norm=max_grad_norm
+    )
     if optimizer.average_decay is not None:
         # An evaluation of the averages, and no step, before the latest weights are looked at.
         optimizer.exchange_averages()

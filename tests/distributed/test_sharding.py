@@ -43,7 +43,7 @@ def test_each_matrix_is_orthogonalized_once_by_one_rank(
     counts = [map(tuple, some) for some in measured["muon"][strategy]["orthogonalized"]]
     first, second = map(sorted, counts)
     expected = num_layers * (4 * [(12, 12)] + [(12, 15)] + 2 * [(15, 12)] + [(2, 12)])
-    # And the projection of extra values.
+    # And the projection of value embeddings.
     expected.append((12, 12))
     assert sorted(first + second) == sorted(num_steps * expected)
     # One rank may have one matrix more of each shape.

@@ -32,7 +32,7 @@ def take_steps(
     *,
     first: int = 0,
     end: int = 5,
-    clip_norm: float | None = None,
+    max_grad_norm: float | None = None,
 ) -> list[list[float]]:
     """Steps as training takes them; loss and gradient norm of each."""
     world = reduction.world
@@ -50,7 +50,7 @@ def take_steps(
         parameters = list(model.parameters())
         loss = reduction.sum_gradients(parameters, num_micro_batches, backward)
         norm = reduction.gradient_norm(parameters)
-        scale = None if clip_norm is None else clip_scale(norm, clip_norm)
+        scale = None if max_grad_norm is None else clip_scale(norm, max_grad_norm)
         optimizer.step(gradient_scale=scale)
         optimizer.zero_grad(set_to_none=True)
         records.append([float(loss), float(norm)])

@@ -192,5 +192,5 @@ def test_long_and_odd_names_stay_apart(make_spec: Any) -> None:
 def test_settings_that_take_whole_numbers_are_known_whatever_else_they_take() -> None:
     for name in ("num_steps", "micro_batch_size", "model.num_kv_heads", "schedule.decay_steps"):
         assert takes_whole_numbers(name), name
-    for name in ("optimizer.learning_rate", "clip_norm", "device", "model.norm", "data.verify"):
+    for name in ("optimizer.learning_rate", "max_grad_norm", "device", "model.norm", "data.verify"):
         assert not takes_whole_numbers(name), name

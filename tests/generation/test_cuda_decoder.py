@@ -33,8 +33,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "odd sizes": {"d_model": 72, "num_heads": 3, "d_ff": 100, "vocab_size": 301},
     "recipe": {"feed_forward": "relu2", "qk_norm": True, "tie_embeddings": True},
     "gates, projection": {
-        "head_gates": True,
-        "extra_values": "projection",
+        "gated_attention": True,
+        "value_embeddings": "projection",
         "qk_norm": True,
         "tie_embeddings": True,
         "num_kv_heads": 2,

@@ -22,7 +22,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"num_kv_heads": 1, "qk_norm": True, "norm": "post"},
     {"feed_forward": "gelu", "positions": "none", "num_kv_heads": 2},
     {"feed_forward": "relu2", "norm": "none"},
-    {"extra_values": "projection", "norm": "post", "head_gates": True, "qk_norm": True},
+    {"value_embeddings": "projection", "norm": "post", "gated_attention": True, "qk_norm": True},
     {"num_layers": 0},
     {"document_separator": 9, "num_kv_heads": 2},
 ]

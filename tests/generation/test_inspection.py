@@ -20,7 +20,7 @@ def make(**settings: Any) -> LanguageModel:
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"norm": "post"}, {"document_separator": ord(";"), "extra_values": "projection"}],
+    [{}, {"norm": "post"}, {"document_separator": ord(";"), "value_embeddings": "projection"}],
 )
 def test_layers_and_neighbours(settings: Any) -> None:
     language_model = make(**settings)

@@ -133,8 +133,8 @@ def test_every_setting_has_a_rule() -> None:
         ("norm", "none"),
         ("positions", "none"),
         ("feed_forward", "relu2"),
-        ("head_gates", True),
-        ("extra_values", "projection"),
+        ("gated_attention", True),
+        ("value_embeddings", "projection"),
     ],
 )
 def test_what_llama_cannot_compute_is_not_exported(name: str, value: Any) -> None:

@@ -53,8 +53,8 @@ EXAMPLES: dict[str, Any] = {
     "qk_norm": True,
     "initialization": "gpt2",
     "zero_outputs": True,
-    "head_gates": True,
-    "extra_values": "projection",
+    "gated_attention": True,
+    "value_embeddings": "projection",
     "dropout": 0.3,
     "document_separator": SEPARATOR,
 }

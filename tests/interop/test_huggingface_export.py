@@ -23,7 +23,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "tied embeddings, scaled": {"tie_embeddings": True},
     "padded vocabulary": {"vocab_size": 320},
     "qwen3, grouped and tied": {"qk_norm": True, "num_kv_heads": 1, "tie_embeddings": True},
-    "ours": {"head_gates": True, "extra_values": "projection", "feed_forward": "relu2"}
+    "ours": {"gated_attention": True, "value_embeddings": "projection", "feed_forward": "relu2"}
     | {"qk_norm": True, "num_kv_heads": 2, "tie_embeddings": True, "document_separator": 299},
     "ours, post-norm without positions": {"norm": "post", "positions": "none", "d_ff": None},
     "ours, without norms": {"norm": "none", "feed_forward": "gelu", "embedding_scale": 0.5},

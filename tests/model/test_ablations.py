@@ -19,8 +19,8 @@ ALONE: list[dict[str, Any]] = [
     {"num_layers": 0},
     {"initialization": "gpt2"},
     {"zero_outputs": True},
-    {"head_gates": True},
-    {"extra_values": "projection", "num_kv_heads": 2},
+    {"gated_attention": True},
+    {"value_embeddings": "projection", "num_kv_heads": 2},
 ]
 TOGETHER: list[dict[str, Any]] = [
     {"norm": norm, "feed_forward": kind, "qk_norm": True, "num_kv_heads": 2, "positions": positions}
@@ -48,7 +48,7 @@ def test_every_setting_trains(settings: dict[str, Any]) -> None:
         for name, gradient in zip(names, gradients, strict=True):
             assert gradient.isfinite().all(), name
             # What is behind an output layer or a factor of zero learns from the second step on.
-            begins_at_zero = "extra_values" in name or "value_sum" in name
+            begins_at_zero = "value_embeddings" in name or "value_sum" in name
             is_behind_zero = step == 0 and (model.config.zero_outputs or begins_at_zero)
             assert gradient.any() or is_behind_zero, name
         length = torch.stack([gradient.norm() for gradient in gradients]).norm()

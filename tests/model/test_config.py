@@ -68,7 +68,7 @@ def test_impossible_shapes_are_refused_by_both_values(
         {"num_layers": -1},
         {"logit_soft_cap": 30.0},
         {"input_mix": True},
-        {"extra_values": "table"},
+        {"value_embeddings": "table"},
         {"norm": "middle"},
         {"positions": "learned"},
         {"feed_forward": "relu"},

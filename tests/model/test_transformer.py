@@ -113,7 +113,7 @@ def test_a_tied_table_is_one_parameter_with_the_gradients_of_both_its_uses() -> 
 
 @pytest.mark.parametrize("tie_embeddings", [False, True])
 def test_gpt2_values_begin_small_and_smaller_where_blocks_add(tie_embeddings: bool) -> None:
-    settings: dict[str, Any] = {"tie_embeddings": tie_embeddings, "head_gates": True}
+    settings: dict[str, Any] = {"tie_embeddings": tie_embeddings, "gated_attention": True}
     model = TransformerLM(400, 16, 96, 8, 4, 256, 1e4, initialization="gpt2", **settings)
     for name, parameter in model.named_parameters():
         if "norm" in name or "head_gate" in name:
@@ -138,13 +138,16 @@ def test_outputs_of_zero_make_every_block_pass_its_input_on() -> None:
 @pytest.mark.usefixtures("form")
 def test_values_get_a_vector_of_their_token_and_heads_a_gate() -> None:
     settings: dict[str, Any] = {"num_kv_heads": 2}
-    model, plain = small(extra_values="projection", head_gates=True, **settings), small(**settings)
+    model, plain = (
+        small(value_embeddings="projection", gated_attention=True, **settings),
+        small(**settings),
+    )
     plain.load_state_dict(model.state_dict(), strict=False)
     ids = torch.randint(61, (2, 9))
     # At first nothing is added, and gates are 1.
     torch.testing.assert_close(model(ids), plain(ids))
     block: Any = model.blocks[0]
-    source: Any = model.extra_values
+    source: Any = model.value_embeddings
     attention = block.attention
     with torch.no_grad():
         attention.value_sum.weight.fill_(0.7)

@@ -113,7 +113,7 @@ def _results(layer: torch.nn.Module, x: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize(("norm", "of_inner"), [("pre", "normalized"), ("none", "any")])
 def test_a_model_says_which_layers_see_what_a_norm_returned(norm: str, of_inner: str) -> None:
     sizes: dict[str, Any] = {"vocab_size": 64, "context_length": 16, "d_model": 32}
-    model = TransformerLM(**sizes, num_layers=1, num_heads=2, norm=norm, head_gates=True)
+    model = TransformerLM(**sizes, num_layers=1, num_heads=2, norm=norm, gated_attention=True)
     ids = torch.arange(16)[None]
     before = model.loss(ids, ids)
     model.use_float8()

@@ -22,7 +22,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"norm": "none", "positions": "none"},
     {"d_ff": 40, "qk_norm": True},
     {"num_kv_heads": 2},
-    {"head_gates": True},
+    {"gated_attention": True},
     {"num_kv_heads": 1, "feed_forward": "gelu", "tie_embeddings": True},
 ]
 

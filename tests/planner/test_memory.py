@@ -134,8 +134,8 @@ def test_the_state_of_an_optimizer_is_what_a_step_leaves(name: OptimizerName) ->
 
 
 def test_options_come_from_the_settings_of_a_run() -> None:
-    settings: dict[str, Any] = {"optimizer.average_over": 0.1, "tuning.lora_rank": 4}
-    settings |= {"distributed.recompute": True, "distributed.reduction": "fast"}
+    settings: dict[str, Any] = {"optimizer.ema_fraction": 0.1, "tuning.lora_rank": 4}
+    settings |= {"distributed.activation_checkpointing": True, "distributed.reduction": "fast"}
     settings["deterministic"] = True
     expected = {"ema": True, "checkpointing": True, "lora_rank": 4, "exact": False}
     assert memory_options(settings) == expected

@@ -26,17 +26,17 @@ SETTINGS: list[dict[str, Any]] = [
     {"num_layers": 1, "feed_forward": "gelu"},
     {"d_ff": 17, "feed_forward": "relu2"},
     {"positions": "none", "num_heads": 1},
-    {"head_gates": True},
-    {"extra_values": "projection", "num_kv_heads": 2},
+    {"gated_attention": True},
+    {"value_embeddings": "projection", "num_kv_heads": 2},
 ]
 
 
 def part_of(name: str) -> str:
     """The planner's part that a parameter of the model belongs to."""
     if "head_gate" in name:
-        return "head_gates"
-    if "value_sum" in name or name.startswith("extra_values"):
-        return "extra_values"
+        return "gated_attention"
+    if "value_sum" in name or name.startswith("value_embeddings"):
+        return "value_embeddings"
     if "norm" in name:
         return "norms"
     return name.split(".")[2 if name.startswith("blocks.") else 0]

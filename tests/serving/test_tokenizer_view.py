@@ -31,7 +31,7 @@ def test_tokens_are_those_of_the_tokenizer(language_model: LanguageModel, text: 
     tokens = [token for pre_token in answer.pre_tokens for token in pre_token.tokens]
     assert [token.id for token in tokens] == tokenizer.encode(text)
     assert b"".join(bytes(token.bytes) for token in tokens) == text.encode()
-    assert answer.num_ids == len(tokens)
+    assert answer.num_tokens == len(tokens)
     assert "".join(one.text for one in answer.pre_tokens) == text
     assert all(text[one.start : one.end] == one.text for one in answer.pre_tokens)
     assert (answer.num_bytes, answer.num_characters) == (len(text.encode()), len(text))

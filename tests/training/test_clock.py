@@ -109,7 +109,7 @@ def test_a_timed_run_uses_exactly_its_time(
 def test_a_replayed_run_has_the_same_bits_with_and_without_a_kill(
     make_config: MakeConfig, fake_time: FakeTime
 ) -> None:
-    changes = {**TIMED, "minutes": 1.5, "optimizer.average_over": 0.1, "model.dropout": 0.1}
+    changes = {**TIMED, "minutes": 1.5, "optimizer.ema_fraction": 0.1, "model.dropout": 0.1}
     changes |= {"multi_token_weight": 0.3}
     whole, killed = make_config("whole", changes), make_config("killed", changes)
     fake_time.is_slow((40.0, 3.0), (math.inf, 1.0))

@@ -84,7 +84,7 @@ def test_attention_and_losses_of_long_texts_are_deterministic(make_config: MakeC
 
 def test_a_timed_run_ends_in_its_time_and_replays_exactly(make_config: MakeConfig) -> None:
     changes: dict[str, Any] = {**SHAPE, "minutes": 0.5, "schedule.warmup_fraction": 0.1}
-    changes |= {"deterministic": True, "optimizer.average_over": 0.1}
+    changes |= {"deterministic": True, "optimizer.ema_fraction": 0.1}
     in_steps = "num_steps schedule.warmup_steps evaluation.every_steps checkpoints.every_steps"
     changes |= dict.fromkeys(in_steps.split())
     timed, again = make_config("timed", changes), make_config("again", changes)
@@ -161,7 +161,7 @@ def test_too_little_memory_halves_the_micro_batch(make_config: MakeConfig) -> No
 def test_divided_weights_of_one_rank_learn_and_resume_as_whole_ones_do(
     make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, records_of: Any, optimizer: str
 ) -> None:
-    changes = {**SHAPE, "optimizer.name": optimizer, "distributed.recompute": True}
+    changes = {**SHAPE, "optimizer.name": optimizer, "distributed.activation_checkpointing": True}
     whole = make_config("whole", changes)
     train(whole)
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -27,7 +27,7 @@ def evaluate(model: Any, split: Any, tokenizer: Any, **options: Any) -> Evaluati
         {"model.num_layers": 0},
         {"z_loss": 1e-4},
         {"multi_token_weight": 0.3},
-        {"clip_norm": None},
+        {"max_grad_norm": None},
         {"schedule.name": "wsd"},
         {"schedule.name": "linear"},
         {"schedule.name": "constant"},
@@ -45,15 +45,19 @@ def test_every_setting_of_a_step_trains(
     assert min(losses[4:]) < losses[0]
 
 
-@pytest.mark.parametrize(("micro_batch_size", "clip_norm"), [(1, None), (2, 0.05)])
+@pytest.mark.parametrize(("micro_batch_size", "max_grad_norm"), [(1, None), (2, 0.05)])
 def test_accumulation_equals_the_large_batch(
-    make_config: MakeConfig, build: Any, take_step: Any, micro_batch_size: int, clip_norm: Any
+    make_config: MakeConfig, build: Any, take_step: Any, micro_batch_size: int, max_grad_norm: Any
 ) -> None:
     ids = torch.randint(300, (4, 17), generator=torch.Generator().manual_seed(0))
 
     def step(size: int | None) -> tuple[Any, dict[str, torch.Tensor]]:
         # A great learning rate, so that gradients show in the weights.
-        changes = {"optimizer.name": "sgd", "optimizer.learning_rate": 1.0, "clip_norm": clip_norm}
+        changes = {
+            "optimizer.name": "sgd",
+            "optimizer.learning_rate": 1.0,
+            "max_grad_norm": max_grad_norm,
+        }
         config = make_config("run", changes)
         state = build(config)
         result = take_step(config, state, Batch(0, ids[:, :-1], ids[:, 1:], size))
@@ -69,7 +73,7 @@ def test_accumulation_equals_the_large_batch(
 def test_clipping_bounds_the_update(make_config: MakeConfig, build: Any, take_step: Any) -> None:
     ids = torch.arange(34).reshape(2, 17)
     batch = Batch(0, ids[:, :-1], ids[:, 1:])
-    changes = {"optimizer.name": "sgd", "optimizer.learning_rate": 1.0, "clip_norm": 0.01}
+    changes = {"optimizer.name": "sgd", "optimizer.learning_rate": 1.0, "max_grad_norm": 0.01}
     config = make_config("run", changes)
     state = build(config)
     before = {name: weight.clone() for name, weight in state.model.state_dict().items()}
@@ -108,7 +112,7 @@ def test_bits_per_byte_counts_the_bytes_of_text(open_parts: Any) -> None:
 def test_evaluation_of_some_windows_is_fixed_and_disturbs_nothing(open_parts: Any) -> None:
     model, validation, tokenizer = open_parts({"model.context_length": 2048})
     found = evaluate(model, validation, tokenizer, num_windows=4)
-    assert found.num_tokens == validation.num_ids - 1 < 2047
+    assert found.num_tokens == validation.num_tokens - 1 < 2047
     model, validation, tokenizer = open_parts()
     before = torch.get_rng_state()
     first = evaluate(model, validation, tokenizer, num_windows=5, batch_size=2)

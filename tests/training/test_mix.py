@@ -58,7 +58,7 @@ def test_batches_come_from_all_folders_by_weight(
     config = make_config("run", mixed(corpus_folder, other))
     data = open_data(config, RunFolder("nowhere"), {})
     loader = data.loader(config)
-    first = open_data(make_config("alone"), RunFolder("nowhere"), {}).train.num_ids
+    first = open_data(make_config("alone"), RunFolder("nowhere"), {}).train.num_tokens
     assert sum(loader.order.starts(0, 10_000) < first) == 7500
     # Ranks take parts of the same step.
     parts = [loader.order.starts(8 + 2 * rank, 2) for rank in range(2)]

@@ -135,5 +135,5 @@ def test_any_optimizer_and_schedule_learn_and_resume_exactly(
     assert LanguageModel.load(whole.run_folder).step == len(records)
     with pytest.raises(ConfigError, match=r"make as optimizer"):
         train(parted, resume=True, schedule=parts["schedule"])
-    with pytest.raises(ConfigError, match=r"goes without optimizer\.average_over"):
-        train(make_config("averaged", {"optimizer.average_over": 0.5}), optimizer=make)
+    with pytest.raises(ConfigError, match=r"goes without optimizer\.ema_fraction"):
+        train(make_config("averaged", {"optimizer.ema_fraction": 0.5}), optimizer=make)

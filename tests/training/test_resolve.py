@@ -73,7 +73,12 @@ def test_a_tied_run_stores_its_embedding_scale_and_keeps_the_one_it_has(
     ("changes", "on", "world", "noun"),
     [
         ({"model.dropout": 0.1}, CPU, TWO, "dropout"),
-        ({"model.dropout": 0.1, "distributed.recompute": True}, CPU, ALONE, "recompute"),
+        (
+            {"model.dropout": 0.1, "distributed.activation_checkpointing": True},
+            CPU,
+            ALONE,
+            "activation_checkpointing",
+        ),
         ({"precision": "bfloat16"}, CPU, ALONE, "slow at it"),
         (FLOAT8, CPU, ALONE, "float8 is for CUDA"),
         (FLOAT8, A100, ALONE, "too old"),

@@ -48,7 +48,7 @@ MODELS: list[dict[str, Any]] = [
     {},
     {"num_kv_heads": 1, "qk_norm": True, "tie_embeddings": True},
     {"norm": "post"},
-    {"head_gates": True, "extra_values": "projection"},
+    {"gated_attention": True, "value_embeddings": "projection"},
 ]
 
 

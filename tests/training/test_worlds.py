@@ -116,7 +116,7 @@ def test_ranks_that_share_the_weights_learn_and_resume_in_any_layout(
 ) -> None:
     settings = {**SHARED, "micro_batch_size": 2, "optimizer.name": "muon", "num_steps": 8}
     settings |= {"checkpoints.every_steps": 2, "distributed.reduction": "fast"}
-    settings |= {"optimizer.average_over": 0.5, "distributed.recompute": True}
+    settings |= {"optimizer.ema_fraction": 0.5, "distributed.activation_checkpointing": True}
     sharded = {**settings, "distributed.strategy": "fsdp"}
     moved = {"resume": True, "allow_changes": True}
     bad = make_config("bad", {**sharded, "distributed.reduction": "exact"})

@@ -44,14 +44,14 @@ def run(arguments: Arguments) -> None:
         )
     index, values = summary.index, dict[str, Any]()
     for name, split in index.splits.items():
-        counts = {"ids": split.num_ids, "documents": split.num_documents}
+        counts = {"ids": split.num_tokens, "documents": split.num_documents}
         values[name] = counts | {"text_bytes": split.num_bytes, "shards": len(split.shards)}
-        if not split.num_ids and (name == "train" or index.settings["validation_fraction"]):
+        if not split.num_tokens and (name == "train" or index.settings["validation_fraction"]):
             fix = "rerun with another --validation-fraction and --overwrite, or with more documents"
             values["note"] = f"no {name} split; {fix}"
     splits = index.splits.values()
     # Each document has an id that ends it.
-    num_tokens = sum(split.num_ids - split.num_documents for split in splits)
+    num_tokens = sum(split.num_tokens - split.num_documents for split in splits)
     num_bytes = sum(split.num_bytes for split in splits)
     values["bytes_per_token"] = bytes_per_token(num_bytes, num_tokens)
     if summary.outcome != "up to date":

@@ -29,5 +29,5 @@ def run(arguments: Arguments) -> None:
         index = verify(arguments.folder, tokenizer, progress)
     entries = [shard for split in index.splits.values() for shard in split.shards]
     shards = count_of(len(entries), "shard")
-    size = show_bytes(sum(shard.num_ids for shard in entries) * index.id_bytes)
+    size = show_bytes(sum(shard.num_tokens for shard in entries) * index.id_bytes)
     print(f"{arguments.folder} is sound: {shards}, {size}")

@@ -318,7 +318,7 @@ def _look(project: Project, plan: dict[str, Any]) -> None:
     is_best_older = any(one["is_best"] for one in older)
     checkpoint = {"run": str(folder), "checkpoint": "best" if is_best_older else "newest"}
     validation = read_index(project.shards).splits.get("validation")
-    if validation is not None and validation.num_ids > 1:
+    if validation is not None and validation.num_tokens > 1:
         title = "5  Evaluation: text that it has never seen"
         take_step(title, "evaluate", evaluate.Arguments(**checkpoint))
     else:

@@ -155,7 +155,7 @@ class PackedRows:
         self._members = np.split(chosen[by_row], ends[:-1])
 
     @property
-    def num_ids(self) -> int:
+    def num_tokens(self) -> int:
         """Of all rows, padding included."""
         return self.num_rows * self.context_length
 
@@ -186,7 +186,7 @@ class ShuffledRows:
     """Every row once an epoch, in an order that differs every epoch."""
 
     def __init__(self, rows: PackedRows, seed: int) -> None:
-        self.num_ids = rows.num_ids
+        self.num_tokens = rows.num_tokens
         self.context_length = rows.context_length
         self.num_rows = rows.num_rows
         self.seed = check_seed(seed)

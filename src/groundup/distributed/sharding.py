@@ -23,7 +23,7 @@ from groundup.optim.base import Optimizer
 from groundup.optim.clipping import gradient_norm
 
 
-def recompute_blocks(model: TransformerLM) -> None:
+def checkpoint_activations(model: TransformerLM) -> None:
     """Activation checkpointing: keep only each block's input, and compute the rest again in
     backward. Call it before any compilation; names stay."""
 

@@ -25,7 +25,7 @@ from groundup.nn.kernels import HAS_TRITON, are_enabled
 DECODED: dict[str, tuple[str, ...]] = dict.fromkeys(
     "vocab_size context_length d_model num_layers num_heads num_kv_heads d_ff rope_theta norm "
     "norm_eps positions tie_embeddings embedding_scale qk_norm initialization zero_outputs "
-    "head_gates extra_values dropout document_separator".split(),
+    "gated_attention value_embeddings dropout document_separator".split(),
     (),
 ) | {"attention": ("full",), "feed_forward": ("swiglu", "silu", "gelu", "relu2")}
 

@@ -103,15 +103,15 @@ class GenerationRequest:
 
     def check_fits(self, vocab_size: int, context_length: int) -> None:
         """Raise ConfigError for ids or a length that such a model cannot take."""
-        num_ids = len(self.prompt_ids)
-        if not num_ids or min(self.prompt_ids) < 0 or max(self.prompt_ids) >= vocab_size:
+        num_tokens = len(self.prompt_ids)
+        if not num_tokens or min(self.prompt_ids) < 0 or max(self.prompt_ids) >= vocab_size:
             raise ConfigError(
                 f"the prompt must have ids of the model's vocabulary, 0 to {vocab_size - 1}: was "
                 f"it encoded with another tokenizer?"
             )
-        if num_ids > context_length:
+        if num_tokens > context_length:
             raise ConfigError(
-                f"the prompt has {count_of(num_ids, 'id')}, more than the context of "
+                f"the prompt has {count_of(num_tokens, 'id')}, more than the context of "
                 f"{context_length}: shorten it"
             )
 

@@ -77,8 +77,8 @@ RULES: Mapping[str, Rule] = {
     "feed_forward": Rule(
         only=("swiglu",), reason="Llama has swiglu alone", bundled=("swiglu", *UNGATED)
     ),
-    "head_gates": Rule(only=(False,), reason="Llama's heads have none"),
-    "extra_values": Rule(only=("none",), reason="Llama's attention has no other values"),
+    "gated_attention": Rule(only=(False,), reason="Llama's heads have none"),
+    "value_embeddings": Rule(only=("none",), reason="Llama's attention has no other values"),
     # Of one document a masked model sees as much as any other; its card says so.
     "document_separator": Rule(),
     # These change how the weights came about, not what they mean.

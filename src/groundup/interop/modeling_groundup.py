@@ -64,8 +64,8 @@ class Attention(nn.Module):
         self.key, self.value = Linear(s.d_model, d_key_value), Linear(s.d_model, d_key_value)
         norms = [Norm(self.d_head, s.norm_eps) if s.qk_norm else nn.Identity() for _ in range(2)]
         self.query_norm, self.key_norm = norms
-        self.head_gate = Linear(s.d_model, s.num_heads) if s.head_gates else None
-        if s.extra_values != "none":
+        self.head_gate = Linear(s.d_model, s.num_heads) if s.gated_attention else None
+        if s.value_embeddings != "none":
             self.value_sum = nn.ParameterDict({"weight": torch.zeros(1)})
 
     def forward(self, x: Tensor, step: SimpleNamespace) -> Tensor:
@@ -132,10 +132,10 @@ class GroundupForCausalLM(PreTrainedModel, GenerationMixin):
         self.settings = s = SimpleNamespace(**config.groundup)
         self.token_embedding = nn.Embedding(s.vocab_size, s.d_model)
         self.blocks = nn.ModuleList(Block(s, layer) for layer in range(s.num_layers))
-        if s.extra_values != "none":
+        if s.value_embeddings != "none":
             values = Linear(s.d_model, s.num_kv_heads * s.d_model // s.num_heads)
             norm = Norm(s.d_model, s.norm_eps)
-            self.extra_values = nn.ModuleDict({"norm": norm, "projection": values})
+            self.value_embeddings = nn.ModuleDict({"norm": norm, "projection": values})
         self.final_norm = Norm(s.d_model, s.norm_eps) if s.norm == "pre" else nn.Identity()
         self.lm_head = Linear(s.d_model, s.vocab_size)
         self.post_init()
@@ -181,8 +181,8 @@ class GroundupForCausalLM(PreTrainedModel, GenerationMixin):
             rotation=self._rotation(places[None] if position_ids is None else position_ids),
             extra=None,
         )
-        if s.extra_values != "none":
-            step.extra = self.extra_values["projection"](self.extra_values["norm"](x))
+        if s.value_embeddings != "none":
+            step.extra = self.value_embeddings["projection"](self.value_embeddings["norm"](x))
         for block in self.blocks:
             x = block(x, step)
         logits = self.lm_head(self.final_norm(x[:, -logits_to_keep:]))

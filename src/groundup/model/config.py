@@ -78,10 +78,10 @@ class ModelConfig(Settings):
     """Begin the output layers of attention and feed-forward at zero, so that at first every block
     passes its input on as it is."""
 
-    head_gates: bool = False
+    gated_attention: bool = False
     """Scale what each attention head returns for a token by a learned gate between 0 and 2."""
 
-    extra_values: Literal["none", "projection"] = "none"
+    value_embeddings: Literal["none", "projection"] = "none"
     """Value embeddings: every block adds a projection of the token's embedding, by a learned
     factor, to the values of attention."""
 

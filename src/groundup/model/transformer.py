@@ -21,9 +21,9 @@ from groundup.nn import (
     TransformerBlock,
 )
 from groundup.nn.dropout import Dropout
-from groundup.nn.extra_values import ValueProjection
 from groundup.nn.functional import starts_of_sequences
 from groundup.nn.linear_cross_entropy import linear_cross_entropy
+from groundup.nn.value_embeddings import ValueProjection
 
 # Not the gates of heads: a number a head is too little to gain anything.
 _FLOAT8_LAYERS = ("query", "key", "value", "output", "gate", "up", "down")
@@ -86,17 +86,17 @@ class TransformerLM(nn.Module):
                 feed_forward=config.feed_forward,
                 qk_norm=config.qk_norm,
                 norm_eps=config.norm_eps,
-                head_gates=config.head_gates,
-                extra_values=config.extra_values != "none",
+                gated_attention=config.gated_attention,
+                value_embeddings=config.value_embeddings != "none",
                 dropout=config.dropout,
                 **made,
             )
             for _ in range(num_layers)
         )
-        self.extra_values: ValueProjection | None = None
-        if config.extra_values == "projection":
+        self.value_embeddings: ValueProjection | None = None
+        if config.value_embeddings == "projection":
             d_key_value = config.key_value_heads * config.d_head
-            self.extra_values = ValueProjection(d_model, d_key_value, config.norm_eps, **made)
+            self.value_embeddings = ValueProjection(d_model, d_key_value, config.norm_eps, **made)
         self.final_norm: nn.Module = nn.Identity()
         if config.norm == "pre":
             self.final_norm = RMSNorm(d_model, config.norm_eps, **made)
@@ -228,7 +228,7 @@ class TransformerLM(nn.Module):
 
         first: the scaled embeddings.
         """
-        return None if self.extra_values is None else self.extra_values(first)
+        return None if self.value_embeddings is None else self.value_embeddings(first)
 
     def logits(self, hidden: Float[Tensor, "... d_model"]) -> Float[Tensor, "... vocab_size"]:
         """W_lm_head hidden."""

@@ -12,7 +12,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from groundup.nn import kernels as fused
-from groundup.nn.extra_values import ValueSum
 from groundup.nn.functional import (
     fused_attention,
     mask_before,
@@ -24,6 +23,7 @@ from groundup.nn.limits import is_packed_attention
 from groundup.nn.linear import Linear, packed_linear
 from groundup.nn.norm import RMSNorm
 from groundup.nn.rope import RotaryEmbedding
+from groundup.nn.value_embeddings import ValueSum
 
 
 class MultiHeadSelfAttention(nn.Module):
@@ -36,8 +36,8 @@ class MultiHeadSelfAttention(nn.Module):
         for no rotation.
     num_kv_heads: each serves num_heads / num_kv_heads query heads; by default `num_heads`.
     qk_norm: normalize queries and keys, with `norm_eps`, before they are rotated.
-    head_gates: multiply what head h returns by 2 σ(w_h x), at first 1.
-    extra_values: let V be W_value x + a e, with e given to each call and a learned.
+    gated_attention: multiply what head h returns by 2 σ(w_h x), at first 1.
+    value_embeddings: let V be W_value x + a e, with e given to each call and a learned.
     """
 
     attention_name = "full"
@@ -51,8 +51,8 @@ class MultiHeadSelfAttention(nn.Module):
         num_kv_heads: int | None = None,
         qk_norm: bool = False,
         norm_eps: float = 1e-5,
-        head_gates: bool = False,
-        extra_values: bool = False,
+        gated_attention: bool = False,
+        value_embeddings: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -70,10 +70,10 @@ class MultiHeadSelfAttention(nn.Module):
         if qk_norm:
             self.query_norm = RMSNorm(self.d_head, norm_eps, **made)
             self.key_norm = RMSNorm(self.d_head, norm_eps, **made)
-        self.head_gate = Linear(d_model, num_heads, **made) if head_gates else None
+        self.head_gate = Linear(d_model, num_heads, **made) if gated_attention else None
         if self.head_gate is not None:
             nn.init.zeros_(self.head_gate.weight)
-        self.value_sum = ValueSum(**made) if extra_values else None
+        self.value_sum = ValueSum(**made) if value_embeddings else None
         self.rope = None
         if theta is not None:
             assert max_seq_len is not None
@@ -91,7 +91,7 @@ class MultiHeadSelfAttention(nn.Module):
         cache: gets the new keys and values at their positions; a query at position p then attends
             to the keys 0 to p of its row there.
         starts: the first position that each token attends to, in x or in the cache.
-        extra: e of `extra_values`.
+        extra: e of `value_embeddings`.
         """
         mixed = self._mixed_values(x, token_positions, cache, starts, extra)
         y: Tensor = self.output(self.gated(mixed, x))

@@ -42,8 +42,8 @@ class TransformerBlock(nn.Module):
         feed_forward: str = "swiglu",
         qk_norm: bool = False,
         norm_eps: float = 1e-5,
-        head_gates: bool = False,
-        extra_values: bool = False,
+        gated_attention: bool = False,
+        value_embeddings: bool = False,
         dropout: float = 0.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -63,8 +63,8 @@ class TransformerBlock(nn.Module):
             num_kv_heads=num_kv_heads,
             qk_norm=qk_norm,
             norm_eps=norm_eps,
-            head_gates=head_gates,
-            extra_values=extra_values,
+            gated_attention=gated_attention,
+            value_embeddings=value_embeddings,
             **made,
         )
         self.feed_forward: FeedForward = FEED_FORWARDS[feed_forward]()(d_model, d_ff, **made)

@@ -21,7 +21,7 @@ def build_optimizer(
     """The optimizer over all parameters of the model that learn, in the groups they belong to; its
     class gets those settings that its arguments name.
 
-    num_steps: the length of the run, which `average_over` is a fraction of.
+    num_steps: the length of the run, which `ema_fraction` is a fraction of.
     """
     kind = OPTIMIZERS[config.name]()
     options = {name: one for name, one in config if name in inspect.signature(kind).parameters}
@@ -34,8 +34,8 @@ def build_optimizer(
         groups = decay_groups(model, *decays)
     made = kind(groups, lr=config.learning_rate, **options)
     optimizer: Optimizer = made if isinstance(made, Optimizer) else ForeignOptimizer(made)
-    if optimizer is not made and config.average_over is not None:
-        raise ConfigError(f"{config.name} keeps no averages: set optimizer.average_over to None")
+    if optimizer is not made and config.ema_fraction is not None:
+        raise ConfigError(f"{config.name} keeps no averages: set optimizer.ema_fraction to None")
     optimizer.average_decay = average_decay(config, num_steps)
     return optimizer
 
@@ -47,11 +47,11 @@ def average_decay(
 
     length: of the run, in the unit of `delta`, how far the step goes.
     """
-    if config.average_over is None:
+    if config.ema_fraction is None:
         return None
     if length is None:
-        raise ConfigError("average_over is a fraction of the run: give its num_steps")
-    return 1 - delta / max(delta, config.average_over * length)
+        raise ConfigError("ema_fraction is a fraction of the run: give its num_steps")
+    return 1 - delta / max(delta, config.ema_fraction * length)
 
 
 def decay_groups(

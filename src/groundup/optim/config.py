@@ -49,7 +49,7 @@ class OptimizerConfig(Settings):
     momentum: Fraction = 0.95
     """Decay rate of muon's running average of gradients."""
 
-    average_over: float | None = Field(default=None, gt=0, le=1)
+    ema_fraction: float | None = Field(default=None, gt=0, le=1)
     """Keep an exponential average of the weights over about this fraction of the run's steps, and
     evaluate, sample and save it instead of the latest weights; none if not given."""
 

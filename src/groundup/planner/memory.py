@@ -187,8 +187,8 @@ def memory_options(settings: Mapping[str, Any]) -> dict[str, Any]:
     reduction = settings["distributed.reduction"]
     exact = True if settings["deterministic"] else None
     return {
-        "ema": settings["optimizer.average_over"] is not None,
-        "checkpointing": settings["distributed.recompute"],
+        "ema": settings["optimizer.ema_fraction"] is not None,
+        "checkpointing": settings["distributed.activation_checkpointing"],
         "lora_rank": settings["tuning.lora_rank"],
         "exact": exact if reduction == "auto" else reduction == "exact",
     }

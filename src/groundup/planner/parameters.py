@@ -24,7 +24,7 @@ def block_matrices(config: ModelConfig) -> dict[str, list[tuple[int, int]]]:
     return {
         "attention": [(d_model, d_model)] * 2 + [(d_key_value, d_model)] * 2,
         "feed_forward": [(d_ff, d_model)] * num_in + [(d_model, d_ff)],
-        "head_gates": [(config.num_heads, d_model)] if config.head_gates else [],
+        "gated_attention": [(config.num_heads, d_model)] if config.gated_attention else [],
     }
 
 
@@ -35,11 +35,11 @@ def _find_matrices(config: ModelConfig) -> dict[str, list[tuple[int, int]]]:
     from groundup.model.transformer import weight_shapes
 
     found: dict[str, list[tuple[int, int]]]
-    found = {part: [] for part in ("attention", "feed_forward", "head_gates")}
+    found = {part: [] for part in ("attention", "feed_forward", "gated_attention")}
     one_block = config.model_copy(update={"num_layers": 1, "document_separator": None})
     for name, shape in weight_shapes(one_block).items():
         part, _, weight = name.removeprefix("blocks.0.").partition(".")
-        part = "head_gates" if weight.startswith("head_gate.") else part
+        part = "gated_attention" if weight.startswith("head_gate.") else part
         if part in found and weight.split(".")[0] not in ("query_norm", "key_norm", "value_sum"):
             found[part].append((shape[0] if shape else 1, math.prod(shape[1:])))
     return found
@@ -52,8 +52,8 @@ def count_parameters(config: ModelConfig) -> dict[str, int]:
     attention        num_layers · (2 · d_model² + 2 · d_model · num_kv_heads · d_head)
     feed_forward     num_layers · d_model · d_ff · (3 if gated, else 2)
     norms            d_model for each norm, and with query/key norm 2 · d_head a layer
-    head_gates       num_layers · num_heads · d_model, if there are any
-    extra_values     d_model · num_kv_heads · d_head + d_model + num_layers, likewise
+    gated_attention       num_layers · num_heads · d_model, if there are any
+    value_embeddings     d_model · num_kv_heads · d_head + d_model + num_layers, likewise
     lm_head          vocab_size · d_model, or nothing when the embedding is tied to it
     """
     d_model, num_layers = config.d_model, config.num_layers
@@ -72,10 +72,12 @@ def count_parameters(config: ModelConfig) -> dict[str, int]:
         "norms": num_gains,
         "lm_head": 0 if config.tie_embeddings else embedding,
     }
-    if config.head_gates:
-        parts["head_gates"] = in_blocks["head_gates"]
-    if config.extra_values != "none":
-        parts["extra_values"] = d_model * (config.key_value_heads * config.d_head + 1) + num_layers
+    if config.gated_attention:
+        parts["gated_attention"] = in_blocks["gated_attention"]
+    if config.value_embeddings != "none":
+        parts["value_embeddings"] = (
+            d_model * (config.key_value_heads * config.d_head + 1) + num_layers
+        )
     return parts
 
 
@@ -95,9 +97,9 @@ def count_learned(config: ModelConfig, lora_rank: int | None = None) -> dict[str
 
 
 def count_matrices(parts: dict[str, int]) -> int:
-    """Of the `parts` of a model, those that are matrices of blocks; a projection of extra values,
-    which Muon takes too, is too small beside them to count."""
-    return parts["attention"] + parts["feed_forward"] + parts.get("head_gates", 0)
+    """Parameters in matrices of blocks. The projection of value embeddings, also on Muon,
+    is too small to count."""
+    return parts["attention"] + parts["feed_forward"] + parts.get("gated_attention", 0)
 
 
 def check_holdable(config: ModelConfig, memory_bytes: int, num_sequences: int = 0) -> None:
@@ -138,7 +140,7 @@ def layer_flops(config: ModelConfig, num_tokens: int) -> dict[str, int]:
         for part, shapes in block_matrices(config).items()
     }
     return {
-        "projections": 2 * num_tokens * (sizes["attention"] + sizes["head_gates"]),
+        "projections": 2 * num_tokens * (sizes["attention"] + sizes["gated_attention"]),
         "attention": 4 * num_tokens**2 * config.d_model,
         "feed_forward": 2 * num_tokens * sizes["feed_forward"],
     }
@@ -150,9 +152,9 @@ def forward_flops(config: ModelConfig, num_tokens: int | None = None) -> dict[st
     num_tokens = config.context_length if num_tokens is None else num_tokens
     one_layer = layer_flops(config, num_tokens)
     parts = {name: config.num_layers * flops for name, flops in one_layer.items()}
-    if config.extra_values == "projection":
+    if config.value_embeddings == "projection":
         d_key_value = config.key_value_heads * config.d_head
-        parts["extra_values"] = 2 * num_tokens * config.d_model * d_key_value
+        parts["value_embeddings"] = 2 * num_tokens * config.d_model * d_key_value
     parts["output_head"] = 2 * num_tokens * config.d_model * config.vocab_size
     return parts
 

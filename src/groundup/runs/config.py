@@ -161,7 +161,7 @@ class DistributedConfig(Settings):
     """exact gives the same bits on any number of ranks; fast lets the backend choose the order of
     the sum. auto is exact on CPUs and with --deterministic."""
 
-    recompute: bool = False
+    activation_checkpointing: bool = False
     """Activation checkpointing: compute a block's activations again in the backward pass."""
 
     timeout_minutes: float = Field(default=10.0, gt=0, le=100_000)
@@ -199,7 +199,7 @@ class RunConfig(Settings):
     """Sequences in memory at once, a divisor of batch_size: as many as fit (auto), all (None), or
     a number. Same gradients."""
 
-    clip_norm: float | None = Field(default=1.0, gt=0, le=1e12)
+    max_grad_norm: float | None = Field(default=1.0, gt=0, le=1e12)
     """Clip the gradient norm to this; never if None."""
 
     z_loss: float = Field(default=0.0, ge=0, le=1e6)

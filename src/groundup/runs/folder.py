@@ -24,7 +24,14 @@ import pydantic
 import yaml
 
 from groundup import disk
-from groundup.config import YAML_LOADER, check_yaml, flatten, load_settings, save_yaml
+from groundup.config import (
+    YAML_LOADER,
+    check_yaml,
+    flatten,
+    load_settings,
+    save_yaml,
+    with_current_names,
+)
 from groundup.errors import ConfigError, GroundupError
 from groundup.files import (
     atomic_path,
@@ -189,13 +196,13 @@ class RunFolder:
         text = self._read_small(self.config_file, _MAX_YAML_BYTES)
         with contextlib.suppress(*_DAMAGE, yaml.YAMLError):
             check_yaml(text)
-            return dict(flatten(yaml.load(text, YAML_LOADER)))
+            return dict(flatten(with_current_names(yaml.load(text, YAML_LOADER))))
         return {}
 
     def read_environment(self) -> dict[str, Any]:
         """What the run began on; nothing if that cannot be read."""
         with contextlib.suppress(*_DAMAGE):
-            return dict(parse_json(self._read_small(self.environment_file)))
+            return dict(with_current_names(parse_json(self._read_small(self.environment_file))))
         return {}
 
     @contextlib.contextmanager

@@ -24,7 +24,7 @@ def describe_inside(language_model: LanguageModel, body: InsideRequest) -> str:
     heads, queries, keys."""
     vocab = language_model.tokenizer.vocab
     try:
-        num_ids = len(language_model.encode_prompt(body.prompt))
+        num_tokens = len(language_model.encode_prompt(body.prompt))
         seed = (body.seed or 0) % 2**64
         sampler = body.sampler(language_model.sampler)
         found = inspect_prompt(language_model, body.prompt, sampler, seed)
@@ -43,7 +43,7 @@ def describe_inside(language_model: LanguageModel, body: InsideRequest) -> str:
     attention = (found.attention * 255).round().byte().numpy().tobytes()
     content = {
         "tokens": spell(list(found.ids)),
-        "is_cut": num_ids > len(found.ids),
+        "is_cut": num_tokens > len(found.ids),
         "num_layers": found.attention.shape[0],
         "num_heads": found.attention.shape[1],
         "neighbours": list_likely(found.neighbours),

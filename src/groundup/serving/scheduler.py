@@ -166,14 +166,14 @@ class Scheduler:
         """As many as there are free rows and time to read their prompts."""
         admitted: list[Row] = []
         prompts: set[int] = set()
-        num_ids = 0
+        num_tokens = 0
         with self._wake:
             while (row := self._next_row()) is not None:
                 # The engine reads a prompt once for all the rows that begin with it.
                 prompt = row.request.prompt_ids
-                num_ids += 0 if id(prompt) in prompts else len(prompt)
+                num_tokens += 0 if id(prompt) in prompts else len(prompt)
                 prompts.add(id(prompt))
-                if admitted and num_ids > _PROMPT_IDS_A_STEP:
+                if admitted and num_tokens > _PROMPT_IDS_A_STEP:
                     break
                 self._take(row)
                 self._held[row.job.client] += 1

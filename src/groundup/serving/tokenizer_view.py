@@ -53,7 +53,7 @@ def describe_tokenization(tokenizer: Tokenizer, text: str) -> str:
             fields |= {"is_whole_word": found.is_whole_word, "is_too_long": not is_followed}
             pre_tokens.append(fields)
             start += len(part)
-    num_ids = sum(len(one["tokens"]) for one in pre_tokens)
-    sizes = {"num_ids": num_ids, "num_bytes": len(text.encode()), "num_characters": len(text)}
+    num_tokens = sum(len(one["tokens"]) for one in pre_tokens)
+    sizes = {"num_tokens": num_tokens, "num_bytes": len(text.encode()), "num_characters": len(text)}
     # Bytes as lists of numbers.
     return json.dumps({"pre_tokens": pre_tokens, **sizes}, default=list)

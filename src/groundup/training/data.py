@@ -59,7 +59,7 @@ class RunData:
         """How many rows of a batch an epoch has."""
         if isinstance(self.train, PackedRows):
             return self.train.num_rows
-        return max(1, (self.train.num_ids - 1) // context_length)
+        return max(1, (self.train.num_tokens - 1) // context_length)
 
     def loader(self, config: RunConfig, world: World = ALONE) -> BatchLoader:
         """A rank's part of the batch of every step."""
@@ -77,7 +77,9 @@ class RunData:
 
     def log(self, config: RunConfig) -> None:
         """Say where the data lie, and how much there is."""
-        splits = ", ".join(f"{count:,} ids for {name}" for name, count in self.ids.num_ids.items())
+        splits = ", ".join(
+            f"{count:,} ids for {name}" for name, count in self.ids.num_tokens.items()
+        )
         _log.info("data in %s: %s", ", ".join(config.data.mix) or self.ids.folder, splits)
         if isinstance(self.train, PackedRows) and (num_cut := self.train.conversations.num_cut):
             limit = f"--context-length {config.model.context_length}"
@@ -109,7 +111,7 @@ def open_data(
     train = join_shards([open_shards(path, "train", tokenizer) for path in folders])
     check_vocabulary(index, config.model.vocab_size)
     splits, validation = ["train"], None
-    if "validation" in index.splits and index.splits["validation"].num_ids > 1:
+    if "validation" in index.splits and index.splits["validation"].num_tokens > 1:
         splits.append("validation")
         validation = open_shards(data.shards, "validation", tokenizer, index)
     else:
@@ -119,8 +121,8 @@ def open_data(
         others = [path for path in folders if path != data.shards]
         found = [check_shards(path, tokenizer, ["train"], full=is_full) for path in others]
         mix = {str(path): one.content for path, one in zip(others, found, strict=True)}
-        num_ids = {**ids.num_ids, "train": train.num_ids}
-        ids = replace(ids, num_ids=num_ids, mix=mix)
+        num_tokens = {**ids.num_tokens, "train": train.num_tokens}
+        ids = replace(ids, num_tokens=num_tokens, mix=mix)
     return RunData(tokenizer, train, validation, ids)
 
 
@@ -151,7 +153,7 @@ def open_conversations(
     validation = PackedRows(found, held_out, context_length) if len(held_out) else None
     names = ", ".join(map(str, config.tuning.chats))
     known = found.content_id, tokenizer.id, tokenizer.vocab_size
-    return train, validation, DataIds(names, *known, _num_ids(train, validation))
+    return train, validation, DataIds(names, *known, _num_tokens(train, validation))
 
 
 def _open_ids(
@@ -163,8 +165,8 @@ def _open_ids(
     splits = dict(zip(("train", "validation"), rows, strict=False))
     content, num_known = hashlib.sha256(), min(config.model.vocab_size, tokenizer.vocab_size)
     for name, part in splits.items():
-        for begin in range(0, part.num_ids, _CHUNK_IDS):
-            ids = part.read(begin, min(begin + _CHUNK_IDS, part.num_ids))
+        for begin in range(0, part.num_tokens, _CHUNK_IDS):
+            ids = part.read(begin, min(begin + _CHUNK_IDS, part.num_tokens))
             if int(ids.min()) < 0 or int(ids.max()) >= num_known:
                 raise DataError(
                     f"the {name} dataset has ids from {ids.min()} to {ids.max()}, but "
@@ -173,13 +175,15 @@ def _open_ids(
             content.update(ids.astype("<u4").tobytes())
         content.update(name.encode())
     known = content.hexdigest(), tokenizer.id, tokenizer.vocab_size
-    found = DataIds("a dataset of the caller's", *known, _num_ids(*rows))
+    found = DataIds("a dataset of the caller's", *known, _num_tokens(*rows))
     return splits["train"], splits.get("validation"), found
 
 
-def _num_ids(*splits: Rows | None) -> dict[str, int]:
+def _num_tokens(*splits: Rows | None) -> dict[str, int]:
     names = ("train", "validation")
-    return {name: one.num_ids for name, one in zip(names, splits, strict=False) if one is not None}
+    return {
+        name: one.num_tokens for name, one in zip(names, splits, strict=False) if one is not None
+    }
 
 
 def _order(config: RunConfig, rows: Rows) -> SampleOrder:
@@ -189,7 +193,7 @@ def _order(config: RunConfig, rows: Rows) -> SampleOrder:
         return ShuffledRows(rows, seed)
     weights = {path: weight for path, weight in config.data.folders.items() if weight}
     if len(weights) < 2:
-        return ShuffledEpochs(rows.num_ids, length, seed)
-    sizes = enumerate(read_index(path).splits["train"].num_ids for path in weights)
+        return ShuffledEpochs(rows.num_tokens, length, seed)
+    sizes = enumerate(read_index(path).splits["train"].num_tokens for path in weights)
     orders = [ShuffledEpochs(size, length, (seed + number) % 2**64) for number, size in sizes]
     return MixedOrder(orders, list(weights.values()), seed)

@@ -98,11 +98,11 @@ class Evaluator:
                 split.fill(parts, numbers)
                 yield parts
             return
-        length, tail = min(self._context_length, split.num_ids - 1), [0, 0]
-        if self._num_windows is None or split.num_ids <= self._context_length:
-            starts, *tail = whole_walk(split.num_ids, self._context_length)
+        length, tail = min(self._context_length, split.num_tokens - 1), [0, 0]
+        if self._num_windows is None or split.num_tokens <= self._context_length:
+            starts, *tail = whole_walk(split.num_tokens, self._context_length)
         else:
-            starts = fixed_windows(split.num_ids, length, self._num_windows)
+            starts = fixed_windows(split.num_tokens, length, self._num_windows)
         reader = WindowReader(split, length)
         for first in range(0, len(starts), size):
             yield _pair(reader.read(starts[first : first + size]))

@@ -165,7 +165,7 @@ def switches(config: RunConfig) -> Iterator[None]:
 def compile_model(model: TransformerLM, config: RunConfig) -> None:
     """Compile in place what the settings say; names and weights stay as they are."""
     if config.compile == "blocks":
-        for part in (*model.blocks, model.extra_values, model.final_norm):
+        for part in (*model.blocks, model.value_embeddings, model.final_norm):
             if part is not None:
                 part.compile(dynamic=False)
     elif config.compile == "model":

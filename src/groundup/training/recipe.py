@@ -129,7 +129,7 @@ def choose_recipe(
         "samples.max_tokens": 48,
     }
     if not is_exportable:
-        values |= {"model.head_gates": True, "model.extra_values": "projection"}
+        values |= {"model.gated_attention": True, "model.value_embeddings": "projection"}
     return load_settings(RunConfig, None, values)
 
 
@@ -168,7 +168,7 @@ def _learning(d_model: int, epochs: float, num_steps: int) -> dict[str, Any]:
     return values | {
         "model.tie_embeddings": True,
         "model.qk_norm": True,
-        "optimizer.average_over": 0.05,
+        "optimizer.ema_fraction": 0.05,
     }
 
 
@@ -204,7 +204,7 @@ def _recipe_for(config: RunConfig, given: Mapping[str, Any]) -> dict[str, Any]:
     seconds = 60 * (config.minutes or _USUAL_MINUTES)
     recipe = choose_recipe(
         flops=GUESSED_UTILIZATION * (find_peak(config) or 1e11) * seconds,
-        num_tokens=max(1, split.num_ids),
+        num_tokens=max(1, split.num_tokens),
         vocab_size=index.vocab_size,
         d_model=None if d_model is None else config.model.d_model,
         document_bytes=split.num_bytes // max(1, split.num_documents),

@@ -173,11 +173,11 @@ def _check(config: RunConfig, machine: Machine, world: World, strategy: Strategy
     is_divided, multiple = strategy != "ddp", float8.MULTIPLE
     is_exact, why_not = config.distributed.reduction == "exact", machine.why_no_float8
     is_odd = bool(model.d_model % multiple or model.feed_forward_dim % multiple)
-    uses_order = model.dropout and (world.size > 1 or config.distributed.recompute)
+    uses_order = model.dropout and (world.size > 1 or config.distributed.activation_checkpointing)
     masks_chats = model.document_separator is not None and bool(config.tuning.chats)
     refused = {
         "of tuning.chats each is one document: set model.document_separator to None": masks_chats,
-        "model.dropout needs one process and no distributed.recompute": uses_order,
+        "model.dropout needs one process and no distributed.activation_checkpointing": uses_order,
         "minutes goes with schedule.warmup_fraction and decay_fraction, not with warmup_steps and "
         "decay_steps": config.minutes is not None and counts_steps,
         f"distributed.strategy {strategy} divides the weights among processes, and there is one: "

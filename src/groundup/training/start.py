@@ -152,7 +152,7 @@ class Overrides(TypedDict, total=False):
 _EXCLUDED = {
     "data": ("tuning.chats", "data.mix"),
     "loss": ("tuning.chats", "z_loss", "multi_token_weight"),
-    "optimizer": ("optimizer.average_over",),
+    "optimizer": ("optimizer.ema_fraction",),
 }
 
 

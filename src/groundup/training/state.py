@@ -165,10 +165,10 @@ def build_state(
         tables = [model.token_embedding, model.lm_head]
         model.requires_grad_(False)
         add_adapters(model.blocks, config.tuning.lora_rank, tables, special)
-    if config.distributed.recompute:
-        from groundup.distributed.sharding import recompute_blocks
+    if config.distributed.activation_checkpointing:
+        from groundup.distributed.sharding import checkpoint_activations
 
-        recompute_blocks(model)
+        checkpoint_activations(model)
     # Of a sharded one no more than a block is ever whole on the device.
     if run.strategy == "ddp":
         model = model.to(device)

@@ -61,7 +61,7 @@ class QueuedStep:
 
 class Step:
     """Learns from a batch: g = ∇ mean loss, summed over micro-batches; θ ← optimizer(θ, s·g) with
-    s = min(1, clip_norm / |g|).
+    s = min(1, max_grad_norm / |g|).
 
     On CUDA one process records a step as a graph and replays it: the host queues a step in one
     call. What changes from step to step (learning rates, the weight of the token after the next,
@@ -149,7 +149,7 @@ class Step:
         total = self._reduction.sum_gradients(parameters, len(micro_batches), backward)
         norm = self._reduction.gradient_norm(parameters)
         is_bad = ~(torch.isfinite(total) & torch.isfinite(norm))
-        limit = self._config.clip_norm
+        limit = self._config.max_grad_norm
         scale = None if limit is None else clip_scale(norm, limit)
         self._optimizer.step(gradient_scale=scale, skip=is_bad)
         self._optimizer.zero_grad(set_to_none=True)

@@ -34,7 +34,7 @@ def get_batch(
     if batch_size < 1:
         raise ConfigError(f"batch_size is {batch_size}; it must be at least 1")
     reader = WindowReader(dataset, context_length)
-    num_starts = reader.num_ids - context_length
+    num_starts = reader.num_tokens - context_length
     starts = torch.randint(num_starts, (batch_size,), device="cpu").numpy()
     pin_memory = torch.device(device).type == "cuda" and torch.cuda.is_available()
     shape = (2, batch_size, context_length)

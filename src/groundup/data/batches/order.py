@@ -26,10 +26,10 @@ BLOCK_SAMPLES = 10_000
 
 
 class SampleOrder(Protocol):
-    """An endless sequence of windows over a text of `num_ids` ids."""
+    """An endless sequence of windows over a text of `num_tokens` ids."""
 
     @property
-    def num_ids(self) -> int: ...
+    def num_tokens(self) -> int: ...
     @property
     def context_length(self) -> int: ...
     def starts(self, first_sample: int, count: int) -> Starts:
@@ -44,12 +44,12 @@ class ShuffledEpochs:
     up to two windows of ids are left out of an epoch.
     """
 
-    def __init__(self, num_ids: int, context_length: int, seed: int) -> None:
-        check_window(num_ids, context_length)
-        self.num_ids = num_ids
+    def __init__(self, num_tokens: int, context_length: int, seed: int) -> None:
+        check_window(num_tokens, context_length)
+        self.num_tokens = num_tokens
         self.context_length = context_length
         self.seed = check_seed(seed)
-        self.num_windows = max(1, (num_ids - context_length) // context_length)
+        self.num_windows = max(1, (num_tokens - context_length) // context_length)
         """Samples in an epoch."""
 
     def starts(self, first_sample: int, count: int) -> Starts:
@@ -58,7 +58,7 @@ class ShuffledEpochs:
     def starts_of(self, samples: UInt64) -> Starts:
         """Where the windows of the samples with these numbers begin."""
         epochs, positions = np.divmod(samples, np.uint64(self.num_windows))
-        num_offsets = self.num_ids - self.num_windows * self.context_length
+        num_offsets = self.num_tokens - self.num_windows * self.context_length
         offsets = random_below(self.seed, _EPOCH_OFFSETS, epochs, num_offsets)
         windows = permute(self.seed, _EPOCH_SHUFFLES, epochs, positions, self.num_windows)
         return (offsets + windows * np.uint64(self.context_length)).astype(np.int64)
@@ -75,14 +75,14 @@ class MixedOrder:
     def __init__(
         self, orders: Sequence[ShuffledEpochs], weights: Sequence[float], seed: int
     ) -> None:
-        self.num_ids = sum(order.num_ids for order in orders)
+        self.num_tokens = sum(order.num_tokens for order in orders)
         self.context_length = orders[0].context_length
         self.seed = check_seed(seed)
         self.quotas = quotas_of(weights)
         """Samples of each text in a block."""
         self._orders = list(orders)
         self._ends = np.cumsum(self.quotas)
-        self._begins = np.cumsum([0, *(order.num_ids for order in orders)])
+        self._begins = np.cumsum([0, *(order.num_tokens for order in orders)])
 
     def starts(self, first_sample: int, count: int) -> Starts:
         samples = number_samples(first_sample, count)
@@ -115,14 +115,14 @@ def quotas_of(weights: Sequence[float]) -> np.ndarray[tuple[int], np.dtype[np.in
     return quotas
 
 
-def check_window(num_ids: int, context_length: int) -> None:
+def check_window(num_tokens: int, context_length: int) -> None:
     """Make sure that a text is long enough for one window."""
     if context_length < 1:
         raise ConfigError(f"context_length is {context_length}; it must be at least 1")
-    if num_ids < context_length + 1:
+    if num_tokens < context_length + 1:
         raise DataError(
-            f"the text has {num_ids} ids where one window of context_length {context_length} takes "
-            f"{context_length + 1}; prepare more text or set a smaller context_length"
+            f"the text has {num_tokens} tokens, and one window of context_length {context_length} "
+            f"takes {context_length + 1}; prepare more text or set a smaller context_length"
         )
 
 
@@ -142,14 +142,14 @@ def batch_samples(step: int, batch_size: int, rank: int = 0, world: int = 1) -> 
 
 
 def fixed_windows(
-    num_ids: int, context_length: int, num_windows: int | None = None, seed: int = 0
+    num_tokens: int, context_length: int, num_windows: int | None = None, seed: int = 0
 ) -> Starts:
     """Start positions of windows that do not overlap, ascending; the same on every call.
 
     num_windows: how many; with None, or more than there are, all that fit from the first id on.
     """
-    check_window(num_ids, context_length)
-    available = (num_ids - 1) // context_length
+    check_window(num_tokens, context_length)
+    available = (num_tokens - 1) // context_length
     if num_windows is None or num_windows >= available:
         return np.arange(available, dtype=np.int64) * context_length
     positions = number_samples(0, num_windows)
@@ -158,32 +158,32 @@ def fixed_windows(
     return np.sort(chosen.astype(np.int64)) * context_length
 
 
-def whole_walk(num_ids: int, context_length: int) -> tuple[Starts, int, int]:
+def whole_walk(num_tokens: int, context_length: int) -> tuple[Starts, int, int]:
     """Windows that predict every id once, save the first, which nothing precedes.
 
     Returns the starts of whole windows, and start and number of targets of a shorter last one.
     """
-    if num_ids < 2:
-        raise DataError(f"the text has {num_ids} ids; at least 2 are needed to predict one")
-    num_windows, num_left = divmod(num_ids - 1, context_length)
+    if num_tokens < 2:
+        raise DataError(f"the text has {num_tokens} tokens; at least 2 are needed to predict one")
+    num_windows, num_left = divmod(num_tokens - 1, context_length)
     starts = np.arange(num_windows, dtype=np.int64) * context_length
     return starts, num_windows * context_length, num_left
 
 
 def sliding_windows(
-    num_ids: int, num_predicted: int, context_length: int
+    num_tokens: int, num_predicted: int, context_length: int
 ) -> Iterator[tuple[int, int, int]]:
     """Windows that predict the last ids of a text once each: begin, end, and how many it predicts.
 
     What fits into a context is predicted at once. Of more, each id has at least half a context
     before it, or all there is. A window holds its last target: up to context_length + 1 ids.
     """
-    done = num_ids - num_predicted
-    end = num_ids if num_predicted <= context_length else max(done, context_length + 1)
-    while done < num_ids:
+    done = num_tokens - num_predicted
+    end = num_tokens if num_predicted <= context_length else max(done, context_length + 1)
+    while done < num_tokens:
         if end > done:
             yield max(0, end - context_length - 1), end, end - done
-        done, end = end, min(num_ids, end + max(1, context_length // 2))
+        done, end = end, min(num_tokens, end + max(1, context_length // 2))
 
 
 def number_samples(first: int, count: int) -> UInt64:
@@ -197,7 +197,7 @@ class IdArray:
     def __init__(self, ids: npt.ArrayLike) -> None:
         # As a plain array: the memmap subclass would look after every slice of itself.
         self._ids = np.asarray(ids)
-        self.num_ids = self._ids.size
+        self.num_tokens = self._ids.size
         if self._ids.ndim != 1 or self._ids.dtype.kind not in "iu":
             found = f"{self._ids.ndim}-dimensional {self._ids.dtype}"
             raise DataError(f"ids must be a one-dimensional array of integers, not {found}")
@@ -222,8 +222,8 @@ class WindowReader:
 
     def __init__(self, ids: Ids, context_length: int) -> None:
         self._ids = ids if isinstance(ids, Shards | IdArray) else IdArray(ids)
-        self.num_ids = self._ids.num_ids
-        check_window(self.num_ids, context_length)
+        self.num_tokens = self._ids.num_tokens
+        check_window(self.num_tokens, context_length)
         self.length = context_length + 1
 
     def read(self, starts: npt.ArrayLike) -> npt.NDArray[Any]:

@@ -273,9 +273,9 @@ class _Preparing:
         A kill in between leaves a shard that is not what its sidecar says, which is written anew.
         """
         last = splits["train"][-1]
-        if last.num_ids < 2 * _FEWEST_IDS:
+        if last.num_tokens < 2 * _FEWEST_IDS:
             return
-        all_ids = sum(shard.num_ids for shard in splits["train"])
+        all_ids = sum(shard.num_tokens for shard in splits["train"])
         wanted = max(int(self._fraction * all_ids), min(all_ids // 10, _SMALL_TAIL_IDS))
         path = self._folder / last.file
         ids = np.memmap(path, self._dtype, "r")

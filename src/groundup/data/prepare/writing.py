@@ -157,14 +157,14 @@ class _SplitFile:
         self._file = -1
         self._hash = HashTree()
         self._rest = bytearray()
-        self._unsynced = self._num_ids = self._num_documents = self._num_bytes = 0
+        self._unsynced = self._num_tokens = self._num_documents = self._num_bytes = 0
 
     def count(self, num_documents: int, num_bytes: int) -> None:
         self._num_documents += num_documents
         self._num_bytes += num_bytes
 
     def write(self, ids: npt.NDArray[Any]) -> None:
-        self._num_ids += len(ids)
+        self._num_tokens += len(ids)
         data = ids.astype(self._dtype, copy=False).view(np.uint8).data
         if self._rest:
             missing = HASH_BLOCK_BYTES - len(self._rest)
@@ -178,7 +178,7 @@ class _SplitFile:
         self._rest = bytearray(data[whole:])
 
     def finish(self) -> ShardEntry | None:
-        if not self._num_ids:
+        if not self._num_tokens:
             return None
         self._write(memoryview(self._rest))
         disk.sync(self._file)
@@ -186,7 +186,7 @@ class _SplitFile:
         disk.replace(self._partial, self._path)
         return ShardEntry(
             file=self._path.name,
-            num_ids=self._num_ids,
+            num_tokens=self._num_tokens,
             num_documents=self._num_documents,
             num_bytes=self._num_bytes,
             hash=self._hash.value(),

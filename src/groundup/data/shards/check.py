@@ -40,7 +40,7 @@ class DataIds:
     """Equal for folders that hold the same ids in the same order."""
     tokenizer: str
     vocab_size: int
-    num_ids: dict[str, int]
+    num_tokens: dict[str, int]
     """By split."""
     mix: dict[str, str] | None = None
     """The contents of the other folders that were mixed in."""
@@ -59,19 +59,19 @@ def check_shards(
     the hashes of all files.
     """
     index = index or read_index(Path(folder))
-    num_ids = {}
+    num_tokens = {}
     for split in splits:
         shards = open_shards(folder, split, tokenizer, index)
-        if shards.num_ids == 0:
+        if shards.num_tokens == 0:
             raise DataError(
                 f"{folder} has nothing in its split {split}; run groundup data prepare with more "
                 f"text or another --validation-fraction, or do without this split"
             )
-        num_ids[split] = shards.num_ids
+        num_tokens[split] = shards.num_tokens
     if full:
         verify(folder, tokenizer, index=index)
     content, name = content_id(index), os.fspath(folder)
-    return DataIds(name, content, index.tokenizer, index.vocab_size, num_ids)
+    return DataIds(name, content, index.tokenizer, index.vocab_size, num_tokens)
 
 
 def check_vocabulary(index: ShardIndex, vocab_size: int) -> None:
@@ -86,7 +86,7 @@ def check_vocabulary(index: ShardIndex, vocab_size: int) -> None:
 def content_id(index: ShardIndex) -> str:
     """One hash for all ids of a folder, whatever files they came from."""
     shards = {
-        name: [[shard.num_ids, shard.hash] for shard in split.shards]
+        name: [[shard.num_tokens, shard.hash] for shard in split.shards]
         for name, split in index.splits.items()
     }
     content = {"dtype": index.dtype, "tokenizer": index.tokenizer, "splits": shards}
@@ -107,10 +107,10 @@ def verify(
     index = index or read_index(folder)
     if tokenizer is not None:
         check_tokenizer(folder, index, tokenizer)
-    done, total = 0, sum(split.num_ids for split in index.splits.values())
+    done, total = 0, sum(split.num_tokens for split in index.splits.values())
     for shard in index.shards:
         check_hash(folder, shard, index.id_bytes)
-        done += shard.num_ids
+        done += shard.num_tokens
         if progress is not None:
             progress(done * index.id_bytes, total * index.id_bytes)
     return index

@@ -14,6 +14,7 @@ import pydantic
 from pydantic_core import to_json
 
 from groundup._native import hash_documents
+from groundup.config import with_current_names
 from groundup.errors import DataError
 from groundup.files import parse_json, write_bytes_atomic
 
@@ -38,12 +39,17 @@ class Record(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
 
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _rename(cls, values: Any) -> Any:
+        return with_current_names(values)
+
 
 class ShardEntry(Record):
     """One finished shard: whole documents, each with the end id behind it."""
 
     file: str
-    num_ids: int = pydantic.Field(gt=0)
+    num_tokens: int = pydantic.Field(gt=0)
     num_documents: int
     num_bytes: int
     """Bytes of text, without separators."""
@@ -53,14 +59,14 @@ class ShardEntry(Record):
 class SplitEntry(Record):
     """All shards of a split, and their sums."""
 
-    num_ids: int
+    num_tokens: int
     num_documents: int
     num_bytes: int
     shards: list[ShardEntry]
 
     @classmethod
     def of(cls, shards: list[ShardEntry]) -> "SplitEntry":
-        names = ("num_ids", "num_documents", "num_bytes")
+        names = ("num_tokens", "num_documents", "num_bytes")
         sums = {name: sum(getattr(shard, name) for shard in shards) for name in names}
         return cls(**sums, shards=shards)
 

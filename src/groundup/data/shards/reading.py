@@ -25,14 +25,14 @@ RESTORE = "put the file back as it was, or run groundup data prepare again with 
 class ShardFile:
     """The ids in one open file."""
 
-    def __init__(self, path: Path, num_ids: int) -> None:
+    def __init__(self, path: Path, num_tokens: int) -> None:
         self.path = path
-        self._num_ids = num_ids
+        self._num_tokens = num_tokens
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self._file)
 
     def __len__(self) -> int:
-        return self._num_ids
+        return self._num_tokens
 
     def read_into(self, ids: npt.NDArray[Any], position: int) -> None:
         """Fill `ids` with those from a position on."""
@@ -56,10 +56,10 @@ class Shards:
         self.index = index
         self.dtype = np.dtype(index.dtype).newbyteorder("<")
         self._begins = np.cumsum([0, *map(len, files)])
-        self.num_ids = int(self._begins[-1])
+        self.num_tokens = int(self._begins[-1])
 
     def __len__(self) -> int:
-        return self.num_ids
+        return self.num_tokens
 
     def read_windows(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[Any]:
         """The rows ids[start : start + length], as (count, length), for starts that all exist."""
@@ -75,14 +75,14 @@ class Shards:
 
     def read(self, begin: int, end: int) -> npt.NDArray[Any]:
         """The ids from `begin` up to `end`."""
-        if not 0 <= begin <= end <= self.num_ids:
-            raise IndexError(f"ids {begin} to {end} of {self.num_ids} in split {self.split}")
+        if not 0 <= begin <= end <= self.num_tokens:
+            raise IndexError(f"ids {begin} to {end} of {self.num_tokens} in split {self.split}")
         return self.read_windows(np.array([begin]), end - begin).reshape(-1)
 
     def __getitem__(self, key: slice) -> npt.NDArray[Any]:
         if not isinstance(key, slice):
             raise TypeError(f"shards are read in slices, as in shards[5:7], not by {key!r:.60}")
-        begin, end, step = key.indices(self.num_ids)
+        begin, end, step = key.indices(self.num_tokens)
         return self.read(begin, max(begin, end))[::step]
 
 
@@ -103,7 +103,7 @@ def open_shards(
     if split not in index.splits:
         raise DataError(f"{folder} has no split {split}: {did_you_mean(split, index.splits)}")
     files = [
-        ShardFile(check_shard_file(folder, shard, index.id_bytes), shard.num_ids)
+        ShardFile(check_shard_file(folder, shard, index.id_bytes), shard.num_tokens)
         for shard in index.splits[split].shards
     ]
     return Shards(split, files, index)
@@ -125,7 +125,7 @@ def check_shard_file(folder: Path, shard: ShardEntry, id_bytes: int) -> Path:
     if not path.is_file():
         raise DataError(f"{path} is missing; {RESTORE}")
     size = path.stat().st_size
-    expected = shard.num_ids * id_bytes
+    expected = shard.num_tokens * id_bytes
     if size != expected:
         raise DataError(f"{path} has {size} bytes where the index says {expected}; {RESTORE}")
     return path

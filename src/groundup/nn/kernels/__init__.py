@@ -61,7 +61,7 @@ def packed_attention(
     starts: Tensor | None = None,
 ) -> Tensor:
     """Causal attention: (batch, seq, 3 · d_model), queries, keys and values side by side, to
-    (batch, seq, d_model). Extra values are for CUDA alone.
+    (batch, seq, d_model). Value embeddings are for CUDA alone.
 
     rotation: the cosines and sines of `RotaryEmbedding`.
     gains: of the norms of queries and of keys, (d_head,) each.   eps: under their roots.

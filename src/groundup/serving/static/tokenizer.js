@@ -47,8 +47,8 @@ function show(answer) {
       ["Characters", formatCount(answer.num_characters)],
       ["Bytes", formatCount(answer.num_bytes)],
       ["Pre-tokens", formatCount(preTokens.length)],
-      ["Tokens", formatCount(answer.num_ids)],
-      ["Bytes per token", (answer.num_bytes / Math.max(1, answer.num_ids)).toFixed(2)],
+      ["Tokens", formatCount(answer.num_tokens)],
+      ["Bytes per token", (answer.num_bytes / Math.max(1, answer.num_tokens)).toFixed(2)],
     ]),
   );
 }

@@ -1,4 +1,4 @@
-"""Query/key norm, rotation, extra values and causal attention as one operation on packed
+"""Query/key norm, rotation, value embeddings and causal attention as one operation on packed
 projections, so that neither what attention sees nor the parts of the gradient go through memory
 more than once.
 
@@ -91,8 +91,8 @@ def packed_attention_backward(
     query_gain: Tensor | None, key_gain: Tensor | None, eps: float,
     extra: Tensor | None, factor: Tensor | None, starts: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of the packed projections, of both gains (2, d_head), of the extra values and
-    of their factor; empty ones of what is None.
+    """Gradients of the packed projections, both gains (2, d_head), the value embeddings and
+    their factor; empty ones of what is None.
 
     packed: what a norm saw; without one it is not looked at.
     prepared: what attention saw; empty if that is `packed`.
