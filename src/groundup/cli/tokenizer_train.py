@@ -25,7 +25,7 @@ class Arguments(CorpusFlags):
     """The split into pre-tokens: gpt2, cl100k, o200k, llama3, qwen2, deepseek or any regex."""
 
     superbpe_from: int | None = None
-    """After so many merges go on across words, within lines, up to four words a token (SuperBPE)."""
+    """Merges within words; the later ones go across them, up to four words a token (SuperBPE)."""
 
 
 def run(arguments: Arguments) -> None:
