@@ -2,13 +2,17 @@
 
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from groundup.files import read_json_lines
 from groundup.generation import LanguageModel
 from groundup.interop import export_huggingface, import_huggingface
+from groundup.runs.folder import RunFolder
 
 
 @pytest.fixture(autouse=True)
@@ -36,3 +40,60 @@ def test_everyone_samples_as_the_run_says(shell: Any) -> None:
     assert LanguageModel.load("runs/again").sampler == model.sampler and model.sampler.top_k == 7
     file.write_text('{"temperature": "hot"}')
     assert "generation.json" in shell.fails(*words) and "hot" in shell.fails(*words)
+
+
+def losses(run: str) -> list[tuple[int, float]]:
+    records = read_json_lines(Path("runs", run, "metrics.jsonl"))
+    return [(one["step"], one["validation_loss"]) for one in records if "validation_loss" in one]
+
+
+def test_more_finds_everything_by_itself_and_reads_what_is_unread(shell: Any) -> None:
+    said = shell("more", "small", "--num-steps", "12")
+    before, after = losses("small")[-1][1], losses("small-more")
+    assert after[0] == (0, before) and after[-1][1] < before
+    assert f"validation {before:.4g} → {after[-1][1]:.4g}" in said
+    source, config = (RunFolder(f"runs/{name}").read_config() for name in ("small", "small-more"))
+    assert config.data.first_row == 12 * 2 and config.schedule.name == "wsd"
+    assert config.optimizer.learning_rate == source.optimizer.learning_rate / 4
+    assert "weights and the optimizer of" in Path("runs/small-more/log.txt").read_text()
+    # From there on it goes as from any other run, and train does the same.
+    shell("more", "small-more", "--num-steps", "2")
+    again = RunFolder("runs/small-more-2").read_config()
+    assert again.data.first_row == 24 * 2
+    assert again.optimizer.learning_rate == config.optimizer.learning_rate
+    shell("train", "--from", "small-more", "--name", "alike", "--num-steps", "2")
+    assert losses("alike") == losses("small-more-2")
+
+
+def test_what_is_worse_than_before_is_dropped(shell: Any) -> None:
+    words = ("--num-steps", "8", "--optimizer.learning-rate", "3", "--clip-norm", "none")
+    said = shell("more", "small", "--name", "worse", *words)
+    assert losses("worse")[-1][1] > losses("worse")[0][1]
+    assert "so the weights of runs/small are kept" in said
+    kept, before = (LanguageModel.load(f"runs/{name}").model for name in ("worse", "small"))
+    assert LanguageModel.load("runs/worse").step == 0
+    for name, weight in before.state_dict().items():
+        assert torch.equal(kept.state_dict()[name], weight), name
+
+
+def test_more_text_is_mixed_with_the_old(shell: Any) -> None:
+    Path("diary").mkdir()
+    Path("diary/a.md").write_text("Dear diary, today it rained again. " * 60)
+    Path("diary/b.md").write_text("The fox came by, and so did the bear. " * 60)
+    said = shell("more", "small", "diary", "--num-steps", "6", "--name", "diarist")
+    assert "→" in said
+    config = RunFolder("runs/diarist").read_config()
+    assert config.data.shards == Path("prepared/diarist/shards") and len(config.data.mix) == 2
+    assert losses("diarist")[-1][1] < losses("diarist")[0][1]
+    shutil.rmtree("prepared")
+    assert "give some: groundup more runs/diarist FOLDER" in shell.fails("more", "diarist")
+
+
+def test_a_finished_timed_run_is_not_resumed_for_longer(
+    shell: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A command begins with its process; this one has run for as long as the tests.
+    monkeypatch.setattr("groundup.cli.more.STARTED", time.monotonic())
+    shell("more", "small", "--num-steps", "2", "--minutes", "1")
+    words = ("train", "--name", "small-more", "--resume", "--minutes", "2")
+    assert "groundup more runs/small-more --minutes 2 goes on" in shell.fails(*words)

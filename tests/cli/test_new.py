@@ -215,7 +215,7 @@ def test_a_folder_of_ones_own_becomes_a_model_with_settings_left_behind(
     samples = re.findall(r"\$ (groundup generate runs/my-notes (?!.*Your own).*)", page)
     counts = [re.search(r"--num-samples (\d)", command) for command in samples]
     assert sum(1 if count is None else int(count[1]) for count in counts) == 3
-    for offered in ("serve", "tune", "export", "train --from"):
+    for offered in ("serve", "tune", "export", "more"):
         assert f"$ groundup {offered} runs/my-notes" in page
     (export,) = re.findall(r"\$ groundup (export .*)", page)
     assert main(shlex.split(export)) == 0

@@ -111,6 +111,16 @@ class CheckpointFolder:
 
         return self._first_whole(from_best)
 
+    def end_with_best(self) -> int | None:
+        """Remove the checkpoints after the one with the lowest metric; its step, None if no
+        checkpoint has a metric."""
+        records = self._records()
+        best = next(iter(_by_metric(records)), None)
+        for step in records:
+            if best is not None and step > best:
+                discard_folder(self.path_of(step))
+        return best
+
     def _folders(self) -> dict[int, Path]:
         found = find_folders(self.path).items()
         return {int(name[5:]): path for name, path in found if _STEP_NAME.fullmatch(name)}

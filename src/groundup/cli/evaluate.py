@@ -123,11 +123,12 @@ def _open_split(
 ) -> tuple[Any, dict[str, Any]]:
     """A split of the shards, or of the conversations of a tuned run; and notes about it."""
     from groundup.data.shards import open_shards
+    from groundup.runs.folder import from_where_it_started
     from groundup.training.data import open_conversations
 
     name, tuning = arguments.split, config.tuning
     if tuning.chats and arguments.shards is None:
-        chats = tuple(_from_where_it_started(path, folder, config) for path in tuning.chats)
+        chats = tuple(from_where_it_started(path, folder, config) for path in tuning.chats)
         tuning = tuning.model_copy(update={"chats": chats})
         config = config.model_copy(update={"tuning": tuning})
         train, validation, _ = open_conversations(config, tokenizer)
@@ -148,24 +149,15 @@ def _open_split(
 def _shards_of(folder: Path, config: "RunConfig") -> Path:
     """Where the data of a run lie; a warning where other data have taken their place."""
     from groundup.data.shards import content_id, read_index
-    from groundup.runs.folder import RunFolder
+    from groundup.runs.folder import RunFolder, from_where_it_started
 
-    shards = _from_where_it_started(config.data.shards, folder, config)
+    shards = from_where_it_started(config.data.shards, folder, config)
     trained = RunFolder(folder).read_environment().get("data")
     expected = trained.get("content") if isinstance(trained, dict) else None
     if shards.exists() and expected is not None and content_id(read_index(shards)) != expected:
         message = f"{shards} does not hold the data that {folder} was trained on"
         print(f"warning: {message}; name other shards with --shards", file=sys.stderr)
     return shards
-
-
-def _from_where_it_started(path: Path, folder: Path, config: "RunConfig") -> Path:
-    """A relative path as it was meant where the run was started, which the run's own path tells;
-    as it is if nothing is there."""
-    parts, num_own = folder.absolute().parts, len(config.run_folder.parts)
-    is_known = parts[-num_own:] == config.run_folder.parts
-    found = Path(*parts[:-num_own]) / path if is_known else path
-    return found if found.exists() else path
 
 
 def _describe(evaluation: "Evaluation") -> dict[str, Any]:

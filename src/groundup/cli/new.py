@@ -331,13 +331,13 @@ def _look(project: Project, plan: dict[str, Any]) -> None:
         title = "6  Three samples, generated token by token" if index == 0 else ""
         arguments = generate.Arguments(**checkpoint, **sampling, prompt=prompt, num_samples=count)
         take_step(title, "generate", arguments)
-    run, config = shlex.quote(str(folder)), shlex.quote(str(project.config))
+    run = shlex.quote(str(folder))
     show_commands("Look at it in a browser", f"groundup serve {run}")
     print("then open http://127.0.0.1:8000; Ctrl-C ends it")
     exports = shlex.quote(str(project.folder / "exports" / plan["name"]))
     export = f"groundup export {run} {exports} --to huggingface"
     own = generate.Arguments(run=str(folder), prompt="Your own beginning", **sampling)
-    more = f"groundup train --from {run} --config {config} --name {plan['name']}-more"
+    more = f"groundup more {run} --minutes {project.arguments.minutes:g}"
     tune = f"groundup tune {run} chats.jsonl"
     show_commands("What to try next", as_command("generate", own), more, tune, export)
 

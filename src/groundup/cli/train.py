@@ -104,6 +104,14 @@ def train_run(
             "a run that is resumed, or that torchrun may restart, has to be found by its name: add "
             "--name RUN, or a --config that has one"
         )
+    run = RunFolder(config.run_folder) if config.name is not None else None
+    outcome = None if run is None or not flags.resume else run.read_outcome()
+    is_longer = "minutes" in flags.settings and config.minutes is not None
+    if outcome is not None and outcome.state == "finished" and is_longer:
+        raise ConfigError(
+            f"the run in {config.run_folder} has used its time: groundup more {config.run_folder} "
+            f"--minutes {config.minutes:g} goes on with it"
+        )
     resume = flags.resume or (_is_restarted() and RunFolder(config.run_folder).has_run())
     from groundup.cli.terminal import progress_bar
     from groundup.training import train
@@ -121,7 +129,23 @@ def train_run(
         )
     if is_first_rank():
         print_values(str(summary.run_folder), asdict(summary) | {"run_folder": None})
+        if config.goes_on and summary.is_finished:
+            print(_describe_change(config))
     return 0 if summary.stopped_by is None else 128 + signal.Signals[summary.stopped_by]
+
+
+def _describe_change(config: RunConfig) -> str:
+    """What going on with another run has brought."""
+    from groundup.runs.metrics_file import read_metrics
+
+    metrics = read_metrics(RunFolder(config.run_folder).metrics_file)
+    before, best = metrics.at("validation_loss", 0), metrics.lowest("validation_loss")
+    if before is None or best is None:
+        return "there is no validation split, so nobody knows whether it has become better"
+    if best[1] == 0:
+        weights = f"so the weights of {config.start_from} are kept"
+        return f"validation stays at {before:.4g}: nothing better came, {weights}"
+    return f"validation {before:.4g} → {best[0]:.4g}"
 
 
 def sampler(config: RunConfig) -> "Callback":

@@ -8,6 +8,7 @@ VERBS = {
     "quickstart": "walk from a built-in corpus to a model of little stories",
     "plan": "know the cost first: parameters, FLOP, memory, time, price",
     "train": "train a model on shards, or resume a run",
+    "more": "go on with a run: on text it has not read yet, or on more text",
     "tune": "tune a trained model on conversations, so that it answers",
     "evaluate": "evaluate a trained model: loss, perplexity, bits per byte",
     "generate": "generate text with a trained model, streamed token by token",

@@ -34,6 +34,10 @@ class DataConfig(Settings):
     tokenizer: Path = Path("tokenizer.json")
     """The tokenizer the shards were encoded with; the run folder gets a copy."""
 
+    first_row: int = Field(default=0, ge=0, le=10**15)
+    """Where the run begins in the order of the rows: so many were read by runs that it goes on
+    from, and come again only when all have been read."""
+
     verify: bool = True
     """Hash every shard before the first step; without it only sizes are compared."""
 
@@ -180,6 +184,10 @@ class RunConfig(Settings):
     start_from: Path | None = None
     """Begin with the weights of the run in this folder. Model and tokenizer must be the same; the
     context may differ, and the vocabulary may grow."""
+
+    goes_on: bool = False
+    """Go on with the run in start_from: keep the state of its optimizer where that fits, and end
+    with the checkpoint that validates best, be it the one the run began with."""
 
     num_steps: int | None = Field(default=None, ge=1, le=MAX_STEPS)
     """Optimizer steps to take; 5,000 if neither this nor minutes nor epochs is given."""

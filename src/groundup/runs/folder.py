@@ -309,6 +309,15 @@ def check_parts(path: Path, recorded: Mapping[str, str], given: Mapping[str, str
         )
 
 
+def from_where_it_started(path: Path, run: Path, config: RunConfig) -> Path:
+    """A relative path in the settings of a run as it was meant where the run was started, which the
+    run's own path tells; as it is if nothing is there."""
+    parts, num_own = run.absolute().parts, len(config.run_folder.parts)
+    is_known = parts[-num_own:] == config.run_folder.parts
+    found = Path(*parts[:-num_own]) / path if is_known else path
+    return found if found.exists() else path
+
+
 def list_checkpoints(folder: Path) -> list[dict[str, Any]]:
     """Step, size, time and validation loss of every checkpoint in `folder`, newest first, without
     those that vanish meanwhile. `is_best` marks the least validation loss, the later of equals."""

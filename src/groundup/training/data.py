@@ -65,7 +65,8 @@ class RunData:
         """A rank's part of the batch of every step."""
         sizes, device = (config.batch_size, config.micro_batch), torch.device(config.device)
         order = _order(config, self.train)
-        return BatchLoader(self.train, order, *sizes, device, world.rank, world.size)
+        first_row = config.data.first_row
+        return BatchLoader(self.train, order, *sizes, device, world.rank, world.size, first_row)
 
     def evaluator(self, config: RunConfig, world: World = ALONE) -> Evaluator | None:
         """What measures the run on its validation split; None without such a split."""

@@ -187,7 +187,8 @@ class _Loop:
             checkpoint = world.from_first(self._checkpoints.newest() if world.is_first else None)
         start = None
         if config.start_from is not None and checkpoint is None:
-            start = Start.open(config.start_from, config.model, data.tokenizer)
+            parts = config.start_from, config.model, data.tokenizer
+            start = Start.open(*parts, with_optimizer=config.goes_on)
             environment |= start.describe(is_tuned=bool(config.tuning.chats))
         changes: list[str] = []
         if resume:
@@ -201,8 +202,8 @@ class _Loop:
             raise ConfigError(
                 f"{checkpoint.path} is past num_steps {config.num_steps}: give more --num-steps"
             )
-        parts = data.tokenizer, start, overrides.get("model"), world, overrides.get("optimizer")
-        self._state = state = build_state(run, *parts)
+        given = data.tokenizer, start, overrides.get("model"), world, overrides.get("optimizer")
+        self._state = state = build_state(run, *given)
         if checkpoint is not None:
             state.restore(checkpoint)
         self._loader = data.loader(config, world)
@@ -217,7 +218,9 @@ class _Loop:
         if checkpoint is not None:
             _log.info("resumed from %s", checkpoint.path)
         elif start is not None:
-            _log.info("begins with the weights of %s", start.checkpoint.path)
+            keeps = config.goes_on and start.load_optimizer_into(state.optimizer, config)
+            what = "weights and the optimizer" if keeps else "weights"
+            _log.info("begins with the %s of %s", what, start.checkpoint.path)
         data.log(config)
         _log.info(run.describe(world.size))
         self._metrics = Metrics(config, folder.metrics_file, state, callbacks)
@@ -240,6 +243,11 @@ class _Loop:
         with self._stop:
             begin = state.clock, state.step, self._rehearse_end
             clock.open(config, self._world, self._stop, *begin)
+            if config.goes_on and state.step == 0 and self._evaluator is not None:
+                # What it has to better.
+                found = self._evaluate()
+                self._metrics.write(state, {"validation_loss": found.loss})
+                self._save(found.loss)
             num_left = None if config.num_steps is None else max(0, config.num_steps - state.step)
             with self._loader.batches(state.step, num_left) as batches:
                 queued: QueuedStep | None = None
@@ -414,6 +422,10 @@ class _Loop:
         state, path = self._state, self._folder.path
         is_finished = self._clock.is_done(state.step)
         self._ending = "finished" if is_finished else "stopped"
+        if is_finished and self._config.goes_on and self._world.is_first:
+            best = self._checkpoints.end_with_best()
+            if best is not None and best < state.last_good_step:
+                _log.info("the weights after step %s validate best: later ones are dropped", best)
         how = "done" if is_finished else "stopped; continue with the same command and --resume"
         _log.info("saved in %s after %s: %s", path, count_of(state.step, "step"), how)
         counts = state.tokens, state.num_skipped

@@ -6,17 +6,20 @@ docs/experiments/race.md). The speed of the machine goes in as the floating-poin
 step really gets done in a second.
 """
 
+import contextlib
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from groundup.checkpoint import CheckpointFolder
 from groundup.config import flatten, load_settings, load_yaml
-from groundup.data.shards import find_index
+from groundup.data.shards import content_id, find_index
+from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig
 from groundup.planner import step_flops
 from groundup.runs.config import RunConfig, in_fractions
-from groundup.runs.folder import RunFolder
+from groundup.runs.folder import RunFolder, from_where_it_started
 from groundup.tokenizer import Tokenizer
 from groundup.training.data import with_template
 from groundup.training.machine import find_peak
@@ -56,6 +59,17 @@ _TUNING_DEFAULTS: dict[str, Any] = {
     "checkpoints.every_fraction": 0.25,
     "checkpoints.keep_last": 1,
     "logging.every_fraction": 0.05,
+}
+# Of its maximum learning rate, what a run goes on with; it is constant, then falls to zero
+# (docs/experiments/more.md).
+_MORE_RATE, _MORE_DECAY = 0.25, 0.5
+_MORE_SCHEDULE: dict[str, Any] = {
+    "schedule.name": "wsd",
+    "schedule.warmup_steps": None,
+    "schedule.warmup_fraction": 0.0,
+    "schedule.decay_steps": None,
+    "schedule.decay_fraction": _MORE_DECAY,
+    "schedule.min_learning_rate_ratio": 0.0,
 }
 # Documents of fewer contexts than this are kept apart: longer ones seldom share a window.
 _MASKED_CONTEXTS = 2
@@ -178,18 +192,79 @@ def make_config(
     """The settings of a new run.
 
     given: what a person chose, by dotted name. file: a YAML file of settings, which go after those.
-    source: the run whose weights it begins with; its model and tokenizer are taken over.
+    source: the run whose weights it begins with; its model and tokenizer are taken over. Without a
+        file it goes on with that run.
     """
     in_file = dict(flatten(load_yaml(file))) if file is not None else {}
-    found = {} if source is None else settings_from(source)
-    if source is None and file is None:
+    if source is not None:
+        found = going_on_settings(source, given) if file is None else settings_from(source)
+    elif file is None:
         found = _recipe_for(load_settings(RunConfig, None, given), given)
+    else:
+        found = {}
     values = {name: value for name, value in found.items() if name not in in_file} | dict(given)
     if given.get("minutes") is not None and given.get("num_steps") is None:
         counted = load_settings(RunConfig, file, {**values, "minutes": None, "epochs": None})
         values |= in_fractions(counted, given)
         values |= {"num_steps": None, "epochs": values.get("epochs")}
     return with_vocabulary(load_settings(RunConfig, file, values))
+
+
+def going_on_settings(source: RunFolder, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run that goes on with another takes over from it: all its settings but its length and
+    its schedule. Text that it has not read yet comes first.
+
+    A model that was imported brings no settings to train with: those are of tuning.
+    """
+    values = settings_from(source)
+    if all(given.get(name) is None for name in ("minutes", "num_steps", "epochs")):
+        values["minutes"] = _USUAL_MINUTES
+    trained = source.read_environment().get("data")
+    if not isinstance(trained, dict):
+        rate = _tuning_rate(values["model.d_model"])
+        schedule = {**_MORE_SCHEDULE, "schedule.warmup_fraction": 0.05}
+        return {**values, **schedule, "goes_on": True, "optimizer.learning_rate": rate}
+    config = source.read_config()
+    own = dict(flatten(config.model_dump(exclude={"name", "runs_folder", "parts"})))
+    with contextlib.suppress(ConfigError):
+        resolve_device(config)
+        own_device = ("device", "precision", "compile")
+        values |= {name: own[name] for name in own_device}
+    rate = config.optimizer.learning_rate * (1.0 if config.goes_on else _MORE_RATE)
+    steps = CheckpointFolder(source.checkpoints).steps()
+    begun = {path: from_where_it_started(path, source.path, config) for path in config.data.folders}
+    mix = [f"{begun[path]}={weight}" for path, weight in config.data.folders.items()]
+    chats = [from_where_it_started(path, source.path, config) for path in config.tuning.chats]
+    values |= {
+        "goes_on": True,
+        "data.shards": from_where_it_started(config.data.shards, source.path, config),
+        "data.mix": mix if config.data.mix else (),
+        "data.first_row": config.data.first_row + config.batch_size * max(steps, default=0),
+        "tuning.chats": chats,
+        "tuning.template": None,
+        "micro_batch_size": "auto",
+        "multi_token_weight": 0.0,
+        "optimizer.learning_rate": float(f"{rate:.3g}"),
+        **_MORE_SCHEDULE,
+    }
+    lengths = {"num_steps": None, "minutes": None, "epochs": None, "device": "auto"}
+    lengths |= {"precision": "auto", "compile": "auto"}
+    values = {**own, **in_fractions(config), **lengths, **values}
+    index = find_index(Path(given.get("data.shards") or values["data.shards"]))
+    is_other = index is not None and content_id(index) != trained.get("content")
+    is_other = is_other and not config.tuning.chats
+    orders = ("seed", "data.mix", "tuning.chats", "model.context_length")
+    if is_other or any(name in given and given[name] != values[name] for name in orders):
+        # Rows of another order: nobody knows which of them were read.
+        values["data.first_row"] = 0
+    if "data.shards" in given:
+        values["data.mix"] = ()
+    return values
+
+
+def _tuning_rate(d_model: int) -> float:
+    rate = _TUNING_RATE * min(1.0, _TUNING_WIDTH / d_model) ** _TUNING_POWER
+    return float(f"{rate:.1e}")
 
 
 def _recipe_for(config: RunConfig, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from groundup import __version__
-from groundup.checkpoint import Checkpoint, CheckpointFolder, check_shapes
+from groundup.checkpoint import Checkpoint, CheckpointFolder, check_shapes, restore_optimizer
 from groundup.config import flatten
 from groundup.data.batches.order import Ids
 from groundup.data.shards import DataIds
@@ -24,6 +24,7 @@ from groundup.errors import CheckpointError, ConfigError
 from groundup.model import ModelConfig, TransformerLM
 from groundup.model.parts import identify, swapped_parts
 from groundup.model.transformer import weight_shapes
+from groundup.optim.base import Optimizer
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runtime import num_cores
@@ -64,7 +65,12 @@ class Start:
 
     @classmethod
     def open(
-        cls, path: str | os.PathLike[str], config: ModelConfig, tokenizer: Tokenizer
+        cls,
+        path: str | os.PathLike[str],
+        config: ModelConfig,
+        tokenizer: Tokenizer,
+        *,
+        with_optimizer: bool = False,
     ) -> "Start":
         """The newest checkpoint of the run in `path`, for a run with this model and tokenizer,
         which may have more tokens."""
@@ -84,7 +90,7 @@ class Start:
             found.append(f"the tokenizer has another token with the id {other}")
         if found:
             raise ConfigError(f"the weights of {path} do not fit this run: {'; '.join(found)}")
-        checkpoints = CheckpointFolder(folder.checkpoints, weights_only=True)
+        checkpoints = CheckpointFolder(folder.checkpoints, weights_only=not with_optimizer)
         if not checkpoints.steps():
             raise CheckpointError(f"{path} has no checkpoint yet: train until one is written")
         checkpoint = checkpoints.newest()
@@ -112,6 +118,25 @@ class Start:
             target[: len(weight)].copy_(weight)
             if name in _TABLES and self.new_ids:
                 target[list(self.new_ids)] = weight.mean(0).to(target)
+
+    def load_optimizer_into(self, optimizer: Optimizer, config: RunConfig) -> bool:
+        """Take over the optimizer's state, but for averages of weights; False where there is none
+        that fits."""
+        source = self.folder.read_config()
+        ours, theirs = config.optimizer, source.optimizer
+        is_alike = (ours.name, ours.normalize_rows) == (theirs.name, theirs.normalize_rows)
+        is_alike = is_alike and weight_shapes(config.model) == weight_shapes(source.model)
+        if not is_alike or config.tuning.lora_rank is not None:
+            return False
+        try:
+            stored = self.checkpoint.optimizer_state()
+            for state in stored["state"].values():
+                state.pop("average", None)
+            groups = optimizer.state_dict()["param_groups"]
+            restore_optimizer(optimizer, {**stored, "param_groups": groups})
+        except CheckpointError:
+            return False
+        return bool(stored["state"])
 
 
 def _decisive(config: ModelConfig) -> dict[str, Any]:

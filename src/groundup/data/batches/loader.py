@@ -85,7 +85,9 @@ class BatchLoader:
         device: torch.device | str = "cpu",
         rank: int = 0,
         world: int = 1,
+        first_row: int = 0,
     ) -> None:
+        """first_row: how many rows of the order come before the first step."""
         self._reader: WindowReader | PackedRows = (
             rows if isinstance(rows, PackedRows) else WindowReader(rows, order.context_length)
         )
@@ -95,6 +97,7 @@ class BatchLoader:
         self.micro_batch_size = micro_batch_size
         self.device = with_index(torch.device(device))
         self.rank = rank
+        self.first_row = first_row
         self.world = world
 
     def batches(self, first_step: int = 0, num_steps: int | None = None) -> "Batches":
@@ -104,7 +107,7 @@ class BatchLoader:
     def starts(self, step: int) -> Starts:
         """Where the windows of this rank's rows begin at a step."""
         samples = batch_samples(step, self.batch_size, self.rank, self.world)
-        return self.order.starts(samples.start, len(samples))
+        return self.order.starts(self.first_row + samples.start, len(samples))
 
     def _send(self, steps: Iterator[int], transfer: Transfer) -> Iterator[tuple[int, Sent]]:
         for step in steps:

@@ -1,0 +1,92 @@
+"""`groundup more`: go on with a run, on what it has not read yet or on more text."""
+
+from pathlib import Path
+from typing import Any
+
+from groundup.cli.arguments import Positional, as_command
+from groundup.cli.shared import ReadingFlags, find_run
+from groundup.cli.train import TrainingFlags, train_run
+from groundup.errors import ConfigError
+from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
+from groundup.runtime import STARTED, is_first_rank
+
+PREPARED_FOLDER = Path("prepared")
+
+
+class Arguments(TrainingFlags, ReadingFlags):
+    """Go on with a run: its data and settings are found, and text that it has not read comes first.
+
+    The new run, RUN-more if --name does not say otherwise, begins with the weights and the
+    optimizer of RUN at a part of its learning rate, and ends with the weights that validate best,
+    those of RUN among them. It takes 10 --minutes if nothing is said. All settings of groundup
+    train are flags.
+    """
+
+    run: Positional[str]
+    """The run to go on with: its folder, or its name under runs."""
+
+    files: Positional[tuple[str, ...]] = ()
+    """More text: files or folders. Half of what is read is then of it, half of the run's own."""
+
+
+def run(arguments: Arguments) -> int:
+    """Train, and say what it brought; a signal that stopped the run decides the status."""
+    source = RunFolder(find_run(arguments.run))
+    config = _settings(arguments, source)
+    print(f"going on with {source.path} as {config.run_folder}", flush=True)
+    status = train_run(config, "going on", arguments, STARTED)
+    if status == 0 and is_first_rank():
+        print(f'try it: groundup generate {config.run_folder} --prompt "Your own beginning"')
+    return status
+
+
+def _settings(arguments: Arguments, source: RunFolder) -> RunConfig:
+    from groundup.config import load_settings
+    from groundup.training.recipe import make_config
+
+    given: dict[str, Any] = {"runs_folder": source.path.parent, **arguments.settings}
+    name, number = f"{source.path.name.split('-more')[0]}-more", 1
+    taken = [name]
+    while RunFolder(given["runs_folder"] / taken[-1]).has_run():
+        number += 1
+        taken.append(f"{name}-{number}")
+    # A resume is of the latest there is.
+    given.setdefault("name", taken[-2:][0] if arguments.resume else taken[-1])
+    run = RunFolder(given["runs_folder"] / given["name"])
+    if arguments.resume:
+        return load_settings(RunConfig, run.config_file if run.has_run() else None, given)
+    if arguments.files:
+        given |= _prepare(arguments, source, given["name"])
+    config = make_config(given, source=source)
+    if not config.tuning.chats and not config.data.shards.exists():
+        raise ConfigError(
+            f"the text of {source.path} is gone: {config.data.shards} does not exist; give some: "
+            f"groundup more {source.path} FOLDER"
+        )
+    return config
+
+
+def _prepare(arguments: Arguments, source: RunFolder, name: str) -> dict[str, Any]:
+    """Shards of the new text, and the settings that mix it with the old."""
+    from groundup.cli import data_prepare
+    from groundup.training.recipe import going_on_settings
+
+    shards = PREPARED_FOLDER / name / "shards"
+    prepare = data_prepare.Arguments(
+        files=arguments.files,
+        tokenizer=source.tokenizer_file,
+        out=shards,
+        validation_fraction=0.1,
+        overwrite=shards.exists(),
+        **arguments.reading,
+    )
+    print(f"$ {as_command('data prepare', prepare)}", flush=True)
+    data_prepare.run(prepare)
+    old = going_on_settings(source, arguments.settings)
+    mix = [str(one) for one in old.get("data.mix") or [f"{old.get('data.shards')}=1"]]
+    parts = [one.rpartition("=") for one in mix if Path(one.rpartition("=")[0]).exists()]
+    whole = sum(float(weight) for _, _, weight in parts)
+    shown = [f"{path}={float(weight) / whole:.6g}" for path, _, weight in parts]
+    found = {"data.shards": shards, "data.mix": [f"{shards}=1", *shown] if shown else ()}
+    return {name: one for name, one in found.items() if name not in arguments.settings}
