@@ -7,10 +7,9 @@ plotly's own script.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +30,7 @@ from groundup.serving.metrics import Metrics
 from groundup.serving.protocol import ChatRequest, CompletionRequest
 from groundup.serving.runs_api import runs_routes
 from groundup.serving.tokenizer_view import TokenizeRequest, describe_tokenization
+from groundup.serving.workers import Workers
 
 if TYPE_CHECKING:
     from groundup.generation import LanguageModel
@@ -44,9 +44,9 @@ def create_app(language_models: Mapping[str, LanguageModel], settings: ServerSet
 
     `app.state.schedulers` has the schedulers of their engines.
     """
-    metrics = Metrics()
+    metrics, workers = Metrics(), Workers(settings.work_seconds)
     models = {
-        name: ServedModel(name, language_model, settings, metrics)
+        name: ServedModel(name, language_model, settings, metrics, workers)
         for name, language_model in language_models.items()
     }
     schedulers = [model.scheduler for model in models.values()]
@@ -58,9 +58,10 @@ def create_app(language_models: Mapping[str, LanguageModel], settings: ServerSet
         yield
         for scheduler in schedulers:
             scheduler.stop()
+        workers.close()
 
     routes = [
-        *_model_routes(models),
+        *_model_routes(models, workers),
         *_monitor_routes(models, metrics),
         *runs_routes(settings.runs_folder, served=next(iter(models))),
         *_page_routes(),
@@ -76,10 +77,7 @@ def create_app(language_models: Mapping[str, LanguageModel], settings: ServerSet
     return app
 
 
-def _model_routes(models: Mapping[str, ServedModel]) -> list[Route]:
-    # One thread: the work is Python's own, and several would delay the streams of others.
-    worker = ThreadPoolExecutor(1, "groundup-tokenizer")
-
+def _model_routes(models: Mapping[str, ServedModel], workers: Workers) -> list[Route]:
     def find(name: str | None) -> ServedModel:
         model = next(iter(models.values())) if name is None else models.get(name)
         if model is None:
@@ -103,9 +101,9 @@ def _model_routes(models: Mapping[str, ServedModel]) -> list[Route]:
     async def tokenize(request: Request) -> Response:
         body = await read_body(request, TokenizeRequest)
         tokenizer = find(body.model).language_model.tokenizer
-        loop = asyncio.get_running_loop()
-        work = loop.run_in_executor(worker, describe_tokenization, tokenizer, body.text)
-        return Response(await work, media_type="application/json")
+        describe = functools.partial(describe_tokenization, tokenizer, body.text)
+        content = await workers.run("view", request.scope["client_name"], describe)
+        return Response(content, media_type="application/json")
 
     async def look_inside(request: Request) -> Response:
         body = await read_body(request, InsideRequest)

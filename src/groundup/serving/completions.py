@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from groundup.generation import GenerationRequest, LanguageModel
     from groundup.serving.metrics import Metrics
     from groundup.serving.settings import ServerSettings
+    from groundup.serving.workers import Workers
 
 Result = TypeVar("Result")
 
@@ -48,9 +49,15 @@ class ServedModel:
     """A model, the scheduler that owns its engine, and what /v1/models says of it."""
 
     def __init__(
-        self, name: str, language_model: LanguageModel, settings: ServerSettings, metrics: Metrics
+        self,
+        name: str,
+        language_model: LanguageModel,
+        settings: ServerSettings,
+        metrics: Metrics,
+        workers: Workers,
     ) -> None:
         self.name = name
+        self._workers = workers
         self.language_model = language_model
         self.scheduler = Scheduler(
             lambda: language_model.make_engine(settings.max_rows), settings, metrics, name
@@ -72,13 +79,18 @@ class ServedModel:
         }
 
     async def answer(self, request: Request, body: AnyRequest) -> Response:
+        client = request.scope["client_name"]
         make = functools.partial(make_requests, body, self.language_model, self._settings)
         length = int(request.headers.get("content-length", _LONG_BYTES))
         template = self.language_model.tokenizer.chat_template
-        # A foreign template is another process, which may take its time.
-        is_slow = length >= _LONG_BYTES or (isinstance(body, ChatRequest) and template != CHATML)
-        requests = await asyncio.to_thread(make) if is_slow else make()
-        running = _Running(self, requests, body, request.scope["client_name"])
+        if isinstance(body, ChatRequest) and template not in (None, CHATML):
+            # A foreign template is another process, which may take its time.
+            requests = await self._workers.run("template", client, make)
+        elif length >= _LONG_BYTES:
+            requests = await self._workers.run("text", client, make)
+        else:
+            requests = make()
+        running = _Running(self, requests, body, client)
         try:
             if body.stream:
                 # The first tokens decide the status: an error before them is not a stream.
@@ -92,7 +104,10 @@ class ServedModel:
             raise
         render = functools.partial(running.render, parts)
         # With log-probabilities an answer may have megabytes.
-        content = await asyncio.to_thread(render) if running.has_logprobs else render()
+        if running.has_logprobs:
+            content = await self._workers.run("answer", client, render)
+        else:
+            content = render()
         return Response(content, media_type="application/json")
 
 

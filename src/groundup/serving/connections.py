@@ -7,6 +7,7 @@ everybody else out. The protocol here is uvicorn's own with asyncio's callbacks 
 from __future__ import annotations
 
 import asyncio
+import collections
 import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -24,6 +25,29 @@ if TYPE_CHECKING:
 _CRUMB = re.compile(rb"\r\n0*[0-9A-Fa-f]{1,2}[ \t]*(?:;[^\r\n]*)?\r\n")
 _MAX_CRUMBS = 256
 _MIN_CHUNK_BYTES = 64
+# Reading a request and beginning to answer it takes the event loop a millisecond.
+_READ_AT_ONCE = 4
+
+
+class Backlog:
+    """Connections that have sent something: a few are read in each round of the event loop.
+
+    All requests of a burst at once would take seconds, in which nobody else is answered.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: collections.deque[Connection] = collections.deque()
+
+    def add(self, connection: Connection) -> None:
+        self._waiting.append(connection)
+        if len(self._waiting) == 1:
+            connection.loop.call_soon(self._read, connection.loop)
+
+    def _read(self, loop: asyncio.AbstractEventLoop) -> None:
+        for _ in range(min(_READ_AT_ONCE, len(self._waiting))):
+            self._waiting.popleft().read()
+        if self._waiting:
+            loop.call_soon(self._read, loop)
 
 
 class Connection(H11Protocol):
@@ -31,6 +55,8 @@ class Connection(H11Protocol):
 
     settings: ServerSettings
     max_connections: int
+    backlog: Backlog
+    _arrived = b""
     _opened = 0.0
     _read_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
@@ -56,6 +82,20 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        is_waiting, self._arrived = bool(self._arrived), self._arrived + data
+        if is_waiting:
+            self.flow.pause_reading()
+        elif data.startswith(b"GET "):
+            # Pages and monitors are not kept waiting.
+            self.read()
+        else:
+            self.backlog.add(self)
+
+    def read(self) -> None:
+        """Take in what has arrived: some of a request, or of several."""
+        data, self._arrived = self._arrived, b""
+        self.flow.resume_reading()
         if self.transport.is_closing():
             return
         if len(_CRUMB.findall(data)) > _MAX_CRUMBS + len(data) // _MIN_CHUNK_BYTES:

@@ -114,12 +114,12 @@ def make_server(
 ) -> Server:
     """A server that is not running yet; the arguments are those of `serve`."""
     from groundup.serving.app import create_app
-    from groundup.serving.connections import Connection
+    from groundup.serving.connections import Backlog, Connection
 
     for language_model in models.values():
         _check_rows(language_model, settings.max_rows)
     max_connections = raise_file_limit(settings.max_connections)
-    limits = {"settings": settings, "max_connections": max_connections}
+    limits = {"settings": settings, "max_connections": max_connections, "backlog": Backlog()}
     app = create_app(models, settings)
     config = uvicorn.Config(
         app,
