@@ -161,6 +161,38 @@ def test_half_precision_rounds_matrices_and_keeps_vectors(
         assert torch.equal(values_of(half[name]), expected), name
 
 
+@pytest.mark.parametrize(("dtype", "levels"), [("q8_0", 127), ("q4_0", 8)])
+def test_quantized_values_are_ours_to_half_a_step(
+    make_run: MakeRun, tmp_path: Path, dtype: Any, levels: int
+) -> None:
+    run = make_run(d_ff=96, vocab_size=304)
+    export_gguf(run, tmp_path / "whole.gguf")
+    export_gguf(run, tmp_path / "small.gguf", dtype=dtype)
+    whole, (keys, small) = read(tmp_path / "whole.gguf")[1], read(tmp_path / "small.gguf")
+    assert keys["general.file_type"] == gguf.LlamaFileType[f"MOSTLY_{dtype.upper()}"]
+    assert f"in {dtype}" in keys["general.description"]
+    assert whole.keys() == small.keys()
+    for name, tensor in small.items():
+        expected, is_table = values_of(whole[name]), name in ("token_embd.weight", "output.weight")
+        kind = "F32" if expected.ndim == 1 else "Q8_0" if is_table else dtype.upper()
+        assert tensor.tensor_type.name == kind and tensor.shape.tolist() == [*expected.shape][::-1]
+        found = torch.from_numpy(np.array(gguf.dequantize(tensor.data, tensor.tensor_type)))
+        if kind == "F32":
+            assert torch.equal(found, expected)
+            continue
+        blocks = expected.reshape(-1, 32)
+        step = blocks.abs().amax(1, keepdim=True) / (127 if kind == "Q8_0" else levels)
+        # The scale is rounded to 11 bits, and 4 bits have one level less on one side.
+        most = step * (0.57 if kind == "Q8_0" else 1.01)
+        assert bool(((found.reshape(-1, 32) - blocks).abs() <= most).all()), name
+    odd = make_run("odd", d_ff=48)
+    export_gguf(odd, tmp_path / "odd.gguf", dtype=dtype)
+    kinds = {name: one.tensor_type.name for name, one in read(tmp_path / "odd.gguf")[1].items()}
+    assert (
+        kinds["blk.0.ffn_down.weight"] == "BF16" and kinds["blk.0.ffn_up.weight"] == dtype.upper()
+    )
+
+
 def make_tokenizer(pattern: str, merges: list[tuple[bytes, bytes]], *special: str) -> Tokenizer:
     vocab = [*(bytes([byte]) for byte in range(256)), *map(b"".join, merges)]
     return Tokenizer(dict(enumerate(vocab)), merges, list(special), pattern=pattern)

@@ -1,10 +1,12 @@
 """`groundup export`: a trained model for other tools, as a folder or file they load."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 from groundup.cli.arguments import Positional
 from groundup.cli.shared import RunFlags
+from groundup.errors import ConfigError
 
 
 class Arguments(RunFlags):
@@ -13,11 +15,11 @@ class Arguments(RunFlags):
     out: Positional[Path]
     """The folder to write; for gguf the file, which ends in .gguf."""
 
-    to: Literal["huggingface", "gguf"]
-    """A folder for transformers, or a file for llama.cpp."""
+    to: Literal["huggingface", "gguf", "ollama"]
+    """A folder for transformers, a file for llama.cpp, or a folder for ollama create."""
 
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """The precision of the weights."""
+    dtype: Literal["float32", "bfloat16", "float16", "q8_0", "q4_0"] = "float32"
+    """The precision of the weights; 8 and 4 bits a weight (q8_0, q4_0) are for llama.cpp alone."""
 
     force: bool = False
     """Replace an earlier export."""
@@ -26,9 +28,12 @@ class Arguments(RunFlags):
 def run(arguments: Arguments) -> None:
     """Export, and say what was written."""
     from groundup.cli.shared import find_run
-    from groundup.interop import export_gguf, export_huggingface
+    from groundup.interop import export_gguf, export_huggingface, export_ollama
 
-    export = export_huggingface if arguments.to == "huggingface" else export_gguf
+    if arguments.to == "huggingface" and arguments.dtype in ("q8_0", "q4_0"):
+        raise ConfigError(f"--dtype {arguments.dtype} is for --to gguf and --to ollama")
+    exports = {"huggingface": export_huggingface, "gguf": export_gguf, "ollama": export_ollama}
+    export: Callable[..., list[str]] = exports[arguments.to]
     names = export(
         find_run(arguments.run),
         arguments.out,

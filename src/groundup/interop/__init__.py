@@ -3,5 +3,6 @@
 from groundup.interop.gguf import export_gguf
 from groundup.interop.huggingface_export import export_huggingface
 from groundup.interop.huggingface_import import import_huggingface
+from groundup.interop.ollama import export_ollama
 
-__all__ = ["export_gguf", "export_huggingface", "import_huggingface"]
+__all__ = ["export_gguf", "export_huggingface", "export_ollama", "import_huggingface"]

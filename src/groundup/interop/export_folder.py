@@ -33,6 +33,7 @@ CARD_TAG = "groundup"
 _OUR_NAMES = (
     *(CARD_NAME, "*config.json", "tokenizer.json", "special_tokens_map.json"),
     *("model*.safetensors", "model.safetensors.index.json", "modeling_groundup.py"),
+    *("model.gguf", "Modelfile"),
 )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -25,24 +25,31 @@ from groundup.interop.weights import GGUF_NAMES, cast_weights, to_foreign_weight
 if TYPE_CHECKING:
     from gguf import GGUFWriter
 
+GgufDtype = DtypeName | Literal["q8_0", "q4_0"]
+
+# Of tensors and, with a word before it, of files.
+_KINDS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "q8_0": "Q8_0", "q4_0": "Q4_0"}
+_BLOCK_VALUES = 32
+"""Values that share a scale, in one row of a matrix."""
+# So few bits cost them most.
+_TABLES = ("token_embd.weight", "output.weight")
+
 
 def export_gguf(
     run_folder: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
     checkpoint: CheckpointName = "newest",
-    dtype: DtypeName = "float32",
+    dtype: GgufDtype = "float32",
     force: bool = False,
 ) -> list[str]:
     """Write a GGUF file, which holds the lineage of the model as well; gives its name.
 
-    dtype: of the matrices; vectors stay in float32, as llama.cpp wants them.
+    dtype: of the matrices; vectors stay in float32, as llama.cpp wants them. q8_0 and q4_0 have 8
+        and 4 bits a value and a scale for 32; with q4_0 the tables are in q8_0, and a matrix whose
+        rows are no multiple of 32 is in bfloat16.
     force: replace a file that is there.
     """
-    try:
-        import gguf  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("writing GGUF files", "gguf") from None
     file = Path(out)
     if file.suffix != ".gguf" or file.is_dir():
         raise ConfigError(f"{file} must be the name of a file, and end in .gguf")
@@ -50,13 +57,17 @@ def export_gguf(
         raise ConfigError(f"{file} exists: choose another name, or replace it with --force")
     source = open_source(run_folder, checkpoint)
     with atomic_path(file) as temporary:
-        _write_file(temporary, source, dtype)
+        write_gguf(temporary, source, dtype)
     return [file.name]
 
 
-def _write_file(path: Path, source: Source, dtype: DtypeName) -> None:
-    from gguf import GGMLQuantizationType, GGUFWriter
-
+def write_gguf(path: Path, source: Source, dtype: GgufDtype) -> None:
+    """Write the file; see `export_gguf`."""
+    try:
+        from gguf import GGMLQuantizationType, GGUFWriter
+        from gguf.quants import quantize
+    except ImportError:
+        raise MissingExtraError("writing GGUF files", "gguf") from None
     architecture = check_exportable(source.config)
     vocabulary = express_vocabulary(source.tokenizer, source.config.vocab_size)
     if source.special_ids.end is None:
@@ -68,12 +79,11 @@ def _write_file(path: Path, source: Source, dtype: DtypeName) -> None:
     try:
         _add_settings(writer, source, dtype)
         _add_vocabulary(writer, source, vocabulary)
-        for name, weight in cast_weights(weights, getattr(torch, dtype), keep_vectors=True).items():
-            # NumPy has no bfloat16, which goes as bytes.
-            is_plain = weight.dtype != torch.bfloat16
-            plain = weight.contiguous() if is_plain else weight.contiguous().view(torch.uint8)
-            kind = None if is_plain else GGMLQuantizationType.BF16
-            writer.add_tensor(name, plain.numpy(), raw_dtype=kind)
+        cast = cast_weights(weights, getattr(torch, dtype, torch.float32), keep_vectors=True)
+        for name, weight in cast.items():
+            kind = GGMLQuantizationType[_kind_of(name, weight, dtype)]
+            data = quantize(weight.float().contiguous().numpy(), kind)
+            writer.add_tensor(name, data, raw_dtype=kind)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
@@ -81,20 +91,24 @@ def _write_file(path: Path, source: Source, dtype: DtypeName) -> None:
         writer.close()
 
 
-def _add_settings(writer: GGUFWriter, source: Source, dtype: DtypeName) -> None:
+def _kind_of(name: str, weight: torch.Tensor, dtype: GgufDtype) -> str:
+    if weight.ndim == 1:
+        return "F32"
+    if dtype in ("q8_0", "q4_0") and weight.shape[1] % _BLOCK_VALUES:
+        return "BF16"
+    return "Q8_0" if dtype == "q4_0" and name in _TABLES else _KINDS[dtype]
+
+
+def _add_settings(writer: GGUFWriter, source: Source, dtype: GgufDtype) -> None:
     import gguf
 
-    file_types = {
-        "float32": gguf.LlamaFileType.ALL_F32,
-        "float16": gguf.LlamaFileType.MOSTLY_F16,
-        "bfloat16": gguf.LlamaFileType.MOSTLY_BF16,
-    }
     writer.add_type(gguf.GGUFType.MODEL)
     writer.add_name(source.name)
     writer.add_description(describe(source, dtype))
     for key, text in lineage(source):
         writer.add_string(f"groundup.{key.replace(' ', '_')}", text)
-    writer.add_file_type(file_types[dtype])
+    kind = _KINDS[dtype]
+    writer.add_file_type(gguf.LlamaFileType[f"{'ALL' if kind == 'F32' else 'MOSTLY'}_{kind}"])
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     for name, value in express(source.config, "gguf").items():
         getattr(writer, f"add_{name}")(value)

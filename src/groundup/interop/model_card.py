@@ -12,7 +12,7 @@ import yaml
 from groundup import __version__
 from groundup.files import hash_file
 from groundup.generation.special_ids import IMPORTED_KEY
-from groundup.interop.export_folder import CARD_TAG, DtypeName, Source
+from groundup.interop.export_folder import CARD_TAG, Source
 from groundup.nn.losses import perplexity
 from groundup.planner.parameters import count_parameters
 from groundup.runs.metrics_file import read_metrics
@@ -33,16 +33,17 @@ Rows = Iterable[tuple[str, str]]
 
 
 def write_card(
-    source: Source, *, tag: str, dtype: DtypeName, content_ids: Mapping[str, str]
+    source: Source, *, tag: str, dtype: str, content_ids: Mapping[str, str], usage: str = ""
 ) -> str:
-    """The text of README.md for an export that consists of the weight files named."""
+    """The text of README.md for an export that consists of the weight files named; for use with
+    transformers if `usage` says nothing else."""
     head = {
-        "library_name": "transformers",
+        "library_name": tag if usage else "transformers",
         "pipeline_tag": "text-generation",
         "tags": list(dict.fromkeys([CARD_TAG, tag])),
     }
     # A model of ours by name is run by the file beside it.
-    usage = _USAGE.format(code=", trust_remote_code=True" if tag == CARD_TAG else "")
+    usage = usage or _USAGE.format(code=", trust_remote_code=True" if tag == CARD_TAG else "")
     files = [("exported by groundup", __version__), *content_ids.items()]
     parts = [
         f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
@@ -55,7 +56,7 @@ def write_card(
     return "\n\n".join(parts) + "\n"
 
 
-def describe(source: Source, dtype: DtypeName) -> str:
+def describe(source: Source, dtype: str) -> str:
     """The model in a paragraph."""
     config = source.config
     verb = "imported into" if IMPORTED_KEY in source.environment else "trained with"
