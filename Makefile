@@ -75,6 +75,7 @@ check: setup
 	$(RUN) -m mypy
 	$(RUN) tools/check_examples.py
 	$(PYTEST) -q -m "" tests/test_layering.py tests/test_docs.py tests/native
+	$(PYTEST) -q -m hypothesis --hypothesis-profile=thorough
 
 bench: $(BENCH_INSTALLED)
 	$(RUN) benchmarks/tokenizer_training.py

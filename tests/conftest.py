@@ -35,10 +35,11 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED_DATA = REPOSITORY.parent / "shared" / "data"
 
 # A deadline would be a measurement of time; sanitizer builds and busy machines are slow. A person's
-# run looks for new examples; a machine that decides over a change tries the same ones always.
-hypothesis.settings.register_profile(
-    "groundup", deadline=None, print_blob=True, derandomize="CI" in os.environ
-)
+# run looks for new examples; a machine that decides over a change tries the same ones always, and
+# `make check` (with --hypothesis-profile) ten times as many.
+EXAMPLES: Any = {"deadline": None, "print_blob": True, "derandomize": "CI" in os.environ}
+hypothesis.settings.register_profile("groundup", max_examples=40, **EXAMPLES)
+hypothesis.settings.register_profile("thorough", max_examples=400, **EXAMPLES)
 hypothesis.settings.load_profile("groundup")
 
 # Read when torch is loaded. Threads that wait for each other on a busy machine cost more than small

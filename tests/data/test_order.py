@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from groundup.config import parse_weights
@@ -129,7 +129,11 @@ def test_the_whole_walk_predicts_every_id_once(num_tokens: int, context_length: 
 def test_what_gives_no_windows_is_refused() -> None:
     ShuffledEpochs(257, 256, 0).starts(0, 10)
     for make, error, message in (
-        (lambda: ShuffledEpochs(256, 256, 0), DataError, "256 tokens.* context_length 256 takes 257"),
+        (
+            lambda: ShuffledEpochs(256, 256, 0),
+            DataError,
+            "256 tokens.* context_length 256 takes 257",
+        ),
         (lambda: ShuffledEpochs(256, 0, 0), ConfigError, "context_length is 0"),
         (lambda: ShuffledEpochs(100, 5, -1), ConfigError, "seed"),
         (lambda: ShuffledEpochs(100, 5, 2**64), ConfigError, "seed"),
@@ -209,7 +213,6 @@ def test_each_text_is_read_in_its_own_order() -> None:
         begin += size
 
 
-@settings(max_examples=20)
 @given(st.integers(0, 10**12), st.integers(0, 20), st.integers(0, 2**64 - 1))
 def test_any_part_of_the_stream_is_the_same_alone(first: int, count: int, seed: int) -> None:
     orders = [ShuffledEpochs(size, 8, seed) for size in SIZES]

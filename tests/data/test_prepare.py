@@ -115,7 +115,6 @@ def change_text(path: Path) -> None:
     fraction=st.just(0.0) | st.floats(0.1, 0.99),
     batch_bytes=st.integers(1, 200),
 )
-@hypothesis.settings(max_examples=30)
 def test_any_documents_in_any_settings_are_those_of_the_definition(
     tokenizer: Tokenizer,
     tmp_path_factory: pytest.TempPathFactory,

@@ -67,7 +67,6 @@ def theirs(exported: tuple[Path, Tokenizer]) -> Any:
     return transformers.AutoTokenizer.from_pretrained(exported[0], local_files_only=True)
 
 
-@settings(max_examples=60)
 @given(messages=TALK, add_generation_prompt=st.booleans())
 def test_a_template_applied_there_gives_our_ids(
     exported: tuple[Path, Tokenizer],
@@ -132,7 +131,7 @@ def pair(
     return transformers.AutoTokenizer.from_pretrained(folder / "out", local_files_only=True), ours
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=HARD_TEXT, any_ids=st.lists(st.integers(0, 299), max_size=20))
 def test_ids_and_texts_are_ours(pair: Pair, text: str, any_ids: list[int]) -> None:
     theirs, ours = pair

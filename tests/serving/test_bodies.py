@@ -5,7 +5,7 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from groundup.serving import bodies
@@ -41,7 +41,6 @@ def count_parts(value: Any) -> tuple[int, int]:
     )
 
 
-@settings(max_examples=50)
 @given(value=JSON_VALUES, in_ascii=st.booleans())
 def test_parts_are_counted_outside_of_strings(value: Any, in_ascii: bool) -> None:
     body = json.dumps(value, ensure_ascii=in_ascii).encode()

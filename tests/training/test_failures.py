@@ -79,15 +79,12 @@ def test_a_step_that_is_not_finite_changes_nothing(
     assert not take_step(config, state, batch).is_skipped
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.2])
-def test_a_run_with_skipped_steps_resumes_exactly(
-    make_config: MakeConfig, poison: Poison, dropout: float
-) -> None:
+def test_a_run_with_skipped_steps_resumes_exactly(make_config: MakeConfig, poison: Poison) -> None:
     poison({4, 5})
-    whole = make_config("whole", {"model.dropout": dropout})
+    whole = make_config("whole", {"model.dropout": 0.2})
     train(whole)
     for stop in (4, 5, 6):
-        parted = make_config(f"parted-{stop}", {"model.dropout": dropout})
+        parted = make_config(f"parted-{stop}", {"model.dropout": 0.2})
         train(parted, clock=Clock(stop_after=stop))
         train(parted, resume=True)
         assert compare_runs(whole.run_folder, parted.run_folder).differences == []
@@ -120,7 +117,7 @@ def test_many_skipped_steps_stop_the_run_at_its_last_good_state(
     assert compare_runs(healthy.run_folder, config.run_folder).differences == []
 
 
-@pytest.mark.parametrize("bad_steps", [{2, 4, 6}, {11}, {0, 1, 2, 3}, set(range(4, 12))])
+@pytest.mark.parametrize("bad_steps", [{2, 4, 6, 11}, {0, 1, 2, 3}, set(range(4, 12))])
 def test_reading_results_a_step_late_changes_nothing(
     make_config: MakeConfig, poison: Poison, monkeypatch: pytest.MonkeyPatch, bad_steps: set[int]
 ) -> None:

@@ -29,8 +29,6 @@ def evaluate(model: Any, split: Any, tokenizer: Any, **options: Any) -> Evaluati
         {"multi_token_weight": 0.3},
         {"max_grad_norm": None},
         {"schedule.name": "wsd"},
-        {"schedule.name": "linear"},
-        {"schedule.name": "constant"},
     ],
     ids=lambda changes: "_".join(f"{key}_{value}" for key, value in changes.items()),
 )

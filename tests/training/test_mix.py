@@ -42,12 +42,11 @@ def test_a_run_of_a_mix_resumes_bitwise_exact(
     changes = mixed(corpus_folder, other, **{"model.document_separator": separator})
     whole = make_config("whole", changes)
     train(whole)
-    for stop in (1, 6):
-        parted = make_config(f"parted-{stop}", changes)
-        train(parted, clock=Clock(stop_after=stop))
-        assert train(parted, resume=True).is_finished
-        comparison = compare_runs(whole.run_folder, parted.run_folder)
-        assert comparison.differences == [] and comparison.num_records > 0
+    parted = make_config("parted", changes)
+    train(parted, clock=Clock(stop_after=5))
+    assert train(parted, resume=True).is_finished
+    comparison = compare_runs(whole.run_folder, parted.run_folder)
+    assert comparison.differences == [] and comparison.num_records > 0
     environment = RunFolder(whole.run_folder).read_environment()
     assert list(environment["data"]["mix"]) == [str(other)]
 

@@ -67,10 +67,10 @@ GATES = {"model.gated_attention": True, "model.value_embeddings": "projection"}
 @pytest.mark.parametrize(
     ("changes", "stops"),
     [
-        ({"optimizer.name": "adamw"}, [1, 6, 11]),
-        ({"optimizer.name": "muon", "optimizer.ema_fraction": 0.3, **GATES}, [1, 6, 11]),
-        ({"optimizer.name": "sgd", "model.dropout": 0.2}, [1, 6]),
-        ({"micro_batch_size": 2, "model.tie_embeddings": True}, [2, 9]),
+        ({"optimizer.name": "adamw"}, [1, 11]),
+        ({"optimizer.name": "muon", "optimizer.ema_fraction": 0.3, **GATES}, [6]),
+        ({"optimizer.name": "sgd", "model.dropout": 0.2}, [5]),
+        ({"micro_batch_size": 2, "model.tie_embeddings": True}, [9]),
         pytest.param({"precision": "bfloat16"}, [2], marks=pytest.mark.needs_bfloat16),
         ({"num_threads": 2, "num_steps": 4, "batch_size": 64, "model.d_model": 64}, [2]),
     ],
@@ -111,8 +111,7 @@ def test_samples_and_evaluations_leave_the_run_as_it_is(
     assert records[-1]["samples"] == [" Once upon a time again"]
 
 
-@pytest.mark.parametrize("every_steps", [0, 4])
-@pytest.mark.parametrize("lora_rank", [None, 2])
+@pytest.mark.parametrize(("every_steps", "lora_rank"), [(0, None), (4, 2)])
 def test_a_killed_run_resumes_exactly(
     forks: Any,
     make_config: MakeConfig,
