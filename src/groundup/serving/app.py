@@ -108,9 +108,9 @@ def _model_routes(models: Mapping[str, ServedModel], workers: Workers) -> list[R
     async def look_inside(request: Request) -> Response:
         body = await read_body(request, InsideRequest)
         model = find(body.model).language_model
-        loop = asyncio.get_running_loop()
-        work = loop.run_in_executor(worker, describe_inside, model, body)
-        return Response(await work, media_type="application/json")
+        describe = functools.partial(describe_inside, model, body)
+        content = await workers.run("view", request.scope["client_name"], describe)
+        return Response(content, media_type="application/json")
 
     return [
         Route("/v1/models", list_models),
