@@ -149,10 +149,11 @@ def write_json_atomic(path: PathLike, value: Any) -> None:
     write_text_atomic(path, text + "\n")
 
 
-def append_json_line(path: PathLike, value: dict[str, Any]) -> None:
+def append_json_line(path: PathLike, value: dict[str, Any], *, sync: bool = False) -> None:
     """Add `value` as one line; NaN and infinities, which JSON lacks, become null.
 
-    A torn last line left by a kill is cut off first, and a write that fails leaves no tear.
+    A torn last line left by a kill is cut off first, and a write that fails leaves no tear. With
+    `sync` the line outlasts a loss of power.
     """
     line = json.dumps(without_non_finite(value), ensure_ascii=False).encode("utf-8") + b"\n"
     file = disk.open_file(path, disk.TO_APPEND)
@@ -171,6 +172,8 @@ def append_json_line(path: PathLike, value: dict[str, Any]) -> None:
             disk.sync(Path(path).parent)
         try:
             disk.write(file, line)
+            if sync:
+                disk.sync(file)
         except BaseException:
             disk.truncate(file, size)
             raise

@@ -10,6 +10,20 @@ import pytest
 TORTURE = Path(__file__).parent
 
 
+@pytest.mark.slow
+def test_what_a_loss_of_power_leaves_is_continued_with_the_same_bits(tmp_path: Path) -> None:
+    """200 histories; `make torture` tries ten thousand."""
+    import histories
+    from harness import Case
+
+    histories.make_artefacts(tmp_path / "made")
+    for number, name in enumerate(("train", "prepare", "export", "sweep", "train")):
+        case = Case("power", 1, number, tmp_path, True)
+        case.place.mkdir(parents=True)
+        histories.lose_power(case, name, range(40), 2)
+        assert case.notes["states"] > 10 and case.notes["resumed"] == 2
+
+
 # Two processes: what the second needs is imported, and the artefacts are made, once.
 @pytest.mark.parametrize("options", [["--only", "native"], []], ids=["native", "everything else"])
 def test_every_fault_is_survived(options: list[str], tmp_path: Path) -> None:

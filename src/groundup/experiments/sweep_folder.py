@@ -88,7 +88,7 @@ class SweepFolder:
         return states
 
     def add_record(self, record: TrialRecord) -> None:
-        append_json_line(self.records_file, asdict(record))
+        append_json_line(self.records_file, asdict(record), sync=True)
 
     def proposals(self) -> list[Point]:
         """The points that a search has proposed, in order."""
@@ -100,7 +100,7 @@ class SweepFolder:
         return [Point(line["settings"], line.get("variant")) for line in lines]
 
     def add_proposal(self, point: Point) -> None:
-        append_json_line(self.proposals_file, asdict(point))
+        append_json_line(self.proposals_file, asdict(point), sync=True)
 
 
 def _changed(old: SweepConfig, new: SweepConfig) -> Iterator[str]:

@@ -130,7 +130,8 @@ class RunFolder:
                 raise ConfigError(
                     f"{self.path} already holds a run: use --resume, or choose another --name"
                 )
-            remove_leftovers(self.path)
+            for folder in filter(Path.is_dir, (self.path, self.checkpoints)):
+                remove_leftovers(folder)
             try:
                 yield
             except BaseException:

@@ -237,6 +237,8 @@ class _Preparing:
             splits={split: SplitEntry.of(shards) for split, shards in splits.items()},
             sources=join_sources(one.sources for one in self._done),
         )
+        # The names of the shards last before the index that counts on them does.
+        disk.sync(self._folder)
         write_record(self._folder / INDEX_NAME, index)
         _remove_all_but(self._folder, (shard.file for shard in index.shards))
         return index

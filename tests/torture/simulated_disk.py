@@ -1,0 +1,266 @@
+"""A disk that remembers every write, sync and rename, and what a loss of power may leave of them.
+
+`Recorder` takes the place of `os` in groundup.disk while a real run writes below one folder; what
+libraries write by themselves it finds by looking. `Histories` cuts the record anywhere and lets
+whatever was not synced by then be kept, torn, zeroed or lost, in any order, as POSIX allows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from groundup import disk
+
+# What an inode holds: the bytes of a file, or the inodes of a folder by their names.
+Content = bytes | dict[str, int]
+State = dict[str, bytes | None]
+"""What is left: the bytes of each file by its path, None for a folder."""
+
+_ROOT = 0
+_SECTOR = 512
+
+
+@dataclass
+class Recorder:
+    """Calls `os`, and records what became of the tree below `root`."""
+
+    root: str
+    history: list[tuple[Any, ...]] = field(default_factory=list)
+    """("make", folder, name, inode, is_folder), ("move", folder, old, new, inode),
+    ("drop", folder, name), ("write", inode, begin, data), ("cut", inode, size), ("sync", inode),
+    and ("mark", what the run has promised by then)."""
+
+    def __post_init__(self) -> None:
+        self.root = os.path.realpath(self.root)
+        self._inodes = {self.root: _ROOT}
+        self._seen: dict[str, tuple[int, ...]] = {}
+        self._contents: dict[int, bytes] = {}
+        self._lock = threading.RLock()
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        with mock.patch.object(disk, "os", self):
+            yield
+        self.look()
+
+    def mark(self, *promise: Any) -> None:
+        with self._lock:
+            self.look()
+            self.history.append(("mark", promise))
+
+    def __getattr__(self, name: str) -> Any:
+        """A function of `os`; after those that change something the tree is looked at."""
+        real = getattr(os, name)
+        if name not in ("open", "write", "ftruncate", "unlink", "rmdir", "mkdir"):
+            return real
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            with self._lock:
+                try:
+                    return real(*arguments, **options)
+                finally:
+                    self.look()
+
+        return call
+
+    def rename(self, old: Any, new: Any) -> None:
+        with self._lock:
+            self.look()
+            os.rename(old, new)
+            old, new = os.path.abspath(old), os.path.abspath(new)
+            if old not in self._inodes or os.path.dirname(old) != os.path.dirname(new):
+                return self.look()
+            folder, names = self._inodes[os.path.dirname(old)], map(os.path.basename, (old, new))
+            self.history.append(("move", folder, *names, self._inodes[old]))
+            for known in (self._inodes, self._seen):
+                for path in [path for path in known if is_at(path, new)]:
+                    del known[path]
+                for path in [path for path in known if is_at(path, old)]:
+                    known[new + path[len(old) :]] = known.pop(path)  # type: ignore[assignment]
+            return self.look()
+
+    replace = rename
+
+    def fsync(self, file: int) -> None:
+        """Of a real disk nothing is asked: it would take its time."""
+        with self._lock:
+            self.look()
+            inode = self._inodes.get(os.readlink(f"/proc/self/fd/{file}"))
+            if inode is not None:
+                self.history.append(("sync", inode))
+
+    def look(self) -> None:
+        """Record how the tree has changed since the last look."""
+        with self._lock:
+            found = dict(_list(self.root))
+            for path in [path for path in self._inodes if path not in found and path != self.root]:
+                del self._inodes[path]
+                self._seen.pop(path, None)
+                parent = self._inodes.get(os.path.dirname(path))
+                if parent is not None:
+                    self.history.append(("drop", parent, os.path.basename(path)))
+            for path, (is_folder, seen) in found.items():
+                before = self._seen.get(path)
+                if before == seen:
+                    continue
+                if before is None or before[0] != seen[0]:
+                    self._inodes[path] = inode = len(self.history) + 1
+                    folder, name = os.path.split(path)
+                    made = ("make", self._inodes[folder], name, inode, is_folder)
+                    self.history.append(made)
+                self._seen[path] = seen
+                if not is_folder:
+                    self._look_into(path, self._inodes[path])
+
+    def _look_into(self, path: str, inode: int) -> None:
+        old = self._contents.get(inode, b"")
+        self._contents[inode] = new = Path(path).read_bytes()
+        if not new.startswith(old):
+            kept = len(new) if old.startswith(new) else 0
+            self.history.append(("cut", inode, kept))
+            old = old[:kept]
+        if new != old:
+            self.history.append(("write", inode, len(old), new[len(old) :]))
+
+
+def is_at(path: str, place: str) -> bool:
+    return path == place or path.startswith(place + "/")
+
+
+def _list(folder: str) -> Iterator[tuple[str, tuple[bool, tuple[int, ...]]]]:
+    """Everything below, folders before what is in them."""
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        with contextlib.suppress(FileNotFoundError):
+            found = entry.stat(follow_symlinks=False)
+            if entry.is_dir(follow_symlinks=False):
+                yield entry.path, (True, (found.st_ino,))
+                yield from _list(entry.path)
+            else:
+                yield entry.path, (False, (found.st_ino, found.st_size, found.st_mtime_ns))
+
+
+@dataclass
+class _Inode:
+    """What is on the disk for sure, and what was done since; each with its time."""
+
+    content: Content
+    pending: list[tuple[int, tuple[Any, ...]]] = field(default_factory=list)
+
+
+class Histories:
+    """The histories of one recorded run; each is a moment, and a choice of what was kept."""
+
+    def __init__(self, history: list[tuple[Any, ...]], seed: str) -> None:
+        self._history, self._seed = history, seed
+
+    def draw(self, numbers: range) -> Iterator[tuple[int, State, list[Any]]]:
+        """Some of the histories by number: what is left of the files, and the promises made."""
+        randoms = {number: random.Random(f"{self._seed}/{number}") for number in numbers}
+        times = {number: one.randrange(len(self._history) + 1) for number, one in randoms.items()}
+        inodes: dict[int, _Inode] = {_ROOT: _Inode({})}
+        marks: list[Any] = []
+        time = 0
+        for number in sorted(numbers, key=times.__getitem__):
+            for operation in self._history[time : times[number]]:
+                self._do(inodes, marks, time, operation)
+                time += 1
+            left = dict(_survivors(inodes, time, randoms[number]))
+            yield number, dict(_tree(left, _ROOT, "")), list(marks)
+
+    def _do(
+        self, inodes: dict[int, _Inode], marks: list[Any], time: int, operation: tuple[Any, ...]
+    ) -> None:
+        kind, first, *rest = operation
+        if kind == "mark":
+            marks.append(first)
+        elif kind == "sync":
+            one = inodes[first]
+            for _, done in one.pending:
+                one.content = _apply(one.content, done)
+            one.pending = []
+        else:
+            if kind == "make":
+                inodes[rest[1]] = _Inode({} if rest[2] else b"")
+            inodes[first].pending.append((time, operation))
+
+
+def _survivors(
+    inodes: dict[int, _Inode], now: int, rng: random.Random
+) -> Iterator[tuple[int, Content]]:
+    """Each inode with what the loss of power leaves of it."""
+    # A kill keeps all; a journal keeps what came first; a disk without one keeps what it likes.
+    chances = (1.0, 1.0) if rng.random() < 0.2 else rng.choices((0.0, 0.2, 0.5, 0.8, 1.0), k=2)
+    until = rng.randrange(now + 1) if rng.random() < 0.3 else now
+    for number, inode in inodes.items():
+        content = inode.content
+        chance = chances[isinstance(content, dict)]
+        for time, operation in inode.pending:
+            if time < until and rng.random() < chance:
+                content = _apply(content, _torn(operation, rng) if chance < 1 else operation)
+            elif operation[0] == "write" and rng.random() < 0.3:
+                # The size is kept with the folder's entry, and so may be there before the bytes.
+                content = _apply(content, (*operation[:3], bytes(len(operation[3]))))
+        yield number, content
+
+
+def _torn(operation: tuple[Any, ...], rng: random.Random) -> tuple[Any, ...]:
+    """A write of which some sectors never arrived, most often not."""
+    if operation[0] != "write" or rng.random() < 0.7:
+        return operation
+    data = operation[3]
+    begin = rng.randrange(len(data) + 1)
+    if rng.random() < 0.5:
+        return (*operation[:3], data[:begin])
+    begin -= begin % _SECTOR
+    lost = len(data[begin : begin + _SECTOR])
+    return (*operation[:3], data[:begin] + bytes(lost) + data[begin + lost :])
+
+
+def _apply(content: Content, operation: tuple[Any, ...]) -> Content:
+    kind, _, *rest = operation
+    if isinstance(content, bytes):
+        begin = rest[0]
+        if kind == "cut":
+            return content[:begin].ljust(begin, b"\0")
+        content = content.ljust(begin, b"\0")
+        return content[:begin] + rest[1] + content[begin + len(rest[1]) :]
+    entries = dict(content)
+    if kind == "make":
+        entries[rest[0]] = rest[1]
+    elif kind == "drop":
+        entries.pop(rest[0], None)
+    else:
+        old, new, inode = rest
+        if entries.get(old) == inode:
+            del entries[old]
+        entries[new] = inode
+    return entries
+
+
+def _tree(left: dict[int, Content], inode: int, path: str) -> Iterator[tuple[str, bytes | None]]:
+    content = left[inode]
+    if isinstance(content, bytes):
+        yield path, content
+        return
+    if path:
+        yield path, None
+    for name, inner in sorted(content.items()):
+        yield from _tree(left, inner, f"{path}/{name}" if path else name)
+
+
+def materialize(state: State, root: Path) -> None:
+    """Let the folder hold this and nothing else."""
+    root.mkdir(parents=True)
+    for path, data in state.items():
+        if data is None:
+            (root / path).mkdir()
+        else:
+            (root / path).write_bytes(data)
