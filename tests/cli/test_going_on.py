@@ -66,7 +66,7 @@ def test_more_finds_everything_by_itself_and_reads_what_is_unread(shell: Any) ->
 
 
 def test_what_is_worse_than_before_is_dropped(shell: Any) -> None:
-    words = ("--num-steps", "8", "--optimizer.learning-rate", "3", "--clip-norm", "none")
+    words = ("--num-steps", "8", "--optimizer.learning-rate", "3")
     said = shell("more", "small", "--name", "worse", *words)
     assert losses("worse")[-1][1] > losses("worse")[0][1]
     assert "so the weights of runs/small are kept" in said
