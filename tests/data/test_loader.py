@@ -106,15 +106,15 @@ def test_batches_are_the_windows_of_the_order_and_may_be_kept(
         assert np.array_equal(loader.starts(batch.step), order.starts(batch.step * 6, 6))
 
 
-@pytest.mark.parametrize("world", [1, 2, 4])
-def test_the_ranks_batches_joined_are_the_whole_batch(world: int) -> None:
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_the_ranks_batches_joined_are_the_whole_batch(world_size: int) -> None:
     shards, order = make_shards([123, 456, 421]), ShuffledEpochs(1000, 9, 1)
     with BatchLoader(shards, order, 8).batches(50, 4) as batches:
         whole = [batch.inputs for batch in batches]
     ranks = []
-    for rank in range(world):
-        loader = BatchLoader(shards, order, 8, rank=rank, world=world)
-        assert loader.rank_batch_size == 8 // world
+    for rank in range(world_size):
+        loader = BatchLoader(shards, order, 8, rank=rank, world_size=world_size)
+        assert loader.rank_batch_size == 8 // world_size
         with loader.batches(50, 4) as batches:
             ranks.append([batch.inputs for batch in batches])
     joined = [torch.cat(shares) for shares in zip(*ranks, strict=True)]

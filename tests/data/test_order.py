@@ -132,7 +132,7 @@ def test_what_gives_no_windows_is_refused() -> None:
         (
             lambda: ShuffledEpochs(256, 256, 0),
             DataError,
-            "256 tokens.* context_length 256 takes 257",
+            "256 tokens.* takes 257",
         ),
         (lambda: ShuffledEpochs(256, 0, 0), ConfigError, "context_length is 0"),
         (lambda: ShuffledEpochs(100, 5, -1), ConfigError, "seed"),

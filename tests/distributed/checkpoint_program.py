@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from rank_program import run_ranks
 from tiny_steps import difference, take_steps, tiny_model, weights
 from torch import Tensor, distributed
-from world_program import run_ranks
 
 from groundup.checkpoint import CheckpointFolder, restore_model, restore_optimizer
 from groundup.checkpoint.record import FileEntry
 from groundup.checkpoint.sharded import ShardedFolder, load_into
-from groundup.distributed.process_group import World
+from groundup.distributed.process_group import ProcessGroup
 from groundup.distributed.reduction import FastReduction
 from groundup.distributed.sharding import shard
 from groundup.optim import Muon
@@ -30,12 +30,12 @@ class Sharded:
     """A run on all ranks."""
 
     def __init__(
-        self, world: World, optimizer: str, strategy: Literal["fsdp", "hsdp"] = "fsdp"
+        self, ranks: ProcessGroup, optimizer: str, strategy: Literal["fsdp", "hsdp"] = "fsdp"
     ) -> None:
         if strategy == "hsdp":
-            world = dataclasses.replace(world, local_size=1)
+            ranks = dataclasses.replace(ranks, local_size=1)
         self.model = tiny_model(tie_embeddings=True)
-        self.reduction = shard(self.model, world, strategy, torch.device("cpu"))
+        self.reduction = shard(self.model, ranks, strategy, torch.device("cpu"))
         self.local = self.reduction.parameters
         self.optimizer = build_optimizer(
             self.local,
@@ -79,9 +79,9 @@ class Plain:
         restore_optimizer(self.optimizer, checkpoint.optimizer_state())
 
 
-def save_while_training(world: World, group: Any) -> dict[str, Any]:
+def save_while_training(ranks: ProcessGroup, group: Any) -> dict[str, Any]:
     folder = ShardedFolder(FOLDER / "sharded", keep_last=2, group=group)
-    run = Sharded(world, "adamw")
+    run = Sharded(ranks, "adamw")
     for step in (1, 2, 3):
         at_three = run.step_to(step, first=step - 1)
         run.save(folder, step, metric=0.5 if step == 1 else None)
@@ -96,19 +96,19 @@ def save_while_training(world: World, group: Any) -> dict[str, Any]:
         "saved exactly": difference(found, at_three) == 0,
         "still tied": found["lm_head.weight"] is found["token_embedding.weight"],
     }
-    other = Sharded(world, "adamw")
+    other = Sharded(ranks, "adamw")
     other.load(folder, 3)
     result["two to two"] = difference(other.step_to(5, first=3), at_five)
     plain = Plain()
     plain.load(folder, 3)
     result["two to one"] = difference(plain.step_to(5, first=3), at_five)
-    copies = Sharded(world, "adamw", "hsdp")
+    copies = Sharded(ranks, "adamw", "hsdp")
     copies.load(folder, 3)
     result["to copies"] = difference(copies.step_to(5, first=3), at_five)
-    if world.is_first:
+    if ranks.is_first:
         plain.save(CheckpointFolder(FOLDER / "plain"), 5)
     distributed.barrier()
-    from_plain = Sharded(world, "adamw")
+    from_plain = Sharded(ranks, "adamw")
     from_plain.load(CheckpointFolder(FOLDER / "plain"), 5)
     expected, run_on = plain.step_to(7, first=5), from_plain.step_to(7, first=5)
     result["one to two"] = difference(run_on, expected)
@@ -119,15 +119,15 @@ def save_while_training(world: World, group: Any) -> dict[str, Any]:
     return result
 
 
-def fail_on_one_rank(world: World, group: Any) -> dict[str, Any]:
+def fail_on_one_rank(ranks: ProcessGroup, group: Any) -> dict[str, Any]:
     folder = ShardedFolder(FOLDER / "failing", group=group)
-    run = Sharded(world, "muon")
+    run = Sharded(ranks, "muon")
     run.step_to(1)
     run.save(folder, 1)
     hash_file = FileEntry.of
 
     def fail(path: Path) -> FileEntry:
-        if world.rank == 1:
+        if ranks.rank == 1:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         return hash_file(path)
 
@@ -140,7 +140,7 @@ def fail_on_one_rank(world: World, group: Any) -> dict[str, Any]:
     FileEntry.of = hash_file  # type: ignore[method-assign]
     left = sorted(os.listdir(folder.path))
     run.save(folder, 3)
-    other = Sharded(world, "muon")
+    other = Sharded(ranks, "muon")
     other.load(folder, 3)
     resumed = difference(other.step_to(5, first=1), run.step_to(5, first=1))
     refused = ""
@@ -149,14 +149,14 @@ def fail_on_one_rank(world: World, group: Any) -> dict[str, Any]:
     except OSError as error:
         refused = str(error)
     result = {"left": left, "after": folder.steps(), "resumed": resumed}
-    return {**result, "messages": world.gather(message), "refused": world.gather(refused)}
+    return {**result, "messages": ranks.gather(message), "refused": ranks.gather(refused)}
 
 
-def measure(world: World) -> Any:
+def measure(ranks: ProcessGroup) -> Any:
     group = distributed.new_group(backend="gloo")
     return {
-        "training": save_while_training(world, group),
-        "failing": fail_on_one_rank(world, group),
+        "training": save_while_training(ranks, group),
+        "failing": fail_on_one_rank(ranks, group),
     }
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 import torch._dynamo
+from rank_program import run_ranks
 from tiny_steps import difference, take_steps, tiny_model, weights
-from world_program import run_ranks
 
 import groundup.distributed.matrices
 from groundup.distributed.matrices import CopiedMatrices
-from groundup.distributed.process_group import ALONE, World
+from groundup.distributed.process_group import ONE_PROCESS, ProcessGroup
 from groundup.distributed.reduction import FastReduction
 from groundup.distributed.sharding import checkpoint_activations, shard
 from groundup.optim.build import build_optimizer
@@ -52,7 +52,7 @@ def orthogonalize_and_count(matrices: torch.Tensor) -> torch.Tensor:
 
 
 def train(
-    world: World,
+    ranks: ProcessGroup,
     strategy: Any,
     max_grad_norm: float | None = None,
     activation_checkpointing: bool = False,
@@ -70,14 +70,14 @@ def train(
         for block in model.blocks:
             block.compile(dynamic=False, backend=compile_by_counting)
     learning: torch.nn.Module = model
-    reduction: Any = FastReduction(world if strategy == "ddp" else ALONE)
+    reduction: Any = FastReduction(ranks if strategy == "ddp" else ONE_PROCESS)
     if is_sharded := strategy in ("fsdp", "hsdp"):
-        local_size = 1 if strategy == "hsdp" else world.local_size
-        reduction = shard(model, dataclasses.replace(world, local_size=local_size), strategy, CPU)
+        local_size = 1 if strategy == "hsdp" else ranks.local_size
+        reduction = shard(model, dataclasses.replace(ranks, local_size=local_size), strategy, CPU)
         learning = reduction.parameters
     optimizer = build_optimizer(learning, OptimizerConfig(**options), num_steps=5)
     if isinstance(optimizer, Muon) and strategy == "ddp":
-        optimizer.matrices = CopiedMatrices(world, orthogonalize_and_count)
+        optimizer.matrices = CopiedMatrices(ranks, orthogonalize_and_count)
     elif isinstance(optimizer, Muon) and is_sharded:
         optimizer.matrices = reduction.matrices()
     num_micro_batches = 4 if strategy == "one" else 2
@@ -95,13 +95,13 @@ def train(
     return weights(model), records, optimizer
 
 
-def measure(world: World) -> Any:
+def measure(ranks: ProcessGroup) -> Any:
     results: dict[str, Any] = {}
     vars(groundup.distributed.matrices)["orthogonalize"] = orthogonalize_and_count
     for name, options in CASES.items():
-        expected, expected_records, _ = train(world, "one", **options)
+        expected, expected_records, _ = train(ranks, "one", **options)
         for strategy in STRATEGIES.get(name, ("ddp", "fsdp")):
-            found, records, optimizer = train(world, strategy, **options)
+            found, records, optimizer = train(ranks, strategy, **options)
             results.setdefault(name, {})[strategy] = {
                 "weights": difference(found, expected),
                 "records": max(
@@ -110,14 +110,14 @@ def measure(world: World) -> Any:
                     for one, other in zip(*pair, strict=True)
                 ),
                 "graphs": len(graphs),
-                "orthogonalized": world.gather(list(orthogonalized)),
+                "orthogonalized": ranks.gather(list(orthogonalized)),
                 "elements": sum(
                     value.numel() for state in optimizer.state.values() for value in state.values()
                 ),
             }
     torch.set_num_threads(2)
     matrices = torch.randn(3, 192, 512, generator=torch.Generator().manual_seed(0))
-    ways = [CopiedMatrices(some, orthogonalize_each) for some in (ALONE, world)]
+    ways = [CopiedMatrices(some, orthogonalize_each) for some in (ONE_PROCESS, ranks)]
     alone, together = (way.orthogonalize(matrices, (192, 512)) for way in ways)
     results["same bits"] = torch.equal(alone, together)
     return results

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from torch import Tensor, distributed, nn
 
 from groundup.distributed.process_group import (
-    ALONE,
+    ONE_PROCESS,
     LostRankError,
-    World,
-    find_world,
+    ProcessGroup,
+    find_process_group,
     lost_ranks_named,
 )
 from groundup.distributed.reduction import ExactReduction
 from groundup.errors import ConfigError
 
-PROGRAM = Path(__file__).with_name("world_program.py")
+PROGRAM = Path(__file__).with_name("rank_program.py")
 VARIABLES = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
 VARIABLES |= {"MASTER_ADDR": "here", "MASTER_PORT": "1"}
 
@@ -29,7 +29,7 @@ VARIABLES |= {"MASTER_ADDR": "here", "MASTER_PORT": "1"}
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory, run_program: Any) -> Any:
     """What ranks gave, all of them started by one program."""
-    return run_program(PROGRAM, tmp_path_factory.mktemp("world") / "results.json")
+    return run_program(PROGRAM, tmp_path_factory.mktemp("ranks") / "results.json")
 
 
 def tree_by_hand(values: list[Tensor]) -> Tensor:
@@ -67,14 +67,18 @@ def test_every_number_of_ranks_has_the_same_sums(measured: dict[str, Any]) -> No
 
 
 def test_torchruns_variables_say_who_a_rank_is_and_without_them_it_is_alone() -> None:
-    assert find_world({}) == ALONE
-    assert ALONE.gather("it") == ["it"] and ALONE.from_first(3) == 3 and ALONE.greatest(2)() == [2]
-    with pytest.raises(ConfigError, match="here"), ALONE.together():
+    assert find_process_group({}) == ONE_PROCESS
+    assert (
+        ONE_PROCESS.gather("it") == ["it"]
+        and ONE_PROCESS.broadcast(3) == 3
+        and ONE_PROCESS.all_reduce_max(2)() == [2]
+    )
+    with pytest.raises(ConfigError, match="here"), ONE_PROCESS.barrier():
         raise ConfigError("here")
-    assert find_world(VARIABLES) == World(2, 4, 0, 2)
+    assert find_process_group(VARIABLES) == ProcessGroup(2, 4, 0, 2)
     without = {name: value for name, value in VARIABLES.items() if name != "RANK"}
     with pytest.raises(ConfigError, match="RANK is not set"):
-        find_world(without)
+        find_process_group(without)
 
 
 def test_ranks_hear_each_other(measured: dict[str, Any]) -> None:

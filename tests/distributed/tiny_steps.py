@@ -35,11 +35,11 @@ def take_steps(
     max_grad_norm: float | None = None,
 ) -> list[list[float]]:
     """Steps as training takes them; loss and gradient norm of each."""
-    world = reduction.world
+    ranks = reduction.ranks
     records = []
     for step in range(first, end):
         ids = batch(step)
-        own = ids.chunk(world.size)[world.rank].chunk(num_micro_batches)
+        own = ids.chunk(ranks.size)[ranks.rank].chunk(num_micro_batches)
 
         def backward(index: int, ids: Tensor = ids, own: tuple[Tensor, ...] = own) -> Tensor:
             rows = own[index]

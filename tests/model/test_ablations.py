@@ -12,7 +12,7 @@ from groundup.model.transformer import weight_shapes
 
 from .conftest import small
 
-ALONE: list[dict[str, Any]] = [
+ONE_PROCESS: list[dict[str, Any]] = [
     {"feed_forward": "silu", "norm_eps": 1e-3},
     {"feed_forward": "gelu", "num_kv_heads": 1},
     {"d_ff": None, "rope_theta": 500_000.0},
@@ -31,7 +31,7 @@ TOGETHER: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("settings", ALONE + TOGETHER, ids=str)
+@pytest.mark.parametrize("settings", ONE_PROCESS + TOGETHER, ids=str)
 def test_every_setting_trains(settings: dict[str, Any]) -> None:
     model = small(**settings)
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}

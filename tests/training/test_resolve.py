@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from groundup.distributed.process_group import ALONE, World
+from groundup.distributed.process_group import ONE_PROCESS, ProcessGroup
 from groundup.errors import ConfigError
 from groundup.runs.config import RunConfig
 from groundup.runtime import is_onednn_slow
@@ -24,12 +24,14 @@ CPU = Machine("cpu", "any", 16 << 30)
 H200 = Machine("cuda", "NVIDIA H200", 141 << 30, True, True, None)
 A100 = Machine("cuda", "an A100", 80 << 30, True, True, "too old")
 OLD = Machine("cuda", "old", 8 << 30)
-TWO = World(0, 2, 0, 2, is_open=True)
+TWO = ProcessGroup(0, 2, 0, 2, is_open=True)
 FLOAT8 = {"precision": "float8"}
 
 
-def resolve(config: RunConfig, world: World = ALONE, *, on: Machine = CPU, **options: Any) -> Any:
-    return resolving.resolve(config, on, world, **options).config
+def resolve(
+    config: RunConfig, ranks: ProcessGroup = ONE_PROCESS, *, on: Machine = CPU, **options: Any
+) -> Any:
+    return resolving.resolve(config, on, ranks, **options).config
 
 
 @pytest.mark.parametrize(
@@ -70,24 +72,24 @@ def test_a_tied_run_stores_its_embedding_scale_and_keeps_the_one_it_has(
 
 
 @pytest.mark.parametrize(
-    ("changes", "on", "world", "noun"),
+    ("changes", "on", "ranks", "noun"),
     [
         ({"model.dropout": 0.1}, CPU, TWO, "dropout"),
         (
             {"model.dropout": 0.1, "distributed.activation_checkpointing": True},
             CPU,
-            ALONE,
+            ONE_PROCESS,
             "activation_checkpointing",
         ),
-        ({"precision": "bfloat16"}, CPU, ALONE, "slow at it"),
-        (FLOAT8, CPU, ALONE, "float8 is for CUDA"),
-        (FLOAT8, A100, ALONE, "too old"),
-        (FLOAT8 | {"model.d_ff": 40}, H200, ALONE, "d_ff"),
+        ({"precision": "bfloat16"}, CPU, ONE_PROCESS, "slow at it"),
+        (FLOAT8, CPU, ONE_PROCESS, "float8 is for CUDA"),
+        (FLOAT8, A100, ONE_PROCESS, "too old"),
+        (FLOAT8 | {"model.d_ff": 40}, H200, ONE_PROCESS, "d_ff"),
         (FLOAT8 | {"distributed.strategy": "fsdp"}, H200, TWO, "fsdp"),
-        ({"distributed.strategy": "fsdp"}, CPU, ALONE, "torchrun"),
+        ({"distributed.strategy": "fsdp"}, CPU, ONE_PROCESS, "torchrun"),
         ({"distributed": {"strategy": "hsdp", "reduction": "exact"}}, CPU, TWO, "exactly"),
         ({"micro_batch_size": 4}, CPU, TWO, "divided among 2 ranks"),
-        ({"minutes": 3, "num_steps": None}, CPU, ALONE, "warmup_fraction"),
+        ({"minutes": 3, "num_steps": None}, CPU, ONE_PROCESS, "warmup_fraction"),
     ],
 )
 def test_what_cannot_be_trained_here_is_named(
@@ -95,12 +97,12 @@ def test_what_cannot_be_trained_here_is_named(
     monkeypatch: pytest.MonkeyPatch,
     changes: dict[str, Any],
     on: Machine,
-    world: World,
+    ranks: ProcessGroup,
     noun: str,
 ) -> None:
     monkeypatch.setattr(resolving, "why_no_bfloat16", lambda: "this CPU is slow at it")
     with pytest.raises(ConfigError, match=noun):
-        resolve(make_config("run", changes), world, on=on)
+        resolve(make_config("run", changes), ranks, on=on)
 
 
 @pytest.mark.parametrize(
@@ -158,10 +160,10 @@ def test_a_resume_has_the_micro_batches_of_its_run_where_its_ranks_can(
     shared = {"batch_size": 4, "distributed.reduction": reduction}
     run = make_config("any", {**shared, "micro_batch_size": before})
     config = make_config("any", {**shared, "micro_batch_size": given})
-    world = World(0, num_ranks, 0, num_ranks, is_open=num_ranks > 1)
-    assert resolve(config, world, previous=run).micro_batch_size == size
+    ranks = ProcessGroup(0, num_ranks, 0, num_ranks, is_open=num_ranks > 1)
+    assert resolve(config, ranks, previous=run).micro_batch_size == size
     other = make_config("any", {**shared, "batch_size": 8, "micro_batch_size": "auto"})
-    assert resolve(other, world, previous=run).batch_size == 8
+    assert resolve(other, ranks, previous=run).batch_size == 8
 
 
 def test_epochs_decide_the_steps_and_few_conversations_make_small_batches(

@@ -16,7 +16,7 @@ import torch
 from groundup.checkpoint import CheckpointFolder
 from groundup.cli.main import main
 from groundup.config import _EARLIER_NAMES
-from groundup.distributed.process_group import World
+from groundup.distributed.process_group import ProcessGroup
 from groundup.errors import GroundupError
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
@@ -171,13 +171,13 @@ def test_a_signal_while_the_ranks_ask_each_other_is_not_forgotten(
 ) -> None:
     asked = []
 
-    def greatest(world: World, *numbers: int) -> Any:
+    def all_reduce_max(ranks: ProcessGroup, *numbers: int) -> Any:
         asked.append(numbers[0])
         if len(asked) == 2:
             signal.raise_signal(signal.SIGTERM)
         return lambda: list(numbers)
 
-    monkeypatch.setattr(World, "greatest", greatest)
+    monkeypatch.setattr(ProcessGroup, "all_reduce_max", all_reduce_max)
     summary = train(make_config("run", {"num_steps": 9}))
     assert summary.stopped_by == "SIGTERM" and summary.steps < 9
     assert asked[-2:] == [0, signal.SIGTERM]

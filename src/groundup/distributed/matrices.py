@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, distributed
 
-from groundup.distributed.process_group import World, lost_ranks_named
+from groundup.distributed.process_group import ProcessGroup, lost_ranks_named
 from groundup.optim.muon import WholeMatrices
 from groundup.optim.orthogonalization import orthogonalize
 
@@ -17,15 +17,15 @@ class CopiedMatrices(WholeMatrices):
     """Every rank has all matrices."""
 
     def __init__(
-        self, world: World, orthogonalize: Callable[[Tensor], Tensor] = orthogonalize
+        self, ranks: ProcessGroup, orthogonalize: Callable[[Tensor], Tensor] = orthogonalize
     ) -> None:
-        """orthogonalize: of a stack; `orthogonalize_each` gives the same bits for any world."""
-        self._world = world
+        """orthogonalize: of a stack; `orthogonalize_each` gives the same bits on any world size."""
+        self._ranks = ranks
         self._orthogonalize = orthogonalize
 
     def orthogonalize(self, matrices: Tensor, shape: tuple[int, ...]) -> Tensor:
-        count, size = _per_rank(len(matrices), self._world.size), self._world.size
-        own = matrices[count * self._world.rank :][:count]
+        count, size = _per_rank(len(matrices), self._ranks.size), self._ranks.size
+        own = matrices[count * self._ranks.rank :][:count]
         # In one order of memory however many there are: sums over rows depend on it.
         result = _padded(self._orthogonalize(own), count).contiguous()
         if size == 1:

@@ -1,7 +1,6 @@
-"""The processes that train one run together: which of them this is, and what they tell each other.
+"""Rank, world size and collectives of the processes that train one run, as torchrun starts them.
 
-torchrun says who a process is by its environment. Alone, everything here costs nothing and answers
-at once, so that the rest of training need not ask how many there are.
+A single process answers every collective at once, so callers need not ask how many ranks there are.
 """
 
 from __future__ import annotations
@@ -31,22 +30,22 @@ class LostRankError(GroundupError):
 
 
 class _FailedRankError(GroundupError):
-    """Another rank raised an error, and sent this in place of a value."""
+    """What a rank that raised an error sends instead of a value."""
 
 
 @dataclass(frozen=True)
-class World:
+class ProcessGroup:
     """One of `size` ranks. All of them call the same methods in the same order."""
 
     rank: int = 0
     size: int = 1
     local_rank: int = 0
-    """Its number among those of this machine."""
+    """Rank within this machine."""
     local_size: int = 1
     is_open: bool = False
-    """Whether torch has a process group; one rank alone may do without."""
+    """Whether torch's process group is initialized; a single process may do without."""
     host_group: Any = None
-    """The process group for what lies in the memory of the host; None is torch's default."""
+    """The gloo group for CPU tensors and objects; None is torch's default group."""
 
     @property
     def is_first(self) -> bool:
@@ -55,7 +54,7 @@ class World:
     def gather(self, value: Any) -> list[Any]:
         """The value of every rank, in their order, on every rank.
 
-        Raises the error of a rank that has failed within `together` instead.
+        Raises the error of a rank that has failed within `barrier` instead.
         """
         if self.size == 1:
             return [value]
@@ -67,13 +66,13 @@ class World:
                 raise _FailedRankError(f"rank {rank}: {other}")
         return values
 
-    def from_first(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         """The value of rank 0, on every rank."""
         return self.gather(value if self.is_first else None)[0]
 
-    def greatest(self, *numbers: int) -> Callable[[], list[int]]:
-        """Ask for the greatest of each number over all ranks; the call of what this returns waits
-        for the answer."""
+    def all_reduce_max(self, *numbers: int) -> Callable[[], list[int]]:
+        """Start an asynchronous all-reduce (max) of each number; the function returned waits for
+        the result."""
         if self.size == 1:
             return lambda: list(numbers)
         found, how = torch.tensor(numbers), distributed.ReduceOp.MAX
@@ -95,11 +94,9 @@ class World:
                 raise ConfigError(f"rank {rank} has another {' and '.join(different)} than rank 0")
 
     @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
-        """A block that fails on all ranks if it fails on one: nobody waits for one that is gone.
-
-        The others have the error of the first rank that failed, at their next `gather` or at the
-        end of the block.
+    def barrier(self) -> Iterator[None]:
+        """A block that ends with a barrier. If one rank fails inside it, all ranks do: the others
+        raise the first failed rank's error at their next `gather` or at the end of the block.
         """
         try:
             yield
@@ -112,31 +109,33 @@ class World:
         self.gather(None)
 
 
-ALONE = World()
+ONE_PROCESS = ProcessGroup()
 
 
-def find_world(environment: Mapping[str, str] = os.environ) -> World:
-    """Rank and world size from torchrun's environment variables; ALONE without them."""
+def find_process_group(environment: Mapping[str, str] = os.environ) -> ProcessGroup:
+    """Rank and world size from torchrun's environment variables; ONE_PROCESS without them."""
     if "RANK" not in environment and "WORLD_SIZE" not in environment:
-        return ALONE
+        return ONE_PROCESS
     if missing := [name for name in _NAMES if name not in environment]:
         raise ConfigError(f"{missing[0]} is not set, which torchrun sets: start ranks with it")
     rank, size, local_rank, local_size = (int(environment[name]) for name in _NAMES[:4])
-    return World(rank, size, local_rank, local_size)
+    return ProcessGroup(rank, size, local_rank, local_size)
 
 
 @contextlib.contextmanager
-def open_world(world: World, device: str, timeout_minutes: float) -> Iterator[World]:
-    """Connect the ranks for the time of the block: CUDA ranks by NCCL, others by gloo."""
+def open_process_group(
+    ranks: ProcessGroup, device: str, timeout_minutes: float
+) -> Iterator[ProcessGroup]:
+    """Connect the ranks inside the block: CUDA ranks with NCCL, others with gloo."""
     # One rank that torchrun started may still be told to divide its weights.
-    if world == ALONE and "RANK" not in os.environ:
-        yield world
+    if ranks == ONE_PROCESS and "RANK" not in os.environ:
+        yield ranks
         return
     timeout = datetime.timedelta(minutes=timeout_minutes)
     # NCCL refuses two ranks on one GPU; gloo copies through the host.
-    on_gpus = device.startswith("cuda") and world.local_size <= torch.cuda.device_count()
+    on_gpus = device.startswith("cuda") and ranks.local_size <= torch.cuda.device_count()
     if device == "cuda":
-        torch.cuda.set_device(world.local_rank % torch.cuda.device_count())
+        torch.cuda.set_device(ranks.local_rank % torch.cuda.device_count())
     try:
         store, rank, size = next(rendezvous("env://", timeout=timeout))
         if os.environ.get("GROUP_WORLD_SIZE") == "1":
@@ -151,12 +150,12 @@ def open_world(world: World, device: str, timeout_minutes: float) -> Iterator[Wo
     except (RuntimeError, ValueError) as error:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise GroundupError(
-            f"rank {world.rank} on {socket.gethostname()} cannot meet the others at {address}, "
+            f"rank {ranks.rank} on {socket.gethostname()} cannot meet the others at {address}, "
             f"whose port must be open and free: {_first_line(error)}"
         ) from error
     try:
         on_host = distributed.new_group(backend="gloo", timeout=timeout) if on_gpus else None
-        yield dataclasses.replace(world, is_open=True, host_group=on_host)
+        yield dataclasses.replace(ranks, is_open=True, host_group=on_host)
     finally:
         # A rank that failed does not wait for the others to come here.
         with contextlib.suppress(Exception):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, distributed
 
 from groundup.distributed.matrices import CopiedMatrices
-from groundup.distributed.process_group import ALONE, World, lost_ranks_named
+from groundup.distributed.process_group import ONE_PROCESS, ProcessGroup, lost_ranks_named
 from groundup.optim.clipping import gradient_norm
 from groundup.optim.muon import WholeMatrices
 from groundup.optim.orthogonalization import orthogonalize_each
@@ -32,7 +32,7 @@ _BUCKET_BYTES = 32 << 20
 class Reduction(Protocol):
     """Sums losses and gradients over all micro-batches of all ranks."""
 
-    world: World
+    ranks: ProcessGroup
 
     def sum_gradients(
         self, parameters: Sequence[Tensor], num_micro_batches: int, backward: Backward
@@ -49,7 +49,7 @@ class Reduction(Protocol):
 
     def matrices(self) -> WholeMatrices:
         """How the ranks share what Muon does to matrices."""
-        return CopiedMatrices(self.world)
+        return CopiedMatrices(self.ranks)
 
 
 class FastReduction(Reduction):
@@ -60,8 +60,8 @@ class FastReduction(Reduction):
     all of it has been computed. A parameter without a gradient gets 0, where there are others.
     """
 
-    def __init__(self, world: World = ALONE) -> None:
-        self.world = world
+    def __init__(self, ranks: ProcessGroup = ONE_PROCESS) -> None:
+        self.ranks = ranks
 
     def sum_gradients(
         self, parameters: Sequence[Tensor], num_micro_batches: int, backward: Backward
@@ -71,7 +71,7 @@ class FastReduction(Reduction):
         with lost_ranks_named():
             for index in range(num_micro_batches - 1):
                 total += backward(index)
-            if self.world.size == 1:
+            if self.ranks.size == 1:
                 total += backward(num_micro_batches - 1)
                 return total
             departure = _Departure(learning)
@@ -136,13 +136,13 @@ class ExactReduction(Reduction):
     gets 0.
     """
 
-    def __init__(self, world: World = ALONE) -> None:
-        self.world = world
+    def __init__(self, ranks: ProcessGroup = ONE_PROCESS) -> None:
+        self.ranks = ranks
 
     def sum_gradients(
         self, parameters: Sequence[Tensor], num_micro_batches: int, backward: Backward
     ) -> Tensor:
-        rank, size = self.world.rank, self.world.size
+        rank, size = self.ranks.rank, self.ranks.size
         learning = [one for one in parameters if one.requires_grad]
         whole = range(size * num_micro_batches)
         parts = [whole[i * num_micro_batches :][:num_micro_batches] for i in range(size)]
@@ -179,7 +179,7 @@ class ExactReduction(Reduction):
         return loss
 
     def matrices(self) -> WholeMatrices:
-        return CopiedMatrices(self.world, orthogonalize_each)
+        return CopiedMatrices(self.ranks, orthogonalize_each)
 
 
 def _halves(node: range) -> tuple[range, range]:

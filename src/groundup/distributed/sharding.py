@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 from groundup.distributed.matrices import ShardedMatrices
-from groundup.distributed.process_group import World, lost_ranks_named
+from groundup.distributed.process_group import ProcessGroup, lost_ranks_named
 from groundup.distributed.reduction import Backward
 from groundup.model import TransformerLM
 from groundup.optim.base import Optimizer
@@ -39,7 +39,7 @@ def checkpoint_activations(model: TransformerLM) -> None:
 
 def shard(
     model: TransformerLM,
-    world: World,
+    ranks: ProcessGroup,
     strategy: Literal["fsdp", "hsdp"],
     device: torch.device,
 ) -> "ShardedReduction":
@@ -49,9 +49,9 @@ def shard(
     ranks, hsdp over those of a machine, with a copy on each machine.
     """
     if strategy == "fsdp":
-        mesh = init_device_mesh(device.type, (world.size,), mesh_dim_names=("shard",))
+        mesh = init_device_mesh(device.type, (ranks.size,), mesh_dim_names=("shard",))
     else:
-        shape = world.size // world.local_size, world.local_size
+        shape = ranks.size // ranks.local_size, ranks.local_size
         mesh = init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "shard"))
     for module in (*model.blocks, model):
         fully_shard(module, mesh=mesh)
@@ -70,7 +70,7 @@ def shard(
         return gathering(*inputs, **options)
 
     model.hidden = hidden  # type: ignore[method-assign]
-    return ShardedReduction(model, world, mesh)
+    return ShardedReduction(model, ranks, mesh)
 
 
 class LocalParameters(nn.Module):
@@ -135,8 +135,8 @@ class ShardedReduction:
     """Leaves each rank its rows of the summed gradients, in `parameters`: of each micro-batch at
     once, so that whole gradients of all blocks are never in memory."""
 
-    def __init__(self, model: TransformerLM, world: World, mesh: DeviceMesh) -> None:
-        self.world = world
+    def __init__(self, model: TransformerLM, ranks: ProcessGroup, mesh: DeviceMesh) -> None:
+        self.ranks = ranks
         self.parameters = LocalParameters(model)
         self._model = model
         self._shard_group = mesh.get_group(mesh.ndim - 1)

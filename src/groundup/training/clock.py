@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from groundup.distributed.process_group import World
+from groundup.distributed.process_group import ProcessGroup
 from groundup.errors import ConfigError
 from groundup.files import read_json_lines
 from groundup.runs.config import Interval, RunConfig
@@ -68,7 +68,7 @@ class Clock:
     """
 
     _config: RunConfig
-    _world: World
+    _ranks: ProcessGroup
     _stop: StopRequest
 
     def __init__(
@@ -98,7 +98,7 @@ class Clock:
     def open(
         self,
         config: RunConfig,
-        world: World,
+        ranks: ProcessGroup,
         stop: StopRequest,
         saved: Mapping[str, Any],
         step: int,
@@ -106,7 +106,7 @@ class Clock:
     ) -> None:
         """Begin after `step` steps, with what `state` gave for them. `rehearse` does what follows
         the last step of a timed run, and gives the seconds of what it leaves out."""
-        self._config, self._world, self._stop = config, world, stop
+        self._config, self._ranks, self._stop = config, ranks, stop
         self._reported_step = step
         self._num_warm_up = _WARM_UP_STEPS if config.device.startswith("cuda") else 0
         if config.minutes is not None and saved:
@@ -134,9 +134,11 @@ class Clock:
 
     def tick(self, step: int) -> Tick | None:
         """The tick of a step, counted from 1; None where the run is to end before it."""
-        asked = self._world.greatest(self._stop.signal or 0, int(1e6 * self._elapsed_seconds()))
+        asked = self._ranks.all_reduce_max(
+            self._stop.signal or 0, int(1e6 * self._elapsed_seconds())
+        )
         number, microseconds = (self._answer or asked)()
-        self._answer = None if self._world.size == 1 else asked
+        self._answer = None if self._ranks.size == 1 else asked
         if number:
             self._stop.signal = signal.Signals(number)
         num_steps = self._config.num_steps or math.inf
@@ -178,7 +180,7 @@ class Clock:
             if self._budget_seconds is None:
                 minutes = self._config.minutes or 0.0
                 taken = self._now() - self._began + self._reserve_seconds
-                self._budget_seconds = self._world.from_first(60 * minutes - taken)
+                self._budget_seconds = self._ranks.broadcast(60 * minutes - taken)
                 if self._budget_seconds <= 0:
                     found = f"minutes is {minutes:g}, but all but the steps takes {taken:.1f} s"
                     raise ConfigError(f"{found}: give it more")

@@ -26,7 +26,7 @@ from groundup.data.shards import (
     open_shards,
     read_index,
 )
-from groundup.distributed.process_group import ALONE, World
+from groundup.distributed.process_group import ONE_PROCESS, ProcessGroup
 from groundup.errors import ConfigError, DataError
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
@@ -61,20 +61,20 @@ class RunData:
             return self.train.num_rows
         return max(1, (self.train.num_tokens - 1) // context_length)
 
-    def loader(self, config: RunConfig, world: World = ALONE) -> BatchLoader:
+    def loader(self, config: RunConfig, ranks: ProcessGroup = ONE_PROCESS) -> BatchLoader:
         """A rank's part of the batch of every step."""
         sizes, device = (config.batch_size, config.micro_batch), torch.device(config.device)
         order = _order(config, self.train)
         first_row = config.data.first_row
-        return BatchLoader(self.train, order, *sizes, device, world.rank, world.size, first_row)
+        return BatchLoader(self.train, order, *sizes, device, ranks.rank, ranks.size, first_row)
 
-    def evaluator(self, config: RunConfig, world: World = ALONE) -> Evaluator | None:
+    def evaluator(self, config: RunConfig, ranks: ProcessGroup = ONE_PROCESS) -> Evaluator | None:
         """What measures the run on its validation split; None without such a split."""
         if self.validation is None:
             return None
         size = config.evaluation.batch_size or config.sequences_in_memory
         shape = config.model.context_length, config.evaluation.num_windows, size
-        return Evaluator(self.validation, self.tokenizer, *shape, world)
+        return Evaluator(self.validation, self.tokenizer, *shape, ranks)
 
     def log(self, config: RunConfig) -> None:
         """Say where the data lie, and how much there is."""
@@ -91,7 +91,7 @@ def open_data(
     config: RunConfig,
     run: RunFolder,
     overrides: Overrides,
-    world: World = ALONE,
+    ranks: ProcessGroup = ONE_PROCESS,
     *,
     resume: bool = False,
 ) -> RunData:
@@ -99,7 +99,7 @@ def open_data(
     vocabulary. A run that is resumed has its own copy of the tokenizer."""
     data = config.data
     # One rank of each machine hashes the files for the others.
-    is_full = data.verify and world.local_rank == 0
+    is_full = data.verify and ranks.local_rank == 0
     tokenizer = Tokenizer.load(run.tokenizer_file if resume else data.tokenizer)
     if config.tuning.chats and not resume:
         tokenizer = with_template(tokenizer, config.tuning.template)

@@ -18,7 +18,7 @@ from groundup.data.batches.loader import Batch
 from groundup.data.batches.order import IdArray, WindowReader, fixed_windows, whole_walk
 from groundup.data.chats import PackedRows
 from groundup.data.shards import Shards
-from groundup.distributed.process_group import ALONE, World
+from groundup.distributed.process_group import ONE_PROCESS, ProcessGroup
 from groundup.model import TransformerLM
 from groundup.nn.losses import perplexity
 from groundup.tokenizer import Tokenizer
@@ -57,32 +57,32 @@ class Evaluator:
         context_length: int,
         num_windows: int | None = 256,
         batch_size: int = 32,
-        world: World = ALONE,
+        ranks: ProcessGroup = ONE_PROCESS,
     ) -> None:
         """num_windows: how many windows or, of conversations, first rows. With None, and of a split
         shorter than a window, every token but the first is predicted exactly once."""
         self._split, self._token_bytes = split, token_bytes(tokenizer)
         self._context_length, self._num_windows = context_length, num_windows
-        self._batch_size, self._world = batch_size, world
+        self._batch_size, self._ranks = batch_size, ranks
 
     def __call__(self, model: TransformerLM, autocast: Autocast = nullcontext) -> Evaluation:
         losses: list[torch.Tensor] = []
         num_tokens = num_bytes = 0
         with torch.no_grad(), autocast():
             batches = self._batches()
-            while together := list(itertools.islice(batches, self._world.size)):
+            while together := list(itertools.islice(batches, self._ranks.size)):
                 for parts in together:
                     targets = parts[1][parts[1] >= 0]
                     num_tokens += targets.size
                     num_bytes += int(self._token_bytes[targets].sum())
                 # Ranks may share the weights and have to compute at once, also for nothing.
-                parts = together[min(self._world.rank, len(together) - 1)]
+                parts = together[min(self._ranks.rank, len(together) - 1)]
                 inputs, targets, *positions = torch.from_numpy(parts).to(model.device)
                 loss = summed_loss(model, Batch(0, inputs, targets, None, *positions))
-                if self._world.rank < len(together):
+                if self._ranks.rank < len(together):
                     losses.append(loss)
         # One wait for the device, at the end. Added in the order of the batches.
-        gathered = self._world.gather(torch.stack(losses).cpu() if losses else torch.zeros(0))
+        gathered = self._ranks.gather(torch.stack(losses).cpu() if losses else torch.zeros(0))
         in_order = torch.nn.utils.rnn.pad_sequence(gathered).flatten()
         nats = in_order[: sum(map(len, gathered))].double().sum().item()
         return Evaluation.of(nats, num_tokens, num_bytes)

@@ -21,7 +21,12 @@ from groundup.checkpoint import (
     capture_random_state,
     restore_random_state,
 )
-from groundup.distributed.process_group import World, find_world, lost_ranks_named, open_world
+from groundup.distributed.process_group import (
+    ProcessGroup,
+    find_process_group,
+    lost_ranks_named,
+    open_process_group,
+)
 from groundup.errors import ConfigError, GroundupError
 from groundup.nn.adapters import adapted_state
 from groundup.runs.config import RunConfig
@@ -96,38 +101,39 @@ def train(
     with contextlib.ExitStack() as stack:
         machine = Machine.detect(config.device)
         minutes = config.distributed.timeout_minutes
-        world = stack.enter_context(open_world(find_world(), machine.device, minutes))
-        with world.together():
+        ranks = find_process_group()
+        ranks = stack.enter_context(open_process_group(ranks, machine.device, minutes))
+        with ranks.barrier():
             check_overrides(config, overrides)
             parts = parts_of(overrides)
             if config.parts:
                 check_parts(config.runs_folder / (config.name or ""), config.parts, parts)
             named = name_run(config, overrides.get("model"), parts)
-            config, resume = world.from_first((named, resume))
+            config, resume = ranks.broadcast((named, resume))
             folder, previous = RunFolder(config.run_folder), None
             if resume and folder.has_run():
                 previous = folder.read_config(parts)
                 check_parts(folder.path, previous.parts, parts)
-            run = world.from_first(resolve(config, machine, world, previous=previous))
-        with world.together():
-            if world.is_first:
+            run = ranks.broadcast(resolve(config, machine, ranks, previous=previous))
+        with ranks.barrier():
+            if ranks.is_first:
                 stack.enter_context(folder.claim(resume=resume))
-        with world.together():
-            record = stack.enter_context(folder.recording(world.rank))
+        with ranks.barrier():
+            record = stack.enter_context(folder.recording(ranks.rank))
             record.takes_errors = not resume
         stack.enter_context(switches(run.config))
         for callback in callbacks:
             stack.callback(callback.close)
-        with world.together():
-            data = open_data(run.config, folder, overrides, world, resume=resume)
+        with ranks.barrier():
+            data = open_data(run.config, folder, overrides, ranks, resume=resume)
             if run.config.epochs is not None and run.config.num_steps is None:
                 rows = data.epoch_rows(run.config.model.context_length)
-                run = resolve(config, machine, world, previous=previous, epoch_rows=rows)
-                run = world.from_first(run)
+                run = resolve(config, machine, ranks, previous=previous, epoch_rows=rows)
+                run = ranks.broadcast(run)
         while True:
             try:
-                with world.together():
-                    given = run, data, folder, world, clock, callbacks, overrides
+                with ranks.barrier():
+                    given = run, data, folder, ranks, clock, callbacks, overrides
                     loop = _Loop(*given, resume=resume, allow_changes=allow_changes)
                 record.takes_errors, record.outcome = True, loop.outcome
                 return loop.run()
@@ -136,7 +142,7 @@ def train(
                     raise
                 size, half = run.config.sequences_in_memory, run.halved()
                 found = f"out of memory on {machine.device} with {size} sequences at once"
-                if half is None or world.size > 1:
+                if half is None or ranks.size > 1:
                     raise GroundupError(f"{found}: use a smaller --micro-batch-size") from error
                 _log.warning("%s: half as many", found)
                 run = half
@@ -157,7 +163,7 @@ class _Loop:
         run: ResolvedRun,
         data: RunData,
         folder: RunFolder,
-        world: World,
+        ranks: ProcessGroup,
         clock: Clock,
         callbacks: Sequence[Callback],
         overrides: Overrides,
@@ -170,21 +176,21 @@ class _Loop:
         The first rank writes to the folder, which it has claimed, once all have passed the checks.
         """
         self._config = config = run.config
-        self._data, self._folder, self._world, self._clock = data, folder, world, clock
+        self._data, self._folder, self._ranks, self._clock = data, folder, ranks, clock
         self._callbacks = callbacks
         environment = describe_environment(config, data.ids, data.end_id)
         facts = {f"version of {name}": environment[name] for name in ("groundup", "torch", "numpy")}
-        world.check_same(facts | {f"data ({key})": one for key, one in environment["data"].items()})
+        ranks.check_same(facts | {f"data ({key})": one for key, one in environment["data"].items()})
         kept = config.checkpoints.keep_last, config.checkpoints.keep_best
         self._checkpoints = CheckpointFolder(folder.checkpoints, *kept)
         if run.strategy != "ddp":
             from groundup.checkpoint.sharded import ShardedFolder
 
-            self._checkpoints = ShardedFolder(folder.checkpoints, *kept, group=world.host_group)
+            self._checkpoints = ShardedFolder(folder.checkpoints, *kept, group=ranks.host_group)
         checkpoint: Checkpoint | None = None
-        if resume and world.from_first(bool(self._checkpoints.steps())):
+        if resume and ranks.broadcast(bool(self._checkpoints.steps())):
             # To hash all of it is one rank's work.
-            checkpoint = world.from_first(self._checkpoints.newest() if world.is_first else None)
+            checkpoint = ranks.broadcast(self._checkpoints.newest() if ranks.is_first else None)
         start = None
         if config.start_from is not None and checkpoint is None:
             parts = config.start_from, config.model, data.tokenizer
@@ -202,16 +208,16 @@ class _Loop:
             raise ConfigError(
                 f"{checkpoint.path} is past num_steps {config.num_steps}: give more --num-steps"
             )
-        given = data.tokenizer, start, overrides.get("model"), world, overrides.get("optimizer")
+        given = data.tokenizer, start, overrides.get("model"), ranks, overrides.get("optimizer")
         self._state = state = build_state(run, *given)
         if checkpoint is not None:
             state.restore(checkpoint)
-        self._loader = data.loader(config, world)
+        self._loader = data.loader(config, ranks)
         # What a rank finds wrong by itself it has found by now.
-        world.gather(None)
-        if world.is_first and resume:
+        ranks.gather(None)
+        if ranks.is_first and resume:
             folder.go_back(config, environment, state.step)
-        elif world.is_first:
+        elif ranks.is_first:
             folder.begin(config, data.tokenizer, environment)
         if changes:
             _log.warning("resumed with changes: %s", "; ".join(changes))
@@ -222,13 +228,13 @@ class _Loop:
             what = "weights and the optimizer" if keeps else "weights"
             _log.info("begins with the %s of %s", what, start.checkpoint.path)
         data.log(config)
-        _log.info(run.describe(world.size))
+        _log.info(run.describe(ranks.size))
         self._metrics = Metrics(config, folder.metrics_file, state, callbacks)
         self._step = Step(config, state, overrides.get("loss"), overrides.get("schedule"))
-        self._evaluator = data.evaluator(config, world)
+        self._evaluator = data.evaluator(config, ranks)
         samplers = [one for one in callbacks if type(one).sample is not Callback.sample]
         # Where ranks share the weights none has a model to sample from.
-        can_sample = world.is_first and state.local is None and not config.samples.is_never
+        can_sample = ranks.is_first and state.local is None and not config.samples.is_never
         self._sample_by = samplers[0].sample if samplers and can_sample else None
         self._stop = StopRequest()
         self._ending: State = "failed"
@@ -242,7 +248,7 @@ class _Loop:
         config, state, clock = self._config, self._state, self._clock
         with self._stop:
             begin = state.clock, state.step, self._rehearse_end
-            clock.open(config, self._world, self._stop, *begin)
+            clock.open(config, self._ranks, self._stop, *begin)
             if config.goes_on and state.step == 0 and self._evaluator is not None:
                 # What it has to better.
                 found = self._evaluate()
@@ -322,7 +328,7 @@ class _Loop:
             metrics["samples"] = self._sample()
         if metrics:
             metrics |= self._clock.take_progress(state.step)
-        if metrics and self._world.is_first:
+        if metrics and self._ranks.is_first:
             self._metrics.write(state, metrics)
         if state.num_skipped_in_row >= config.max_skipped_steps:
             self._give_up(metrics["reason"])
@@ -363,7 +369,7 @@ class _Loop:
         again at the next one, and only fails if the last attempt of all did.
         """
         state, local, step = self._state, self._state.local, self._state.last_good_step
-        if not self._world.is_first and local is None:
+        if not self._ranks.is_first and local is None:
             return
         if metric is not None:
             self._measured = {step: metric}
@@ -401,7 +407,7 @@ class _Loop:
 
     def _save_at_last(self) -> None:
         """Save, and end with an error if that cannot be."""
-        with self._world.together():
+        with self._ranks.barrier():
             self._save()
             if (failure := self._save_failure) is not None:
                 raise GroundupError(f"{failure}. Free some space and continue with --resume")
@@ -422,7 +428,7 @@ class _Loop:
         state, path = self._state, self._folder.path
         is_finished = self._clock.is_done(state.step)
         self._ending = "finished" if is_finished else "stopped"
-        if is_finished and self._config.goes_on and self._world.is_first:
+        if is_finished and self._config.goes_on and self._ranks.is_first:
             best = self._checkpoints.end_with_best()
             if best is not None and best < state.last_good_step:
                 _log.info("the weights after step %s validate best: later ones are dropped", best)

@@ -51,7 +51,7 @@ class Metrics:
     ) -> None:
         self._config, self.path, self._callbacks = config, path, callbacks
         self._flops_per_token = training_flops_per_token(config.model)
-        self._peak = (find_peak(config) or 0.0) * state.reduction.world.size
+        self._peak = (find_peak(config) or 0.0) * state.reduction.ranks.size
         self._wall_seconds_before = state.wall_seconds
         self._began = self._since = time.perf_counter()
         self._tokens = state.tokens

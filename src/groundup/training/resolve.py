@@ -13,7 +13,7 @@ from typing import Any
 from groundup.config import flatten
 from groundup.data.batches.order import batch_samples
 from groundup.data.shards import find_index
-from groundup.distributed.process_group import ALONE, World
+from groundup.distributed.process_group import ONE_PROCESS, ProcessGroup
 from groundup.errors import ConfigError
 from groundup.model import TransformerLM
 from groundup.nn import float8
@@ -70,7 +70,7 @@ class ResolvedRun:
 def resolve(
     config: RunConfig,
     machine: Machine,
-    world: World = ALONE,
+    ranks: ProcessGroup = ONE_PROCESS,
     *,
     previous: RunConfig | None = None,
     epoch_rows: int | None = None,
@@ -92,12 +92,12 @@ def resolve(
             rows_a_step = int(num_rows / _FEWEST_TUNING_STEPS)
             config = _changed(config, batch_size=max(1, min(_TUNING_BATCH_SIZE, rows_a_step)))
         config = _changed(config, num_steps=max(1, round(num_rows / config.batch_size)))
-    strategy = _find_strategy(config, machine, world)
-    _check(config, machine, world, strategy)
+    strategy = _find_strategy(config, machine, ranks)
+    _check(config, machine, ranks, strategy)
     wants_exact = config.deterministic or config.device == "cpu"
     exact = ("exact", "auto") if wants_exact else ("exact",)
     is_exact = strategy == "ddp" and config.distributed.reduction in exact
-    size = _find_micro_batch(config, machine, world, previous, strategy, is_exact)
+    size = _find_micro_batch(config, machine, ranks, previous, strategy, is_exact)
     return ResolvedRun(_changed(config, micro_batch_size=size), strategy, is_exact)
 
 
@@ -166,14 +166,14 @@ def planned_memory(config: RunConfig, memory_bytes: int) -> StepMemory:
     return step_memory(config.model, execution, config.optimizer.name, memory_bytes, **options)
 
 
-def _check(config: RunConfig, machine: Machine, world: World, strategy: Strategy) -> None:
+def _check(config: RunConfig, machine: Machine, ranks: ProcessGroup, strategy: Strategy) -> None:
     """Refuse settings that exclude each other."""
     model, schedule, is_float8 = config.model, config.schedule, config.precision == "float8"
     counts_steps = bool(schedule.warmup_steps or schedule.decay_steps)
     is_divided, multiple = strategy != "ddp", float8.MULTIPLE
     is_exact, why_not = config.distributed.reduction == "exact", machine.why_no_float8
     is_odd = bool(model.d_model % multiple or model.feed_forward_dim % multiple)
-    uses_order = model.dropout and (world.size > 1 or config.distributed.activation_checkpointing)
+    uses_order = model.dropout and (ranks.size > 1 or config.distributed.activation_checkpointing)
     masks_chats = model.document_separator is not None and bool(config.tuning.chats)
     refused = {
         "of tuning.chats each is one document: set model.document_separator to None": masks_chats,
@@ -181,7 +181,7 @@ def _check(config: RunConfig, machine: Machine, world: World, strategy: Strategy
         "minutes goes with schedule.warmup_fraction and decay_fraction, not with warmup_steps and "
         "decay_steps": config.minutes is not None and counts_steps,
         f"distributed.strategy {strategy} divides the weights among processes, and there is one: "
-        f"start it with torchrun, or set the strategy to auto": is_divided and not world.is_open,
+        f"start it with torchrun, or set the strategy to auto": is_divided and not ranks.is_open,
         f"distributed.strategy {strategy} cannot add gradients exactly: use "
         f"--distributed.reduction fast, or --distributed.strategy ddp": is_divided and is_exact,
         f"precision float8 needs model.d_model and model.d_ff that are multiples of {multiple}, "
@@ -193,18 +193,18 @@ def _check(config: RunConfig, machine: Machine, world: World, strategy: Strategy
             raise ConfigError(reason)
 
 
-def _find_strategy(config: RunConfig, machine: Machine, world: World) -> Strategy:
+def _find_strategy(config: RunConfig, machine: Machine, ranks: ProcessGroup) -> Strategy:
     wanted, reduction = config.distributed.strategy, config.distributed.reduction
     if wanted != "auto":
         return wanted
-    if world.size == 1 or reduction == "exact":
+    if ranks.size == 1 or reduction == "exact":
         return "ddp"
     return choose_strategy(
         planned_memory(config, machine.memory_bytes),
-        len(batch_samples(0, config.batch_size, world.rank, world.size)),
-        _rank_memory(machine, world),
-        num_gpus=world.size,
-        gpus_per_machine=world.local_size,
+        len(batch_samples(0, config.batch_size, ranks.rank, ranks.size)),
+        _rank_memory(machine, ranks),
+        num_gpus=ranks.size,
+        gpus_per_machine=ranks.local_size,
         micro_batch=config.micro_batch,
     )
 
@@ -212,14 +212,14 @@ def _find_strategy(config: RunConfig, machine: Machine, world: World) -> Strateg
 def _find_micro_batch(
     config: RunConfig,
     machine: Machine,
-    world: World,
+    ranks: ProcessGroup,
     previous: RunConfig | None,
     strategy: Strategy,
     is_exact: bool,
 ) -> int | None:
     """Sequences in memory at once: as given, as the resumed run had them where so many ranks can
     have them too, or as many as fit. None is all of a rank's."""
-    num_rows = len(batch_samples(0, config.batch_size, world.rank, world.size))
+    num_rows = len(batch_samples(0, config.batch_size, ranks.rank, ranks.size))
     size = config.micro_batch_size
     is_same_batch = previous is not None and previous.batch_size == config.batch_size
     if previous is not None and is_same_batch and size in ("auto", previous.micro_batch_size):
@@ -227,23 +227,23 @@ def _find_micro_batch(
         fits = num_rows % previous.sequences_in_memory == 0 or takes_all_rows
         size = previous.micro_batch_size if fits else "auto"
     if size == "auto":
-        shards = {"ddp": 1, "fsdp": world.size, "hsdp": world.local_size}[strategy]
+        shards = {"ddp": 1, "fsdp": ranks.size, "hsdp": ranks.local_size}[strategy]
         memory = planned_memory(config, machine.memory_bytes).shard(shards)
-        num_bytes = _rank_memory(machine, world)
+        num_bytes = _rank_memory(machine, ranks)
         size = check_fits(memory, choose_micro_batch(memory, num_rows, num_bytes), num_bytes)
         size = None if size == config.batch_size else size
     taken = config.batch_size if size is None and is_exact else size
     if taken is not None and num_rows % taken:
         raise ConfigError(
             f"batch_size {config.batch_size} in micro-batches of {taken} cannot be divided among "
-            f"{count_of(world.size, 'rank')}: use --micro-batch-size {num_rows}, or a divisor of it"
+            f"{count_of(ranks.size, 'rank')}: use --micro-batch-size {num_rows}, or a divisor of it"
         )
     return size
 
 
-def _rank_memory(machine: Machine, world: World) -> int:
+def _rank_memory(machine: Machine, ranks: ProcessGroup) -> int:
     """What one rank may have; those of a machine share its host's memory."""
-    return machine.memory_bytes // (world.local_size if machine.device == "cpu" else 1)
+    return machine.memory_bytes // (ranks.local_size if machine.device == "cpu" else 1)
 
 
 def _changed(config: RunConfig, **values: Any) -> RunConfig:

@@ -18,7 +18,7 @@ from groundup.checkpoint import (
     restore_optimizer,
     restore_random_state,
 )
-from groundup.distributed.process_group import ALONE, World
+from groundup.distributed.process_group import ONE_PROCESS, ProcessGroup
 from groundup.distributed.reduction import ExactReduction, FastReduction, Reduction
 from groundup.errors import CheckpointError, ConfigError
 from groundup.model import TransformerLM
@@ -113,7 +113,7 @@ class TrainingState:
             from groundup.checkpoint.sharded import load_into
 
             place = self.local.place_for(self.optimizer)
-            group = self.reduction.world.host_group
+            group = self.reduction.ranks.host_group
             optimizer_state = load_into(checkpoint, adapted_state(self.model), place, group)
         restore_optimizer(self.optimizer, optimizer_state)
         # The settings decide over learning rate and weight decay, also where they have changed.
@@ -142,7 +142,7 @@ def build_state(
     tokenizer: Tokenizer | None = None,
     start: Start | None = None,
     model: TransformerLM | None = None,
-    world: World = ALONE,
+    ranks: ProcessGroup = ONE_PROCESS,
     make_optimizer: MakeOptimizer | None = None,
 ) -> TrainingState:
     """A model on the run's device, given or new, and its optimizer.
@@ -177,11 +177,11 @@ def build_state(
     length = 1.0 if config.num_steps is None else config.num_steps
     local: LocalParameters | None = None
     if run.strategy == "ddp":
-        reduction: Reduction = ExactReduction(world) if run.is_exact else FastReduction(world)
+        reduction: Reduction = ExactReduction(ranks) if run.is_exact else FastReduction(ranks)
     else:
         from groundup.distributed.sharding import shard
 
-        reduction = sharded = shard(model, world, run.strategy, device)
+        reduction = sharded = shard(model, ranks, run.strategy, device)
         local = sharded.parameters
     if make_optimizer is not None and local is None:
         optimizer: Optimizer = ForeignOptimizer(make_optimizer(model))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from groundup.data.batches.loader import Batch
-from groundup.distributed.process_group import ALONE, World
+from groundup.distributed.process_group import ONE_PROCESS, ProcessGroup
 from groundup.model import TransformerLM
 from groundup.nn.linear_cross_entropy import linear_cross_entropy
 from groundup.optim.build import average_decay, set_learning_rates
@@ -91,7 +91,7 @@ class Step:
                 group["lr"] = torch.tensor(float(group["lr"]), device=device)
         # What gathers weights or asks the host cannot be recorded. Conversations have as many
         # targets as there are answers, and a graph has one shape.
-        is_alone = state.local is None and state.reduction.world.size == 1
+        is_alone = state.local is None and state.reduction.ranks.size == 1
         is_fixed = is_alone and not is_foreign and not config.tuning.chats
         self._is_recorded = is_cuda and is_fixed and config.cuda_graph
         self._num_plain = 0
@@ -129,8 +129,8 @@ class Step:
 
     def _compute(self, batch: Batch) -> Tensor:
         """The work on the device; gives loss, gradient norm and whether the step was skipped."""
-        model, world = self._model, self._reduction.world
-        num_tokens = count_targets(batch, world)
+        model, ranks = self._model, self._reduction.ranks
+        num_tokens = count_targets(batch, ranks)
         micro_batches = batch.micro_batches()
         parameters = list(model.parameters())
 
@@ -141,7 +141,7 @@ class Step:
                     loss = summed_loss(model, part, self._config.z_loss, self._later_weight)
                     loss = loss / num_tokens
                 else:
-                    fraction = part.targets.numel() / (batch.targets.numel() * world.size)
+                    fraction = part.targets.numel() / (batch.targets.numel() * ranks.size)
                     loss = self._loss(model, part.inputs, part.targets) * fraction
             loss.backward()  # type: ignore[no-untyped-call]
             return loss.detach()
@@ -184,9 +184,9 @@ def summed_loss(
     return linear_cross_entropy(*parts, z_loss=z_loss, reduction="sum")
 
 
-def count_targets(batch: Batch, world: World = ALONE) -> int | Tensor:
+def count_targets(batch: Batch, ranks: ProcessGroup = ONE_PROCESS) -> int | Tensor:
     """How many targets `summed_loss` sums over, on all ranks, whose batches have one shape."""
     if batch.positions is None:
-        return batch.targets.numel() * world.size
+        return batch.targets.numel() * ranks.size
     count = (batch.targets >= 0).sum()
-    return count if world.size == 1 else sum(world.gather(int(count)))
+    return count if ranks.size == 1 else sum(ranks.gather(int(count)))

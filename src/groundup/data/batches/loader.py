@@ -1,4 +1,4 @@
-"""Batches on the device, read ahead: a batch is a pure function of (seed, step, rank, world).
+"""Batches on the device, read ahead: a batch is a pure function of (seed, step, rank, world_size).
 
 The order decides which windows a step takes; here they are gathered in a thread of their own and
 copied while the step before still computes. `get_batch` is the plain form, of random windows.
@@ -84,21 +84,21 @@ class BatchLoader:
         micro_batch_size: int | None = None,
         device: torch.device | str = "cpu",
         rank: int = 0,
-        world: int = 1,
+        world_size: int = 1,
         first_row: int = 0,
     ) -> None:
         """first_row: how many rows of the order come before the first step."""
         self._reader: WindowReader | PackedRows = (
             rows if isinstance(rows, PackedRows) else WindowReader(rows, order.context_length)
         )
-        self.rank_batch_size = len(batch_samples(0, batch_size, rank, world))
+        self.rank_batch_size = len(batch_samples(0, batch_size, rank, world_size))
         self.order = order
         self.batch_size = batch_size
         self.micro_batch_size = micro_batch_size
         self.device = with_index(torch.device(device))
         self.rank = rank
         self.first_row = first_row
-        self.world = world
+        self.world_size = world_size
 
     def batches(self, first_step: int = 0, num_steps: int | None = None) -> "Batches":
         """The batches of steps first_step, first_step + 1, …; without `num_steps`, for ever."""
@@ -106,7 +106,7 @@ class BatchLoader:
 
     def starts(self, step: int) -> Starts:
         """Where the windows of this rank's rows begin at a step."""
-        samples = batch_samples(step, self.batch_size, self.rank, self.world)
+        samples = batch_samples(step, self.batch_size, self.rank, self.world_size)
         return self.order.starts(self.first_row + samples.start, len(samples))
 
     def _send(self, steps: Iterator[int], transfer: Transfer) -> Iterator[tuple[int, Sent]]:

@@ -126,17 +126,17 @@ def check_window(num_tokens: int, context_length: int) -> None:
         )
 
 
-def batch_samples(step: int, batch_size: int, rank: int = 0, world: int = 1) -> range:
-    """The numbers of the samples that one of `world` ranks takes at a step.
+def batch_samples(step: int, batch_size: int, rank: int = 0, world_size: int = 1) -> range:
+    """The numbers of the samples that one of `world_size` ranks takes at a step.
 
     The ranks' parts, joined in order, are the samples step * batch_size up to the next step's.
     """
-    if batch_size % world != 0:
+    if batch_size % world_size != 0:
         raise ConfigError(
-            f"batch_size {batch_size} cannot be divided among {world} ranks; choose a multiple of "
-            f"{world}, for example {-(-batch_size // world) * world}"
+            f"batch_size {batch_size} cannot be divided among {world_size} ranks: choose a "
+            f"multiple, for example {-(-batch_size // world_size) * world_size}"
         )
-    count = batch_size // world
+    count = batch_size // world_size
     first = step * batch_size + rank * count
     return range(first, first + count)
 

@@ -1,8 +1,8 @@
 """Trains parts of runs on several ranks each, all of them forks of this one program.
 
-    python world_program.py jobs.json results.json
+    python rank_program.py jobs.json results.json
 
-A job is {settings, world, resume, allow_changes, stop_after, kill_at, signal}; its result is, for
+A job is {settings, ranks, resume, allow_changes, stop_after, kill_at, signal}; its result is, for
 each rank, the text of its error, None if there was none, or "killed"; with a signal, its last step.
 """
 
@@ -28,7 +28,7 @@ from groundup.training.metrics import AfterStep
 
 
 def run_job(job: dict[str, Any]) -> list[str | None]:
-    return fork_ranks(functools.partial(train_part, job), job["world"], died="killed")
+    return fork_ranks(functools.partial(train_part, job), job["ranks"], died="killed")
 
 
 def train_part(job: dict[str, Any], rank: int) -> str | None:

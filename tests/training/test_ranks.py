@@ -20,7 +20,7 @@ from groundup.training.verify import compare_runs
 
 from .conftest import MakeConfig
 
-PROGRAM = Path(__file__).with_name("world_program.py")
+PROGRAM = Path(__file__).with_name("rank_program.py")
 # Micro-batches that one, two and four ranks can share.
 SHARED = {"batch_size": 8, "micro_batch_size": 1, "evaluation.batch_size": 3}
 
@@ -55,11 +55,11 @@ def test_every_number_of_ranks_trains_the_same_bits(
     sizes = {"one": 1, "two": 2, "four": 4, "muon": 1, "muon_two": 2, "tuned": 1, "tuned_two": 2}
     results = run_jobs(
         [
-            *({"config": runs[name], "world": size} for name, size in sizes.items()),
-            {"config": runs["moving"], "world": 1, "kill_at": 4},
-            {"config": runs["moving"], "world": 2, "kill_at": 7, "resume": True},
-            {"config": runs["moving"], "world": 4, "stop_after": 10, "resume": True},
-            {"config": runs["moving"], "world": 1, "resume": True},
+            *({"config": runs[name], "ranks": size} for name, size in sizes.items()),
+            {"config": runs["moving"], "ranks": 1, "kill_at": 4},
+            {"config": runs["moving"], "ranks": 2, "kill_at": 7, "resume": True},
+            {"config": runs["moving"], "ranks": 4, "stop_after": 10, "resume": True},
+            {"config": runs["moving"], "ranks": 1, "resume": True},
         ]
     )
     assert [error for result in results[:7] for error in result] == [None] * 13
@@ -81,7 +81,7 @@ def test_a_signal_to_one_rank_stops_all_at_one_step(
 ) -> None:
     timed = {"num_steps": None, "minutes": 0.5, "schedule.warmup_steps": None}
     config = make_config("run", {**SHARED, **(timed if is_timed else {"num_steps": 10_000})})
-    job = {"config": config, "world": 2, "kill_at": 5, "killed_rank": 1, "signal": 15}
+    job = {"config": config, "ranks": 2, "kill_at": 5, "killed_rank": 1, "signal": 15}
     # Asked before step 6, known before step 7.
     assert run_jobs([job]) == [["SIGTERM at 6"] * 2]
     assert CheckpointFolder(RunFolder(config.run_folder).checkpoints).newest().step == 6
@@ -91,12 +91,12 @@ def test_ranks_that_cannot_train_together_say_why(make_config: MakeConfig, run_j
     other_data = {"1": {"data.shards": "nothing"}}
     make_config("log").run_folder.joinpath("log_rank_1.txt").mkdir(parents=True)
     jobs = [
-        {"config": make_config("odd", {"batch_size": 9}), "world": 2},
-        {"config": make_config("begun"), "world": 1, "stop_after": 3},
-        {"config": make_config("begun", {"micro_batch_size": 2}), "world": 2},
-        {"config": make_config("named"), "world": 2, "of_rank": other_data},
-        {"config": make_config("bad", {"optimizer.learning_rate": 1e15}), "world": 2},
-        {"config": make_config("log", {"micro_batch_size": 2}), "world": 2},
+        {"config": make_config("odd", {"batch_size": 9}), "ranks": 2},
+        {"config": make_config("begun"), "ranks": 1, "stop_after": 3},
+        {"config": make_config("begun", {"micro_batch_size": 2}), "ranks": 2},
+        {"config": make_config("named"), "ranks": 2, "of_rank": other_data},
+        {"config": make_config("bad", {"optimizer.learning_rate": 1e15}), "ranks": 2},
+        {"config": make_config("log", {"micro_batch_size": 2}), "ranks": 2},
     ]
     odd, _, begun, named, bad, log = run_jobs(jobs)
     assert odd[0] == odd[1] and "batch_size 9" in str(odd[0])
@@ -121,13 +121,13 @@ def test_ranks_that_share_the_weights_learn_and_resume_in_any_layout(
     moved = {"resume": True, "allow_changes": True}
     bad = make_config("bad", {**sharded, "distributed.reduction": "exact"})
     jobs = [
-        {"config": make_config("one", settings), "world": 1},
-        {"config": make_config("fast", settings), "world": 2},
-        {"config": make_config("fsdp", sharded), "world": 2, "kill_at": 5, "killed_rank": 1},
-        {"config": make_config("fsdp", sharded), "world": 2, "resume": True, "stop_after": 6},
-        {"config": make_config("fsdp", settings), "world": 1, **moved, "stop_after": 7},
-        {"config": make_config("fsdp", sharded), "world": 2, **moved},
-        {"config": bad, "world": 2},
+        {"config": make_config("one", settings), "ranks": 1},
+        {"config": make_config("fast", settings), "ranks": 2},
+        {"config": make_config("fsdp", sharded), "ranks": 2, "kill_at": 5, "killed_rank": 1},
+        {"config": make_config("fsdp", sharded), "ranks": 2, "resume": True, "stop_after": 6},
+        {"config": make_config("fsdp", settings), "ranks": 1, **moved, "stop_after": 7},
+        {"config": make_config("fsdp", sharded), "ranks": 2, **moved},
+        {"config": bad, "ranks": 2},
     ]
     one, fast, killed, *resumed, (refused, also) = run_jobs(jobs)
     assert [one, fast, *resumed] == [[None], [None] * 2, [None] * 2, [None], [None] * 2]
