@@ -98,27 +98,25 @@ def _model_routes(models: Mapping[str, ServedModel], workers: Workers) -> list[R
 
         return answer
 
-    async def tokenize(request: Request) -> Response:
-        body = await read_body(request, TokenizeRequest)
-        tokenizer = find(body.model).language_model.tokenizer
-        describe = functools.partial(describe_tokenization, tokenizer, body.text)
-        content = await workers.run("view", request.scope["client_name"], describe)
-        return Response(content, media_type="application/json")
+    def view(kind: type[TokenizeRequest | InsideRequest], describe: Any) -> Any:
+        async def answer(request: Request) -> Response:
+            body = await read_body(request, kind)
+            work = functools.partial(describe, find(body.model).language_model, body)
+            content = await workers.run("view", request.scope["client_name"], work)
+            return Response(content, media_type="application/json")
 
-    async def look_inside(request: Request) -> Response:
-        body = await read_body(request, InsideRequest)
-        model = find(body.model).language_model
-        describe = functools.partial(describe_inside, model, body)
-        content = await workers.run("view", request.scope["client_name"], describe)
-        return Response(content, media_type="application/json")
+        return answer
+
+    def describe_tokens(language_model: LanguageModel, body: TokenizeRequest) -> str:
+        return describe_tokenization(language_model.tokenizer, body.text)
 
     return [
         Route("/v1/models", list_models),
         Route("/v1/models/{name}", get_model),
         Route("/v1/completions", complete(CompletionRequest), methods=["POST"]),
         Route("/v1/chat/completions", complete(ChatRequest), methods=["POST"]),
-        Route("/api/tokenize", tokenize, methods=["POST"]),
-        Route("/api/inside", look_inside, methods=["POST"]),
+        Route("/api/tokenize", view(TokenizeRequest, describe_tokens), methods=["POST"]),
+        Route("/api/inside", view(InsideRequest, describe_inside), methods=["POST"]),
     ]
 
 
