@@ -153,6 +153,40 @@ def test_the_readme_and_the_ci_name_targets_of_the_makefile() -> None:
     assert set(shown.split(" · ")) == targets - {"sanitized"}
 
 
+# Our own words, for which docs/glossary.md has the field's.
+FORBIDDEN = re.compile(
+    r"(?i:by heart|rehears|\bverdict|\bladders?\b|\brungs?\b|polite stop|mean no good)"
+    r"|\bALONE\b|from_first|\bgreatest\(|extra_values|input_mix|head_gates|average_over"
+    r"|clip_norm|\bnum_ids\b|\.recompute\b|writable ids|own_parts|edge search"
+    r"|\b[mM]end(s|ed|ing)?\b|micro-batches that wait|\b(is|was|are|be|been|not) settled\b",
+)
+TEXTS = ".py .pyi .js .html .css .md .yaml .txt .toml".split()
+
+
+def test_words_that_the_field_has_others_for_do_not_come_back() -> None:
+    sources = [path for path in (REPOSITORY / "src").rglob("*") if "samples" not in path.parts]
+    sources += [REPOSITORY / "README.md", *(REPOSITORY / "configs").rglob("*")]
+    sources += (REPOSITORY / "docs").rglob("*")
+    texts = {path: path.read_text("utf-8") for path in sources if path.suffix in TEXTS}
+    # The one table that translates names in files of an earlier version.
+    table = REPOSITORY / "src" / "groundup" / "config.py"
+    texts[table] = re.sub(r"\n_EARLIER_NAMES = \{.*?\n\}", "", texts[table], flags=re.DOTALL)
+    found = [
+        f"{page_name(one)}: {hit[0]}" for one in texts for hit in FORBIDDEN.finditer(texts[one])
+    ]
+    assert len(texts) > 300 and not found, found
+
+
+# Tables that are looked up, not read: results of benchmarks and experiments.
+REFERENCES = [REPOSITORY / "docs" / "benchmarks.md", *REPOSITORY.glob("docs/experiments/*.md")]
+
+
+@pytest.mark.parametrize("page", sorted({*PAGES} - {*REFERENCES}), ids=page_name)
+def test_a_page_can_be_read_to_its_end(page: Path) -> None:
+    limit = 1_800 if page.name == "reliability.md" else 1_500
+    assert len(page.read_text("utf-8").split()) <= limit
+
+
 def test_links_between_documents_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):

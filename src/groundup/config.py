@@ -35,6 +35,7 @@ _EARLIER_NAMES = {
     "clip_norm": "max_grad_norm",
     "extra_values": "value_embeddings",
     "head_gates": "gated_attention",
+    "input_mix": "x0_skip",
     "num_ids": "num_tokens",
     "recompute": "activation_checkpointing",
 }

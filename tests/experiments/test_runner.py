@@ -170,8 +170,8 @@ def test_a_spike_is_no_divergence_but_a_loss_that_stays_up_is() -> None:
     assert find_divergence(metrics_of(5, 9, 9, 4), rules) is None
     assert find_divergence(metrics_of(5, 9, 9), rules) is None
     assert find_divergence(metrics_of(5, 5.4, 5.4, 5.4), rules) is None
-    verdict = find_divergence(metrics_of(5, 4, 9, 9, 9), rules)
-    assert verdict is not None and "above 5.5, after 5 at" in verdict
+    found = find_divergence(metrics_of(5, 4, 9, 9, 9), rules)
+    assert found is not None and "above 5.5, after 5 at" in found
     assert find_divergence(metrics_of(5, 9, 9, 9), PruneConfig(worse_than_start=None)) is None
 
 

@@ -67,7 +67,7 @@ def test_impossible_shapes_are_refused_by_both_values(
         *({name: 0} for name in ("num_kv_heads", "rope_theta", "norm_eps", "embedding_scale")),
         {"num_layers": -1},
         {"logit_soft_cap": 30.0},
-        {"input_mix": True},
+        {"x0_skip": True},
         {"value_embeddings": "table"},
         {"norm": "middle"},
         {"positions": "learned"},
@@ -84,6 +84,6 @@ def test_values_out_of_range_are_refused_by_name(settings: dict[str, object]) ->
 
 
 def test_removed_settings_load_with_a_value_that_had_no_effect() -> None:
-    inactive = {"logit_soft_cap": None, "input_mix": False, "kernels": "reference"}
+    inactive = {"logit_soft_cap": None, "x0_skip": False, "kernels": "reference"}
     assert load_settings(ModelConfig, overrides=inactive) == ModelConfig()
     assert ModelConfig.model_validate(inactive) == ModelConfig()

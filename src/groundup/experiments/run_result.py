@@ -16,8 +16,8 @@ from groundup.runs.metrics import Metrics
 from groundup.runs.metrics_file import read_metrics
 
 
-class Standing(NamedTuple):
-    """How a run stands, in a word and in a sentence."""
+class RunState(NamedTuple):
+    """The state of a run, as a word and as a sentence."""
 
     state: Literal["finished", "running", "unfinished", "diverged", "pruned", "failed", "empty"]
     sentence: str
@@ -25,19 +25,19 @@ class Standing(NamedTuple):
 
 @dataclass(frozen=True)
 class RunResult:
-    """What is known of one run."""
+    """What a run folder says about its run."""
 
     name: str
     path: Path
     settings: Mapping[str, Any]
-    """By flat dotted names, as config.yaml has them."""
+    """config.yaml by dotted names."""
     environment: Mapping[str, Any]
     metrics: Metrics
-    outcome: Standing
+    outcome: RunState
     cost: Mapping[str, float | None]
-    """Of the tokens read so far; speed and MFU are medians; None: not known."""
+    """For the tokens trained on so far; speed and MFU are medians; None if unknown."""
     notes: tuple[str, ...]
-    """What was odd about the folder, a sentence each."""
+    """Problems with the folder, a sentence each."""
     point: str | None = None
     """What the sweep that made it tries with it; the same for all seeds."""
 
@@ -71,7 +71,7 @@ def read_run(path: Path, trial: TrialRecord | None = None) -> RunResult:
         settings=settings,
         environment=environment,
         metrics=metrics,
-        outcome=find_standing(
+        outcome=find_state(
             folder, metrics, num_steps if isinstance(num_steps, int) else None, trial
         ),
         cost=_cost_of(settings, metrics),
@@ -94,28 +94,28 @@ def _cost_of(settings: Mapping[str, Any], metrics: Metrics) -> dict[str, float |
     }
 
 
-def find_standing(
+def find_state(
     folder: RunFolder, metrics: Metrics, num_steps: int | None, trial: TrialRecord | None = None
-) -> Standing:
-    """How it stands: as the sweep noted, as outcome.json says, or as the last metrics suggest."""
+) -> RunState:
+    """From the sweep's record, outcome.json, or the last metrics."""
     status, reason = (trial.status, trial.reason) if trial else (None, None)
     step = metrics.last_step
-    ending, why = folder.judge(step, num_steps)
-    is_unsaid = ending != "running" and folder.read_outcome() is None
-    if "diverged" in (status, ending) or (is_unsaid and metrics.ends_without_loss):
-        return Standing("diverged", f"It diverged: {describe_divergence(metrics)}.")
+    state, why = folder.judge(step, num_steps)
+    is_unsaid = state != "running" and folder.read_outcome() is None
+    if "diverged" in (status, state) or (is_unsaid and metrics.ends_without_loss):
+        return RunState("diverged", f"It diverged: {describe_divergence(metrics)}.")
     if status == "pruned":
-        return Standing("pruned", f"Stopped by the sweep after step {step:,}: {reason}")
-    if ending == "running":
-        return Standing("running", f"Still training; these are its metrics up to step {step:,}.")
-    if "failed" in (status, ending):
-        known = why if ending == "failed" else reason
-        return Standing("failed", str(known or "It failed; its folder does not say why.")[:600])
+        return RunState("pruned", f"Stopped by the sweep after step {step:,}: {reason}")
+    if state == "running":
+        return RunState("running", f"Still training; these are its metrics up to step {step:,}.")
+    if "failed" in (status, state):
+        known = why if state == "failed" else reason
+        return RunState("failed", str(known or "It failed; its folder does not say why.")[:600])
     if not metrics.num_lines:
-        return Standing("empty", "It has no metrics yet.")
+        return RunState("empty", "It has no metrics yet.")
     if num_steps is not None and step < num_steps:
-        return Standing("unfinished", f"It ended after step {step:,} of {num_steps:,}.")
-    return Standing("finished", f"It ended after step {step:,}.")
+        return RunState("unfinished", f"It ended after step {step:,} of {num_steps:,}.")
+    return RunState("finished", f"It ended after step {step:,}.")
 
 
 def describe_divergence(metrics: Metrics) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from groundup import disk
 from groundup.config import save_yaml
 from groundup.experiments import die_with_parent
-from groundup.experiments.run_result import describe_divergence, find_standing
+from groundup.experiments.run_result import describe_divergence, find_state
 from groundup.experiments.spec import PruneConfig, SweepConfig
 from groundup.experiments.sweep_folder import SweepFolder
 from groundup.experiments.trials import Status, Trial, TrialRecord
@@ -168,21 +168,21 @@ class Runner:
         folder = RunFolder(trial.config.run_folder)
         metrics = read_metrics(folder.metrics_file)
         best = metrics.lowest("validation_loss")
-        ending: tuple[Status, str | None] = "finished", None
+        result: tuple[Status, str | None] = "finished", None
         if divergence is not None:
-            ending = "diverged", divergence
-        elif find_standing(folder, metrics, trial.config.num_steps).state == "diverged":
-            ending = "diverged", describe_divergence(metrics)
+            result = "diverged", divergence
+        elif find_state(folder, metrics, trial.config.num_steps).state == "diverged":
+            result = "diverged", describe_divergence(metrics)
         elif status != 0:
-            ending = "failed", self._reason(trial, status)
+            result = "failed", self._reason(trial, status)
         return TrialRecord(
             trial=trial.name,
             point=trial.point,
-            status=ending[0],
+            status=result[0],
             seed=trial.config.seed,
             settings=dict(trial.settings),
             variant=trial.variant,
-            reason=ending[1],
+            reason=result[1],
             step=int(metrics.last("step") or 0),
             tokens=int(metrics.last("tokens") or 0),
             loss=metrics.last("loss"),

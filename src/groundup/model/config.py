@@ -86,8 +86,8 @@ class ModelConfig(Settings):
     factor, to the values of attention."""
 
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """In training, zero this fraction of the embeddings and of what attention and feed-forward
-    add to them: against learning by heart a text that is read many times."""
+    """Dropout on the embeddings and on the output of attention and feed-forward, during training.
+    It helps where more than about four epochs would overfit."""
 
     document_separator: Annotated[int, Field(ge=0, lt=10**8)] | Literal["auto"] | None = None
     """The id that begins a document, if tokens are to attend to their own alone: lower loss where
@@ -95,7 +95,7 @@ class ModelConfig(Settings):
 
     removed: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "logit_soft_cap": (None,),
-        "input_mix": (False,),
+        "x0_skip": (False,),
         "kernels": ("fused", "reference"),
     }
 

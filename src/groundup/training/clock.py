@@ -102,10 +102,11 @@ class Clock:
         stop: StopRequest,
         saved: Mapping[str, Any],
         step: int,
-        rehearse: Callable[[], float],
+        warm_up: Callable[[], float],
     ) -> None:
-        """Begin after `step` steps, with what `state` gave for them. `rehearse` does what follows
-        the last step of a timed run, and gives the seconds of what it leaves out."""
+        """Begin after `step` steps, with the `state` saved there. `warm_up` runs the evaluation
+        and samples that follow a timed run's last step, and returns the seconds of the final save.
+        """
         self._config, self._ranks, self._stop = config, ranks, stop
         self._reported_step = step
         self._num_warm_up = _WARM_UP_STEPS if config.device.startswith("cuda") else 0
@@ -116,9 +117,9 @@ class Clock:
             self._reported_step, self._is_over = saved["reported_step"], saved["is_over"]
         elif config.minutes is not None:
             if config.compile != "off":
-                rehearse()
+                warm_up()
             began = self._now()
-            self._reserve_seconds = rehearse() + self._now() - began
+            self._reserve_seconds = warm_up() + self._now() - began
 
     def state(self, step: int) -> dict[str, Any]:
         """What a resume after that step goes on with: a timed run where its time stood."""

@@ -247,7 +247,7 @@ class _Loop:
         """Take all steps until the clock gives no more; save and sum up."""
         config, state, clock = self._config, self._state, self._clock
         with self._stop:
-            begin = state.clock, state.step, self._rehearse_end
+            begin = state.clock, state.step, self._warm_up_end
             clock.open(config, self._ranks, self._stop, *begin)
             if config.goes_on and state.step == 0 and self._evaluator is not None:
                 # What it has to better.
@@ -351,9 +351,9 @@ class _Loop:
         restore_random_state(random_state)
         return texts
 
-    def _rehearse_end(self) -> float:
-        """Do what follows the last step of a timed run, but for the checkpoint; gives the seconds
-        that this one takes."""
+    def _warm_up_end(self) -> float:
+        """Run once what follows a timed run's last step; returns the estimated seconds of the final
+        checkpoint, which is not written here."""
         if self._evaluator is not None:
             self._evaluate()
         if self._sample_by is not None:
@@ -436,8 +436,8 @@ class _Loop:
         _log.info("saved in %s after %s: %s", path, count_of(state.step, "step"), how)
         counts = state.tokens, state.num_skipped
         losses = state.loss, state.validation_loss, state.bits_per_byte
-        ending = self._metrics.wall_seconds, self.outcome().reason
-        return TrainSummary(path, state.step, is_finished, *counts, *losses, *ending)
+        last = self._metrics.wall_seconds, self.outcome().reason
+        return TrainSummary(path, state.step, is_finished, *counts, *losses, *last)
 
 
 def _has_queue(config: RunConfig) -> bool:

@@ -1,7 +1,7 @@
-"""A polite stop: SIGINT and SIGTERM let the current step end and the run be saved.
+"""Graceful shutdown: on SIGINT or SIGTERM the current step finishes and the run is saved.
 
-The first signal is only noted; it also puts the old handlers back, so that a second one stops the
-process at once.
+The first signal is only recorded. It also restores the previous handlers, so that a second one
+stops the process at once.
 """
 
 import logging

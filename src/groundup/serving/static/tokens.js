@@ -4,7 +4,7 @@
 import { countOf, element, formatCount, formatProbability } from "./shell.js";
 
 const NAMED = { " ": "␣", "\n": "↵", "\t": "⇥" };
-const ENDINGS = { stop: "the text ended", length: "length reached", stopped: "stopped by you" };
+const FINISH_REASONS = { stop: "the text ended", length: "length reached", stopped: "stopped by you" };
 const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 // How the server spells a token that is not whole characters: bytes:\xf0\x9f
 const SPELLED_BYTES = /^bytes:((?:\\x[0-9a-f]{2})+)$/;
@@ -139,12 +139,12 @@ export class Answer {
 
   /** Shows the events of a stream; gives how it ended, the prompt's tokens and the seconds. */
   async show(events, onText = () => {}) {
-    const outcome = { ending: null, numPromptTokens: null, seconds: 0 };
+    const outcome = { reason: null, numPromptTokens: null, seconds: 0 };
     let firstTime = null;
     try {
       for await (const event of events) {
         firstTime ??= performance.now();
-        outcome.ending = event.finishReason ?? outcome.ending;
+        outcome.reason = event.finishReason ?? outcome.reason;
         outcome.numPromptTokens = event.usage?.prompt_tokens ?? outcome.numPromptTokens;
         // Tokens may come faster than the screen is painted: they are shown once a frame.
         this.#waiting.push(event);
@@ -153,7 +153,7 @@ export class Answer {
       }
     } catch (error) {
       if (error.name !== "AbortError") throw error;
-      outcome.ending = "stopped";
+      outcome.reason = "stopped";
     } finally {
       this.#flush();
       outcome.seconds = firstTime === null ? 0 : (performance.now() - firstTime) / 1000;
@@ -162,7 +162,7 @@ export class Answer {
   }
 
   /** The numbers of the answer as a row of terms and values. */
-  buildResults({ ending, numPromptTokens, seconds }, seed) {
+  buildResults({ reason, numPromptTokens, seconds }, seed) {
     const count = this.tokens.length;
     const surprise = this.tokens.reduce((sum, token) => sum - Math.log(token.probability), 0);
     return buildPairs([
@@ -171,7 +171,7 @@ export class Answer {
       count > 1 && seconds > 0 && ["Speed", `${formatCount((count - 1) / seconds)} tokens/s`],
       count > 0 && ["Perplexity", Math.exp(surprise / count).toFixed(2)],
       ["Seed", String(seed)],
-      ending !== null && ["Ended", ENDINGS[ending] ?? ending],
+      reason !== null && ["Ended", FINISH_REASONS[reason] ?? reason],
     ]);
   }
 

@@ -100,7 +100,7 @@ def read_merges(
 
 
 def spell_vocab(definition: TokenizerDefinition, format_name: str) -> dict[str, int]:
-    """The vocabulary as {spelled token: id}, special tokens standing there as their plain text."""
+    """The vocabulary as {spelled token: id}, special tokens as plain text."""
     ordinary = definition.ordinary_tokens()
     spelled = dict(zip(spell_tokens(ordinary.values()), ordinary, strict=True))
     for text, id in definition.special_tokens.items():
