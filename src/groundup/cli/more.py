@@ -10,6 +10,7 @@ from groundup.errors import ConfigError
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runtime import STARTED, is_first_rank
+from groundup.text_files import END_OF_TEXT
 
 PREPARED_FOLDER = Path("prepared")
 
@@ -74,6 +75,7 @@ def _prepare(arguments: Arguments, source: RunFolder, name: str) -> dict[str, An
 
     shards = PREPARED_FOLDER / name / "shards"
     prepare = data_prepare.Arguments(
+        separator=separator_of(source),
         files=arguments.files,
         tokenizer=source.tokenizer_file,
         out=shards,
@@ -90,3 +92,14 @@ def _prepare(arguments: Arguments, source: RunFolder, name: str) -> dict[str, An
     shown = [f"{path}={float(weight) / whole:.6g}" for path, _, weight in parts]
     found = {"data.shards": shards, "data.mix": [f"{shards}=1", *shown] if shown else ()}
     return {name: one for name, one in found.items() if name not in arguments.settings}
+
+
+def separator_of(source: RunFolder) -> str:
+    """The special token that a model knows as the end of a document."""
+    from groundup.generation.special_ids import find_special_ids
+    from groundup.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.load(source.tokenizer_file)
+    end = find_special_ids(tokenizer, source.read_environment()).end
+    texts = [text for text, id in tokenizer.special_tokens.items() if id == end]
+    return END_OF_TEXT if END_OF_TEXT in tokenizer.special_tokens or not texts else texts[0]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from groundup.cli.arguments import Positional, as_command
+from groundup.cli.more import PREPARED_FOLDER, separator_of
 from groundup.cli.shared import RUNS_FOLDER, ReadingFlags
 from groundup.cli.terminal import print_table
 from groundup.cli.verbs import module_of
@@ -34,7 +35,6 @@ from groundup.text_files import STDIN, Source, find_sources, path_text
 if TYPE_CHECKING:
     from groundup.data.survey import Survey
 
-PREPARED_FOLDER = Path("prepared")
 # Kept of the time for the evaluation and the samples at the end.
 _LAST_FRACTION, _LAST_MINUTES = 0.04, 0.5
 _VALIDATION_BYTES = 300_000
@@ -81,6 +81,10 @@ class Arguments(ReadingFlags, MakeFlags):
     """Name of the run in runs, and of the folder in prepared for its tokenizer, shards and
     settings; after the text if not given."""
 
+    from_: Path | None = None
+    """Begin with this model instead of a new one: a run, an export, or a Hugging Face folder in the
+    shape of Llama, SmolLM, Qwen3 or Mistral. Its tokenizer is used."""
+
 
 @dataclass(frozen=True)
 class Project:
@@ -92,6 +96,8 @@ class Project:
     runs_folder: Path
     prompts: tuple[str, ...] = ()
     """What the samples continue; beginnings of documents if empty."""
+    source: RunFolder | None = None
+    """The model to begin with."""
 
     @property
     def config(self) -> Path:
@@ -99,6 +105,8 @@ class Project:
 
     @property
     def tokenizer(self) -> Path:
+        if self.source is not None:
+            return self.source.tokenizer_file
         return self.folder / "tokenizer.json"
 
     @property
@@ -136,8 +144,16 @@ def run(arguments: Arguments) -> int:
     """Take the steps; a signal that stopped the training decides the status."""
     stem = Path(arguments.files[0]).resolve().name.split(".")[0]
     name = re.sub(r"[^A-Za-z0-9._+=-]+", "-", stem).strip("-._+=") or "model"
+    source = None
+    if arguments.from_ is not None:
+        from groundup.cli.train import find_source
+
+        if arguments.vocab_size is not None:
+            raise ConfigError("--from brings its vocabulary: leave --vocab-size out")
+        source = find_source(arguments.from_)
+        name = f"{name}-from-{source.path.name}"
     name = arguments.name or name
-    return make(Project(arguments, name, PREPARED_FOLDER / name, RUNS_FOLDER))
+    return make(Project(arguments, name, PREPARED_FOLDER / name, RUNS_FOLDER, source=source))
 
 
 def take_step(
@@ -171,16 +187,22 @@ def make(project: Project) -> int:
     else:
         plan = _choose_plan(project, sources) | {"fingerprint": fingerprint}
         # Made from other text or for another vocabulary.
-        remove(project.tokenizer)
+        if project.source is None:
+            remove(project.tokenizer)
         write_json_atomic(project.folder / "new.json", plan)
     learn = tokenizer_train.Arguments(
         files=files, vocab_size=plan["vocab_size"], out=project.tokenizer, **reading
     )
     title = "2  A vocabulary: the most frequent pairs, merged again and again"
-    take_step(title, "tokenizer train", learn, is_done=project.tokenizer.exists())
+    if project.source is None:
+        take_step(title, "tokenizer train", learn, is_done=project.tokenizer.exists())
+    else:
+        print(f"\n2  A vocabulary: that of {project.source.path}")
     # Shards older than the vocabulary are of another one.
     newest = max((path.stat().st_mtime_ns for path in project.shards.glob("*")), default=0)
+    separator = {} if project.source is None else {"separator": separator_of(project.source)}
     prepare = data_prepare.Arguments(
+        **separator,
         files=files,
         tokenizer=project.tokenizer,
         out=project.shards,
@@ -236,8 +258,10 @@ def _choose_plan(project: Project, sources: Sequence[Source]) -> dict[str, Any]:
         print(f"run {project.name} was trained with other settings and stays; this one is {name}")
     prompts = project.prompts or survey.prompts or ("The",)
     values = json.loads(recipe.model_dump_json(exclude_defaults=True))
-    # It comes from the shards: a small text may have fewer.
+    # Of a new model it comes from the shards: a small text may have fewer.
     values["model"].pop("vocab_size", None)
+    if project.source is not None:
+        values["model"]["vocab_size"] = recipe.model.vocab_size
     data = {"shards": str(project.shards), "tokenizer": str(project.tokenizer)}
     values = {
         "name": name,
@@ -290,6 +314,7 @@ def _choose_recipe(project: Project, survey: "Survey") -> tuple[RunConfig, str]:
             max_steps=arguments.num_steps,
             is_exportable=arguments.recipe == "exportable",
             is_on_cpu=device.device == "cpu",
+            source=project.source,
         )
 
     recipe = choose(speed)

@@ -18,7 +18,7 @@ from groundup.data.shards import content_id, find_index
 from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig
 from groundup.planner import step_flops
-from groundup.runs.config import RunConfig, in_fractions
+from groundup.runs.config import DataConfig, RunConfig, in_fractions
 from groundup.runs.folder import RunFolder, from_where_it_started
 from groundup.tokenizer import Tokenizer
 from groundup.training.data import with_template
@@ -36,6 +36,8 @@ _FLOPS_PER_SQUARED_PARAMETER = 100
 _PARAMETERS_PER_TOKEN = 0.6
 _LEAST_PARAMETERS = 800_000
 _MAX_EPOCHS = 10
+# Of text that a model begun elsewhere goes on with, and its context, so that a CPU has many steps.
+_MAX_EPOCHS_FROM, _LONGEST_CONTEXT = 4, 512
 # As BPE with a vocabulary of this kind cuts English, code and most European languages.
 _BYTES_PER_TOKEN = 3.6
 _OCCURRENCES_PER_TOKEN = 150
@@ -87,6 +89,7 @@ def choose_recipe(
     max_steps: int | None = None,
     is_exportable: bool = True,
     is_on_cpu: bool = True,
+    source: RunFolder | None = None,
 ) -> RunConfig:
     """The run, but for its name and data, that should reach the lowest validation loss.
 
@@ -96,6 +99,7 @@ def choose_recipe(
     num_steps: the length of the run, if it is not to follow from `flops`.
     is_exportable: keep to the parts that other programs know.
     is_on_cpu: elsewhere masks of documents cost speed.
+    source: the run whose model it begins with, and whose settings it learns by.
     """
     tokens = num_tokens if num_tokens is not None else max(1.0, (num_bytes or 0) / _BYTES_PER_TOKEN)
     if d_model is None:
@@ -121,7 +125,14 @@ def choose_recipe(
         num_heads=next((count for count in counts if d_model % (2 * count) == 0), 1),
         document_separator="auto" if is_masked else None,
     )
-    budget = min(flops / (step_flops(model, 1) / context), _MAX_EPOCHS * tokens)
+    begun = {} if source is None else going_on_settings(source, {"num_steps": 1})
+    if source is not None:
+        context = min(source.read_config().model.context_length, _LONGEST_CONTEXT)
+        begun |= {"model.context_length": context, "data.shards": DataConfig().shards}
+        begun |= {"data.mix": (), "data.first_row": 0, "tuning.chats": ()}
+        model = load_settings(RunConfig, None, begun).model
+    max_epochs = _MAX_EPOCHS if source is None else _MAX_EPOCHS_FROM
+    budget = min(flops / (step_flops(model, 1) / context), max_epochs * tokens)
     batch_tokens = 2 ** round(math.log2(2.1 * math.sqrt(max(budget, 1.0))))
     batch_size = max(1, batch_tokens // context)
     num_steps = num_steps or max(1, round(budget / (batch_size * context)))
@@ -129,10 +140,8 @@ def choose_recipe(
     epochs = num_steps * batch_size * context / tokens
     values = {
         "num_steps": num_steps,
-        "epochs": _MAX_EPOCHS,
+        "epochs": max_epochs,
         "batch_size": batch_size,
-        **{f"model.{name}": value for name, value in model.model_dump().items()},
-        **_learning(d_model, epochs, num_steps),
         "evaluation.every_fraction": 1 / (8 if num_steps >= _FEW_STEPS else 4),
         # Of the data alone: the same text is measured alike on any machine.
         "evaluation.num_windows": min(1_024, max(16, round(tokens / _TOKENS_PER_WINDOW))),
@@ -142,6 +151,10 @@ def choose_recipe(
         "samples.every_fraction": 1 / 4,
         "samples.max_tokens": 48,
     }
+    if source is not None:
+        return load_settings(RunConfig, None, {**begun, **values})
+    values |= {f"model.{name}": value for name, value in model.model_dump().items()}
+    values |= _learning(d_model, epochs, num_steps)
     if not is_exportable:
         values |= {"model.gated_attention": True, "model.value_embeddings": "projection"}
     return load_settings(RunConfig, None, values)
