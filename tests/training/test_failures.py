@@ -14,6 +14,7 @@ from torch import Tensor
 
 from groundup.checkpoint import CheckpointFolder
 from groundup.data.batches.loader import Batch
+from groundup.distributed.process_group import LostRankError
 from groundup.errors import GroundupError
 from groundup.files import append_json_line
 from groundup.model import TransformerLM
@@ -22,6 +23,7 @@ from groundup.runs.folder import RunFolder
 from groundup.training import loop, metrics
 from groundup.training.clock import Clock
 from groundup.training.loop import train
+from groundup.training.metrics import AfterStep
 from groundup.training.step import Step
 from groundup.training.verify import compare_runs
 
@@ -224,3 +226,33 @@ def test_too_little_memory_halves_the_micro_batch_until_it_is_one_sequence(
         train(config.model_copy(update={"name": "none"}))
     outcome = RunFolder(config.runs_folder / "none").read_outcome()
     assert outcome is not None and outcome.state == "failed"
+
+
+def test_what_is_whole_is_saved_when_a_rank_is_lost(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(step: int, progress: float) -> None:
+        if step == 5:
+            raise LostRankError("a rank is gone")
+
+    whole, lost = make_config("whole"), make_config("lost")
+    train(whole)
+    with pytest.raises(LostRankError):
+        train(lost, callbacks=[AfterStep(lose)])
+    assert CheckpointFolder(lost.run_folder / "checkpoints").steps() == [3, 5]
+    train(lost, resume=True)
+    assert compare_runs(whole.run_folder, lost.run_folder).differences == []
+    # An update that one has begun may be half done.
+    torn = make_config("torn")
+    update = Step._compute
+
+    def tear(self: Step, batch: Batch) -> torch.Tensor:
+        result = update(self, batch)
+        if self.num_updates == 5:
+            raise LostRankError("a rank is gone")
+        return result
+
+    monkeypatch.setattr(Step, "_compute", tear)
+    with pytest.raises(LostRankError):
+        train(torn)
+    assert CheckpointFolder(torn.run_folder / "checkpoints").steps() == [3]

@@ -22,6 +22,7 @@ from groundup.checkpoint import (
     restore_random_state,
 )
 from groundup.distributed.process_group import (
+    LostRankError,
     ProcessGroup,
     find_process_group,
     lost_ranks_named,
@@ -239,12 +240,22 @@ class _Loop:
         self._stop = StopRequest()
         self._ending: State = "failed"
         self._saved_step = state.step or None
+        self._num_finished = 0
         self._save_failure: str | None = None
         # Of the latest checkpoint that was measured, for a save that is tried again.
         self._measured: dict[int, float] = {}
 
     def run(self) -> TrainSummary:
         """Take all steps until the clock gives no more; save and sum up."""
+        try:
+            return self._run()
+        except LostRankError:
+            # Of copies each is whole, but for one lost amid an update of the weights.
+            if self._state.local is None and self._num_finished == self._step.num_updates:
+                self._save()
+            raise
+
+    def _run(self) -> TrainSummary:
         config, state, clock = self._config, self._state, self._clock
         with self._stop:
             begin = state.clock, state.step, self._warm_up_end
@@ -332,6 +343,7 @@ class _Loop:
             self._metrics.write(state, metrics)
         if state.num_skipped_in_row >= config.max_skipped_steps:
             self._give_up(metrics["reason"])
+        self._num_finished += 1
         if tick.is_due(config.checkpoints):
             self._save(metrics.get("validation_loss"))
         for callback in self._callbacks:

@@ -95,6 +95,8 @@ class Step:
         is_fixed = is_alone and not is_foreign and not config.tuning.chats
         self._is_recorded = is_cuda and is_fixed and config.cuda_graph
         self._num_plain = 0
+        self.num_updates = 0
+        """Of the weights, one that has begun included."""
         self._graph: torch.cuda.CUDAGraph | None = None
         self._batch: Batch
         self._result: Tensor
@@ -151,6 +153,7 @@ class Step:
         is_bad = ~(torch.isfinite(total) & torch.isfinite(norm))
         limit = self._config.max_grad_norm
         scale = None if limit is None else clip_scale(norm, limit)
+        self.num_updates += 1
         self._optimizer.step(gradient_scale=scale, skip=is_bad)
         self._optimizer.zero_grad(set_to_none=True)
         return torch.stack([total, norm, is_bad.float()])
