@@ -1,7 +1,8 @@
-"""Files that are not UTF-8: a mark or a flag says what they are, or else the error does."""
+"""Files that are not UTF-8: a mark, a flag or the text itself says what they are."""
 
 import gzip
 import io
+import json
 import random
 import sys
 from pathlib import Path
@@ -104,17 +105,59 @@ JAPANESE = "夜になると、子どもは庭に出て、雪が降っている�
         ("big5", "到了晚上，孩子走到院子裡，看見天上下著大雪，他說這是他來這裡以後最好的一天。"),
     ],
 )
-def test_the_error_names_the_encoding_that_a_language_gives_away(
-    tmp_path: Path, name: str, text: str
+def test_a_text_is_read_in_the_encoding_that_its_language_gives_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, text: str
 ) -> None:
-    path = tmp_path / "old.txt"
-    path.write_bytes(b"A first line.\n" + text.encode(name))
-    with pytest.raises(DataError, match=rf"old\.txt, byte \d+: .*--encoding {name}\)"):
-        read(path)
+    (tmp_path / "old.txt").write_bytes(b"A first line.\n" + text.encode(name))
+    (tmp_path / "old.txt.gz").write_bytes(gzip.compress((text * 9_000).encode(name)))
+    (tmp_path / "page.html").write_bytes(f"<p>{text}".encode(name))
+    (tmp_path / "t.jsonl").write_bytes(json.dumps({"text": text}, ensure_ascii=False).encode(name))
+    assert read(tmp_path) == f"A first line.\n{text}{text * 9_000}{text}{text}"
+    assert caplog.text.count(f"read as {name}") == 4
     line = f'1999: the report says "{text}" and nothing else.\n'
     assert guess_encoding((line * 3).encode(name)[:-40]) == name
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf16_needs_no_mark_where_every_other_byte_is_0(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, encoding: str
+) -> None:
+    (tmp_path / "a.txt").write_bytes(TEXT.encode(encoding))
+    (tmp_path / "b.csv").write_bytes("text\nné\n".encode(encoding))
+    assert read(tmp_path) == TEXT + "né"
+    assert caplog.text.count(f"read as {encoding}") == 2
+
+
+@pytest.mark.parametrize("part_bytes", [1 << 20, 8 << 20])
+def test_an_encoding_that_shows_late_is_the_same_for_every_part(
+    tmp_path: Path, part_bytes: int
+) -> None:
+    text = ("plain text " * 3_000 + "<|endoftext|>\n") * 40 + "café déjà vu\n<|endoftext|>"
+    text *= 4
+    (tmp_path / "a.txt").write_bytes(text.encode("cp1252"))
+    parts = cut_into_parts(find_sources([tmp_path]), part_bytes, Reading())
+    assert (len(parts) > 1) == (part_bytes < 8 << 20)
+    found = [one for part in parts for one in documents_of(read_part(part, Reading()))]
+    assert found == [one.encode() for one in text.split("<|endoftext|>") if one]
+
+
+def test_a_file_that_is_cut_inside_its_last_character_is_read_up_to_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a.txt", "b.txt.gz", "c.html", "d.csv"):
+        data = "text\nné\n日本".encode()[:-1]
+        (tmp_path / name).write_bytes(gzip.compress(data) if name == "b.txt.gz" else data)
+    assert read(tmp_path) == "text\nné\n日" * 2 + "text né 日né日"
+    assert caplog.text.count("ends inside a character, and is read up to there") == 4
+    # Damage in UTF-8 is no other encoding.
+    (tmp_path / "a.txt").write_bytes(
+        "né né né \xff".encode("latin-1").replace(b"\xe9", b"\xc3\xa9")
+    )
+    with pytest.raises(DataError, match=r"a\.txt, byte 12: not UTF-8"):
+        read(tmp_path)
 
 
 def test_noise_is_no_language() -> None:
     assert all(guess_encoding(random.Random(seed).randbytes(400)) is None for seed in range(20))
     assert guess_encoding(b"one bad byte \xff here") is None
+    assert guess_encoding(b"Copyright \xa9 2004 Jos\xe9") == "cp1252"

@@ -10,13 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from groundup.errors import ConfigError, DataError
-from groundup.text_files.encodings import guess_encoding
 
 END_OF_TEXT = "<|endoftext|>"
 STDIN = "-"
-
-# So much of a text is looked at to guess its encoding.
-_SAMPLE_BYTES = 1 << 20
 
 Errors = Literal["strict", "replace", "skip"]
 Bounds = npt.NDArray[np.int64]
@@ -51,7 +47,8 @@ class Reading:
     field: str = "text"
     """The field of JSON lines, or the column of CSV and Parquet, that holds the text."""
     encoding: str | None = None
-    """Of files that are not UTF-8, and of standard input; a byte order mark counts more."""
+    """Of files that are not UTF-8, and of standard input; a byte order mark counts more. Without
+    one it is guessed."""
     errors: Errors = "strict"
     """What becomes of bytes that are not UTF-8: an error, U+FFFD, or the document is left out. With
     skip, records without a text and files that cannot be read are left out too."""
@@ -125,50 +122,24 @@ def pack(texts: Sequence[bytes | memoryview], glue: bytes) -> tuple[bytes, Bound
     return glue.join(texts), np.stack([ends - lengths, ends], axis=1)
 
 
-def check_utf8(piece: DocumentBatch, errors: Errors, source: Source, glue: bytes) -> DocumentBatch:
-    """Make documents of a source UTF-8 as `errors` says."""
-    from groundup._native import find_invalid_utf8
-
-    position = find_invalid_utf8(piece.data)
-    if position < 0:
-        return piece
-    view = memoryview(piece.data)
-    if errors == "strict":
-        where = "a document" if piece.offset is None else f"byte {piece.offset + position}"
-        line = bytes(view[:position]).rfind(b"\n") + 1
-        raise _not_utf8(f"{source}, {where}", bytes(view[line : line + _SAMPLE_BYTES]))
-    texts: list[bytes | memoryview] = []
-    for begin, end in piece.bounds.tolist():
-        text = view[begin:end]
-        if find_invalid_utf8(text) < 0:
-            texts.append(text)
-        elif errors == "replace":
-            texts.append(str(text, "utf-8", "replace").encode())
-    data, bounds = pack(texts, glue)
-    return piece._replace(data=data, bounds=bounds)
-
-
 def encode(text: str, errors: Errors, where: str) -> bytes:
     """Text that was decoded with surrogateescape as the bytes that it stands for.
 
-    Half of a surrogate pair is no UTF-8 either. With another law than strict, `check_utf8` does
-    with such bytes what is to be done.
+    Half of a surrogate pair is no UTF-8 either. With another law than strict, `check_utf8` of
+    `encodings` does with such bytes what is to be done.
     """
     try:
         return text.encode()
     except UnicodeEncodeError:
         if errors == "strict":
-            sample = text.encode(errors=_RAW)[:_SAMPLE_BYTES]
-            raise _not_utf8(where, sample) from None
+            raise not_utf8(where) from None
         return text.encode(errors=_RAW)
 
 
-def _not_utf8(where: str, sample: bytes) -> DataError:
-    guessed = guess_encoding(sample)
-    found = f" but probably {guessed}" if guessed else ""
+def not_utf8(where: str) -> DataError:
     return DataError(
-        f"{where}: not UTF-8{found}; name its encoding (--encoding {guessed or 'latin-1'}), or use "
-        f"--errors replace or --errors skip"
+        f"{where}: not UTF-8; name its encoding (--encoding latin-1), or use --errors replace or "
+        f"--errors skip"
     )
 
 

@@ -1,13 +1,31 @@
-"""Text that is not UTF-8: decoded on the way, and a guess at its encoding for the error."""
+"""Text that is not UTF-8: what encoding it is in, and decoding it on the way.
+
+A byte order mark counts most, then that it is UTF-8, then what the text looks like.
+"""
 
 import codecs
+import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, Any
 
+import numpy as np
+
 from groundup.errors import DataError
+from groundup.text_files.documents import (
+    STDIN,
+    DocumentBatch,
+    Reading,
+    Source,
+    not_utf8,
+    pack,
+)
+from groundup.text_files.opening import open_source
 
 _CHUNK_BYTES = 1 << 18
+# So much of a text is looked at to guess its encoding, and so much to see that it is UTF-16.
+_SAMPLE_BYTES, _HEAD_BYTES = 1 << 13, 1 << 12
+CUT = "ends inside a character, and is read up to there"
 _CHINESE = "的一是不了在人有我他中大上到和你地出道也年就那要下以生自去之家可得天小多心好看起然事"
 # The letters that texts in an encoding are full of, by which close guesses are told apart: those
 # of Russian without the ones that are common letters of Hebrew in another encoding.
@@ -24,65 +42,190 @@ _LETTERS = {
     "gb18030": f"[{_CHINESE}这来国个说们为时会后学对过里没还]",
     "big5": f"[{_CHINESE}這來國個說們為時會後學對過裡沒還]",
 }
+# Of a few bytes that are not ASCII, in a text of Western Europe or code.
+_SIGNS = "[©®°§±µ·²³½×÷£€–—‘“”•…]"
 _MARK_BAD = "groundup-mark-bad"
 # Half of a surrogate pair is no UTF-8 either, so those who look for bad bytes find the document.
 codecs.register_error(_MARK_BAD, lambda error: ("\udcff", getattr(error, "end", 0)))
 
 
 def marked_encoding(data: bytes) -> str | None:
-    """UTF-16 or UTF-32 where a byte order mark says so."""
+    """UTF-16 or UTF-32 where a byte order mark says so, or where every other byte is 0."""
     if data.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         return "utf-32"
-    return "utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else None
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    head = data[:_HEAD_BYTES]
+    if b"\0" not in head or len(head) < 8:
+        return None
+    first, second = head[::2].count(0), head[1::2].count(0)
+    most = max(first, second)
+    is_utf16 = most > len(head) // 5 and min(first, second) <= most // 50
+    return ("utf-16-be" if first > second else "utf-16-le") if is_utf16 else None
 
 
-def as_utf8(stream: IO[bytes], encoding: str, errors: str, name: str) -> Iterator[bytes]:
+def check_utf8(
+    piece: DocumentBatch, source: Source, reading: Reading, notes: list[str]
+) -> DocumentBatch:
+    """Make documents of a source UTF-8: by the encoding it is in, or else as `errors` says."""
+    from groundup._native import find_invalid_utf8
+
+    position = find_invalid_utf8(piece.data)
+    if position < 0:
+        return piece
+    view, is_plain, errors = memoryview(piece.data), piece.offset is not None, reading.errors
+    encoding = None
+    if is_plain and not reading.encoding:
+        is_stdin = source.path == STDIN
+        encoding = guess_encoding(bytes(view)) if is_stdin else find_encoding(source)
+        if encoding and (note := f"read as {encoding}") not in notes:
+            notes.append(note)
+        elif not encoding and (cut := num_cut_bytes(view)):
+            notes.append(CUT)
+            view = view[:-cut]
+            bounds = np.minimum(piece.bounds, len(view))
+            piece = piece._replace(data=view, bounds=bounds[bounds[:, 0] < bounds[:, 1]])
+            position = find_invalid_utf8(view)
+    if position < 0:
+        return piece
+    if errors == "strict" and not encoding:
+        where = "a document" if piece.offset is None else f"byte {piece.offset + position}"
+        raise not_utf8(f"{source}, {where}")
+    texts: list[bytes | memoryview] = []
+    for begin, end in piece.bounds.tolist():
+        text = view[begin:end]
+        if find_invalid_utf8(text) < 0:
+            texts.append(text)
+            continue
+        try:
+            law = "replace" if errors == "replace" else "strict"
+            texts.append(str(text, encoding or "utf-8", law).encode())
+        except UnicodeError as error:
+            if errors == "strict":
+                raise _neither(source, encoding, error) from None
+    data, bounds = pack(texts, reading.glue)
+    return piece._replace(data=data, bounds=bounds)
+
+
+def as_utf8(
+    stream: IO[bytes],
+    encoding: str | None,
+    errors: str,
+    name: str,
+    guess: Callable[[bytes], str | None],
+    notes: list[str],
+) -> Iterator[bytes]:
     """Yield UTF-8 out of a stream in `encoding`, or one that turns out to be UTF-8 already.
 
-    ASCII is the same in either; the first chunk with more in it tells which one it is.
+    ASCII is the same in either; the first chunk with more in it tells which one it is. Without an
+    encoding it is the one that `guess` finds in that chunk.
     """
     decoder: Any = None
+    found: str | None = None
     is_over = False
     while not is_over:
         chunk = stream.read(_CHUNK_BYTES)
         is_over = len(chunk) < _CHUNK_BYTES
-        if decoder is None and (found := _encoding_of(chunk, encoding, is_over)):
+        if found is None and (found := _encoding_of(chunk, encoding, is_over, guess)):
+            if encoding is None and found != "utf-8":
+                notes.append(f"read as {found}")
             handler = _MARK_BAD if errors == "skip" else errors
+            # Bad bytes of UTF-8 stay what they are: whoever takes the text apart names the place.
+            handler = "surrogateescape" if found == "utf-8" and encoding is None else handler
             decoder = codecs.getincrementaldecoder(found)(handler)
         try:
-            text = decoder.decode(chunk, final=is_over) if decoder else chunk.decode("ascii")
+            text = decoder.decode(chunk) if decoder else chunk.decode("ascii")
+            if is_over and decoder and found == "utf-8" and decoder.getstate()[0]:
+                notes.append(CUT)
+            elif is_over and decoder:
+                text += decoder.decode(b"", final=True)
         except UnicodeError as error:
-            raise DataError(
-                f"{name} is neither UTF-8 nor {encoding}: {error}; name another --encoding, or use "
-                f"--errors replace or --errors skip"
-            ) from None
-        yield text.encode("utf-8", "surrogatepass")
+            raise _neither(name, encoding or found, error) from None
+        yield text.encode("utf-8", "surrogateescape" if found == "utf-8" else "surrogatepass")
 
 
-def _encoding_of(chunk: bytes, encoding: str, is_last: bool) -> str | None:
-    """The encoding of a text from this chunk on; None as long as it reads the same in both."""
+def _neither(name: object, encoding: str | None, error: UnicodeError) -> DataError:
+    return DataError(
+        f"{name} is neither UTF-8 nor {encoding}: {error}; name another --encoding, or use "
+        f"--errors replace or --errors skip"
+    )
+
+
+def _encoding_of(
+    chunk: bytes, encoding: str | None, is_last: bool, guess: Callable[[bytes], str | None]
+) -> str | None:
+    """The encoding of a text from this chunk on; None as long as it reads the same in all."""
     if chunk.isascii():
         # Some encodings are all ASCII, as iso2022_jp is, or UTF-16 of such letters.
+        if encoding is None:
+            return None
         text = codecs.getincrementaldecoder(encoding)("replace").decode(chunk, final=is_last)
         return None if text == chunk.decode() else encoding
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(chunk, final=is_last)
+        codecs.getincrementaldecoder("utf-8")().decode(
+            chunk, final=is_last and encoding is not None
+        )
         return "utf-8"
     except UnicodeDecodeError:
-        return encoding
+        return encoding or guess(chunk) or "utf-8"
+
+
+@functools.lru_cache(maxsize=256)
+def find_encoding(source: Source) -> str | None:
+    """What the first piece of a source that is not ASCII looks like; None for UTF-8 or nothing."""
+    with open_source(source) as (stream, _):
+        while chunk := stream.read(_CHUNK_BYTES):
+            if not chunk.isascii():
+                return guess_encoding(chunk)
+    return None
 
 
 def guess_encoding(sample: bytes) -> str | None:
-    """The likeliest encoding of a text that is not UTF-8; None if none is likely."""
-    # A stray byte or two may be anything.
-    if len(re.findall(rb"[\x80-\xff]", sample)) < 4:
+    """The likeliest encoding of a text that is not UTF-8; None if it is or none is likely."""
+    # Where most of what is not ASCII is sound UTF-8, the rest is damage.
+    if sample.startswith(codecs.BOM_UTF8):
         return None
+    text = sample[: len(sample) - num_cut_bytes(sample)].decode("utf-8", "surrogateescape")
+    num_bad = len(re.findall("[\udc80-\udcff]", text))
+    if num_bad <= len(re.findall("[^\0-\x7f]", text)) - num_bad:
+        return None
+    first = re.search(rb"[\x80-\xff]", sample)
+    lines = sample[first.start() if first else 0 :].split(b"\n")
+    return _guess(b"\n".join(line for line in lines if not line.isascii())[:_SAMPLE_BYTES])
+
+
+@functools.lru_cache(maxsize=256)
+def _guess(sample: bytes) -> str | None:
+    high = re.findall(rb"[\x80-\xff]", sample)
+    # A few bytes may be anything, but most often they are these letters and signs.
+    if len(high) < 6:
+        known = f"{_LETTERS['cp1252']}|{_SIGNS}"
+        is_known = all(re.match(known, one.decode("cp1252", "replace")) for one in high)
+        return "cp1252" if is_known and not re.search(rb"[\0-\x08\x0e-\x1a]", sample) else None
     from charset_normalizer import from_bytes
 
-    matches = list(from_bytes(sample, cp_isolation=list(_LETTERS)))
-    names = [one.encoding for one in matches if one.chaos <= matches[0].chaos + 0.1]
+    # What is cut inside a character is no text in its encoding.
+    tails = (sample, sample[:-1]) if sample[-1] >= 0x80 else (sample,)
+    matches = [one for tail in tails for one in from_bytes(tail, cp_isolation=list(_LETTERS))]
+    least = min((one.chaos for one in matches), default=0)
+    names = [one.encoding for one in matches if one.chaos <= least + 0.1]
     # These two differ in few letters, and equal texts are listed once.
     names = ["cp1252"] * ("cp1250" in names) + names
-    counts = [len(re.findall(_LETTERS[one], sample.decode(one, "ignore"))) for one in names]
-    found = max(zip(counts, names, strict=True), key=lambda pair: pair[0], default=(0, None))[1]
-    return found.replace("koi8_r", "koi8-r") if found else None
+    shares = [_share_of_letters(sample, one) for one in names]
+    share, found = max(zip(shares, names, strict=True), key=lambda it: it[0], default=(0.0, ""))
+    return found.replace("koi8_r", "koi8-r") if share >= 0.3 else None
+
+
+def _share_of_letters(sample: bytes, encoding: str) -> float:
+    """How much of what is not ASCII are the letters that texts in an encoding are full of; those of
+    Chinese that are listed make up a quarter of a text."""
+    text = sample.decode(encoding, "replace")
+    num_letters = len(re.findall(f"{_LETTERS[encoding]}|{_SIGNS}", text))
+    share = num_letters / max(1, len(re.findall(r"[^\0-\x7f]", text)))
+    return min(1.0, 4 * share) if encoding in ("gb18030", "big5") else share
+
+
+def num_cut_bytes(data: bytes | memoryview) -> int:
+    """How many bytes at the end begin a character of UTF-8 that does not come."""
+    tail = bytes(data[-3:])
+    return len(tail) - codecs.utf_8_decode(tail, "ignore", False)[1]

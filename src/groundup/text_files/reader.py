@@ -16,11 +16,16 @@ from groundup.text_files.documents import (
     Reading,
     Source,
     UnreadableError,
-    check_utf8,
     pack,
     split_documents,
 )
-from groundup.text_files.encodings import as_utf8, marked_encoding
+from groundup.text_files.encodings import (
+    as_utf8,
+    check_utf8,
+    find_encoding,
+    guess_encoding,
+    marked_encoding,
+)
 from groundup.text_files.formats import FORMATS
 from groundup.text_files.opening import check_unchanged, explained_errors, open_source, stream_of
 from groundup.text_files.parts import open_span
@@ -56,11 +61,12 @@ def read(
     sizes = batch_bytes, find_cut if reading.errors != "skip" else None, piece_bytes
     waiting = _Waiting(reading.glue)
     for source in part.sources:
-        note, num_left_out = None, 0
+        notes: list[str] = []
+        num_left_out = 0
         try:
-            for found in _read_source(source, part.span, reading, *sizes):
+            for found in _read_source(source, part.span, reading, notes, *sizes):
                 waiting.position = found.read_bytes
-                piece = check_utf8(found, reading.errors, source, reading.glue)
+                piece = check_utf8(found, source, reading, notes)
                 num_left_out += len(found.bounds) - len(piece.bounds)
                 if not len(piece.bounds):
                     continue
@@ -73,10 +79,12 @@ def read(
         except UnreadableError as error:
             if reading.errors != "skip":
                 raise
-            note = str(error)
-            _log.warning("skipped: %s", note)
+            notes.append(str(error).removeprefix(str(source)).lstrip(" ,"))
         if num_left_out:
-            _log.warning("%s: left out %s", source, count_of(num_left_out, "document"))
+            notes.append(f"left out {count_of(num_left_out, 'document')}")
+        note = "; ".join(notes) or None
+        if note:
+            _log.warning("%s: %s", source, note)
         waiting.end(source, note, part.num_bytes if part.span else source.size or 0)
         if len(waiting.ends) >= _MOST_SOURCES:
             yield waiting.take()
@@ -126,10 +134,13 @@ def _read_source(
     source: Source,
     span: tuple[int, int] | None,
     reading: Reading,
+    notes: list[str],
     batch_bytes: int,
     find_cut: FindCut | None,
     piece_bytes: int,
 ) -> Iterator[DocumentBatch]:
+    from groundup._native import find_invalid_utf8
+
     kind, marks, begin = FORMATS[source.format], reading.marks, 0
     is_plain = not kind.read and not source.compression and not reading.encoding
     is_small = 0 < (source.size or 0) <= _SMALL_BYTES and not source.is_remote and not span
@@ -138,15 +149,23 @@ def _read_source(
         return
     with open_source(source) as (stream, raw):
         is_seekable = raw.seekable() and not span
-        marked = marked_encoding(stream.peek(4))  # type: ignore[attr-defined]
-        if marked and span and span[0]:
-            # The part that has the mark reads all of the file.
+        head = b"" if kind.is_binary else stream.peek(1)  # type: ignore[attr-defined]
+        decided = marked_encoding(head)
+        if not decided and not reading.encoding and find_invalid_utf8(head) >= 0:
+            decided = guess_encoding(head)
+        if decided and span and span[0]:
+            # The part that has the beginning reads all of the file.
             return
-        if span is not None and not marked:
+        if decided not in ("utf-16", "utf-32", None):
+            notes.append(f"read as {decided}")
+        if span is not None and not decided:
             starts = [b"\n"] if kind.read else marks
             stream, begin = open_span(raw, span, source.size or 0, starts)
-        if (encoding := marked or reading.encoding) and not kind.is_binary:
-            stream = stream_of(as_utf8(stream, encoding, reading.errors, str(source)))
+        encoding = decided or reading.encoding
+        if not kind.is_binary and (kind.read or encoding):
+            find = guess_encoding if span is None else lambda chunk: find_encoding(source)
+            utf8 = as_utf8(stream, encoding, reading.errors, str(source), find, notes)
+            stream = stream_of(utf8)
         if kind.read is None:
             pieces = read_text(stream, marks, batch_bytes, find_cut, piece_bytes, begin)
         else:
