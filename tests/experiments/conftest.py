@@ -37,12 +37,12 @@ def record_of(point: str, seed: int, status: Any, loss: float | None, **more: An
 
 
 def check_report(path: Path, num_rows: int) -> None:
-    """A study is recomputed from its trials; what cannot be made of them is a note."""
+    """An ablation is recomputed from its trials; what cannot be made of them is a note."""
     report = compare([path])
-    (study,) = report.studies
+    (table,) = report.ablations
     page = render(report)
-    assert study.title in page and all(table.headers[0] in page for table in study.tables)
-    assert len(study.tables[0].rows) == num_rows
+    assert "What each part is worth" in page and table.headers[0] in page
+    assert len(table.rows) == num_rows
     (path / "trials.jsonl").unlink()
     assert len(compare([path]).runs) == len(report.runs)
 

@@ -65,7 +65,7 @@ def test_a_sweep_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
         ({"grid": {"seed": [1]}}, "seed"),
         ({"grid": {"name": ["a"]}}, "name"),
         ({"sampler": "random"}, "num_trials"),
-        ({"sampler": "gp", "num_trials": 5}, "nothing to vary"),
+        ({"sampler": "tpe", "num_trials": 5}, "nothing to vary"),
         ({"sampler": "cmaes", "num_trials": 5}, "tpe"),
         ({"num_trials": 3}, "num_trials"),
         ({"ranges": {RATE: {"low": 1, "high": 2}}}, "ranges"),

@@ -42,7 +42,7 @@ def run(arguments: Arguments) -> None:
         paths.append(found[0])
     comparison = compare(paths, title=arguments.title)
     write_text_atomic(out, render(comparison))
-    for table in (*(study.tables[0] for study in comparison.studies), comparison.results):
+    for table in (*comparison.ablations, comparison.results):
         print_document_table(table)
     for line in (*comparison.warnings, *run_notes(comparison.runs), f"written: {out}"):
         print(printable(line))

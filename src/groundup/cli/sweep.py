@@ -94,8 +94,7 @@ def _finish(outcome: "SweepOutcome", folder: Path) -> int:
             f"{records[-1].reason}. Fix that; the same command tries them again"
         )
     comparison = compare([folder])
-    tables = [table for study in comparison.studies for table in study.tables]
-    for table in tables or [comparison.results]:
+    for table in comparison.ablations or [comparison.results]:
         print_document_table(table)
     for warning in comparison.warnings:
         print(printable(warning))

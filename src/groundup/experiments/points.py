@@ -6,7 +6,6 @@ from nothing else: after a kill the same points come.
 
 import importlib.util
 import itertools
-import logging
 import math
 import random
 import warnings
@@ -51,11 +50,9 @@ def grid_points(spec: SweepConfig) -> list[Point]:
 
 
 def check_packages(sampler: str) -> None:
-    """Raise for a package that a sampler needs and that is not installed."""
-    packages = {"grid": (), "gp": ("optuna", "scipy")}.get(sampler, ("optuna",))
-    for package in packages:
-        if importlib.util.find_spec(package) is None:
-            raise MissingExtraError(f"sampler {sampler} (package {package})", "sweep")
+    """Raise where the package that a sampler needs is not installed."""
+    if sampler != "grid" and importlib.util.find_spec("optuna") is None:
+        raise MissingExtraError(f"sampler {sampler}", "sweep")
 
 
 def propose(spec: SweepConfig, history: History) -> Point:
@@ -64,8 +61,6 @@ def propose(spec: SweepConfig, history: History) -> Point:
     from optuna.trial import TrialState, create_trial
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    # It advises a package that saves a moment for each proposal.
-    logging.getLogger("optuna._gp.batched_lbfgsb").setLevel(logging.ERROR)
     choices: dict[str, list[Any]] = {_VARIANT: list(spec.variants)} if spec.variants else {}
     choices |= spec.grid
     distributions: dict[str, Any] = {
@@ -112,8 +107,6 @@ def _make_sampler(spec: SweepConfig, number: int) -> Any:
         return samplers.RandomSampler(**options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
-        if spec.sampler == "gp":
-            return samplers.GPSampler(**options, warn_independent_sampling=False)
         # To lie that points under way will be bad keeps jobs at the same time apart.
         return samplers.TPESampler(**options, constant_liar=True)
 

@@ -80,9 +80,9 @@ class SweepConfig(Settings):
     ranges: dict[str, RangeConfig] = Field(default_factory=dict)
     """Settings by dotted name, each with a range of numbers for a sampler."""
 
-    sampler: Literal["grid", "random", "tpe", "gp"] = "grid"
-    """Try every combination, sample them, or propose them while the sweep runs: tpe and gp learn
-    from the finished ones."""
+    sampler: Literal["grid", "random", "tpe"] = "grid"
+    """Try every combination, sample them, or propose them while the sweep runs: tpe learns from the
+    finished ones."""
 
     num_trials: int | None = Field(default=None, ge=1, le=10**5)
     """Points to sample; a grid takes all it has."""
@@ -107,7 +107,7 @@ class SweepConfig(Settings):
     @property
     def is_search(self) -> bool:
         """Whether points are proposed while the sweep runs."""
-        return self.sampler not in ("grid", "random")
+        return self.sampler == "tpe"
 
     @property
     def base_values(self) -> dict[str, Any]:

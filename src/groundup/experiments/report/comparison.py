@@ -1,4 +1,4 @@
-"""Runs compared: what was run and why, groups, studies, and what a reader must know first."""
+"""Runs compared: what was run and why, groups, ablations, and what a reader must know first."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,14 +21,6 @@ from groundup.experiments.sweep_folder import SweepFolder
 
 
 @dataclass
-class Study:
-    """What an ablation came to."""
-
-    title: str
-    tables: list[Table]
-
-
-@dataclass
 class Comparison:
     """Everything that a page shows."""
 
@@ -36,7 +28,7 @@ class Comparison:
     why: str
     runs: list[RunResult]
     groups: list[Group]
-    studies: list[Study]
+    ablations: list[Table]
     warnings: list[str] = field(default_factory=list)
     """What keeps results from being compared or complete."""
 
@@ -61,25 +53,25 @@ def compare(paths: Sequence[Path], *, title: str | None = None) -> Comparison:
         why=" ".join(found.reasons),
         runs=found.runs,
         groups=group_runs(found.runs),
-        studies=[study for path in found.sweeps if (study := _read_study(path, found)) is not None],
+        ablations=[table for path in found.sweeps for table in _ablations(path, found)],
     )
     comparison.warnings = [*_warnings(comparison), *found.notes]
     return comparison
 
 
-def _read_study(path: Path, found: Found) -> Study | None:
-    """The study of a sweep's folder by its `kind`, recomputed from its trials; None for others."""
+def _ablations(path: Path, found: Found) -> list[Table]:
+    """The table of an ablation's folder, recomputed from its trials; none of another sweep's."""
     folder = SweepFolder(path)
     if not folder.spec_file.exists():
-        return None
+        return []
     try:
         spec = load_settings(SweepConfig, folder.spec_file)
         records = list(folder.records().values())
         if spec.kind == "ablation":
-            return Study("What each part is worth", [ablation_table(make_rows(spec, records))])
+            return [ablation_table(make_rows(spec, records))]
     except (GroundupError, OSError) as error:
         found.notes.append(f"{path.name}: {error}")
-    return None
+    return []
 
 
 def run_notes(runs: Sequence[RunResult]) -> list[str]:

@@ -110,9 +110,9 @@ def _facts(comparison: Comparison) -> dict[str, str]:
 
 def _sections(comparison: Comparison) -> list[Section]:
     groups, runs = comparison.groups, comparison.runs
-    studies = [
-        Section(f"study-{number}", study.title, study.tables)
-        for number, study in enumerate(comparison.studies, start=1)
+    ablations = [
+        Section(f"ablation-{number}", "What each part is worth", [table])
+        for number, table in enumerate(comparison.ablations, start=1)
     ]
     curves = [
         Chart(name, figure)
@@ -122,7 +122,7 @@ def _sections(comparison: Comparison) -> list[Section]:
     nothing: list[Block] = ["There are no metrics yet."]
     differing: list[Block] = [settings_table(groups) or "Nothing but seeds differs."]
     return [
-        *studies,
+        *ablations,
         Section("results", "Results", [comparison.results]),
         Section("curves", "Learning curves", curves[:2] or nothing, curves[2:]),
         Section("settings", "Settings", differing),
