@@ -19,7 +19,7 @@ import pytest
 import zstandard
 
 from groundup.errors import DataError, MissingExtraError
-from groundup.text_files import read_document_batches
+from groundup.text_files import Reading, cut_into_parts, find_sources, read_document_batches
 from groundup.text_files.html import text_of_page
 from groundup.text_files.parquet import _rows_in
 
@@ -147,7 +147,7 @@ def test_progress_ends_at_the_size_of_the_files(tmp_path: Path) -> None:
     [
         (b'{"text": "cut', "line 2 is not JSON"),
         (b"[1, 2]", "line 2 holds"),
-        (b'{"body": "x", "id": 7}', "field text.*body, id.*--field"),
+        (b'{"no": null, "id": 7}', "field text.*no, id.*--field"),
         (b'{"text": 3}', "line 2 holds 3"),
         (b'{"text": "\xff"}', "line 2: not UTF-8"),
         (b'{"text": "\\ud800"}', "line 2: not UTF-8"),
@@ -180,9 +180,10 @@ def test_json_lines_are_read_generously_and_bad_text_is_replaced(tmp_path: Path)
 
 def test_a_missing_parquet_column_is_named_with_those_there_are(tmp_path: Path) -> None:
     path = tmp_path / "corpus.parquet"
-    path.write_bytes(as_parquet(TEXTS, column="content"))
-    with pytest.raises(DataError, match=r"column text .*n, content.*--field"):
+    path.write_bytes(as_parquet([1, 2], column="price"))
+    with pytest.raises(DataError, match=r"column text .*n, price.*--field"):
         read(path)
+    path.write_bytes(as_parquet(TEXTS, column="content"))
     with pytest.raises(DataError, match="column n holds int64, not text"):
         read(path, field="n")
     assert read(path, field="content") == [text.encode() for text in TEXTS]
@@ -223,6 +224,51 @@ def test_rows_of_a_batch_are_counted_by_their_bytes(tmp_path: Path) -> None:
     assert 7_000 < _rows_in(pyarrow.parquet.ParquetFile(path).metadata) < 9_000
 
 
+RECORDS: list[tuple[dict[str, Any], str]] = [
+    ({"id": 1, "text": "a", "content": "other"}, "a"),
+    ({"id": 1, "Content": "a", "body": "other"}, "a"),
+    ({"id": 1, "body": "a"}, "a"),
+    ({"url": "https://example.org/a/long/name", "summary": "two words"}, "two words"),
+    ({"id": "x", "question": "Why?", "answer": "So."}, "User: Why?\n\nAssistant: So."),
+]
+TALK = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Yes?"}]
+
+
+@pytest.mark.parametrize(("record", "text"), RECORDS)
+def test_the_field_with_the_text_is_found_in_every_file(
+    tmp_path: Path, record: dict[str, Any], text: str
+) -> None:
+    write_table(tmp_path / "a.csv", [list(record), [str(one) for one in record.values()]])
+    (tmp_path / "b.jsonl").write_text(f"{json.dumps(record)}\n" * 3)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([record] * 2), tmp_path / "c.parquet")
+    assert read(tmp_path) == [text.encode()] * 6
+    # A field that is named counts where a file has it.
+    for field in set(record) - {"id"}:
+        assert read(tmp_path, field=field) == [record[field].encode()] * 6
+    assert read(tmp_path, field="elsewhere") == [text.encode()] * 6
+
+
+def test_conversations_are_documents(tmp_path: Path) -> None:
+    said = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes?"}]
+    records: list[dict[str, Any]] = [{"messages": said}, {"conversations": TALK}]
+    (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in records))
+    for number, record in enumerate(records):
+        path = tmp_path / f"{number}.parquet"
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist([record | {"id": "x"}]), path)
+    expected = b"User: Hi\n\nAssistant: Yes?"
+    assert read(tmp_path) == [expected] * 4
+    assert read(tmp_path, field="conversations") == [expected] * 4
+
+
+def test_the_longest_texts_of_json_lines_are_found_from_the_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    lines = [f'{{"a": "line {n} of a text", "b": "{"long " * n}"}}' for n in range(200)]
+    path.write_text("\n".join(lines))
+    assert len(cut_into_parts(find_sources([path]), 1000, Reading())) == 1
+    assert len(cut_into_parts(find_sources([path]), 1000, Reading(field="a"))) > 1
+    assert read(path) == [f"{'long ' * n}".encode() for n in range(1, 200)]
+
+
 # Tables
 
 
@@ -258,7 +304,7 @@ def test_the_header_tells_the_delimiter(tmp_path: Path, name: str, delimiter: st
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"id,body\n1,x\n", "no column text .*id, body.*--field"),
+        (b"id,price\n1,2\n", "no column of text .*id, price.*--field"),
         (b"id,text\n1,x\n2\n", r"t\.csv line 3 has 1 columns? and none for text"),
         (b"text\nfine\nb\xff\n", r"t\.csv line 3: not UTF-8"),
         (b"id\xff,body\n", r"line 1: not UTF-8"),

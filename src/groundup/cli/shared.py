@@ -56,7 +56,8 @@ class ReadingFlags(Settings):
     """How the text of files is read."""
 
     field: str = "text"
-    """The field of JSON lines, or the column of a CSV or Parquet file, that holds the text."""
+    """The field of JSON lines, or the column of a CSV or Parquet file, that holds the text; files
+    without it are read by text, content, body, a conversation or their longest texts."""
 
     encoding: str | None = None
     """The encoding of files that are not UTF-8 (latin-1, utf-16, …), and of standard input."""

@@ -52,6 +52,14 @@ def find_turns(record: Any) -> list[Any] | None:
     return turns
 
 
+def text_of_turns(turns: list[Any]) -> str:
+    """A conversation as plain text: who speaks and what they say, a paragraph for each turn."""
+    said = (
+        one for one in turns if isinstance(one, Mapping) and isinstance(one.get("content"), str)
+    )
+    return "\n\n".join(f"{str(one.get('role')).capitalize()}: {one['content']}" for one in said)
+
+
 def _turn(turn: Any) -> Any:
     if not isinstance(turn, Mapping):
         return turn

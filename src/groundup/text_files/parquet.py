@@ -1,13 +1,16 @@
-"""Parquet: each row of one column is a document."""
+"""Parquet: each row of one column is a document, or each conversation of several."""
 
 from collections.abc import Iterator
 from typing import IO, Any
 
 from groundup.errors import DataError, MissingExtraError
+from groundup.text_files.conversations import find_turns, text_of_turns
 from groundup.text_files.documents import Reading, UnreadableError
+from groundup.text_files.records import TURNS, choose_field, longest_field
 
 _TEXT_TYPES = "string large_string string_view binary large_binary binary_view".split()
 _BATCH_BYTES = 8 << 20
+_NUM_SEEN = 64
 
 
 def read_parquet(stream: IO[bytes], reading: Reading, name: str) -> Iterator[bytes]:
@@ -22,8 +25,29 @@ def read_parquet(stream: IO[bytes], reading: Reading, name: str) -> Iterator[byt
         raise DataError(f"{name} is Parquet, which is packed already: unpack the file around it")
     try:
         table = pyarrow.parquet.ParquetFile(stream)
-        _check_column(table.schema_arrow, reading.field, name, pyarrow.types)
-        for rows in table.iter_batches(_rows_in(table.metadata), columns=[reading.field]):
+        schema, num_rows = table.schema_arrow, _rows_in(table.metadata)
+        texts = [one.name for one in schema if _is_text(one.type, pyarrow.types)]
+        head = next(table.iter_batches(min(num_rows, _NUM_SEEN), columns=texts), None)
+        longest = longest_field(head.to_pylist() if head else ())
+        lists = [one.name for one in schema if str(one.type).startswith(("list", "large_list"))]
+        found = dict.fromkeys(texts, "") | {one: [{"role": "", "content": ""}] for one in lists}
+        column = choose_field(found, reading.field, longest)
+        if reading.field in schema.names:
+            column = reading.field if reading.field not in lists else TURNS
+        if column is None or (column != TURNS and schema.names.count(column) != 1):
+            raise DataError(
+                f"{name} has no single column {column or reading.field} (columns: "
+                f"{', '.join(schema.names)}); set --field"
+            )
+        if column == TURNS:
+            for rows in table.iter_batches(num_rows, columns=[*texts, *lists]):
+                for row in rows.to_pylist():
+                    turns = find_turns(row.get(reading.field)) or find_turns(row)
+                    yield text_of_turns(turns or []).encode("utf-8", "surrogateescape")
+            return
+        if column not in texts:
+            raise DataError(f"{name}: column {column} holds {schema.field(column).type}, not text")
+        for rows in table.iter_batches(num_rows, columns=[column]):
             yield from rows.column(0).cast(pyarrow.large_binary()).fill_null(b"").to_pylist()
     except pyarrow.ArrowException as error:
         raise UnreadableError(f"{name} is not a readable Parquet file: {error}") from error
@@ -36,11 +60,5 @@ def _rows_in(metadata: Any) -> int:
     return max(1, min(1 << 20, _BATCH_BYTES * int(metadata.num_rows) // max(1, total)))
 
 
-def _check_column(schema: Any, column: str, name: str, types: Any) -> None:
-    if schema.names.count(column) != 1:
-        columns = ", ".join(schema.names)
-        raise DataError(f"{name} has no single column {column} (columns: {columns}); set --field")
-    kind = schema.field(column).type
-    kind = kind.value_type if types.is_dictionary(kind) else kind
-    if str(kind) not in _TEXT_TYPES:
-        raise DataError(f"{name}: column {column} holds {kind}, not text")
+def _is_text(kind: Any, types: Any) -> bool:
+    return str(kind.value_type if types.is_dictionary(kind) else kind) in _TEXT_TYPES

@@ -11,6 +11,7 @@ from typing import IO, Any
 from groundup.runtime import Engine, Progress
 from groundup.text_files.documents import Part, Reading, Source
 from groundup.text_files.opening import stream_of
+from groundup.text_files.records import has_usual_field
 
 _WINDOW_BYTES = 1 << 16
 
@@ -21,7 +22,8 @@ def can_cut(source: Source, reading: Reading) -> bool:
     if source.compression or reading.encoding or source.path.startswith("http"):
         return False
     is_text = source.format == "text" and not _may_overlap(reading.marks)
-    return (is_text or source.format == "json_lines") and source.size is not None
+    is_lines = source.format == "json_lines" and has_usual_field(source, reading)
+    return (is_text or is_lines) and source.size is not None
 
 
 def cut_into_parts(

@@ -1,31 +1,56 @@
-"""Records with a text in each: lines of JSON objects, and tables of separated values."""
+"""Records with a text in each: lines of JSON objects, and tables of separated values.
 
+The text is in the field asked for, else in a usual one, else it is a conversation; else it is in
+the field that holds the longest texts in the first records of a file.
+"""
+
+import contextlib
 import csv
 import io
+import itertools
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, Any
 
 from groundup.errors import DataError
+from groundup.text_files.conversations import find_turns, text_of_turns
 from groundup.text_files.documents import Reading, Source, encode
 from groundup.text_files.opening import open_source
 
 LONGEST_RECORD_BYTES = 256 << 20
 """A record is held several times over while it is taken apart."""
 _DELIMITERS = ",\t;|"
+_USUAL_FIELDS = ("text", "content", "body")
+TURNS = "\0turns"
+"""Stands for the fields of a conversation."""
+# So many records are looked at to find the longest texts.
+_NUM_SEEN, _SEEN_BYTES = 64, 1 << 20
 # What is no UTF-8 is left out, if anything may be.
 _NO_TEXT = b"\xff"
 
 
 def read_json_lines(stream: IO[bytes], reading: Reading, name: str) -> Iterator[bytes]:
     """Yield the text of each line's object."""
-    for where, line in _lines(stream, name):
+    lines = _lines(stream, name)
+    head = _first_few(lines)
+    longest = _longest_field(head)
+    for where, line in itertools.chain(head, lines):
         try:
-            yield _text_of(_parse(line, where), reading, where)
+            yield _text_of(_parse(line, where), reading, longest, where)
         except DataError:
             if reading.errors != "skip":
                 raise
             yield _NO_TEXT
+
+
+def has_usual_field(source: Source, reading: Reading) -> bool:
+    """Whether the first line's text is where it can be found without the lines that follow."""
+    with open_source(source) as (stream, _):
+        for where, line in _lines(stream, str(source)):
+            with contextlib.suppress(DataError):
+                return choose_field(_parse(line, where), reading.field, None) is not None
+    return True
 
 
 def read_objects(source: Source) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -47,24 +72,60 @@ def read_delimited(stream: IO[bytes], reading: Reading, name: str) -> Iterator[b
         header = lines.readline()
         if not header:
             return
-        delimiter, column = _find_column(header, reading, name)
-        rows = csv.reader(lines, delimiter=delimiter, strict=True)
-        while True:
-            where = f"{name} line {rows.line_num + 2}"
-            row = _next_row(rows, where)
-            if row is None:
-                return
+        delimiter, columns = _find_columns(header, reading, name)
+        rows = _rows(csv.reader(lines, delimiter=delimiter, strict=True), name)
+        head = _first_few(rows)
+        records = (dict(zip(columns, row, strict=False)) for _, row in head)
+        field = choose_field(dict.fromkeys(columns, ""), reading.field, longest_field(records))
+        if field is None:
+            names = ", ".join(columns)
+            raise DataError(f"{name} has no column of text ({names:.200}); set --field")
+        column = len(columns) - 1 if field == TURNS else columns.index(field)
+        for where, row in itertools.chain(head, rows):
             if len(row) > column:
-                yield encode(row[column], reading.errors, where)
+                record = dict(zip(columns, row, strict=False)) if field == TURNS else {}
+                text = text_of_turns(find_turns(record) or []) if record else row[column]
+                yield encode(text, reading.errors, where)
             elif row and reading.errors == "skip":
                 yield _NO_TEXT
             elif row:
                 raise DataError(
-                    f"{where} has {len(row)} columns and none for {reading.field}; fix the line, "
+                    f"{where} has {len(row)} columns and none for {columns[column]}; fix the line, "
                     f"or use --errors skip"
                 )
     finally:
         lines.detach()
+
+
+def choose_field(record: Mapping[str, Any], wanted: str, longest: str | None) -> str | None:
+    """The field of a record that holds its text, or TURNS; None for none."""
+    if wanted in record:
+        return wanted
+    names = {name.strip().lower(): name for name in record if isinstance(record[name], str)}
+    if usual := next((names[one] for one in _USUAL_FIELDS if one in names), None):
+        return usual
+    return TURNS if find_turns(record) else longest
+
+
+def longest_field(records: Iterable[Mapping[str, Any]]) -> str | None:
+    """The field with the longest texts; a word of ASCII may be an address or a number."""
+    sizes = Counter[str]()
+    for record in records:
+        for name, value in record.items():
+            if isinstance(value, str) and any(map(str.isalpha, value[:1000])):
+                is_word = value.isascii() and " " not in value
+                sizes[name] += len(value) if is_word else 100 * len(value)
+    return max(sizes, key=sizes.__getitem__, default=None)
+
+
+def _first_few(items: Iterator[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """The first lines or rows, with their places."""
+    found: list[tuple[str, Any]] = []
+    size = 0
+    while size < _SEEN_BYTES and len(found) < _NUM_SEEN and (item := next(items, None)):
+        found.append(item)
+        size += len(item[1]) if isinstance(item[1], bytes) else sum(map(len, item[1]))
+    return found
 
 
 def _lines(stream: IO[bytes], name: str) -> Iterator[tuple[str, bytes]]:
@@ -86,17 +147,35 @@ def _parse(line: bytes, where: str) -> dict[str, Any]:
     return record
 
 
-def _text_of(record: dict[str, Any], reading: Reading, where: str) -> bytes:
-    field = reading.field
-    if field not in record:
+def _longest_field(lines: Iterable[tuple[str, bytes]]) -> str | None:
+    records: list[Mapping[str, Any]] = []
+    for where, line in lines:
+        with contextlib.suppress(DataError):
+            records.append(_parse(line, where))
+    return longest_field(records)
+
+
+def _text_of(record: dict[str, Any], reading: Reading, longest: str | None, where: str) -> bytes:
+    field = choose_field(record, reading.field, longest)
+    if field is None or field not in {*record, TURNS}:
         fields = ", ".join(map(str, record)) or "none"
-        raise DataError(f"{where} has no field {field} (fields: {fields:.200}); set --field")
-    if not isinstance(record[field], str):
         raise DataError(
-            f"{where} holds {json.dumps(record[field]):.40} in field {field}, not a text; fix it, "
-            f"or use --errors skip"
+            f"{where} has no field {reading.field} (fields: {fields:.200}); set --field"
         )
-    return encode(record[field], reading.errors, where)
+    value = record.get(field)
+    turns = find_turns(record if field == TURNS else value)
+    text = text_of_turns(turns) if turns else value
+    if not isinstance(text, str):
+        raise DataError(
+            f"{where} holds {json.dumps(value):.40} in field {field}, not a text; fix it, or use "
+            f"--errors skip"
+        )
+    return encode(text, reading.errors, where)
+
+
+def _rows(rows: Any, name: str) -> Iterator[tuple[str, list[str]]]:
+    while (row := _next_row(rows, where := f"{name} line {rows.line_num + 2}")) is not None:
+        yield where, row
 
 
 def _next_row(rows: Any, where: str) -> list[str] | None:
@@ -111,14 +190,11 @@ def _next_row(rows: Any, where: str) -> list[str] | None:
         csv.field_size_limit(limit)
 
 
-def _find_column(header: str, reading: Reading, name: str) -> tuple[str, int]:
-    """The delimiter and the number of the column, from the first line."""
-    where, columns = f"{name} line 1", [""]
-    for delimiter in _DELIMITERS:
-        found = _next_row(csv.reader([header], delimiter=delimiter, strict=True), where) or []
-        if reading.field in found:
-            return delimiter, found.index(reading.field)
-        columns = max(columns, found, key=len)
-    encode(header, "strict", where)
-    names = ", ".join(columns)
-    raise DataError(f"{name} has no column {reading.field} ({names:.200}); set --field")
+def _find_columns(header: str, reading: Reading, name: str) -> tuple[str, list[str]]:
+    """The delimiter and the columns, from the first line."""
+    found: list[tuple[str, list[str]]] = []
+    for one in _DELIMITERS:
+        reader = csv.reader([header], delimiter=one, strict=True)
+        found.append((one, _next_row(reader, f"{name} line 1") or [""]))
+    encode(header, "strict", f"{name} line 1")
+    return max(found, key=lambda it: (reading.field in it[1], len(it[1])))
