@@ -239,6 +239,7 @@ RUN_PAGES += [f"docs/guides/{name}.md" for name in GUIDES.split()]
 
 LEFT_OUT = {
     "serve": "tests/serving starts servers",
+    "chat": "tests/cli types what a person types",
     "verify-resume": "tests/training proves a resume",
     "new": "tests/cli trains on folders of its own",
 }

@@ -1,5 +1,6 @@
 """What a person does with a run that is there: the journeys of going on."""
 
+import io
 import json
 import shutil
 import time
@@ -9,9 +10,11 @@ from typing import Any
 import pytest
 import torch
 
+from groundup.data.chat_files import read_conversations
 from groundup.files import read_json_lines
 from groundup.generation import LanguageModel
 from groundup.interop import export_huggingface, import_huggingface
+from groundup.model import TransformerLM
 from groundup.runs.folder import RunFolder
 
 
@@ -97,3 +100,44 @@ def test_a_finished_timed_run_is_not_resumed_for_longer(
     shell("more", "small", "--num-steps", "2", "--minutes", "1")
     words = ("train", "--name", "small-more", "--resume", "--minutes", "2")
     assert "groundup more runs/small-more --minutes 2 goes on" in shell.fails(*words)
+
+
+def talk(shell: Any, monkeypatch: pytest.MonkeyPatch, typed: str, *words: object) -> str:
+    monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+    return str(shell("chat", *words, "--max-tokens", "4"))
+
+
+def test_a_model_is_talked_to_and_what_was_said_can_be_tuned_on(
+    shell: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = LanguageModel.load("runs/small")
+    tokenizer = small.tokenizer.with_chat()
+    torch.manual_seed(3)
+    shape = {"d_model": 16, "num_layers": 1, "num_heads": 2, "d_ff": 16, "rope_theta": 100.0}
+    model = TransformerLM(vocab_size=tokenizer.vocab_size, context_length=128, **shape)
+    chatty = LanguageModel(model, tokenizer)
+    chatty.save("runs/chatty")
+    typed = 'Hello\\\nthere\n\n/sav a\n"""One\n\ntwo"""\n/save said.jsonl\n<|im_end|>\n/reset\nHi\n'
+    said = talk(shell, monkeypatch, f"{typed}/save said.jsonl\n", "chatty", "--system", "Be.")
+    assert "did you mean /save?" in said and "a new conversation" in said
+    assert "error: message 6 holds the special token" in said
+    first, second = (one["messages"] for one in read_json_lines(Path("said.jsonl")))
+    users = [one["content"] for one in first if one["role"] == "user"]
+    assert users == ["Hello\nthere", "One\n\ntwo"] and first[0]["content"] == "Be."
+    assert [one["role"] for one in second] == ["system", "user", "assistant"]
+    expected = chatty.chat(first[:2], max_tokens=4)
+    assert first[2]["content"] == expected and expected in said
+    assert len(list(read_conversations(["said.jsonl"]))) == 2
+    # What is longer than the context loses its beginning.
+    assert "oldest messages do not fit" in talk(shell, monkeypatch, "Hi\n" * 8, "chatty")
+
+
+def test_a_model_that_knows_no_turns_continues(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = talk(shell, monkeypatch, "A\n b\n/save text.jsonl\n/quit\nno\n", "small")
+    assert "it continues what you write; groundup tune runs/small" in said
+    model = LanguageModel.load("runs/small")
+    first = model.generate("A", max_tokens=4)
+    second = model.generate(f"A{first} b", max_tokens=4, seed=1)
+    (saved,) = read_json_lines(Path("text.jsonl"))
+    assert saved["text"] == f"A{first} b{second}" and f"{first}\n" in said
+    assert "--system is for" in shell.fails("chat", "small", "--system", "Be.")

@@ -45,7 +45,7 @@ def run(arguments: Arguments) -> int:
     config = _settings(arguments, find_run(arguments.run))
     status = train_run(config, "tuning", arguments)
     if status == 0 and is_first_rank():
-        print(f'talk to it: groundup generate {config.run_folder} --chat --prompt "Hello!"')
+        print(f"talk to it: groundup chat {config.run_folder}")
         print(f"in a browser: groundup serve {config.run_folder}")
     return status
 

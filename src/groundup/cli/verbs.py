@@ -12,6 +12,7 @@ VERBS = {
     "tune": "tune a trained model on conversations, so that it answers",
     "evaluate": "evaluate a trained model: loss, perplexity, bits per byte",
     "generate": "generate text with a trained model, streamed token by token",
+    "chat": "talk to a model in the terminal",
     "serve": "serve a model: an API, a playground, learning curves",
     "export": "export a trained model to transformers or llama.cpp",
     "import huggingface": "make a run folder from a Hugging Face checkpoint",

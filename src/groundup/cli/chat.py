@@ -1,0 +1,174 @@
+"""`groundup chat`: talk to a model in the terminal, or let one that knows no turns continue."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from groundup.cli.arguments import Repeated
+from groundup.cli.shared import ModelFlags, find_run
+from groundup.cli.terminal import as_text
+from groundup.errors import ConfigError, GroundupError, did_you_mean
+from groundup.generation.request import GenerationSettings, Sampler, StopString
+
+if TYPE_CHECKING:
+    from groundup.generation.language_model import LanguageModel
+    from groundup.tokenizer.chat_template import Message
+
+_COMMANDS = {
+    "/reset": "begins anew",
+    "/save FILE": "adds the conversation to a file that groundup tune reads",
+    "/help": "shows this",
+    "/quit": "ends, as Ctrl-D does",
+}
+_QUOTES = '"""'
+
+
+class Arguments(ModelFlags, GenerationSettings):
+    """Talk to a trained model. Ctrl-C ends an answer, Ctrl-D the talk.
+
+    A line that ends with \\ goes on with the next, and so does text between triple quotes. A model
+    that was not tuned on conversations continues what you write.
+    """
+
+    of_run: ClassVar = Sampler.model_fields.keys()
+
+    system: str | None = None
+    """What the model is told before the first message."""
+
+    stop: Repeated[tuple[StopString, ...]] = ()
+    """End before this text; repeat for more."""
+
+
+def run(arguments: Arguments) -> None:
+    """Load, then answer until the input ends."""
+    folder = find_run(arguments.run)
+    talk = _Talk(arguments.load(folder), arguments)
+    print(f"{folder}, step {talk.model.step or 0:,}; /help shows the commands")
+    if not talk.knows_turns:
+        print(
+            f"it was not tuned on conversations, so it continues what you write; "
+            f"groundup tune {folder} chats.jsonl makes it answer"
+        )
+    for text in _read_messages():
+        word, _, rest = text.strip().partition(" ")
+        try:
+            if word == "/quit":
+                break
+            if word == "/help":
+                print(*(f"{name:<12}{what}" for name, what in _COMMANDS.items()), sep="\n")
+            elif word == "/reset":
+                talk.reset()
+                print("a new conversation")
+            elif word == "/save":
+                talk.save(rest.strip())
+            elif word[:1] == "/" and word[1:].isalpha():
+                names = [name.split()[0] for name in _COMMANDS]
+                print(f"there is no command {word}: {did_you_mean(word, names)}")
+            elif text:
+                talk.answer(text)
+        except (GroundupError, OSError) as error:
+            print(f"error: {error}")
+
+
+class _Talk:
+    """What was said, and the model that goes on with it."""
+
+    def __init__(self, model: "LanguageModel", arguments: Arguments) -> None:
+        self.model, self._arguments = model, arguments
+        self.knows_turns = model.tokenizer.chat_template is not None
+        self._num_answers = 0
+        if arguments.system is not None and not self.knows_turns:
+            raise ConfigError("--system is for models that were tuned on conversations")
+        self.reset()
+
+    def reset(self) -> None:
+        system = self._arguments.system
+        self._messages: list[Message] = []
+        if system is not None:
+            self._messages = [{"role": "system", "content": as_text(system)}]
+        self._text = ""
+
+    def answer(self, text: str) -> None:
+        """Print the answer as it comes; Ctrl-C ends it, and what has come stays said."""
+        before = list(self._messages), self._text
+        self._messages.append({"role": "user", "content": text})
+        self._text += text
+        request = self.model.request(self._prompt(before), self._arguments)
+        request = replace(request, seed=(request.seed + self._num_answers) % 2**64)
+        self._num_answers += 1
+        said, reason = "", "stop"
+        with contextlib.suppress(KeyboardInterrupt):
+            stop = tuple(map(as_text, self._arguments.stop))
+            for piece in self.model.stream_requests([request], stop):
+                sys.stdout.write(piece.text)
+                sys.stdout.flush()
+                said, reason = said + piece.text, piece.finish_reason or reason
+        end = " … (--max-tokens, or the context, is full)" if reason == "length" else ""
+        print(end if self.knows_turns else "")
+        self._messages.append({"role": "assistant", "content": said})
+        self._text += said
+
+    def save(self, file: str) -> None:
+        """Add a line to a file: the messages, or of a model without turns the text."""
+        if not file or not self._text:
+            raise ConfigError("say something first, then /save FILE")
+        record = {"messages": self._messages} if self.knows_turns else {"text": self._text}
+        with open(file, "a", encoding="utf-8") as lines:
+            lines.write(json.dumps(record, ensure_ascii=False) + "\n")
+        print(f"added to {file}")
+
+    def _prompt(self, before: tuple[list["Message"], str]) -> str:
+        """All that was said, without the oldest that leaves no room for an answer. What cannot be
+        said leaves everything as it was."""
+        from groundup.generation.special_ids import chat_prompt
+
+        tokenizer, context = self.model.tokenizer, self.model.model.config.context_length
+        room = context - min(self._arguments.max_tokens, context // 4)
+        try:
+            if not self.knows_turns:
+                ids = tokenizer.encode(self._text)
+                return self._text if len(ids) <= room else tokenizer.decode(ids[-room:])
+            first = 1 if self._messages[0]["role"] == "system" else 0
+            kept = list(self._messages)
+            while len(tokenizer.encode(prompt := chat_prompt(tokenizer, kept))) > room:
+                if len(kept) < first + 3:
+                    break
+                del kept[first : first + 2]
+        except GroundupError:
+            self._messages, self._text = before
+            raise
+        if len(kept) < len(self._messages):
+            print("(the oldest messages do not fit the context any more)")
+        return prompt
+
+
+def _read_messages() -> Iterator[str]:
+    """What is typed, a message at a time."""
+    is_terminal = sys.stdin.isatty()
+    if is_terminal:
+        with contextlib.suppress(ImportError):
+            # Arrows move in the line and through earlier ones.
+            import readline  # noqa: F401
+
+    def read(mark: str) -> str:
+        if is_terminal:
+            return input(mark)
+        if not (line := sys.stdin.readline()):
+            raise EOFError
+        return line.rstrip("\r\n")
+
+    with contextlib.suppress(EOFError, KeyboardInterrupt):
+        while True:
+            text = read("> ")
+            if text.startswith(_QUOTES):
+                text = text.removeprefix(_QUOTES)
+                while not text.endswith(_QUOTES):
+                    text += "\n" + read(". ")
+                text = text.removesuffix(_QUOTES).strip("\n")
+            while text.endswith("\\"):
+                text = text[:-1] + "\n" + read(". ")
+            yield as_text(text)
+    print()
