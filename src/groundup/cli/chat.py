@@ -1,16 +1,17 @@
 """`groundup chat`: talk to a model in the terminal, or let one that knows no turns continue."""
 
 import contextlib
-import json
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from groundup.cli.arguments import Repeated
 from groundup.cli.shared import ModelFlags, find_run
 from groundup.cli.terminal import as_text
 from groundup.errors import ConfigError, GroundupError, did_you_mean
+from groundup.files import append_json_line
 from groundup.generation.request import GenerationSettings, Sampler, StopString
 
 if TYPE_CHECKING:
@@ -116,8 +117,7 @@ class _Talk:
         if not file or not self._text:
             raise ConfigError("say something first, then /save FILE")
         record = {"messages": self._messages} if self.knows_turns else {"text": self._text}
-        with open(file, "a", encoding="utf-8") as lines:
-            lines.write(json.dumps(record, ensure_ascii=False) + "\n")
+        append_json_line(Path(file), record)
         print(f"added to {file}")
 
     def _prompt(self, before: tuple[list["Message"], str]) -> str:
