@@ -151,6 +151,14 @@ def keep_freed_memory() -> bool:
     return bool(set_option(mmap_threshold, most) and set_option(trim_threshold, most))
 
 
+def give_back_freed_memory() -> None:
+    """Let others have what the process has kept, where it can: once, after a large part of it."""
+    import ctypes
+
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def set_seed(seed: int) -> None:
     """Seed Python's, NumPy's and torch's global generators."""
     import numpy

@@ -20,6 +20,7 @@ from groundup.model import ModelConfig, TransformerLM
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.serving.launch import Server, address_to_open, make_server, open_socket
+from groundup.serving.models import Source
 from groundup.serving.settings import ServerSettings
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.reference import train_bpe_reference
@@ -50,7 +51,8 @@ class Running:
     def __init__(self, url: str, server: Server) -> None:
         self.url = url
         self.port = int(url.rpartition(":")[2])
-        self.scheduler = server.schedulers[0]
+        self.models = server.models
+        self.scheduler = server.models.schedulers[0]
         self.connections = server.server_state.connections
         # Reading the certificates of the world takes longer than a test.
         limits = httpx.Limits(max_keepalive_connections=0)
@@ -144,7 +146,8 @@ def start(language_model: LanguageModel, tmp_path_factory: pytest.TempPathFactor
         settings = ServerSettings.model_validate({**defaults, **values})
         started = threading.Event()
         with open_socket(settings) as listener:
-            server = make_server({"tiny": served, **(more or {})}, settings, started.set)
+            sources = {"tiny": Source(lambda: served), **(more or {})}
+            server = make_server(sources, settings, lambda first: started.set())
             thread = threading.Thread(target=server.run, args=([listener],))
             thread.start()
             try:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from groundup.generation import LanguageModel
 from groundup.serving.app import STATIC_FOLDER
 from groundup.serving.settings import ServerSettings
 
@@ -33,27 +32,6 @@ def test_a_stopping_server_says_so_and_takes_nothing(start: Any) -> None:
             answer = running.complete(body)
             assert answer.status_code == 503 and int(answer.headers["retry-after"]) > 0
             assert answer.json()["error"]["type"] == "server_error"
-
-
-def test_several_models_are_served_by_name(
-    start: Any, language_model: LanguageModel, chat_model: LanguageModel
-) -> None:
-    body = {"prompt": "the cat", "max_tokens": 9, "temperature": 0}
-    with start(language_model, more={"chatty": chat_model}) as running:
-        cards = running.get("/v1/models").json()["data"]
-        assert [(card["id"], card["has_chat_template"]) for card in cards] == [
-            ("tiny", False),
-            ("chatty", True),
-        ]
-        first = running.complete(body).json()
-        assert first["model"] == "tiny"
-        for name in ("tiny", "chatty"):
-            answer = running.complete({**body, "model": name}).json()
-            assert answer["model"] == name and answer["choices"] == first["choices"]
-        assert running.get("/v1/models/chatty").json() == cards[1]
-        assert running.complete({**body, "model": "other"}).status_code == 404
-        tokens = 'groundup_generated_tokens_total{model="chatty"}'
-        assert read_metrics(running)[tokens] == 9
 
 
 def test_errors_have_the_one_shape_and_the_security_headers(running: Any) -> None:

@@ -20,7 +20,9 @@ from groundup.errors import ConfigError
 from groundup.generation import LanguageModel
 from groundup.runtime import memory_bytes
 from groundup.serving import launch as launching
-from groundup.serving.launch import free_memory_bytes, raise_file_limit
+from groundup.serving import models as served_models
+from groundup.serving.launch import raise_file_limit
+from groundup.serving.models import Source, free_memory_bytes
 from groundup.serving.settings import TOKEN_VARIABLE, ServerSettings, read_tokens
 
 from .conftest import LONG, PATIENCE_SECONDS, TOKEN, wait_for
@@ -137,9 +139,9 @@ def test_more_rows_than_memory_has_room_for_are_refused(
     meminfo.write_text("MemTotal:  100000000 kB\nMemAvailable:  100 kB\n")
     assert free_memory_bytes(meminfo) == 100 * 1024
     assert free_memory_bytes(tmp_path / "nothing") == memory_bytes()
-    monkeypatch.setattr(launching, "free_memory_bytes", lambda: 10_000_000)
+    monkeypatch.setattr(served_models, "free_memory_bytes", lambda: 10_000_000)
     with pytest.raises(ConfigError, match="set --max-rows to 7 or so"):
-        run(Arguments(run=str(run_folder), port=0, device="cpu"))
+        run(Arguments(runs=(str(run_folder),), port=0, device="cpu"))
 
 
 def test_a_second_signal_ends_at_once(launch: Callable[..., Process]) -> None:
@@ -161,11 +163,11 @@ def test_a_port_in_use_is_said_with_advice(run_folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"{port}: .* in use"):
-            run(Arguments(run=str(run_folder), port=port))
+            run(Arguments(runs=(str(run_folder),), port=port))
     # Nor are other machines let in without a token.
     for host in ("0.0.0.0", "::"):
         with pytest.raises(ConfigError, match="token"):
-            run(Arguments(run=str(run_folder), host=host, port=0))
+            run(Arguments(runs=(str(run_folder),), host=host, port=0))
 
 
 def test_a_token_comes_from_its_file_before_the_environment_and_protects_something(
@@ -201,7 +203,7 @@ def test_a_signal_sets_an_alarm_that_ends_a_hung_process(
 ) -> None:
     monkeypatch.setattr(signal, "signal", lambda *given: None)
     settings = ServerSettings(port=0, max_rows=1, drain_seconds=50)
-    server = launching.make_server({"tiny": language_model}, settings)
+    server = launching.make_server({"tiny": Source(lambda: language_model)}, settings)
     server._loop = asyncio.new_event_loop()
     try:
         server.handle_exit(signal.SIGTERM, None)

@@ -103,7 +103,7 @@ def play(
         async def run() -> None:
             settings = ServerSettings(max_rows=max_rows, max_queue=max_queue, **limits)
             scheduler = Scheduler(make_engine, settings, Metrics())
-            scheduler.start()
+            scheduler.start(asyncio.get_running_loop())
             try:
                 await asyncio.wait_for(scene(scheduler, engines[0]), PATIENCE_SECONDS)
             finally:

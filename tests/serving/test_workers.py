@@ -73,7 +73,8 @@ def test_a_request_that_takes_too_long_is_refused_and_delays_nobody(
 
 def test_a_burst_is_read_a_little_in_each_round() -> None:
     async def main() -> None:
-        loop, backlog, reads = asyncio.get_running_loop(), Backlog(), []
+        loop, backlog = asyncio.get_running_loop(), Backlog()
+        reads: list[int] = []
         for number in range(50):
             read = functools.partial(reads.append, number)
             backlog.add(SimpleNamespace(loop=loop, read=read))  # type: ignore[arg-type]

@@ -1,16 +1,28 @@
-"""`groundup serve`: a model behind OpenAI's completions API, with pages to look at."""
+"""`groundup serve`: models behind OpenAI's completions API, with pages to look at."""
 
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from groundup.cli.shared import ModelFlags, find_run
+from groundup.cli.arguments import Positional
+from groundup.cli.shared import LoadingFlags, find_run
+from groundup.errors import ConfigError
+from groundup.runs.folder import RunFolder
 from groundup.serving.settings import ServerFlags, ServerSettings, read_tokens
 
+if TYPE_CHECKING:
+    from groundup.generation import LanguageModel
 
-class Arguments(ModelFlags, ServerFlags):
-    """Serve a trained model on this machine: an API, a playground, the learning curves of all runs.
+
+class Arguments(LoadingFlags, ServerFlags):
+    """Serve trained models on this machine: an API, a playground, the learning curves of all runs.
 
     Bearer tokens are read from --token-file or from the variable GROUNDUP_SERVE_TOKEN.
     """
+
+    runs: Positional[tuple[str, ...]]
+    """Runs, by their folders or their names under runs, or a folder of runs. The first, of a folder
+    the newest, answers requests that name no model; others are loaded when they are asked for."""
 
     token_file: Path | None = None
     """A file of bearer tokens, one a line; each token counts as one client."""
@@ -19,31 +31,50 @@ class Arguments(ModelFlags, ServerFlags):
     """Addresses of proxies whose X-Forwarded-For header is trusted."""
 
     runs_folder: Path | None = None
-    """The runs whose curves the pages show; the folder that the run is in if not given."""
+    """The runs whose curves the pages show; the folder that the first run is in if not given."""
 
 
 def run(arguments: Arguments) -> None:
-    """Open the port, load the model, serve until told to stop."""
-    from groundup.runs.folder import RunFolder
-
-    folder = find_run(arguments.run).resolve()
-    samples = RunFolder(folder).read_config().samples
+    """Open the port, load the first model, serve until told to stop."""
+    folders = find_runs(arguments.runs)
     settings = ServerSettings(
-        # Default prompts say nothing about the model.
-        prompts=samples.prompts if samples.every_steps else (),
         trusted_proxies=arguments.trusted_proxy,
-        runs_folder=arguments.runs_folder or folder.parent,
+        runs_folder=arguments.runs_folder or next(iter(folders.values())).parent,
         tokens=read_tokens(arguments.token_file),
         **arguments.model_dump(include=set(ServerFlags.model_fields)),
     )
     # After the settings, so that a mistake is reported before torch is loaded.
     from groundup.serving.launch import address_to_open, open_socket, serve
+    from groundup.serving.models import Source
 
+    sources = {
+        name: Source(partial(arguments.load, folder), RunFolder(folder))
+        for name, folder in folders.items()
+    }
     with open_socket(settings) as listener:
-        language_model = arguments.load(folder)
 
-        def announce() -> None:
-            where = f"{folder.name}, step {language_model.step:,}, at {address_to_open(listener)}"
-            print(f"serving {where}", flush=True)
+        def announce(first: "LanguageModel") -> None:
+            more = f" and {len(sources) - 1} more" if len(sources) > 1 else ""
+            where = f"{next(iter(sources))}, step {first.step:,},{more} at"
+            print(f"serving {where} {address_to_open(listener)}", flush=True)
 
-        serve({folder.name: language_model}, settings, listener, announce)
+        serve(sources, settings, listener, announce)
+
+
+def find_runs(wanted: tuple[str, ...]) -> dict[str, Path]:
+    """The runs to serve by their names; those of a folder that have a checkpoint, newest first."""
+    folders: dict[str, Path] = {}
+    for one in wanted:
+        found = []
+        if Path(one).is_dir() and not RunFolder(one).has_run():
+            runs = [RunFolder(path) for path in Path(one).iterdir()]
+            found = [run for run in runs if run.has_run() and any(run.checkpoints.glob("step_*"))]
+            found.sort(key=lambda run: run.config_file.stat().st_mtime, reverse=True)
+        for path in [run.path for run in found] or [find_run(one)]:
+            folder = path.resolve()
+            if folders.setdefault(folder.name, folder) != folder:
+                raise ConfigError(
+                    f"{folder} and {folders[folder.name]} have the same name: rename one of them, "
+                    f"or serve them apart"
+                )
+    return folders

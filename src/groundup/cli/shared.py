@@ -109,18 +109,22 @@ class CorpusFlags(ReadingFlags):
             yield self.reading | threads
 
 
-class RunFlags(Settings):
-    """A checkpoint of a run."""
-
-    run: Positional[str]
-    """The run: its folder, or its name under runs."""
+class CheckpointFlags(Settings):
+    """Which checkpoint of a run is meant."""
 
     checkpoint: Checkpoint = "newest"
     """The checkpoint of the run: newest, best, or a step."""
 
 
-class ModelFlags(RunFlags):
-    """A trained model, and how to compute with it."""
+class RunFlags(CheckpointFlags):
+    """A checkpoint of a run."""
+
+    run: Positional[str]
+    """The run: its folder, or its name under runs."""
+
+
+class LoadingFlags(CheckpointFlags):
+    """How to compute with a trained model."""
 
     device: str = "auto"
     """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
@@ -144,6 +148,10 @@ class ModelFlags(RunFlags):
             keep_freed_memory()
         dtype = torch.bfloat16 if resolved.precision == "bfloat16" else None
         return LanguageModel.load(folder, self.checkpoint, device=resolved.device, dtype=dtype)
+
+
+class ModelFlags(RunFlags, LoadingFlags):
+    """A trained model, and how to compute with it."""
 
 
 def find_run(run: str) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,49 +21,40 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from groundup.serving.api_errors import ApiError, answer_http_exception, excerpt
+from groundup.serving.api_errors import answer_http_exception
 from groundup.serving.bodies import read_body
-from groundup.serving.completions import ServedModel
 from groundup.serving.guards import Guards
 from groundup.serving.inspection_view import InsideRequest, describe_inside
-from groundup.serving.metrics import Metrics
 from groundup.serving.protocol import ChatRequest, CompletionRequest
 from groundup.serving.runs_api import runs_routes
 from groundup.serving.tokenizer_view import TokenizeRequest, describe_tokenization
-from groundup.serving.workers import Workers
 
 if TYPE_CHECKING:
     from groundup.generation import LanguageModel
+    from groundup.serving.metrics import Metrics
+    from groundup.serving.models import Models
     from groundup.serving.settings import ServerSettings
+    from groundup.serving.workers import Workers
 
 STATIC_FOLDER = Path(__file__).parent / "static"
 
 
-def create_app(language_models: Mapping[str, LanguageModel], settings: ServerSettings) -> Starlette:
-    """An app that serves the models by their names, the first one to requests that name none.
-
-    `app.state.schedulers` has the schedulers of their engines.
-    """
-    metrics, workers = Metrics(), Workers(settings.work_seconds)
-    models = {
-        name: ServedModel(name, language_model, settings, metrics, workers)
-        for name, language_model in language_models.items()
-    }
-    schedulers = [model.scheduler for model in models.values()]
+def create_app(
+    models: Models, settings: ServerSettings, metrics: Metrics, workers: Workers
+) -> Starlette:
+    """An app that serves the models by their names, the first one to requests that name none."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        for scheduler in schedulers:
-            scheduler.start()
+        await models.start()
         yield
-        for scheduler in schedulers:
-            scheduler.stop()
+        models.stop()
         workers.close()
 
     routes = [
         *_model_routes(models, workers),
         *_monitor_routes(models, metrics),
-        *runs_routes(settings.runs_folder, served=next(iter(models))),
+        *runs_routes(settings.runs_folder, served=models.names[0]),
         *_page_routes(),
     ]
     app = Starlette(
@@ -73,36 +64,33 @@ def create_app(language_models: Mapping[str, LanguageModel], settings: ServerSet
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False
-    app.state.schedulers = schedulers
     return app
 
 
-def _model_routes(models: Mapping[str, ServedModel], workers: Workers) -> list[Route]:
-    def find(name: str | None) -> ServedModel:
-        model = next(iter(models.values())) if name is None else models.get(name)
-        if model is None:
-            message = f"model {excerpt(name)} does not exist here: {', '.join(models)} is served"
-            raise ApiError(404, message, param="model", code="model_not_found")
-        return model
-
+def _model_routes(models: Models, workers: Workers) -> list[Route]:
     async def list_models(request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [one.card for one in models.values()]})
+        client = request.scope["client_name"]
+        cards = [await models.card(name, client) for name in models.names]
+        return JSONResponse({"object": "list", "data": cards})
 
     async def get_model(request: Request) -> Response:
-        return JSONResponse(find(request.path_params["name"]).card)
+        name, client = request.path_params["name"], request.scope["client_name"]
+        return JSONResponse(await models.card(name, client))
 
     def complete(kind: type[CompletionRequest | ChatRequest]) -> Any:
         async def answer(request: Request) -> Response:
             body = await read_body(request, kind)
-            return await find(body.model).answer(request, body)
+            async with models.use(body.model) as model:
+                return await model.answer(request, body)
 
         return answer
 
     def view(kind: type[TokenizeRequest | InsideRequest], describe: Any) -> Any:
         async def answer(request: Request) -> Response:
             body = await read_body(request, kind)
-            work = functools.partial(describe, find(body.model).language_model, body)
-            content = await workers.run("view", request.scope["client_name"], work)
+            async with models.use(body.model) as model:
+                work = functools.partial(describe, model.language_model, body)
+                content = await workers.run("view", request.scope["client_name"], work)
             return Response(content, media_type="application/json")
 
         return answer
@@ -120,15 +108,15 @@ def _model_routes(models: Mapping[str, ServedModel], workers: Workers) -> list[R
     ]
 
 
-def _monitor_routes(models: Mapping[str, ServedModel], metrics: Metrics) -> list[Route]:
+def _monitor_routes(models: Models, metrics: Metrics) -> list[Route]:
     async def health(request: Request) -> Response:
         """Whether requests are taken, and how many sequences run and wait."""
-        schedulers = [model.scheduler for model in models.values()]
-        states = {scheduler.status for scheduler in schedulers}
+        schedulers = models.schedulers
+        states = {"ok", *(scheduler.status for scheduler in schedulers)}
         status = next(state for state in ("failed", "stopping", "ok") if state in states)
         content = {
             "status": status,
-            "models": list(models),
+            "models": models.names,
             "running": sum(scheduler.num_running for scheduler in schedulers),
             "waiting": sum(scheduler.num_waiting for scheduler in schedulers),
         }

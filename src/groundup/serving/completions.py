@@ -46,7 +46,7 @@ _to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class ServedModel:
-    """A model, the scheduler that owns its engine, and what /v1/models says of it."""
+    """A loaded model and the scheduler that owns its engine."""
 
     def __init__(
         self,
@@ -64,19 +64,13 @@ class ServedModel:
         )
         self.spelling = TokenSpelling(language_model.tokenizer)
         self._settings = settings
-        self.card = {
-            "id": name,
-            "object": "model",
-            "created": int(time.time()),
-            "owned_by": "groundup",
-            "context_length": language_model.model.config.context_length,
-            "vocab_size": language_model.tokenizer.vocab_size,
-            "step": language_model.step,
-            "max_new_tokens": settings.max_new_tokens,
-            "has_chat_template": language_model.tokenizer.chat_template is not None,
-            "prompts": list(settings.prompts),
-            "generation": language_model.sampler.model_dump(),
-        }
+        # Requests that are being read; the scheduler has them later.
+        self.num_users = 0
+
+    @property
+    def is_busy(self) -> bool:
+        scheduler = self.scheduler
+        return bool(self.num_users or scheduler.num_running or scheduler.num_waiting)
 
     async def answer(self, request: Request, body: AnyRequest) -> Response:
         client = request.scope["client_name"]

@@ -12,27 +12,24 @@ import contextlib
 import gc
 import ipaddress
 import logging
-import re
 import resource
 import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
 import uvicorn
 
 from groundup.errors import ConfigError
-from groundup.planner.quantities import show_bytes
-from groundup.runtime import memory_bytes
+from groundup.serving.metrics import Metrics
 from groundup.serving.settings import TOKEN_VARIABLE
+from groundup.serving.workers import Workers
 
 if TYPE_CHECKING:
-    from starlette.applications import Starlette
-
     from groundup.generation import LanguageModel
+    from groundup.serving.models import Models, Source
     from groundup.serving.settings import ServerSettings
 
 _log = logging.getLogger(__name__)
@@ -89,12 +86,13 @@ def address_to_open(listener: socket.socket) -> str:
 
 
 def serve(
-    models: Mapping[str, LanguageModel],
+    models: Mapping[str, Source],
     settings: ServerSettings,
     listener: socket.socket,
-    on_start: Callable[[], None] = lambda: None,
+    on_start: Callable[[LanguageModel], None],
 ) -> None:
-    """Serve models by name until a signal comes; `on_start` is called when requests are taken."""
+    """Serve models by name until a signal comes; `on_start` is called when requests are taken, with
+    the first model, which is loaded by then."""
     # Only our own failures are worth a line: clients are told their mistakes.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     sys.setswitchinterval(_SWITCH_SECONDS)
@@ -108,19 +106,21 @@ def serve(
 
 
 def make_server(
-    models: Mapping[str, LanguageModel],
+    sources: Mapping[str, Source],
     settings: ServerSettings,
-    on_start: Callable[[], None] = lambda: None,
+    on_start: Callable[[LanguageModel], None] = lambda first: None,
 ) -> Server:
     """A server that is not running yet; the arguments are those of `serve`."""
     from groundup.serving.app import create_app
     from groundup.serving.connections import Backlog, Connection
+    from groundup.serving.models import Models
 
-    for language_model in models.values():
-        _check_rows(language_model, settings.max_rows)
+    metrics, workers = Metrics(), Workers(settings.work_seconds)
+    models = Models(sources, settings, metrics, workers)
+    first = models.load_first()
     max_connections = raise_file_limit(settings.max_connections)
     limits = {"settings": settings, "max_connections": max_connections, "backlog": Backlog()}
-    app = create_app(models, settings)
+    app = create_app(models, settings, metrics, workers)
     config = uvicorn.Config(
         app,
         http=type("BoundedConnection", (Connection,), limits),
@@ -135,7 +135,7 @@ def make_server(
         forwarded_allow_ips=list(settings.trusted_proxies),
         timeout_graceful_shutdown=_LAST_WORDS_SECONDS,
     )
-    return Server(config, app, settings.drain_seconds, on_start)
+    return Server(config, models, settings.drain_seconds, lambda: on_start(first))
 
 
 class Server(uvicorn.Server):
@@ -144,12 +144,12 @@ class Server(uvicorn.Server):
     def __init__(
         self,
         config: uvicorn.Config,
-        app: Starlette,
+        models: Models,
         drain_seconds: float,
         on_start: Callable[[], None],
     ) -> None:
         super().__init__(config)
-        self.schedulers = app.state.schedulers
+        self.models = models
         self._drain_seconds = drain_seconds
         self._on_start = on_start
         self._ending: asyncio.Task[None] | None = None
@@ -169,13 +169,14 @@ class Server(uvicorn.Server):
 
     @property
     def _num_unfinished(self) -> int:
-        return sum(one.num_running + one.num_waiting for one in self.schedulers)
+        return sum(one.num_running + one.num_waiting for one in self.models.schedulers)
 
     def _begin_to_end(self, name: str) -> None:
         if count := self._num_unfinished:
             words = "%s: %d running or waiting, given %g s to finish; press again to quit now"
             _log.warning(words, name, count, self._drain_seconds)
-        for scheduler in self.schedulers:
+        self.models.is_stopping = True
+        for scheduler in self.models.schedulers:
             scheduler.refuse_new()
         self._ending = asyncio.create_task(self._end())
 
@@ -183,11 +184,11 @@ class Server(uvicorn.Server):
         last_words = min(_LAST_WORDS_SECONDS, self._drain_seconds / 2)
         try:
             async with asyncio.timeout(self._drain_seconds - last_words):
-                for scheduler in self.schedulers:
+                for scheduler in self.models.schedulers:
                     await scheduler.wait_until_idle()
         except TimeoutError:
             _log.warning("%d not finished in time: given up", self._num_unfinished)
-            for scheduler in self.schedulers:
+            for scheduler in self.models.schedulers:
                 scheduler.give_up()
         # A request that has not arrived by now is not waited for.
         for connection in list(self.server_state.connections):
@@ -206,27 +207,3 @@ def raise_file_limit(max_connections: int) -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             soft = wanted
     return max_connections if soft < 0 else max(1, min(max_connections, soft - _OTHER_FILES))
-
-
-def _check_rows(language_model: LanguageModel, max_rows: int) -> None:
-    """Refuse more rows than there is free memory for their keys and values."""
-    import torch
-
-    config, weight = language_model.model.config, language_model.model.output_weight
-    row_bytes = 2 * config.num_layers * config.key_value_heads * config.d_head
-    row_bytes *= config.context_length * weight.element_size()
-    free = torch.cuda.mem_get_info(weight.device)[0] if weight.is_cuda else free_memory_bytes()
-    if max_rows * row_bytes > free:
-        raise ConfigError(
-            f"{max_rows} rows take {show_bytes(max_rows * row_bytes)} for their context of "
-            f"{config.context_length}, and {show_bytes(free)} are free: set --max-rows to "
-            f"{max(1, free // (2 * row_bytes))} or so"
-        )
-
-
-def free_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Memory that can be had without swapping; all of the machine's if the system does not say."""
-    with contextlib.suppress(OSError):
-        if found := re.search(r"MemAvailable: +(\d+) kB", meminfo.read_text("ascii")):
-            return min(memory_bytes(), int(found[1]) * 1024)
-    return memory_bytes()

@@ -58,12 +58,12 @@ class Scheduler:
         self._metrics.running_rows.set_function(lambda: self.num_running)
         self._metrics.max_rows.set(settings.max_rows)
 
-    def start(self) -> None:
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Make the engine, whose errors are raised here, and start the thread.
 
-        Called in the event loop that requests come from.
+        loop: the event loop that requests come from.
         """
-        self._outbox = Outbox(asyncio.get_running_loop())
+        self._outbox = Outbox(loop)
         self._engine = self._make_engine()
         self._thread.start()
 
@@ -107,6 +107,9 @@ class Scheduler:
     def stop(self) -> None:
         self.give_up()
         self._thread.join()
+        # The metrics stay, and the model must not.
+        self._metrics.queue_depth.set_function(lambda: 0)
+        self._metrics.running_rows.set_function(lambda: 0)
 
     @property
     def num_waiting(self) -> int:

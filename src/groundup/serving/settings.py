@@ -36,6 +36,9 @@ class ServerFlags(Settings):
     max_client_rows: int | None = pydantic.Field(default=None, ge=1, le=10_000)
     """Rows that one client may hold; 7/8 of --max-rows if not given."""
 
+    max_models: int = pydantic.Field(default=4, ge=1, le=10_000)
+    """Models in memory at once; the least recently used is unloaded for another."""
+
     drain_seconds: float = pydantic.Field(default=30.0, gt=0, le=1e6)
     """Seconds to finish running requests after SIGTERM or Ctrl-C; the process ends by then."""
 
@@ -43,8 +46,6 @@ class ServerFlags(Settings):
 class ServerSettings(ServerFlags):
     """The limits hold for a request or for the server as a whole; times are in seconds."""
 
-    # Prompts to offer in the playground.
-    prompts: tuple[str, ...] = ()
     runs_folder: Path = Path("runs")
     # Secrets, so that no log and no traceback shows them.
     tokens: tuple[pydantic.SecretStr, ...] = ()
