@@ -84,21 +84,14 @@ def test_a_special_token_can_be_added_to_serve_as_separator(shell: Any) -> None:
     assert open_shards("shards").index.end.id == 256
 
 
-@pytest.fixture
-def repeated() -> None:
+def test_clean_counts_and_writes_and_a_dry_run_leaves_nothing(shell: Any) -> None:
     other = "A quiet hen kept her nine warm eggs under a pile of yellow straw until spring came."
     Path("a.txt").write_text(END.join([STORY, other, "x", STORY]))
-
-
-def test_clean_counts_and_writes(shell: Any, repeated: None) -> None:
+    before = sorted(Path().rglob("*"))
+    assert "counted, nothing written" in shell("data", "clean", "a.txt", "--dry-run")
+    assert sorted(Path().rglob("*")) == before
     shown = shell("data", "clean", "a.txt")
     lines = {line.split()[0]: line.split()[1:] for line in shown.splitlines() if line.strip()}
     assert lines["kept"][0] == "2" and lines["short"][:1] != ["0"]
     assert Path("clean.jsonl").read_text().count("\n") == 2
     assert "clean.jsonl exists" in shell.fails("data", "clean", "a.txt")
-
-
-def test_a_dry_run_leaves_nothing(shell: Any, repeated: None) -> None:
-    before = sorted(Path().rglob("*"))
-    assert "counted, nothing written" in shell("data", "clean", "a.txt", "--dry-run")
-    assert sorted(Path().rglob("*")) == before

@@ -15,7 +15,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import groundup.data
 from groundup.data.batches.loader import Batch, Batches, BatchLoader, get_batch
 from groundup.data.batches.order import Ids, ShuffledEpochs, WindowReader
 from groundup.data.batches.transfer import transfer_to
@@ -228,12 +227,6 @@ def test_get_batch_takes_the_only_window_and_refuses_less() -> None:
         get_batch(np.arange(8), 0, 7, "cpu")
     with pytest.raises((RuntimeError, AssertionError), match=r"CUDA|NVIDIA"):
         get_batch(np.arange(100), 4, 7, "cuda:99")
-
-
-def test_the_package_offers_get_batch() -> None:
-    assert groundup.data.get_batch is get_batch and "get_batch" in dir(groundup.data)
-    with pytest.raises(AttributeError, match="no attribute 'got_batch'"):
-        _ = groundup.data.got_batch
 
 
 # On the GPU

@@ -76,15 +76,6 @@ def test_dialogues_are_conversations_and_answers_follow_from_the_questions(tmp_p
     assert num_checked > 50
 
 
-def test_a_stopped_writer_leaves_nothing(tmp_path: Path) -> None:
-    def stop(done: int, total: int | None) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write_sample_corpus(tmp_path / "stories.txt", 1, progress=stop)
-    assert list(tmp_path.iterdir()) == []
-
-
 # The language
 
 

@@ -18,16 +18,13 @@ from .conftest import MakeRun
 transformers = pytest.importorskip("transformers")
 
 TEXT = "Ada had a red kite. Ben lost the old drum. Who found the new boat? It's Eve's! " * 2
+# Each setting alone is tests/interop/test_every_setting.py's.
 SHAPES: dict[str, dict[str, Any]] = {
     "llama": {},
-    "tied embeddings, scaled": {"tie_embeddings": True},
     "padded vocabulary": {"vocab_size": 320},
     "qwen3, grouped and tied": {"qk_norm": True, "num_kv_heads": 1, "tie_embeddings": True},
     "ours": {"gated_attention": True, "value_embeddings": "projection", "feed_forward": "relu2"}
     | {"qk_norm": True, "num_kv_heads": 2, "tie_embeddings": True, "document_separator": 299},
-    "ours, post-norm without positions": {"norm": "post", "positions": "none", "d_ff": None},
-    "ours, without norms": {"norm": "none", "feed_forward": "gelu", "embedding_scale": 0.5},
-    "ours, plain": {"feed_forward": "silu", "norm_eps": 0.1, "rope_theta": 50.0, "num_heads": 2},
 }
 PROMPT = "Ada had a red"
 

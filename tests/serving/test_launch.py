@@ -116,7 +116,7 @@ def test_a_signal_lets_running_and_queued_requests_finish_and_refuses_new_ones(
 
 
 def test_a_signal_ends_the_server_in_time_whatever_runs(launch: Callable[..., Process]) -> None:
-    server = launch("--max-rows", "4", "--drain-seconds", "6")
+    server = launch("--max-rows", "4", "--drain-seconds", "3")
     with ThreadPoolExecutor(10) as pool:
         bodies = [{**LONG, "n": 16, "stream": not n} for n in range(10)]
         asked = [pool.submit(server.complete, body) for body in bodies]
@@ -125,7 +125,7 @@ def test_a_signal_ends_the_server_in_time_whatever_runs(launch: Callable[..., Pr
     answers = [one.result() for one in asked]
     status, stderr = server.end()
     assert status == 0, stderr
-    assert "160 running or waiting, given 6 s to finish" in stderr and "given up" in stderr
+    assert "160 running or waiting, given 3 s to finish" in stderr and "given up" in stderr
     # One stream had begun and ends in an error of its own; the others never got a status.
     assert sorted(answer.status_code for answer in answers)[1:] == [503] * 9
     assert all("the server stopped" in answer.text for answer in answers)
