@@ -115,7 +115,9 @@ def train(
             if resume and folder.has_run():
                 previous = folder.read_config(parts)
                 check_parts(folder.path, previous.parts, parts)
-            run = ranks.broadcast(resolve(config, machine, ranks, previous=previous))
+            known: dict[str, Any] = {"make_optimizer": overrides.get("optimizer")}
+            known["previous"] = previous
+            run = ranks.broadcast(resolve(config, machine, ranks, **known))
         with ranks.barrier():
             if ranks.is_first:
                 stack.enter_context(folder.claim(resume=resume))
@@ -129,7 +131,7 @@ def train(
             data = open_data(run.config, folder, overrides, ranks, resume=resume)
             if run.config.epochs is not None and run.config.num_steps is None:
                 rows = data.epoch_rows(run.config.model.context_length)
-                run = resolve(config, machine, ranks, previous=previous, epoch_rows=rows)
+                run = resolve(config, machine, ranks, epoch_rows=rows, **known)
                 run = ranks.broadcast(run)
         while True:
             try:
@@ -195,7 +197,7 @@ class _Loop:
         start = None
         if config.start_from is not None and checkpoint is None:
             parts = config.start_from, config.model, data.tokenizer
-            start = Start.open(*parts, with_optimizer=config.goes_on)
+            start = Start.open(*parts, ranks, with_optimizer=config.goes_on)
             environment |= start.describe(is_tuned=bool(config.tuning.chats))
         changes: list[str] = []
         if resume:

@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from groundup.config import flatten
 from groundup.data.batches.order import batch_samples
 from groundup.data.shards import find_index
 from groundup.distributed.process_group import ONE_PROCESS, ProcessGroup
 from groundup.errors import ConfigError
-from groundup.model import TransformerLM
+from groundup.model import ModelConfig, TransformerLM
 from groundup.nn import float8
 from groundup.planner import Execution, StepMemory, count_parameters, step_memory
 from groundup.planner.memory import (
@@ -29,6 +31,7 @@ from groundup.planner.quantities import show_count
 from groundup.runs.config import RunConfig
 from groundup.runtime import count_of, why_no_bfloat16
 from groundup.training.machine import Machine
+from groundup.training.start import MakeOptimizer
 
 # A short run of many small steps learns more than one of a few large ones: of conversations.
 _FEWEST_TUNING_STEPS = 100
@@ -74,13 +77,14 @@ def resolve(
     *,
     previous: RunConfig | None = None,
     epoch_rows: int | None = None,
+    make_optimizer: MakeOptimizer | None = None,
 ) -> ResolvedRun:
     """Decide device, precision, compilation, length, strategy and micro-batch of a run.
 
     An error where it cannot be trained here.
 
     previous: the settings that a resumed run had. epoch_rows: how many rows of a batch an epoch
-    has, once the data are known; `epochs` waits for them.
+    has, once the data are known; `epochs` waits for them. make_optimizer: a program's own one.
     """
     config = _with_embedding_scale(resolve_device(config, machine), previous)
     config = _with_separator(config)
@@ -97,7 +101,10 @@ def resolve(
     wants_exact = config.deterministic or config.device == "cpu"
     exact = ("exact", "auto") if wants_exact else ("exact",)
     is_exact = strategy == "ddp" and config.distributed.reduction in exact
-    size = _find_micro_batch(config, machine, ranks, previous, strategy, is_exact)
+    memory = planned_memory(config, machine.memory_bytes)
+    if make_optimizer is not None:
+        memory = replace(memory, optimizer_state=_measure_state(config.model, make_optimizer))
+    size = _find_micro_batch(config, memory, machine, ranks, previous, strategy, is_exact)
     return ResolvedRun(_changed(config, micro_batch_size=size), strategy, is_exact)
 
 
@@ -209,8 +216,30 @@ def _find_strategy(config: RunConfig, machine: Machine, ranks: ProcessGroup) -> 
     )
 
 
+def _measure_state(config: ModelConfig, make_optimizer: MakeOptimizer) -> int:
+    """Bytes that an unknown optimizer keeps between steps: as many for a parameter as it has after
+    one step of a model with one block and few tokens."""
+    few = min(64, config.vocab_size)
+    values = {"num_layers": min(1, config.num_layers), "vocab_size": few}
+    model = TransformerLM.from_config(config.with_(**values, document_separator=None))
+    parameters = [one for one in model.parameters() if one.requires_grad]
+    for one in parameters:
+        one.grad = torch.zeros_like(one)
+    optimizer = make_optimizer(model)
+    optimizer.step()
+    kept = sum(
+        value.nbytes
+        for state in optimizer.state.values()
+        for value in state.values()
+        if isinstance(value, torch.Tensor)
+    )
+    whole = sum(count_parameters(config).values())
+    return round(kept / sum(one.numel() for one in parameters) * whole)
+
+
 def _find_micro_batch(
     config: RunConfig,
+    memory: StepMemory,
     machine: Machine,
     ranks: ProcessGroup,
     previous: RunConfig | None,
@@ -228,9 +257,9 @@ def _find_micro_batch(
         size = previous.micro_batch_size if fits else "auto"
     if size == "auto":
         shards = {"ddp": 1, "fsdp": ranks.size, "hsdp": ranks.local_size}[strategy]
-        memory = planned_memory(config, machine.memory_bytes).shard(shards)
         num_bytes = _rank_memory(machine, ranks)
-        size = check_fits(memory, choose_micro_batch(memory, num_rows, num_bytes), num_bytes)
+        part = memory.shard(shards)
+        size = check_fits(part, choose_micro_batch(part, num_rows, num_bytes), num_bytes)
         size = None if size == config.batch_size else size
     taken = config.batch_size if size is None and is_exact else size
     if taken is not None and num_rows % taken:

@@ -20,6 +20,7 @@ from groundup.checkpoint import Checkpoint, CheckpointFolder, check_shapes, rest
 from groundup.config import flatten
 from groundup.data.batches.order import Ids
 from groundup.data.shards import DataIds
+from groundup.distributed.process_group import ONE_PROCESS, ProcessGroup
 from groundup.errors import CheckpointError, ConfigError
 from groundup.model import ModelConfig, TransformerLM
 from groundup.model.parts import identify, swapped_parts
@@ -69,6 +70,7 @@ class Start:
         path: str | os.PathLike[str],
         config: ModelConfig,
         tokenizer: Tokenizer,
+        ranks: ProcessGroup = ONE_PROCESS,
         *,
         with_optimizer: bool = False,
     ) -> "Start":
@@ -91,9 +93,10 @@ class Start:
         if found:
             raise ConfigError(f"the weights of {path} do not fit this run: {'; '.join(found)}")
         checkpoints = CheckpointFolder(folder.checkpoints, weights_only=not with_optimizer)
-        if not checkpoints.steps():
+        if not ranks.broadcast(bool(checkpoints.steps())):
             raise CheckpointError(f"{path} has no checkpoint yet: train until one is written")
-        checkpoint = checkpoints.newest()
+        # To hash all of it is one rank's work.
+        checkpoint = ranks.broadcast(checkpoints.newest() if ranks.is_first else None)
         weights = checkpoint.model_state()
         check_shapes(weight_shapes(source), weights)
         return cls(folder, checkpoint, weights, tuple(sorted(tokenizer.vocab.keys() - ids)))
