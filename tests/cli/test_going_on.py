@@ -141,3 +141,31 @@ def test_a_model_that_knows_no_turns_continues(shell: Any, monkeypatch: pytest.M
     (saved,) = read_json_lines(Path("text.jsonl"))
     assert saved["text"] == f"A{first} b{second}" and f"{first}\n" in said
     assert "--system is for" in shell.fails("chat", "small", "--system", "Be.")
+
+
+def test_runs_are_listed_and_compared_on_a_text(shell: Any, small_config: Path) -> None:
+    shell("more", "small", "--num-steps", "2")
+    small = LanguageModel.load("runs/small")
+    LanguageModel(small.model, small.tokenizer.with_chat("{{ messages[0].content }}: ")).save(
+        "runs/chatty"
+    )
+    (Path("runs/small-more") / "outcome.json").unlink()
+    found = {one["run"]: one for one in shell.json("list")}
+    assert list(found) == ["chatty", "small-more", "small"]
+    assert found["small"]["can"] == ["generate", "more"] and found["small"]["step"] == 12
+    assert found["small"]["validation_loss"] == losses("small")[-1][1]
+    assert (
+        found["chatty"]["can"] == ["generate", "chat"]
+        and found["small-more"]["can"][-1] == "resume"
+    )
+    page = shell("list", "runs")
+    assert "generate, chat" in page and found["small"]["run"] in page and "imported" in page
+    assert "holds no run" in shell.fails("list", "nowhere")
+    text = small_config.parent / "stories.txt"
+    one = shell.json("evaluate", "small", text)
+    both = shell.json("evaluate", "small", "runs/small-more", text)["runs"]
+    assert both[0] == one and both[1]["bits_per_byte"] != one["bits_per_byte"]
+    page = shell("evaluate", "small", "small-more", text)
+    assert f"{one['bits_per_byte']:.4f}" in page and f"{both[1]['bits_per_byte']:.4f}" in page
+    assert shell("evaluate", "small", "small-more").count("runs/small") == 2
+    assert "standard input" in shell.fails("evaluate", "small", "small-more", "-")

@@ -1,6 +1,7 @@
 """`groundup evaluate`: loss, perplexity and bits per byte of a run on a split of its shards or on
 any text, and its accuracy on multiple-choice tasks."""
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -25,11 +26,13 @@ _LEAST_BATCH_TOKENS = 2048
 class Arguments(RunFlags, ReadingFlags):
     """Evaluate a trained model on text that it was not trained on.
 
-    Without files and tasks it is evaluated on the validation split of its shards.
+    Without files and tasks it is evaluated on the validation split of its shards. Several runs are
+    shown side by side; bits per byte compare models of any vocabulary on the same text.
     """
 
     files: Positional[tuple[str, ...]] = ()
-    """Text to evaluate on: files, folders, globs or - for standard input."""
+    """More runs to compare with, and text to evaluate on: files, folders, globs or - for standard
+    input."""
 
     tasks: tuple[str, ...] = ()
     """Multiple-choice tasks: .jsonl files in our format or BLiMP's, or folders."""
@@ -54,10 +57,47 @@ class Arguments(RunFlags, ReadingFlags):
 
 
 def run(arguments: Arguments) -> None:
-    """Load, measure, print."""
+    """Measure each run and print what was found."""
+    from groundup.files import without_non_finite
+    from groundup.text_files import STDIN
+
+    runs = [find_run(arguments.run), *filter(None, map(_as_run, arguments.files))]
+    files = tuple(one for one in arguments.files if _as_run(one) is None)
+    arguments = arguments.with_(files=files)
+    if len(runs) > 1 and STDIN in files:
+        raise ConfigError("each run reads the text anew: save standard input to a file first")
+    measured = [_measure(arguments, folder) for folder in runs]
+    if arguments.json_:
+        found = measured[0] if len(runs) == 1 else {"runs": measured}
+        print(json.dumps(without_non_finite(found), ensure_ascii=False))
+        return
+    for results in measured:
+        if len(runs) == 1 and "loss" in results:
+            hidden = ("run", "files", "tasks", "mix" if not results.get("mix") else "")
+            shown = {name: value for name, value in results.items() if name not in hidden}
+            print_values(results["run"], shown)
+        if "tasks" in results:
+            _print_scores(f"{results['run']}, step {results['step']:,}", results["tasks"])
+    names = ("run", "step", "bits_per_byte", "loss", "perplexity", "tokens")
+    if len(runs) > 1 and "loss" in measured[0]:
+        title = ", ".join(files) or f"the {arguments.split} split of each"
+        print_records(title, [{name: one[name] for name in names} for one in measured])
+
+
+def _as_run(word: str) -> Path | None:
+    """The run that a word behind the first means; None for text."""
+    from groundup.runs.folder import RunFolder
+
+    is_text = Path(word).exists() and not RunFolder(word).has_run()
+    with contextlib.suppress(ConfigError):
+        return None if is_text else find_run(word)
+    return None
+
+
+def _measure(arguments: Arguments, folder: Path) -> dict[str, Any]:
+    """Load a run, and measure it."""
     from groundup.config import load_settings
     from groundup.data.tasks import read_tasks
-    from groundup.files import without_non_finite
     from groundup.generation import LanguageModel
     from groundup.runs.config import RunConfig
     from groundup.runs.folder import RunFolder
@@ -73,7 +113,6 @@ def run(arguments: Arguments) -> None:
             "--split, --whole and --shards are about shards: leave them out, or leave out the "
             "files and --tasks"
         )
-    folder = find_run(arguments.run)
     config = RunFolder(folder).read_config()
     precision = arguments.precision or config.evaluation_precision
     asked = {"device": arguments.device, "precision": precision}
@@ -107,15 +146,7 @@ def run(arguments: Arguments) -> None:
             with progress_bar("scoring choices") as progress:
                 scores = {task.name: scorer.score_task(task, progress) for task in tasks}
             results["tasks"] = scores
-    if arguments.json_:
-        print(json.dumps(without_non_finite(results), ensure_ascii=False))
-        return
-    if "loss" in results:
-        hidden = ("run", "files", "tasks", "mix" if not results.get("mix") else "")
-        shown = {name: value for name, value in results.items() if name not in hidden}
-        print_values(str(folder), shown)
-    if "tasks" in results:
-        _print_scores(f"{folder}, step {loaded.step:,}", results["tasks"])
+    return results
 
 
 def _open_split(
