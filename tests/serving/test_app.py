@@ -145,8 +145,9 @@ def test_with_the_token_all_is_as_usual_and_pages_need_none(locked: Any) -> None
     assert locked.get("/v1/models", headers=headers).status_code == 200
     assert locked.get("/nowhere", headers=headers).status_code == 404
     # A browser cannot send one when it opens a page.
-    for path in ("/", "/chat", "/runs", "/health", "/static/pages.css"):
+    for path in ("/", "/chat", "/inside", "/runs", "/health", "/static/pages.css"):
         assert locked.get(path).status_code == 200
+    assert locked.get("/tokenizer").headers["location"] == "/#tokenizer"
     settings = ServerSettings(tokens=(TOKEN,))
     assert TOKEN not in repr(settings) and TOKEN not in str(settings.model_dump())
 

@@ -289,6 +289,17 @@ def test_runs(browser: Any, page: Any) -> None:
     assert rows["Validation loss"] == ["0.6000", "0.3000"]
     assert rows["Skipped steps"] == ["1 (step 11: infinite)", "none"]
     assert rows["optimizer.learning_rate"][1] == "0.5" and rows["model.d_model"]
+    # Three runs side by side fit on a phone.
+    add_lines(make_run(page.runs_folder, "third"), range(1, 11))
+    look_again(browser)
+    browser.resize(390, 800)
+    added = browser.find(".run-check:not(:checked)")
+    added.click()
+    browser.wait(lambda: len(table(browser)["Tokens"]) == 3)
+    widths = "const box = document.querySelector('.table-scroll');"
+    assert browser.script(f"{widths} return box.scrollWidth <= box.clientWidth")
+    added.click()
+    browser.resize(1280, 900)
     browser.all("[name=tab]")[2].click()
     browser.wait(lambda: "text of step 20" in texts(browser, ".sample-text")[1])
     assert browser.all("main img, main b") == []

@@ -17,7 +17,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -143,6 +143,7 @@ def _page_routes() -> list[Route | Mount]:
         Route("/chat", page(static, "chat.html")),
         Route("/inside", page(static, "inside.html")),
         Route("/runs", page(static, "runs.html")),
+        Route("/tokenizer", lambda request: RedirectResponse("/#tokenizer")),
         Route("/static/plotly.min.js", page(plotly, "plotly.min.js")),
         Mount("/static", static),
     ]

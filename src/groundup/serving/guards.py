@@ -37,7 +37,7 @@ SECURITY_HEADERS = {
 
 _HOST = re.compile(r"(\[[^\]]+\]|[^:\[\]]+)(?::\d*)?")
 # A browser cannot send a token when it opens a page; these files hold no secret.
-_OPEN_PATHS = ("/", "/chat", "/runs", "/health")
+_OPEN_PATHS = ("/", "/chat", "/inside", "/tokenizer", "/runs", "/health")
 
 # A refused client is still sending, and closing at once would lose it the answer: so many times the
 # largest body is discarded, for as long as a request may take.
