@@ -33,9 +33,9 @@ def run(line, status=0):
         assert main(line.split()) == status, out.getvalue()
     return out.getvalue()
 
-for words in ("plan --help all", "train --help all"):
+for words in ("plan --help-all", "train --help-all"):
     assert "adamw|lion|muon|sgd" in run(words)
-options = run("train --help all")
+options = run("train --help-all")
 assert "full|window" in options and "|maxout" in options and "root|cosine" in options
 assert "adamw" in run("train --optimizer.name lyon", 2)
 assert "torch" not in sys.modules

@@ -141,12 +141,12 @@ def test_the_overview_lists_every_verb(shell: Any, words: list[str]) -> None:
 
 
 def test_help_shows_every_default(shell: Any, verb: types.ModuleType) -> None:
-    text = " ".join(shell("try", "it", "--help", "all").split())
+    text = " ".join(shell("try", "it", "--help-all").split())
     assert text.startswith("usage: groundup try it ") and "Write a corpus." in text
     for default in ("corpus.txt", "20.0", "strict", "False", "0.9 0.95", "64"):
         assert f"(default: {default})" in text
     assert "(required)" in text and "{strict" not in text and "strict|replace" in text
-    assert " ".join(shell("try", "it", "a.txt", "--out", "x", "--help", "all").split()) == text
+    assert " ".join(shell("try", "it", "a.txt", "--out", "x", "--help-all").split()) == text
 
 
 LIGHT = """

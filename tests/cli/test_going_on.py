@@ -3,6 +3,7 @@
 import io
 import json
 import shutil
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -169,3 +170,42 @@ def test_runs_are_listed_and_compared_on_a_text(shell: Any, small_config: Path) 
     assert f"{one['bits_per_byte']:.4f}" in page and f"{both[1]['bits_per_byte']:.4f}" in page
     assert shell("evaluate", "small", "small-more").count("runs/small") == 2
     assert "standard input" in shell.fails("evaluate", "small", "small-more", "-")
+
+
+def test_a_dry_run_plans_and_makes_nothing(shell: Any, small_config: Path) -> None:
+    before = sorted(Path().rglob("*"))
+    said = shell("new", small_config.parent / "stories.txt", "--dry-run", "--minutes", "500")
+    assert "would write prepared/stories/train.yaml" in said and "layers of" in said
+    assert sorted(Path().rglob("*")) == before
+
+
+def test_serve_opens_the_pages_and_a_word_meant_is_named(
+    shell: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    model = LanguageModel.load("runs/small")
+    monkeypatch.setattr("groundup.serving.launch.serve", lambda *given: given[-1](model))
+    said = shell("serve", "small", "--port", "0", "--open")
+    assert len(opened) == 1 and opened[0].startswith("http://127.0.0.1:") and opened[0] in said
+    assert "did you mean more RUN?" in shell.fails("continue", "small")
+
+
+@pytest.mark.slow
+def test_a_shell_completes_verbs_flags_and_runs(shell: Any) -> None:
+    script = shell("completion", "bash")
+    for typed, expected in (
+        ("evalu", {"evaluate"}),
+        ("data prep", {"prepare"}),
+        ("more --minu", {"--minutes"}),
+        ("chat sma", {"small"}),
+        ("evaluate runs/sm", {"runs/small"}),
+    ):
+        words = f"COMP_WORDS=(groundup {typed}); COMP_CWORD={len(typed.split())}; _groundup"
+        command = f'{script}\n{words}; printf "%s\\n" "${{COMPREPLY[@]}}"'
+        found = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+        assert set(found.stdout.split()) == expected, found
+    assert script in shell("completion", "zsh")
+    fish = shell("completion", "fish")
+    assert "complete -c groundup -n '__fish_seen_subcommand_from tune' -l lora-rank" in fish
+    assert "tcsh" in shell.fails("completion", "tcsh")

@@ -9,7 +9,6 @@ import argparse
 import inspect
 import re
 import shlex
-import textwrap
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -128,33 +127,35 @@ def known_flags(arguments: type[Settings]) -> list[str]:
     """Every flag that may be typed, with both spellings of a switch."""
     flags = [flag for flag in flags_of(arguments) if not flag.is_positional]
     switched_off = [f"--no-{flag.name[2:]}" for flag in flags if flag.is_switch]
-    return ["--help", *(flag.name for flag in flags), *switched_off]
+    return ["--help", "--help-all", *(flag.name for flag in flags), *switched_off]
 
 
 def parse(arguments: type[ArgumentsType], prog: str, argv: Sequence[str]) -> ArgumentsType | None:
-    """The parsed arguments; None if help was asked for, and printed: `--help all` with the flags of
-    sections.
+    """The parsed arguments; None if help was asked for, and printed: `--help` has the verb's own
+    flags and those in its `common`, else those of no section, and `--help-all` all of them.
 
     Raises ConfigError, one line that names the flag and, for an unknown one, the nearest.
     """
     flags = {flag.setting: flag for flag in flags_of(arguments)}
     positionals = [flag.name for flag in flags.values() if flag.is_positional]
-    shows_all = list(argv[-2:]) == ["--help", "all"]
-    sections = dict.fromkeys(name.partition(".")[0] for name in flags if "." in name)
-    more = textwrap.fill(f"{prog} --help all shows the flags of {', '.join(sections)} as well", 80)
+    shows_all, common = "--help-all" in argv, list(getattr(arguments, "common", ()))
+    own = [name for name in flags if name in arguments.model_fields]
+    usual = [*own, *common] if common else [name for name in flags if "." not in name]
+    flags = {name: flags[name] for name in [*usual, *flags]}
     parser = _Parser(
         prog=prog,
         usage=" ".join([prog, *positionals, "[OPTIONS]"]),
         description=inspect.cleandoc(arguments.__doc__ or ""),
-        epilog=None if shows_all or not sections else more,
+        epilog=f"{prog} --help-all shows all {len(flags)}" if len(usual) < len(flags) else None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     of_run = getattr(arguments, "of_run", ())
     for flag in flags.values():
-        is_shown = shows_all or "." not in flag.setting
+        is_shown = shows_all or flag.setting in usual
         flag.add_to(parser, is_shown=is_shown, is_of_run=flag.setting in of_run)
     words = [re.sub(r"^--\w[\w.-]*", lambda name: name[0].replace("_", "-"), it) for it in argv]
+    words = ["--help" if word == "--help-all" else word for word in words]
     try:
         found, unknown = parser.parse_known_intermixed_args(words)
     except SystemExit:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from groundup import disk
 from groundup.cli.terminal import prepare_streams, printable
-from groundup.cli.verbs import GROUPS, VERBS, module_of
+from groundup.cli.verbs import GROUPS, MEANT, VERBS, module_of
 from groundup.errors import NATIVE_MISSING, ConfigError, GroundupError, did_you_mean
 
 _HELP_FLAGS = ("-h", "--help", "help")
@@ -69,6 +69,7 @@ def _dispatch(words: list[str]) -> int:
         if verb not in VERBS:
             # Who types the second word alone (`groundup prepare`) means the verb that has it.
             sharing = [name for name in VERBS if name.split()[-1] == verb]
+            sharing += [MEANT[verb]] if verb in MEANT else []
             hint = f"did you mean {sharing[0]}?" if sharing else did_you_mean(verb, VERBS)
             raise ConfigError(f"unknown command groundup {verb}: {hint}")
         return _run_verb(verb, words[len(verb.split()) :])

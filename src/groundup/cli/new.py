@@ -81,6 +81,9 @@ class Arguments(ReadingFlags, MakeFlags):
     """Name of the run in runs, and of the folder in prepared for its tokenizer, shards and
     settings; after the text if not given."""
 
+    dry_run: bool = False
+    """Print the plan, and make nothing."""
+
     from_: Path | None = None
     """Begin with this model instead of a new one: a run, an export, or a Hugging Face folder in the
     shape of Llama, SmolLM, Qwen3 or Mistral. Its tokenizer is used."""
@@ -186,6 +189,9 @@ def make(project: Project) -> int:
         print(f"made before, and kept: {project.config}")
     else:
         plan = _choose_plan(project, sources) | {"fingerprint": fingerprint}
+    if arguments.dry_run:
+        return 0
+    if plan != project.read_plan():
         # Made from other text or for another vocabulary.
         if project.source is None:
             remove(project.tokenizer)
@@ -273,14 +279,15 @@ def _choose_plan(project: Project, sources: Sequence[Source]) -> dict[str, Any]:
         "samples": {**values.get("samples", {}), "prompts": list(prompts[:1])},
     }
     head = f"# What groundup new chose for {path_text(shlex.join(arguments.files)[:80])}\n\n"
-    write_text_atomic(project.config, head + as_yaml(values))
+    if not arguments.dry_run:
+        write_text_atomic(project.config, head + as_yaml(values))
     about = "" if survey.is_whole else "about "
     text = f"{count_of(survey.num_files, 'file')}, {about}"
     text += f"{count_of(survey.num_documents, 'document')}, {show_bytes(num_bytes)}"
     model = f"{recipe.model.num_layers} layers of {recipe.model.d_model}, "
     model += f"{recipe.model.vocab_size:,} tokens"
     lines = [("text", text), ("machine", machine), ("model", model)]
-    print_table(f"wrote {project.config}", (), lines)
+    print_table(f"{'would write' if arguments.dry_run else 'wrote'} {project.config}", (), lines)
     fraction = min(0.1, max(0.002, _VALIDATION_BYTES / num_bytes))
     return {
         "name": name,
@@ -376,5 +383,5 @@ def _fingerprint(sources: Sequence[Source], arguments: Arguments) -> str:
     if any(source.path == STDIN for source in sources):
         raise ConfigError("the text is read more than once: save standard input to a file first")
     files = [(os.path.normpath(one.path), one.size, one.stamp) for one in sources]
-    decisive = arguments.model_dump_json(exclude={"files", "name", "max_tokens"})
+    decisive = arguments.model_dump_json(exclude={"files", "name", "max_tokens", "dry_run"})
     return hashlib.sha256(repr((files, decisive)).encode()).hexdigest()

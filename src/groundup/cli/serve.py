@@ -1,5 +1,6 @@
 """`groundup serve`: models behind OpenAI's completions API, with pages to look at."""
 
+import webbrowser
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +31,9 @@ class Arguments(LoadingFlags, ServerFlags):
     trusted_proxy: tuple[str, ...] = ()
     """Addresses of proxies whose X-Forwarded-For header is trusted."""
 
+    open_: bool = False
+    """Open the pages in a browser."""
+
     runs_folder: Path | None = None
     """The runs whose curves the pages show; the folder that the first run is in if not given."""
 
@@ -57,6 +61,8 @@ def run(arguments: Arguments) -> None:
             more = f" and {len(sources) - 1} more" if len(sources) > 1 else ""
             where = f"{next(iter(sources))}, step {first.step:,},{more} at"
             print(f"serving {where} {address_to_open(listener)}", flush=True)
+            if arguments.open_:
+                webbrowser.open(address_to_open(listener))
 
         serve(sources, settings, listener, announce)
 

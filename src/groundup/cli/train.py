@@ -9,7 +9,7 @@ import os
 import signal
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -42,6 +42,13 @@ class TrainingFlags(Settings):
 
     allow_changes: bool = False
     """Resume although settings differ from those the run began with."""
+
+    common: ClassVar = (
+        *("name", "minutes", "num_steps", "epochs", "batch_size", "seed", "device"),
+        *("data.shards", "model.d_model", "model.num_layers", "model.num_heads"),
+        *("model.context_length", "optimizer.name", "optimizer.learning_rate", "schedule.name"),
+        "samples.prompts",
+    )
 
     settings: Annotated[dict[str, Any], FlagsOf(RunConfig)] = Field(default_factory=dict)
 

@@ -31,7 +31,17 @@ VERBS = {
     "data clean": "leave out duplicates and poor documents",
     "data prepare": "encode a corpus into shards",
     "data verify": "check shards against their index and tokenizer",
+    "completion": "let a shell complete groundup's words",
 }
+
+MEANT = {
+    "continue": "more RUN",
+    "resume": "train --name RUN --resume",
+    "talk": "chat RUN",
+    "compare": "evaluate RUN RUN FILE, or report RUN RUN",
+    "download": "import huggingface FOLDER",
+}
+"""What people type for other words."""
 
 GROUPS = {
     "tokenizer": "text to ids and back",
