@@ -223,7 +223,13 @@ def test_rows_hold_every_conversation_once_with_positions_of_its_own() -> None:
 
 
 def test_a_validation_split_exists_wherever_it_can() -> None:
-    for count, fraction, num_held in [(1, 0.05, 0), (2, 0.05, 1), (200, 0.05, 10), (9, 0.0, 0)]:
+    for count, fraction, num_held in [
+        (1, 0.1, 0),
+        (2, 0.1, 1),
+        (20, 0.05, 3),
+        (200, 0.05, 10),
+        (9, 0, 0),
+    ]:
         train, held = split(count, fraction)
         assert len(held) == num_held
         assert sorted([*train, *held]) == list(range(count))

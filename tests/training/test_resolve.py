@@ -199,7 +199,16 @@ def test_epochs_decide_the_steps_and_few_conversations_make_small_batches(
     unset.model_fields_set.discard("batch_size")
     assert resolve(tuning, epoch_rows=100).batch_size == 4
     small = resolve(unset, epoch_rows=100)
-    assert (small.batch_size, small.num_steps) == (3, 100)
+    assert (small.batch_size, small.num_steps) == (1, 300)
+    plan = make_tuning("run", {"num_steps": None})
+    plan.model_fields_set.discard("batch_size")
+    for rows, epochs, batch_size, steps in [
+        (4, 50, 1, 200),
+        (108, 9.2, 4, 248),
+        (5000, 3, 8, 1875),
+    ]:
+        found = resolve(plan, epoch_rows=rows)
+        assert (found.epochs, found.batch_size, found.num_steps) == (epochs, batch_size, steps)
 
 
 @pytest.mark.parametrize("workspace", [None, ":16:8"])

@@ -130,6 +130,22 @@ def test_adapters_alone_learn_and_everything_sees_them_merged(
     assert torch.equal(model.state_dict()[f"{query}.weight"], merged[f"{query}.weight"])
 
 
+def test_a_run_whose_held_out_answers_get_worse_ends_early_with_the_best(
+    make_tuning: MakeConfig, records_of: Any
+) -> None:
+    changes = {"num_steps": 400, "optimizer.learning_rate": 0.3, "clip_norm": None}
+    changes |= {"evaluation.every_steps": 3, "checkpoints.every_steps": 3, "evaluation.patience": 4}
+    config = make_tuning("worse", changes)
+    summary = train(config)
+    losses = {one["step"]: one["validation_loss"] for one in records_of(config)[2::3]}
+    best = min(losses, key=lambda step: losses[step])
+    assert summary.is_finished and summary.steps == best + 4 * 3 < 400
+    assert CheckpointFolder(RunFolder(config.run_folder).checkpoints).steps() == [best]
+    again = train(config, resume=True)
+    assert (again.is_finished, again.steps) == (True, summary.steps)
+    assert LanguageModel.load(config.run_folder).step == best
+
+
 def test_a_batch_counts_its_targets() -> None:
     batch = packed_batch(make_conversations([9, 8, 8]))
     assert int(count_targets(batch)) == int((batch.targets >= 0).sum())

@@ -1,5 +1,6 @@
 """`groundup tune`: teach a trained model to answer, from conversations; a run like every other."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,13 @@ from pydantic import Field
 from groundup.cli.arguments import Positional
 from groundup.cli.shared import find_run
 from groundup.cli.train import TrainingFlags, train_run
+from groundup.errors import GroundupError
+from groundup.generation.request import GenerationSettings
 from groundup.runs.config import RunConfig
 from groundup.runtime import is_first_rank
+
+_NUM_QUESTIONS = 3
+_MAX_TOKENS = 200
 
 
 class Arguments(TrainingFlags):
@@ -18,10 +24,10 @@ class Arguments(TrainingFlags):
     Only the answers are learned. The new run begins with the weights of RUN and gets its tokenizer
     with a chat template; it is generated with, served, evaluated, exported and resumed as any run.
     All settings of groundup train are flags. If not given, --name is RUN's with -chat at its end,
-    --epochs 3 unless --num-steps is given, --batch-size 8 or fewer where there are few,
-    --optimizer.learning-rate 3e-3 up to a d_model of 128, less for wider models, and five times
-    that for adapters, --model.context-length that of RUN (longer conversations lose their end), and
-    --tuning.template that of the tokenizer, or ChatML.
+    --epochs as many as so many conversations want, or fewer where those held out get no better,
+    --batch-size 8 or fewer where there are few, --optimizer.learning-rate 6e-3 up to a d_model of
+    128, less for wider models, and more for adapters, --model.context-length that of RUN (longer
+    conversations lose their end), and --tuning.template that of the tokenizer, or ChatML.
     """
 
     run: Positional[str]
@@ -45,9 +51,41 @@ def run(arguments: Arguments) -> int:
     config = _settings(arguments, find_run(arguments.run))
     status = train_run(config, "tuning", arguments)
     if status == 0 and is_first_rank():
+        _try_out(config)
         print(f"talk to it: groundup chat {config.run_folder}")
         print(f"in a browser: groundup serve {config.run_folder}")
     return status
+
+
+def _try_out(config: RunConfig) -> None:
+    """Ask what was held out, and warn of answers that do not end."""
+    from groundup.generation import LanguageModel
+    from groundup.generation.special_ids import chat_prompt
+    from groundup.training.data import held_out_questions
+
+    model = LanguageModel.load(config.run_folder)
+    questions = held_out_questions(config, model.tokenizer, _NUM_QUESTIONS)
+    settings = GenerationSettings(temperature=0, max_tokens=_MAX_TOKENS)
+    requests, num_endless = [], 0
+    # A question may take up the context by itself.
+    with contextlib.suppress(GroundupError):
+        for turns, _ in questions:
+            requests.append(model.request(chat_prompt(model.tokenizer, turns), settings))
+    texts = [""] * len(requests)
+    for number, text, reason in model.stream_requests(requests):
+        texts[number] += text
+        num_endless += reason == "length"
+    if texts:
+        print("\nheld-out questions, answered at temperature 0")
+    for (turns, expected), text in zip(questions, texts, strict=False):
+        print(
+            f"  {turns[-1]['content'] if turns else ''}\n    {text}\n    (in the file: {expected})"
+        )
+    if num_endless:
+        print(
+            f"warning: {num_endless} of {len(texts)} answers did not end within {_MAX_TOKENS} "
+            f"tokens: give more dialogues, more --epochs, or a larger model"
+        )
 
 
 def _settings(arguments: Arguments, source: Path) -> RunConfig:

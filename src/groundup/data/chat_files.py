@@ -32,12 +32,12 @@ class Conversation(NamedTuple):
 
 
 def read_conversations(
-    inputs: Sequence[str | os.PathLike[str]], *, strict: bool = False
+    inputs: Sequence[str | os.PathLike[str]], *, strict: bool = False, is_quiet: bool = False
 ) -> Iterator[Conversation]:
     """Yield the conversations of files, folders or globs, in order.
 
     A record that is no conversation is left out and named in a warning; with `strict`, or where no
-    other is left, it is a DataError.
+    other is left, it is a DataError. `is_quiet` leaves the warning out.
     """
     complaints: list[DataError] = []
     num_read = 0
@@ -56,7 +56,7 @@ def read_conversations(
             yield Conversation(messages, where)
     if complaints and not num_read:
         raise complaints[0]
-    if complaints:
+    if complaints and not is_quiet:
         shown = "; ".join(map(str, complaints[:_COMPLAINTS_SHOWN]))
         more = len(complaints) - _COMPLAINTS_SHOWN
         shown += f"; and {more:,} more" if more > 0 else ""

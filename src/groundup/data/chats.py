@@ -34,6 +34,8 @@ class EncodedConversations:
     offsets: npt.NDArray[np.int64]
     num_cut: int
     """Those that were longer than allowed and lost their end."""
+    numbers: tuple[int, ...] = ()
+    """Which of the conversations that were read each one is."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -56,6 +58,7 @@ def encode_conversations(
     sizes = token_sizes(tokenizer)
     kept: list[npt.NDArray[Any]] = []
     marks: list[npt.NDArray[np.bool_]] = []
+    numbers: list[int] = []
     num_seen = num_cut = longest = 0
     waiting = iter(conversations)
     while batch := list(itertools.islice(waiting, _BATCH_SIZE)):
@@ -71,6 +74,7 @@ def encode_conversations(
             longest = max(longest, len(ids))
             # The first id is never predicted.
             if is_answer[1:max_ids].any():
+                numbers.append(num_seen + number)
                 kept.append(ids[:max_ids].copy())
                 marks.append(is_answer[:max_ids])
         num_seen += len(batch)
@@ -87,6 +91,7 @@ def encode_conversations(
         np.concatenate(marks),
         np.cumsum([0, *lengths], dtype=np.int64),
         num_cut=num_cut,
+        numbers=tuple(numbers),
     )
 
 
@@ -204,9 +209,10 @@ def split(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Which of `count` conversations are for training and which for validation, whatever the seed.
 
-    There is one for validation at least, where there are two; none with a fraction of 0.
+    There are three for validation at least, or a fifth of a few; none with a fraction of 0.
     """
-    num_held = max(1, round(validation_fraction * count)) if validation_fraction else 0
+    least = max(1, min(3, count // 5))
+    num_held = max(least, round(validation_fraction * count)) if validation_fraction else 0
     num_held = min(num_held, count - 1)
     epoch, positions = np.zeros(count, np.uint64), np.arange(count, dtype=np.uint64)
     order = permute(0, _VALIDATION, epoch, positions, count).astype(np.int64)

@@ -74,8 +74,8 @@ class TuningConfig(Settings):
     template: Path | None = None
     """A file with a chat template in Jinja; the tokenizer's own, or ChatML, if not given."""
 
-    validation_fraction: float = Field(default=0.05, ge=0, le=0.5)
-    """The fraction of the conversations held out for validation, one at least; none if 0."""
+    validation_fraction: float = Field(default=0.1, ge=0, le=0.5)
+    """The fraction of the conversations held out for validation, three at least; none if 0."""
 
     lora_rank: int | None = Field(default=None, ge=1, le=2**16)
     """Learn LoRA adapters of this rank, and the rows of special tokens; all weights if None."""
@@ -105,6 +105,10 @@ class EvaluationConfig(Interval):
 
     batch_size: int | None = Field(default=None, ge=1, le=_MAX_SEQUENCES)
     """Windows at once; as many as a micro-batch has if not given."""
+
+    patience: int | None = Field(default=None, ge=1, le=MAX_STEPS)
+    """End the run when so many evaluations in a row are no better than one before; never if None.
+    """
 
 
 class CheckpointConfig(Interval):
@@ -190,7 +194,8 @@ class RunConfig(Settings):
     with the checkpoint that validates best, be it the one the run began with."""
 
     num_steps: int | None = Field(default=None, ge=1, le=MAX_STEPS)
-    """Optimizer steps to take; 5,000 if neither this nor minutes nor epochs is given."""
+    """Optimizer steps to take; 5,000 if neither this nor minutes nor epochs is given, and of
+    tuning.chats as many as they want."""
 
     minutes: float | None = Field(default=None, gt=0, le=10**7)
     """Train for this long: the schedule follows the clock, and num_steps may end the run sooner."""
@@ -294,7 +299,10 @@ class RunConfig(Settings):
         lengths = ("num_steps", "minutes", "epochs")
         if not isinstance(values, Mapping):
             return values
-        if all(values.get(name) is None for name in lengths):
+        tuning = values.get("tuning") or {}
+        is_map = isinstance(tuning, Mapping)
+        is_tuned = tuning.get("chats") if is_map else getattr(tuning, "chats", ())
+        if not is_tuned and all(values.get(name) is None for name in lengths):
             values = {**values, "num_steps": DEFAULT_NUM_STEPS}
         return _translated(values)
 

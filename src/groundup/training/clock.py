@@ -159,7 +159,11 @@ class Clock:
     def is_done(self, step: int) -> bool:
         """Whether the run has come to its end by that many steps."""
         is_timed = self._config.minutes is not None
-        return self._is_over if is_timed else step >= (self._config.num_steps or 0)
+        return self._is_over or (not is_timed and step >= (self._config.num_steps or 0))
+
+    def end(self) -> None:
+        """End the run with the step that is done."""
+        self._is_over = True
 
     def take_progress(self, step: int) -> dict[str, Any]:
         """For the record of a step: the positions of all steps since the last record."""

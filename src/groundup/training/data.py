@@ -31,6 +31,7 @@ from groundup.errors import ConfigError, DataError
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
+from groundup.tokenizer.chat_template import Message
 from groundup.training.evaluation import Evaluator
 from groundup.training.start import Overrides
 
@@ -155,6 +156,21 @@ def open_conversations(
     names = ", ".join(map(str, config.tuning.chats))
     known = found.content_id, tokenizer.id, tokenizer.vocab_size
     return train, validation, DataIds(names, *known, _num_tokens(train, validation))
+
+
+def held_out_questions(
+    config: RunConfig, tokenizer: Tokenizer, count: int
+) -> list[tuple[list[Message], str]]:
+    """Of the first conversations held out the turns before an answer, and that answer."""
+    conversations = list(read_conversations(config.tuning.chats, is_quiet=True))
+    found = encode_conversations(conversations, tokenizer, config.model.context_length + 1)
+    _, held_out = split(len(found), config.tuning.validation_fraction)
+    questions = []
+    for number in held_out[:count].tolist():
+        messages = conversations[found.numbers[number]].messages
+        first = [message["role"] for message in messages].index("assistant")
+        questions.append((messages[:first], messages[first]["content"]))
+    return questions
 
 
 def _open_ids(

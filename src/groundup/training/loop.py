@@ -29,6 +29,7 @@ from groundup.distributed.process_group import (
     open_process_group,
 )
 from groundup.errors import ConfigError, GroundupError
+from groundup.files import read_json_lines
 from groundup.nn.adapters import adapted_state
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder, check_parts
@@ -129,7 +130,7 @@ def train(
             stack.callback(callback.close)
         with ranks.barrier():
             data = open_data(run.config, folder, overrides, ranks, resume=resume)
-            if run.config.epochs is not None and run.config.num_steps is None:
+            if run.config.num_steps is None:
                 rows = data.epoch_rows(run.config.model.context_length)
                 run = resolve(config, machine, ranks, epoch_rows=rows, **known)
                 run = ranks.broadcast(run)
@@ -246,6 +247,10 @@ class _Loop:
         self._save_failure: str | None = None
         # Of the latest checkpoint that was measured, for a save that is tried again.
         self._measured: dict[int, float] = {}
+        # Of all evaluations, those before a resume included.
+        records = read_json_lines(folder.metrics_file) if resume else ()
+        losses = (record.get("validation_loss") for record in records)
+        self._losses: list[float] = [loss for loss in losses if loss is not None]
 
     def run(self) -> TrainSummary:
         """Take all steps until the clock gives no more; save and sum up."""
@@ -281,7 +286,9 @@ class _Loop:
                     if not self._may_wait(tick):
                         self._finish(launched)
                         queued = None
-                    if tick.is_last:
+                        if self._has_stalled():
+                            clock.end()
+                    if tick.is_last or clock.is_done(tick.step):
                         break
                 if queued is not None:
                     self._finish(queued)
@@ -314,6 +321,13 @@ class _Loop:
         is_due = tick.is_due(evaluation) or (is_measured and tick.is_due(checkpoints))
         return self._evaluator is not None and is_due
 
+    def _has_stalled(self) -> bool:
+        """Whether the latest evaluations are no better than the best before them."""
+        patience, losses = self._config.evaluation.patience, self._losses
+        if patience is None or len(losses) <= patience:
+            return False
+        return min(losses[-patience:]) >= min(losses[:-patience])
+
     def _is_sample_due(self, tick: Tick) -> bool:
         return self._sample_by is not None and tick.is_due(self._config.samples)
 
@@ -335,6 +349,7 @@ class _Loop:
         if self._is_evaluation_due(tick):
             found = self._evaluate()
             state.validation_loss, state.bits_per_byte = found.loss, found.bits_per_byte
+            self._losses.append(found.loss)
             metrics |= {"validation_loss": found.loss, "perplexity": found.perplexity}
             metrics |= {"bits_per_byte": found.bits_per_byte}
         if self._is_sample_due(tick):
@@ -442,7 +457,8 @@ class _Loop:
         state, path = self._state, self._folder.path
         is_finished = self._clock.is_done(state.step)
         self._ending = "finished" if is_finished else "stopped"
-        if is_finished and self._config.goes_on and self._ranks.is_first:
+        ends_with_best = self._config.goes_on or bool(self._config.tuning.chats)
+        if is_finished and ends_with_best and self._ranks.is_first:
             best = self._checkpoints.end_with_best()
             if best is not None and best < state.last_good_step:
                 _log.info("the weights after step %s validate best: later ones are dropped", best)

@@ -49,16 +49,17 @@ _LONG_CONTEXT_PARAMETERS = 30_000_000
 # What the settings of a run without a file and without minutes are chosen for.
 _USUAL_MINUTES = 10.0
 # To tune with. Measured on a small model; wider ones want less, as others found.
-_TUNING_RATE, _TUNING_WIDTH, _TUNING_POWER = 3e-3, 128, 1.5
+_TUNING_RATE, _TUNING_WIDTH, _TUNING_POWER = 6e-3, 128, 2.0
 # Adapters want more than all weights do.
-_ADAPTER_FACTOR = 5
+_ADAPTER_FACTOR = 2.5
 _TUNING_DEFAULTS: dict[str, Any] = {
     "optimizer.weight_decay": 0.0,
     "schedule.name": "linear",
     "schedule.warmup_fraction": 0.05,
     "schedule.min_learning_rate_ratio": 0.0,
-    "evaluation.every_fraction": 0.25,
-    "checkpoints.every_fraction": 0.25,
+    "evaluation.every_fraction": 0.1,
+    "evaluation.patience": 4,
+    "checkpoints.every_fraction": 0.1,
     "checkpoints.keep_last": 1,
     "logging.every_fraction": 0.05,
 }
@@ -308,7 +309,7 @@ def _recipe_for(config: RunConfig, given: Mapping[str, Any]) -> dict[str, Any]:
     return dict(flatten(values))
 
 
-def tuning_config(source: RunFolder, given: Mapping[str, Any], epochs: float = 3.0) -> RunConfig:
+def tuning_config(source: RunFolder, given: Mapping[str, Any]) -> RunConfig:
     """The settings of a run that tunes another one.
 
     given: what a person chose, by dotted name; tuning.chats and name among it.
@@ -319,11 +320,7 @@ def tuning_config(source: RunFolder, given: Mapping[str, Any], epochs: float = 3
     if tokenizer.vocab_size > values["model.vocab_size"]:
         # Matmuls on GPUs want rows of 16 bytes.
         values["model.vocab_size"] = -(-tokenizer.vocab_size // 8) * 8
-    rate = _TUNING_RATE * min(1.0, _TUNING_WIDTH / values["model.d_model"]) ** _TUNING_POWER
-    if given.get("tuning.lora_rank") is not None:
-        rate *= _ADAPTER_FACTOR
-    values["optimizer.learning_rate"] = float(f"{rate:.1e}")
-    if given.get("num_steps") is None and given.get("minutes") is None:
-        values["epochs"] = epochs
+    factor = 1 if given.get("tuning.lora_rank") is None else _ADAPTER_FACTOR
+    values["optimizer.learning_rate"] = factor * _tuning_rate(values["model.d_model"])
     merged = {**_TUNING_DEFAULTS, **values, **given, "start_from": source.path}
     return load_settings(RunConfig, None, merged)

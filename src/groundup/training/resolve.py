@@ -33,9 +33,11 @@ from groundup.runtime import count_of, why_no_bfloat16
 from groundup.training.machine import Machine
 from groundup.training.start import MakeOptimizer
 
-# A short run of many small steps learns more than one of a few large ones: of conversations.
-_FEWEST_TUNING_STEPS = 100
+# Of conversations a run of many small steps learns more than one of a few large ones, and the fewer
+# there are the more often they want to be read (measured: docs/guides/tuning.md).
+_TUNING_STEPS = 200
 _TUNING_BATCH_SIZE = 8
+_TUNING_EPOCHS, _FEWEST_TUNING_EPOCHS = 60, 3
 
 _log = logging.getLogger(__name__)
 
@@ -90,10 +92,12 @@ def resolve(
     config = _with_separator(config)
     if previous is not None and config.num_steps is None and config.epochs == previous.epochs:
         config = _changed(config, num_steps=previous.num_steps)
+    if epoch_rows is not None and config.tuning.chats and not config.goes_on:
+        config = _changed(config, epochs=config.epochs or _tuning_epochs(epoch_rows))
     if config.num_steps is None and config.epochs is not None and epoch_rows is not None:
         num_rows = config.epochs * epoch_rows
         if config.tuning.chats and "batch_size" not in config.model_fields_set:
-            rows_a_step = int(num_rows / _FEWEST_TUNING_STEPS)
+            rows_a_step = int(num_rows / _TUNING_STEPS)
             config = _changed(config, batch_size=max(1, min(_TUNING_BATCH_SIZE, rows_a_step)))
         config = _changed(config, num_steps=max(1, round(num_rows / config.batch_size)))
     strategy = _find_strategy(config, machine, ranks)
@@ -106,6 +110,12 @@ def resolve(
         memory = replace(memory, optimizer_state=_measure_state(config.model, make_optimizer))
     size = _find_micro_batch(config, memory, machine, ranks, previous, strategy, is_exact)
     return ResolvedRun(_changed(config, micro_batch_size=size), strategy, is_exact)
+
+
+def _tuning_epochs(num_rows: int) -> float:
+    """How often so many rows of conversations are read."""
+    epochs = max(_TUNING_EPOCHS / num_rows**0.4, _TUNING_STEPS / num_rows, _FEWEST_TUNING_EPOCHS)
+    return float(round(epochs, 1))
 
 
 def name_run(
