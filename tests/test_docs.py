@@ -19,6 +19,8 @@ import yaml
 from groundup.cli.arguments import known_flags
 from groundup.cli.main import main
 from groundup.cli.verbs import GROUPS, VERBS, module_of
+from groundup.model.config import PRESETS
+from groundup.planner import count_parameters, forward_flops, get_accelerator, make_plan
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = [
@@ -237,7 +239,7 @@ def test_make_sanitize_tests_every_package_that_calls_the_native_core() -> None:
 
 GUIDES = "training tuning evaluation generation export planning distributed experiments reports"
 RUN_PAGES = ["README.md", "docs/quickstart.md"]
-RUN_PAGES += [f"docs/guides/{name}.md" for name in GUIDES.split()]
+RUN_PAGES += [f"docs/guides/{name}.md" for name in GUIDES.split()] + ["docs/cs336.md"]
 
 LEFT_OUT = {
     "serve": "tests/serving starts servers",
@@ -350,6 +352,28 @@ def test_documented_commands_run(
                 run("given", [*small(words)[:2], "second", *small(words)[3:]])
                 run("given", small(interrupted))
     assert not failures, "\n".join(failures)
+
+
+def test_the_costs_that_the_cs336_page_shows_are_the_planners() -> None:
+    page = (REPOSITORY / "docs" / "cs336.md").read_text("utf-8")
+    xl = PRESETS["gpt2-xl"]
+    rows = {
+        f"| {size}": PRESETS[f"gpt2-{size.lower()}"] for size in "small medium large XL".split()
+    }
+    rows |= {"| XL, d_ff 4,288 (newer handout)": xl.with_(d_ff=4_288)}
+    rows |= {"| XL, context 16,384": xl.with_(context_length=16_384)}
+    for row, model in rows.items():
+        flops = forward_flops(model).values()
+        numbers = [sum(count_parameters(model).values()), *flops, sum(flops)]
+        assert " | ".join([row, *(f"{number:,}" for number in numbers)]) + " |" in page
+    for model in (xl, xl.with_(feed_forward="silu"), xl.with_(d_ff=4_288)):
+        device = get_accelerator("A100 80GB")
+        run: dict[str, Any] = {"batch_size": 1_024, "num_steps": 400_000, "mfu": 0.5}
+        plan = make_plan(model, device, precision="float32", **run).to_json()
+        memory, days = plan["textbook_memory"], plan["duration"]["days"]
+        numbers = [memory[name] for name in ("fixed_bytes", "bytes_per_sequence", "largest_batch")]
+        assert " | ".join(f"{number:,}" for number in numbers) + " |" in page
+        assert f"{days:,.1f}" in page
 
 
 # docs/reading.md leads from bytes to a story.
