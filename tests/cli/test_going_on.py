@@ -207,5 +207,5 @@ def test_a_shell_completes_verbs_flags_and_runs(shell: Any) -> None:
         assert set(found.stdout.split()) == expected, found
     assert script in shell("completion", "zsh")
     fish = shell("completion", "fish")
-    assert "complete -c groundup -n '__fish_seen_subcommand_from tune' -l lora-rank" in fish
+    assert "\"^groundup tune \" -- (commandline -cp)' -a '--help" in fish
     assert "tcsh" in shell.fails("completion", "tcsh")

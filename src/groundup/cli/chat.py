@@ -89,58 +89,49 @@ class _Talk:
         system = self._arguments.system
         self._messages: list[Message] = []
         if system is not None:
-            self._messages = [{"role": "system", "content": as_text(system)}]
-        self._text = ""
+            self._messages.append({"role": "system", "content": as_text(system)})
 
     def answer(self, text: str) -> None:
         """Print the answer as it comes; Ctrl-C ends it, and what has come stays said."""
-        before = list(self._messages), self._text
-        self._messages.append({"role": "user", "content": text})
-        self._text += text
-        request = self.model.request(self._prompt(before), self._arguments)
+        messages: list[Message] = [*self._messages, {"role": "user", "content": text}]
+        request = self.model.request(self._prompt(messages), self._arguments)
         request = replace(request, seed=(request.seed + self._num_answers) % 2**64)
         self._num_answers += 1
-        said, reason = "", "stop"
+        said, reason = "", None
         with contextlib.suppress(KeyboardInterrupt):
             stop = tuple(map(as_text, self._arguments.stop))
             for piece in self.model.stream_requests([request], stop):
                 sys.stdout.write(piece.text)
                 sys.stdout.flush()
-                said, reason = said + piece.text, piece.finish_reason or reason
-        end = " … (--max-tokens, or the context, is full)" if reason == "length" else ""
-        print(end if self.knows_turns else "")
-        self._messages.append({"role": "assistant", "content": said})
-        self._text += said
+                said, reason = said + piece.text, piece.finish_reason
+        is_cut = reason == "length" and self.knows_turns
+        print(" … (cut at --max-tokens, or the end of the context)" if is_cut else "")
+        self._messages = [*messages, {"role": "assistant", "content": said}]
 
     def save(self, file: str) -> None:
         """Add a line to a file: the messages, or of a model without turns the text."""
-        if not file or not self._text:
+        if not file or not self._messages:
             raise ConfigError("say something first, then /save FILE")
-        record = {"messages": self._messages} if self.knows_turns else {"text": self._text}
+        text = "".join(one["content"] for one in self._messages)
+        record = {"messages": self._messages} if self.knows_turns else {"text": text}
         append_json_line(Path(file), record)
         print(f"added to {file}")
 
-    def _prompt(self, before: tuple[list["Message"], str]) -> str:
-        """All that was said, without the oldest that leaves no room for an answer. What cannot be
-        said leaves everything as it was."""
+    def _prompt(self, messages: "list[Message]") -> str:
+        """All that was said, without the oldest that leaves no room for an answer."""
         from groundup.generation.special_ids import chat_prompt
 
         tokenizer, context = self.model.tokenizer, self.model.model.config.context_length
         room = context - min(self._arguments.max_tokens, context // 4)
-        try:
-            if not self.knows_turns:
-                ids = tokenizer.encode(self._text)
-                return self._text if len(ids) <= room else tokenizer.decode(ids[-room:])
-            first = 1 if self._messages[0]["role"] == "system" else 0
-            kept = list(self._messages)
-            while len(tokenizer.encode(prompt := chat_prompt(tokenizer, kept))) > room:
-                if len(kept) < first + 3:
-                    break
-                del kept[first : first + 2]
-        except GroundupError:
-            self._messages, self._text = before
-            raise
-        if len(kept) < len(self._messages):
+        if not self.knows_turns:
+            ids = tokenizer.encode(text := "".join(one["content"] for one in messages))
+            return text if len(ids) <= room else tokenizer.decode(ids[-room:])
+        first, kept = int(messages[0]["role"] == "system"), list(messages)
+        while len(tokenizer.encode(prompt := chat_prompt(tokenizer, kept))) > room:
+            if len(kept) < first + 3:
+                break
+            del kept[first : first + 2]
+        if len(kept) < len(messages):
             print("(the oldest messages do not fit the context any more)")
         return prompt
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from groundup.cli.arguments import Positional
 from groundup.cli.shared import RUNS_FOLDER
-from groundup.cli.terminal import print_table
+from groundup.cli.terminal import print_records
 from groundup.config import Settings
 from groundup.errors import ConfigError, GroundupError
 
@@ -24,9 +24,7 @@ class Arguments(Settings):
 
 def run(arguments: Arguments) -> None:
     """Read what small files say; no model is loaded."""
-    from groundup.planner.quantities import show_bytes, show_count
     from groundup.runs.folder import RunFolder
-    from groundup.runtime import format_duration
 
     folder = arguments.folder
     found = [one for one in [folder, *folder.glob("*/")] if RunFolder(one).has_run()]
@@ -38,24 +36,7 @@ def run(arguments: Arguments) -> None:
     if arguments.json_:
         print(json.dumps(runs, ensure_ascii=False))
         return
-    rows = []
-    for one in runs:
-        loss, bits = one["validation_loss"], one["bits_per_byte"]
-        rows.append(
-            [
-                one["run"],
-                format_duration(one["age_seconds"]),
-                "" if one["parameters"] is None else show_count(one["parameters"]),
-                show_bytes(one["bytes"]),
-                f"{one['step']:,}",
-                "" if loss is None else f"{loss:.4f}",
-                "" if bits is None else f"{bits:.4f}",
-                one["state"],
-                ", ".join(one["can"]),
-            ]
-        )
-    names = ("run", "age", "parameters", "size", "step", "loss", "bits per byte", "state", "can")
-    print_table(str(folder), names, rows)
+    print_records(str(folder), runs)
 
 
 def _describe(path: Path) -> dict[str, Any]:
@@ -71,15 +52,13 @@ def _describe(path: Path) -> dict[str, Any]:
         knows_turns = Tokenizer.load(folder.tokenizer_file).chat_template is not None
     except (GroundupError, OSError):
         knows_turns = False
-    state = result.outcome.state if metrics.num_lines else "imported"
-    state = "empty" if not checkpoints else state
-    # A run that goes on has read its own text, of which it knows where it lies.
+    state = "imported" if checkpoints and not metrics.num_lines else result.outcome.state
     is_trained = isinstance(result.environment.get("data"), dict)
     can = {
         "generate": bool(checkpoints),
         "chat": bool(checkpoints) and knows_turns,
         "more": bool(checkpoints) and is_trained,
-        "resume": state == "unfinished" or (folder.read_outcome() is None and is_trained),
+        "resume": is_trained and (state == "unfinished" or folder.read_outcome() is None),
     }
     return {
         "run": path.name,
