@@ -63,9 +63,9 @@ _TUNING_DEFAULTS: dict[str, Any] = {
     "checkpoints.keep_last": 1,
     "logging.every_fraction": 0.05,
 }
-# Of its maximum learning rate, what a run goes on with; it is constant, then falls to zero
-# (docs/experiments/more.md).
-_MORE_RATE, _MORE_DECAY = 0.25, 0.5
+# Of its maximum learning rate, what a run goes on with for as long as it took: less for a shorter
+# time, by the root. It is constant, then falls to zero (docs/experiments/more.md).
+_MORE_RATE, _LEAST_MORE_RATE, _MOST_MORE_RATE, _MORE_DECAY = 0.25, 0.1, 0.5, 0.5
 _MORE_SCHEDULE: dict[str, Any] = {
     "schedule.name": "wsd",
     "schedule.warmup_steps": None,
@@ -153,6 +153,8 @@ def choose_recipe(
         "samples.max_tokens": 48,
     }
     if source is not None:
+        rate = going_on_settings(source, {"num_steps": num_steps})["optimizer.learning_rate"]
+        values["optimizer.learning_rate"] = rate
         return load_settings(RunConfig, None, {**begun, **values})
     values |= {f"model.{name}": value for name, value in model.model_dump().items()}
     values |= _learning(d_model, epochs, num_steps)
@@ -244,8 +246,11 @@ def going_on_settings(source: RunFolder, given: Mapping[str, Any]) -> dict[str, 
         resolve_device(config)
         own_device = ("device", "precision", "compile")
         values |= {name: own[name] for name in own_device}
-    rate = config.optimizer.learning_rate * (1.0 if config.goes_on else _MORE_RATE)
-    steps = CheckpointFolder(source.checkpoints).steps()
+    steps = max(CheckpointFolder(source.checkpoints).steps(), default=0)
+    rate = config.optimizer.learning_rate
+    if not config.goes_on:
+        part = _MORE_RATE * math.sqrt(_times_as_long(source, steps, {**values, **given}))
+        rate *= min(_MOST_MORE_RATE, max(_LEAST_MORE_RATE, part))
     begun = {path: from_where_it_started(path, source.path, config) for path in config.data.folders}
     mix = [f"{begun[path]}={weight}" for path, weight in config.data.folders.items()]
     chats = [from_where_it_started(path, source.path, config) for path in config.tuning.chats]
@@ -253,7 +258,7 @@ def going_on_settings(source: RunFolder, given: Mapping[str, Any]) -> dict[str, 
         "goes_on": True,
         "data.shards": from_where_it_started(config.data.shards, source.path, config),
         "data.mix": mix if config.data.mix else (),
-        "data.first_row": config.data.first_row + config.batch_size * max(steps, default=0),
+        "data.first_row": config.data.first_row + config.batch_size * steps,
         "tuning.chats": chats,
         "tuning.template": None,
         "micro_batch_size": "auto",
@@ -274,6 +279,15 @@ def going_on_settings(source: RunFolder, given: Mapping[str, Any]) -> dict[str, 
     if "data.shards" in given:
         values["data.mix"] = ()
     return values
+
+
+def _times_as_long(source: RunFolder, num_steps: int, values: Mapping[str, Any]) -> float:
+    """How many times as long as another run a new one takes, as far as its length tells."""
+    outcome = source.read_outcome()
+    seconds = 0.0 if outcome is None else float(outcome.cost.get("wall_seconds", 0))
+    if values.get("num_steps") is not None:
+        return float(values["num_steps"]) / max(1, num_steps)
+    return 60 * float(values["minutes"]) / seconds if values.get("minutes") and seconds else 1.0
 
 
 def _tuning_rate(d_model: int) -> float:
