@@ -53,14 +53,15 @@ def main() -> int:
             file.write(json.dumps(record) + "\n")
             file.flush()
             if (rate > 0.5 or rate < 1e-6) and step > num_steps / 2:
-                wait(lambda: False)
+                wait(lambda: False, seconds=60)
+                print("nobody stopped it")
                 return 1
     return 0
 
 
-def wait(condition) -> bool:  # type: ignore[no-untyped-def]
+def wait(condition, seconds=300.0) -> bool:  # type: ignore[no-untyped-def]
     """Until it holds; five minutes are for ever here."""
-    end = time.monotonic() + 300
+    end = time.monotonic() + seconds
     while time.monotonic() < end:
         if condition():
             return True
