@@ -64,7 +64,7 @@ def test_a_stopped_run_continues_with_the_same_command(shell: Any, folder: Path)
     assert "warning: 3 of 3 answers did not end" in said
     config = RunFolder(folder / "runs" / "two").read_config()
     assert (config.num_steps, config.tuning.lora_rank) == (4, 2)
-    assert config.evaluation.every_fraction == 0.1 and config.optimizer.learning_rate == 0.015
+    assert config.evaluation.every_fraction == 0.1 and config.optimizer.learning_rate == 0.012
     assert "already holds a run" in shell.fails(*words)
     shell(*words, "--resume")
     again = shell.fails(*words, "--num-steps", 5, "--resume")

@@ -1,24 +1,26 @@
 """A run as a folder that `ollama create` takes: a GGUF file, and a Modelfile on how to use it.
 
-Ollama's templates are in Go's language: what the Jinja template puts around marked turns becomes
-such a one.
+Ollama's templates are in Go's language. ChatML is put into it; of other templates Ollama knows the
+usual ones by itself, from the file.
 """
 
 from __future__ import annotations
 
 import os
 
-from groundup.errors import ConfigError, GroundupError
 from groundup.files import hash_file, write_text_atomic
 from groundup.generation.loading import CheckpointName
 from groundup.interop.export_folder import CARD_NAME, Source, export_folder, open_source
 from groundup.interop.gguf import GgufDtype, write_gguf
 from groundup.interop.model_card import write_card
-from groundup.tokenizer.chat_template import ChatTemplate, Message, Role
+from groundup.tokenizer.chat_template import CHATML
 
 MODEL_NAME = "model.gguf"
 _USAGE = "```sh\nollama create {name} -f Modelfile\nollama run {name}\n```"
-_MARK = "\N{SNOWMAN}"
+_GO_CHATML = (
+    "{{ range .Messages }}<|im_start|>{{ .Role }}\n{{ .Content }}<|im_end|>\n{{ end }}"
+    "<|im_start|>assistant\n"
+)
 
 
 def export_ollama(
@@ -45,7 +47,7 @@ def export_ollama(
 def write_modelfile(source: Source) -> str:
     """Template, stop tokens and sampling as the run has them; what Ollama would choose is said."""
     template, sampler = source.tokenizer.chat_template, source.sampler
-    go = "{{ .Prompt }}" if template is None else to_go_template(ChatTemplate(template))
+    templates = {None: "{{ .Prompt }}", CHATML: _GO_CHATML}
     texts = {id: text for text, id in source.tokenizer.special_tokens.items()}
     values = {
         "num_ctx": source.config.context_length,
@@ -56,37 +58,8 @@ def write_modelfile(source: Source) -> str:
         "min_p": sampler.min_p,
         "repeat_penalty": sampler.repetition_penalty,
     }
-    lines = [f"FROM ./{MODEL_NAME}", f'TEMPLATE """{go}"""']
+    lines = [f"FROM ./{MODEL_NAME}"]
+    lines += [f'TEMPLATE """{templates[template]}"""'] if template in templates else []
     lines += [f'PARAMETER stop "{texts[id]}"' for id in source.special_ids.ends if id in texts]
     lines += [f"PARAMETER {name} {value}" for name, value in values.items()]
     return "\n".join(lines) + "\n"
-
-
-def to_go_template(template: ChatTemplate) -> str:
-    """The same in Go's language; ConfigError for one that does not render turn after turn."""
-    user, answer = _turns("user"), _turns("user", "assistant")
-    asked = template.render(user)
-    around = {"user": asked, "assistant": template.render(answer).removeprefix(asked)}
-    try:
-        around["system"] = template.render(_turns("system", "user")).removesuffix(asked)
-    except GroundupError:
-        # Such a template knows no system prompt.
-        around["system"] = ""
-    prompt = template.render(user, add_generation_prompt=True).removeprefix(asked)
-    roles: list[Role] = ["user", "assistant", "user"]
-    roles = ["system", *roles] if around["system"] else roles
-    whole = "".join(around[role] for role in roles) + prompt
-    if whole != template.render(_turns(*roles), add_generation_prompt=True) or "{{" in whole:
-        raise ConfigError(
-            "Ollama cannot render this chat template, whose turns depend on each other: export "
-            "with --to gguf instead"
-        )
-    cases = [
-        f'{{{{ if eq .Role "{role}" }}}}{text.replace(_MARK, "{{ .Content }}")}{{{{ end }}}}'
-        for role, text in around.items()
-    ]
-    return f"{{{{ range .Messages }}}}{''.join(cases)}{{{{ end }}}}{prompt}"
-
-
-def _turns(*roles: Role) -> list[Message]:
-    return [{"role": role, "content": _MARK} for role in roles]

@@ -51,7 +51,7 @@ _USUAL_MINUTES = 10.0
 # To tune with. Measured on a small model; wider ones want less, as others found.
 _TUNING_RATE, _TUNING_WIDTH, _TUNING_POWER = 6e-3, 128, 2.0
 # Adapters want more than all weights do.
-_ADAPTER_FACTOR = 2.5
+_ADAPTER_FACTOR = 2
 _TUNING_DEFAULTS: dict[str, Any] = {
     "optimizer.weight_decay": 0.0,
     "schedule.name": "linear",
