@@ -367,7 +367,7 @@ def bare_machine(with_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("generate small --chat --prompt Hi", "the model has no chat template"),
         ("serve small --port 70000", "--port"),
         ("serve small --host 0.0.0.0", "token"),
-        ("evaluate small /dev/null", "no token to predict"),
+        ("evaluate small /dev/null", "/dev/null holds no text"),
         ("evaluate small --tasks pairs.jsonl --whole", "--split, --whole and --shards are about"),
         ("evaluate runs", "runs is not a run folder: it has no config.yaml"),
         ("evaluate small --split validaton", "did you mean validation?"),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from groundup.cli.main import main
 from groundup.data.samples import write_stories
 from groundup.data.shards import open_shards
 from groundup.tokenizer import Tokenizer
@@ -74,6 +75,63 @@ def test_too_few_documents_for_a_split_and_bad_text_are_told(shell: Any) -> None
     error = shell.fails(*words)
     assert "bad.txt" in error and "--errors replace" in error
     shell(*words, "--errors", "replace")
+
+
+def test_one_odd_file_is_skipped_and_the_table_says_why(shell: Any) -> None:
+    Path("f").mkdir()
+    for name in ("a.md", "b.md", "copy of a.md"):
+        Path("f", name).write_text(STORY if name == "b.md" else f"{STORY}{STORY}")
+    Path("f/bad.txt").write_bytes(b"noise \xff\xfe\x81")
+    Path("f/half.txt").write_bytes(b"noise \xff\xfe\x81" + f"{END}{STORY}".encode())
+    Path("f/old.txt").write_bytes("Les élèves déjà là".encode("cp1252"))
+    Path("f/table.csv").write_text("id,price\n1,2\n")
+    Path("f/chats.jsonl").write_text('{"question": "Why?", "answer": "So."}\n{"text": \n')
+    Path("f/picture.png").write_bytes(b"\x89PNG")
+    words = ["data", "prepare", "f", "--validation-fraction", "0"]
+    printed = shell(*words)
+    table = printed[printed.index("\nfiles\n") :]
+    rows = {line.split()[0]: line.split()[-3:] for line in table.splitlines()[3:8]}
+    # Read, documents, skipped.
+    assert rows == {
+        ".csv": ["0", "0", "1"],
+        ".jsonl": ["1", "1", "0"],
+        ".md": ["2", "2", "1"],
+        ".png": ["0", "0", "1"],
+        ".txt": ["2", "2", "1"],
+    }
+    for line in (
+        "skipped, no text: f/picture.png",
+        "skipped, the same as f/a.md: f/copy of a.md",
+        "skipped, has no column of text (id, price); set --field: f/table.csv",
+        "read as cp1252: f/old.txt",
+        "left out 1 document: f/half.txt",
+        "line 2 is not JSON",
+    ):
+        assert line in table, line
+    assert open_shards("shards", "train").index.splits["train"].num_documents == 5
+    for strict in ("--strict", "--errors=strict"):
+        assert "byte 6: not UTF-8" in shell.fails(*words, strict, "--overwrite")
+    assert "4 more" not in shell(*words, "--overwrite", "--no-drop-duplicates")
+    assert open_shards("shards", "train").index.splits["train"].num_documents == 6
+
+
+@pytest.mark.parametrize("words", ["tokenizer train", "data prepare", "data clean", "new"])
+def test_only_bad_files_are_an_error_with_the_reason(
+    capsys: pytest.CaptureFixture[str], words: str
+) -> None:
+    def fails() -> str:
+        assert main([*words.split(), "f"]) == 2
+        return capsys.readouterr().err.splitlines()[-1]
+
+    Path("f").mkdir()
+    Path("f/a.txt").write_bytes(b"noise \xff\xfe\x81")
+    Path("f/b.jsonl").write_text("{cut")
+    assert "f/a.txt, byte 6: not UTF-8" in fails()
+    Path("f/a.txt").write_text(END)
+    Path("f/b.jsonl").write_text("{}\n{}\n")
+    assert "f/b.jsonl line 1 has no field text" in fails()
+    Path("f/b.jsonl").unlink()
+    assert "f/a.txt holds no text" in fails()
 
 
 def test_a_special_token_can_be_added_to_serve_as_separator(shell: Any) -> None:

@@ -449,7 +449,7 @@ def test_settings_that_make_no_sense_are_refused_before_anything_is_written(
 
 def test_one_source_may_be_empty_but_not_all(work: Work) -> None:
     blank, empty = work.file("blank.jsonl", "\n\n"), work.file("empty.txt", END * 3)
-    work.refuse("no documents", [blank, empty])
+    work.refuse("holds no text", [blank, empty])
     assert not (work.out / "index.json").exists()
     index = work.prepare([blank, *work.corpus], "beside").index
     assert [source.num_documents for source in index.sources] == [0, 400, 400]
@@ -468,7 +468,7 @@ def test_plain_folders_give_the_shards_that_they_always_gave(work: Work) -> None
     (folder / "code.py").write_text("def f(x):\n    return x\n" * 9)
     bytes_alone = Tokenizer({id: bytes([id]) for id in range(256)}, [], [END])
     index = work.prepare([folder], tokenizer=bytes_alone, shard_bytes=1 << 30).index
-    assert [(shard.num_ids, shard.hash) for shard in index.shards] == [
+    assert [(shard.num_tokens, shard.hash) for shard in index.shards] == [
         (22527, "tree64:71f1ffac73713f6fb89f32bcd0e17c20e1243e6037f2e6fb0d9b85fbad781a51"),
         (1771, "tree64:071b503636f5e00c7de5744f928bc71ca3696d88d65487ba08e62200a7adeb12"),
     ]

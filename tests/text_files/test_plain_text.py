@@ -79,6 +79,20 @@ def test_invalid_utf8_is_named_replaced_or_left_out(
     assert "ends inside a character" in caplog.text and "left out 1 document" in caplog.text
 
 
+def test_a_long_document_ends_at_its_bad_byte(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = b"word " * 9 + b"\xff " + b"word " * 9
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(text))
+    (tmp_path / "b.txt").write_bytes(b"next")
+    part, how = Part(tuple(find_sources([tmp_path]))), Reading(errors="skip")
+    batches = list(read_part(part, how, find_cut=lambda text: 5, piece_bytes=10))
+    pieces = [bytes(one.data) for one in batches if len(one.bounds)]
+    assert pieces == [b"word "] * 9 + [b"", b"next"]
+    assert [one.continues for one in batches if len(one.bounds)] == [True] * 9 + [False] * 2
+    assert "a.txt.gz: byte 45: not UTF-8" in caplog.text
+
+
 MEMORY_SCRIPT = """
 import sys
 from groundup.text_files import Part, Reading, find_sources, read

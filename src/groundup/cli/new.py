@@ -20,7 +20,7 @@ from pydantic import Field
 
 from groundup.cli.arguments import Positional, as_command
 from groundup.cli.more import PREPARED_FOLDER, separator_of
-from groundup.cli.shared import RUNS_FOLDER, ReadingFlags
+from groundup.cli.shared import RUNS_FOLDER, ReadingFlags, held_warnings
 from groundup.cli.terminal import print_table
 from groundup.cli.verbs import module_of
 from groundup.config import MAX_STEPS, Seed, Settings, as_yaml, load_settings
@@ -30,7 +30,7 @@ from groundup.files import parse_json, write_json_atomic, write_text_atomic
 from groundup.runs.config import NAME_PATTERN, RunConfig
 from groundup.runs.folder import RunFolder, list_checkpoints
 from groundup.runtime import STARTED, count_of
-from groundup.text_files import STDIN, Source, find_sources, path_text
+from groundup.text_files import STDIN, Reading, Source, find_sources, path_text
 
 if TYPE_CHECKING:
     from groundup.data.survey import Survey
@@ -181,14 +181,15 @@ def make(project: Project) -> int:
     project.check()
     arguments = project.arguments
     files, reading = arguments.files, arguments.reading
-    sources = find_sources(files, arguments.follow_links)
+    sources = find_sources(files, Reading(**reading), [])
     fingerprint = _fingerprint(sources, arguments)
     show_commands("1  A plan: settings for this text, this machine and this time")
     plan = project.read_plan()
     if plan.get("fingerprint") == fingerprint:
         print(f"made before, and kept: {project.config}")
     else:
-        plan = _choose_plan(project, sources) | {"fingerprint": fingerprint}
+        with held_warnings(are_shown=False):
+            plan = _choose_plan(project, sources) | {"fingerprint": fingerprint}
     if arguments.dry_run:
         return 0
     if plan != project.read_plan():
@@ -201,7 +202,8 @@ def make(project: Project) -> int:
     )
     title = "2  A vocabulary: the most frequent pairs, merged again and again"
     if project.source is None:
-        take_step(title, "tokenizer train", learn, is_done=project.tokenizer.exists())
+        with held_warnings(are_shown=False):
+            take_step(title, "tokenizer train", learn, is_done=project.tokenizer.exists())
     else:
         print(f"\n2  A vocabulary: that of {project.source.path}")
     # Shards older than the vocabulary are of another one.

@@ -1,6 +1,7 @@
 """What several verbs share: flags of a tokenizer, of reading text, of a model; and finding runs."""
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -62,9 +63,15 @@ class ReadingFlags(Settings):
     encoding: str | None = None
     """The encoding of files that are not UTF-8 (latin-1, utf-16, …), and of standard input."""
 
-    errors: Literal["strict", "replace", "skip"] = "strict"
-    """What to do with bytes that are not UTF-8: stop, put U+FFFD, or leave the document out. With
+    errors: Literal["skip", "replace", "strict"] = "skip"
+    """What to do with bytes that are no text: leave the document out, put U+FFFD, or stop. With
     skip, records without a text and files that cannot be read are left out too."""
+
+    strict: bool = False
+    """Stop at the first file, document or record that cannot be read: --errors strict."""
+
+    drop_duplicates: bool = True
+    """Leave out files that hold the same as an earlier one."""
 
     follow_links: bool = False
     """Read what links of a folder lead to outside of it."""
@@ -72,7 +79,25 @@ class ReadingFlags(Settings):
     @property
     def reading(self) -> dict[str, Any]:
         """The same as arguments of the functions that read."""
-        return {name: getattr(self, name) for name in ReadingFlags.model_fields}
+        found = {name: getattr(self, name) for name in ReadingFlags.model_fields}
+        return found | ({"errors": "strict"} if found.pop("strict") else {})
+
+
+@contextlib.contextmanager
+def held_warnings(*, are_shown: bool) -> Iterator[None]:
+    """Keep back what reading warns of: to the end, if that is no error, or for good."""
+    logger, holding = logging.getLogger("groundup.text_files"), logging.Handler()
+    held: list[logging.LogRecord] = []
+    holding.emit = held.append  # type: ignore[assignment,method-assign]
+    logger.addHandler(holding)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(holding)
+        logger.propagate = True
+    for record in held if are_shown else ():
+        logger.handle(record)
 
 
 class CorpusFlags(ReadingFlags):
@@ -105,6 +130,7 @@ class CorpusFlags(ReadingFlags):
             elif self.ray_address is not None:
                 raise ConfigError("--ray-address is for --engine ray; add that, or leave it out")
             progress = stack.enter_context(progress_bar(label))
+            stack.enter_context(held_warnings(are_shown=True))
             threads = {"num_threads": self.num_threads, "progress": progress, "engine": engine}
             yield self.reading | threads
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from groundup.cli.arguments import Repeated
 from groundup.cli.shared import CorpusFlags
 from groundup.cli.terminal import as_text, print_values
-from groundup.errors import ConfigError, DataError
+from groundup.errors import ConfigError
 
 
 class Arguments(CorpusFlags):
@@ -30,14 +30,15 @@ class Arguments(CorpusFlags):
 
 def run(arguments: Arguments) -> None:
     """Train, write the file, print the summary."""
-    from groundup.text_files import check_not_input, find_sources
+    from groundup.text_files import Reading, check_not_input, find_sources, nothing_in
     from groundup.tokenizer import Tokenizer
     from groundup.tokenizer.training import train_from_files
 
     out = arguments.out
     if out.is_dir():
         raise ConfigError(f"--out {out} is a folder; name the tokenizer file to write")
-    sources = find_sources(arguments.files, arguments.follow_links)
+    how = Reading(**arguments.reading)
+    sources = find_sources(arguments.files, how)
     check_not_input(out, sources)
     special_tokens = list(map(as_text, arguments.special_token)) or ["<|endoftext|>"]
     with arguments.work("learning the vocabulary") as work:
@@ -49,11 +50,11 @@ def run(arguments: Arguments) -> None:
             superbpe_from=arguments.superbpe_from,
             **work,
         )
-    if not summary.num_words:
-        raise DataError(f"{', '.join(arguments.files)} holds no text to learn a vocabulary from")
+        if not summary.num_words:
+            raise nothing_in(sources, how)
     Tokenizer.from_definition(learned).save(out)
     values = asdict(summary)
-    longest = [repr(token.decode("utf-8", "replace")) for token in summary.longest_tokens[:8]]
+    longest = [repr(token.decode("utf-8", "replace")[:24]) for token in summary.longest_tokens[:8]]
     values["longest_tokens"] = " ".join(longest)
     print_values(f"wrote {out}", values)
     if summary.vocab_size_reached < summary.vocab_size_requested:

@@ -31,6 +31,7 @@ from groundup.text_files import (
     check_not_input,
     cut_into_parts,
     find_sources,
+    nothing_in,
     read,
     run_parts,
 )
@@ -101,7 +102,7 @@ def clean(
     """
     started = time.perf_counter()
     settings, how = settings or CleanSettings(), Reading(**reading)
-    sources = find_sources(inputs, how.follow_links)
+    sources = find_sources(inputs, how)
     target = None if out is None else Path(out)
     if target is not None:
         if target.suffix != ".jsonl" or target.is_dir():
@@ -126,6 +127,8 @@ def clean(
             if file is not None:
                 file.writelines(lines[row] for row in np.flatnonzero(outcomes == 0))
         read_all = Count(*totals.sum(axis=0).tolist())
+        if not read_all.num_documents:
+            raise nothing_in(sources, how)
         if not totals[0, 0]:
             raise DataError(
                 f"no document is left of {read_all.num_documents:,}; loosen the settings"

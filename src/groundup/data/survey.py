@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from groundup.errors import DataError
-from groundup.text_files import Part, Reading, find_sources, read
+from groundup.text_files import Part, Reading, find_sources, nothing_in, read
 
 # So much of the text is read, and of that so many excerpts are looked at.
 _MAX_BYTES = 64_000_000
@@ -39,7 +38,7 @@ class Survey:
 def survey_text(inputs: Sequence[str | os.PathLike[str]], **reading: Any) -> Survey:
     """Read the beginning of a text, 64 MB at most, and describe it."""
     how = Reading(**reading)
-    sources = find_sources(inputs, how.follow_links)
+    sources = find_sources(inputs, how)
     part = Part(tuple(sources))
     sizes: list[int] = []
     openings: dict[str, None] = {}
@@ -52,7 +51,7 @@ def survey_text(inputs: Sequence[str | os.PathLike[str]], **reading: Any) -> Sur
         openings |= dict.fromkeys(_openings(memoryview(batch.data), batch.bounds))
     num_bytes = sum(sizes)
     if not num_bytes:
-        raise DataError(f"{os.fspath(inputs[0])} holds no text; name a file or folder that does")
+        raise nothing_in(sources, how)
     is_whole = num_bytes < _MAX_BYTES
     factor = 1.0 if is_whole else max(1.0, part.num_bytes / max(1, read_bytes))
     found = list(openings)

@@ -10,10 +10,11 @@ from groundup.text_files.documents import (
     FindCut,
     Part,
     Reading,
+    Skipped,
     Source,
 )
 from groundup.text_files.parts import cut_into_parts, cut_part, run_parts
-from groundup.text_files.reader import read, read_document_batches
+from groundup.text_files.reader import nothing_in, read, read_document_batches
 from groundup.text_files.sources import check_not_input, find_sources, path_text
 
 __all__ = [
@@ -23,11 +24,13 @@ __all__ = [
     "FindCut",
     "Part",
     "Reading",
+    "Skipped",
     "Source",
     "check_not_input",
     "cut_into_parts",
     "cut_part",
     "find_sources",
+    "nothing_in",
     "path_text",
     "read",
     "read_document_batches",

@@ -38,6 +38,14 @@ class Source(NamedTuple):
         return self.path
 
 
+class Skipped(NamedTuple):
+    """A file that is not read."""
+
+    path: str
+    reason: str
+    size: int = 0
+
+
 @dataclass(frozen=True)
 class Reading:
     """How text is read."""
@@ -54,6 +62,8 @@ class Reading:
     skip, records without a text and files that cannot be read are left out too."""
     follow_links: bool = False
     """Whether links of a folder may lead out of it."""
+    drop_duplicates: bool = False
+    """Whether files that hold the same as an earlier one are left out."""
 
     def __post_init__(self) -> None:
         if self.errors not in get_args(Errors):

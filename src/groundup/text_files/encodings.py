@@ -25,6 +25,7 @@ from groundup.text_files.opening import open_source
 _CHUNK_BYTES = 1 << 18
 # So much of a text is looked at to guess its encoding, and so much to see that it is UTF-16.
 _SAMPLE_BYTES, _HEAD_BYTES = 1 << 13, 1 << 12
+NOT_UTF8 = "not UTF-8, which --encoding or --errors replace may read"
 CUT = "ends inside a character, and is read up to there"
 _CHINESE = "的一是不了在人有我他中大上到和你地出道也年就那要下以生自去之家可得天小多心好看起然事"
 # The letters that texts in an encoding are full of, by which close guesses are told apart: those
@@ -88,7 +89,8 @@ def check_utf8(
             position = find_invalid_utf8(view)
     if position < 0:
         return piece
-    if errors == "strict" and not encoding:
+    # Of a long document, the pieces before have been given.
+    if (errors == "strict" or (piece.is_alone and errors == "skip")) and not encoding:
         where = "a document" if piece.offset is None else f"byte {piece.offset + position}"
         raise not_utf8(f"{source}, {where}")
     texts: list[bytes | memoryview] = []
@@ -103,6 +105,8 @@ def check_utf8(
         except UnicodeError as error:
             if errors == "strict":
                 raise _neither(source, encoding, error) from None
+    if len(texts) < len(piece.bounds) and is_plain and NOT_UTF8 not in notes:
+        notes.append(NOT_UTF8)
     data, bounds = pack(texts, reading.glue)
     return piece._replace(data=data, bounds=bounds)
 

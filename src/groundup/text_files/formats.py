@@ -13,9 +13,9 @@ class Format(NamedTuple):
     """How the files with some suffixes are read."""
 
     suffixes: str
-    read: Callable[[IO[bytes], Reading, str], Iterator[bytes]] | None = None
-    """Yields the documents of an unpacked stream, given its name for errors. None for plain text,
-    whose documents stand between separators."""
+    read: Callable[[IO[bytes], Reading, str, list[str]], Iterator[bytes]] | None = None
+    """Yields the documents of an unpacked stream, given its name for errors, and notes what was
+    left out. None for plain text, whose documents stand between separators."""
     is_binary: bool = False
     """Not text in some encoding, so nothing is decoded before."""
 

@@ -20,7 +20,7 @@ _BLOCKS = _PARAGRAPHS | frozenset(
 )
 
 
-def read_html(stream: IO[bytes], reading: Reading, name: str) -> Iterator[bytes]:
+def read_html(stream: IO[bytes], reading: Reading, name: str, notes: list[str]) -> Iterator[bytes]:
     """Yield the text of a page as one document."""
     page = stream.read(LONGEST_RECORD_BYTES + 1)
     if len(page) > LONGEST_RECORD_BYTES:

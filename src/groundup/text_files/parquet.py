@@ -13,7 +13,9 @@ _BATCH_BYTES = 8 << 20
 _NUM_SEEN = 64
 
 
-def read_parquet(stream: IO[bytes], reading: Reading, name: str) -> Iterator[bytes]:
+def read_parquet(
+    stream: IO[bytes], reading: Reading, name: str, notes: list[str]
+) -> Iterator[bytes]:
     """Yield the texts of a column; a missing value is an empty text."""
     try:
         import pyarrow

@@ -1,5 +1,6 @@
 """All sources of a part, one after another, as batches of documents."""
 
+import dataclasses
 import itertools
 import logging
 import os
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from groundup.errors import DataError, MissingExtraError
 from groundup.runtime import Progress, count_of
 from groundup.text_files.documents import (
     DocumentBatch,
@@ -15,7 +17,6 @@ from groundup.text_files.documents import (
     Part,
     Reading,
     Source,
-    UnreadableError,
     pack,
     split_documents,
 )
@@ -30,7 +31,7 @@ from groundup.text_files.formats import FORMATS
 from groundup.text_files.opening import check_unchanged, explained_errors, open_source, stream_of
 from groundup.text_files.parts import open_span
 from groundup.text_files.plain_text import read_text
-from groundup.text_files.sources import find_sources
+from groundup.text_files.sources import find_sources, show_names
 
 BATCH_BYTES = 16 << 20
 PIECE_BYTES = 64 << 20
@@ -57,9 +58,9 @@ def read(
 
     find_cut: cuts documents of more than `piece_bytes` into pieces; without it they stay whole.
     """
-    # Of a document to be left out, nothing may have been given before.
-    sizes = batch_bytes, find_cut if reading.errors != "skip" else None, piece_bytes
+    sizes = batch_bytes, find_cut, piece_bytes
     waiting = _Waiting(reading.glue)
+    is_inside = False
     for source in part.sources:
         notes: list[str] = []
         num_left_out = 0
@@ -74,12 +75,18 @@ def read(
                 if waiting.pieces and (not is_small or waiting.num_bytes >= batch_bytes // 2):
                     yield waiting.take()
                 waiting.add(piece)
+                is_inside = piece.continues
                 if not is_small:
                     yield waiting.take()
-        except UnreadableError as error:
+        except (DataError, MissingExtraError) as error:
             if reading.errors != "skip":
                 raise
             notes.append(str(error).removeprefix(str(source)).lstrip(" ,"))
+            if is_inside:
+                # The document ends here.
+                waiting.add(DocumentBatch(b"", np.zeros((1, 2), np.int64), is_alone=True))
+                yield waiting.take()
+            is_inside = False
         if num_left_out:
             notes.append(f"left out {count_of(num_left_out, 'document')}")
         note = "; ".join(notes) or None
@@ -170,7 +177,9 @@ def _read_source(
             pieces = read_text(stream, marks, batch_bytes, find_cut, piece_bytes, begin)
         else:
             name = f"{source} after byte {begin}," if begin else str(source)
-            pieces = _pack_pieces(kind.read(stream, reading, name), batch_bytes, reading.glue)
+            pieces = _pack_pieces(
+                kind.read(stream, reading, name, notes), batch_bytes, reading.glue
+            )
         for piece in pieces:
             yield piece._replace(read_bytes=raw.tell() if is_seekable else 0)
 
@@ -208,6 +217,13 @@ def _read_small(source: Source, marks: Sequence[bytes]) -> DocumentBatch | None:
     return DocumentBatch(data, bounds, offset=mark)
 
 
+def nothing_in(sources: Sequence[Source], reading: Reading) -> DataError:
+    """Why there is no text: the first mistake is raised, if there is one."""
+    for _ in read(Part(tuple(sources)), dataclasses.replace(reading, errors="strict")):
+        pass
+    return DataError(f"{show_names([*map(str, sources)])} holds no text; name a file that does")
+
+
 def read_document_batches(
     inputs: Sequence[str | os.PathLike[str]],
     *,
@@ -217,9 +233,13 @@ def read_document_batches(
 ) -> Iterator[DocumentBatch]:
     """Yield the documents of files, folders, globs or `-`; `reading` are fields of `Reading`."""
     how = Reading(**reading)
-    part = Part(tuple(find_sources(inputs, how.follow_links)))
+    part = Part(tuple(find_sources(inputs, how)))
+    is_empty = True
     for batch in read(part, how, batch_bytes=batch_bytes):
         if len(batch.bounds):
+            is_empty = False
             yield batch
         if progress is not None:
             progress(batch.read_bytes, part.num_bytes or None)
+    if is_empty and how.errors == "skip":
+        raise nothing_in(part.sources, how)

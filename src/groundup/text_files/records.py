@@ -30,7 +30,9 @@ _NUM_SEEN, _SEEN_BYTES = 64, 1 << 20
 _NO_TEXT = b"\xff"
 
 
-def read_json_lines(stream: IO[bytes], reading: Reading, name: str) -> Iterator[bytes]:
+def read_json_lines(
+    stream: IO[bytes], reading: Reading, name: str, notes: list[str]
+) -> Iterator[bytes]:
     """Yield the text of each line's object."""
     lines = _lines(stream, name)
     head = _first_few(lines)
@@ -38,10 +40,17 @@ def read_json_lines(stream: IO[bytes], reading: Reading, name: str) -> Iterator[
     for where, line in itertools.chain(head, lines):
         try:
             yield _text_of(_parse(line, where), reading, longest, where)
-        except DataError:
-            if reading.errors != "skip":
-                raise
-            yield _NO_TEXT
+        except DataError as error:
+            yield _no_text(error, reading, name, notes)
+
+
+def _no_text(error: DataError, reading: Reading, name: str, notes: list[str]) -> bytes:
+    """Stands for a record without a text, if it may be left out; the first one is noted."""
+    if reading.errors != "skip":
+        raise error
+    if not any("line " in note for note in notes):
+        notes.append(str(error).removeprefix(name).strip())
+    return _NO_TEXT
 
 
 def has_usual_field(source: Source, reading: Reading) -> bool:
@@ -65,7 +74,9 @@ def read_objects(source: Source) -> Iterator[tuple[str, dict[str, Any]]]:
             yield where, record
 
 
-def read_delimited(stream: IO[bytes], reading: Reading, name: str) -> Iterator[bytes]:
+def read_delimited(
+    stream: IO[bytes], reading: Reading, name: str, notes: list[str]
+) -> Iterator[bytes]:
     """Yield the texts of a column; the first line names the columns and tells what parts them."""
     lines = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
     try:
@@ -86,13 +97,10 @@ def read_delimited(stream: IO[bytes], reading: Reading, name: str) -> Iterator[b
                 record = dict(zip(columns, row, strict=False)) if field == TURNS else {}
                 text = text_of_turns(find_turns(record) or []) if record else row[column]
                 yield encode(text, reading.errors, where)
-            elif row and reading.errors == "skip":
-                yield _NO_TEXT
             elif row:
-                raise DataError(
-                    f"{where} has {len(row)} columns and none for {columns[column]}; fix the line, "
-                    f"or use --errors skip"
-                )
+                reason = f"has {len(row)} columns and none for {columns[column]}; fix the line"
+                error = DataError(f"{where} {reason}, or use --errors skip")
+                yield _no_text(error, reading, name, notes)
     finally:
         lines.detach()
 

@@ -1,17 +1,20 @@
 """Which files are meant: files, folders, globs and addresses become a list of sources."""
 
 import contextlib
+import functools
 import glob
+import hashlib
 import logging
 import os
 import re
 import stat
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
 from groundup.errors import ConfigError, DataError
-from groundup.text_files.documents import STDIN, Source
+from groundup.text_files.documents import STDIN, Reading, Skipped, Source
 from groundup.text_files.formats import BY_SUFFIX
 from groundup.text_files.opening import explained_errors, stamp_of
 
@@ -22,37 +25,55 @@ _COMPRESSIONS: dict[str, Literal["gzip", "zstd", "xz"]] = {
 }
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?:::|://)")
 _NAMES_SHOWN = 3
+_HEAD_BYTES = 1 << 16
 
 _log = logging.getLogger(__name__)
 
 
 def find_sources(
-    inputs: Sequence[str | os.PathLike[str]], follow_links: bool = False
+    inputs: Sequence[str | os.PathLike[str]],
+    reading: Reading | None = None,
+    skipped: list[Skipped] | None = None,
 ) -> list[Source]:
     """The files that `inputs` name, in order; those of a folder or glob are sorted by path.
 
     Of a folder, visible regular files with a suffix of text count, at any depth; folders of models
-    and runs, links to folders, empty and other files are left out and counted in a warning, and so
-    are links that lead out of the folder, unless `follow_links`. What is named outright is read
-    whatever it is. A file named twice is read once.
+    and runs, links to folders, empty and other files are left out, and so are links that lead out
+    of the folder, unless `follow_links`. What is named outright is read whatever it is. A file
+    named twice is read once.
+
+    skipped: takes what is left out; without it there is a warning.
     """
+    reading = reading or Reading()
     found: dict[object, tuple[int, Source]] = {}
-    skipped: list[str] = []
+    left_out: list[Skipped] = []
     for number, text in enumerate(inputs):
-        matches = list(_expand(text, skipped, follow_links))
+        matches = list(_expand(text, left_out, reading.follow_links))
         for source, identity in matches:
             if found.setdefault(identity, (number, source))[0] != number:
                 _log.warning("%s is named twice; it is read once", source)
         if not matches:
-            _warn(skipped)
+            _warn(left_out)
             raise DataError(
                 f"{text} has no text files (.txt, .md, .html, .jsonl, .csv, .parquet, source "
                 f"code and more, also with .gz, .zst or .xz); name other files one by one"
             )
-    _warn(skipped)
     if not found:
         raise DataError("no input: name at least one file, folder or glob, or - for standard input")
-    return [source for _, source in found.values()]
+    sources = [source for _, source in found.values()]
+    if reading.drop_duplicates:
+        sources = list(_without_duplicates(sources, left_out))
+    if skipped is None:
+        _warn(left_out)
+    else:
+        skipped += left_out
+    return sources
+
+
+def show_names(names: Sequence[str]) -> str:
+    """A few names of many."""
+    more = len(names) - _NAMES_SHOWN
+    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def check_not_input(out: Path, sources: Sequence[Source]) -> None:
@@ -68,7 +89,7 @@ def path_text(path: str | os.PathLike[str]) -> str:
 
 
 def _expand(
-    text: str | os.PathLike[str], skipped: list[str], follow_links: bool
+    text: str | os.PathLike[str], skipped: list[Skipped], follow_links: bool
 ) -> Iterator[tuple[Source, object]]:
     """What one input names, each source with what it is known by."""
     path = os.fspath(text)
@@ -100,7 +121,9 @@ def _expand(
         raise DataError(f"{path} does not exist; check the name")
 
 
-def _walk(folder: str, skipped: list[str], follow_links: bool) -> Iterator[tuple[Source, object]]:
+def _walk(
+    folder: str, skipped: list[Skipped], follow_links: bool
+) -> Iterator[tuple[Source, object]]:
     """The text files under a folder in the order of their paths."""
 
     def fail(error: OSError) -> None:
@@ -109,34 +132,75 @@ def _walk(folder: str, skipped: list[str], follow_links: bool) -> Iterator[tuple
     paths: list[str] = []
     for parent, folders, names in os.walk(folder, onerror=fail):
         if parent != folder and _is_model(names):
-            skipped.append(parent)
+            skipped.append(Skipped(parent, "a model or run"))
             folders.clear()
             continue
         folders[:] = [name for name in folders if not name.startswith(".")]
         paths += [os.path.join(parent, name) for name in names if not name.startswith(".")]
     for path in sorted(paths, key=_parts):
         if _classify(path)[0] is None:
-            skipped.append(path)
+            skipped.append(Skipped(path, "no text", _size(path)))
         else:
             yield from _some_file(path, skipped, None if follow_links else folder)
 
 
-def _some_file(path: str, skipped: list[str], root: str | None) -> Iterator[tuple[Source, object]]:
+def _some_file(
+    path: str, skipped: list[Skipped], root: str | None
+) -> Iterator[tuple[Source, object]]:
     """A file that nobody named, if it is regular, has something in it, and is no link that leads
     out of the folder `root`."""
     inside = os.path.join(os.path.realpath(root), "") if root is not None else ""
     if os.path.islink(path) and not os.path.realpath(path).startswith(inside):
-        _log.warning("skipped %s, a link out of the folder: see --follow-links", path)
+        skipped.append(Skipped(path, "a link out of the folder: see --follow-links"))
         return
     with contextlib.suppress(OSError):
         status = os.stat(path)
         if stat.S_ISREG(status.st_mode) and status.st_size:
             yield _source(path, status), (status.st_dev, status.st_ino)
             return
-    skipped.append(path)
+    is_empty = os.path.isfile(path) and not _size(path)
+    skipped.append(Skipped(path, "empty" if is_empty else "no regular file"))
 
 
-def _find_remote(address: str, skipped: list[str]) -> Iterator[Source]:
+def _size(path: str) -> int:
+    with contextlib.suppress(OSError):
+        return os.stat(path).st_size
+    return 0
+
+
+def _without_duplicates(sources: list[Source], skipped: list[Skipped]) -> Iterator[Source]:
+    """The sources without those that hold the same as an earlier one of their kind.
+
+    Only what is equal so far is looked at more closely: size, beginning, all of it.
+    """
+    known = [one for one in sources if one.size and not one.is_remote]
+    keys: dict[str, tuple[object, ...]]
+    keys = {one.path: (one.format, one.compression, one.size) for one in known}
+    for num_bytes in (_HEAD_BYTES, None):
+        counts = Counter(keys.values())
+        for one in known:
+            if counts[keys[one.path]] > 1:
+                keys[one.path] += (_digest(one, num_bytes),)
+    first: dict[tuple[object, ...], Source] = {}
+    for one in sources:
+        other = first.setdefault(keys.get(one.path, (one.path,)), one)
+        if other is one:
+            yield one
+        else:
+            skipped.append(Skipped(one.path, f"the same as {other}", one.size or 0))
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _digest(source: Source, num_bytes: int | None) -> bytes:
+    """A hash of the beginning of a file, or of all of it; of its name if it cannot be read."""
+    with contextlib.suppress(OSError), open(source, "rb") as file:
+        if num_bytes is None:
+            return hashlib.file_digest(file, "blake2b").digest()
+        return hashlib.blake2b(file.read(num_bytes)).digest()
+    return os.fsencode(source.path)
+
+
+def _find_remote(address: str, skipped: list[Skipped]) -> Iterator[Source]:
     with explained_errors(address):
         import fsspec
 
@@ -154,7 +218,7 @@ def _find_remote(address: str, skipped: list[str]) -> Iterator[Source]:
         if info.get("type", "file") != "file":
             continue
         if kind is None and not is_file:
-            skipped.append(full)
+            skipped.append(Skipped(full, "no text", info.get("size") or 0))
             continue
         # Some servers tell only the size.
         stamp = next(filter(None, map(info.get, ("ETag", "etag", "blob_id", "mtime"))), "unknown")
@@ -184,8 +248,7 @@ def _parts(path: str) -> list[str]:
     return path.split(os.sep)
 
 
-def _warn(skipped: list[str]) -> None:
-    if skipped:
-        more = len(skipped) - _NAMES_SHOWN
-        shown = ", ".join(skipped[:_NAMES_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
-        _log.warning("skipped what is empty or no text, models and runs: %s", shown)
+def _warn(skipped: Sequence[Skipped]) -> None:
+    for reason in dict.fromkeys(one.reason for one in skipped):
+        names = [one.path for one in skipped if one.reason == reason]
+        _log.warning("skipped (%s): %s", reason, show_names(names))

@@ -55,6 +55,7 @@ class TrainingOptions(TypedDict, total=False):
     encoding: str | None
     errors: Errors
     follow_links: bool
+    drop_duplicates: bool
 
 
 @dataclass(frozen=True)
@@ -108,12 +109,13 @@ def train_from_files(
     encoding: str | None = None,
     errors: Errors = "strict",
     follow_links: bool = False,
+    drop_duplicates: bool = False,
 ) -> tuple[TokenizerDefinition, TrainingSummary]:
     """Train on files, folders or globs; an `engine` counts parts of the text elsewhere."""
     inputs = [input_path] if isinstance(input_path, str | os.PathLike) else list(input_path)
     texts = check_special_token_texts(special_tokens)
     num_merges = count_merges(vocab_size, len(texts))
-    how = Reading(tuple(texts), field, encoding, errors, follow_links)
+    how = Reading(tuple(texts), field, encoding, errors, follow_links, drop_duplicates)
     block_bytes = block_bytes or num_cores() * _BLOCK_BYTES_PER_CORE
     pattern = find_pattern(pattern)
     within = None if superbpe_from is None else pattern
@@ -123,7 +125,7 @@ def train_from_files(
         pattern = superword_pattern(pattern)
     count_part = PartCounting(pattern, texts, how, block_bytes)
     counting = WordCounting(pattern, texts, num_threads)
-    sources = find_sources(inputs, how.follow_links)
+    sources = find_sources(inputs, how)
     if engine is None:
         for block, num_bytes in count_part.blocks(Part(tuple(sources))):
             counting.add(block, progress, num_bytes)

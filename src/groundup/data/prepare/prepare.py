@@ -52,6 +52,7 @@ from groundup.text_files import (
     cut_into_parts,
     cut_part,
     find_sources,
+    nothing_in,
     path_text,
 )
 
@@ -133,7 +134,7 @@ def prepare(
             **({"encoding": how.encoding} if how.encoding else {}),
         },
     }
-    sources = find_sources(inputs, how.follow_links)
+    sources = find_sources(inputs, how)
     num_threads = num_threads or num_cores()
     batch_bytes = batch_bytes or max(_BATCH_BYTES, num_threads * _BATCH_BYTES_PER_THREAD)
     encoder = PartEncoder(tokenizer, end.id, how, 1 if engine else num_threads, batch_bytes)
@@ -229,7 +230,8 @@ class _Preparing:
             for split in SPLITS
         }
         if not splits["train"] and not splits["validation"]:
-            raise DataError("the inputs hold no documents")
+            sources = [source for part in self._parts for source in part.sources]
+            raise nothing_in(sources, self._encoder.reading)
         if self._fraction and not splits["validation"]:
             self._cut_a_tail(splits, end)
         index = ShardIndex(
