@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 import torch
 
+from groundup.checkpoint import CheckpointFolder
 from groundup.data.batches.loader import Batch
+from groundup.generation import LanguageModel
+from groundup.model import TransformerLM
 from groundup.runs.folder import RunFolder
+from groundup.runtime import set_seed
 from groundup.training.data import open_data
 from groundup.training.evaluation import Evaluation, Evaluator
 from groundup.training.loop import train
@@ -80,6 +84,38 @@ def test_clipping_bounds_the_update(make_config: MakeConfig, build: Any, take_st
     moved = math.sqrt(sum(float((after[name] - before[name]).square().sum()) for name in before))
     assert result.gradient_norm > 0.01
     assert moved == pytest.approx(0.01, rel=1e-2)
+
+
+def test_averages_are_what_is_saved_and_evaluated_and_nothing_that_learns(
+    make_config: MakeConfig, records_of: Any
+) -> None:
+    changes = {
+        "checkpoints.every_steps": 1,
+        "checkpoints.keep_last": 12,
+        "schedule.warmup_steps": 0,
+    }
+    plain = make_config("plain", changes)
+    averaged = make_config("averaged", {**changes, "optimizer.ema_fraction": 0.5})
+    train(plain)
+    train(averaged)
+    assert [one["loss"] for one in records_of(plain)] == [
+        one["loss"] for one in records_of(averaged)
+    ]
+    folders = [CheckpointFolder(one.run_folder / "checkpoints") for one in (plain, averaged)]
+    latest = [folders[0].load(step).model_state() for step in range(1, 13)]
+    saved = folders[1].newest().model_state()
+    # Of the first step's weights and of what later ones had before: 1 - 1 / (0.5 * 12) of it stays.
+    set_seed(plain.seed)
+    for name, first in TransformerLM.from_config(plain.model).state_dict().items():
+        expected = first
+        for weights in latest:
+            expected = expected * 5 / 6 + weights[name] / 6
+        torch.testing.assert_close(saved[name], expected)
+    ends = [records_of(one)[-1]["validation_loss"] for one in (plain, averaged)]
+    model = LanguageModel.load(averaged.run_folder).model
+    data = open_data(averaged, RunFolder(averaged.run_folder), {})
+    found = evaluate(model, data.validation, data.tokenizer, num_windows=4)
+    assert found.loss == pytest.approx(ends[1], rel=1e-5) != ends[0]
 
 
 @pytest.fixture
