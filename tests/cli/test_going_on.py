@@ -55,7 +55,7 @@ def test_more_finds_everything_by_itself_and_reads_what_is_unread(shell: Any) ->
     said = shell("more", "small", "--num-steps", "12")
     before, after = losses("small")[-1][1], losses("small-more")
     assert after[0] == (0, before) and after[-1][1] < before
-    assert f"validation {before:.4g} → {after[-1][1]:.4g}" in said
+    assert f"validation {before:.3f} → {after[-1][1]:.3f}" in said
     source, config = (RunFolder(f"runs/{name}").read_config() for name in ("small", "small-more"))
     assert config.data.first_row == 12 * 2 and config.schedule.name == "wsd"
     assert config.optimizer.learning_rate == source.optimizer.learning_rate / 4

@@ -217,6 +217,7 @@ def test_a_folder_of_ones_own_becomes_a_model_with_settings_left_behind(
     assert sum(1 if count is None else int(count[1]) for count in counts) == 3
     for offered in ("serve", "tune", "export", "more"):
         assert f"$ groundup {offered} runs/my-notes" in page
+    assert '"content": "What do you know about: ' in page
     (export,) = re.findall(r"\$ groundup (export .*)", page)
     assert main(shlex.split(export)) == 0
     assert Path("prepared/my-notes/exports/my-notes/config.json").is_file()

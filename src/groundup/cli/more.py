@@ -1,5 +1,6 @@
 """`groundup more`: go on with a run, on what it has not read yet or on more text."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def _settings(arguments: Arguments, source: RunFolder) -> RunConfig:
     from groundup.training.recipe import make_config
 
     given: dict[str, Any] = {"runs_folder": source.path.parent, **arguments.settings}
-    name, number = f"{source.path.name.split('-more')[0]}-more", 1
+    name, number = re.sub(r"-more(-\d+)?$", "", source.path.name) + "-more", 1
     taken = [name]
     while RunFolder(given["runs_folder"] / taken[-1]).has_run():
         number += 1

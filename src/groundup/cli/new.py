@@ -373,7 +373,15 @@ def _look(project: Project, plan: dict[str, Any]) -> None:
     own = generate.Arguments(run=str(folder), prompt="Your own beginning", **sampling)
     more = f"groundup more {run} --minutes {project.arguments.minutes:g}"
     tune = f"groundup tune {run} chats.jsonl"
-    show_commands("What to try next", as_command("generate", own), more, tune, export)
+    # What fits stories is there; of other text, a line to begin with.
+    sample = ["groundup data sample --kind dialogues --megabytes 0.1 --out chats.jsonl"]
+    sample = sample if project.prompts else []
+    show_commands("What to try next", as_command("generate", own), more, *sample, tune, export)
+    if not sample:
+        turn = {"role": "user", "content": f"What do you know about: {plan['prompts'][0]}"}
+        answer = {"role": "assistant", "content": f"{plan['prompts'][0]} …"}
+        line = json.dumps({"messages": [turn, answer]}, ensure_ascii=False)
+        print(f"a line of chats.jsonl, for you to go on with: {line}")
 
 
 def _whole_path(file: str) -> str:

@@ -151,8 +151,8 @@ def _describe_change(config: RunConfig) -> str:
         return "there is no validation split, so nobody knows whether it has become better"
     if best[1] == 0:
         weights = f"so the weights of {config.start_from} are kept"
-        return f"validation stays at {before:.4g}: nothing better came, {weights}"
-    return f"validation {before:.4g} → {best[0]:.4g}"
+        return f"validation stays at {before:.3f}: nothing better came, {weights}"
+    return f"validation {before:.3f} → {best[0]:.3f}"
 
 
 def sampler(config: RunConfig) -> "Callback":
