@@ -4,6 +4,7 @@ import contextlib
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -11,7 +12,9 @@ import pytest
 
 from groundup.files import append_json_line
 from groundup.generation import LanguageModel
+from groundup.generation.request import Sampler
 from groundup.runs.folder import RunFolder
+from groundup.serving.models import Source
 
 from .conftest import make_run, wait_for
 
@@ -144,6 +147,42 @@ def test_playground(browser: Any, running: Any, start: Any, long_model: Language
     browser.find("#generate").click()
     browser.wait(lambda: "temperature" in browser.find("#problem").text)
     check_page(browser)
+
+
+def test_two_models_side_by_side(
+    browser: Any, start: Any, chat_model: LanguageModel, speaker: Any, tmp_path: Path
+) -> None:
+    """Each column its own model, whose settings are the run's; the choice holds for all pages."""
+    other = speaker(chat_model.tokenizer, "yes!<|im_end|>no")
+    other.sampler = Sampler(temperature=0.5, top_p=0.9)
+    other.save(tmp_path / "other")
+    more = {"other": Source(lambda: other, RunFolder(tmp_path / "other"))}
+    with start(chat_model, more=more) as running:
+        browser.open(f"{running.url}/#playground?a-temperature=1&a-max_tokens=9&b-max_tokens=9")
+        browser.wait(lambda: browser.find("#model-note").text == "2 models")
+        browser.find("#compare").click()
+        values = [one.get_attribute("value") for one in browser.all("[id$=-temperature]")]
+        assert values == ["1", "0.5"]
+        browser.find("#as-message").click()
+        fill(browser, "#prompt", "who?")
+        browser.find("#generate").click()
+        wait_until_done(browser, num_columns=2)
+        answers = texts(browser, ".columns .output-text")
+        assert answers[1] == "yes!" != answers[0]
+        # Another model brings its own settings, but for what the visitor has changed.
+        browser.all(".model-menu option")[1].click()
+        fields = [browser.find(f"#a-{name}") for name in ("temperature", "top_p", "max_tokens")]
+        assert [one.get_attribute("value") for one in fields] == ["0.5", "0.9", "9"]
+        browser.wait(lambda: "a-model" in browser.driver.current_url)
+        check_page(browser)
+        browser.open(f"{running.url}/inside#prompt=a")
+        assert browser.find(".model-menu").get_attribute("value") == "other"
+        browser.all(".model-menu option")[0].click()
+        browser.find("#heads button")
+        browser.open(f"{running.url}/#tokenizer?text=a")
+        browser.find(".chip")
+        menus = [one for one in browser.all(".model-menu") if one.is_displayed()]
+        assert [one.get_attribute("value") for one in menus] == ["tiny"]
 
 
 def test_chat(

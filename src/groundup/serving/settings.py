@@ -58,7 +58,7 @@ class ServerSettings(ServerFlags):
     max_body_bytes: int = pydantic.Field(default=1_000_000, ge=1, le=10**9)
 
     # How long a request may take before and after the model, waiting for its turn included.
-    work_seconds: float = pydantic.Field(default=10, gt=0, le=1e6)
+    work_seconds: float = pydantic.Field(default=30, gt=0, le=1e6)
 
     # How long a connection may take to send a request, and to read a piece of the answer.
     max_connections: int = pydantic.Field(default=2048, ge=1, le=10**6)

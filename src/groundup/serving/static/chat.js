@@ -1,8 +1,9 @@
 // The chat page: one conversation, each answer streamed and open to a look at its tokens.
 
 import { streamChat } from "./completions.js";
+import { offerModels } from "./models.js";
 import { Settings } from "./settings.js";
-import { element, nameModel, readProblem } from "./shell.js";
+import { element, readProblem } from "./shell.js";
 import { Answer, fillInspector, fillLegend } from "./tokens.js";
 
 const find = (id) => document.getElementById(id);
@@ -15,6 +16,7 @@ const settings = new Settings("chat-", { root: chat });
 let talk = [];
 let numForgotten = 0;
 let running = null;
+let model = null;
 
 async function send() {
   const content = input.value.trim();
@@ -32,7 +34,7 @@ async function send() {
   };
   const said = addMessage("assistant", "", parts.text, parts.tokens, parts.results);
   const answer = new Answer({ ...parts, inspector });
-  const body = settings.toRequest(Math.floor(Math.random() * 2 ** 31));
+  const body = { model: model?.id, ...settings.toRequest(Math.floor(Math.random() * 2 ** 31)) };
   said.root.dataset.state = "streaming";
   try {
     const outcome = await answer.show(streamFitting(body, run.signal), keepInView);
@@ -124,15 +126,14 @@ document.addEventListener("keydown", (event) => {
 
 fillLegend(chat.querySelector(".legend"));
 fillInspector(inspector, null);
-nameModel(find("model-note")).then(
-  (model) => {
-    chat.hidden = !model.has_chat_template;
-    find("no-template").hidden = model.has_chat_template;
-    find("tune-command").textContent = `groundup tune ${model.id} chats.jsonl`;
-    if (model.has_chat_template) input.focus();
-  },
-  (error) => {
-    chat.hidden = false;
-    problem.textContent = readProblem(error);
-  },
-);
+offerModels(find("model-note"), (chosen) => {
+  model = chosen;
+  settings.setInitial(model.generation);
+  chat.hidden = !model.has_chat_template;
+  find("no-template").hidden = model.has_chat_template;
+  find("tune-command").textContent = `groundup tune ${model.id} chats.jsonl`;
+  if (model.has_chat_template) input.focus();
+}).catch((error) => {
+  chat.hidden = false;
+  problem.textContent = readProblem(error);
+});

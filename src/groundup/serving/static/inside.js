@@ -1,7 +1,8 @@
 // Inside the model: one prompt's tokens, attention, predictions of each layer, and sampling.
 
+import { offerModels } from "./models.js";
 import { Settings } from "./settings.js";
-import { countOf, element, formatProbability, nameModel, onThemeChange, readProblem, request, themeColor } from "./shell.js";
+import { countOf, element, formatProbability, onThemeChange, readProblem, request, themeColor } from "./shell.js";
 import { buildBar, fillLegend, levelOf, moveByArrows, visibleBytes } from "./tokens.js";
 
 const EXAMPLE = "Once upon a time there was";
@@ -21,6 +22,7 @@ const find = (id) => document.getElementById(id);
 const [form, prompt, problem, layer, heads] = ["prompt-form", "prompt", "problem", "layer", "heads"].map(find);
 const [chips, neighbours, weights, lens] = ["chips", "neighbours", "weights", "lens"].map(find);
 
+let model;
 let found = null;
 let attention = null;
 let chosen = 0;
@@ -38,7 +40,7 @@ async function look() {
     const response = await request("/api/inside", {
       method: "POST",
       headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ prompt: prompt.value, ...settings.toRequest(0) }),
+      body: JSON.stringify({ model, prompt: prompt.value, ...settings.toRequest(0) }),
       signal: latest.signal,
     });
     found = await response.json();
@@ -212,5 +214,9 @@ moveByArrows(chips, ({ dataset: { index } }) => {
 fillLegend(find("legend"));
 onThemeChange(() => found && (showHeads(), showChosen()));
 
-nameModel(find("model-note")).then(restore, (error) => (problem.textContent = readProblem(error)));
+offerModels(find("model-note"), (chosenModel) => {
+  model = chosenModel.id;
+  settings.setInitial(chosenModel.generation);
+  restore();
+}).catch((error) => (problem.textContent = readProblem(error)));
 addEventListener("hashchange", restore);

@@ -1,8 +1,9 @@
 // The playground: one prompt, one column or two, what runs now, and the state kept in the URL.
 
-import { streamCompletion } from "./completions.js";
+import { streamChat, streamCompletion } from "./completions.js";
+import { ModelMenu, describeModel, listModels } from "./models.js";
 import { Settings } from "./settings.js";
-import { element, nameModel, readProblem } from "./shell.js";
+import { countOf, element, readProblem, recall, remember } from "./shell.js";
 import { Answer, fillLegend } from "./tokens.js";
 
 const MAX_PROMPT_IN_URL = 4000;
@@ -10,13 +11,16 @@ const MAX_PROMPT_IN_URL = 4000;
 const find = (id) => document.getElementById(id);
 const [form, prompt, compare, problem] = ["prompt-form", "prompt", "compare", "problem"].map(find);
 const [generateButton, stopButton, announcer] = ["generate", "stop", "announcer"].map(find);
+const asMessage = find("as-message");
 
 let running = null;
 let saveTimer = 0;
 
-/** One column: its settings, its streamed answer as text or tokens, its numbers. */
+/** One column: its model and settings, its streamed answer as text or tokens, its numbers. */
 class Column {
   constructor(name, initial) {
+    this.name = name;
+    this.initial = initial;
     const template = find("column-template");
     this.root = template.content.firstElementChild.cloneNode(true);
     const part = (selector) => this.root.querySelector(selector);
@@ -30,15 +34,51 @@ class Column {
     fillLegend(part(".legend"));
   }
 
+  /** Of several models each column chooses its own. */
+  offer(models, usual) {
+    const row = this.root.querySelector(".column-model");
+    this.usual = usual;
+    const initial = models.length > 1 ? {} : this.initial;
+    const choose = (model) => {
+      this.model = model;
+      row.lastElementChild.textContent = describeModel(model);
+      this.settings.setInitial({ ...model.generation, ...initial });
+      for (const button of this.empty.querySelectorAll("button")) button.remove();
+      this.empty.append(...(model.prompts ?? []).map(buildPrompt));
+    };
+    this.menu = new ModelMenu(models, choose, { ariaLabel: `Model ${this.name.toUpperCase()}` });
+    this.menu.root.addEventListener("change", () => {
+      if (this === columns[0]) remember("model", this.model.id);
+      saveSoon();
+    });
+    row.prepend(this.menu.root);
+    row.hidden = models.length === 1;
+    this.menu.choose(usual);
+  }
+
+  readFrom(parameters) {
+    this.menu?.choose(parameters.get(`${this.name}-model`) ?? this.usual);
+    this.settings.readFrom(parameters);
+  }
+
+  writeTo(parameters) {
+    if (this.model && this.model.id !== this.usual) parameters.set(`${this.name}-model`, this.model.id);
+    this.settings.writeTo(parameters);
+  }
+
   /** Streams the answer; `seed` is used if none is set. */
   async run(seed, signal) {
-    this.answer.begin(prompt.value);
+    const isMessage = asMessage.checked && this.model?.has_chat_template;
+    this.answer.begin(isMessage ? "" : prompt.value);
     this.results.replaceChildren();
     this.empty.hidden = true;
     this.root.dataset.state = "streaming";
-    const body = { prompt: prompt.value, ...this.settings.toRequest(seed) };
+    const body = { model: this.model?.id, ...this.settings.toRequest(seed) };
+    const events = isMessage
+      ? streamChat({ ...body, messages: [{ role: "user", content: prompt.value }] }, signal)
+      : streamCompletion({ ...body, prompt: prompt.value }, signal);
     try {
-      const outcome = await this.answer.show(streamCompletion(body, signal));
+      const outcome = await this.answer.show(events);
       this.results.replaceChildren(...this.answer.buildResults(outcome, body.seed));
     } finally {
       this.root.dataset.state = "done";
@@ -80,19 +120,15 @@ function showChoices() {
   for (const { root } of columns) root.dataset.view = form.elements.view.value;
 }
 
-/** Offers the prompts that the run itself was sampled with. */
-function offerPrompts(prompts) {
-  for (const { empty } of columns) {
-    for (const example of prompts) {
-      const button = element("button", { className: "button", type: "button" }, example);
-      button.addEventListener("click", () => {
-        prompt.value = example;
-        prompt.focus();
-        saveSoon();
-      });
-      empty.append(button);
-    }
-  }
+/** A prompt that the run itself was sampled with. */
+function buildPrompt(example) {
+  const button = element("button", { className: "button", type: "button" }, example);
+  button.addEventListener("click", () => {
+    prompt.value = example;
+    prompt.focus();
+    saveSoon();
+  });
+  return button;
 }
 
 // The URL holds whatever differs from a fresh page, so that a link shows the same settings.
@@ -107,7 +143,8 @@ function save() {
   if (prompt.value !== "") parameters.set("prompt", prompt.value.slice(0, MAX_PROMPT_IN_URL));
   if (compare.checked) parameters.set("compare", "1");
   if (form.elements.view.value !== "text") parameters.set("view", form.elements.view.value);
-  for (const column of columns) column.settings.writeTo(parameters);
+  if (asMessage.checked) parameters.set("message", "1");
+  for (const column of columns) column.writeTo(parameters);
   history.replaceState(null, "", parameters.size === 0 ? "#playground" : `#playground?${parameters}`);
 }
 
@@ -124,8 +161,9 @@ function restore() {
     const parameters = new URLSearchParams(query);
     prompt.value = parameters.get("prompt") ?? "";
     compare.checked = parameters.get("compare") === "1";
+    asMessage.checked = parameters.get("message") === "1";
     form.elements.view.value = parameters.get("view") === "tokens" ? "tokens" : "text";
-    for (const column of columns) column.settings.readFrom(parameters);
+    for (const column of columns) column.readFrom(parameters);
   }
   showChoices();
 }
@@ -147,7 +185,16 @@ document.addEventListener("keydown", (event) => {
 addEventListener("hashchange", restore);
 
 restore();
-nameModel(find("model-note")).then(
-  (model) => offerPrompts(model.prompts),
+listModels().then(
+  (models) => {
+    const first = models.find(({ id }) => id === recall("model")) ?? models[0];
+    const other = models.find(({ id }) => id !== first.id) ?? first;
+    columns[0].offer(models, first.id);
+    columns[1].offer(models, other.id);
+    find("as-message-switch").hidden = !models.some((model) => model.has_chat_template);
+    const isOne = models.length === 1;
+    find("model-note").textContent = isOne ? describeModel(first, true) : countOf(models.length, "model");
+    restore();
+  },
   (error) => (problem.textContent = readProblem(error)),
 );

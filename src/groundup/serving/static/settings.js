@@ -59,6 +59,17 @@ export class Settings {
     }
   }
 
+  /** Takes a model's own settings for the initial ones; a field that was changed stays. */
+  setInitial(values = {}) {
+    for (const [name, input] of this.#inputs) {
+      if (values[name] === undefined) continue;
+      const isAsItWas = input.value === this.#initial[name];
+      this.#initial[name] = String(values[name] ?? "");
+      if (isAsItWas) input.value = this.#initial[name];
+    }
+    this.#describe();
+  }
+
   readFrom(parameters) {
     for (const [name, input] of this.#inputs) {
       input.value = parameters.get(this.#prefix + name) ?? this.#initial[name];

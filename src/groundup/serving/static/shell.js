@@ -145,18 +145,23 @@ function openTokenDialog(wasWrong) {
   });
 }
 
-/** Says under a page's title which model is served; gives what the server tells of it. */
-export async function nameModel(note) {
-  const [model] = (await (await request("/v1/models")).json()).data;
-  note.textContent = [
-    model.id,
-    model.step === null ? null : `step ${formatCount(model.step)}`,
-    `context of ${formatCount(model.context_length)} tokens`,
-    `vocabulary of ${formatCount(model.vocab_size)}`,
-  ]
-    .filter(Boolean)
-    .join(" · ");
-  return model;
+/** What this browser keeps under a name; its settings may refuse to keep anything. */
+export function recall(name) {
+  try {
+    return localStorage.getItem(`groundup-${name}`);
+  } catch {
+    return null;
+  }
+}
+
+/** Keeps a text under a name; whether the browser has room and allows it. */
+export function remember(name, text) {
+  try {
+    localStorage.setItem(`groundup-${name}`, text);
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 function markCurrentLink() {
@@ -178,11 +183,7 @@ function nameThemeButton() {
 themeButton.addEventListener("click", () => {
   const theme = isDark() ? "light" : "dark";
   document.documentElement.dataset.theme = theme;
-  try {
-    localStorage.setItem("groundup-theme", theme);
-  } catch {
-    // The choice then holds for this page alone.
-  }
+  remember("theme", theme);
   nameThemeButton();
 });
 systemDark.addEventListener("change", nameThemeButton);

@@ -1,5 +1,6 @@
 // The tokenizer view: a text as pre-tokens and tokens while it is typed, and the merges of one.
 
+import { offerModels } from "./models.js";
 import { element, formatCount, readProblem, request } from "./shell.js";
 import { buildPairs, hexBytes, moveByArrows, spokenText, visibleBytes, visibleText } from "./tokens.js";
 
@@ -11,6 +12,7 @@ const find = (id) => document.getElementById(id);
 const [text, chips, results] = ["tokenizer-text", "chips", "tokenizer-results"].map(find);
 const [problem, steps] = ["tokenizer-problem", "steps"].map(find);
 
+let model;
 let preTokens = [];
 let timer = 0;
 let latest = null;
@@ -22,7 +24,7 @@ async function tokenize() {
     const response = await request("/api/tokenize", {
       method: "POST",
       headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ text: text.value }),
+      body: JSON.stringify({ model, text: text.value }),
       signal: latest.signal,
     });
     show(await response.json());
@@ -147,4 +149,7 @@ moveByArrows(chips, showSteps);
 addEventListener("hashchange", restore);
 
 text.value = EXAMPLE;
-restore();
+offerModels(find("tokenizer-model"), ({ id }) => {
+  model = id;
+  restore();
+}).catch((error) => (problem.textContent = readProblem(error)));
