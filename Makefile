@@ -1,5 +1,5 @@
 # make install · setup · quickstart · test · test-fast · test-distributed · check · bench · sanitize · fuzz ·
-# torture · docs · clean
+# torture · torture-proof · docs · clean
 # make install has what running needs, make setup also what tests and checks need.
 # PYTHON=python3.12 make setup picks another interpreter; JOBS=1 make test runs in one process;
 # SEED=2 make torture injects other faults.
@@ -20,7 +20,7 @@ BENCH_INSTALLED := $(VENV)/.bench-installed
 CLUSTER_INSTALLED := $(VENV)/.cluster-installed
 DOCS_INSTALLED := $(VENV)/.docs-installed
 
-.PHONY: install setup quickstart test test-fast test-distributed check bench sanitized sanitize fuzz torture docs clean
+.PHONY: install setup quickstart test test-fast test-distributed check bench sanitized sanitize fuzz torture torture-proof docs clean
 .DEFAULT_GOAL := setup
 
 install: $(INSTALLED)
@@ -130,6 +130,10 @@ fuzz: sanitized
 
 torture: setup
 	$(RUN) tests/torture --seed $(SEED) --minutes $(TORTURE_MINUTES) --guide
+
+# The proof that it bites: faults put into a copy of the package, one at a time, must be found.
+torture-proof: setup
+	$(RUN) tests/torture --seed $(SEED) --proof
 
 $(SANITIZE)/groundup/_native.abi3.so: $(SANITIZE_OBJECTS)
 	$(CXX) -shared $(SANITIZE_FLAGS) -pthread -o $@ $^

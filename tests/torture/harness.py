@@ -18,6 +18,7 @@ import signal
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -27,20 +28,14 @@ from typing import Any, NoReturn
 # The sanitizers map terabytes of address space for themselves.
 IS_SANITIZED = "asan" in os.environ.get("LD_PRELOAD", "")
 ADDRESS_SPACE_BYTES = 3 * 2**30
-# Above what the parent has when it forks, which is mostly torch.
-MAX_CHILD_GROWTH_BYTES = 600 * 2**20
-CHILD_SECONDS = 150.0
+CHILD_SECONDS = 240.0
 # A case that takes longer hangs.
-CASE_SECONDS = 300
+CASE_SECONDS = 600
 FORK = multiprocessing.get_context("fork")
 
 
 class Lost(Exception):
     """A promise was broken; the message says how."""
-
-
-class Impossible(Exception):
-    """This machine cannot make the fault; the message says why."""
 
 
 @dataclass
@@ -52,23 +47,20 @@ class Case:
     number: int
     work: Path
     """The folder of the whole run."""
-    quick: bool
-    """Leave out what takes several seconds."""
 
     row: str = ""
     """The line of the table that it counts for."""
+    what: str = ""
+    """What exactly is done there."""
     num_faults: int = 1
-    notes: dict[str, float] = field(default_factory=dict)
-    """Measurements; the table shows the greatest."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """What else is counted: the table has the sums."""
 
     def __post_init__(self) -> None:
         self.random = random.Random(f"{self.seed}/{self.kind}/{self.number}")
         self.place = self.work / "cases" / f"{self.kind}-{self.number}"
         self.made = self.work / "made"
         """The artefacts that faults are injected into."""
-
-    def note(self, name: str, value: float) -> None:
-        self.notes[name] = max(value, self.notes.get(name, 0.0))
 
     def pick(self, names: Sequence[str]) -> str:
         """Each in its turn, so that a short run too has some of all."""
@@ -93,7 +85,7 @@ class Row:
 
     faults: int = 0
     lost: int = 0
-    notes: dict[str, float] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass
@@ -103,17 +95,12 @@ class Results:
     rows: dict[str, Row] = field(default_factory=dict)
     losses: dict[str, list[str]] = field(default_factory=dict)
     """By what was lost: the commands that show it again."""
-    impossible: dict[str, str] = field(default_factory=dict)
 
     def add(self, case: Case, outcome: dict[str, Any]) -> None:
         name = outcome.get("row") or case.kind
-        if reason := outcome.get("impossible"):
-            self.impossible[name] = reason
-            return
         row = self.rows.setdefault(name, Row())
         row.faults += outcome.get("num_faults", 1)
-        for note, value in outcome.get("notes", {}).items():
-            row.notes[note] = max(value, row.notes.get(note, 0.0))
+        row.counts.update(outcome.get("counts", {}))
         if reason := outcome.get("lost"):
             row.lost += 1
             again = f"python tests/torture --seed {case.seed} --case {case.kind}/{case.number}"
@@ -127,6 +114,7 @@ def run_kind(
     num_lanes: int,
     num_cases: int,
     seconds: float,
+    until_lost: bool = False,
 ) -> None:
     """Run cases until their number or the time is used up, several at a time.
 
@@ -157,11 +145,11 @@ def run_kind(
                         results.add(make_case(current), outcome)
                         current = None
             lanes[reader] = process, current
-            if has_ended:
+            if has_ended or (until_lost and results.losses):
                 del lanes[reader]
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-                if current is not None:
+                if current is not None and has_ended:
                     reason = f"the process ended with status {process.exitcode}"
                     if process.exitcode == -signal.SIGALRM:
                         reason = "it never ended"
@@ -190,18 +178,17 @@ def run_case(kind: Kind, case: Case) -> dict[str, Any]:
     try:
         kind.inject(case)
     except Lost as lost:
-        outcome["lost"] = str(lost)
-    except Impossible as impossible:
-        outcome["impossible"] = str(impossible)
+        outcome["lost"] = f"{case.what}: {lost}" if case.what else str(lost)
     except BaseException as error:
         # Nobody expected it: where in the package it was raised, and what it says.
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.line]
         ours = [frame for frame in frames if "/groundup/" in frame.filename] or frames
         place = f"{Path(ours[-1].filename).name}, line {ours[-1].lineno}"
-        outcome["lost"] = f"{type(error).__name__} in {place}: {str(error)[:200]}"
+        reason = f"{type(error).__name__} in {place}: {str(error)[:200]}"
+        outcome["lost"] = f"{case.what}: {reason}" if case.what else reason
     finally:
         shutil.rmtree(case.place, ignore_errors=True)
-    return {**outcome, "row": case.row, "num_faults": case.num_faults, "notes": case.notes}
+    return {**outcome, "row": case.row, "num_faults": case.num_faults, "counts": case.counts}
 
 
 def limit_address_space(num_bytes: int | None) -> None:
@@ -221,7 +208,7 @@ def memory_of(pid: int | str, name: str) -> int:
 
 
 @contextlib.contextmanager
-def bounded(case: Case, max_growth_bytes: int, max_seconds: float) -> Iterator[None]:
+def bounded(max_growth_bytes: int, max_seconds: float) -> Iterator[None]:
     """Work in this process that must stay within memory and time, refused or not."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
@@ -239,8 +226,6 @@ def bounded(case: Case, max_growth_bytes: int, max_seconds: float) -> Iterator[N
         refused = error
     seconds = time.process_time() - begin
     growth = memory_of("self", "VmHWM") - before
-    case.note("seconds", seconds)
-    case.note("MB", growth / 2**20)
     if seconds > max_seconds:
         raise Lost(f"it took {seconds:.1f} s")
     if growth > max_growth_bytes and not IS_SANITIZED:
@@ -249,101 +234,86 @@ def bounded(case: Case, max_growth_bytes: int, max_seconds: float) -> Iterator[N
         raise refused
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended."""
-
-    status: int
-    """Its exit status; below 0 the signal that ended it."""
-    error: str
-    seconds: float
-    growth_bytes: int
-
-    def check(self, expected: Sequence[int] = (0, 1, 2)) -> None:
-        """Raise `Lost` unless it ended well, or in one line that says why not."""
-        last = self.error.strip().splitlines()[-1:] or [""]
-        if "Traceback (most recent call last)" in self.error:
-            raise Lost(f"a traceback: {last[0]}")
-        if self.status not in expected:
-            raise Lost(f"it ended with status {self.status}: {self.error[-500:]}")
-        if self.status > 0 and not last[0].startswith("error: "):
-            raise Lost(f"status {self.status} without an error line: {last[0]}")
-        if self.growth_bytes > MAX_CHILD_GROWTH_BYTES:
-            raise Lost(f"it grew by {self.growth_bytes / 2**20:.0f} MB")
+def start_clocks() -> None:
+    """A command counts its minutes from the start of its process."""
+    for name in ("groundup.runtime", "groundup.cli.new", "groundup.cli.train"):
+        if module := sys.modules.get(name):
+            module.__dict__["STARTED"] = time.monotonic()
 
 
 class Child:
-    """A command line in a process of its own, forked so that nothing is imported again.
-
-    What it says goes through pipes: limits on the sizes of files do not concern them.
-    """
+    """A process, forked so that nothing is imported again: a command line, or a function."""
 
     def __init__(
-        self, place: Path, argv: Sequence[str], before: Callable[[], None] | None = None
+        self,
+        place: Path,
+        work: Sequence[str] | Callable[[], object],
+        before: Callable[[], object] = lambda: None,
     ) -> None:
         place.mkdir(parents=True, exist_ok=True)
-        self._begin = time.monotonic()
-        self._base = memory_of("self", "VmRSS")
-        self.said = [b"", b""]
-        pipes = [os.pipe() for _ in self.said]
-        self._readers = [reader for reader, _ in pipes]
+        self._error = place / f".stderr-{os.getpid()}-{time.monotonic_ns()}"
         sys.stdout.flush()
         self.pid = os.fork()
         if self.pid == 0:
-            for number, (_, writer) in enumerate(pipes, start=1):
-                os.dup2(writer, number)
-            _run_command(place, argv, before)
-        for reader, writer in pipes:
-            os.set_blocking(reader, False)
-            os.close(writer)
+            self._run(place, work, before)
 
-    def listen(self) -> None:
-        """Take what it has said so far; it must be done now and then."""
-        for number, reader in enumerate(self._readers):
-            with contextlib.suppress(BlockingIOError):
-                while data := os.read(reader, 1 << 16):
-                    self.said[number] += data
+    def signal(self, number: int) -> None:
+        # It has not been waited for, so that the number is nobody else's.
+        os.kill(self.pid, number)
 
-    def wait(self, seconds: float = CHILD_SECONDS, kill: bool = False) -> Ended:
-        """Wait so long for the end; then it is killed, which is the fault or a failure."""
-        end = time.monotonic() + seconds
-        pid = 0
-        while not pid:
-            self.listen()
-            pid, status, usage = os.wait4(self.pid, os.WNOHANG)
-            if not pid and time.monotonic() >= end:
+    def wait(self, expected: Sequence[int] = (0, 1, 2), seconds: float = CHILD_SECONDS) -> int:
+        """The status it ended with, below 0 the signal; `Lost` unless that is an expected one, and
+        one line of a failure says why."""
+        end, ended = time.monotonic() + seconds, (0, 0)
+        while not ended[0]:
+            ended = os.waitpid(self.pid, os.WNOHANG)
+            if not ended[0] and time.monotonic() >= end:
                 os.kill(self.pid, signal.SIGKILL)
-                pid, status, usage = os.wait4(self.pid, 0)
-                if not kill:
-                    raise Lost(f"it had not ended after {seconds:.0f} s")
-            elif not pid:
-                time.sleep(min(0.002, max(0.0, end - time.monotonic())))
-        self.listen()
-        for reader in self._readers:
-            os.close(reader)
-        growth = max(0, usage.ru_maxrss * 1024 - self._base)
-        error = self.said[1].decode("utf-8", "replace")
-        return Ended(
-            os.waitstatus_to_exitcode(status), error, time.monotonic() - self._begin, growth
-        )
+                os.waitpid(self.pid, 0)
+                raise Lost(f"it had not ended after {seconds:.0f} s")
+            time.sleep(0.0 if ended[0] else 0.003)
+        status, error = os.waitstatus_to_exitcode(ended[1]), ""
+        # Killed early, it may not have come so far.
+        with contextlib.suppress(FileNotFoundError):
+            error = self._error.read_text("utf-8", "replace").strip()
+            self._error.unlink()
+        last = error.splitlines()[-1:] or [""]
+        if "Traceback (most recent call last)" in error:
+            raise Lost(f"a traceback: {last[0]}")
+        if status not in expected:
+            raise Lost(f"it ended with status {status}: {error[-500:]}")
+        return status
 
-
-def _run_command(place: Path, argv: Sequence[str], before: Callable[[], None] | None) -> NoReturn:
-    status = 1
-    try:
-        os.chdir(place)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        if before is not None:
+    def _run(
+        self,
+        place: Path,
+        work: Sequence[str] | Callable[[], object],
+        before: Callable[[], object],
+    ) -> NoReturn:
+        status = 1
+        try:
+            os.chdir(place)
+            os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+            os.dup2(0, 1)
+            os.dup2(os.open(self._error, os.O_WRONLY | os.O_CREAT), 2)
+            # The parent's streams remember what kind of file they were opened on.
+            sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+            sys.stderr = open(2, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115
+            start_clocks()
             before()
-        # The parent's streams remember what kind of file they were opened on.
-        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-        sys.stderr = open(2, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115
-        from groundup.cli.main import main
+            if callable(work):
+                work()
+                status = 0
+            else:
+                from groundup.cli.main import main
 
-        status = main(argv)
-        sys.stdout.flush()
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(status)
+                status = main(work)
+            sys.stdout.flush()
+        except KeyboardInterrupt:
+            # Before a command has begun; one that has says so itself.
+            status = 130
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(status)

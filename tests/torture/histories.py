@@ -11,17 +11,19 @@ import contextlib
 import hashlib
 import json
 import logging
+import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import yaml
 from harness import Case, Lost
 from simulated_disk import Histories, Recorder, State, materialize
 
 from groundup.checkpoint import CheckpointFolder
-from groundup.config import load_settings
+from groundup.config import load_settings, save_yaml
 from groundup.data.prepare import prepare
 from groundup.data.shards import verify
 from groundup.errors import GroundupError
@@ -73,7 +75,13 @@ def make_artefacts(made: Path) -> None:
     tokenizer = Tokenizer(*train_bpe(made / "stories.txt", 280, special), special)
     tokenizer.save(made / "tokenizer.json")
     prepare_shards(made, made / "shards")
-    train(configure(made, made / "runs", {"name": "base", "model.tie_embeddings": True}))
+    base = configure(made, made / "runs", {"name": "base", "model.tie_embeddings": True})
+    train(base)
+    export_huggingface(made / "runs" / "base", made / "export")
+    config = base.with_(name=None)
+    save_yaml(made / "run.yaml", config)
+    sweep = {"name": "small", "base": str(made / "run.yaml"), "seeds": [1, 2]}
+    (made / "sweep.yaml").write_text(yaml.safe_dump(sweep), "utf-8")
 
 
 def prepare_shards(made: Path, out: Path, **options: Any) -> None:
@@ -105,33 +113,38 @@ class Workload:
         raise NotImplementedError
 
 
+def draw_run(made: Path, rng: random.Random) -> tuple[str, dict[str, Any]]:
+    """What kind of run it is, and settings of its own."""
+    changes: dict[str, Any] = {
+        "optimizer.name": rng.choice(("adamw", "muon", "sgd")),
+        "optimizer.average_over": rng.choice((None, 0.4)),
+        "model.dropout": rng.choice((0.0, 0.3)),
+        "micro_batch_size": rng.choice((1, 2)),
+        "seed": rng.randrange(100),
+        "checkpoints.every_steps": rng.choice((1, 2, 3)),
+        "checkpoints.keep_last": rng.choice((1, 2, 3)),
+        "checkpoints.keep_best": rng.random() < 0.5,
+        "multi_token_weight": rng.choice((0.0, 0.3)),
+    }
+    kind = rng.choice(("plain", "plain", "timed", "tuned", "masked"))
+    if kind == "tuned":
+        changes |= {"start_from": made / "runs" / "base", "model.tie_embeddings": True}
+        changes |= {"tuning.chats": [made / "chats.jsonl"], "model.dropout": 0.0}
+        changes |= {"tuning.lora_rank": rng.choice((None, 2)), "multi_token_weight": 0.0}
+    elif kind == "masked":
+        changes |= {"model.document_separator": "auto"}
+    elif kind == "timed":
+        changes |= {"minutes": 0.4, "num_steps": None}
+    return kind, changes
+
+
 class Train(Workload):
     """A run with settings of the case's own, stopped now and then."""
 
     def __init__(self, case: Case, root: Path) -> None:
         super().__init__(case, root)
         rng = case.random
-        changes: dict[str, Any] = {
-            "optimizer.name": rng.choice(("adamw", "muon", "sgd")),
-            "optimizer.average_over": rng.choice((None, 0.4)),
-            "model.dropout": rng.choice((0.0, 0.3)),
-            "micro_batch_size": rng.choice((1, 2)),
-            "seed": rng.randrange(100),
-            "checkpoints.every_steps": rng.choice((1, 2, 3)),
-            "checkpoints.keep_last": rng.choice((1, 2, 3)),
-            "checkpoints.keep_best": rng.random() < 0.5,
-        }
-        kind = rng.choice(("plain", "plain", "timed", "tuned", "masked"))
-        if kind == "tuned":
-            changes |= {"start_from": self.made / "runs" / "base", "model.tie_embeddings": True}
-            changes |= {"tuning.chats": [self.made / "chats.jsonl"], "model.dropout": 0.0}
-            changes |= {"tuning.lora_rank": rng.choice((None, 2))}
-        elif kind == "masked":
-            changes |= {"model.document_separator": "auto"}
-        if kind != "tuned":
-            changes |= {"multi_token_weight": rng.choice((0.0, 0.3))}
-        if kind == "timed":
-            changes |= {"minutes": 0.4, "num_steps": None}
+        kind, changes = draw_run(self.made, rng)
         self.stops = sorted(rng.sample(range(1, 8), rng.choice((0, 1, 1, 2))))
         case.row = f"power lost: train, {kind}"
         self.config = configure(self.made, root / "runs", changes)
@@ -179,7 +192,8 @@ class Train(Workload):
         checkpoints = CheckpointFolder(self.run.checkpoints)
         if not checkpoints.steps() and not promised:
             return
-        newest = checkpoints.newest()
+        # Half of one under its name is lost, also of one that is to be dropped.
+        *_, newest = [checkpoints.load(step) for step in checkpoints.steps()]
         if newest.step < promised:
             raise Lost(f"step {promised} was saved, and the newest checkpoint is {newest.step}")
         if newest.record.files != self.saved[newest.step]:
@@ -355,6 +369,10 @@ WORKLOADS: dict[str, tuple[type[Workload], int]] = {
 }
 
 
+# Each in its turn, some more often.
+ORDER = [name for name, (_, times) in WORKLOADS.items() for _ in range(times)]
+
+
 def lose_power(case: Case, name: str, numbers: range, num_finished: int) -> None:
     """Record one workload, and try some of its histories."""
     root = case.place / "disk"
@@ -375,12 +393,12 @@ def lose_power(case: Case, name: str, numbers: range, num_finished: int) -> None
                 workload.check(marks)
             ready.append((number, state, marks))
     case.num_faults = len(numbers)
-    case.note("states", len(tried))
+    case.counts["states"] += len(tried)
     case.random.shuffle(ready)
     for number, state, marks in ready[:num_finished]:
         with history(case, root, number, state):
             workload.finish(marks)
-    case.note("resumed", min(num_finished, len(ready)))
+    case.counts["continued"] += min(num_finished, len(ready))
 
 
 @contextlib.contextmanager

@@ -35,8 +35,8 @@ CLEAN = (GroundupError, TypeError, ValueError, OverflowError, LookupError, Buffe
 def fuzz(case: Case) -> None:
     """One entry point with inputs of the case's own."""
     name = case.pick(list(TARGETS))
-    case.row = f"native core: {name}"
-    with bounded(case, 256 * 2**20, 20):
+    case.row, case.what = "fuzzed: native core", name
+    with bounded(256 * 2**20, 20):
         TARGETS[name](case)
 
 
