@@ -34,6 +34,7 @@ from groundup.text_files import STDIN, Reading, Source, find_sources, path_text
 
 if TYPE_CHECKING:
     from groundup.data.survey import Survey
+    from groundup.training.expectation import Outlook
 
 # Kept of the time for the evaluation and the samples at the end.
 _LAST_FRACTION, _LAST_MINUTES = 0.04, 0.5
@@ -228,10 +229,15 @@ def make(project: Project) -> int:
         begin = train.Arguments(config=project.config, settings=settings)
     outcome = run.read_outcome()
     is_done = outcome is not None and outcome.state == "finished"
+    outlook = _find_outlook(project, plan)
+    if outlook is not None:
+        print(f"\n{outlook.before()}")
     title = "4  A model: it guesses the next token, and learns from every miss"
     if status := take_step(title, "train", begin, is_done=is_done, started=time.monotonic()):
         print("or run what you typed again: it resumes from there, then evaluates and generates")
         return status
+    if outlook is not None:
+        print(f"\n{outlook.after(run)}")
     _look(project, plan)
     return 0
 
@@ -251,7 +257,7 @@ def _choose_plan(project: Project, sources: Sequence[Source]) -> dict[str, Any]:
             f"reading {count_of(len(sources), 'file')} takes most of --minutes "
             f"{arguments.minutes:g}: give {max(1, round(4 * reading_minutes))}"
         )
-    recipe, machine = _choose_recipe(project, survey)
+    recipe, machine, speed = _choose_recipe(project, survey)
     num_bytes, context_length = survey.num_bytes, recipe.model.context_length
     if num_bytes <= context_length:
         raise DataError(
@@ -297,11 +303,12 @@ def _choose_plan(project: Project, sources: Sequence[Source]) -> dict[str, Any]:
         "vocab_size": recipe.model.vocab_size,
         "prompts": list(prompts),
         "validation_fraction": float(f"{fraction:.2g}"),
+        "flops_per_second": speed,
     }
 
 
-def _choose_recipe(project: Project, survey: "Survey") -> tuple[RunConfig, str]:
-    """The recipe for the speed that this machine has with it, and that speed in words."""
+def _choose_recipe(project: Project, survey: "Survey") -> tuple[RunConfig, str, float]:
+    """The recipe for the speed that this machine has with it, and that speed, in words as well."""
     from groundup.planner import step_flops
     from groundup.planner.quantities import show_flops
     from groundup.training.machine import device_name, find_peak
@@ -336,10 +343,23 @@ def _choose_recipe(project: Project, survey: "Survey") -> tuple[RunConfig, str]:
         before, recipe = recipe, choose(speed)
         if recipe.model == before.model:
             break
-    return (
-        recipe,
-        f"{device_name(device.device)}: {show_flops(speed)} a second in steps of this model",
-    )
+    name = device_name(device.device)
+    return recipe, f"{name}: {show_flops(speed)} a second in steps of this model", speed
+
+
+def _find_outlook(project: Project, plan: dict[str, Any]) -> "Outlook | None":
+    """What to expect of the training; None where nothing is kept aside or too little known."""
+    from groundup.data.shards import read_index
+    from groundup.training.expectation import LEAST_TOKENS, Outlook
+    from groundup.training.recipe import make_config
+
+    config = make_config({}, file=project.config)
+    kept = read_index(project.shards).splits.get("validation")
+    if project.source is not None or kept is None or kept.num_tokens <= config.model.context_length:
+        return None
+    flops = plan["flops_per_second"] * 60 * project.minutes_left
+    outlook = Outlook(config, flops, project.arguments.num_steps)
+    return outlook if outlook.num_tokens >= LEAST_TOKENS else None
 
 
 def _look(project: Project, plan: dict[str, Any]) -> None:

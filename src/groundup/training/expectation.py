@@ -1,0 +1,161 @@
+"""The validation loss to expect of a run before it is trained, and what such a loss means.
+
+log(loss) is a line in the logarithms of four numbers: how well pairs of tokens from much of the
+text, and from little of it, predict the text kept aside; how long the text is; and how many tokens
+the run trains on. It was fitted to runs of the recipe (docs/experiments/expectations.md).
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from groundup.data.batches.order import WindowReader, fixed_windows
+from groundup.data.shards import Shards, open_shards, read_index
+from groundup.planner import step_flops
+from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
+from groundup.runs.metrics_file import read_metrics
+from groundup.training.recipe import choose_recipe
+
+Ids = npt.NDArray[np.int64]
+
+_MANY, _FEW, _STRETCH = 800_000, 100_000, 4_096
+_DISCOUNT = 0.75
+# Of 1, log T, log U, log M, log F and log T · log M: millions of tokens trained on and in the text,
+# and the losses by pairs from many and from few of them.
+_WEIGHTS = (-0.6753, -0.3290, 0.0433, 2.1597, -0.7343, 0.1639)
+# Of log(loss), in texts that were not fitted.
+_DEVIATION = 0.05
+# Nine of ten runs.
+_NORMAL_90 = 1.645
+# Runs of up to so many millions of tokens were fitted; beyond, the interval grows.
+_MOST_FITTED = 3.0
+
+LEAST_TOKENS = 100_000
+"""Of fewer nothing is known: the fitted runs have more."""
+
+# What texts of Latin letters and code are like from so many bits per byte on.
+_MEANINGS = (
+    (2.6, "pieces of words"),
+    (2.0, "words, but no sentences yet"),
+    (1.6, "phrases and short sentences"),
+    (1.2, "sentences that seldom follow from each other"),
+    (0.0, "sentences that follow from each other"),
+)
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """A validation loss and the interval in which nine of ten runs end."""
+
+    loss: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.loss:.2f} ({self.low:.2f} to {self.high:.2f})"
+
+
+class Outlook:
+    """What to expect of a run on prepared shards, in words."""
+
+    def __init__(self, config: RunConfig, flops: float, num_steps: int | None = None) -> None:
+        """flops: operations that there is time for. num_steps: the most steps."""
+        index = read_index(config.data.shards)
+        kept = open_shards(config.data.shards, "validation", index=index)
+        train = open_shards(config.data.shards, index=index)
+        context = config.model.context_length
+        starts = fixed_windows(kept.num_tokens, context, config.evaluation.num_windows)
+        unseen = WindowReader(kept, context).read(starts).astype(np.int64)
+        self._losses = [pair_loss(_sample(train, number), unseen) for number in (_MANY, _FEW)]
+        self._config, self._flops, self._num_tokens = config, flops, train.num_tokens
+        sizes = index.splits["validation"]
+        self._bits_per_byte = sizes.num_tokens / max(1, sizes.num_bytes) / math.log(2)
+        per_step = config.tokens_per_step
+        steps = flops / step_flops(config.model, config.batch_size)
+        longest = (config.epochs or math.inf) * train.num_tokens / per_step
+        self.is_cut = longest < min(steps, num_steps or math.inf)
+        self.num_tokens = per_step * max(1.0, min(steps, longest, num_steps or math.inf))
+
+    def expect(self, num_tokens: float) -> Expectation:
+        """Of a run that trains on so many tokens, repeated or not."""
+        trained, text = math.log(num_tokens / 1e6), math.log(self._num_tokens / 1e6)
+        many, few = map(math.log, self._losses)
+        features = (1.0, trained, text, many, few, trained * many)
+        middle = sum(weight * one for weight, one in zip(_WEIGHTS, features, strict=True))
+        beyond = max(0.0, math.log10(num_tokens / 1e6 / _MOST_FITTED))
+        spread = math.exp(_NORMAL_90 * _DEVIATION * (1 + beyond))
+        loss = math.exp(middle)
+        return Expectation(loss, loss / spread, loss * spread)
+
+    def before(self) -> str:
+        """Of the run, before it begins."""
+        expected = self.expect(self.num_tokens)
+        bits = expected.loss * self._bits_per_byte
+        passes = self.num_tokens / self._num_tokens
+        lines = [
+            f"expected after {passes:.2g} passes over the text: validation loss {expected}, "
+            f"{bits:.2f} bits per byte: {meaning(bits)}"
+        ]
+        if self.is_cut:
+            lines += [
+                f"it ends after {self._config.epochs:g} passes, before the minutes are over: more "
+                f"of them make a model worse at text it has not seen, and more text makes it better"
+            ]
+        return "\n".join(lines)
+
+    def after(self, run: RunFolder) -> str:
+        """The same beside what was reached, and what ten times the minutes would give."""
+        reached = read_metrics(run.metrics_file).last("validation_loss")
+        model, expected = self._config.model, self.expect(self.num_tokens)
+        first = f"validation loss {reached:.2f}, expected {expected}"
+        longer = choose_recipe(
+            flops=10 * self._flops,
+            num_tokens=self._num_tokens,
+            vocab_size=model.vocab_size,
+            is_on_cpu=self._config.device == "cpu",
+        )
+        num_tokens = (longer.num_steps or 1) * longer.tokens_per_step
+        later = self.expect(num_tokens)
+        if num_tokens < 1.2 * self.num_tokens or later.loss > 0.98 * expected.loss:
+            return f"{first}; more minutes would hardly lower it: give more text"
+        bits = later.loss * self._bits_per_byte
+        return f"{first}; ten times the minutes would give about {later}: {meaning(bits)}"
+
+
+def meaning(bits_per_byte: float) -> str:
+    """What a model of such a loss writes."""
+    return next(words for least, words in _MEANINGS if bits_per_byte >= least)
+
+
+def pair_loss(seen: Ids, unseen: Ids) -> float:
+    """Mean -ln p(id | the one before) in rows of unseen ids, by pairs of seen ids:
+
+        p(b | a) = (max(0, pairs(a, b) - D) + D · kinds(a) · p(b)) / pairs(a)
+
+    with kinds(a) the ids that follow a, and p(b) from counts; p(b) where a was never seen.
+    """
+    size = 1 + max(int(seen.max()), int(unseen.max()))
+    singles = np.bincount(seen, minlength=size) + 0.5
+    pairs, counts = np.unique(seen[:-1] * size + seen[1:], return_counts=True)
+    starts = np.bincount(seen[:-1], minlength=size)
+    kinds = np.bincount(pairs // size, minlength=size)
+    first, second = unseen[:, :-1].ravel(), unseen[:, 1:].ravel()
+    asked = first * size + second
+    places = np.searchsorted(pairs, asked).clip(max=len(pairs) - 1)
+    together = np.where(pairs[places] == asked, counts[places], 0)
+    alone = (singles / singles.sum())[second]
+    found = np.maximum(0, together - _DISCOUNT) + _DISCOUNT * kinds[first] * alone
+    found = np.where(starts[first] > 0, found / np.maximum(1, starts[first]), alone)
+    return float(-np.log(found).mean())
+
+
+def _sample(shards: Shards, number: int) -> Ids:
+    """About so many ids, in stretches from all over the text."""
+    if number >= shards.num_tokens:
+        return shards.read(0, shards.num_tokens).astype(np.int64)
+    last = shards.num_tokens - _STRETCH
+    begins = np.linspace(0, max(0, last), max(1, number // _STRETCH)).astype(int).tolist()
+    return np.concatenate([shards.read(one, one + _STRETCH) for one in begins]).astype(np.int64)
