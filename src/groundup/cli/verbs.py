@@ -14,7 +14,7 @@ VERBS = {
     "generate": "generate text with a trained model, streamed token by token",
     "chat": "talk to a model in the terminal",
     "serve": "serve a model: an API, a playground, learning curves",
-    "export": "export a trained model to transformers or llama.cpp",
+    "export": "export a trained model to transformers, llama.cpp or Ollama",
     "import huggingface": "make a run folder from a Hugging Face checkpoint",
     "verify-resume": "prove that a killed and resumed run equals an uninterrupted one",
     "sweep": "try many settings around one base run, resumable, with seeds",

@@ -271,6 +271,7 @@ class _Loop:
                 # What it has to better.
                 found = self._evaluate()
                 self._metrics.write(state, {"validation_loss": found.loss})
+                self._losses.append(found.loss)
                 self._save(found.loss)
             num_left = None if config.num_steps is None else max(0, config.num_steps - state.step)
             with self._loader.batches(state.step, num_left) as batches:
@@ -462,12 +463,20 @@ class _Loop:
             best = self._checkpoints.end_with_best()
             if best is not None and best < state.last_good_step:
                 _log.info("the weights after step %s validate best: later ones are dropped", best)
+                self._tell_best()
         how = "done" if is_finished else "stopped; continue with the same command and --resume"
         _log.info("saved in %s after %s: %s", path, count_of(state.step, "step"), how)
         counts = state.tokens, state.num_skipped
         losses = state.loss, state.validation_loss, state.bits_per_byte
         last = self._metrics.wall_seconds, self.outcome().reason
         return TrainSummary(path, state.step, is_finished, *counts, *losses, *last)
+
+    def _tell_best(self) -> None:
+        """The losses of the weights that stay; bits per byte are in proportion to them."""
+        state, least = self._state, min(self._losses)
+        if state.validation_loss and state.bits_per_byte is not None:
+            state.bits_per_byte *= least / state.validation_loss
+        state.validation_loss = least
 
 
 def _has_queue(config: RunConfig) -> bool:
