@@ -117,6 +117,15 @@ def test_the_quickstart_lists_all_extras() -> None:
     assert set(re.findall(r"`(\w+)`", first)) == set(project["optional-dependencies"])
 
 
+def test_every_run_time_dependency_has_its_reason() -> None:
+    page = (REPOSITORY / "CONTRIBUTING.md").read_text("utf-8")
+    table = page.split("| package | reason |")[1].split("\n\n")[0]
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
+    names = [re.split(r"[>=<]", one)[0] for one in project["dependencies"]]
+    assert re.findall(r"^\| `([\w-]+)` \| \w", table, re.MULTILINE) == names and len(names) <= 15
+    assert len((REPOSITORY / "README.md").read_text("utf-8").splitlines()) < 150
+
+
 def readme_tree() -> dict[str, set[str]]:
     """The entries that the README's tree shows, by folder: the root and src/groundup."""
     (tree,) = (b for b in blocks(REPOSITORY / "README.md", "text") if "Makefile" in b)

@@ -18,6 +18,7 @@ import torch
 from pydantic import Field
 
 from groundup import __version__
+from groundup._native import vectors
 from groundup.cli import verbs
 from groundup.cli.arguments import FlagsOf, Positional, Repeated, as_command, parse
 from groundup.cli.main import main
@@ -130,7 +131,6 @@ def test_a_bad_flag_is_one_line_that_names_it(
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
 def test_the_overview_lists_every_verb(shell: Any, words: list[str]) -> None:
-    assert shell("--version") == f"groundup {__version__}\n"
     text = shell(*words)
     for verb, summary in verbs.VERBS.items():
         assert f"  {verb} " in text and summary in text
@@ -138,6 +138,18 @@ def test_the_overview_lists_every_verb(shell: Any, words: list[str]) -> None:
     for group in verbs.GROUPS:
         for name in verbs.VERBS:
             assert (f"  {name} " in shell(group, *words)) == (name.split()[0] == group)
+
+
+def test_the_version_names_what_a_bug_report_needs(
+    shell: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = shell("--version").splitlines()
+    assert lines[0] == f"groundup {__version__}"
+    told = dict(line.split(maxsplit=1) for line in lines)
+    assert told["native"].startswith(vectors()[0]) and told["torch"] == torch.__version__
+    assert told["device"].startswith(("cpu: ", "cuda: ", "mps: "))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: 1 / 0)
+    assert "device   not usable: division by zero" in shell("--version")
 
 
 def test_help_shows_every_default(shell: Any, verb: types.ModuleType) -> None:
@@ -159,7 +171,7 @@ def run(words):
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         return main(words), out.getvalue()
 
-for words in "", "--help", "--version", "tokenizer --help", "data", "tokeniser":
+for words in "", "--help", "tokenizer --help", "data", "tokeniser":
     run(words.split())
 heavy = {"torch", "numpy", "argparse", "pydantic", "rich", "yaml", "regex"}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)

@@ -1,7 +1,7 @@
 """`groundup VERB …`: finds the verb, reads its arguments, runs it, turns errors into exit statuses.
 
-0 done, 2 the user's mistake, 1 a failure of ours, 130 interrupted. Help and version import
-nothing heavy; the verb's module and the flag parser are imported once they are needed.
+0 done, 2 the user's mistake, 1 a failure of ours, 130 interrupted. Help imports nothing
+heavy; the verb's module and the flag parser are imported once they are needed.
 """
 
 import contextlib
@@ -59,9 +59,10 @@ def _dispatch(words: list[str]) -> int:
     if not words or first in _HELP_FLAGS:
         print(_help(""))
     elif first in ("-V", "--version"):
-        from groundup import __version__
+        from groundup.cli.version import version_lines
 
-        print(f"groundup {__version__}")
+        for line in version_lines():
+            print(line, flush=True)
     elif first in GROUPS and second in ("", *_HELP_FLAGS):
         print(_help(first))
     else:
