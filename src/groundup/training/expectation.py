@@ -1,8 +1,9 @@
 """The validation loss to expect of a run before it is trained, and what such a loss means.
 
-log(loss) is a line in the logarithms of four numbers: how well pairs of tokens from much of the
-text, and from little of it, predict the text kept aside; how long the text is; and how many tokens
-the run trains on. It was fitted to runs of the recipe (docs/experiments/expectations.md).
+log(loss) is a line in the logarithms of five numbers: how well single tokens and pairs of them,
+counted in the text, predict the text kept aside; single tokens from a little of it; how long the
+text is; and how many tokens the run trains on. It was fitted to runs of the recipe
+(docs/experiments/expectations.md).
 """
 
 import math
@@ -23,9 +24,9 @@ Ids = npt.NDArray[np.int64]
 
 _MANY, _FEW, _STRETCH = 800_000, 100_000, 4_096
 _DISCOUNT = 0.75
-# Of 1, log T, log U, log M, log F and log T · log M: millions of tokens trained on and in the text,
-# and the losses by pairs from many and from few of them.
-_WEIGHTS = (-0.6753, -0.3290, 0.0433, 2.1597, -0.7343, 0.1639)
+# Of 1, log T, log U, log A, log B, log T · log B and log F: millions of tokens trained on and in
+# the text, the losses by single tokens and by pairs from many, and by single ones from few of them.
+_WEIGHTS = (-0.4136, -0.3457, 0.0301, 2.1574, 1.5152, 0.1747, -2.4104)
 # Of log(loss), in texts that were not fitted.
 _DEVIATION = 0.05
 # Nine of ten runs.
@@ -69,7 +70,8 @@ class Outlook:
         context = config.model.context_length
         starts = fixed_windows(kept.num_tokens, context, config.evaluation.num_windows)
         unseen = WindowReader(kept, context).read(starts).astype(np.int64)
-        self._losses = [pair_loss(_sample(train, number), unseen) for number in (_MANY, _FEW)]
+        many, few = (count_losses(_sample(train, number), unseen) for number in (_MANY, _FEW))
+        self._losses = *many, few[0]
         self._config, self._flops, self._num_tokens = config, flops, train.num_tokens
         sizes = index.splits["validation"]
         self._bits_per_byte = sizes.num_tokens / max(1, sizes.num_bytes) / math.log(2)
@@ -82,8 +84,8 @@ class Outlook:
     def expect(self, num_tokens: float) -> Expectation:
         """Of a run that trains on so many tokens, repeated or not."""
         trained, text = math.log(num_tokens / 1e6), math.log(self._num_tokens / 1e6)
-        many, few = map(math.log, self._losses)
-        features = (1.0, trained, text, many, few, trained * many)
+        single, pair, single_of_few = map(math.log, self._losses)
+        features = (1.0, trained, text, single, pair, trained * pair, single_of_few)
         middle = sum(weight * one for weight, one in zip(_WEIGHTS, features, strict=True))
         beyond = max(0.0, math.log10(num_tokens / 1e6 / _MOST_FITTED))
         spread = math.exp(_NORMAL_90 * _DEVIATION * (1 + beyond))
@@ -130,8 +132,8 @@ def meaning(bits_per_byte: float) -> str:
     return next(words for least, words in _MEANINGS if bits_per_byte >= least)
 
 
-def pair_loss(seen: Ids, unseen: Ids) -> float:
-    """Mean -ln p(id | the one before) in rows of unseen ids, by pairs of seen ids:
+def count_losses(seen: Ids, unseen: Ids) -> tuple[float, float]:
+    """Mean -ln p(id) and -ln p(id | the one before) in rows of unseen ids, by counts of seen ones:
 
         p(b | a) = (max(0, pairs(a, b) - D) + D · kinds(a) · p(b)) / pairs(a)
 
@@ -149,7 +151,7 @@ def pair_loss(seen: Ids, unseen: Ids) -> float:
     alone = (singles / singles.sum())[second]
     found = np.maximum(0, together - _DISCOUNT) + _DISCOUNT * kinds[first] * alone
     found = np.where(starts[first] > 0, found / np.maximum(1, starts[first]), alone)
-    return float(-np.log(found).mean())
+    return float(-np.log(alone).mean()), float(-np.log(found).mean())
 
 
 def _sample(shards: Shards, number: int) -> Ids:
