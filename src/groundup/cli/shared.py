@@ -90,12 +90,12 @@ def held_warnings(*, are_shown: bool) -> Iterator[None]:
     held: list[logging.LogRecord] = []
     holding.emit = held.append  # type: ignore[assignment,method-assign]
     logger.addHandler(holding)
-    logger.propagate = False
+    before, logger.propagate = logger.propagate, False
     try:
         yield
     finally:
         logger.removeHandler(holding)
-        logger.propagate = True
+        logger.propagate = before
     for record in held if are_shown else ():
         logger.handle(record)
 
