@@ -16,7 +16,7 @@ def find(*inputs: str | Path) -> list[Path]:
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     kept = "a.jsonl.gz b.txt b2.Md code/main.rs.xz sub/c.parquet sub/d.TXT.zst"
-    for name in (*reversed(kept.split()), "notes.pdf", ".hidden.txt"):
+    for name in (*reversed(kept.split()), "notes.png", ".hidden.txt"):
         path = tmp_path / "tree" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("x")
@@ -30,7 +30,7 @@ def test_a_folder_gives_its_text_files_in_order(
     names = ["a.jsonl.gz", "b.txt", "b2.Md", "code/main.rs.xz", "sub/c.parquet", "sub/d.TXT.zst"]
     assert find(tree) == [tree / name for name in names]
     # What is left out is told.
-    assert "skipped" in caplog.text and "notes.pdf" in caplog.text
+    assert "skipped" in caplog.text and "notes.png" in caplog.text
     assert find(str(tree)) == find(tree)
 
 

@@ -105,8 +105,8 @@ class CorpusFlags(ReadingFlags):
 
     files: Positional[tuple[str, ...]]
     """Files, folders, globs, addresses such as hf://… or - for standard input: .txt, .md,
-    .html, source code, .jsonl, .csv, .parquet and more, also packed as .gz, .zst or .xz. Of a
-    folder other files are left out and counted."""
+    .html, source code, .jsonl, .csv, .parquet, .ipynb, .docx, .epub, .pdf, .zip, .tar and more,
+    also packed as .gz, .zst or .xz. Of a folder other files are left out and counted."""
 
     num_threads: Annotated[int, Field(ge=1, le=1_024)] | None = None
     """Threads; all cores if not given. The result is the same."""

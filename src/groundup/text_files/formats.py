@@ -5,6 +5,7 @@ from typing import IO, NamedTuple
 
 from groundup.text_files.documents import Reading
 from groundup.text_files.html import read_html
+from groundup.text_files.office import read_docx, read_epub, read_notebook, read_pdf
 from groundup.text_files.parquet import read_parquet
 from groundup.text_files.records import read_delimited, read_json_lines
 
@@ -33,5 +34,11 @@ FORMATS = {
     "delimited": Format(".csv .tsv", read_delimited),
     "html": Format(".html .htm .xhtml", read_html),
     "parquet": Format(".parquet", read_parquet, is_binary=True),
+    "notebook": Format(".ipynb", read_notebook),
+    "docx": Format(".docx", read_docx, is_binary=True),
+    "epub": Format(".epub", read_epub, is_binary=True),
+    "pdf": Format(".pdf", read_pdf, is_binary=True),
+    # Read through, each file as what it is.
+    "archive": Format(".zip .tar", is_binary=True),
 }
 BY_SUFFIX = {suffix: name for name, one in FORMATS.items() for suffix in one.suffixes.split()}

@@ -1,16 +1,18 @@
 """All sources of a part, one after another, as batches of documents."""
 
 import dataclasses
+import io
 import itertools
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
 from groundup.errors import DataError, MissingExtraError
 from groundup.runtime import Progress, count_of
+from groundup.text_files.archives import LimitError, open_members
 from groundup.text_files.documents import (
     DocumentBatch,
     FindCut,
@@ -31,13 +33,17 @@ from groundup.text_files.formats import FORMATS
 from groundup.text_files.opening import check_unchanged, explained_errors, open_source, stream_of
 from groundup.text_files.parts import open_span
 from groundup.text_files.plain_text import read_text
-from groundup.text_files.sources import find_sources, show_names
+from groundup.text_files.records import LONGEST_RECORD_BYTES
+from groundup.text_files.sources import classify, find_sources, show_names
 
 BATCH_BYTES = 16 << 20
 PIECE_BYTES = 64 << 20
 
 _SMALL_BYTES = 64 << 10
 _MOST_SOURCES = 4096
+_MOST_REMARKS = 5
+# After pieces of a long document whose rest cannot be read.
+_END_OF_DOCUMENT = DocumentBatch(b"", np.zeros((1, 2), np.int64), is_alone=True)
 
 _log = logging.getLogger(__name__)
 
@@ -58,14 +64,14 @@ def read(
 
     find_cut: cuts documents of more than `piece_bytes` into pieces; without it they stay whole.
     """
-    sizes = batch_bytes, find_cut, piece_bytes
+    sizes = _Sizes(batch_bytes, find_cut, piece_bytes)
     waiting = _Waiting(reading.glue)
     is_inside = False
     for source in part.sources:
         notes: list[str] = []
         num_left_out = 0
         try:
-            for found in _read_source(source, part.span, reading, notes, *sizes):
+            for found in _read_source(source, part.span, reading, notes, sizes):
                 waiting.position = found.read_bytes
                 piece = check_utf8(found, source, reading, notes)
                 num_left_out += len(found.bounds) - len(piece.bounds)
@@ -84,7 +90,7 @@ def read(
             notes.append(str(error).removeprefix(str(source)).lstrip(" ,"))
             if is_inside:
                 # The document ends here.
-                waiting.add(DocumentBatch(b"", np.zeros((1, 2), np.int64), is_alone=True))
+                waiting.add(_END_OF_DOCUMENT)
                 yield waiting.take()
             is_inside = False
         if num_left_out:
@@ -142,46 +148,104 @@ def _read_source(
     span: tuple[int, int] | None,
     reading: Reading,
     notes: list[str],
-    batch_bytes: int,
-    find_cut: FindCut | None,
-    piece_bytes: int,
+    sizes: "_Sizes",
 ) -> Iterator[DocumentBatch]:
-    from groundup._native import find_invalid_utf8
-
-    kind, marks, begin = FORMATS[source.format], reading.marks, 0
-    is_plain = not kind.read and not source.compression and not reading.encoding
+    kind, marks = FORMATS[source.format], reading.marks
+    is_plain = source.format == "text" and not source.compression and not reading.encoding
     is_small = 0 < (source.size or 0) <= _SMALL_BYTES and not source.is_remote and not span
     if is_plain and is_small and (piece := _read_small(source, marks)):
         yield piece
         return
     with open_source(source) as (stream, raw):
         is_seekable = raw.seekable() and not span
-        head = b"" if kind.is_binary else stream.peek(1)  # type: ignore[attr-defined]
-        decided = marked_encoding(head)
-        if not decided and not reading.encoding and find_invalid_utf8(head) >= 0:
-            decided = guess_encoding(head)
-        if decided and span and span[0]:
-            # The part that has the beginning reads all of the file.
-            return
-        if decided not in ("utf-16", "utf-32", None):
-            notes.append(f"read as {decided}")
-        if span is not None and not decided:
-            starts = [b"\n"] if kind.read else marks
-            stream, begin = open_span(raw, span, source.size or 0, starts)
-        encoding = decided or reading.encoding
-        if not kind.is_binary and (kind.read or encoding):
-            find = guess_encoding if span is None else lambda chunk: find_encoding(source)
-            utf8 = as_utf8(stream, encoding, reading.errors, str(source), find, notes)
-            stream = stream_of(utf8)
-        if kind.read is None:
-            pieces = read_text(stream, marks, batch_bytes, find_cut, piece_bytes, begin)
+        if source.format == "archive":
+            pieces = _read_members(source, stream, reading, notes, sizes)
         else:
-            name = f"{source} after byte {begin}," if begin else str(source)
-            pieces = _pack_pieces(
-                kind.read(stream, reading, name, notes), batch_bytes, reading.glue
-            )
+            pieces = _read_stream(source, stream, raw, span, reading, notes, sizes)
         for piece in pieces:
             yield piece._replace(read_bytes=raw.tell() if is_seekable else 0)
+
+
+def _read_stream(
+    source: Source,
+    stream: IO[bytes],
+    raw: IO[bytes] | None,
+    span: tuple[int, int] | None,
+    reading: Reading,
+    notes: list[str],
+    sizes: "_Sizes",
+) -> Iterator[DocumentBatch]:
+    """The documents of an opened source, or of a file in an archive, which has no `raw` file."""
+    from groundup._native import find_invalid_utf8
+
+    kind, marks, begin = FORMATS[source.format], reading.marks, 0
+    head = b"" if kind.is_binary else stream.peek(1)  # type: ignore[attr-defined]
+    decided = marked_encoding(head)
+    if not decided and not reading.encoding and find_invalid_utf8(head) >= 0:
+        decided = guess_encoding(head)
+    if decided and span and span[0]:
+        # The part that has the beginning reads all of the file.
+        return
+    if decided not in ("utf-16", "utf-32", None):
+        notes.append(f"read as {decided}")
+    if raw is not None and span is not None and not decided:
+        starts = [b"\n"] if kind.read else marks
+        stream, begin = open_span(raw, span, source.size or 0, starts)
+    encoding = decided or reading.encoding
+    if not kind.is_binary and (kind.read or encoding or raw is None):
+        find = guess_encoding if span is None else lambda chunk: find_encoding(source)
+        utf8 = as_utf8(stream, encoding, reading.errors, str(source), find, notes)
+        stream = stream_of(utf8)
+    if kind.read is None:
+        yield from read_text(stream, marks, *sizes, begin)
+    else:
+        name = f"{source} after byte {begin}," if begin else str(source)
+        texts = kind.read(stream, reading, name, notes)
+        yield from _pack_pieces(texts, sizes.batch_bytes, reading.glue)
+
+
+def _read_members(
+    source: Source, stream: IO[bytes], reading: Reading, notes: list[str], sizes: "_Sizes"
+) -> Iterator[DocumentBatch]:
+    """The documents of an archive's files; one that fails is left out by itself."""
+    left_out: list[str] = []
+    remarks: list[str] = []
+    for name, content in open_members(stream, source):
+        kind, compression = classify(name)
+        if any(one.startswith((".", "__MACOSX")) for one in name.split("/")):
+            continue
+        if kind in (None, "archive") or compression is not None:
+            left_out.append(name)
+            continue
+        member, own = Source(f"{source}/{name}", kind or "text"), list[str]()
+        is_inside = False
+        try:
+            if FORMATS[member.format].is_binary:
+                content = io.BytesIO(content.read(LONGEST_RECORD_BYTES))
+            for piece in _read_stream(member, content, None, None, reading, own, sizes):
+                is_inside = piece.continues
+                # It has no place in the file.
+                yield piece._replace(offset=None)
+        except (DataError, MissingExtraError) as error:
+            if reading.errors != "skip" or isinstance(error, LimitError):
+                raise
+            own.append(str(error).removeprefix(str(member)).removeprefix(str(source)).lstrip(" ,"))
+            if is_inside:
+                yield _END_OF_DOCUMENT
+        remarks += [f"{name}: {one}" for one in own]
+    if left_out:
+        remarks.append(f"left out as no text: {show_names(left_out)}")
+    notes += remarks[:_MOST_REMARKS]
+    if len(remarks) > _MOST_REMARKS:
+        notes.append(f"{len(remarks) - _MOST_REMARKS:,} more remarks")
+
+
+class _Sizes(NamedTuple):
+    """How much is in a batch, and in a piece of a long document."""
+
+    batch_bytes: int
+    find_cut: FindCut | None
+    piece_bytes: int
 
 
 def _pack_pieces(texts: Iterator[bytes], num_bytes: int, glue: bytes) -> Iterator[DocumentBatch]:

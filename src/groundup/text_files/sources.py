@@ -55,7 +55,7 @@ def find_sources(
         if not matches:
             _warn(left_out)
             raise DataError(
-                f"{text} has no text files (.txt, .md, .html, .jsonl, .csv, .parquet, source "
+                f"{text} has no text files (.txt, .md, .html, .jsonl, .csv, .pdf, .zip, source "
                 f"code and more, also with .gz, .zst or .xz); name other files one by one"
             )
     if not found:
@@ -138,7 +138,7 @@ def _walk(
         folders[:] = [name for name in folders if not name.startswith(".")]
         paths += [os.path.join(parent, name) for name in names if not name.startswith(".")]
     for path in sorted(paths, key=_parts):
-        if _classify(path)[0] is None:
+        if classify(path)[0] is None:
             skipped.append(Skipped(path, "no text", _size(path)))
         else:
             yield from _some_file(path, skipped, None if follow_links else folder)
@@ -214,7 +214,7 @@ def _find_remote(address: str, skipped: list[Skipped]) -> Iterator[Source]:
             found = {path: system.info(path)}
     for name, info in sorted(found.items()):
         full = str(system.unstrip_protocol(name))
-        kind, compression = _classify(full.split("?")[0] if full.startswith("http") else full)
+        kind, compression = classify(full.split("?")[0] if full.startswith("http") else full)
         if info.get("type", "file") != "file":
             continue
         if kind is None and not is_file:
@@ -226,12 +226,13 @@ def _find_remote(address: str, skipped: list[Skipped]) -> Iterator[Source]:
 
 
 def _source(path: str, status: os.stat_result) -> Source:
-    kind, compression = _classify(path)
+    kind, compression = classify(path)
     return Source(path, kind or "text", compression, *stamp_of(status))
 
 
-def _classify(path: str) -> tuple[str | None, Literal["gzip", "zstd", "xz"] | None]:
-    stem, suffix = os.path.splitext(path.lower())
+def classify(path: str) -> tuple[str | None, Literal["gzip", "zstd", "xz"] | None]:
+    """The format of a file and how it is packed, by its name."""
+    stem, suffix = os.path.splitext(re.sub(r"\.t([gx]z)$", r".tar.\1", path.lower()))
     compression = _COMPRESSIONS.get(suffix)
     if compression is not None:
         suffix = os.path.splitext(stem)[1]

@@ -1,0 +1,104 @@
+"""Files of other programs as one document each: notebooks, Word documents, e-books and PDF."""
+
+import functools
+import json
+import logging
+import posixpath
+import zipfile
+from collections.abc import Callable, Iterator
+from typing import IO, Any
+from urllib.parse import unquote
+from xml.etree import ElementTree
+
+from groundup.errors import DataError, GroundupError, MissingExtraError
+from groundup.text_files.documents import Reading, UnreadableError, encode
+from groundup.text_files.html import text_of_page
+from groundup.text_files.records import LONGEST_RECORD_BYTES
+
+_WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+
+
+def _one_document(parse: Callable[[IO[bytes]], str]) -> Callable[..., Iterator[bytes]]:
+    """A reader of a format out of a function that finds the text of a file."""
+
+    @functools.wraps(parse)
+    def read(stream: IO[bytes], reading: Reading, name: str, notes: list[str]) -> Iterator[bytes]:
+        try:
+            text = parse(stream).strip()
+        except GroundupError:
+            raise
+        except Exception as error:
+            # Whatever a damaged file makes of its library.
+            reason = str(error) or type(error).__name__
+            raise UnreadableError(f"{name} cannot be read: {reason:.200}") from error
+        yield encode(text, reading.errors, name)
+
+    return read
+
+
+@_one_document
+def read_notebook(stream: IO[bytes]) -> str:
+    """The cells of a Jupyter notebook, without what they put out; code stands between fences."""
+    notebook = json.loads(_whole(stream))
+    language = notebook.get("metadata", {}).get("kernelspec", {}).get("language", "python")
+    cells = []
+    for cell in notebook["cells"]:
+        text = "".join(cell["source"]).strip()
+        is_code = cell["cell_type"] == "code"
+        cells.append(f"```{language}\n{text}\n```" if is_code and text else text)
+    return "\n\n".join(filter(None, cells))
+
+
+@_one_document
+def read_docx(stream: IO[bytes]) -> str:
+    """The paragraphs of a Word document, those of its tables too."""
+    body = _member(zipfile.ZipFile(stream), "word/document.xml")
+    marks = {f"{_WORD}tab": "\t", f"{_WORD}br": "\n"}
+    lines = []
+    for paragraph in ElementTree.fromstring(body).iter(f"{_WORD}p"):
+        runs = (
+            one.text if one.tag == f"{_WORD}t" else marks.get(one.tag) for one in paragraph.iter()
+        )
+        lines.append("".join(run or "" for run in runs))
+    return "\n".join(lines)
+
+
+@_one_document
+def read_epub(stream: IO[bytes]) -> str:
+    """The chapters of an e-book in their order."""
+    book = zipfile.ZipFile(stream)
+    container = ElementTree.fromstring(_member(book, "META-INF/container.xml"))
+    root = next(one.attrib["full-path"] for one in container.iter() if "full-path" in one.attrib)
+    package = ElementTree.fromstring(_member(book, root))
+    hrefs = {one.get("id"): one.get("href", "") for one in package.iter() if "href" in one.attrib}
+    chapters = []
+    for one in package.iter():
+        if "idref" in one.attrib:
+            href = posixpath.join(posixpath.dirname(root), unquote(hrefs[one.attrib["idref"]]))
+            page = _member(book, posixpath.normpath(href)).decode("utf-8-sig", "replace")
+            chapters.append(text_of_page(page))
+    return "\n\n".join(chapters)
+
+
+@_one_document
+def read_pdf(stream: IO[bytes]) -> str:
+    """The text of all pages; a scanned page has none."""
+    try:
+        import pypdf
+    except ImportError as error:
+        raise MissingExtraError("reading .pdf files", "documents") from error
+    # It tells of every odd thing in a file.
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)
+    return "\n\n".join(page.extract_text() for page in pypdf.PdfReader(stream).pages)
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> bytes:
+    with archive.open(name) as stream:
+        return _whole(stream)
+
+
+def _whole(stream: IO[Any]) -> bytes:
+    data = bytes(stream.read(LONGEST_RECORD_BYTES + 1))
+    if len(data) > LONGEST_RECORD_BYTES:
+        raise DataError(f"a text of more than {LONGEST_RECORD_BYTES:,} bytes; cut it up")
+    return data
