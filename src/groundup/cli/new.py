@@ -75,8 +75,8 @@ class Arguments(ReadingFlags, MakeFlags):
     train for some minutes, evaluate, and generate."""
 
     files: Positional[tuple[str, ...]]
-    """Files, folders or globs: .txt, .md, .html, source code, .jsonl, .csv, .parquet, .ipynb, .docx,
-    .epub, .pdf, .zip, .tar and more, also packed as .gz, .zst or .xz."""
+    """Files, folders or globs: .txt, .md, .html, source code, .jsonl, .csv, .parquet, .ipynb,
+    .docx, .epub, .pdf, .zip, .tar and more, also packed as .gz, .zst or .xz."""
 
     name: str | None = Field(default=None, pattern=NAME_PATTERN, max_length=200)
     """Name of the run in runs, and of the folder in prepared for its tokenizer, shards and

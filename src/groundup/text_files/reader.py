@@ -150,7 +150,7 @@ def _read_source(
     notes: list[str],
     sizes: "_Sizes",
 ) -> Iterator[DocumentBatch]:
-    kind, marks = FORMATS[source.format], reading.marks
+    marks = reading.marks
     is_plain = source.format == "text" and not source.compression and not reading.encoding
     is_small = 0 < (source.size or 0) <= _SMALL_BYTES and not source.is_remote and not span
     if is_plain and is_small and (piece := _read_small(source, marks)):
