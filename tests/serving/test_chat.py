@@ -1,13 +1,18 @@
 """Chat completions by the real `openai` client: the answers of the library, in OpenAI's form."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
+from groundup.data.chat_files import read_conversations
+from groundup.files import read_json_lines
 from groundup.generation import LanguageModel
 from groundup.generation.special_ids import chat_prompt
+from groundup.runs.folder import RunFolder
+from groundup.serving.models import Source
 
 TALK: list[Any] = [{"role": "system", "content": "cat"}, {"role": "user", "content": "the mat?"}]
 
@@ -101,3 +106,36 @@ def test_a_model_without_a_template_and_a_template_that_refuses_are_told(
     with start(LanguageModel(language_model.model, strict)) as refusing:
         answer = refusing.post("/v1/chat/completions", json={"messages": TALK})
         assert answer.status_code == 400 and "a system first" in answer.text
+
+
+def test_ratings_are_conversations_that_tune_reads(
+    start: Any, chat_model: LanguageModel, tmp_path: Path
+) -> None:
+    chat_model.save(tmp_path / "run")
+    more = {"saved": Source(lambda: chat_model, RunFolder(tmp_path / "run"))}
+    good, bad = ([*TALK, {"role": "assistant", "content": text}] for text in ("café", "no"))
+
+    def kept(rating: str) -> list[Any]:
+        path = tmp_path / "run" / f"chats_{rating}.jsonl"
+        return list(read_json_lines(path)) if path.exists() else []
+
+    with start(chat_model, more=more) as running:
+
+        def rate(messages: Any, rating: str | None, model: str | None = "saved") -> int:
+            body = {"messages": messages, "rating": rating, "model": model}
+            return int(running.post("/api/rating", json=body).status_code)
+
+        assert [rate(good, "up"), rate(bad, "up"), rate(good, "up"), rate(bad, "down")] == [200] * 4
+        assert (kept("up"), kept("down")) == ([{"messages": good}], [{"messages": bad}])
+        found = read_conversations([tmp_path / "run" / "chats_up.jsonl"])
+        assert [one.messages for one in found] == [good]
+        assert rate(bad, None) == 200 and kept("down") == []
+        # Of a model without a folder there is nowhere to keep them.
+        assert rate(good, "up", None) == 403
+        assert [rate([], "up"), rate(good, "great"), rate(good, "up", "other")] == [400, 400, 404]
+        cards = running.get("/v1/models").json()["data"]
+        assert [card["can_rate"] for card in cards] == [False, True]
+        (tmp_path / "run" / "chats_down.jsonl").mkdir()
+        assert rate(good, "down") == 503
+    with start(chat_model, more=more, save_ratings="no") as running:
+        assert rate(good, "up") == 403

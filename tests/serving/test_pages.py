@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from groundup.data.chat_files import read_conversations
 from groundup.files import append_json_line
 from groundup.generation import LanguageModel
 from groundup.generation.request import Sampler
@@ -204,7 +205,7 @@ def test_chat(
         for number, question in enumerate(("abc" * 4, "def" * 4), start=3):
             ask(browser, question, num_answers=number)
         forgotten = [one.get_attribute("data-forgotten") for one in browser.all(".message")]
-        assert forgotten[0] == "true" and forgotten[-1] is None
+        assert forgotten[0] is not None and forgotten[-1] is None
         browser.find("#message").send_keys("xyz" * 30)
         browser.press("ENTER")
         browser.wait(lambda: "the request has" in browser.find("#problem").text)
@@ -214,6 +215,71 @@ def test_chat(
         assert browser.all(".message") == []
     browser.open(f"{running.url}/chat")
     assert "groundup tune tiny chats.jsonl" in browser.find("#no-template").text
+
+
+def test_conversations_are_kept_edited_rated_and_exported(
+    browser: Any, start: Any, chat_model: LanguageModel, speaker: Any, tmp_path: Path
+) -> None:
+    model = speaker(chat_model.tokenizer, "yes!<|im_end|>no")
+    model.save(tmp_path / "run")
+    source = Source(lambda: model, RunFolder(tmp_path / "run"))
+
+    def press(name: str, number: int = 0) -> None:
+        """A button under a message, by its name."""
+        names = "return arguments[0].ariaLabel ?? arguments[0].textContent"
+        buttons = browser.all(".message-actions .action")
+        [one for one in buttons if browser.script(names, one) == name][number].click()
+
+    def wait_for_answers(*expected: str) -> None:
+        browser.wait(lambda: texts(browser, ".message .output-text") == list(expected))
+        browser.find("#send")
+
+    with start(model, more={"tiny": source}) as running:
+        browser.open(f"{running.url}/chat")
+        ask(browser, "who?", num_answers=1)
+        press("Regenerate")
+        browser.wait(lambda: "2 of 2" in browser.find(ANSWER).text)
+        browser.find("#send")
+        press("Version before")
+        browser.wait(lambda: "1 of 2" in browser.find(ANSWER).text)
+        press("Good answer")
+        browser.wait(lambda: browser.all("[aria-pressed=true]"))
+        rated = [one.messages for one in read_conversations([tmp_path / "run" / "chats_up.jsonl"])]
+        assert [[one["content"] for one in talk] for talk in rated] == [["who?", "yes!"]]
+        # An edited question is another branch, and the first one stays.
+        press("Edit")
+        fill(browser, "[data-editing] textarea", "what?")
+        browser.find("[data-editing] .primary").click()
+        wait_for_answers("what?", "yes!")
+        press("Version before")
+        wait_for_answers("who?", "yes!")
+        press("Edit", 1)
+        browser.driver.switch_to.active_element.send_keys(" indeed")
+        browser.find("[data-editing] .primary").click()
+        wait_for_answers("who?", "yes! indeed")
+        # It is found again after a reload, and among others.
+        browser.driver.refresh()
+        wait_for_answers("who?", "yes! indeed")
+        assert "3 of 3" in browser.find(ANSWER).text
+        browser.find("#again").click()
+        ask(browser, "<b>", num_answers=1)
+        assert texts(browser, ".history-title") == ["<b>", "who?"]
+        browser.all(".history-title")[1].click()
+        wait_for_answers("who?", "yes! indeed")
+        exported = browser.driver.execute_async_script(
+            "const done = arguments[0]; import('/static/conversations.js')"
+            ".then((page) => done(page.toJsonLines(page.listConversations())))"
+        )
+        (tmp_path / "chats.jsonl").write_text(exported, encoding="utf-8")
+        talks = [one.messages for one in read_conversations([tmp_path / "chats.jsonl"])]
+        assert sorted(talk[-1]["content"] for talk in talks) == ["yes!", "yes! indeed"]
+        press("Copy", 1)
+        browser.wait(lambda: "Copied" in browser.find(ANSWER).text)
+        press("Delete", 1)
+        wait_for_answers("who?", "yes!")
+        browser.find("[aria-label='Delete <b>']").click()
+        browser.wait(lambda: texts(browser, ".history-title") == ["who?"])
+        check_page(browser)
 
 
 def test_tokenizer(browser: Any, running: Any, language_model: LanguageModel) -> None:

@@ -21,11 +21,12 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from groundup.serving.api_errors import answer_http_exception
+from groundup.serving.api_errors import ApiError, answer_http_exception
 from groundup.serving.bodies import read_body
 from groundup.serving.guards import Guards
 from groundup.serving.inspection_view import InsideRequest, describe_inside
 from groundup.serving.protocol import ChatRequest, CompletionRequest
+from groundup.serving.ratings import RatingRequest, save_rating
 from groundup.serving.runs_api import runs_routes
 from groundup.serving.tokenizer_view import TokenizeRequest, describe_tokenization
 
@@ -95,6 +96,15 @@ def _model_routes(models: Models, workers: Workers) -> list[Route]:
 
         return answer
 
+    async def rate(request: Request) -> Response:
+        body = await read_body(request, RatingRequest)
+        folder = models.ratings_folder(body.model)
+        if folder is None:
+            raise ApiError(403, "this server saves no ratings: start it with --save-ratings yes")
+        client = request.scope["client_name"]
+        await workers.run("view", client, functools.partial(save_rating, folder, body))
+        return JSONResponse({"rating": body.rating})
+
     def describe_tokens(language_model: LanguageModel, body: TokenizeRequest) -> str:
         return describe_tokenization(language_model.tokenizer, body.text)
 
@@ -104,6 +114,7 @@ def _model_routes(models: Models, workers: Workers) -> list[Route]:
         Route("/v1/completions", complete(CompletionRequest), methods=["POST"]),
         Route("/v1/chat/completions", complete(ChatRequest), methods=["POST"]),
         Route("/api/tokenize", view(TokenizeRequest, describe_tokens), methods=["POST"]),
+        Route("/api/rating", rate, methods=["POST"]),
         Route("/api/inside", view(InsideRequest, describe_inside), methods=["POST"]),
     ]
 

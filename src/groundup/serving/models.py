@@ -24,6 +24,7 @@ from groundup.runs.folder import RunFolder
 from groundup.runtime import give_back_freed_memory, memory_bytes
 from groundup.serving.api_errors import ApiError, excerpt
 from groundup.serving.completions import ServedModel
+from groundup.serving.guards import is_loopback
 from groundup.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -124,9 +125,17 @@ class Models:
             "created": self._created,
             "owned_by": "groundup",
             "is_loaded": name in self._loaded,
+            "can_rate": self.ratings_folder(name) is not None,
             "max_new_tokens": self._settings.max_new_tokens,
             **self._cards.get(name, {}),
         }
+
+    def ratings_folder(self, name: str | None) -> Path | None:
+        """Where ratings of a model's answers are saved, if they are."""
+        folder = self._sources[self._check(self.names[0] if name is None else name)].folder
+        wanted = self._settings.save_ratings
+        is_wanted = wanted == "yes" or (wanted == "auto" and is_loopback(self._settings.host))
+        return folder.path if folder is not None and is_wanted else None
 
     def _check(self, name: str) -> str:
         if name in self._sources:

@@ -3,6 +3,7 @@
 import os
 import re
 from pathlib import Path
+from typing import Literal
 
 import pydantic
 
@@ -38,6 +39,10 @@ class ServerFlags(Settings):
 
     max_models: int = pydantic.Field(default=4, ge=1, le=10_000)
     """Models in memory at once; the least recently used is unloaded for another."""
+
+    save_ratings: Literal["auto", "yes", "no"] = "auto"
+    """Save conversations whose answers the chat page's visitors rate in the folder of the run; auto
+    saves them where only this machine is let in."""
 
     drain_seconds: float = pydantic.Field(default=30.0, gt=0, le=1e6)
     """Seconds to finish running requests after SIGTERM or Ctrl-C; the process ends by then."""
