@@ -248,7 +248,8 @@ class _Loop:
         # Of the latest checkpoint that was measured, for a save that is tried again.
         self._measured: dict[int, float] = {}
         # Of all evaluations, those before a resume included.
-        records = read_json_lines(folder.metrics_file) if resume else ()
+        has_records = resume and folder.metrics_file.exists()
+        records = read_json_lines(folder.metrics_file) if has_records else ()
         losses = (record.get("validation_loss") for record in records)
         self._losses: list[float] = [loss for loss in losses if loss is not None]
 
