@@ -56,9 +56,9 @@ def marked_encoding(data: bytes) -> str | None:
         return "utf-32"
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
-    head = data[:_HEAD_BYTES]
-    if b"\0" not in head or len(head) < 8:
+    if data.find(b"\0", 0, _HEAD_BYTES) < 0 or len(data) < 8:
         return None
+    head = data[:_HEAD_BYTES]
     first, second = head[::2].count(0), head[1::2].count(0)
     most = max(first, second)
     is_utf16 = most > len(head) // 5 and min(first, second) <= most // 50

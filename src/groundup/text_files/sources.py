@@ -232,7 +232,9 @@ def _source(path: str, status: os.stat_result) -> Source:
 
 def classify(path: str) -> tuple[str | None, Literal["gzip", "zstd", "xz"] | None]:
     """The format of a file and how it is packed, by its name."""
-    stem, suffix = os.path.splitext(re.sub(r"\.t([gx]z)$", r".tar.\1", path.lower()))
+    stem, suffix = os.path.splitext(path.lower())
+    if suffix in (".tgz", ".txz"):
+        stem, suffix = f"{stem}.tar", f".{suffix[2:]}"
     compression = _COMPRESSIONS.get(suffix)
     if compression is not None:
         suffix = os.path.splitext(stem)[1]
