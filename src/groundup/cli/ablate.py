@@ -4,21 +4,21 @@ from groundup.cli.sweep import StudyFlags
 
 
 class Arguments(StudyFlags):
-    """Train a recipe again without each of its parts, matched in parameters and tokens.
+    """Run an ablation: the recipe without each of its parts, at equal parameters and tokens.
 
-    Every variant is tried at each learning rate (by default half of, once and twice the base's)
-    with the first seed; its best one is repeated with the other seeds. The same command goes on
-    after a stop or a kill, and with more learning rates.
+    Each variant runs at each learning rate (default: 0.5x, 1x and 2x the base's) with the first
+    seed; the best is repeated with the other seeds. The same command continues after a stop or a
+    kill, or with more learning rates.
     """
 
     variants: tuple[str, ...] = ()
-    """Which ablations to run, by name; all of them if not given."""
+    """Variants to run, by name. Default: all."""
 
     seeds: tuple[int, ...] = (0, 1, 2)
-    """Seeds to repeat each variant with."""
+    """Seeds for each variant."""
 
     tokens: int | None = None
-    """Tokens to train each run on; as many as the base run if not given."""
+    """Training tokens per run. Default: the base run's."""
 
     name: str = "ablations"
     """Name of the sweep."""

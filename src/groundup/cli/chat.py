@@ -19,28 +19,28 @@ if TYPE_CHECKING:
     from groundup.tokenizer.chat_template import Message
 
 _COMMANDS = {
-    "/reset": "begins anew",
-    "/save FILE": "adds the conversation to a file that groundup tune reads",
-    "/help": "shows this",
-    "/quit": "ends, as Ctrl-D does",
+    "/reset": "starts over",
+    "/save FILE": "appends the conversation to a file that groundup tune reads",
+    "/help": "shows these commands",
+    "/quit": "exits, like Ctrl-D",
 }
 _QUOTES = '"""'
 
 
 class Arguments(ModelFlags, GenerationSettings):
-    """Talk to a trained model. Ctrl-C ends an answer, Ctrl-D the talk.
+    """Chat with a trained model. Ctrl-C stops an answer, Ctrl-D exits.
 
-    A line that ends with \\ goes on with the next, and so does text between triple quotes. A model
-    that was not tuned on conversations continues what you write.
+    A line that ends with \\, or text between triple quotes, continues on the next line. A base
+    model continues what you write.
     """
 
     of_run: ClassVar = Sampler.model_fields.keys()
 
     system: str | None = None
-    """What the model is told before the first message."""
+    """System prompt."""
 
     stop: Repeated[tuple[StopString, ...]] = ()
-    """End before this text; repeat for more."""
+    """Stop string; repeatable."""
 
 
 def run(arguments: Arguments) -> None:

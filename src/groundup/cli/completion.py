@@ -29,7 +29,7 @@ _ZSH = "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bash
 
 
 class Arguments(Settings):
-    """Print what makes a shell complete groundup's words.
+    """Print a shell completion script.
 
     bash: groundup completion bash >> ~/.bashrc; zsh: groundup completion zsh >> ~/.zshrc; fish:
     groundup completion fish > ~/.config/fish/completions/groundup.fish

@@ -9,16 +9,17 @@ from groundup.data.clean import CleanSettings
 
 
 class Arguments(CorpusFlags, CleanSettings):
-    """Leave out duplicates, near duplicates and poor documents; write the others as JSON lines."""
+    """Remove duplicates, near duplicates and low-quality documents; write the rest as JSON
+    lines."""
 
     out: Path = Path("clean.jsonl")
     """The .jsonl file to write."""
 
     dry_run: bool = False
-    """Count only, and write nothing."""
+    """Only count; write nothing."""
 
     overwrite: bool = False
-    """Replace files that are already there."""
+    """Replace existing files."""
 
 
 def run(arguments: Arguments) -> None:

@@ -18,19 +18,20 @@ _MOST_REASONS = 20
 
 
 class Arguments(CorpusFlags, TokenizerFlags):
-    """Encode a corpus into shards; after a kill, the same command continues where it stopped."""
+    """Tokenize a corpus into shards; after a kill, the same command continues."""
 
     out: Path = Path("shards")
-    """The folder for the shards and their index."""
+    """Output folder for shards and index."""
 
     validation_fraction: float = Field(default=0.005, ge=0, lt=1)
-    """Fraction of the documents for validation; chosen by hash, so a document stays where it is."""
+    """Fraction of documents held out for validation, chosen by hash so that a document stays in its
+split."""
 
     separator: str = "<|endoftext|>"
-    """The special token that separates documents in plain text and ends each one in the shards."""
+    """Special token that separates documents in plain text and ends each one in the shards."""
 
     overwrite: bool = False
-    """Replace shards that are already in the folder."""
+    """Replace existing shards."""
 
 
 def run(arguments: Arguments) -> None:

@@ -14,20 +14,19 @@ _FILES = {"stories": "stories.txt", "dialogues": "dialogues.jsonl"}
 
 
 class Arguments(Settings):
-    """Write the built-in corpus: little stories, or dialogues, as many as you ask for."""
+    """Write the built-in corpus of generated short stories or dialogues."""
 
     kind: Literal["stories", "dialogues"] = "stories"
     """Stories to train a model on, or questions and answers to tune it with (groundup tune)."""
 
     megabytes: float | None = Field(default=None, gt=0, le=10**6)
-    """How much text, in millions of bytes; the last story is not cut. 20 if not given, and 0.7 of
-    dialogues."""
+    """Amount of text in megabytes. Default: 20, or 0.7 for dialogues."""
 
     seed: Seed = 0
-    """The same seed gives the same stories."""
+    """Random seed."""
 
     out: Path | None = None
-    """The file to write; stories.txt or dialogues.jsonl if not given."""
+    """Output file. Default: stories.txt or dialogues.jsonl."""
 
 
 def run(arguments: Arguments) -> None:

@@ -7,13 +7,13 @@ from groundup.config import Settings
 
 
 class Arguments(Settings):
-    """Hash every shard again; the first that is not what the index says is named."""
+    """Verify the hash of every shard; report the first mismatch."""
 
     folder: Positional[Path]
-    """The folder that groundup data prepare wrote."""
+    """Folder written by groundup data prepare."""
 
     tokenizer: Path | None = None
-    """Also make sure that the shards belong to this tokenizer file."""
+    """Also check that the shards were made with this tokenizer."""
 
 
 def run(arguments: Arguments) -> None:

@@ -24,10 +24,10 @@ _LEAST_BATCH_TOKENS = 2048
 
 
 class Arguments(RunFlags, ReadingFlags):
-    """Evaluate a trained model on text that it was not trained on.
+    """Evaluate trained models on held-out text.
 
-    Without files and tasks it is evaluated on the validation split of its shards. Several runs are
-    shown side by side; bits per byte compare models of any vocabulary on the same text.
+    Without files or tasks, on the validation split of the run's shards. Several runs are shown side
+    by side; bits per byte is comparable between vocabularies.
     """
 
     files: Positional[tuple[str, ...]] = ()
@@ -38,19 +38,19 @@ class Arguments(RunFlags, ReadingFlags):
     """Multiple-choice tasks: .jsonl files in our format or BLiMP's, or folders."""
 
     split: str = "validation"
-    """The split of the shards to evaluate on."""
+    """Split of the shards."""
 
     whole: bool = False
-    """Use every token of the split; without it the windows of the run's own evaluations."""
+    """Use every token of the split, instead of the windows that the run evaluated."""
 
     shards: Path | None = None
-    """Other shards of the same tokenizer; those of the run if not given."""
+    """Other shards with the same tokenizer. Default: the run's."""
 
     device: str = "auto"
-    """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
+    """auto, cpu, cuda, cuda:N or mps; auto picks the fastest available."""
 
     precision: Precision | None = None
-    """Of matmuls; the run's own if not given, so that the loss is the one it logged."""
+    """Precision of matmuls. Default: the run's, so that the loss is the one it logged."""
 
     json_: bool = False
     """Print one JSON object instead of a table."""

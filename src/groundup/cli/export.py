@@ -10,16 +10,16 @@ from groundup.errors import ConfigError
 
 
 class Arguments(RunFlags):
-    """Write a trained model in the form of another tool."""
+    """Export a trained model for another tool."""
 
     out: Positional[Path]
-    """The folder to write; for gguf the file, which ends in .gguf."""
+    """Output folder; for gguf, a file that ends in .gguf."""
 
     to: Literal["huggingface", "gguf", "ollama"]
-    """A folder for transformers, a file for llama.cpp, or a folder for ollama create."""
+    """Target: a folder for transformers, a file for llama.cpp, or a folder for ollama create."""
 
     dtype: Literal["float32", "bfloat16", "float16", "q8_0", "q4_0"] = "float32"
-    """The precision of the weights; 8 and 4 bits a weight (q8_0, q4_0) are for llama.cpp alone."""
+    """Precision of the weights; q8_0 and q4_0 (8 and 4 bits) are for gguf and ollama only."""
 
     force: bool = False
     """Replace an earlier export."""

@@ -20,30 +20,30 @@ if TYPE_CHECKING:
 
 
 class Arguments(ModelFlags, GenerationSettings):
-    """Generate text with a trained model, streamed as it comes.
+    """Generate text with a trained model, streamed.
 
-    What is not said of the sampling is as the run's generation.json says.
+    Sampling defaults come from the run's generation.json.
     """
 
     of_run: ClassVar = Sampler.model_fields.keys()
 
     prompt: str = ""
-    """The text to continue; without one a document is begun."""
+    """Text to continue. Default: start a new document."""
 
     prompts: str | None = None
-    """A file of prompts, one a line, blank lines left out; - is standard input."""
+    """File with one prompt per line (blank lines are skipped); - is standard input."""
 
     chat: bool = False
-    """Take each prompt for a message and answer it; for models that were tuned on conversations."""
+    """Treat each prompt as a user message and answer it (tuned models only)."""
 
     num_samples: int = Field(default=1, ge=1, le=10**9)
-    """How many texts to generate for each prompt."""
+    """Number of samples per prompt."""
 
     json_: bool = False
-    """Print one JSON object a line for each text, when it is finished."""
+    """Print one JSON object per finished text."""
 
     stop: Repeated[tuple[StopString, ...]] = ()
-    """End before this text; repeat for more."""
+    """Stop string; repeatable."""
 
 
 def run(arguments: Arguments) -> None:

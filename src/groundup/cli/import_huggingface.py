@@ -18,10 +18,10 @@ class Arguments(Settings):
     """Name of the new run."""
 
     runs_folder: Path = Path("runs")
-    """Where run folders are made."""
+    """Folder for run folders."""
 
     context_length: int | None = Field(default=None, ge=1)
-    """Keep fewer positions than the checkpoint knows, which saves memory."""
+    """Shorter context length than the checkpoint's, to save memory."""
 
 
 def run(arguments: Arguments) -> None:

@@ -13,7 +13,7 @@ from groundup.errors import ConfigError, GroundupError
 
 
 class Arguments(Settings):
-    """List runs, the latest first: age, size, best validation loss, and what they can do."""
+    """List runs, latest first: age, size, best validation loss, and what can be done with each."""
 
     folder: Positional[Path] = RUNS_FOLDER
     """The folder of runs."""

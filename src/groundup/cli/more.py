@@ -17,19 +17,18 @@ PREPARED_FOLDER = Path("prepared")
 
 
 class Arguments(TrainingFlags, ReadingFlags):
-    """Go on with a run: its data and settings are found, and text that it has not read comes first.
+    """Continue training a run, with its own data and settings, on text it has not seen first.
 
-    The new run, RUN-more if --name does not say otherwise, begins with the weights and the
-    optimizer of RUN at a part of its learning rate, and ends with the weights that validate best,
-    those of RUN among them. It takes 10 --minutes if nothing is said. All settings of groundup
-    train are flags.
+    The new run (RUN-more, or --name) starts from RUN's weights and optimizer state at a fraction of
+    its learning rate, and keeps the checkpoint with the lowest validation loss, which may be RUN's.
+    Default: 10 --minutes. All settings of groundup train are flags.
     """
 
     run: Positional[str]
-    """The run to go on with: its folder, or its name under runs."""
+    """The run to continue: its folder, or its name in runs/."""
 
     files: Positional[tuple[str, ...]] = ()
-    """More text: files or folders. Half of what is read is then of it, half of the run's own."""
+    """New text: files or folders. Half of the training data is then new, half the run's own."""
 
 
 def run(arguments: Arguments) -> int:

@@ -47,27 +47,27 @@ class MakeFlags(Settings):
     """What a person may decide about a model."""
 
     minutes: float = Field(default=10.0, gt=0, le=10**6)
-    """How long all of it may take."""
+    """Time budget for everything."""
 
     vocab_size: int | None = Field(default=None, ge=257, le=10**8)
-    """Tokens in the vocabulary; chosen for text and time if not given."""
+    """Vocabulary size. Default: chosen from the text and the time."""
 
     num_steps: int | None = Field(default=None, ge=1, le=MAX_STEPS)
-    """The most steps to train."""
+    """Maximum number of training steps."""
 
     recipe: Literal["exportable", "fastest"] = "exportable"
-    """exportable keeps to the parts of a model that transformers and llama.cpp know; fastest adds
-    gates of heads and value embeddings, which learn more in long runs. llama.cpp cannot run them,
-    and an export to transformers brings code of ours along."""
+    """exportable uses only layers that transformers and llama.cpp support. fastest adds gated
+attention and value embeddings, which help in long runs; llama.cpp cannot run them, and transformers
+needs trust_remote_code."""
 
     device: str = "auto"
-    """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
+    """auto, cpu, cuda, cuda:N or mps; auto picks the fastest available."""
 
     max_tokens: int = Field(default=200, ge=1, le=10**6)
-    """The most tokens of each sample at the end."""
+    """Maximum tokens per sample at the end."""
 
     seed: Seed = 0
-    """Seed of the initial weights and of the data order."""
+    """Seed of the initial weights and the data order."""
 
 
 class Arguments(ReadingFlags, MakeFlags):
@@ -79,15 +79,15 @@ class Arguments(ReadingFlags, MakeFlags):
     .docx, .epub, .pdf, .zip, .tar and more, also packed as .gz, .zst or .xz."""
 
     name: str | None = Field(default=None, pattern=NAME_PATTERN, max_length=200)
-    """Name of the run in runs, and of the folder in prepared for its tokenizer, shards and
-    settings; after the text if not given."""
+    """Name of the run in runs/ and of its folder in prepared/ (tokenizer, shards, settings).
+Default: derived from FILES."""
 
     dry_run: bool = False
-    """Print the plan, and make nothing."""
+    """Print the plan and write nothing."""
 
     from_: Path | None = None
-    """Begin with this model instead of a new one: a run, an export, or a Hugging Face folder in the
-    shape of Llama, SmolLM, Qwen3 or Mistral. Its tokenizer is used."""
+    """Start from this model: a run, an export, or a Hugging Face folder of a Llama, SmolLM, Qwen3
+or Mistral model. Its tokenizer is used."""
 
 
 @dataclass(frozen=True)

@@ -33,52 +33,52 @@ Count = Annotated[int, Field(ge=1, le=10**18)]
 
 
 class Arguments(Settings):
-    """Show the cost of a model and of its training: parameters, operations, memory, time, price.
+    """Show what a model and its training cost: parameters, FLOPs, memory, time, price.
 
-    The model comes from --preset or from --config, then from flags.
+    The model comes from --preset or --config; flags override it.
     """
 
     preset: str | None = None
-    """A model by its name: tinystories, quickstart, or gpt2-small, -medium, -large and -xl."""
+    """Named model: tinystories, quickstart, or gpt2-small, -medium, -large and -xl."""
 
     config: Path | None = None
-    """A YAML file of a run, whose model, batch, steps, optimizer and precision are planned."""
+    """Settings file of a run; its model, batch, steps, optimizer and precision are planned."""
 
     batch_size: Count = 1_024
-    """Sequences in one optimizer step."""
+    """Sequences per optimizer step."""
 
     micro_batch_size: Count | None = None
-    """Sequences in memory at once; as many as fit if not given."""
+    """Sequences per forward pass. Default: as many as fit."""
 
     num_steps: int | None = Field(default=None, ge=1, le=MAX_STEPS)
-    """Optimizer steps to take; if no length is given, 20 tokens for each parameter."""
+    """Number of optimizer steps. Default: enough for 20 tokens per parameter."""
 
     tokens: Count | None = None
-    """Tokens to train on, instead of a number of steps."""
+    """Training length in tokens."""
 
     minutes: float | None = Field(default=None, gt=0, le=1e9)
-    """Minutes to train for, instead of a number of steps."""
+    """Training length in minutes."""
 
     optimizer: OptimizerName = "adamw"
-    """Its state is part of the memory."""
+    """Optimizer, whose state counts toward memory."""
 
     device: str = "A100 80GB"
-    """A device of the table: A100, A100 80GB, H100, H200, B200, RTX 4090, M4 Max, …; or cpu."""
+    """Device to plan for: A100, A100 80GB, H100, H200, B200, RTX 4090, M4 Max, …; or cpu."""
 
     precision: Literal["auto", "float32", "tf32", "bfloat16"] = "auto"
-    """Of matmuls; tf32 is float32 on tensor cores, auto is bfloat16 on devices that have it."""
+    """Precision of matmuls; tf32 is float32 on tensor cores, auto is bfloat16 where supported."""
 
     mfu: float = Field(default=ASSUMED_MFU, ge=1e-6, le=1)
-    """The fraction of the device's peak that training reaches."""
+    """Assumed MFU: the fraction of the device's peak FLOP/s that training reaches."""
 
     gpus: Count | None = None
-    """Plan for this many devices as well: what each holds and sends, and their efficiency."""
+    """Also plan for this many devices: memory and communication of each, and scaling efficiency."""
 
     gpus_per_machine: Count = 8
-    """Devices in each machine."""
+    """Devices per machine."""
 
     probe: bool = False
-    """Time three real steps on this machine, and plan for it with what they took."""
+    """Plan for this machine from three measured steps."""
 
     json_: bool = False
     """Print one JSON object instead of tables."""

@@ -12,19 +12,19 @@ PROMPT = "Once upon a time,"
 
 
 class Arguments(new.MakeFlags):
-    """Walk from a built-in corpus to a model of little stories, explaining each step."""
+    """Train a small story model on a built-in corpus, explaining each step."""
 
     folder: Path = Path("quickstart")
-    """Where everything goes; delete it to start over."""
+    """Output folder; delete it to start over."""
 
     megabytes: float = Field(default=20.0, gt=0, le=10**6)
-    """How much text to write, in millions of bytes."""
+    """Amount of text to write, in megabytes."""
 
     minutes: float = Field(default=5.0, gt=0, le=10**6)
-    """How long all of it may take."""
+    """Time budget for everything."""
 
     max_tokens: int = Field(default=320, ge=1, le=10**6)
-    """The most tokens of a generated story."""
+    """Maximum tokens per generated story."""
 
 
 def run(arguments: Arguments) -> int:

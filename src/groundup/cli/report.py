@@ -20,10 +20,10 @@ class Arguments(Settings):
     """Run folders or names under runs, folders of runs, or sweeps."""
 
     out: Path = Path("report.html")
-    """The page to write."""
+    """HTML file to write."""
 
     title: str | None = None
-    """What the page is called; the sweep's name or the runs' if not given."""
+    """Title of the page. Default: the name of the sweep or runs."""
 
 
 def run(arguments: Arguments) -> None:

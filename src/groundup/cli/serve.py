@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class Arguments(LoadingFlags, ServerFlags):
-    """Serve trained models on this machine: an API, a playground, the learning curves of all runs.
+    """Serve trained models: an OpenAI-compatible API, a playground, chat, and learning curves of
+    all runs.
 
-    Bearer tokens are read from --token-file or from the variable GROUNDUP_SERVE_TOKEN.
-    """
+    Bearer tokens come from --token-file or the environment variable GROUNDUP_SERVE_TOKEN."""
 
     runs: Positional[tuple[str, ...]]
     """Runs, by their folders or their names under runs, or a folder of runs. The first, of a folder

@@ -28,10 +28,10 @@ class SplitFlags(Settings):
     """What a tokenizer file may not say itself."""
 
     pattern: str | None = None
-    """The split pattern, for tokenizer files that do not say theirs."""
+    """Split pattern, for tokenizer files that do not contain one."""
 
     special_token: Repeated[tuple[str, ...]] = ()
-    """A special token besides the tokenizer's own; repeat for more."""
+    """Additional special token; repeatable."""
 
     def read(self, path: Path) -> "TokenizerDefinition":
         """Read a tokenizer file of any known format."""
@@ -45,7 +45,7 @@ class TokenizerFlags(SplitFlags):
     """A tokenizer by its file."""
 
     tokenizer: Path = Path("tokenizer.json")
-    """The tokenizer file, of any known format."""
+    """Tokenizer file, in any known format."""
 
     def load(self) -> "Tokenizer":
         from groundup.tokenizer import Tokenizer
@@ -57,24 +57,24 @@ class ReadingFlags(Settings):
     """How the text of files is read."""
 
     field: str = "text"
-    """The field of JSON lines, or the column of a CSV or Parquet file, that holds the text; files
-    without it are read by text, content, body, a conversation or their longest texts."""
+    """JSON field, or CSV or Parquet column, that holds the text. Without it, and for files that
+lack it: text, content, body, a conversation, or the longest string field."""
 
     encoding: str | None = None
-    """The encoding of files that are not UTF-8 (latin-1, utf-16, …), and of standard input."""
+    """Encoding of files that are not UTF-8 (latin-1, utf-16, …), and of standard input."""
 
     errors: Literal["skip", "replace", "strict"] = "skip"
-    """What to do with bytes that are no text: leave the document out, put U+FFFD, or stop. With
-    skip, records without a text and files that cannot be read are left out too."""
+    """What to do with bytes that cannot be decoded: skip the document, replace them with U+FFFD, or
+stop (strict). skip also skips records without text and unreadable files."""
 
     strict: bool = False
-    """Stop at the first file, document or record that cannot be read: --errors strict."""
+    """Same as --errors strict: stop at the first file, document or record that cannot be read."""
 
     drop_duplicates: bool = True
-    """Leave out files that hold the same as an earlier one."""
+    """Skip files with the same content as an earlier one."""
 
     follow_links: bool = False
-    """Read what links of a folder lead to outside of it."""
+    """Follow symbolic links that lead out of a folder."""
 
     @property
     def reading(self) -> dict[str, Any]:
@@ -109,10 +109,10 @@ class CorpusFlags(ReadingFlags):
     also packed as .gz, .zst or .xz. Of a folder other files are left out and counted."""
 
     num_threads: Annotated[int, Field(ge=1, le=1_024)] | None = None
-    """Threads; all cores if not given. The result is the same."""
+    """Number of threads. Default: all cores. The result does not depend on it."""
 
     engine: Literal["local", "ray"] = "local"
-    """local: by this machine; ray: by all machines of a Ray cluster, with the same result."""
+    """local uses this machine, ray all machines of a Ray cluster; the result is the same."""
 
     ray_address: str | None = None
     """host:port of the Ray cluster. If not given: RAY_ADDRESS, the cluster that this machine is
@@ -139,24 +139,24 @@ class CheckpointFlags(Settings):
     """Which checkpoint of a run is meant."""
 
     checkpoint: Checkpoint = "newest"
-    """The checkpoint of the run: newest, best, or a step."""
+    """Checkpoint to use: newest, best, or a step number."""
 
 
 class RunFlags(CheckpointFlags):
     """A checkpoint of a run."""
 
     run: Positional[str]
-    """The run: its folder, or its name under runs."""
+    """The run: its folder, or its name in runs/."""
 
 
 class LoadingFlags(CheckpointFlags):
     """How to compute with a trained model."""
 
     device: str = "auto"
-    """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
+    """auto, cpu, cuda, cuda:N or mps; auto picks the fastest available."""
 
     precision: Precision = "auto"
-    """What weights are computed with; auto is bfloat16 where CUDA has it, else float32."""
+    """Precision of the computation; auto is bfloat16 on CUDA where supported, else float32."""
 
     def load(self, folder: Path) -> "LanguageModel":
         """The model of the run in this folder."""

@@ -22,13 +22,13 @@ class SweepFlags(Settings):
     """Where and how trials are run."""
 
     folder: Path = Path("sweeps")
-    """Where the folder of the sweep is made."""
+    """Folder for sweep folders."""
 
     jobs: int | None = Field(default=None, ge=1)
-    """Trials at once; one on each CUDA device, or one on a CPU, if not given."""
+    """Concurrent trials. Default: one per CUDA device, or one on a CPU."""
 
     dry_run: bool = False
-    """List the trials, their cost and how far they are; run none."""
+    """List the trials with their cost and progress; run none."""
 
     def carry_out(
         self, spec: "SweepConfig", run: "Callable[..., SweepOutcome]", **options: Any
@@ -44,10 +44,10 @@ class StudyFlags(SweepFlags):
     """A sweep around the run of a settings file."""
 
     config: Positional[Path]
-    """The YAML file of the base run, as groundup train takes it."""
+    """Settings file of the base run, as for groundup train."""
 
     learning_rates: tuple[float, ...] = ()
-    """Learning rates to try; the best one counts."""
+    """Learning rates to try per variant."""
 
     def base(self) -> "RunConfig":
         from groundup.config import load_settings
@@ -58,13 +58,13 @@ class StudyFlags(SweepFlags):
 
 
 class Arguments(SweepFlags):
-    """Try many settings around one base run, each with several seeds.
+    """Run a sweep: many settings around one base run, each with several seeds.
 
-    The same command goes on after a stop or a kill, and tries again what failed.
+    The same command continues after a stop or a kill, and retries failed trials.
     """
 
     spec: Positional[Path]
-    """The YAML file that says what to try."""
+    """Sweep file (YAML)."""
 
 
 def run(arguments: Arguments) -> int:

@@ -25,11 +25,10 @@ class Arguments(ReadingFlags):
     """The texts: files, folders or globs, measured one by one."""
 
     corpus_gb: float = Field(default=825, gt=0)
-    """Size of the corpus whose encoding time is estimated from the first pass, by default that of
-    The Pile."""
+    """Corpus size for the estimated encoding time. Default: The Pile."""
 
     num_threads: int | None = Field(default=None, ge=1)
-    """Threads to encode with; all cores if not given."""
+    """Number of threads. Default: all cores."""
 
     json_: bool = False
     """Print a JSON list instead of a table."""

@@ -10,7 +10,7 @@ from groundup.errors import ConfigError, DataError
 
 
 class Arguments(TokenizerFlags):
-    """Decode ids into text; bytes that are not UTF-8 become U+FFFD."""
+    """Decode ids into text; invalid UTF-8 becomes U+FFFD."""
 
     file: Positional[str] = "-"
     """The ids: text, .npy or .bin as `encode` writes them; - is standard input, as text."""

@@ -8,10 +8,10 @@ from groundup.cli.terminal import as_text, printable
 
 
 class Arguments(TokenizerFlags):
-    """Show how a text becomes ids: pre-tokens, their bytes, the merges that fired."""
+    """Show how a text is tokenized: pre-tokens, bytes, and the merges applied."""
 
     text: Positional[str]
-    """The text to follow."""
+    """Text to tokenize."""
 
 
 def run(arguments: Arguments) -> None:

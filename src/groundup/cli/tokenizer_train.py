@@ -10,19 +10,19 @@ from groundup.errors import ConfigError
 
 
 class Arguments(CorpusFlags):
-    """Learn a vocabulary by byte-pair encoding and write it as one JSON file."""
+    """Train a byte-level BPE tokenizer and write it as one JSON file."""
 
     vocab_size: int = 10_000
-    """Tokens in all: the 256 bytes, the merges and the special tokens."""
+    """Vocabulary size: 256 bytes, merges and special tokens."""
 
     special_token: Repeated[tuple[str, ...]] = ()
-    """A text kept whole that nothing merges across; repeat for more. Without any: <|endoftext|>."""
+    """Special token, kept whole; repeatable. Default: <|endoftext|>."""
 
     out: Path = Path("tokenizer.json")
     """The tokenizer file to write."""
 
     pattern: str = "gpt2"
-    """The split into pre-tokens: gpt2, cl100k, o200k, llama3, qwen2, deepseek or any regex."""
+    """Split pattern: gpt2, cl100k, o200k, llama3, qwen2, deepseek, or a regular expression."""
 
     superbpe_from: int | None = None
     """Merges within words; the later ones go across them, up to four words a token (SuperBPE)."""

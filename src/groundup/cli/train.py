@@ -34,14 +34,14 @@ class TrainingFlags(Settings):
     """The settings of a run, and whether it is resumed."""
 
     config: Path | None = None
-    """A YAML file of settings; flags overrule it. A resume without one takes those the run was last
-    trained with."""
+    """Settings file (YAML); flags override it. Without one, a resume uses the run's own
+settings."""
 
     resume: bool = False
-    """Resume the run called --name from its newest checkpoint."""
+    """Resume the run --name from its newest checkpoint."""
 
     allow_changes: bool = False
-    """Resume although settings differ from those the run began with."""
+    """Allow settings to differ from the run's when resuming."""
 
     common: ClassVar = (
         *("name", "minutes", "num_steps", "epochs", "batch_size", "seed", "device"),
@@ -56,15 +56,13 @@ class TrainingFlags(Settings):
 class Arguments(TrainingFlags):
     """Train a model on shards, or resume a run that was stopped.
 
-    The settings below come from their defaults, then the file given with --config, then flags.
-    Without a file they fit the shards and about ten minutes of this machine, or --minutes. The size
-    of the vocabulary comes from the shards, if neither gives it.
-    """
+    Settings come from their defaults, then the --config file, then flags. Without a file they are
+    chosen for the shards and about ten minutes (or --minutes) of this machine. The vocabulary size
+    comes from the shards unless it is set."""
 
     from_: Path | None = None
-    """Begin with the weights of this run or export, with its model settings and its tokenizer, and
-    a schedule of its own. A longer --model.context-length and a larger --model.vocab-size are
-    possible."""
+    """Start from the weights, model settings and tokenizer of this run or export.
+--model.context-length may be longer and --model.vocab-size larger."""
 
 
 def run(arguments: Arguments, started: float | None = None) -> int:

@@ -19,19 +19,19 @@ _MAX_TOKENS = 200
 
 
 class Arguments(TrainingFlags):
-    """Tune a trained model on conversations, so that it answers.
+    """Fine-tune a trained model on conversations (SFT), so that it answers.
 
-    Only the answers are learned. The new run begins with the weights of RUN and gets its tokenizer
-    with a chat template; it is generated with, served, evaluated, exported and resumed as any run.
-    All settings of groundup train are flags. If not given, --name is RUN's with -chat at its end,
-    --epochs as many as so many conversations want, or fewer where those held out get no better,
-    --batch-size 8 or fewer where there are few, --optimizer.learning-rate 6e-3 up to a d_model of
-    128, less for wider models, and more for adapters, --model.context-length that of RUN (longer
-    conversations lose their end), and --tuning.template that of the tokenizer, or ChatML.
+    The loss is on the answers only. The new run starts from RUN's weights and has its tokenizer
+    plus a chat template; every command takes it like any other run. All settings of groundup train
+    are flags. Defaults: --name RUN-chat; --epochs chosen from the number of conversations, fewer if
+    the held-out loss stops falling; --batch-size 8, fewer for few conversations;
+    --optimizer.learning-rate 6e-3 up to d_model 128, lower for wider models, higher for LoRA;
+    --model.context-length of RUN (longer conversations are cut); --tuning.template the tokenizer's,
+    else ChatML.
     """
 
     run: Positional[str]
-    """The run to begin with: its folder, or its name under runs."""
+    """The run to start from: its folder, or its name in runs/."""
 
     chats: Positional[tuple[str, ...]]
     """Conversations in JSON lines, JSON or CSV, also compressed: messages as OpenAI has them,
@@ -39,11 +39,11 @@ class Arguments(TrainingFlags):
     answer."""
 
     strict: bool = False
-    """Stop at a record that is no conversation; without it such are skipped and named."""
+    """Stop at a record that is not a conversation, instead of skipping and listing it."""
 
     lora_rank: int | None = Field(default=None, ge=1, le=2**16)
-    """Learn low-rank adapters of this rank instead of all weights; everything that opens the run
-    sees them merged."""
+    """Train LoRA adapters of this rank instead of all weights; commands that open the run see
+merged weights."""
 
 
 def run(arguments: Arguments) -> int:

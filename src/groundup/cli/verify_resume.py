@@ -7,16 +7,16 @@ from groundup.config import MAX_STEPS, Settings
 
 
 class Arguments(Settings):
-    """Prove that a run which is killed and resumed equals one that was not, to the bit.
+    """Prove that a killed and resumed run equals an uninterrupted one, bit for bit.
 
-    A few steps are trained twice in a scratch folder, once with a kill; the run is left alone.
+    Trains a few steps twice in a scratch folder, once with a kill; the run itself is not changed.
     """
 
     run: Positional[str]
-    """The run whose settings and data to use: its folder, or its name under runs."""
+    """The run whose settings and data are used: its folder, or its name in runs/."""
 
     num_steps: int = Field(default=8, ge=2, le=MAX_STEPS)
-    """How many steps to train; the kill comes in the middle."""
+    """Number of steps; the kill comes halfway."""
 
 
 def run(arguments: Arguments) -> int:

@@ -56,15 +56,15 @@ class CleanSettings(Settings):
     """What is left out; see each setting."""
 
     near_duplicates: Fraction = 0.8
-    """Leave out documents that share this fraction of their runs of 5 words (Jaccard similarity)
-    with an earlier one; 0 leaves out only those that are the same."""
+    """Remove documents whose 5-word shingles have at least this Jaccard similarity with an earlier
+    one; 0 removes exact duplicates only."""
 
     min_characters: int = Field(default=50, ge=0, le=10**12)
-    """Leave out shorter documents."""
+    """Remove shorter documents."""
 
     max_symbols: Fraction = 0.4
-    """Leave out documents with a greater fraction of characters, spaces aside, that are neither
-    letters nor digits."""
+    """Remove documents with a higher fraction of non-space characters that are neither letters nor
+    digits."""
 
 
 class Count(NamedTuple):

@@ -32,19 +32,19 @@ class Sampler(Settings):
     """How an id is sampled from logits: these rules in this order, see `sampling.sample`."""
 
     repetition_penalty: float = Field(default=1.0, ge=0.01, le=100)
-    """Above 1, make tokens that the text already holds less likely; 1 is off."""
+    """Above 1, make tokens that already occur less likely; 1 is off."""
 
     temperature: Temperature = 1.0
-    """Below 1 is less random, above 1 more; 0 always takes the most probable token."""
+    """Sampling temperature; 0 is greedy."""
 
     top_k: int | None = Field(default=None, ge=1, le=10**9)
-    """Sample from this many of the most probable tokens."""
+    """Sample from the k most probable tokens (top-k)."""
 
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """Sample from the smallest set of most probable tokens that sum to at least this."""
+    """Sample from the smallest set of tokens whose probability reaches this (top-p)."""
 
     min_p: float = Field(default=0.0, ge=0, le=1)
-    """Leave out tokens whose probability is below this fraction of the highest."""
+    """Remove tokens whose probability is below this fraction of the highest (min-p)."""
 
     @property
     def needs_history(self) -> bool:
@@ -56,7 +56,7 @@ class GenerationSettings(Sampler):
     """How to continue a prompt: the options of `LanguageModel.generate` and `groundup generate`."""
 
     max_tokens: int = Field(default=256, ge=0, le=10**9)
-    """Generate at most this many tokens; the end of the document usually comes first."""
+    """Maximum number of new tokens; generation also ends with the document."""
 
     stop: Annotated[
         tuple[StopString, ...],
@@ -65,7 +65,7 @@ class GenerationSettings(Sampler):
     """End before this text; repeat for more."""
 
     seed: Seed = 0
-    """The same seed gives the same text. Of several texts, each takes the next seed."""
+    """Random seed; of several texts, each uses the next one."""
 
     def sampler(self, defaults: Sampler | None = None) -> Sampler:
         """With those of the model for what was not given."""

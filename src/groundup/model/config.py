@@ -16,74 +16,73 @@ _MAX_WIDTH = 10**6
 
 
 class ModelConfig(Settings):
-    """The shape of a Transformer language model and the kind of its parts."""
+    """Architecture of a Transformer language model."""
 
     vocab_size: int = Field(default=10_000, ge=1, le=10**8)
-    """Tokens in the vocabulary."""
+    """Vocabulary size of the model; at least the tokenizer's."""
 
     context_length: int = Field(default=256, ge=1, le=2**24)
-    """The longest sequence the model sees at once, in tokens."""
+    """Maximum sequence length in tokens."""
 
     d_model: int = Field(default=512, ge=1, le=_MAX_WIDTH)
-    """Size of the vector that stands for each token."""
+    """Width of the residual stream."""
 
     num_layers: int = Field(default=4, ge=0, le=10_000)
-    """Transformer blocks."""
+    """Number of Transformer blocks."""
 
     num_heads: int = Field(default=16, ge=1, le=_MAX_WIDTH)
-    """Attention heads of a block, each of size d_model / num_heads."""
+    """Attention heads per block, each of size d_model / num_heads."""
 
     num_kv_heads: int | None = Field(default=None, ge=1, le=_MAX_WIDTH)
-    """Key/value heads, each shared by several query heads; as many as num_heads if not given."""
+    """Key/value heads for grouped-query attention. Default: num_heads."""
 
     d_ff: int | None = Field(default=None, ge=1, le=10 * _MAX_WIDTH)
-    """Inner size of the feed-forward layer. If not given: 8/3 of d_model rounded up to 64, and for
-    kinds without a gate half as much again, so that all kinds have equally many parameters."""
+    """Inner width of the feed-forward layer. Default: 8/3 of d_model rounded up to a multiple of
+64; 1.5 times that for ungated layers, so that all kinds have the same number of parameters."""
 
     rope_theta: float = Field(default=10_000.0, gt=0, le=1e15)
-    """Base of the rotation frequencies."""
+    """Base of the RoPE frequencies."""
 
     norm: NormPlacement = "pre"
-    """Where blocks normalize: before attention and feed-forward, after each sum, or nowhere."""
+    """Placement of RMSNorm: pre-norm, post-norm or none."""
 
     norm_eps: float = Field(default=1e-5, gt=0, le=1e6)
-    """Added to the mean square under the root of the norms."""
+    """Epsilon of RMSNorm."""
 
     positions: Literal["rope", "none"] = "rope"
-    """How the model knows the order of tokens: by rotation, or from the causal mask alone."""
+    """Positional encoding: RoPE, or none (NoPE, causal mask only)."""
 
     attention: AttentionKind = "full"
-    """The attention layer; full is softmax attention to all tokens before."""
+    """Attention layer; full is causal softmax attention."""
 
     feed_forward: FeedForwardKind = "swiglu"
-    """The feed-forward layer: gated, or a plain activation."""
+    """Feed-forward layer: SwiGLU, or two matrices with an activation."""
 
     tie_embeddings: bool = False
-    """Use the embedding table as the output layer too."""
+    """Share the embedding matrix with the output layer."""
 
     embedding_scale: float | None = Field(default=None, gt=0, le=1e6)
-    """Factor on token embeddings. If not given: 1, except for a tied table with standard initial
-    values, those of an output layer, which is scaled up by √((vocab_size + d_model) / 2). A run
-    keeps the factor that it began with."""
+    """Factor on token embeddings. Default: 1, or √((vocab_size + d_model) / 2) for tied embeddings
+with standard initialization. A run keeps the factor it started with."""
 
     qk_norm: bool = False
-    """Normalize queries and keys before attention."""
+    """RMSNorm on queries and keys before attention (QK-norm)."""
 
     initialization: Literal["standard", "gpt2"] = "standard"
-    """Initial values. standard: normal with std √(2 / (in + out)) for linear layers and 1 for
-    embeddings, truncated at three sigma. gpt2: normal with std 0.02 for all, and
-    0.02 / √(2 · num_layers) for the output layers of attention and feed-forward."""
+    """Initialization. standard: normal with std √(2 / (in + out)) for linear layers and 1 for
+embeddings, truncated at three sigma. gpt2: std 0.02, and 0.02 / √(2 · num_layers) for the output
+projections of attention and feed-forward."""
 
     zero_outputs: bool = False
-    """Begin the output layers of attention and feed-forward at zero, so that at first every block
-    passes its input on as it is."""
+    """Initialize the output projections of attention and feed-forward to zero, so that every block
+starts as the identity."""
 
     gated_attention: bool = False
-    """Scale what each attention head returns for a token by a learned gate between 0 and 2."""
+    """Scale each attention head's output by a learned gate between 0 and 2 (gated attention)."""
 
     value_embeddings: Literal["none", "projection"] = "none"
-    """Value embeddings: every block adds a projection of the token's embedding, by a learned
-    factor, to the values of attention."""
+    """Value embeddings: each block adds a projection of the token embedding, times a learned
+factor, to its attention values."""
 
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout on the embeddings and on the output of attention and feed-forward, during training.

@@ -16,42 +16,41 @@ OptimizerName: TypeAlias = Literal[tuple(OPTIMIZERS)]  # type: ignore[valid-type
 
 
 class OptimizerConfig(Settings):
-    """How weights follow their gradients."""
+    """Optimizer settings."""
 
     name: OptimizerName = "adamw"
-    """adamw; muon for the matrices of the blocks with adamw for the rest; or plain sgd, whose
-    learning rate falls with the root of the step on top of the schedule."""
+    """adamw; muon for matrices in the blocks and adamw for the rest; or sgd with a 1/√step learning
+rate on top of the schedule."""
 
     learning_rate: float = Field(default=1e-3, gt=0, le=1e15)
-    """The maximum learning rate; the schedule says which fraction of it a step gets."""
+    """Peak learning rate; the schedule scales it."""
 
     adamw_learning_rate_factor: float = Field(default=1.0, gt=0, le=1e6)
-    """Under muon, the learning rate of what adamw moves (embeddings, output layer, gains) as a
-    multiple of learning_rate."""
+    """With muon: learning rate of the parameters that adamw updates (embeddings, output layer, norm
+gains), as a multiple of learning_rate."""
 
     betas: tuple[Fraction, Fraction] = (0.9, 0.95)
-    """Decay rates of adamw's running averages, of gradients and of their squares."""
+    """AdamW's betas."""
 
     eps: float = Field(default=1e-8, gt=0, le=1e6)
-    """Added to adamw's denominator."""
+    """AdamW's epsilon."""
 
     weight_decay: float = Field(default=0.1, ge=0, le=1e6)
-    """A step takes this fraction, times the learning rate, off each weight of a linear layer."""
+    """Decoupled weight decay of linear layers."""
 
     embedding_weight_decay: float | None = Field(default=None, ge=0, le=1e6)
-    """The same for the embedding table, none if not given. It pays on text that is read several
-    times."""
+    """Weight decay of the embedding matrix; none by default. Helps when training for several
+epochs."""
 
     normalize_rows: bool = False
-    """Under muon, let all rows of a matrix move alike, by the mean of each row's squares over the
-    last steps (NorMuon)."""
+    """With muon: normalize each row of the update by its running second moment (NorMuon)."""
 
     momentum: Fraction = 0.95
-    """Decay rate of muon's running average of gradients."""
+    """Muon's momentum."""
 
     ema_fraction: float | None = Field(default=None, gt=0, le=1)
-    """Keep an exponential average of the weights over about this fraction of the run's steps, and
-    evaluate, sample and save it instead of the latest weights; none if not given."""
+    """Keep an EMA of the weights over about this fraction of the run, and use it for evaluation,
+samples and the saved model."""
 
     removed: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "muon_learning_rate": (None,),
@@ -63,24 +62,24 @@ class OptimizerConfig(Settings):
 
 
 class ScheduleConfig(Settings):
-    """How the learning rate changes over a run."""
+    """Learning-rate schedule."""
 
     name: Literal[tuple(SHAPES)] = "cosine"  # type: ignore[valid-type]
-    """After the warm-up: decay along half a cosine, decay linearly, stay constant, or stay constant
-    and then decay linearly (wsd)."""
+    """Shape after warm-up: cosine decay, linear decay, constant, or constant then linear decay
+(wsd)."""
 
     warmup_steps: int | None = Field(default=None, ge=0, le=MAX_STEPS)
-    """Linear warm-up steps; go before warmup_fraction if given."""
+    """Linear warm-up in steps; takes precedence over warmup_fraction."""
 
     warmup_fraction: float = Field(default=0.0, ge=0, le=1)
-    """The fraction of the run that the warm-up takes."""
+    """Warm-up as a fraction of the run."""
 
     min_learning_rate_ratio: float = Field(default=0.1, ge=0, le=1)
-    """Where the decay ends, as a fraction of the maximum learning rate."""
+    """Final learning rate as a fraction of the peak."""
 
     decay_steps: int | None = Field(default=None, ge=1, le=MAX_STEPS)
-    """Steps of the decay; go before decay_fraction if given."""
+    """Decay in steps; takes precedence over decay_fraction."""
 
     decay_fraction: float | None = Field(default=None, gt=0, le=1)
-    """The fraction of the run that the decay takes. If not given, cosine and linear decay from the
-    warm-up to the end of the run, and wsd over its last fifth."""
+    """Decay as a fraction of the run. Default: from the end of warm-up to the end of the run; for
+wsd, the last fifth."""

@@ -21,25 +21,24 @@ _SHARDS = Path("shards")
 
 
 class DataConfig(Settings):
-    """What the run learns from."""
+    """Training data."""
 
     removed: ClassVar = {"order": ("epochs",), "mask_documents": (False,)}
 
     shards: Path = _SHARDS
-    """The folder that groundup data prepare wrote; of data.mix, the one to validate on."""
+    """Folder written by groundup data prepare; with data.mix, the one to validate on."""
 
     mix: tuple[str, ...] = ()
-    """Folders of shards of one tokenizer, each with its weight: stories=0.7 articles=0.3."""
+    """Shard folders sampled by weight, all of one tokenizer: stories=0.7 articles=0.3."""
 
     tokenizer: Path = Path("tokenizer.json")
-    """The tokenizer the shards were encoded with; the run folder gets a copy."""
+    """Tokenizer of the shards; copied into the run folder."""
 
     first_row: int = Field(default=0, ge=0, le=10**15)
-    """Where the run begins in the order of the rows: so many were read by runs that it goes on
-    from, and come again only when all have been read."""
+    """Position in the data order where the run starts, when it continues another run's data."""
 
     verify: bool = True
-    """Hash every shard before the first step; without it only sizes are compared."""
+    """Verify the hash of every shard before the first step; otherwise only sizes."""
 
     @model_validator(mode="before")
     @classmethod
@@ -57,7 +56,7 @@ class DataConfig(Settings):
 
     @property
     def folders(self) -> dict[Path, float]:
-        """The folders of shards, each with its weight."""
+        """Shard folders and their weights."""
         weights = parse_weights(self.mix, "data.mix") or {str(self.shards): 1.0}
         return {Path(name): weight for name, weight in weights.items()}
 
@@ -66,29 +65,30 @@ class TuningConfig(Settings):
     """Supervised fine-tuning on the answers of conversations, as groundup tune does it."""
 
     chats: tuple[Path, ...] = ()
-    """Files to learn from instead of shards: conversations in JSON lines, JSON or CSV."""
+    """Conversation files to train on instead of shards: JSON lines, JSON or CSV."""
 
     strict: bool = False
     """Stop at a record that is no conversation; without it such are skipped and named."""
 
     template: Path | None = None
-    """A file with a chat template in Jinja; the tokenizer's own, or ChatML, if not given."""
+    """Chat template file (Jinja). Default: the tokenizer's, else ChatML."""
 
     validation_fraction: float = Field(default=0.1, ge=0, le=0.5)
     """The fraction of the conversations held out for validation, three at least; none if 0."""
 
     lora_rank: int | None = Field(default=None, ge=1, le=2**16)
-    """Learn LoRA adapters of this rank, and the rows of special tokens; all weights if None."""
+    """Train LoRA adapters of this rank plus the embeddings of special tokens; None trains all
+weights."""
 
 
 class Interval(Settings):
-    """How often something happens: every so many steps, or after each fraction of the run."""
+    """An interval in steps or as a fraction of the run."""
 
     every_steps: int | None = Field(default=None, ge=0, le=MAX_STEPS)
-    """Steps from one to the next; 0 is at the end alone. Overrules every_fraction."""
+    """Interval in steps; 0 means only at the end. Takes precedence over every_fraction."""
 
     every_fraction: float = Field(default=0.1, ge=0, le=1)
-    """The fraction of the run, of its steps or its minutes, from one to the next."""
+    """Interval as a fraction of the run's steps or minutes."""
 
     @property
     def is_never(self) -> bool:
@@ -96,15 +96,15 @@ class Interval(Settings):
 
 
 class EvaluationConfig(Interval):
-    """How the run is measured on the validation split; once more at the end."""
+    """Evaluation on the validation split; always once at the end."""
 
     removed: ClassVar = {"tasks": ((), [])}
 
     num_windows: int | None = Field(default=256, ge=1, le=10**9)
-    """How many windows of the split to use, the same ones each time; all of it if None."""
+    """Number of windows to evaluate, the same each time; None uses the whole split."""
 
     batch_size: int | None = Field(default=None, ge=1, le=_MAX_SEQUENCES)
-    """Windows at once; as many as a micro-batch has if not given."""
+    """Windows per batch. Default: the micro-batch size."""
 
     patience: int | None = Field(default=None, ge=1, le=MAX_STEPS)
     """End the run when so many evaluations in a row are no better than one before; never if None.
@@ -112,13 +112,13 @@ class EvaluationConfig(Interval):
 
 
 class CheckpointConfig(Interval):
-    """What is kept on disk; a checkpoint is also written at the end and on a signal."""
+    """Checkpoints; one is also written at the end and on SIGINT or SIGTERM."""
 
     keep_last: int = Field(default=3, ge=1, le=MAX_STEPS)
-    """How many of the newest to keep."""
+    """How many recent checkpoints to keep."""
 
     keep_best: bool = True
-    """Keep the one with the lowest validation loss as well."""
+    """Also keep the checkpoint with the lowest validation loss."""
 
 
 class LoggingConfig(Interval):
@@ -130,131 +130,133 @@ class LoggingConfig(Interval):
     }
 
     every_fraction: float = Field(default=0.002, ge=0, le=1)
-    """The fraction of the run from one line to the next."""
+    """Interval as a fraction of the run."""
 
 
 class SampleConfig(Interval):
-    """Text that the model generates while it trains."""
+    """Samples generated during training."""
 
     every_fraction: float = Field(default=0.0, ge=0, le=1)
-    """The fraction of the run from one sample to the next; 0 generates none."""
+    """Interval as a fraction of the run; 0 generates none."""
 
     prompts: tuple[str, ...] = Field(default=("Once upon a time",), min_length=1)
-    """The prompts to continue."""
+    """Prompts to continue."""
 
     max_tokens: int = Field(default=64, ge=1, le=10**6)
-    """The most tokens a sample may have."""
+    """Maximum tokens per sample."""
 
     temperature: float = Field(default=0.7, ge=0, le=1e6)
-    """Below 1 is less random, above 1 more; 0 always takes the most probable token. Whoever
-    generates with the run later does so with this and top_p, unless other settings are given."""
+    """Sampling temperature; 0 is greedy. Whoever generates with the run later does so with this and
+    top_p, unless other settings are given."""
 
     top_p: float = Field(default=0.95, gt=0, le=1)
     """Sample from the likeliest tokens that together have this probability."""
 
     seed: Seed = 0
-    """Seed of the samples; they leave the training's own random numbers alone."""
+    """Seed of the samples, independent of training's random state."""
 
 
 class DistributedConfig(Settings):
-    """How several processes, started by torchrun, train one run together."""
+    """Distributed training under torchrun."""
 
     removed: ClassVar = {"reduce_dtype": ("float32", "bfloat16")}
 
     strategy: Literal["auto", "ddp", "fsdp", "hsdp"] = "auto"
-    """A copy of everything on each rank (ddp), shards over all ranks (fsdp), or shards within a
-    machine and copies between machines (hsdp). auto takes ddp where the model fits."""
+    """ddp replicates the model on each rank, fsdp shards it over all ranks, hsdp shards within a
+machine and replicates across machines. auto is ddp if the model fits, else fsdp or hsdp."""
 
     reduction: Literal["auto", "exact", "fast"] = "auto"
-    """exact gives the same bits on any number of ranks; fast lets the backend choose the order of
-    the sum. auto is exact on CPUs and with --deterministic."""
+    """Gradient all-reduce: exact gives the same bits on any world size, fast leaves the summation
+order to the backend. auto is exact on CPUs and with --deterministic."""
 
     activation_checkpointing: bool = False
     """Activation checkpointing: compute a block's activations again in the backward pass."""
 
     timeout_minutes: float = Field(default=10.0, gt=0, le=100_000)
-    """How long a rank may keep the others waiting before the run ends."""
+    """Timeout of collectives; the run ends when a rank does not answer in time."""
 
 
 class RunConfig(Settings):
     """Everything that decides a training run."""
 
     name: str | None = Field(default=None, pattern=NAME_PATTERN, max_length=200)
-    """Name of the run and of its folder; made from the time if not given."""
+    """Name of the run and its folder. Default: the current time."""
 
     runs_folder: Path = Path("runs")
-    """Where run folders are made."""
+    """Folder for run folders."""
 
     start_from: Path | None = None
-    """Begin with the weights of the run in this folder. Model and tokenizer must be the same; the
-    context may differ, and the vocabulary may grow."""
+    """Initialize from this run folder's weights. Model and tokenizer must match; the context length
+may differ and the vocabulary may grow."""
 
     goes_on: bool = False
-    """Go on with the run in start_from: keep the state of its optimizer where that fits, and end
-    with the checkpoint that validates best, be it the one the run began with."""
+    """Continue the run in start_from: keep its optimizer state where it fits, and end with the best
+checkpoint, which may be the initial one."""
 
     num_steps: int | None = Field(default=None, ge=1, le=MAX_STEPS)
-    """Optimizer steps to take; 5,000 if neither this nor minutes nor epochs is given, and of
-    tuning.chats as many as they want."""
+    """Number of optimizer steps. Default: 5,000, or chosen from the number of conversations, if
+neither minutes nor epochs is given."""
 
     minutes: float | None = Field(default=None, gt=0, le=10**7)
-    """Train for this long: the schedule follows the clock, and num_steps may end the run sooner."""
+    """Train for this many minutes; the schedule follows the clock. num_steps may end the run
+sooner."""
 
     epochs: float | None = Field(default=None, gt=0, le=10**6)
-    """Take the steps that reading the data this often needs, unless num_steps is given."""
+    """Number of passes over the data; ignored if num_steps is given."""
 
     batch_size: int = Field(default=32, ge=1, le=_MAX_SEQUENCES)
-    """Sequences in one optimizer step."""
+    """Sequences per optimizer step, over all ranks."""
 
     micro_batch_size: Annotated[int, Field(ge=1, le=_MAX_SEQUENCES)] | Literal["auto"] | None = (
         "auto"
     )
-    """Sequences in memory at once, a divisor of batch_size: as many as fit (auto), all (None), or
-    a number. Same gradients."""
+    """Sequences per forward pass, a divisor of batch_size; gradient accumulation does the rest.
+auto: as many as fit; None: the whole batch."""
 
     max_grad_norm: float | None = Field(default=1.0, gt=0, le=1e12)
-    """Clip the gradient norm to this; never if None."""
+    """Clip the gradient norm to this value; None disables clipping."""
 
     z_loss: float = Field(default=0.0, ge=0, le=1e6)
-    """Weight of the squared log of the softmax denominator, which keeps logits small."""
+    """Weight of the z-loss (squared log of the softmax denominator), which keeps logits small."""
 
     multi_token_weight: float = Field(default=0.0, ge=0, le=10)
-    """Weight of predicting the token after the next as well; it falls to 0 over 60% of the run."""
+    """Loss weight of predicting the token after the next (multi-token prediction); decays to 0 over
+60% of the run."""
 
     max_skipped_steps: int = Field(default=5, ge=1, le=MAX_STEPS)
-    """Stop after this many steps in a row whose loss or gradients are not finite."""
+    """Stop after this many consecutive steps with non-finite loss or gradients."""
 
     seed: Seed = 0
-    """Seed of the first weights and of the data order."""
+    """Seed of the initial weights and the data order."""
 
     device: str = Field(default="auto", pattern=r"^(auto|cpu|mps|cuda(:[0-9]{1,9})?)$")
-    """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
+    """auto, cpu, cuda, cuda:N or mps; auto picks the fastest available."""
 
     precision: Literal["auto", "float32", "bfloat16", "float8"] = "auto"
-    """Of matmuls; weights stay in float32. auto is bfloat16 on GPUs that have it; float8, on GPUs
-    from Hopper on, is bfloat16 with most matmuls of a step in 8 bits."""
+    """Precision of matmuls; weights stay in float32. auto is bfloat16 on GPUs that support it.
+float8 (Hopper and later) is bfloat16 with most training matmuls in 8 bits."""
 
     compile: Annotated[
         Literal["auto", "off", "blocks", "model"],
         # YAML reads off as false.
         BeforeValidator(lambda value: "off" if value is False else value),
     ] = "auto"
-    """Compile each block or the model as one; auto compiles on CUDA alone."""
+    """torch.compile each block, or the whole model; auto compiles blocks on CUDA only."""
 
     cuda_graph: bool = True
-    """Record a step on CUDA once and replay it."""
+    """Capture the training step as a CUDA graph and replay it."""
 
     tf32: bool = True
-    """Let CUDA multiply float32 matrices with 10 bits of mantissa."""
+    """Use TF32 for float32 matmuls on CUDA."""
 
     deterministic: bool = False
-    """Use kernels that give the same bits each time; CUDA needs it for an exact resume."""
+    """Use deterministic kernels; needed for exact resume on CUDA."""
 
     num_threads: int | None = Field(default=None, ge=1, le=1_024)
-    """CPU threads of torch; changing it may change the last bits of the result."""
+    """CPU threads for torch; changing it may change the last bits of the result."""
 
     parts: dict[str, str] = Field(default={})
-    """What a program brought to the run, by name and hash: swapped layers, a loss, an optimizer."""
+    """Custom parts passed from Python (layers, loss, optimizer), by name and hash."""
 
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
