@@ -21,7 +21,7 @@ VERBS = {
     "ablate": "ablate a recipe, each variant at its best learning rate",
     "list": "list runs: age, size, loss, and what they can do",
     "report": "compare runs on one page: curves, intervals, settings, cost, samples",
-    "tokenizer train": "train a byte-level BPE tokenizer",
+    "tokenizer train": "learn a byte-level BPE vocabulary",
     "tokenizer encode": "encode text into ids",
     "tokenizer decode": "decode ids into text",
     "tokenizer inspect": "show how a text is tokenized: bytes, pre-tokens, merges",
