@@ -13,9 +13,10 @@ template <class Id>
 class WorkspaceOf final : public Workspace {
 public:
     explicit WorkspaceOf(const Encoder& encoder)
-        : encoder_(encoder), cache_(encoder.ready_words_.size()), ends_(kMaxEnds) {
+        : encoder_(encoder), cache_(encoder.ready_words_.size()), ends_(kMaxEnds), part_ends_(kMaxEnds) {
         // Everything a stream of ordinary text needs is taken now, so that none of it is later.
         long_words_.make_room(encoder.merges_.num_merges(), kReadyWord);
+        if (encoder.within_words_) within_words_ = std::make_unique<WorkspaceOf>(*encoder.within_words_);
         ids_.resize(kReadyWord);
         for (const uint32_t id : encoder.ready_words_) {
             const std::string& token = encoder.tokens_[id];
@@ -42,12 +43,8 @@ public:
     size_t encode_settled(Span word, IdBuffer& out) {
         const size_t window = encoder_.merges_.window_bytes();
         size_t done = 0;
-        while (word.size - done > window) {
-            Id* const to = reinterpret_cast<Id*>(out.room(window));
-            size_t used;
-            out.count += encode_window(word.data + done, to, used);
-            done += used;
-        }
+        while (word.size - done > window)
+            out.count += encode_window(word.data + done, reinterpret_cast<Id*>(out.room(window + kSlack)), done);
         return done;
     }
 
@@ -63,7 +60,9 @@ private:
         for (Cursor cursor(*encoder_.splitter_); cursor.at < text.size;) {
             size_t begin;
             const size_t count = encoder_.splitter_->scan(text, cursor, begin, ends_.data());
-            if (count) encode_words(text.data + begin, count, limit, out);
+            if (!count) continue;
+            Id* const first = reinterpret_cast<Id*>(out.room(ends_[count - 1] + kSlack));
+            out.count += static_cast<size_t>(encode_words(text.data + begin, ends_.data(), count, limit, first) - first);
         }
     }
 
@@ -73,14 +72,12 @@ private:
         Entry* home;
     };
 
-    // Encodes the words base[0..ends_[0]), base[ends_[0]..ends_[1]), …
-    void encode_words(const Byte* base, size_t count, const Byte* limit, IdBuffer& out) {
-        Id* const first = reinterpret_cast<Id*>(out.room(ends_[count - 1] + kSlack));
-        Id* next = first;
+    // Encodes the words base[0..word_ends[0]), base[word_ends[0]..word_ends[1]), …; returns where its ids end.
+    Id* encode_words(const Byte* base, const uint32_t* word_ends, size_t count, const Byte* limit, Id* next) {
         uint32_t begin = 0;
         for (size_t done = 0; done < count; done += kBatch) {
             const size_t batch = std::min(kBatch, count - done);
-            const uint32_t* const ends = ends_.data() + done;
+            const uint32_t* const ends = word_ends + done;
             Lookup lookups[kBatch];
             // All lines are asked for before the first is read.
             if (limit - (base + ends[batch - 1]) >= 16) {
@@ -104,7 +101,7 @@ private:
             }
             begin = ends[batch - 1];
         }
-        out.count += static_cast<size_t>(next - first);
+        return next;
     }
 
     template <bool kSafe>
@@ -131,42 +128,75 @@ private:
             std::memcpy(out, ids, count * sizeof(Id));
             return count;
         }
-        const size_t window = encoder_.merges_.window_bytes();
-        if (__builtin_expect(size > window, 0)) return encode_windows(word, size, window, out);
-        if (ids_.size() < size) ids_.resize(size);
         if (encoder_.maybe_unreachable_[hash % kUnreachableBits]) {
             const auto found = encoder_.unreachable_.find(
                 std::string(reinterpret_cast<const char*>(word), size));
             if (found != encoder_.unreachable_.end()) ids_[count++] = found->second;
         }
+        if (!count && size > kShortWord) return encode_long(word, size, out);
         if (!count) count = encoder_.merges_.encode(word, size, ids_.data(), long_words_);
         for (size_t i = 0; i < count; i++) out[i] = static_cast<Id>(ids_[i]);
         cache_.insert(hash, key, word, size, ids_.data(), count);
         return count;
     }
 
-    // A word too long to take space for every byte of it. No vocabulary has it whole.
-    size_t encode_windows(const Byte* word, size_t size, size_t window, Id* out) {
-        size_t count = 0, used;
-        for (; size > window; word += used, size -= used) count += encode_window(word, out + count, used);
-        const size_t last = encoder_.merges_.encode(word, size, ids_.data(), long_words_);
-        for (size_t i = 0; i < last; i++) out[count + i] = static_cast<Id>(ids_[i]);
-        return count + last;
+    // Window by window where it would take too much space for every byte of it.
+    size_t encode_long(const Byte* word, size_t size, Id* out) {
+        size_t count = 0, done = 0;
+        while (size - done > encoder_.merges_.window_bytes()) count += encode_window(word + done, out + count, done);
+        return count + encode_whole(word + done, size - done, out + count);
     }
 
-    size_t encode_window(const Byte* word, Id* out, size_t& used) {
-        const MergeTable& merges = encoder_.merges_;
-        if (ids_.size() < merges.window_bytes()) ids_.resize(merges.window_bytes());
-        const size_t count = merges.encode_settled(word, ids_.data(), used, long_words_);
+    // The ids of a window that hold, whatever follows it; their bytes are added to `done`.
+    size_t encode_window(const Byte* word, Id* out, size_t& done) {
+        const size_t settled = encoder_.merges_.settled_bytes();
+        encode_whole(word, encoder_.merges_.window_bytes(), out);
+        size_t count = 0, used = 0;
+        for (size_t end; (end = used + encoder_.offsets_[2 * size_t{out[count]} + 1]) <= settled; used = end) count++;
+        done += used;
+        return count;
+    }
+
+    size_t encode_whole(const Byte* word, size_t size, Id* out) {
+        if (!within_words_) return encode_parts(word, size, out);
+        const size_t count = within_words_->encode_parts(word, size, out);
+        const std::vector<uint32_t> ids(out, out + count);
+        return copy_ids(encoder_.merges_.merge_on(ids, room_for(count), long_words_), out);
+    }
+
+    // Part by part, cut where nothing merges.
+    size_t encode_parts(const Byte* word, size_t size, Id* out) {
+        const auto end_of_part = [&](size_t at) {
+            while (++at < size && encoder_.inside_[size_t{word[at - 1]} << 8 | word[at]]) continue;
+            return at;
+        };
+        size_t end = end_of_part(0), begin = 0;
+        if (end == size) return copy_ids(encoder_.merges_.encode(word, size, room_for(size), long_words_), out);
+        Id* next = out;
+        for (; begin < size; begin = end, end = end_of_part(end)) {
+            size_t count = 0;
+            for (part_ends_[count++] = static_cast<uint32_t>(end - begin); end < size && count < kMaxEnds; count++)
+                part_ends_[count] = static_cast<uint32_t>((end = end_of_part(end)) - begin);
+            next = encode_words(word + begin, part_ends_.data(), count, word + size, next);
+        }
+        return static_cast<size_t>(next - out);
+    }
+
+    uint32_t* room_for(size_t size) {
+        if (ids_.size() < size) ids_.resize(size);
+        return ids_.data();
+    }
+    size_t copy_ids(size_t count, Id* out) const {
         for (size_t i = 0; i < count; i++) out[i] = static_cast<Id>(ids_[i]);
         return count;
     }
 
     const Encoder& encoder_;
     Cache cache_;
-    std::vector<uint32_t> ends_;
+    std::vector<uint32_t> ends_, part_ends_;
     std::vector<uint32_t> ids_;
     LongWordSpace long_words_;
+    std::unique_ptr<WorkspaceOf> within_words_;
 };
 
 namespace {
@@ -203,6 +233,15 @@ Encoder::Encoder(Vocabulary vocabulary, std::shared_ptr<const Splitter> splitter
             throw InputError("special token '" + token + "' has id " + std::to_string(id) +
                              ", beyond the vocabulary");
         special[id] = true;
+    }
+    inside_.resize(65536);
+    for (size_t rank = 0; rank < vocabulary.merges.size(); rank++) {
+        const auto& [left, right] = vocabulary.merges[rank];
+        inside_[size_t{static_cast<Byte>(left.back())} << 8 | static_cast<Byte>(right[0])] = true;
+        if (within_words_ || !merges_.is_ordered() || left.back() == ' ' || right[0] != ' ') continue;
+        Vocabulary first{tokens_, vocabulary.present, vocabulary.merges, {}, false};
+        first.merges.resize(rank);
+        within_words_ = std::make_unique<Encoder>(std::move(first), splitter_);
     }
     maybe_unreachable_.resize(kUnreachableBits);
     LongWordSpace space;

@@ -87,6 +87,11 @@ private:
     std::vector<uint32_t> offsets_;  // begin and size in blob_ of every id
     std::vector<Byte> blob_;
     MergeTable merges_;
+    // What a long pre-token is cut into, so that its parts are looked up as words are: no token has two bytes
+    // beside each other that are not `inside_`. Where later merges go across words, the ones before the first
+    // such do this, as an encoder of their own.
+    std::vector<bool> inside_;
+    std::unique_ptr<Encoder> within_words_;
     SpecialTokens special_tokens_;
     std::vector<uint32_t> ready_words_;  // tokens that words are, put into the cache beforehand
     std::unordered_map<std::string, uint32_t> unreachable_;  // whole words that merges do not make

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <queue>
 #include <string_view>
 #include <unordered_map>
 
@@ -116,13 +115,13 @@ MergeTable::MergeTable(const std::vector<std::string>& tokens, const std::vector
     if (merges.size() + 256 > kMaxSymbols)
         throw InputError("more than " + std::to_string(kMaxSymbols - 256) + " merges");
     const TokenIndex index(tokens, present);
-    std::vector<Symbol> symbol_of_id(tokens.size(), kNone);
+    symbol_of_.assign(tokens.size(), kNone);
     id_of_.reserve(256 + merges.size());
     for (int b = 0; b < 256; b++) {
         const std::string byte(1, static_cast<char>(b));
         const uint32_t id = index.find(byte);
         if (id == kNone) throw InputError("the vocabulary lacks the single byte " + shown(byte));
-        symbol_of_id[id] = static_cast<Symbol>(b);
+        symbol_of_[id] = static_cast<Symbol>(b);
         id_of_.push_back(id);
     }
     MergeList kept;
@@ -135,16 +134,16 @@ MergeTable::MergeTable(const std::vector<std::string>& tokens, const std::vector
         if (id == kNone)
             throw InputError("the merge of " + shown(left) + " and " + shown(right) +
                              " makes a token that is not in the vocabulary");
-        if (symbol_of_id[id] != kNone && list == &merges) {
+        if (symbol_of_[id] != kNone && list == &merges) {
             // Some token is made twice: begin again with the merges that can fire.
             kept = without_dead_merges(merges);
             list = &kept;
-            for (size_t symbol = 256; symbol < id_of_.size(); symbol++) symbol_of_id[id_of_[symbol]] = kNone;
+            for (size_t symbol = 256; symbol < id_of_.size(); symbol++) symbol_of_[id_of_[symbol]] = kNone;
             id_of_.resize(256);
             rank = static_cast<size_t>(-1);
             continue;
         }
-        symbol_of_id[id] = static_cast<Symbol>(id_of_.size());
+        symbol_of_[id] = static_cast<Symbol>(id_of_.size());
         id_of_.push_back(id);
     }
 
@@ -170,7 +169,7 @@ MergeTable::MergeTable(const std::vector<std::string>& tokens, const std::vector
             if (id == kNone)
                 throw InputError("merge " + std::to_string(rank + 1) + " names " + shown(*sides[k]) +
                                  ", which is not in the vocabulary");
-            symbols[k] = symbol_of_id[id];
+            symbols[k] = symbol_of_[id];
             if (symbols[k] != kNone && symbols[k] >= 256 + rank) ordered_ = false;
         }
         // A side that no merge makes never stands in a word.
@@ -193,119 +192,68 @@ void MergeTable::insert(Symbol left, Symbol right, uint32_t rank) {
     ranks_.sides[right] |= 2;
 }
 
-// A queue of positions for every rank, and bits saying which queues hold something. A new pair always
-// ranks after the merge that made it, so the ranks are walked once upwards: linear time. Queues
-// stay in order of position because all positions of one pair arise during one merge, left to right.
-// Gives the ids that end at or before `settled`; they stand for `used` bytes.
-size_t MergeTable::encode_long(const Byte* text, size_t size, size_t settled, uint32_t* out, size_t& used,
-                               LongWordSpace& s) const {
-    if (size >= kNone - 1) throw InputError("a single pre-token is larger than 4 GB");
-    s.make_room(num_merges(), size);
-    const auto push = [&s](uint32_t at, uint32_t rank) {
-        s.rank[at] = rank;
-        if (rank == kNone) return;
-        const uint32_t tail = s.last[rank];
-        s.queue_prev[at] = tail;
-        s.queue_next[at] = 0;
-        s.last[rank] = at + 1;
-        if (tail) {
-            s.queue_next[tail - 1] = at + 1;
-            return;
-        }
-        s.first[rank] = at + 1;
-        s.ranks[rank / 64] |= uint64_t{1} << (rank % 64);
-        s.summary[rank / 4096] |= uint64_t{1} << (rank / 64 % 64);
-    };
-    const auto remove = [&s](uint32_t at) {
-        const uint32_t rank = s.rank[at];
-        if (rank == kNone) return;
-        const uint32_t before = s.queue_prev[at], behind = s.queue_next[at];
-        (before ? s.queue_next[before - 1] : s.first[rank]) = behind;
-        (behind ? s.queue_prev[behind - 1] : s.last[rank]) = before;
-        s.rank[at] = kNone;
-        if (s.first[rank]) return;
-        s.ranks[rank / 64] &= ~(uint64_t{1} << (rank % 64));
-        if (!s.ranks[rank / 64]) s.summary[rank / 4096] &= ~(uint64_t{1} << (rank / 64 % 64));
-    };
-
-    const uint32_t n = static_cast<uint32_t>(size);
-    for (uint32_t i = 0; i < n; i++) {
-        s.symbols[i] = text[i];
-        s.next[i] = i + 1;
-        s.prev[i] = i - 1;
-        push(i, i + 1 < n ? rank_of(text[i], text[i + 1]) : kNone);
-    }
-    for (size_t group = 0; group < s.summary.size(); group++) {
-        while (s.summary[group]) {
-            const size_t word = group * 64 + static_cast<size_t>(__builtin_ctzll(s.summary[group]));
-            const uint32_t rank = static_cast<uint32_t>(
-                word * 64 + static_cast<size_t>(__builtin_ctzll(s.ranks[word])));
-            const Symbol made = 256 + rank;
-            while (s.first[rank]) {
-                const uint32_t at = s.first[rank] - 1;
-                const uint32_t right = s.next[at];
-                remove(at);
-                remove(right);
-                s.symbols[at] = made;
-                const uint32_t beyond = s.next[right];
-                s.next[at] = beyond;
-                if (beyond < n) {
-                    s.prev[beyond] = at;
-                    push(at, rank_of(made, s.symbols[beyond]));
-                }
-                const uint32_t left = s.prev[at];
-                if (left != kNone) {
-                    remove(left);
-                    push(left, rank_of(s.symbols[left], made));
-                }
-            }
-        }
-    }
-    size_t count = 0;
-    used = 0;
-    for (uint32_t i = 0; i < n && s.next[i] <= settled; used = i = s.next[i]) out[count++] = id_of_[s.symbols[i]];
-    return count;
-}
-
-size_t MergeTable::encode_settled(const Byte* text, uint32_t* out, size_t& used, LongWordSpace& space) const {
+size_t MergeTable::settled_bytes() const {
     if (!ordered_)
         throw InputError("a pre-token is longer than " + std::to_string(kMostUnordered) +
                          " bytes, which needs merges of which none uses what a later one makes; put white "
                          "space or another break into the text");
-    const size_t window = window_bytes();
-    return encode_long(text, window, window - reach_, out, used, space);
+    return window_bytes() - reach_;
 }
 
-// For merge lists in which a merge uses a token made later: ranks do not only rise then, so a heap
-// replaces the queues.
-size_t MergeTable::encode_unordered(const Byte* text, size_t size, uint32_t* out,
-                                    LongWordSpace& s) const {
-    if (size >= kNone - 1) throw InputError("a single pre-token is larger than 4 GB");
-    s.make_room(0, size);
-    using Item = std::pair<uint32_t, uint32_t>;  // rank, position
-    std::priority_queue<Item, std::vector<Item>, std::greater<Item>> heap;
-    const auto push = [&](uint32_t at, uint32_t rank) {
-        s.rank[at] = rank;
-        if (rank != kNone) heap.emplace(rank, at);
-    };
+size_t MergeTable::merge_on(const std::vector<uint32_t>& ids, uint32_t* out, LongWordSpace& space) const {
+    space.make_room(num_merges(), ids.size());
+    std::transform(ids.begin(), ids.end(), space.symbols.data(), [this](uint32_t id) { return symbol_of_[id]; });
+    return merge_long(ids.size(), out, space);
+}
+
+// Merges the first symbols of `s`, rank by rank, each from left to right. Where no merge uses what a later one
+// makes, all positions of a pair arise in that order during one merge before: ranks only rise, and the time
+// is linear in the text but for finding the next rank. Else each position waits for its turn alone.
+size_t MergeTable::merge_long(size_t size, uint32_t* out, LongWordSpace& s) const {
     const uint32_t n = static_cast<uint32_t>(size);
+    const auto push = [&s](uint32_t rank, uint32_t at) {
+        s.heap.push_back(uint64_t{rank} << 32 | at);
+        std::push_heap(s.heap.begin(), s.heap.end(), std::greater<>());
+    };
+    const auto add = [&](uint32_t at, uint32_t rank) {
+        if (!ordered_) return push(rank, at);
+        const uint32_t entry = static_cast<uint32_t>(s.entries.size());
+        s.entries.push_back({at, kNone});
+        if (s.first[rank] == kNone) push(rank, 0);
+        (s.first[rank] == kNone ? s.first[rank] : s.entries[s.last[rank]].next) = entry;
+        s.last[rank] = entry;
+    };
+    const auto find = [&](uint32_t at) {
+        const uint32_t rank = s.next[at] < n ? rank_of(s.symbols[at], s.symbols[s.next[at]]) : kNone;
+        s.rank[at] = rank;
+        if (rank != kNone) add(at, rank);
+    };
+    // Memory may have ended in the middle of another word.
+    for (const uint64_t item : s.heap) s.first[item >> 32] = kNone;
+    s.heap.clear();
+    s.entries.clear();
     for (uint32_t i = 0; i < n; i++) {
-        s.symbols[i] = text[i];
         s.next[i] = i + 1;
         s.prev[i] = i - 1;
-        push(i, i + 1 < n ? rank_of(text[i], text[i + 1]) : kNone);
+        find(i);
     }
-    while (!heap.empty()) {
-        const auto [rank, at] = heap.top();
-        heap.pop();
-        if (s.rank[at] != rank) continue;
-        const uint32_t right = s.next[at], beyond = s.next[right], left = s.prev[at];
-        s.rank[right] = kNone;
-        s.symbols[at] = 256 + rank;
-        s.next[at] = beyond;
-        if (beyond < n) s.prev[beyond] = at;
-        push(at, beyond < n ? rank_of(s.symbols[at], s.symbols[beyond]) : kNone);
-        if (left != kNone) push(left, rank_of(s.symbols[left], s.symbols[at]));
+    while (!s.heap.empty()) {
+        const uint32_t rank = static_cast<uint32_t>(s.heap.front() >> 32);
+        s.batch.assign(ordered_ ? 0 : 1, static_cast<uint32_t>(s.heap.front()));
+        for (uint32_t i = s.first[rank]; i != kNone; i = s.entries[i].next) s.batch.push_back(s.entries[i].position);
+        std::pop_heap(s.heap.begin(), s.heap.end(), std::greater<>());
+        s.heap.pop_back();
+        s.first[rank] = kNone;
+        for (const uint32_t at : s.batch) {
+            if (s.rank[at] != rank) continue;
+            const uint32_t right = s.next[at], beyond = s.next[right], left = s.prev[at];
+            s.rank[right] = kNone;
+            s.symbols[at] = 256 + rank;
+            s.next[at] = beyond;
+            if (beyond < n) s.prev[beyond] = at;
+            find(at);
+            if (left != kNone) find(left);
+        }
     }
     size_t count = 0;
     for (uint32_t i = 0; i < n; i = s.next[i]) out[count++] = id_of_[s.symbols[i]];

@@ -21,25 +21,22 @@ constexpr size_t kLeastWindow = size_t{1} << 19;
 
 // Space for words longer than kShortWord, kept between words.
 struct LongWordSpace {
+    struct Entry {
+        uint32_t position, next;
+    };
     std::vector<Symbol> symbols;
-    std::vector<uint32_t> next, prev;            // neighbours in the word
-    std::vector<uint32_t> queue_next, queue_prev;  // neighbours in the queue of the pair's rank
-    std::vector<uint32_t> rank;                  // of the pair that starts here
-    std::vector<uint32_t> first, last;           // ends of each rank's queue, position + 1
-    std::vector<uint64_t> ranks, summary;        // which queues hold something
+    std::vector<uint32_t> next, prev;    // neighbours in the word
+    std::vector<uint32_t> rank;          // of the pair that starts here
+    std::vector<uint64_t> heap;          // the ranks that have positions, or with those where order demands it
+    std::vector<uint32_t> first, last;   // by rank, in the entries
+    std::vector<Entry> entries;          // positions of pairs, some out of date
+    std::vector<uint32_t> batch;         // those of one rank
 
-    // What tells the size comes last: memory may end in between, and the next call tries again.
     void make_room(size_t num_merges, size_t size) {
-        if (first.size() < num_merges) {
-            last.assign(num_merges, 0);
-            ranks.assign(num_merges / 64 + 1, 0);
-            summary.assign(num_merges / 4096 + 1, 0);
-            first.assign(num_merges, 0);
-        }
-        if (symbols.size() < size) {
-            for (auto* positions : {&rank, &next, &prev, &queue_next, &queue_prev, &symbols})
-                positions->resize(size);
-        }
+        for (auto* positions : {&symbols, &next, &prev, &rank})
+            if (positions->size() < size) positions->resize(size);
+        for (auto* ranks : {&first, &last})
+            if (ranks->size() < num_merges) ranks->resize(num_merges, kNone);
     }
 };
 
@@ -80,13 +77,14 @@ public:
                const std::vector<std::pair<std::string, std::string>>& merges);
 
     size_t num_merges() const { return id_of_.size() - 256; }
-    uint32_t id_of(Symbol symbol) const { return id_of_[symbol]; }
 
     // Merges text[0..size) and writes the vocabulary's ids; returns how many. `out` has room for
-    // `size` of them. Takes space for every byte: more than window_bytes() come by encode_settled.
+    // `size` of them. Takes space for every byte.
     size_t encode(const Byte* text, size_t size, uint32_t* out, LongWordSpace& space) const;
+    // The same from ids on that some first merges have made.
+    size_t merge_on(const std::vector<uint32_t>& ids, uint32_t* out, LongWordSpace& space) const;
 
-    // A longer word is merged window by window. What stands behind a window changes no boundary that
+    // A word of more bytes is merged window by window. What stands behind a window changes no boundary that
     // lies further from its end than reach_bytes(), and nothing merges across a boundary, so the
     // next window begins at the last one that holds.
     //
@@ -98,24 +96,25 @@ public:
     //
     // Where a merge uses a token that a later one makes, this does not hold: then there is one window.
     size_t window_bytes() const { return ordered_ ? reach_ + std::max(reach_, kLeastWindow) : kMostUnordered; }
-    size_t reach_bytes() const { return reach_; }
-    // The ids of text[0..used) that hold whatever follows text[0..window_bytes()).
-    size_t encode_settled(const Byte* text, uint32_t* out, size_t& used, LongWordSpace& space) const;
+    // Of a window, the bytes that what follows it cannot change; InputError where there are none.
+    size_t settled_bytes() const;
+
+    // Whether no merge uses what a later one makes.
+    bool is_ordered() const { return ordered_; }
 
 private:
     static constexpr size_t kMostUnordered = size_t{1} << 24;
 
     uint32_t rank_of(Symbol left, Symbol right) const;
     void insert(Symbol left, Symbol right, uint32_t rank);
-    size_t encode_long(const Byte* text, size_t size, size_t settled, uint32_t* out, size_t& used,
-                       LongWordSpace& space) const;
-    size_t encode_unordered(const Byte* text, size_t size, uint32_t* out, LongWordSpace& space) const;
+    size_t merge_long(size_t size, uint32_t* out, LongWordSpace& space) const;
 
     std::vector<uint32_t> id_of_;
+    std::vector<Symbol> symbol_of_;  // of each id
     std::unique_ptr<ZeroedBlock> block_;  // what `ranks_` points to, on large pages: look-ups are all over it
     PairRanks ranks_;
     size_t (*encode_short_)(const PairRanks&, const Byte*, size_t, uint32_t*);
-    bool ordered_ = true;  // no merge uses a token that a later merge makes
+    bool ordered_ = true;
     size_t reach_ = 0;
 };
 
@@ -131,9 +130,10 @@ inline size_t MergeTable::encode(const Byte* text, size_t size, uint32_t* out,
         return 1;
     }
     if (size <= kShortWord) return encode_short_(ranks_, text, size, out);
-    size_t used;
-    return ordered_ ? encode_long(text, size, size, out, used, space)
-                    : encode_unordered(text, size, out, space);
+    if (size >= kNone - 1) throw InputError("a single pre-token is larger than 4 GB");
+    space.make_room(num_merges(), size);
+    std::copy_n(text, size, space.symbols.data());
+    return merge_long(size, out, space);
 }
 
 // For ranks without merges (.tiktoken files): the two earlier tokens whose merge makes each token,

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "batch.h"
-#include "parallel.h"
 #include "python_ids.h"
 #include "python_support.h"
 
@@ -124,10 +123,14 @@ PyObject* encoder_encode_stream(EncoderObject* self, PyObject* text) {
     });
 }
 
-PyObject* batch_result(EncodeBatch& batch, const Encoder& encoder, size_t num_threads) {
+PyObject* encode_spans(const Encoder& encoder, const std::vector<Span>& documents, Py_ssize_t num_threads,
+                       long long end_id) {
     IdBuffer ids(encoder.id_bytes());
     std::vector<int64_t> offsets;
-    unlocked([&] { batch.collect(num_threads, ids, offsets); });
+    unlocked([&] {
+        encode_batch(encoder, documents, static_cast<size_t>(std::max<Py_ssize_t>(num_threads, 1)),
+                     end_id < 0 ? kNone : static_cast<uint32_t>(end_id), ids, offsets);
+    });
     const Owned id_buffer(to_buffer(ids)), offset_buffer(to_buffer(offsets));
     return checked(Py_BuildValue("OO", id_buffer.get(), offset_buffer.get()));
 }
@@ -138,55 +141,13 @@ PyObject* encoder_encode_batch(EncoderObject* self, PyObject* args) {
     long long end_id;
     if (!PyArg_ParseTuple(args, "OnL", &texts, &num_threads, &end_id)) return nullptr;
     return guarded([&] {
-        const Py_ssize_t size = PySequence_Size(texts);
-        if (size < 0) throw PythonError();
-        const size_t count = static_cast<size_t>(size);
-        size_t threads = static_cast<size_t>(std::max<Py_ssize_t>(num_threads, 1));
-        EncodeBatch batch(*self->encoder, count, threads, end_id < 0 ? kNone : static_cast<uint32_t>(end_id));
-        // This thread turns strings into UTF-8, holding the interpreter, while the others encode;
-        // then it lets go and joins them.
-        std::vector<PyObject*> items;
         std::vector<std::unique_ptr<Text>> inputs;
-        items.reserve(count);
-        inputs.reserve(count);
-        bool failed = false;
-        PyThreadState* state = nullptr;
-        std::exception_ptr failure;
-        try {
-            run_threads(threads, [&](size_t thread) {
-                if (thread == 0) {
-                    for (size_t i = 0; i < count && !failed; i++) {
-                        PyObject* item = PySequence_GetItem(texts, static_cast<Py_ssize_t>(i));
-                        try {
-                            items.push_back(checked(item));
-                            inputs.push_back(std::make_unique<Text>(item));
-                            batch.feed(inputs.back()->span());
-                        } catch (const PythonError&) {
-                            failed = true;
-                        } catch (...) {
-                            batch.finish_feeding(true);
-                            throw;
-                        }
-                    }
-                    batch.finish_feeding(failed);
-                    state = PyEval_SaveThread();
-                }
-                batch.work(thread);
-            });
-        } catch (...) {
-            failure = std::current_exception();
-        }
-        if (state) GilReleased::take_back(state);
-        PyObject* result = nullptr;
-        if (!failed && !failure) {
-            result = guarded([&] { return batch_result(batch, *self->encoder, threads); });
-            failed = result == nullptr;
-        }
-        inputs.clear();
-        for (PyObject* item : items) Py_DECREF(item);
-        if (failure) std::rethrow_exception(failure);
-        if (failed) throw PythonError();
-        return result;
+        std::vector<Span> documents;
+        each_item(texts, [&](PyObject* item) {
+            inputs.push_back(std::make_unique<Text>(item));
+            documents.push_back(inputs.back()->span());
+        });
+        return encode_spans(*self->encoder, documents, num_threads, end_id);
     });
 }
 
@@ -198,19 +159,12 @@ PyObject* encoder_encode_documents(EncoderObject* self, PyObject* args) {
     return guarded([&] {
         const Text text(data), packed(bounds_buffer);
         const CheckedBounds bounds = bounds_of(packed, text.span());
-        const size_t threads = static_cast<size_t>(std::max<Py_ssize_t>(num_threads, 1));
-        EncodeBatch batch(*self->encoder, bounds.count, threads,
-                          end_id < 0 ? kNone : static_cast<uint32_t>(end_id));
-        {
-            const GilReleased released;
-            for (size_t i = 0; i < bounds.count; i++) {
-                const Bounds b = bounds.data[i];
-                batch.feed({text.span().data + b.begin, static_cast<size_t>(b.end - b.begin)});
-            }
-            batch.finish_feeding();
-            run_threads(threads, [&](size_t thread) { batch.work(thread); });
+        std::vector<Span> documents;
+        for (size_t i = 0; i < bounds.count; i++) {
+            const Bounds b = bounds.data[i];
+            documents.push_back({text.span().data + b.begin, static_cast<size_t>(b.end - b.begin)});
         }
-        return batch_result(batch, *self->encoder, threads);
+        return encode_spans(*self->encoder, documents, num_threads, end_id);
     });
 }
 

@@ -49,19 +49,17 @@ PyObject* guarded(Body body) {
 class GilReleased {
 public:
     GilReleased() : state_(PyEval_SaveThread()) {}
-    ~GilReleased() { take_back(state_); }
-    GilReleased(const GilReleased&) = delete;
-    GilReleased& operator=(const GilReleased&) = delete;
-
     // While the interpreter ends it lets no other thread in, but unwinds it: nothing on the way may run
     // without the lock, so the thread waits for the end.
-    static void take_back(PyThreadState* state) noexcept {
+    ~GilReleased() {
         try {
-            PyEval_RestoreThread(state);
+            PyEval_RestoreThread(state_);
         } catch (...) {
             for (;;) pause();
         }
     }
+    GilReleased(const GilReleased&) = delete;
+    GilReleased& operator=(const GilReleased&) = delete;
 
 private:
     PyThreadState* state_;
@@ -112,33 +110,27 @@ private:
     PyObject* object_;
 };
 
-// A view of bytes-like input or of a string's UTF-8, valid while it lives. Python keeps the UTF-8 form
-// of a string once it is asked for it, so a text that is encoded again is not transcoded again.
+// A view of bytes-like input or of a string's UTF-8, which it keeps alive. Python keeps the UTF-8 form of a
+// string once it is asked for it, so a text that is encoded again is not transcoded again.
 class Text {
 public:
     explicit Text(PyObject* object) {
-        if (PyUnicode_Check(object)) {
-            Py_ssize_t size;
-            const char* data = PyUnicode_AsUTF8AndSize(object, &size);
-            if (!data) throw PythonError();
-            span_ = {reinterpret_cast<const Byte*>(data), static_cast<size_t>(size)};
+        if (!PyUnicode_Check(object)) {
+            if (PyObject_GetBuffer(object, &view_, PyBUF_SIMPLE) != 0) throw PythonError();
             return;
         }
-        if (PyObject_GetBuffer(object, &view_, PyBUF_SIMPLE) != 0) throw PythonError();
-        held_ = true;
-        span_ = {static_cast<const Byte*>(view_.buf), static_cast<size_t>(view_.len)};
+        Py_ssize_t size;
+        const char* data = PyUnicode_AsUTF8AndSize(object, &size);
+        if (!data || PyBuffer_FillInfo(&view_, object, const_cast<char*>(data), size, 1, PyBUF_SIMPLE) != 0)
+            throw PythonError();
     }
-    ~Text() {
-        if (held_) PyBuffer_Release(&view_);
-    }
+    ~Text() { PyBuffer_Release(&view_); }
     Text(const Text&) = delete;
     Text& operator=(const Text&) = delete;
-    Span span() const { return span_; }
+    Span span() const { return {static_cast<const Byte*>(view_.buf), static_cast<size_t>(view_.len)}; }
 
 private:
     Py_buffer view_;
-    bool held_ = false;
-    Span span_;
 };
 
 inline std::string bytes_of(PyObject* object, const char* what) {
@@ -224,7 +216,6 @@ public:
     Array(PyObject* object, size_t size, bool writable = false, bool optional = false) {
         if (optional && object == Py_None) return;
         if (PyObject_GetBuffer(object, &view_, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) != 0) throw PythonError();
-        held_ = true;
         const size_t given = static_cast<size_t>(view_.len);
         if (given % sizeof(Value) || given / sizeof(Value) != size) {
             PyBuffer_Release(&view_);
@@ -232,16 +223,13 @@ public:
                              " values of " + std::to_string(sizeof(Value)));
         }
     }
-    ~Array() {
-        if (held_) PyBuffer_Release(&view_);
-    }
+    ~Array() { PyBuffer_Release(&view_); }
     Array(const Array&) = delete;
     Array& operator=(const Array&) = delete;
-    Value* data() const { return held_ ? static_cast<Value*>(view_.buf) : nullptr; }
+    Value* data() const { return static_cast<Value*>(view_.buf); }
 
 private:
-    Py_buffer view_;
-    bool held_ = false;
+    Py_buffer view_{};  // releasing it as it is here does nothing
 };
 
 // Memory of ours that Python can see.

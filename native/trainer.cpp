@@ -12,7 +12,7 @@
 #include <queue>
 #include <string>
 
-#include "merges.h"
+#include "encoder.h"
 #include "parallel.h"
 
 namespace groundup {
@@ -138,7 +138,8 @@ public:
         lay_out(words, num_threads);
         words = {};
         counts.clear();
-        limit_ = std::max<uint64_t>(training_.num_symbols / (kLeftOut * num_merges_ + 1), 1);
+        const uint64_t num_left = std::max<uint64_t>(num_merges_ - training_.merges.size(), 1);
+        limit_ = std::max<uint64_t>(training_.num_symbols / ((training_.merges.empty() ? 96 : 32) * num_left), 1);
         index_pairs();
         while (training_.merges.size() < num_merges_) {
             if (heap_.empty() || heap_.top().count < limit_) {
@@ -163,7 +164,6 @@ public:
 private:
     static constexpr Symbol kMark = static_cast<Symbol>(-1);  // between words
     static constexpr Symbol kGone = static_cast<Symbol>(-2);  // was the first byte of a right half
-    static constexpr uint64_t kLeftOut = 32;
 
     struct Ranked {
         uint64_t count;
@@ -211,23 +211,31 @@ private:
     // The words one behind another, merged by what was learned before; the most frequent first.
     void lay_out(std::vector<Word>& words, size_t num_threads) {
         std::sort(words.begin(), words.end(), [](const Word& a, const Word& b) { return a.count > b.count; });
-        std::vector<std::pair<std::string, std::string>> merges;
-        for (const auto& [left, right] : training_.merges) merges.emplace_back(tokens_[left], tokens_[right]);
-        const MergeTable table(tokens_, std::vector<bool>(tokens_.size(), true), merges);
+        // With the symbols for ids.
+        Vocabulary vocabulary{tokens_, std::vector<bool>(tokens_.size(), true), {}, {}, false};
+        for (const auto& [left, right] : training_.merges) vocabulary.merges.emplace_back(tokens_[left], tokens_[right]);
+        const Encoder encoder(std::move(vocabulary), std::make_shared<Splitter>(std::vector<Stage>{{"(?s:.+)", Behaviour::kIsolated}}, ""));
         constexpr size_t kBlock = 4096;
         std::vector<std::vector<Symbol>> blocks(words.size() / kBlock + 1);
         std::atomic<size_t> next{0};
         run_threads(num_threads, [&](size_t) {
-            LongWordSpace space;
-            std::vector<uint32_t> found;
+            std::unique_ptr<Workspace> workspace;
+            IdBuffer ids(encoder.id_bytes());
+            const auto add = [](std::vector<Symbol>& block, const auto* first, size_t size) {
+                block.insert(block.end(), first, first + size);
+                block.push_back(kMark);
+            };
             for (size_t b; (b = next++) < blocks.size();) {
                 for (size_t i = b * kBlock; i < std::min((b + 1) * kBlock, words.size()); i++) {
-                    if (found.size() < words[i].size) found.resize(words[i].size);
-                    size_t size = words[i].size;
-                    if (merges.empty()) std::copy_n(words[i].bytes, size, found.data());
-                    else size = table.encode(words[i].bytes, size, found.data(), space);
-                    blocks[b].insert(blocks[b].end(), found.data(), found.data() + size);
-                    blocks[b].push_back(kMark);
+                    if (training_.merges.empty()) {
+                        add(blocks[b], words[i].bytes, words[i].size);
+                        continue;
+                    }
+                    if (!workspace) workspace = encoder.acquire();
+                    ids.count = 0;
+                    encoder.encode({words[i].bytes, words[i].size}, ids, *workspace);
+                    if (ids.id_bytes() == 2) add(blocks[b], reinterpret_cast<const uint16_t*>(ids.data()), ids.count);
+                    else add(blocks[b], reinterpret_cast<const uint32_t*>(ids.data()), ids.count);
                 }
             }
         });
@@ -252,24 +260,31 @@ private:
         pairs_.clear();
         index_ = PairIndex();
         heap_ = decltype(heap_)(Later{this});
-        const auto each_pair = [this](auto visit) {
+        const auto each_pair = [this](auto ahead, auto visit) {
+            constexpr size_t kAhead = 16;
             for (uint64_t at = 1, next; at < symbols_.size(); at = next) {
+                if (at + kAhead + 1 < symbols_.size()) ahead(symbols_[at + kAhead], symbols_[at + kAhead + 1]);
                 next = at + (symbols_[at] == kMark ? 1 : sizes_[symbols_[at]]);
                 if (symbols_[at] != kMark && symbols_[next] != kMark) visit(at, symbols_[at], symbols_[next]);
             }
         };
-        // What the pairs that share a number have together is no less than what each has.
-        constexpr uint32_t kNumberBits = 22;
-        std::vector<uint32_t> totals(size_t{1} << kNumberBits);
-        const auto total_of = [&totals](uint32_t left, uint32_t right) -> uint32_t& {
-            return totals[(uint64_t{left} << 32 | right) * kSeedA >> (64 - kNumberBits)];
-        };
-        if (limit_ > 1) each_pair([&](uint64_t at, uint32_t left, uint32_t right) {
-            uint32_t& total = total_of(left, right);
-            total = static_cast<uint32_t>(std::min<uint64_t>(total + weights_.at(at), UINT32_MAX));
-        });
-        each_pair([&](uint64_t at, uint32_t left, uint32_t right) {
-            if (limit_ > 1 && total_of(left, right) < limit_) return;
+        const auto nothing_ahead = [](uint64_t, uint64_t) {};
+        // What the pairs of one bucket have together is no less than what each has.
+        constexpr uint32_t kBucketBits = 21;
+        const auto bucket_of = [](uint64_t left, uint64_t right) { return (left << 32 | right) * kSeedA >> (64 - kBucketBits); };
+        std::vector<bool> is_frequent(size_t{1} << kBucketBits, limit_ == 1);
+        if (limit_ > 1) {
+            const ZeroedBlock block(sizeof(uint32_t) << kBucketBits);
+            uint32_t* const totals = reinterpret_cast<uint32_t*>(block.data());
+            each_pair([&](uint64_t left, uint64_t right) { __builtin_prefetch(&totals[bucket_of(left, right)], 1); },
+                      [&](uint64_t at, uint64_t left, uint64_t right) {
+                uint32_t& total = totals[bucket_of(left, right)];
+                total = static_cast<uint32_t>(std::min<uint64_t>(total + weights_.at(at), UINT32_MAX));
+            });
+            for (size_t bucket = 0; bucket < is_frequent.size(); bucket++) is_frequent[bucket] = totals[bucket] >= limit_;
+        }
+        each_pair(nothing_ahead, [&](uint64_t at, uint32_t left, uint32_t right) {
+            if (!is_frequent[bucket_of(left, right)]) return;
             uint32_t number = index_.find(left, right);
             if (number == kNone) {
                 number = static_cast<uint32_t>(pairs_.size());
@@ -286,8 +301,8 @@ private:
             else pair.count = 0;
         }
         arena_.resize(end);
-        each_pair([&](uint64_t at, uint32_t left, uint32_t right) {
-            if (limit_ > 1 && total_of(left, right) < limit_) return;
+        each_pair(nothing_ahead, [&](uint64_t at, uint32_t left, uint32_t right) {
+            if (!is_frequent[bucket_of(left, right)]) return;
             Pair& pair = pairs_[index_.find(left, right)];
             if (pair.count) arena_[pair.first++] = static_cast<Position>(at);
         });

@@ -87,7 +87,7 @@ def test_files_give_the_ids_of_tokenizers_and_ours(pattern: Pattern, tmp_path: P
 
 
 def test_stage_two_keeps_to_lines_and_to_the_groups_of_digits() -> None:
-    lines = ["def f(x):\n    ", " return x 12345 or\n\n", "the end.\r\n  \n ", " x"]
+    lines = ["def f(x):\n    ", " return x 12345 or\n\n", "the end.\r\n  ", "\n", " x"]
     assert superword_pattern(GPT2).split("".join(lines)) == lines
     pieces = ["in ", "123", "45", " and\n ", "1"]
     assert superword_pattern(LLAMA3).split("".join(pieces)) == pieces

@@ -117,9 +117,9 @@ _PATTERN_OF_STAGES = {pattern.stages: pattern for pattern in _PUBLISHED} | {
 }
 
 
-# A line with its line ends and the white space before the next line, but for a last blank, which
-# belongs to the word behind it.
-_LINE = r"[^\r\n]*[\r\n]+(?:\s+(?!\S))?|[^\r\n]+"
+# A line with its line ends and the blanks before the next line, but for a last one, which belongs
+# to the word behind it.
+_LINE = r"[^\r\n]*[\r\n]+(?:[^\S\r\n]+(?!\S))?|[^\r\n]+"
 
 
 def superword_pattern(pattern: Pattern) -> Pattern:
