@@ -126,7 +126,8 @@ FUZZ_MINUTES ?= 10
 TORTURE_MINUTES ?= 10
 
 fuzz: sanitized
-	$(SANITIZED) tests/torture --only native --seed $(SEED) --minutes $(FUZZ_MINUTES)
+	SEED=$(SEED) FUZZ_MINUTES=$(FUZZ_MINUTES) $(SANITIZED) -m pytest -q --capture=sys -p no:xdist \
+		-p no:cacheprovider -m "" tests/native/test_fuzz.py
 
 torture: setup
 	$(RUN) tests/torture --seed $(SEED) --minutes $(TORTURE_MINUTES) --guide

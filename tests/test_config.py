@@ -66,6 +66,7 @@ def test_defaults_then_file_then_overrides(tmp_path: Path) -> None:
     ("values", "line", "complaint"),
     [
         ({"sede": 1}, 2, "unknown setting sede: did you mean seed?"),
+        ({"s[ed": 1}, 2, "unknown setting s[ed: did you mean seed?"),
         ({"teacher": {"dff": 1}}, 3, "unknown setting teacher.dff: did you mean d_ff?"),
     ],
 )

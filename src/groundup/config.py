@@ -269,8 +269,10 @@ def _describe(
     finding: Any, origins: Mapping[KeyPath, str], names: Mapping[str, str], kind: Any
 ) -> str:
     # Without the names that pydantic gives to the types of a union.
-    parts = (str(part) for part in finding["loc"])
-    key = tuple(one for one in parts if not ("[" in one or one.startswith("constrained-")))
+    parts = [str(part) for part in finding["loc"]]
+    end = len(parts) - (finding["type"] == "extra_forbidden")
+    named = [one for one in parts[:end] if not ("[" in one or one.startswith("constrained-"))]
+    key = (*named, *parts[end:])
     # What is inside a list belongs to the list's key.
     prefixes = [key[:length] for length in range(len(key), 0, -1)]
     known = (names[".".join(one)] for one in prefixes if ".".join(one) in names)

@@ -1,14 +1,13 @@
-"""Faults that can be injected again: seeded cases, the lanes that run them, children under watch.
+"""Faults that can be injected again: seeded cases in processes of their own, children under watch.
 
 A kind of faults is a function of a `Case`, which injects what its random numbers say and raises
-`Lost` if the promise of docs/guides/reliability.md does not hold. Lanes are forked, so that a case
+`Lost` if the promise of docs/guides/reliability.md does not hold. Each case is forked, so that it
 may hang or crash, and so that torch is imported once for all of them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
 import multiprocessing
 import os
 import random
@@ -25,13 +24,9 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NoReturn
 
-# The sanitizers map terabytes of address space for themselves.
-IS_SANITIZED = "asan" in os.environ.get("LD_PRELOAD", "")
-ADDRESS_SPACE_BYTES = 3 * 2**30
-CHILD_SECONDS = 240.0
-# A case that takes longer hangs.
-CASE_SECONDS = 600
-FORK = multiprocessing.get_context("fork")
+_ADDRESS_SPACE_BYTES = 3 << 30
+_CHILD_SECONDS, _CASE_SECONDS = 240, 600
+_FORK = multiprocessing.get_context("fork")
 
 
 class Lost(Exception):
@@ -47,7 +42,6 @@ class Case:
     number: int
     work: Path
     """The folder of the whole run."""
-
     row: str = ""
     """The line of the table that it counts for."""
     what: str = ""
@@ -62,11 +56,6 @@ class Case:
         self.made = self.work / "made"
         """The artefacts that faults are injected into."""
 
-    def pick(self, names: Sequence[str]) -> str:
-        """Each in its turn, so that a short run too has some of all."""
-        # Lanes take every n-th case: the shift lets all of them come to all names.
-        return names[(self.number + self.number // len(names)) % len(names)]
-
 
 @dataclass(frozen=True)
 class Kind:
@@ -80,29 +69,19 @@ class Kind:
 
 
 @dataclass
-class Row:
-    """What became of the faults of one line of the table."""
-
-    faults: int = 0
-    lost: int = 0
-    counts: Counter[str] = field(default_factory=Counter)
-
-
-@dataclass
 class Results:
     """What became of all faults."""
 
-    rows: dict[str, Row] = field(default_factory=dict)
+    rows: dict[str, Counter[str]] = field(default_factory=dict)
+    """By the line of the table: how many were injected and lost, and what else was counted."""
     losses: dict[str, list[str]] = field(default_factory=dict)
     """By what was lost: the commands that show it again."""
 
     def add(self, case: Case, outcome: dict[str, Any]) -> None:
-        name = outcome.get("row") or case.kind
-        row = self.rows.setdefault(name, Row())
-        row.faults += outcome.get("num_faults", 1)
-        row.counts.update(outcome.get("counts", {}))
-        if reason := outcome.get("lost"):
-            row.lost += 1
+        name, reason = outcome.get("row") or case.kind, outcome.get("lost")
+        counts = {"injected": outcome.get("num_faults", 1), "lost": int(reason is not None)}
+        self.rows.setdefault(name, Counter()).update({**counts, **outcome.get("counts", {})})
+        if reason is not None:
             again = f"python tests/torture --seed {case.seed} --case {case.kind}/{case.number}"
             self.losses.setdefault(f"{name}: {reason}", []).append(again)
 
@@ -111,63 +90,47 @@ def run_kind(
     kind: Kind,
     make_case: Callable[[int], Case],
     results: Results,
-    num_lanes: int,
+    num_jobs: int,
     num_cases: int,
     seconds: float,
     until_lost: bool = False,
 ) -> None:
-    """Run cases until their number or the time is used up, several at a time.
-
-    Each lane runs every n-th case, and is begun anew behind one that ended it.
-    """
-    deadline = time.monotonic() + seconds
-    lanes: dict[Connection, tuple[Any, int | None]] = {}
-    first_cases = list(range(num_lanes))
-    while first_cases or lanes:
-        for first in first_cases:
-            reader, writer = FORK.Pipe(duplex=False)
-            numbers = range(first, num_cases, num_lanes)
-            process = FORK.Process(
-                target=_run_lane, args=(kind, make_case, numbers, deadline, writer)
-            )
+    """Run cases until their number or the time is used up, several at a time."""
+    deadline, number = time.monotonic() + seconds, 0
+    running: dict[Connection, tuple[Any, Case]] = {}
+    while True:
+        is_over = number >= num_cases or time.monotonic() > deadline
+        if not is_over and len(running) < num_jobs and not (until_lost and results.losses):
+            reader, writer = _FORK.Pipe(duplex=False)
+            case, number = make_case(number), number + 1
+            process = _FORK.Process(target=_run_alone, args=(kind, case, writer))
             process.start()
             writer.close()
-            lanes[reader] = process, None
-        first_cases = []
-        wait(lanes, timeout=1.0)
-        for reader, (process, current) in list(lanes.items()):
-            # Asked first: of a process that has ended, everything it told has arrived.
-            has_ended = not process.is_alive()
+            running[reader] = process, case
+            continue
+        if not running:
+            return
+        for reader in [one for one in running if one in wait(list(running))]:
+            process, case = running.pop(reader)
+            outcome = None
             with contextlib.suppress(EOFError):
-                while reader.poll():
-                    current, outcome = reader.recv()
-                    if outcome is not None:
-                        results.add(make_case(current), outcome)
-                        current = None
-            lanes[reader] = process, current
-            if has_ended or (until_lost and results.losses):
-                del lanes[reader]
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                if current is not None and has_ended:
-                    reason = f"the process ended with status {process.exitcode}"
-                    if process.exitcode == -signal.SIGALRM:
-                        reason = "it never ended"
-                    results.add(make_case(current), {"lost": reason})
-                    first_cases.append(current + num_lanes)
+                outcome = reader.recv()
+            process.join()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            status = process.exitcode
+            how = "it never ended" if status == -signal.SIGALRM else f"its process: status {status}"
+            results.add(case, outcome or {"lost": how})
 
 
-def _run_lane(
-    kind: Kind, make_case: Callable[[int], Case], numbers: range, deadline: float, told: Connection
-) -> None:
+def _run_alone(kind: Kind, case: Case, told: Connection) -> None:
     os.setsid()
-    limit_address_space(ADDRESS_SPACE_BYTES)
-    for number in numbers:
-        if time.monotonic() > deadline:
-            break
-        signal.alarm(CASE_SECONDS)
-        told.send((number, None))
-        told.send((number, run_case(kind, make_case(number))))
+    # Nothing here may take the machine with it.
+    num_pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = num_pages * resource.getpagesize() + _ADDRESS_SPACE_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    signal.alarm(_CASE_SECONDS)
+    told.send(run_case(kind, case))
     os._exit(0)
 
 
@@ -178,67 +141,30 @@ def run_case(kind: Kind, case: Case) -> dict[str, Any]:
     try:
         kind.inject(case)
     except Lost as lost:
-        outcome["lost"] = f"{case.what}: {lost}" if case.what else str(lost)
+        outcome["lost"] = f"{case.what}: {lost}"
     except BaseException as error:
         # Nobody expected it: where in the package it was raised, and what it says.
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.line]
-        ours = [frame for frame in frames if "/groundup/" in frame.filename] or frames
-        place = f"{Path(ours[-1].filename).name}, line {ours[-1].lineno}"
-        reason = f"{type(error).__name__} in {place}: {str(error)[:200]}"
-        outcome["lost"] = f"{case.what}: {reason}" if case.what else reason
+        last = ([frame for frame in frames if "/groundup/" in frame.filename] or frames)[-1]
+        where = f"{type(error).__name__} in {Path(last.filename).name}, line {last.lineno}"
+        outcome["lost"] = f"{case.what}: {where}: {str(error)[:200]}"
     finally:
         shutil.rmtree(case.place, ignore_errors=True)
     return {**outcome, "row": case.row, "num_faults": case.num_faults, "counts": case.counts}
 
 
-def limit_address_space(num_bytes: int | None) -> None:
-    """Nothing here may take the machine with it; None lifts the limit again."""
-    if not IS_SANITIZED:
-        limit = memory_of("self", "VmSize") + num_bytes if num_bytes else resource.RLIM_INFINITY
-        resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
-
-
-def memory_of(pid: int | str, name: str) -> int:
-    """A line of /proc/PID/status in bytes; 0 where there is none."""
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith(f"{name}:"):
-                return int(line.split()[1]) * 1024
-    return 0
-
-
 @contextlib.contextmanager
 def bounded(max_growth_bytes: int, max_seconds: float) -> Iterator[None]:
     """Work in this process that must stay within memory and time, refused or not."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-    before, begin = memory_of("self", "VmRSS"), time.process_time()
-    refused: Exception | None = None
+    before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     try:
         yield
-    except MemoryError:
-        # Without more of it not even this can be told.
-        limit_address_space(None)
-        gc.collect()
-        limit_address_space(ADDRESS_SPACE_BYTES)
-        raise Lost("it asked for more memory than there is") from None
-    except Exception as error:
-        refused = error
-    seconds = time.process_time() - begin
-    growth = memory_of("self", "VmHWM") - before
-    if seconds > max_seconds:
-        raise Lost(f"it took {seconds:.1f} s")
-    if growth > max_growth_bytes and not IS_SANITIZED:
-        raise Lost(f"it grew by {growth / 2**20:.0f} MB")
-    if refused is not None:
-        raise refused
-
-
-def start_clocks() -> None:
-    """A command counts its minutes from the start of its process."""
-    for name in ("groundup.runtime", "groundup.cli.new", "groundup.cli.train"):
-        if module := sys.modules.get(name):
-            module.__dict__["STARTED"] = time.monotonic()
+    finally:
+        growth = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
+        if (seconds := time.process_time() - begin) > max_seconds:
+            raise Lost(f"it took {seconds:.1f} s")
+        if growth > max_growth_bytes:
+            raise Lost(f"it grew by {growth >> 20} MB")
 
 
 class Child:
@@ -257,29 +183,23 @@ class Child:
         if self.pid == 0:
             self._run(place, work, before)
 
-    def signal(self, number: int) -> None:
-        # It has not been waited for, so that the number is nobody else's.
-        os.kill(self.pid, number)
-
-    def wait(self, expected: Sequence[int] = (0, 1, 2), seconds: float = CHILD_SECONDS) -> int:
-        """The status it ended with, below 0 the signal; `Lost` unless that is an expected one, and
-        one line of a failure says why."""
-        end, ended = time.monotonic() + seconds, (0, 0)
+    def wait(self, expected: Sequence[int] = (0, 1, 2)) -> int:
+        """The status it ended with, below 0 the signal; `Lost` unless that is an expected one."""
+        end, ended = time.monotonic() + _CHILD_SECONDS, (0, 0)
         while not ended[0]:
             ended = os.waitpid(self.pid, os.WNOHANG)
             if not ended[0] and time.monotonic() >= end:
                 os.kill(self.pid, signal.SIGKILL)
                 os.waitpid(self.pid, 0)
-                raise Lost(f"it had not ended after {seconds:.0f} s")
+                raise Lost(f"it had not ended after {_CHILD_SECONDS} s")
             time.sleep(0.0 if ended[0] else 0.003)
         status, error = os.waitstatus_to_exitcode(ended[1]), ""
         # Killed early, it may not have come so far.
         with contextlib.suppress(FileNotFoundError):
             error = self._error.read_text("utf-8", "replace").strip()
             self._error.unlink()
-        last = error.splitlines()[-1:] or [""]
         if "Traceback (most recent call last)" in error:
-            raise Lost(f"a traceback: {last[0]}")
+            raise Lost(f"a traceback: {error.splitlines()[-1]}")
         if status not in expected:
             raise Lost(f"it ended with status {status}: {error[-500:]}")
         return status
@@ -299,15 +219,13 @@ class Child:
             # The parent's streams remember what kind of file they were opened on.
             sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
             sys.stderr = open(2, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115
-            start_clocks()
+            # A command counts its minutes from the start of its process.
+            for name in ("groundup.runtime", "groundup.cli.new", "groundup.cli.train"):
+                sys.modules[name].__dict__["STARTED"] = time.monotonic()
             before()
-            if callable(work):
-                work()
-                status = 0
-            else:
-                from groundup.cli.main import main
+            from groundup.cli.main import main
 
-                status = main(work)
+            status = main(work) if not callable(work) else 0 * bool(work())
             sys.stdout.flush()
         except KeyboardInterrupt:
             # Before a command has begun; one that has says so itself.

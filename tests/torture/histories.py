@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import logging
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import yaml
 from harness import Case, Lost
-from simulated_disk import Histories, Recorder, State, materialize
+from simulated_disk import Recorder, State, draw_histories
 
 from groundup.checkpoint import CheckpointFolder
 from groundup.config import load_settings, save_yaml
 from groundup.data.prepare import prepare
+from groundup.data.samples import write_sample_corpus
 from groundup.data.shards import verify
 from groundup.errors import GroundupError
 from groundup.experiments import runner
@@ -35,14 +35,11 @@ from groundup.files import find_folders, hash_file
 from groundup.interop import export_gguf, export_huggingface
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
-from groundup.runs.metrics import parse_line
 from groundup.tokenizer import Tokenizer, train_bpe
 from groundup.training import train
 from groundup.training.clock import Clock, ReplayClock
-from groundup.training.metrics import MEASURED
-from groundup.training.verify import compare_runs
+from groundup.training.verify import comparable_records, compare_runs
 
-END = "<|endoftext|>"
 RUN: dict[str, Any] = {
     "name": "run",
     "num_steps": 8,
@@ -63,25 +60,18 @@ RUN |= {f"model.{name}": value for name, value in MODEL.items()}
 def make_artefacts(made: Path) -> None:
     """A tokenizer, shards, conversations and a run to begin with."""
     made.mkdir(parents=True)
-    lines = [f"Cat {number} ate {number * 7 % 13} fish." for number in range(300)]
-    (made / "stories.txt").write_text(f"\n{END}\n".join(lines))
-    chats = [
-        [{"role": "user", "content": line}, {"role": "assistant", "content": line[:9]}]
-        for line in lines[:40]
-    ]
-    text = "".join(json.dumps({"messages": messages}) + "\n" for messages in chats)
-    (made / "chats.jsonl").write_text(text)
-    special = [END, "<|im_start|>", "<|im_end|>"]
-    tokenizer = Tokenizer(*train_bpe(made / "stories.txt", 280, special), special)
-    tokenizer.save(made / "tokenizer.json")
+    write_sample_corpus(made / "stories.txt", 0.01)
+    write_sample_corpus(made / "chats.jsonl", 0.01, kind="dialogues")
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    learned = train_bpe(made / "stories.txt", 280, special)
+    Tokenizer(*learned, special).save(made / "tokenizer.json")
     prepare_shards(made, made / "shards")
     base = configure(made, made / "runs", {"name": "base", "model.tie_embeddings": True})
     train(base)
     export_huggingface(made / "runs" / "base", made / "export")
-    config = base.with_(name=None)
-    save_yaml(made / "run.yaml", config)
-    sweep = {"name": "small", "base": str(made / "run.yaml"), "seeds": [1, 2]}
-    (made / "sweep.yaml").write_text(yaml.safe_dump(sweep), "utf-8")
+    save_yaml(made / "run.yaml", base.with_(name=None))
+    sweep = f"name: small\nseeds: [1, 2]\nbase: {made / 'run.yaml'}\n"
+    (made / "sweep.yaml").write_text(sweep)
 
 
 def prepare_shards(made: Path, out: Path, **options: Any) -> None:
@@ -95,22 +85,40 @@ def configure(made: Path, runs: Path, changes: dict[str, Any]) -> RunConfig:
 
 
 class Workload:
-    """Something that writes below `root`."""
+    """Commands that write below `root`, each of which makes what is found there another."""
+
+    is_replaced_whole = True
+    """Whether what was there stays until the new is whole."""
 
     def __init__(self, case: Case, root: Path) -> None:
-        self.made, self.root, self.random = case.made, root, case.random
+        self.made, self.root, self.out = case.made, root, root / "deep" / "out"
+        self.commands: list[Callable[[], object]] = []
+        self.versions: list[Any] = []
+
+    def find(self) -> Any:
+        """What whole there is, if anything."""
+        raise NotImplementedError
 
     def record(self, disk: Recorder) -> None:
         """Do it, and mark each promise once it is made."""
-        raise NotImplementedError
+        for command in self.commands:
+            command()
+            disk.mark("done")
+            self.versions.append(self.find())
 
     def check(self, marks: list[Any]) -> None:
         """Whether what was promised is there, and nothing is what it is not."""
-        raise NotImplementedError
+        is_under_way = not self.is_replaced_whole and len(marks) < len(self.commands)
+        allowed = [None, *self.versions][0 if is_under_way else len(marks) :]
+        if self.find() not in allowed:
+            raise Lost(f"after {len(marks)} commands it is neither the old nor the new")
 
-    def finish(self, marks: list[Any]) -> None:
+    def finish(self) -> None:
         """Go on as a user would, to the end that an undisturbed run has."""
-        raise NotImplementedError
+        self.commands[-1]()
+        if self.find() != self.versions[-1]:
+            raise Lost("it ends with something else than undisturbed")
+        check_no_leftovers(self.root)
 
 
 def draw_run(made: Path, rng: random.Random) -> tuple[str, dict[str, Any]]:
@@ -143,9 +151,8 @@ class Train(Workload):
 
     def __init__(self, case: Case, root: Path) -> None:
         super().__init__(case, root)
-        rng = case.random
-        kind, changes = draw_run(self.made, rng)
-        self.stops = sorted(rng.sample(range(1, 8), rng.choice((0, 1, 1, 2))))
+        kind, changes = draw_run(self.made, case.random)
+        self.stops = sorted(case.random.sample(range(1, 8), case.random.choice((0, 1, 1, 2))))
         case.row = f"power lost: train, {kind}"
         self.config = configure(self.made, root / "runs", changes)
         self.whole = configure(self.made, root.with_name("whole"), changes)
@@ -154,41 +161,28 @@ class Train(Workload):
         # A clock of its own: a timed run takes as many steps on any machine.
         ticks = iter(range(10**9))
         train(self.whole, clock=Clock(now=lambda: float(next(ticks))))
-        records = RunFolder(self.whole.run_folder).metrics_file.read_bytes().splitlines()
-        self.records = [_comparable(json.loads(line)) for line in records]
+        self.metrics = RunFolder(self.whole.run_folder).metrics_file
 
     def _train(self, resume: bool, stop_after: int | None = None) -> None:
         clock = Clock(stop_after=stop_after)
         if self.config.minutes:
-            whole = RunFolder(self.whole.run_folder).metrics_file
-            clock = ReplayClock(whole, stop_after=stop_after)
+            clock = ReplayClock(self.metrics, stop_after=stop_after)
         train(self.config, resume=resume, clock=clock)
 
     def record(self, disk: Recorder) -> None:
-        save, begin = CheckpointFolder.save, RunFolder.begin
-
-        def marked_save(folder: CheckpointFolder, step: int, *arguments: Any) -> Path:
-            path = save(folder, step, *arguments)
+        def saved(folder: CheckpointFolder, step: int, *_: Any) -> int:
             self.saved[step] = folder.load(step).record.files
-            disk.mark("saved", step)
-            return path
+            return step
 
-        def marked_begin(*arguments: Any) -> None:
-            begin(*arguments)
-            disk.mark("begun")
-
-        with (
-            mock.patch.object(CheckpointFolder, "save", marked_save),
-            mock.patch.object(RunFolder, "begin", marked_begin),
-        ):
+        is_begun = marking(disk, RunFolder, "begin", lambda *_: "begun")
+        with is_begun, marking(disk, CheckpointFolder, "save", saved):
             for number, stop in enumerate((*self.stops, None)):
                 self._train(number > 0, stop)
-        disk.mark("done")
 
     def check(self, marks: list[Any]) -> None:
-        if ("begun",) in marks and not self.run.has_run():
+        if "begun" in marks and not self.run.has_run():
             raise Lost("a run that had begun is gone")
-        promised = max((mark[1] for mark in marks if mark[0] == "saved"), default=0)
+        promised = max((mark for mark in marks if mark != "begun"), default=0)
         checkpoints = CheckpointFolder(self.run.checkpoints)
         if not checkpoints.steps() and not promised:
             return
@@ -198,13 +192,12 @@ class Train(Workload):
             raise Lost(f"step {promised} was saved, and the newest checkpoint is {newest.step}")
         if newest.record.files != self.saved[newest.step]:
             raise Lost(f"the checkpoint of step {newest.step} is not what was saved")
-        lines = self.run.metrics_file.read_bytes().splitlines()
-        found = [_comparable(record) for record in map(parse_line, lines) if record is not None]
-        for one in self.records:
-            if one["step"] <= newest.step and one not in found:
-                raise Lost(f"the metrics of step {one['step']} are gone, saved {newest.step}")
+        self.run.cut_metrics(newest.step)
+        expected = [one for one in comparable_records(self.metrics) if one["step"] <= newest.step]
+        if comparable_records(self.run.metrics_file) != expected:
+            raise Lost(f"metrics of the steps before the checkpoint {newest.step} are gone")
 
-    def finish(self, marks: list[Any]) -> None:
+    def finish(self) -> None:
         self._train(self.run.has_run())
         if found := compare_runs(self.whole.run_folder, self.run.path).differences:
             raise Lost(f"resumed, the run ended otherwise: {found[0]}")
@@ -214,47 +207,29 @@ class Train(Workload):
         check_no_leftovers(self.root)
 
 
-def _comparable(record: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in record.items() if name not in MEASURED}
-
-
 class Prepare(Workload):
     """Shards, most often over those of other settings."""
 
+    is_replaced_whole = False
+
     def __init__(self, case: Case, root: Path) -> None:
         super().__init__(case, root)
-        rng = case.random
-        case.row = "power lost: data prepare"
-        fraction = rng.choice((0.1, 0.0, 1e-9))
-        self.options = {"shard_bytes": 3_000, "validation_fraction": fraction}
-        self.overwrites = rng.random() < 0.5
-        prepare_shards(self.made, root.with_name("whole"), **self.options)
-        self.expected = hashes(root.with_name("whole"))
+        case.row, rng = "power lost: data prepare", case.random
+        overwrites, fraction = rng.random() < 0.5, rng.choice((0.1, 0.0, 1e-9))
+        sizes = [2_000, 3_000] if overwrites else [3_000]
+        self.commands = [
+            partial(self._prepare, overwrite=overwrites, shard_bytes=size, validation_fraction=one)
+            for size, one in zip(sizes, (0.1, fraction)[-len(sizes) :], strict=True)
+        ]
 
-    def _prepare(self) -> None:
-        prepare_shards(self.made, self.root / "out", overwrite=self.overwrites, **self.options)
+    def _prepare(self, **options: Any) -> None:
+        prepare_shards(self.made, self.out, **options)
 
-    def record(self, disk: Recorder) -> None:
-        if self.overwrites:
-            prepare_shards(self.made, self.root / "out", shard_bytes=2_000)
-            disk.mark("old")
-        self._prepare()
-        disk.mark("done")
-
-    def check(self, marks: list[Any]) -> None:
-        out = self.root / "out"
-        if not (out / "index.json").exists():
-            if marks and not (self.overwrites and ("done",) not in marks):
-                raise Lost("finished shards are gone")
-            return
-        verify(out, Tokenizer.load(self.made / "tokenizer.json"))
-        if ("done",) in marks and {**hashes(out), **self.expected} != hashes(out):
-            raise Lost("the finished shards are others")
-
-    def finish(self, marks: list[Any]) -> None:
-        self._prepare()
-        if hashes(self.root / "out") != self.expected:
-            raise Lost("the shards are not those of an undisturbed run")
+    def find(self) -> Any:
+        if not (self.out / "index.json").exists():
+            return None
+        index = verify(self.out, Tokenizer.load(self.made / "tokenizer.json"))
+        return [[shard.file, shard.hash] for shard in index.shards]
 
 
 class Export(Workload):
@@ -262,44 +237,25 @@ class Export(Workload):
 
     def __init__(self, case: Case, root: Path) -> None:
         super().__init__(case, root)
-        name = case.random.choice(("huggingface", "gguf", "tokenizer"))
-        case.row = f"power lost: export {name}" if name != "tokenizer" else "power lost: tokenizer"
-        self.out = root / "deep" / ("export.gguf" if name == "gguf" else "export")
-        self.name = name
+        self.name = case.random.choice(("export huggingface", "export gguf", "tokenizer"))
+        case.row = f"power lost: {self.name}"
+        self.out = root / "deep" / ("export.gguf" if "gguf" in self.name else "export")
+        self.commands = [partial(self._export, step) for step in (4, 8)]
 
-    def _export(self, number: int) -> None:
-        self.out.parent.parent.mkdir(exist_ok=True)
-        run, step = self.made / "runs" / "base", (4, 8)[number]
-        if self.name == "huggingface":
-            export_huggingface(run, self.out, checkpoint=step, force=True)
-        elif self.name == "gguf":
-            export_gguf(run, self.out, checkpoint=step, force=True)
-        else:
+    def _export(self, step: int) -> None:
+        if self.name == "tokenizer":
             tokenizer = Tokenizer.load(self.made / "tokenizer.json")
-            tokenizer.with_chat(f"{{{{ {number} }}}}").save(self.out)
+            tokenizer.with_chat(f"{{{{ {step} }}}}").save(self.out)
+            return
+        export = export_gguf if "gguf" in self.name else export_huggingface
+        export(self.made / "runs" / "base", self.out, checkpoint=step, force=True)
 
-    def record(self, disk: Recorder) -> None:
-        self.versions: list[Any] = []
-        for number in range(2):
-            self._export(number)
-            disk.mark(number)
-            self.versions.append(self._found())
-
-    def _found(self) -> dict[str, str] | None:
-        if self.name != "huggingface":
-            return {"": hash_file(self.out)} if self.out.exists() else None
+    def find(self) -> Any:
+        if self.name != "export huggingface":
+            return hash_file(self.out) if self.out.exists() else None
+        # Between two renames it is where the next export looks for it.
         found = find_folders(self.out.parent).get(self.out.name)
-        return None if found is None else hashes(found)
-
-    def check(self, marks: list[Any]) -> None:
-        if self._found() not in [None, *self.versions][len(marks) :]:
-            raise Lost(f"after {len(marks)} exports it is neither of the whole ones")
-
-    def finish(self, marks: list[Any]) -> None:
-        self._export(1)
-        if self._found() != self.versions[1] or not self.out.exists():
-            raise Lost("the export is not that of an undisturbed run")
-        check_no_leftovers(self.root)
+        return found and hashes(found)
 
 
 class Sweep(Workload):
@@ -313,37 +269,25 @@ class Sweep(Workload):
         values = {"name": "small", "base": base, "seeds": [1, 2], "variants": {"a": {}}}
         values["keep_checkpoints"] = case.random.choice(("none", "last"))
         self.spec = SweepConfig.model_validate(values)
-        self.expected = self._sweep(root.with_name("whole"))
+        self.commands = [self._sweep]
 
-    def _sweep(self, path: Path) -> dict[str, Any]:
+    def _sweep(self) -> None:
         with mock.patch.multiple(runner, subprocess=InProcess, _POLL_SECONDS=0.0):
-            records = run_sweep(self.spec, path, jobs=1).records
+            run_sweep(self.spec, self.out, jobs=1)
+
+    def find(self) -> Any:
         return {
             name: [record.status, record.loss, record.best_validation_loss, record.step]
-            for name, record in records.items()
+            for name, record in SweepFolder(self.out).records().items()
         }
 
     def record(self, disk: Recorder) -> None:
-        add = SweepFolder.add_record
-
-        def marked(folder: SweepFolder, record: Any) -> None:
-            add(folder, record)
-            disk.mark(record.trial)
-
-        with mock.patch.object(SweepFolder, "add_record", marked):
-            self._sweep(self.root / "sweep")
+        with marking(disk, SweepFolder, "add_record", lambda _, record: record.trial):
+            super().record(disk)
 
     def check(self, marks: list[Any]) -> None:
-        records = SweepFolder(self.root / "sweep").records()
-        if lost := [name for (name,) in marks if name not in records]:
-            raise Lost(f"the result of {lost[0]} is gone")
-
-    def finish(self, marks: list[Any]) -> None:
-        found = self._sweep(self.root / "sweep")
-        if found != self.expected:
-            raise Lost(f"the sweep came to {found}, undisturbed to {self.expected}")
-        # What a finished trial had discarded may be back; nobody opens it again.
-        check_no_leftovers(self.root, besides="discarded")
+        if lost := {*marks} - {"done"} - {*self.find()}:
+            raise Lost(f"the result of {min(lost)} is gone")
 
 
 class InProcess:
@@ -352,63 +296,74 @@ class InProcess:
     DEVNULL = STDOUT = None
 
     class Popen:
+        returncode = 0
+
         def __init__(self, command: list[str], **options: Any) -> None:
             config = load_settings(RunConfig, Path(command[command.index("--config") + 1]))
             train(config, resume="--resume" in command)
-            self.returncode = 0
 
         def poll(self) -> int:
             return 0
 
 
-WORKLOADS: dict[str, tuple[type[Workload], int]] = {
-    "train": (Train, 5),
-    "prepare": (Prepare, 2),
-    "export": (Export, 2),
-    "sweep": (Sweep, 1),
-}
+@contextlib.contextmanager
+def marking(
+    disk: Recorder, owner: type, name: str, promise: Callable[..., object]
+) -> Iterator[None]:
+    """Mark what a method promises when it returns."""
+    real = getattr(owner, name)
+
+    def call(*arguments: Any) -> Any:
+        result = real(*arguments)
+        disk.mark(promise(*arguments))
+        return result
+
+    with mock.patch.object(owner, name, call):
+        yield
 
 
+WORKLOADS = {"train": Train, "prepare": Prepare, "export": Export, "sweep": Sweep}
 # Each in its turn, some more often.
-ORDER = [name for name, (_, times) in WORKLOADS.items() for _ in range(times)]
+ORDER = "train prepare train export train sweep train export train prepare".split()
 
 
-def lose_power(case: Case, name: str, numbers: range, num_finished: int) -> None:
+def lose_power(case: Case, num_histories: int = 400, num_continued: int = 8) -> None:
     """Record one workload, and try some of its histories."""
+    name = ORDER[case.number % len(ORDER)]
     root = case.place / "disk"
     logging.getLogger("groundup").setLevel(logging.CRITICAL)
-    workload = WORKLOADS[name][0](case, root)
+    workload = WORKLOADS[name](case, root)
     root.mkdir()
     disk = Recorder(str(root))
     with disk.recording():
         workload.record(disk)
     shutil.rmtree(root)
-    tried = set[bytes]()
-    ready: list[tuple[int, State, list[Any]]] = []
-    for number, state, marks in Histories(disk.history, f"{case.seed}/{case.number}").draw(numbers):
-        key = fingerprint(state, marks)
-        if key not in tried:
-            tried.add(key)
-            with history(case, root, number, state):
+    case.num_faults, seed = num_histories, f"{case.seed}/{case.number}"
+    tried = dict[bytes, tuple[int, State]]()
+    for number, state, marks in draw_histories(disk.history, seed, num_histories):
+        if (key := fingerprint(state, marks)) not in tried:
+            tried[key] = number, state
+            with left_on_disk(root, number, state):
                 workload.check(marks)
-            ready.append((number, state, marks))
-    case.num_faults = len(numbers)
-    case.counts["states"] += len(tried)
-    case.random.shuffle(ready)
-    for number, state, marks in ready[:num_finished]:
-        with history(case, root, number, state):
-            workload.finish(marks)
-    case.counts["continued"] += min(num_finished, len(ready))
+    continued = case.random.sample([*tried.values()], min(num_continued, len(tried)))
+    for number, state in continued:
+        with left_on_disk(root, number, state):
+            workload.finish()
+    case.counts.update({"states": len(tried), "continued": len(continued)})
 
 
 @contextlib.contextmanager
-def history(case: Case, root: Path, number: int, state: State) -> Iterator[None]:
-    materialize(state, root)
+def left_on_disk(root: Path, number: int, state: State) -> Iterator[None]:
+    """What a history leaves, for the block, whose errors tell which one it was."""
+    root.mkdir()
+    for path, data in state.items():
+        if data is None:
+            (root / path).mkdir()
+        else:
+            (root / path).write_bytes(data)
     try:
         yield
-    except Lost as lost:
-        raise Lost(f"history {number}: {lost}") from None
-    except (GroundupError, OSError) as error:
+    except (Lost, GroundupError, OSError) as error:
         raise Lost(f"history {number}: {type(error).__name__}: {error}") from error
     finally:
         shutil.rmtree(root)
@@ -416,9 +371,9 @@ def history(case: Case, root: Path, number: int, state: State) -> Iterator[None]
 
 def fingerprint(state: State, marks: list[Any]) -> bytes:
     """The same for states that look the same: what a log holds is nobody's matter."""
-    found = hashlib.blake2b(repr(len(marks)).encode())
+    found = hashlib.blake2b(str(len(marks)).encode())
     for path, data in state.items():
-        if not path.endswith((".txt", "log.txt")):
+        if not path.endswith(".txt"):
             found.update(f"{path}\0{-1 if data is None else len(data)}\0".encode())
             found.update(data or b"")
     return found.digest()
@@ -429,8 +384,9 @@ def hashes(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): hash_file(path) for path in files}
 
 
-def check_no_leftovers(root: Path, besides: str = "-") -> None:
-    """Of what killed writers left nothing stays, once the work is done."""
-    names = [path.name for path in root.rglob(".*")]
-    if left := [name for name in names if besides not in name.split(".")[-1].split("-")[0]]:
+def check_no_leftovers(root: Path) -> None:
+    """Of what killed writers left nothing stays once the work is done, but for what a finished
+    trial had discarded: a loss of power may bring it back, and nobody opens it again."""
+    names = [path.name for path in root.rglob("*") if "sweep" not in str(path)]
+    if left := [name for name in names if name.startswith((".", "shard_")) or "partial" in name]:
         raise Lost(f"left behind: {left[0]}")

@@ -1,8 +1,8 @@
 """A disk that remembers every write, sync and rename, and what a loss of power may leave of them.
 
 `Recorder` takes the place of `os` in groundup.disk while a real run writes below one folder; what
-libraries write by themselves it finds by looking. `Histories` cuts the record anywhere and lets
-whatever was not synced by then be kept, torn, zeroed or lost, in any order, as POSIX allows.
+libraries write by themselves it finds by looking. `draw_histories` cuts the record anywhere and
+lets what was not synced by then be kept, torn, zeroed or lost, in any order, as POSIX allows.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ State = dict[str, bytes | None]
 
 _ROOT = 0
 _SECTOR = 512
+_CHANGING = ("open", "write", "ftruncate", "unlink", "rmdir", "mkdir")
 
 
 @dataclass
@@ -51,7 +52,7 @@ class Recorder:
             yield
         self.look()
 
-    def mark(self, *promise: Any) -> None:
+    def mark(self, promise: object) -> None:
         with self._lock:
             self.look()
             self.history.append(("mark", promise))
@@ -59,8 +60,6 @@ class Recorder:
     def __getattr__(self, name: str) -> Any:
         """A function of `os`; after those that change something the tree is looked at."""
         real = getattr(os, name)
-        if name not in ("open", "write", "ftruncate", "unlink", "rmdir", "mkdir"):
-            return real
 
         def call(*arguments: Any, **options: Any) -> Any:
             with self._lock:
@@ -69,23 +68,23 @@ class Recorder:
                 finally:
                     self.look()
 
-        return call
+        return call if name in _CHANGING else real
 
     def rename(self, old: Any, new: Any) -> None:
         with self._lock:
             self.look()
             os.rename(old, new)
             old, new = os.path.abspath(old), os.path.abspath(new)
-            if old not in self._inodes or os.path.dirname(old) != os.path.dirname(new):
-                return self.look()
-            folder, names = self._inodes[os.path.dirname(old)], map(os.path.basename, (old, new))
-            self.history.append(("move", folder, *names, self._inodes[old]))
-            for known in (self._inodes, self._seen):
-                for path in [path for path in known if is_at(path, new)]:
-                    del known[path]
-                for path in [path for path in known if is_at(path, old)]:
-                    known[new + path[len(old) :]] = known.pop(path)  # type: ignore[assignment]
-            return self.look()
+            if old in self._inodes:
+                folder = self._inodes[os.path.dirname(new)]
+                names = os.path.basename(old), os.path.basename(new)
+                self.history.append(("move", folder, *names, self._inodes[old]))
+                for known in (self._inodes, self._seen):
+                    for path in [path for path in known if f"{path}/".startswith(f"{new}/")]:
+                        del known[path]
+                    for path in [path for path in known if f"{path}/".startswith(f"{old}/")]:
+                        known[new + path[len(old) :]] = known.pop(path)  # type: ignore[assignment]
+            self.look()
 
     replace = rename
 
@@ -102,20 +101,19 @@ class Recorder:
         with self._lock:
             found = dict(_list(self.root))
             for path in [path for path in self._inodes if path not in found and path != self.root]:
-                del self._inodes[path]
-                self._seen.pop(path, None)
+                del self._inodes[path], self._seen[path]
                 parent = self._inodes.get(os.path.dirname(path))
                 if parent is not None:
                     self.history.append(("drop", parent, os.path.basename(path)))
-            for path, (is_folder, seen) in found.items():
+            for path, seen in found.items():
                 before = self._seen.get(path)
                 if before == seen:
                     continue
+                is_folder = len(seen) == 1
                 if before is None or before[0] != seen[0]:
-                    self._inodes[path] = inode = len(self.history) + 1
                     folder, name = os.path.split(path)
-                    made = ("make", self._inodes[folder], name, inode, is_folder)
-                    self.history.append(made)
+                    self._inodes[path] = inode = len(self.history) + 1
+                    self.history.append(("make", self._inodes[folder], name, inode, is_folder))
                 self._seen[path] = seen
                 if not is_folder:
                     self._look_into(path, self._inodes[path])
@@ -124,27 +122,22 @@ class Recorder:
         old = self._contents.get(inode, b"")
         self._contents[inode] = new = Path(path).read_bytes()
         if not new.startswith(old):
-            kept = len(new) if old.startswith(new) else 0
-            self.history.append(("cut", inode, kept))
-            old = old[:kept]
+            old = new if old.startswith(new) else b""
+            self.history.append(("cut", inode, len(old)))
         if new != old:
             self.history.append(("write", inode, len(old), new[len(old) :]))
 
 
-def is_at(path: str, place: str) -> bool:
-    return path == place or path.startswith(place + "/")
-
-
-def _list(folder: str) -> Iterator[tuple[str, tuple[bool, tuple[int, ...]]]]:
-    """Everything below, folders before what is in them."""
+def _list(folder: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Everything below, folders before what is in them, and what changes when it does."""
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         with contextlib.suppress(FileNotFoundError):
             found = entry.stat(follow_symlinks=False)
             if entry.is_dir(follow_symlinks=False):
-                yield entry.path, (True, (found.st_ino,))
+                yield entry.path, (found.st_ino,)
                 yield from _list(entry.path)
             else:
-                yield entry.path, (False, (found.st_ino, found.st_size, found.st_mtime_ns))
+                yield entry.path, (found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 @dataclass
@@ -155,41 +148,30 @@ class _Inode:
     pending: list[tuple[int, tuple[Any, ...]]] = field(default_factory=list)
 
 
-class Histories:
-    """The histories of one recorded run; each is a moment, and a choice of what was kept."""
-
-    def __init__(self, history: list[tuple[Any, ...]], seed: str) -> None:
-        self._history, self._seed = history, seed
-
-    def draw(self, numbers: range) -> Iterator[tuple[int, State, list[Any]]]:
-        """Some of the histories by number: what is left of the files, and the promises made."""
-        randoms = {number: random.Random(f"{self._seed}/{number}") for number in numbers}
-        times = {number: one.randrange(len(self._history) + 1) for number, one in randoms.items()}
-        inodes: dict[int, _Inode] = {_ROOT: _Inode({})}
-        marks: list[Any] = []
-        time = 0
-        for number in sorted(numbers, key=times.__getitem__):
-            for operation in self._history[time : times[number]]:
-                self._do(inodes, marks, time, operation)
-                time += 1
-            left = dict(_survivors(inodes, time, randoms[number]))
-            yield number, dict(_tree(left, _ROOT, "")), list(marks)
-
-    def _do(
-        self, inodes: dict[int, _Inode], marks: list[Any], time: int, operation: tuple[Any, ...]
-    ) -> None:
-        kind, first, *rest = operation
-        if kind == "mark":
-            marks.append(first)
-        elif kind == "sync":
-            one = inodes[first]
-            for _, done in one.pending:
-                one.content = _apply(one.content, done)
-            one.pending = []
-        else:
-            if kind == "make":
-                inodes[rest[1]] = _Inode({} if rest[2] else b"")
-            inodes[first].pending.append((time, operation))
+def draw_histories(
+    history: list[tuple[Any, ...]], seed: str, count: int
+) -> Iterator[tuple[int, State, list[Any]]]:
+    """Some histories by number, each a moment and a choice of what is kept: what is left of the
+    files, and the promises made by then."""
+    randoms = [random.Random(f"{seed}/{number}") for number in range(count)]
+    times = [one.randrange(len(history) + 1) for one in randoms]
+    inodes, marks, time = {_ROOT: _Inode({})}, list[Any](), 0
+    for number in sorted(range(count), key=times.__getitem__):
+        for operation in history[time : times[number]]:
+            kind, first, *rest = operation
+            if kind == "mark":
+                marks.append(first)
+            elif kind == "sync":
+                for _, done in inodes[first].pending:
+                    inodes[first].content = _apply(inodes[first].content, done)
+                inodes[first].pending = []
+            else:
+                if kind == "make":
+                    inodes[rest[1]] = _Inode({} if rest[2] else b"")
+                inodes[first].pending.append((time, operation))
+            time += 1
+        left = dict(_survivors(inodes, time, randoms[number]))
+        yield number, dict(_tree(left, _ROOT, "")), list(marks)
 
 
 def _survivors(
@@ -197,11 +179,10 @@ def _survivors(
 ) -> Iterator[tuple[int, Content]]:
     """Each inode with what the loss of power leaves of it."""
     # A kill keeps all; a journal keeps what came first; a disk without one keeps what it likes.
-    chances = (1.0, 1.0) if rng.random() < 0.2 else rng.choices((0.0, 0.2, 0.5, 0.8, 1.0), k=2)
+    chances = [1.0, 1.0] if rng.random() < 0.2 else rng.choices((0.0, 0.2, 0.5, 0.8, 1.0), k=2)
     until = rng.randrange(now + 1) if rng.random() < 0.3 else now
     for number, inode in inodes.items():
-        content = inode.content
-        chance = chances[isinstance(content, dict)]
+        content, chance = inode.content, chances[isinstance(inode.content, dict)]
         for time, operation in inode.pending:
             if time < until and rng.random() < chance:
                 content = _apply(content, _torn(operation, rng) if chance < 1 else operation)
@@ -227,11 +208,9 @@ def _torn(operation: tuple[Any, ...], rng: random.Random) -> tuple[Any, ...]:
 def _apply(content: Content, operation: tuple[Any, ...]) -> Content:
     kind, _, *rest = operation
     if isinstance(content, bytes):
-        begin = rest[0]
-        if kind == "cut":
-            return content[:begin].ljust(begin, b"\0")
-        content = content.ljust(begin, b"\0")
-        return content[:begin] + rest[1] + content[begin + len(rest[1]) :]
+        begin, data = rest[0], b"" if kind == "cut" else rest[1]
+        behind = b"" if kind == "cut" else content[begin + len(data) :]
+        return content[:begin].ljust(begin, b"\0") + data + behind
     entries = dict(content)
     if kind == "make":
         entries[rest[0]] = rest[1]
@@ -254,13 +233,3 @@ def _tree(left: dict[int, Content], inode: int, path: str) -> Iterator[tuple[str
         yield path, None
     for name, inner in sorted(content.items()):
         yield from _tree(left, inner, f"{path}/{name}" if path else name)
-
-
-def materialize(state: State, root: Path) -> None:
-    """Let the folder hold this and nothing else."""
-    root.mkdir(parents=True)
-    for path, data in state.items():
-        if data is None:
-            (root / path).mkdir()
-        else:
-            (root / path).write_bytes(data)

@@ -115,6 +115,9 @@ def check_tokenizer(folder: Path, index: ShardIndex, tokenizer: "Tokenizer") -> 
             f"{folder} was encoded with tokenizer {index.tokenizer}, not with {tokenizer.id}; give "
             f"the tokenizer it was made with, or run groundup data prepare with this one"
         )
+    if index.vocab_size != tokenizer.vocab_size:
+        found = f"vocab_size {index.vocab_size}, and its tokenizer has {tokenizer.vocab_size}"
+        raise DataError(f"the index of {folder} says {found}; {RESTORE}")
 
 
 def check_shard_file(folder: Path, shard: ShardEntry, id_bytes: int) -> Path:
