@@ -93,7 +93,10 @@ def test_a_bad_value_is_one_paragraph_with_key_value_and_place(tmp_path: Path) -
     assert "\n" not in message
     assert f"model.d_model is -4, but input should be greater than 0 (in {path} line 2)" in message
     assert f"files.1 is 7, but input should be a valid string (in {path} line 3)" in message
-    assert f"folder is 'a\\x00b', but no path has a NUL character (in {path} line 4)" in message
+    assert (
+        f"folder is 'a\\x00b', but a path cannot contain a NUL character (in {path} line 4)"
+        in message
+    )
     assert message.count("(in ") == 3
     for typed in ("seed is 'many', but", "model.d_ff is 1.5, but"):
         assert typed in message

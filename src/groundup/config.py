@@ -124,7 +124,7 @@ class Settings(pydantic.BaseModel):
         if not isinstance(value, str):
             return value
         if Path in kinds and "\0" in value:
-            raise ValueError("no path has a NUL character")
+            raise ValueError("a path cannot contain a NUL character")
         if str in kinds or Path in kinds or value in kinds:
             return value
         if value.lower() in ("none", "null") and type(None) in kinds:

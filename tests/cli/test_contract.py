@@ -414,7 +414,7 @@ def bare_machine(with_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("data prepare stories.txt --validation-fraction 2", "--validation-fraction"),
         ("data prepare stories.txt --separator <|end|>", "has no special token <|end|>"),
         ("data verify runs", "runs"),
-        ("data verify a b", "has no use for b"),
+        ("data verify a b", "takes no argument b"),
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(

@@ -104,7 +104,7 @@ def train(index: dict[str, Any]) -> Any:
         (lambda at: os.truncate(at / "train_000000.bin", 100), "has 100 bytes"),
         (lambda at: os.truncate(at / "index.json", 100), r"index\.json is damaged"),
         (lambda at: (at / "index.json").write_text("[" * 900 + "]" * 900), "nested too deep"),
-        (editing(lambda index: index.update(version=2)), "another groundup, at version"),
+        (editing(lambda index: index.update(version=2)), "another version of groundup, at version"),
         (editing(lambda index: index.update(format="parquet")), "at format"),
         (editing(lambda index: train(index)["shards"][0].pop("hash")), r"train\.shards\.0\.hash"),
         (
@@ -145,7 +145,7 @@ def test_splits_that_are_not_there_are_refused(
     with pytest.raises(DataError, match="did you mean train"):
         check_shards(prepared, tokenizer, ["trian"])
     prepare(corpus, tokenizer, tmp_path / "out", validation_fraction=0)
-    with pytest.raises(DataError, match="nothing in its split validation"):
+    with pytest.raises(DataError, match="no tokens in split validation"):
         check_shards(tmp_path / "out", tokenizer)
     check_shards(tmp_path / "out", tokenizer, ["train"])
 

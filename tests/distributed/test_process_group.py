@@ -82,7 +82,7 @@ def test_torchruns_variables_say_who_a_rank_is_and_without_them_it_is_alone() ->
 
 
 def test_ranks_hear_each_other(measured: dict[str, Any]) -> None:
-    different = "rank 2 has another data than rank 0"
+    different = "rank 2 and rank 0 differ in data"
     told = [["from 0", "from 1", "from 2"], "I am 0", [20, 0], [different]]
     assert measured["told"] == [told] * 3
 

@@ -132,7 +132,7 @@ def test_streams_of_one_model_do_not_disturb_each_other(run: Path) -> None:
         ({"stop": [""]}, "stop"),
         ({"seed": -1}, "seed"),
         ({"prompt": "x" * 17}, "context of 16"),
-        ({"prompt": ["x"]}, "a prompt is one text"),
+        ({"prompt": ["x"]}, "a prompt must be one string"),
         ({"max_new_tokens": 3}, "did you mean max_tokens"),
     ],
 )
@@ -218,7 +218,7 @@ def test_without_a_prompt_a_document_is_begun() -> None:
 
 def test_several_prompts_for_one_and_one_for_several_are_refused() -> None:
     model = LanguageModel(new_model(), byte_tokenizer(END))
-    with pytest.raises(ConfigError, match=r"one text, not \['a'\]: .* generate_many"):
+    with pytest.raises(ConfigError, match=r"one string, not \['a'\]: .* generate_many"):
         model.generate(["a"])  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="a list of prompts"):
         model.generate_many("ab")

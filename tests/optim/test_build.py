@@ -62,7 +62,7 @@ def test_frozen_parameters_stay_out(tiny_model: Any) -> None:
     expected = [(HEAD, 0.1), ({"final_norm.weight"} | EMBEDDING, 0.0)]
     assert described(model, decay_groups(model, weight_decay=0.1)) == expected
     model.requires_grad_(False)
-    with pytest.raises(ConfigError, match="TransformerLM has no parameters that learn"):
+    with pytest.raises(ConfigError, match="TransformerLM has no trainable parameters"):
         decay_groups(model, weight_decay=0.1)
 
 

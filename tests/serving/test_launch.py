@@ -140,7 +140,7 @@ def test_more_rows_than_memory_has_room_for_are_refused(
     assert free_memory_bytes(meminfo) == 100 * 1024
     assert free_memory_bytes(tmp_path / "nothing") == memory_bytes()
     monkeypatch.setattr(served_models, "free_memory_bytes", lambda: 10_000_000)
-    with pytest.raises(ConfigError, match="set --max-rows to 7 or so"):
+    with pytest.raises(ConfigError, match="set --max-rows to about 7"):
         run(Arguments(runs=(str(run_folder),), port=0, device="cpu"))
 
 

@@ -80,7 +80,7 @@ def test_a_file_named_twice_is_read_once(tree: Path, caplog: pytest.LogCaptureFi
         (["link.txt"], r"link\.txt cannot be read: No such file"),
         (["*.gone"], r"no file matches \*\.gone"),
         (["empty"], "empty has no text files"),
-        ([""], "an input is an empty word"),
+        ([""], "an input is an empty string"),
         ([], "no input"),
     ],
 )

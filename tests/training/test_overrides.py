@@ -92,7 +92,7 @@ def test_swapped_layers_and_another_loss_resume_exactly(
         (lambda: train(recorded), "pass it in Python"),
         (lambda: train(recorded.with_(name=None)), "pass it in Python"),
         (lambda: train(parted, **loss, resume=True), "smoothed as loss, not"),
-        (lambda: LanguageModel.load(usual, model=parts()["model"]), "the usual model"),
+        (lambda: LanguageModel.load(usual, model=parts()["model"]), "the default model"),
     ]
     for attempt, complaint in lacking:
         with pytest.raises(ConfigError, match=complaint):
@@ -135,5 +135,5 @@ def test_any_optimizer_and_schedule_learn_and_resume_exactly(
     assert LanguageModel.load(whole.run_folder).step == len(records)
     with pytest.raises(ConfigError, match=r"make as optimizer"):
         train(parted, resume=True, schedule=parts["schedule"])
-    with pytest.raises(ConfigError, match=r"goes without optimizer\.ema_fraction"):
+    with pytest.raises(ConfigError, match=r"cannot be used with optimizer\.ema_fraction"):
         train(make_config("averaged", {"optimizer.ema_fraction": 0.5}), optimizer=make)

@@ -149,5 +149,5 @@ def test_text_without_a_token_to_predict_is_told(
     with pytest.raises(DataError, match="0 documents"):
         evaluate(END, language_model.tokenizer)
     plain = LanguageModel(language_model.model, BYTES_ALONE)
-    with pytest.raises(ConfigError, match="one token without a context"):
+    with pytest.raises(ConfigError, match="one-token choice without a context"):
         ask(plain, Question("", ("\n", "b"), 0))

@@ -162,7 +162,9 @@ def read_record(path: Path, step: int) -> Record:
     except OSError as error:
         raise CheckpointError(f"{file} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise CheckpointError(f"{file} is damaged, or not of this groundup: {error}") from None
+        raise CheckpointError(
+            f"{file} is damaged or from another version of groundup: {error}"
+        ) from None
     return record
 
 

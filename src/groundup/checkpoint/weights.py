@@ -95,7 +95,7 @@ def _separate_shared(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], 
     storages = set()
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor) or tensor.is_meta or tensor.layout != torch.strided:
-            raise CheckpointError(f"{name!r} is no dense tensor with values: leave it out")
+            raise CheckpointError(f"{name!r} is not a dense tensor with data: remove it")
         view = tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
         first = views.setdefault(view if tensor.numel() else name, name)
         if first != name:

@@ -166,7 +166,7 @@ def parse(arguments: type[ArgumentsType], prog: str, argv: Sequence[str]) -> Arg
             hint = f"did you mean {meant}?" if meant else f"see {prog} --help"
             raise ConfigError(f"{prog} has no option {word.partition('=')[0]}: {hint}")
     if unknown:
-        raise ConfigError(f"{prog} has no use for {', '.join(unknown)}: see {prog} --help")
+        raise ConfigError(f"{prog} takes no argument {', '.join(unknown)}: see {prog} --help")
     return _validate(arguments, vars(found), flags, prog)
 
 

@@ -62,7 +62,7 @@ def _settings(arguments: Arguments, source: RunFolder) -> RunConfig:
     config = make_config(given, source=source)
     if not config.tuning.chats and not config.data.shards.exists():
         raise ConfigError(
-            f"the text of {source.path} is gone: {config.data.shards} does not exist; give some: "
+            f"the shards of {source.path} are gone ({config.data.shards}): give new text, as in "
             f"groundup more {source.path} FOLDER"
         )
     return config

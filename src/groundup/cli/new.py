@@ -153,7 +153,7 @@ def run(arguments: Arguments) -> int:
         from groundup.cli.train import find_source
 
         if arguments.vocab_size is not None:
-            raise ConfigError("--from brings its vocabulary: leave --vocab-size out")
+            raise ConfigError("--from uses that model's tokenizer: remove --vocab-size")
         source = find_source(arguments.from_)
         name = f"{name}-from-{source.path.name}"
     name = arguments.name or name

@@ -128,7 +128,7 @@ class CorpusFlags(ReadingFlags):
 
                 engine = stack.enter_context(contextlib.closing(RayEngine(self.ray_address)))
             elif self.ray_address is not None:
-                raise ConfigError("--ray-address is for --engine ray; add that, or leave it out")
+                raise ConfigError("--ray-address needs --engine ray")
             progress = stack.enter_context(progress_bar(label))
             stack.enter_context(held_warnings(are_shown=True))
             threads = {"num_threads": self.num_threads, "progress": progress, "engine": engine}

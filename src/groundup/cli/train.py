@@ -85,8 +85,8 @@ def settings_of(arguments: Arguments) -> RunConfig:
         # By name, for it may have moved; that of an import is longer.
         if source is not None and not Path(began or "").name.startswith(source.resolve().name):
             raise ConfigError(
-                f"{run.path} began with {began or 'weights of its own'}, not with --from {source}: "
-                f"leave --from out, or begin another run by another --name"
+                f"{run.path} started from {began or 'new weights'}, not from --from {source}: "
+                f"remove --from, or start another run with another --name"
             )
         return load_settings(RunConfig, run.config_file, given)
     from groundup.training.recipe import make_config
@@ -106,16 +106,16 @@ def train_run(
     may_be_restarted = os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"
     if config.name is None and (flags.resume or may_be_restarted):
         raise ConfigError(
-            "a run that is resumed, or that torchrun may restart, has to be found by its name: add "
-            "--name RUN, or a --config that has one"
+            "a run to resume, or one that torchrun may restart, needs a name: add --name RUN, or a "
+            "--config with one"
         )
     run = RunFolder(config.run_folder) if config.name is not None else None
     outcome = None if run is None or not flags.resume else run.read_outcome()
     is_longer = "minutes" in flags.settings and config.minutes is not None
     if outcome is not None and outcome.state == "finished" and is_longer:
         raise ConfigError(
-            f"the run in {config.run_folder} has used its time: groundup more {config.run_folder} "
-            f"--minutes {config.minutes:g} goes on with it"
+            f"the run in {config.run_folder} has used its minutes: continue it with groundup more "
+            f"{config.run_folder} --minutes {config.minutes:g}"
         )
     resume = flags.resume or (_is_restarted() and RunFolder(config.run_folder).has_run())
     from groundup.cli.terminal import progress_bar

@@ -91,7 +91,7 @@ class ProcessGroup:
         first, *others = self.gather(dict(facts))
         for rank, other in enumerate(others, 1):
             if different := [name for name, value in first.items() if other.get(name) != value]:
-                raise ConfigError(f"rank {rank} has another {' and '.join(different)} than rank 0")
+                raise ConfigError(f"rank {rank} and rank 0 differ in {' and '.join(different)}")
 
     @contextlib.contextmanager
     def barrier(self) -> Iterator[None]:
@@ -150,8 +150,8 @@ def open_process_group(
     except (RuntimeError, ValueError) as error:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise GroundupError(
-            f"rank {ranks.rank} on {socket.gethostname()} cannot meet the others at {address}, "
-            f"whose port must be open and free: {_first_line(error)}"
+            f"rank {ranks.rank} on {socket.gethostname()} cannot connect to {address}, whose "
+            f"port must be open and free: {_first_line(error)}"
         ) from error
     try:
         on_host = distributed.new_group(backend="gloo", timeout=timeout) if on_gpus else None

@@ -161,7 +161,9 @@ class LanguageModel:
     def encode_prompt(self, text: str) -> list[int]:
         """The ids to continue: those of the text, or for an empty text what begins a document."""
         if not isinstance(text, str):
-            raise ConfigError(f"a prompt is one text, not {text!r:.60}: for several, generate_many")
+            raise ConfigError(
+                f"a prompt must be one string, not {text!r:.60}: use generate_many for several"
+            )
         ids = self.tokenizer.encode(text)
         if ids:
             return ids

@@ -136,14 +136,14 @@ factor, to its attention values."""
             )
         if self.positions == "rope" and self.d_head % 2:
             raise ValueError(
-                f"rotation needs pairs, but d_model {self.d_model} / num_heads {self.num_heads} "
-                f"gives heads of odd size {self.d_head}: choose an even one, or positions none"
+                f"RoPE needs an even head size, but d_model {self.d_model} / num_heads "
+                f"{self.num_heads} is {self.d_head}: change one of them, or set positions to none"
             )
         separator = self.document_separator
         if isinstance(separator, int) and separator >= self.vocab_size:
             raise ValueError(
-                f"document_separator {separator} is no id of a vocabulary of {self.vocab_size}: "
-                f"give a lower one, or auto"
+                f"document_separator {separator} is outside the vocabulary of {self.vocab_size}: "
+                f"give a lower id, or auto"
             )
         return self
 

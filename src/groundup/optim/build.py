@@ -35,7 +35,7 @@ def build_optimizer(
     made = kind(groups, lr=config.learning_rate, **options)
     optimizer: Optimizer = made if isinstance(made, Optimizer) else ForeignOptimizer(made)
     if optimizer is not made and config.ema_fraction is not None:
-        raise ConfigError(f"{config.name} keeps no averages: set optimizer.ema_fraction to None")
+        raise ConfigError(f"{config.name} supports no EMA: set optimizer.ema_fraction to None")
     optimizer.average_decay = average_decay(config, num_steps)
     return optimizer
 
@@ -101,7 +101,7 @@ def _learning_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """Names and parameters that want gradients; a tied one is there once, under its first name."""
     named = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
     if not named:
-        raise ConfigError(f"{type(model).__name__} has no parameters that learn")
+        raise ConfigError(f"{type(model).__name__} has no trainable parameters")
     return named
 
 

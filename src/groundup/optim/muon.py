@@ -75,7 +75,7 @@ class Muon(AdamW):
             for parameter in group["params"]:
                 if group["kind"] == "muon" and parameter.ndim != 2:
                     raise ConfigError(
-                        f"Muon moves matrices, but one parameter has shape "
+                        f"Muon updates matrices, but one parameter has shape "
                         f'{tuple(parameter.shape)}: put it into a group of kind "adamw"'
                     )
 

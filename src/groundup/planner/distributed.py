@@ -32,7 +32,7 @@ def plan_distributed(
     micro_batch: sequences at once; as many as fit if None.
     """
     if plan.memory.execution.device == "mps":
-        raise ConfigError(f"torch connects no GPUs like {plan.duration.device}: omit --gpus")
+        raise ConfigError(f"no interconnect is known for {plan.duration.device}: remove --gpus")
     num_local = min(num_gpus, gpus_per_machine)
     num_machines, rest = divmod(num_gpus, num_local)
     if rest:

@@ -302,11 +302,11 @@ def check_parts(path: Path, recorded: Mapping[str, str], given: Mapping[str, str
         if content == given.get(name, "").rpartition(" ")[2]:
             continue
         if not content:
-            raise ConfigError(f"{path} was trained with the usual {name}: leave {given[name]} out")
+            raise ConfigError(f"{path} was trained with the default {name}: remove {given[name]}")
         other = "" if name not in given else f", not {given[name]} (it was {content})"
         raise ConfigError(
-            f"{path} was trained with {known} as {name}{other}: settings do not describe it, so "
-            f"pass it in Python: LanguageModel.load(run, model=…), train(config, resume=True, …)"
+            f"{path} was trained with {known} as {name}{other}: pass it in "
+            f"Python: LanguageModel.load(run, model=…), train(config, resume=True, …)"
         )
 
 

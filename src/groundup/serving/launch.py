@@ -59,9 +59,8 @@ def open_socket(settings: ServerSettings) -> socket.socket:
     is_local = ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback
     if not settings.tokens and not is_local:
         raise ConfigError(
-            f"--host {host} lets other machines in, and no token keeps strangers out: "
-            f"write one into a file and name it by --token-file (or set {TOKEN_VARIABLE}), or stay "
-            f"on 127.0.0.1"
+            f"--host {host} accepts connections from other machines, and no token is set: put one "
+            f"into a file and pass it with --token-file (or set {TOKEN_VARIABLE}), or use 127.0.0.1"
         )
     listener = socket.socket(family, kind, protocol)
     try:

@@ -227,9 +227,9 @@ def _check_rows(language_model: LanguageModel, max_rows: int) -> None:
     free = torch.cuda.mem_get_info(weight.device)[0] if weight.is_cuda else free_memory_bytes()
     if max_rows * row_bytes > free:
         raise _FullError(
-            f"{max_rows} rows take {show_bytes(max_rows * row_bytes)} for their context of "
-            f"{config.context_length}, and {show_bytes(free)} are free: set --max-rows to "
-            f"{max(1, free // (2 * row_bytes))} or so"
+            f"{max_rows} rows with a context of {config.context_length} take "
+            f"{show_bytes(max_rows * row_bytes)}, and {show_bytes(free)} are free: set --max-rows "
+            f"to about {max(1, free // (2 * row_bytes))}"
         )
 
 

@@ -123,7 +123,7 @@ class Scheduler:
 
     def _check_room(self, client: str, num_wanted: int) -> None:
         if self.status == "failed":
-            raise _unavailable("the engine has failed: start the server again")
+            raise _unavailable("the engine has failed: restart the server")
         if self.status == "stopping":
             raise _unavailable("the server is stopping")
         settings = self._settings

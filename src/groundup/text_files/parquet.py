@@ -24,7 +24,7 @@ def read_parquet(
         raise MissingExtraError("reading .parquet files", "parquet") from error
     if not stream.seekable() or hasattr(stream, "mtime"):
         # It is read from its end; gzip would unpack all before for every step back.
-        raise DataError(f"{name} is Parquet, which is packed already: unpack the file around it")
+        raise DataError(f"{name} is a compressed Parquet file: decompress it first")
     try:
         table = pyarrow.parquet.ParquetFile(stream)
         schema, num_rows = table.schema_arrow, _rows_in(table.metadata)

@@ -96,7 +96,7 @@ def _expand(
     if isinstance(text, Source):
         yield text, text.path
     elif not path:
-        raise DataError("an input is an empty word: name a file, a folder or a glob")
+        raise DataError("an input is an empty string: name a file, a folder or a glob")
     elif path == STDIN:
         yield Source(STDIN), STDIN
     elif _ADDRESS.match(path) and not os.path.lexists(path):

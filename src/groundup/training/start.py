@@ -194,7 +194,7 @@ def check_overrides(config: RunConfig, overrides: Overrides) -> None:
     for part, names in _EXCLUDED.items():
         for name in names:
             if part in overrides and operator.attrgetter(name)(config):
-                raise ConfigError(f"a {part} of one's own goes without {name}: give one of them")
+                raise ConfigError(f"a custom {part} cannot be used with {name}: remove one")
 
 
 def parts_of(overrides: Overrides) -> dict[str, str]:

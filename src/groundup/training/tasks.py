@@ -144,7 +144,7 @@ class Scorer:
                 num_predicted = min(max(1, len(own) - max(1, num_context)), len(own) - 1)
                 if num_predicted < 1:
                     raise ConfigError(
-                        f"task {task.name} has a choice of one token without a context: give it one"
+                        f"task {task.name} has a one-token choice without a context: add a context"
                     )
                 texts.append(Row(own, num_predicted))
             yield texts

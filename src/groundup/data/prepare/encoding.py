@@ -80,7 +80,7 @@ class PartEncoder:
         def find_cut(text: memoryview) -> int:
             cut = counter.find_last_cut(text)
             if not cut:
-                raise DataError(f"a word has more than {len(text):,} bytes; break it up")
+                raise DataError(f"a pre-token has more than {len(text):,} bytes: split it")
             return cut
 
         return find_cut

@@ -64,8 +64,8 @@ def check_shards(
         shards = open_shards(folder, split, tokenizer, index)
         if shards.num_tokens == 0:
             raise DataError(
-                f"{folder} has nothing in its split {split}; run groundup data prepare with more "
-                f"text or another --validation-fraction, or do without this split"
+                f"{folder} has no tokens in split {split}; run groundup data prepare with more "
+                f"text or another --validation-fraction"
             )
         num_tokens[split] = shards.num_tokens
     if full:

@@ -187,4 +187,7 @@ def read_record(path: Path, record_type: type[RecordType]) -> RecordType:
         where = f"at {'.'.join(map(str, first['loc']))}: {first['msg']}"
     except ValueError as error:
         where = f"or cut short: {error}"
-    raise DataError(f"{path} is damaged or of another groundup, {where}; make it anew")
+    raise DataError(
+        f"{path} is damaged or from another version of groundup, {where}; "
+        f"run groundup data prepare again"
+    )
