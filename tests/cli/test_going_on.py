@@ -90,7 +90,7 @@ def test_more_text_is_mixed_with_the_old(shell: Any) -> None:
     assert config.data.shards == Path("prepared/diarist/shards") and len(config.data.mix) == 2
     assert losses("diarist")[-1][1] < losses("diarist")[0][1]
     shutil.rmtree("prepared")
-    assert "give some: groundup more runs/diarist FOLDER" in shell.fails("more", "diarist")
+    assert "as in groundup more runs/diarist FOLDER" in shell.fails("more", "diarist")
 
 
 def test_a_finished_timed_run_is_not_resumed_for_longer(
@@ -100,7 +100,7 @@ def test_a_finished_timed_run_is_not_resumed_for_longer(
     monkeypatch.setattr("groundup.cli.more.STARTED", time.monotonic())
     shell("more", "small", "--num-steps", "2", "--minutes", "1")
     words = ("train", "--name", "small-more", "--resume", "--minutes", "2")
-    assert "groundup more runs/small-more --minutes 2 goes on" in shell.fails(*words)
+    assert "continue it with groundup more runs/small-more --minutes 2" in shell.fails(*words)
 
 
 def talk(shell: Any, monkeypatch: pytest.MonkeyPatch, typed: str, *words: object) -> str:
@@ -114,7 +114,13 @@ def test_a_model_is_talked_to_and_what_was_said_can_be_tuned_on(
     small = LanguageModel.load("runs/small")
     tokenizer = small.tokenizer.with_chat()
     torch.manual_seed(3)
-    shape = {"d_model": 16, "num_layers": 1, "num_heads": 2, "d_ff": 16, "rope_theta": 100.0}
+    shape: dict[str, Any] = {
+        "d_model": 16,
+        "num_layers": 1,
+        "num_heads": 2,
+        "d_ff": 16,
+        "rope_theta": 100.0,
+    }
     model = TransformerLM(vocab_size=tokenizer.vocab_size, context_length=128, **shape)
     chatty = LanguageModel(model, tokenizer)
     chatty.save("runs/chatty")

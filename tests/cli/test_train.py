@@ -166,7 +166,7 @@ def test_from_takes_over_the_model_and_the_tokenizer_of_a_run(
     # A resume may name again what the run began with, and nothing else.
     assert settings_of(*words, "--resume").start_from == whole_run
     error = fails(capsys, "--from", "next", "--name", "next", "--resume")
-    assert f"began with {whole_run}, not with --from next" in error
+    assert f"started from {whole_run}, not from --from next" in error
 
 
 def test_from_imports_an_export_once_and_anew_where_it_is_another(

@@ -331,7 +331,7 @@ def test_a_long_document_goes_to_one_split_in_pieces(
 
 def test_a_word_that_is_too_long_is_an_error(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "read", partial(read, piece_bytes=10_000))
-    work.refuse("a word has more than", [work.file("letters.txt", "a" * 50_000)])
+    work.refuse("a pre-token has more than", [work.file("letters.txt", "a" * 50_000)])
 
 
 def test_a_full_disk_leaves_a_folder_that_goes_on(

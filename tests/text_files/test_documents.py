@@ -58,7 +58,7 @@ def test_every_kind_of_file_gives_the_same_documents(
     path = tmp_path / f"corpus{suffix}{packing}"
     path.write_bytes(PACKERS[packing](WRITERS[suffix](TEXTS)))
     if suffix == ".parquet" and packing:
-        with pytest.raises(DataError, match="unpack"):
+        with pytest.raises(DataError, match="decompress"):
             read(path)
         return
     assert read(path, batch_bytes=batch_bytes) == [text.encode() for text in TEXTS]

@@ -20,7 +20,7 @@ except ValueError as error:
     # GROUNDUP_VECTORS names what this processor cannot run.
     raise ConfigError(str(error)) from None
 
-__all__ = ["Encoder", "Splitter", "WordCounter", "as_array", "recover_merges"]
+__all__ = ["Encoder", "Splitter", "WordCounter", "as_array", "recover_merges", "vectors"]
 
 
 def as_array(buffer: Buffer, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
