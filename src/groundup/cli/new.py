@@ -355,7 +355,9 @@ def _find_outlook(project: Project, plan: dict[str, Any]) -> "Outlook | None":
 
     config = make_config({}, file=project.config)
     kept = read_index(project.shards).splits.get("validation")
-    if project.source is not None or kept is None or kept.num_tokens <= config.model.context_length:
+    # The quickstart's stories are made by rules, which pairs of tokens say little about.
+    is_known = project.source is None and not project.prompts
+    if not is_known or kept is None or kept.num_tokens <= config.model.context_length:
         return None
     flops = plan["flops_per_second"] * 60 * project.minutes_left
     outlook = Outlook(config, flops, project.arguments.num_steps)
