@@ -90,6 +90,14 @@ def memory_bytes(system: Path = Path("/")) -> int:
     return min(limits)
 
 
+def free_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
+    """Memory that can be had without swapping; all of the machine's if the system does not say."""
+    with contextlib.suppress(OSError):
+        if found := re.search(r"MemAvailable: +(\d+) kB", meminfo.read_text("ascii")):
+            return min(memory_bytes(), int(found[1]) * 1024)
+    return memory_bytes()
+
+
 def why_no_bfloat16() -> str | None:
     """The reason why this CPU should not compute in bfloat16; None where it has units for it, or
     where the system lists no instruction sets.

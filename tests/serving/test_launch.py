@@ -18,11 +18,11 @@ import pytest
 from groundup.cli.serve import Arguments, run
 from groundup.errors import ConfigError
 from groundup.generation import LanguageModel
-from groundup.runtime import memory_bytes
+from groundup.runtime import free_memory_bytes, memory_bytes
 from groundup.serving import launch as launching
 from groundup.serving import models as served_models
 from groundup.serving.launch import raise_file_limit
-from groundup.serving.models import Source, free_memory_bytes
+from groundup.serving.models import Source
 from groundup.serving.settings import TOKEN_VARIABLE, ServerSettings, read_tokens
 
 from .conftest import LONG, PATIENCE_SECONDS, TOKEN, wait_for

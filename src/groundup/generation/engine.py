@@ -33,7 +33,9 @@ DECODED: dict[str, tuple[str, ...]] = dict.fromkeys(
 class Engine:
     """Continues many requests at once: `add` them, `step` until none is running.
 
-    The same request gives the same ids whatever else is running. Not for several threads.
+    The same request gives the same ids whatever else is running, but for near-ties: the kernels of
+    matmuls and attention, and with them the last digits of logits, depend on the number of rows and
+    on the longest text. Not for several threads.
     """
 
     def __init__(

@@ -8,7 +8,6 @@ import asyncio
 import collections
 import contextlib
 import logging
-import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -21,7 +20,7 @@ from groundup.errors import ConfigError, GroundupError
 from groundup.generation.request import Sampler
 from groundup.planner.quantities import show_bytes
 from groundup.runs.folder import RunFolder
-from groundup.runtime import give_back_freed_memory, memory_bytes
+from groundup.runtime import free_memory_bytes, give_back_freed_memory
 from groundup.serving.api_errors import ApiError, excerpt
 from groundup.serving.completions import ServedModel
 from groundup.serving.guards import is_loopback
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from groundup.serving.workers import Workers
 
 _log = logging.getLogger(__name__)
-_MOST_NAMED = 20
 
 
 class Source(NamedTuple):
@@ -140,8 +138,7 @@ class Models:
     def _check(self, name: str) -> str:
         if name in self._sources:
             return name
-        known = ", ".join(self.names[:_MOST_NAMED]) + ", …" * (len(self._sources) > _MOST_NAMED)
-        message = f"model {excerpt(name)} does not exist here; these are served: {known}"
+        message = f"model {excerpt(name)} does not exist here; served are {', '.join(self.names)}"
         raise ApiError(404, message, param="model", code="model_not_found")
 
     async def _make_room_and_load(self, name: str) -> None:
@@ -160,6 +157,8 @@ class Models:
                         message = f"model {name} cannot be loaded: {error}"
                         raise ApiError(503, message, code="model_not_loaded") from error
                 await self._unload_one()
+            if self.is_stopping:
+                model.scheduler.refuse_new()
             self._loaded[name] = model
 
     async def _unload_one(self) -> None:
@@ -231,11 +230,3 @@ def _check_rows(language_model: LanguageModel, max_rows: int) -> None:
             f"{show_bytes(max_rows * row_bytes)}, and {show_bytes(free)} are free: set --max-rows "
             f"to about {max(1, free // (2 * row_bytes))}"
         )
-
-
-def free_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Memory that can be had without swapping; all of the machine's if the system does not say."""
-    with contextlib.suppress(OSError):
-        if found := re.search(r"MemAvailable: +(\d+) kB", meminfo.read_text("ascii")):
-            return min(memory_bytes(), int(found[1]) * 1024)
-    return memory_bytes()

@@ -143,10 +143,10 @@ function buildActions(message) {
     conversation.show(versions[place + offset]);
     changeBranch();
   };
-  const rate = (rating, mark, label) =>
-    isAnswer &&
-    model?.can_rate &&
-    buildAction(mark, () => rateAnswer(message, rating), { ariaLabel: label, ariaPressed: String(message.rating === rating) });
+  const rate = (rating, mark, label) => {
+    const state = { ariaPressed: String(message.rating === rating), disabled: message.rating !== undefined };
+    return isAnswer && model?.can_rate && buildAction(mark, () => rateAnswer(message, rating), { ariaLabel: label, ...state });
+  };
   return [
     versions.length > 1 && buildAction("‹", turn(-1), { ariaLabel: "Version before", disabled: place === 0 }),
     versions.length > 1 && element("span", {}, `${place + 1} of ${versions.length}`),
@@ -210,15 +210,13 @@ function edit(message) {
   field.focus();
 }
 
-/** The server keeps it with the run; the same rating again takes it back. */
-async function rateAnswer(message, wanted) {
-  const rating = message.rating === wanted ? null : wanted;
+/** The server keeps it with the run, once. */
+async function rateAnswer(message, rating) {
   try {
-    const body = { model: message.model, messages: conversation.turnsUpTo(message), rating };
     await request("/api/rating", {
       method: "POST",
       headers: { "Content-Type": "application/json" },
-      body: JSON.stringify(body),
+      body: JSON.stringify({ model: message.model, messages: conversation.turnsUpTo(message), rating }),
     });
     message.rating = rating;
     changeBranch();
