@@ -188,7 +188,7 @@ def find_source(source: Path, runs_folder: Path = RUNS_FOLDER) -> RunFolder:
             f"config.json is there, nor a run of that name in {runs_folder}"
         )
     from groundup.interop import import_huggingface
-    from groundup.interop.huggingface_import import is_import_of
+    from groundup.interop.huggingface import is_import_of
 
     make_folder(runs_folder)
     # The ranks that torchrun starts come here at once, before they know of each other.
