@@ -36,9 +36,7 @@ Symbols::Symbols(const std::vector<CodePoints>& sets) {
         if (num_kinds > kMostSymbols)
             throw InputError("more than " + std::to_string(kMostSymbols) + " kinds of characters");
     }
-    // The end of the text may share a kind with characters, but is a symbol of its own.
-    members_.assign(num_kinds + 1, std::vector<bool>(sets.size()));
-    kinds.back() = num_kinds;
+    members_.assign(num_kinds, std::vector<bool>(sets.size()));
     std::vector<uint8_t> symbols(kEndOfText);
     for (size_t i = 0; i < count; i++) {
         for (size_t set = 0; set < sets.size(); set++)
@@ -47,6 +45,8 @@ Symbols::Symbols(const std::vector<CodePoints>& sets) {
         if (i + 1 < count)
             std::fill(symbols.begin() + edges[i], symbols.begin() + edges[i + 1], static_cast<uint8_t>(kinds[i]));
     }
+    // The end of the text may share a kind with characters, but is a symbol of its own.
+    members_.push_back(std::vector<bool>(members_[kinds.back()]));
     std::copy(symbols.begin(), symbols.begin() + 128, ascii_);
     std::unordered_map<std::string_view, uint16_t> numbers;
     for (size_t page = 0; page < kEndOfText; page += 64) {
@@ -230,7 +230,5 @@ bool Automaton::parts(uint32_t a, uint32_t b) const {
     }
     return true;
 }
-
-bool Automaton::surely_begins(uint32_t symbol) const { return sure_[(entry(start_, symbol) >> 1) / num_symbols_]; }
 
 }  // namespace groundup

@@ -110,12 +110,15 @@ public:
     bool may_begin(uint32_t symbol) const { return entry(start_, symbol) > 1; }
     // Of each byte, whether a match may begin with it.
     void find_first_bytes(const Symbols& symbols, bool* begins) const;
+    // Whether a match ends where the text does.
+    bool ends(uint32_t row) const { return entry(row, num_symbols_ - 1) & 1; }
     bool has_begin() const { return begin_ != start_; }
 
     // Whether a match that comes to `a` ends before `b`, or not, as it does before the end of the text.
     bool parts(uint32_t a, uint32_t b) const;
-    // Whether a search that begins at a symbol finds a match, whatever follows.
-    bool surely_begins(uint32_t symbol) const;
+    // Whether a search that begins at a symbol, or has come so far, finds a further end, whatever follows.
+    bool surely_begins(uint32_t symbol) const { return is_sure(entry(start_, symbol) >> 1); }
+    bool is_sure(uint32_t row) const { return sure_[row / num_symbols_]; }
 
 private:
     // The row of the state behind a symbol, times two; one more where a match ends before the symbol.

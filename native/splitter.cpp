@@ -163,47 +163,80 @@ size_t Splitter::safe_cut(Span text, size_t from) const {
     return text.size;
 }
 
-// Whether a text's splitting is one search behind another, all alike.
-bool Splitter::is_plain() const {
-    return machines_.size() == 1 && machines_[0].behaviour == Behaviour::kIsolated &&
-           !machines_[0].automaton.has_begin();
+// Whether text may be cut at `place`, in or at the end of its first pre-token: from there on it then splits as the
+// whole does. `searches` began with the text, one for each stage. Where the text before is to be split
+// again, no match or text between matches may lie across the cut.
+bool Splitter::resumes(Span text, std::vector<Automaton::Search>& searches, size_t place, bool across) const {
+    constexpr size_t kSoon = 64;
+    size_t before = place - 1;
+    while (before && place - before < 4 && is_continuation(text.data[before])) before--;
+    const Byte* const end = text.data + text.size;
+    const auto last = symbols_->read(text.data + before, end), next = symbols_->read(text.data + place, end);
+    if (before + last.size != place) return false;
+    // Up to here, what the stages so far leave goes on alike.
+    size_t reach = std::min(text.size, place + kSoon);
+    bool is_cut = across;
+    for (size_t i = 0; i < machines_.size(); i++) {
+        const Automaton& automaton = machines_[i].automaton;
+        Automaton::Search& whole = searches[i];
+        while (whole.row && whole.at < place) automaton.step(*symbols_, text, whole);
+        if (automaton.parts(last.symbol, next.symbol)) {
+            if (whole.row && whole.at == place) automaton.step(*symbols_, text, whole);
+            is_cut = is_cut || whole.last == place || automaton.surely_begins(next.symbol);
+            size_t at = place;
+            for (Symbols::Read read; at < reach; at += read.size)
+                if (automaton.may_begin((read = symbols_->read(text.data + at, end)).symbol)) break;
+            reach = std::min(reach, at);
+            continue;
+        }
+        if (!whole.row || whole.at != place) return false;
+        Automaton::Search same = whole, fresh = automaton.begin_at(place);
+        // The first match ends here, as it does before the end of the text, and so do those of later stages.
+        if (!automaton.step(*symbols_, text, same)) return same.last == place && automaton.ends(whole.row);
+        // Else two searches have become one when they are in the same state and will end alike.
+        bool is_one = false;
+        for (same = whole; across && !is_one && automaton.step(*symbols_, text, same) && same.at <= reach;) {
+            if (!automaton.step(*symbols_, text, fresh)) break;
+            const bool ended = same.last == fresh.last && same.last > place;
+            is_one = same.row == fresh.row && (ended || automaton.is_sure(same.row));
+        }
+        if (!is_one) return false;
+        reach = automaton.is_sure(same.row) ? same.at : same.last;
+    }
+    return is_cut;
 }
 
-size_t Splitter::last_cut(Span text) const {
-    size_t cut = 0, reach = 0, furthest = 0;
-    Overruns whole, left;
-    for (size_t at = 0; is_plain() && at < text.size; furthest = std::max(furthest, reach)) {
-        const Automaton& automaton = machines_[0].automaton;
-        const size_t end = automaton.match(*symbols_, text.data, at, text.size, false, whole, reach);
-        if (reach >= text.size) break;
-        // With the text ending here, the searches so far have to find the same.
-        size_t same;
-        if (end && furthest < end && automaton.match(*symbols_, text.data, at, end, false, left, same) == end) cut = end;
-        at = end ? end : at + symbols_->read(text.data + at, text.data + text.size).size;
-        left.clear();
-    }
-    return cut;
+bool Splitter::is_plain() const {
+    return std::all_of(machines_.begin(), machines_.end(), [](const Machine& machine) {
+        return machine.behaviour == Behaviour::kIsolated && !machine.automaton.has_begin();
+    });
+}
+
+std::vector<Automaton::Search> Splitter::searches_at(size_t place) const {
+    std::vector<Automaton::Search> searches;
+    for (const Machine& machine : machines_) searches.push_back(machine.automaton.begin_at(place));
+    return searches;
 }
 
 size_t Splitter::find_resumption(Span text, const std::vector<size_t>& places) const {
-    constexpr size_t kSoon = 64;
-    size_t found = 0;
-    if (!is_plain()) return found;
-    const Automaton& automaton = machines_[0].automaton;
-    Automaton::Search whole = automaton.begin_at(0);
-    for (const size_t place : places) {
-        while (whole.at < place && automaton.step(*symbols_, text, whole)) continue;
-        if (whole.at != place) continue;
-        // The two searches have become one when they are in the same state and would end alike.
-        Automaton::Search same = whole, fresh = automaton.begin_at(place);
-        while (fresh.at < std::min(text.size, place + kSoon) && automaton.step(*symbols_, text, same) &&
-               automaton.step(*symbols_, text, fresh)) {
-            if (same.row != fresh.row || same.last != fresh.last || same.last <= place) continue;
-            found = place;
-            break;
-        }
-    }
+    size_t found = 0, begin, end;
+    Cursor cursor(*this);
+    if (!is_plain() || !next_piece(machines_.size() - 1, text, 0, cursor, begin, end)) return found;
+    std::vector<Automaton::Search> searches = searches_at(0);
+    for (const size_t place : places)
+        if (place && place <= end && place < text.size && resumes(text, searches, place, true)) found = place;
     return found;
+}
+
+size_t Splitter::last_cut(Span text) const {
+    size_t cut = 0, begin, end;
+    Cursor cursor(*this);
+    while (is_plain() && next_piece(machines_.size() - 1, text, cut, cursor, begin, end) && end < text.size) {
+        std::vector<Automaton::Search> searches = searches_at(cut);
+        if (!resumes(text, searches, end, false)) break;
+        cut = end;
+    }
+    return cut;
 }
 
 }  // namespace groundup

@@ -55,12 +55,12 @@ public:
     // does; text.size when there is none. It depends on the characters beside it alone.
     size_t safe_cut(Span text, size_t from) const;
 
-    // The last position where text that continues may be cut so, found by splitting it; 0 when there is none.
-    size_t last_cut(Span text) const;
-
     // The last of some rising places inside of a pre-token that begins `text` and may go on behind it, from
     // which on the text splits as the whole does; 0 when there is none.
     size_t find_resumption(Span text, const std::vector<size_t>& places) const;
+
+    // As far as text that continues may be cut from pre-token to pre-token; 0 where it may not.
+    size_t last_cut(Span text) const;
 
 private:
     friend class Cursor;
@@ -72,6 +72,8 @@ private:
     bool find_match(size_t stage, Span text, size_t from, Cursor& cursor) const;
     bool next_piece(size_t stage, Span text, size_t from, Cursor& cursor, size_t& begin, size_t& end) const;
     bool is_plain() const;
+    std::vector<Automaton::Search> searches_at(size_t place) const;
+    bool resumes(Span text, std::vector<Automaton::Search>& searches, size_t place, bool across) const;
 
     std::unique_ptr<Symbols> symbols_;
     std::vector<Machine> machines_;

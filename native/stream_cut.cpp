@@ -16,7 +16,7 @@ Span find_settled(Span text, const SpecialTokens& special_tokens) {
 size_t find_stream_cut(Span text, const Splitter& splitter, const SpecialTokens& special_tokens) {
     const Span settled = find_settled(text, special_tokens);
     // The last safe cut is near the end of ordinary text: look in growing steps back from there.
-    for (size_t step = 64; step <= 4096 && settled.size; step *= 8) {
+    for (size_t step = 64; settled.size; step *= 8) {
         const size_t from = settled.size > step ? settled.size - step : 1;
         size_t best = 0;
         for (size_t cut = splitter.safe_cut(settled, from); cut < settled.size;

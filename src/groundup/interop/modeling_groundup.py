@@ -7,7 +7,6 @@ what a layer computes in `groundup.nn`; dropout is left out.
 # mypy: allow-untyped-calls
 
 from collections.abc import Callable
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,7 +40,9 @@ class GroundupConfig(PretrainedConfig):
         return int(self.groundup.get("num_layers", 0)) + masks
 
 
-Linear = partial(nn.Linear, bias=False)
+class Linear(nn.Linear):
+    def __init__(self, size_in: int, size_out: int) -> None:
+        super().__init__(size_in, size_out, bias=False)
 
 
 class Norm(nn.Module):
