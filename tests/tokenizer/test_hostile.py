@@ -234,7 +234,7 @@ def test_a_stream_is_cut_inside_of_runs_where_nothing_changes(pattern: Pattern) 
         pieces = [text[begin : begin + 300_000] for begin in range(0, len(text), 300_000)]
         found = list(tokenizer.encode_iterable(pieces))
         assert found == tokenizer.encode(text), (before, run, behind)
-    # A run may hang together with what stands before it, and letters without case with those around.
+    # A run may hang together with what stands before it, and letters without case with others.
     assert num_cut >= len(RUNS) - 4
 
 
