@@ -1,38 +1,21 @@
-"""Forks ranks that do what tests ask of them; what each of them gives goes into a file."""
+"""Ranks that hear each other, add gradients, fail, die and hang."""
 
-import json
 import os
+import re
 import signal
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
+import pytest
 import torch
-from forked_ranks import fork_ranks
+from forked_ranks import run_ranks
 from torch import Tensor, nn
 
-from groundup.distributed.process_group import (
-    ONE_PROCESS,
-    ProcessGroup,
-    find_process_group,
-    open_process_group,
-)
+from groundup.distributed.process_group import ONE_PROCESS, LostRankError, ProcessGroup
 from groundup.distributed.reduction import ExactReduction
 from groundup.errors import ConfigError, GroundupError
 
 NUM_LEAVES = 12
-
-
-def run_ranks(measure: Callable[[ProcessGroup], Any], size: int, minutes: float = 1.0) -> list[Any]:
-    """What `measure` gives on each of `size` ranks; None of one that died."""
-
-    def measure_in_world(_: int) -> Any:
-        with open_process_group(find_process_group(), "cpu", minutes) as ranks:
-            return measure(ranks)
-
-    return fork_ranks(measure_in_world, size)
 
 
 def leaf_values(number: int) -> list[Tensor]:
@@ -59,63 +42,44 @@ def reduce_leaves(ranks: ProcessGroup) -> list[str]:
     return [float(value).hex() for one in sums for value in one.flatten()]
 
 
-def tell(ranks: ProcessGroup) -> Any:
-    """What ranks hear from each other."""
-    errors = []
-    for facts in ({"torch": 1}, {"torch": 1, "data": ranks.rank // 2}):
-        try:
-            ranks.check_same(facts)
-        except ConfigError as error:
-            errors.append(str(error))
-    first = ranks.broadcast(f"I am {ranks.rank}")
-    maxima = ranks.all_reduce_max(10 * ranks.rank, -ranks.rank)
-    return [ranks.gather(f"from {ranks.rank}"), first, maxima(), errors]
+def tell(ranks: ProcessGroup) -> bool:
+    """What ranks hear from each other, and what fails on one of them, before the others gather or
+    at the end of a block."""
+    ranks.check_same({"torch": 1})
+    with pytest.raises(ConfigError, match=r"^rank 2 and rank 0 differ in data$"):
+        ranks.check_same({"torch": 1, "data": ranks.rank // 2})
+    assert ranks.gather(f"from {ranks.rank}") == ["from 0", "from 1", "from 2"]
+    assert ranks.broadcast(f"I am {ranks.rank}") == "I am 0"
+    assert ranks.all_reduce_max(10 * ranks.rank, -ranks.rank)() == [20, 0]
+    for failing, text in ((2, "there is no room"), (1, "too late")):
+        told = text if ranks.rank == failing else f"rank {failing}: {text}"
+        with pytest.raises((GroundupError, ValueError), match=f"^{told}$"), ranks.barrier():
+            if ranks.rank == failing == 2:
+                raise ConfigError(text)
+            ranks.gather(ranks.rank)
+            if ranks.rank == failing:
+                raise ValueError(text)
+    return True
 
 
-def fail_on_one(ranks: ProcessGroup) -> list[str]:
-    """Before the others gather, and at the end of a block."""
-    errors = []
-    for is_early in (True, False):
-        try:
-            with ranks.barrier():
-                if is_early and ranks.rank == 2:
-                    raise ConfigError("there is no room")
-                ranks.gather(ranks.rank)
-                if not is_early and ranks.rank == 1:
-                    raise ValueError("too late")
-        except (GroundupError, ValueError) as error:
-            errors.append(str(error))
-    return errors
-
-
-def wait_in_vain(ranks: ProcessGroup, leave: Callable[[], Any]) -> str:
-    """Rank 1 leaves; what the others are told."""
+def wait_in_vain(ranks: ProcessGroup, leave: Callable[[], object]) -> str:
+    """Rank 1 leaves; what the other is told."""
     ranks.gather(None)
     if ranks.rank == 1:
         leave()
         return ""
-    try:
+    with pytest.raises(LostRankError) as caught:
         ranks.gather(None)
-    except GroundupError as error:
-        return str(error)
-    return "nothing happened"
-
-
-def main(out: Path) -> None:
-    torch.set_num_threads(1)
-    sums = {size: run_ranks(reduce_leaves, size) for size in (2, 3, 4, 6)}
-    told, failed = zip(*run_ranks(lambda ranks: [tell(ranks), fail_on_one(ranks)], 3), strict=True)
-    kill = lambda: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731
-    results = {
-        "alone": reduce_leaves(ONE_PROCESS),
-        "sums": sums,
-        "told": told,
-        "failed": failed,
-        "died": run_ranks(lambda ranks: wait_in_vain(ranks, kill), 2),
-        "hung": run_ranks(lambda ranks: wait_in_vain(ranks, lambda: time.sleep(7)), 2, 0.07),
-    }
-    out.write_text(json.dumps(results))
+    return str(caught.value)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    alone = reduce_leaves(ONE_PROCESS)
+    for size in (2, 3, 4, 6):
+        assert run_ranks(reduce_leaves, size) == [alone] * size
+    assert run_ranks(tell, 3) == [True] * 3
+    kill = lambda: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731
+    died = run_ranks(lambda ranks: wait_in_vain(ranks, kill), 2)
+    hung = run_ranks(lambda ranks: wait_in_vain(ranks, lambda: time.sleep(7)), 2, 0.07)
+    assert died[1] is None
+    assert all(re.search("a rank is gone.*--resume", told) for told in (died[0], hung[0]))
