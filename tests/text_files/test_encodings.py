@@ -153,7 +153,7 @@ def test_a_file_that_is_cut_inside_its_last_character_is_read_up_to_there(
     (tmp_path / "a.txt").write_bytes(
         "né né né \xff".encode("latin-1").replace(b"\xe9", b"\xc3\xa9")
     )
-    with pytest.raises(DataError, match=r"a\.txt, byte 12: not UTF-8"):
+    with pytest.raises(DataError, match=r"a\.txt, after 'né né né ': not UTF-8"):
         read(tmp_path)
 
 

@@ -110,7 +110,7 @@ def test_a_mistake_in_a_part_is_found_in_the_file(tmp_path: Path) -> None:
     text = tmp_path / "a.txt"
     text.write_bytes(b"good" + END_OF_TEXT.encode() + b"bad \xff")
     found = cut_into_parts(find_sources([text]), 10, Reading())
-    with pytest.raises(DataError, match=r"a\.txt, byte 21: not UTF-8"):
+    with pytest.raises(DataError, match=r"a\.txt, after 'bad ': not UTF-8"):
         documents_of(found, Reading())
 
 

@@ -70,7 +70,7 @@ def test_invalid_utf8_is_named_replaced_or_left_out(
 ) -> None:
     path = tmp_path / f"corpus.txt{packing}"
     path.write_bytes(PACKERS[packing](BAD))
-    with pytest.raises(DataError, match=rf"{path}, byte {BAD.index(0xFF)}: .*--errors replace"):
+    with pytest.raises(DataError, match=rf"{path}, after '.*bad ': .*--errors replace"):
         read(path, batch_bytes=batch_bytes)
     # What is cut off at the end is not there; the rest is.
     expected = BAD[:-2].decode(errors="replace").encode().split(SEPARATOR.encode())
@@ -90,7 +90,7 @@ def test_a_long_document_ends_at_its_bad_byte(
     pieces = [bytes(one.data) for one in batches if len(one.bounds)]
     assert pieces == [b"word "] * 9 + [b"", b"next"]
     assert [one.continues for one in batches if len(one.bounds)] == [True] * 9 + [False] * 2
-    assert "a.txt.gz: byte 45: not UTF-8" in caplog.text
+    assert "a.txt.gz: after '': not UTF-8" in caplog.text
 
 
 MEMORY_SCRIPT = """

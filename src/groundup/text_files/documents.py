@@ -1,6 +1,6 @@
 """The types that readers share, and the promise that documents are UTF-8."""
 
-import codecs
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +13,8 @@ from groundup.errors import ConfigError, DataError
 
 END_OF_TEXT = "<|endoftext|>"
 STDIN = "-"
+NO_TEXT = b"\xff"
+"""Stands for a record that is left out."""
 
 Errors = Literal["strict", "replace", "skip"]
 Bounds = npt.NDArray[np.int64]
@@ -117,8 +119,6 @@ class DocumentBatch(NamedTuple):
     """A piece of one long document, the rest of which follows."""
     is_alone: bool = False
     """Any piece of a long document, which shares its batch with no other."""
-    offset: int | None = None
-    """Where the data begins in the unpacked source, if that is known."""
 
 
 class UnreadableError(DataError):
@@ -133,17 +133,16 @@ def pack(texts: Sequence[bytes | memoryview], glue: bytes) -> tuple[bytes, Bound
 
 
 def encode(text: str, errors: Errors, where: str) -> bytes:
-    """Text that was decoded with surrogateescape as the bytes that it stands for.
+    """Text that was decoded with surrogateescape as UTF-8.
 
-    Half of a surrogate pair is no UTF-8 either. With another law than strict, `check_utf8` of
-    `encodings` does with such bytes what is to be done.
+    Half of a surrogate pair is no UTF-8 either.
     """
     try:
         return text.encode()
     except UnicodeEncodeError:
         if errors == "strict":
             raise not_utf8(where) from None
-        return text.encode(errors=_RAW)
+        return NO_TEXT if errors == "skip" else re.sub("[\ud800-\udfff]", "\ufffd", text).encode()
 
 
 def not_utf8(where: str) -> DataError:
@@ -158,15 +157,3 @@ def split_documents(data: bytes | memoryview, marks: Iterable[bytes]) -> Bounds:
     from groundup._native import find_documents
 
     return np.frombuffer(memoryview(find_documents(data, list(marks))), np.int64).reshape(-1, 2)
-
-
-_RAW = "groundup-raw"
-
-
-def _raw_bytes(error: UnicodeError) -> tuple[bytes, int]:
-    assert isinstance(error, UnicodeEncodeError)
-    halves = map(ord, error.object[error.start : error.end])
-    return bytes(one & 255 if 0xDC80 <= one <= 0xDCFF else 255 for one in halves), error.end
-
-
-codecs.register_error(_RAW, _raw_bytes)

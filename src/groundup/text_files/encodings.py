@@ -9,17 +9,9 @@ import re
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
-import numpy as np
-
+from groundup._native import find_invalid_utf8
 from groundup.errors import DataError
-from groundup.text_files.documents import (
-    STDIN,
-    DocumentBatch,
-    Reading,
-    Source,
-    not_utf8,
-    pack,
-)
+from groundup.text_files.documents import DocumentBatch, Reading, Source, not_utf8, pack
 from groundup.text_files.opening import open_source
 
 _CHUNK_BYTES = 1 << 18
@@ -65,113 +57,91 @@ def marked_encoding(data: bytes) -> str | None:
     return ("utf-16-be" if first > second else "utf-16-le") if is_utf16 else None
 
 
-def check_utf8(
-    piece: DocumentBatch, source: Source, reading: Reading, notes: list[str]
-) -> DocumentBatch:
-    """Make documents of a source UTF-8: by the encoding it is in, or else as `errors` says."""
-    from groundup._native import find_invalid_utf8
-
-    position = find_invalid_utf8(piece.data)
-    if position < 0:
-        return piece
-    view, is_plain, errors = memoryview(piece.data), piece.offset is not None, reading.errors
-    encoding = None
-    if is_plain and not reading.encoding:
-        is_stdin = source.path == STDIN
-        encoding = guess_encoding(bytes(view)) if is_stdin else find_encoding(source)
-        if encoding and (note := f"read as {encoding}") not in notes:
-            notes.append(note)
-        elif not encoding and (cut := num_cut_bytes(view)):
-            notes.append(CUT)
-            view = view[:-cut]
-            bounds = np.minimum(piece.bounds, len(view))
-            piece = piece._replace(data=view, bounds=bounds[bounds[:, 0] < bounds[:, 1]])
-            position = find_invalid_utf8(view)
-    if position < 0:
-        return piece
-    # Of a long document, the pieces before have been given.
-    if (errors == "strict" or (piece.is_alone and errors == "skip")) and not encoding:
-        where = "a document" if piece.offset is None else f"byte {piece.offset + position}"
-        raise not_utf8(f"{source}, {where}")
-    texts: list[bytes | memoryview] = []
-    for begin, end in piece.bounds.tolist():
-        text = view[begin:end]
-        if find_invalid_utf8(text) < 0:
-            texts.append(text)
-            continue
-        try:
-            law = "replace" if errors == "replace" else "strict"
-            texts.append(str(text, encoding or "utf-8", law).encode())
-        except UnicodeError as error:
-            if errors == "strict":
-                raise _neither(source, encoding, error) from None
-    if len(texts) < len(piece.bounds) and is_plain and NOT_UTF8 not in notes:
-        notes.append(NOT_UTF8)
-    data, bounds = pack(texts, reading.glue)
-    return piece._replace(data=data, bounds=bounds)
-
-
 def as_utf8(
     stream: IO[bytes],
-    encoding: str | None,
-    errors: str,
-    name: str,
-    guess: Callable[[bytes], str | None],
+    name: object,
+    reading: Reading,
     notes: list[str],
-) -> Iterator[bytes]:
-    """Yield UTF-8 out of a stream in `encoding`, or one that turns out to be UTF-8 already.
+    guess: Callable[[bytes], str | None],
+    is_first: bool,
+) -> Iterator[bytes | memoryview]:
+    """Yield a stream as UTF-8, without a byte order mark, whatever encoding it is in.
 
-    ASCII is the same in either; the first chunk with more in it tells which one it is. Without an
-    encoding it is the one that `guess` finds in that chunk.
+    ASCII is the same in all; the first chunk with more in it tells which one it is. Without an
+    --encoding it is the one that `guess` finds in that chunk. Bad bytes of UTF-8 stay, unless they
+    are to be replaced: whoever takes the text apart names the place.
+
+    is_first: the stream begins where its file does.
     """
-    decoder: Any = None
     found: str | None = None
-    is_over = False
+    decoder: Any = None
+    rest, is_over = b"", False
     while not is_over:
         chunk = stream.read(_CHUNK_BYTES)
         is_over = len(chunk) < _CHUNK_BYTES
-        if found is None and (found := _encoding_of(chunk, encoding, is_over, guess)):
-            if encoding is None and found != "utf-8":
-                notes.append(f"read as {found}")
-            handler = _MARK_BAD if errors == "skip" else errors
-            # Bad bytes of UTF-8 stay what they are: whoever takes the text apart names the place.
-            handler = "surrogateescape" if found == "utf-8" and encoding is None else handler
-            decoder = codecs.getincrementaldecoder(found)(handler)
-        try:
-            text = decoder.decode(chunk) if decoder else chunk.decode("ascii")
-            if is_over and decoder and found == "utf-8" and decoder.getstate()[0]:
-                notes.append(CUT)
-            elif is_over and decoder:
-                text += decoder.decode(b"", final=True)
-        except UnicodeError as error:
-            raise _neither(name, encoding or found, error) from None
-        yield text.encode("utf-8", "surrogateescape" if found == "utf-8" else "surrogatepass")
+        if is_first:
+            found = marked_encoding(chunk)
+            chunk, is_first = chunk.removeprefix(codecs.BOM_UTF8), False
+        found = found or _encoding_of(chunk, reading.encoding, is_over, guess)
+        if found not in ("utf-8", None):
+            if decoder is None:
+                handler = _MARK_BAD if reading.errors == "skip" else reading.errors
+                decoder = codecs.getincrementaldecoder(found)(handler)
+                if found not in ("utf-16", "utf-32", reading.encoding):
+                    notes.append(f"read as {found}")
+            try:
+                yield decoder.decode(chunk, final=is_over).encode("utf-8", "surrogateescape")
+            except UnicodeError as error:
+                raise DataError(
+                    f"{name} is neither UTF-8 nor {found}: {error}; name another --encoding, or "
+                    f"use --errors replace or --errors skip"
+                ) from None
+            continue
+        data = memoryview(rest + chunk if rest else chunk)
+        cut = len(data) - num_cut_bytes(data)
+        data, rest = data[:cut], bytes(data[cut:])
+        if is_over and rest:
+            notes.append(CUT)
+        yield str(data, "utf-8", "replace").encode() if reading.errors == "replace" else data
 
 
-def _neither(name: object, encoding: str | None, error: UnicodeError) -> DataError:
-    return DataError(
-        f"{name} is neither UTF-8 nor {encoding}: {error}; name another --encoding, or use "
-        f"--errors replace or --errors skip"
-    )
+def is_utf8(head: bytes) -> bool:
+    """Whether the beginning of a text shows that it is UTF-8: it holds more than ASCII."""
+    head = head[: len(head) - num_cut_bytes(head)]
+    return not head.isascii() and find_invalid_utf8(head) < 0 and not marked_encoding(head)
+
+
+def leave_out_bad(piece: DocumentBatch, source: Source, reading: Reading) -> DocumentBatch:
+    """The documents of a piece that are UTF-8, or all of them mended, as `errors` says."""
+    position = find_invalid_utf8(piece.data)
+    if position < 0:
+        return piece
+    view = memoryview(piece.data)
+    # Of a long document, the pieces before have been given.
+    if reading.errors == "strict" or piece.is_alone:
+        before = str(view[max(0, position - 20) : position], "utf-8", "replace")
+        raise not_utf8(f"{source}, after {before!r}")
+    texts: list[bytes | memoryview] = [view[begin:end] for begin, end in piece.bounds.tolist()]
+    if reading.errors == "replace":
+        texts = [str(text, "utf-8", "replace").encode() for text in texts]
+    data, bounds = pack([text for text in texts if find_invalid_utf8(text) < 0], reading.glue)
+    return piece._replace(data=data, bounds=bounds)
 
 
 def _encoding_of(
     chunk: bytes, encoding: str | None, is_last: bool, guess: Callable[[bytes], str | None]
 ) -> str | None:
     """The encoding of a text from this chunk on; None as long as it reads the same in all."""
-    if chunk.isascii():
+    if not chunk.isascii():
+        if not encoding:
+            return guess(chunk) or "utf-8"
+        cut = 0 if is_last else num_cut_bytes(chunk)
+        return encoding if find_invalid_utf8(chunk[: len(chunk) - cut]) >= 0 else "utf-8"
+    if encoding:
         # Some encodings are all ASCII, as iso2022_jp is, or UTF-16 of such letters.
-        if encoding is None:
-            return None
         text = codecs.getincrementaldecoder(encoding)("replace").decode(chunk, final=is_last)
         return None if text == chunk.decode() else encoding
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(
-            chunk, final=is_last and encoding is not None
-        )
-        return "utf-8"
-    except UnicodeDecodeError:
-        return encoding or guess(chunk) or "utf-8"
+    return None
 
 
 @functools.lru_cache(maxsize=256)

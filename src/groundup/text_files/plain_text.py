@@ -4,29 +4,27 @@ Memory follows the longest document, unless a `find_cut` cuts long ones into pie
 """
 
 import sys
-from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from typing import IO
 
 import numpy as np
 
 from groundup.text_files.documents import DocumentBatch, FindCut, split_documents
+from groundup.text_files.encodings import CUT, num_cut_bytes
 
 
 def read_text(
     stream: IO[bytes],
     marks: Sequence[bytes],
+    notes: list[str],
     batch_bytes: int,
     find_cut: FindCut | None,
     piece_bytes: int,
-    offset: int = 0,
 ) -> Iterator[DocumentBatch]:
-    """Yield documents as they stand between separators, byte for byte, but for a byte order mark.
+    """Yield documents as they stand between separators, byte for byte.
 
     A document of more than `piece_bytes` comes in pieces that `find_cut` chooses. They depend on
     the document alone, not on `batch_bytes`.
-
-    offset: where the stream begins in its file.
     """
     longest = max(map(len, marks), default=0)
     # A separator in the last bytes may be the beginning of a longer one, so a cut needs room.
@@ -34,12 +32,12 @@ def read_text(
     most_bytes = piece_bytes if find_cut else sys.maxsize
     window = batch_bytes = min(batch_bytes, most_bytes)
     rest: bytes | memoryview = b""
-    is_inside, is_first = False, offset == 0
+    is_inside = False
     while True:
         data, at_end = _fill(stream, rest, max(window + room_bytes, len(rest) + 1))
-        if is_first and bytes(data[:3]) == BOM_UTF8:
-            data, offset = data[3:], 3
-        is_first = False
+        if at_end and (num_bytes := num_cut_bytes(data)):
+            notes.append(CUT)
+            data = data[:-num_bytes]
         bounds = split_documents(data, marks)
         num_complete, cut = len(bounds), len(data)
         if not at_end:
@@ -55,9 +53,7 @@ def read_text(
             cut, end = piece, piece or size
             is_inside = piece > 0 or not num_complete
             if piece or num_complete:
-                yield DocumentBatch(
-                    data[:end], np.array([[0, end]]), (), 0, is_inside, True, offset
-                )
+                yield DocumentBatch(data[:end], np.array([[0, end]]), (), 0, is_inside, True)
             if num_complete and not piece:
                 cut = int(bounds[1, 0]) if len(bounds) > 1 else len(data)
         else:
@@ -66,12 +62,12 @@ def read_text(
                 num_complete = int(is_too_long.argmax())
                 cut = int(bounds[num_complete, 0])
             if num_complete:
-                yield DocumentBatch(data[:cut], bounds[:num_complete], offset=offset)
+                yield DocumentBatch(data[:cut], bounds[:num_complete])
         if at_end and cut == len(data):
             return
         grown = 2 * max(window, len(data))
         window = batch_bytes if cut else min(grown, most_bytes) if window < most_bytes else grown
-        offset, rest = offset + cut, data[cut:]
+        rest = data[cut:]
 
 
 def _fill(stream: IO[bytes], rest: bytes | memoryview, size: int) -> tuple[memoryview, bool]:

@@ -5,11 +5,13 @@ import io
 import itertools
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from codecs import BOM_UTF8
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from groundup._native import find_invalid_utf8
 from groundup.errors import DataError, MissingExtraError
 from groundup.runtime import Progress, count_of
 from groundup.text_files.archives import LimitError, open_members
@@ -23,10 +25,12 @@ from groundup.text_files.documents import (
     split_documents,
 )
 from groundup.text_files.encodings import (
+    NOT_UTF8,
     as_utf8,
-    check_utf8,
     find_encoding,
     guess_encoding,
+    is_utf8,
+    leave_out_bad,
     marked_encoding,
 )
 from groundup.text_files.formats import FORMATS
@@ -66,35 +70,19 @@ def read(
     """
     sizes = _Sizes(batch_bytes, find_cut, piece_bytes)
     waiting = _Waiting(reading.glue)
-    is_inside = False
     for source in part.sources:
         notes: list[str] = []
-        num_left_out = 0
-        try:
-            for found in _read_source(source, part.span, reading, notes, sizes):
-                waiting.position = found.read_bytes
-                piece = check_utf8(found, source, reading, notes)
-                num_left_out += len(found.bounds) - len(piece.bounds)
-                if not len(piece.bounds):
-                    continue
-                is_small = len(piece.data) < batch_bytes // 4 and not piece.is_alone
-                if waiting.pieces and (not is_small or waiting.num_bytes >= batch_bytes // 2):
-                    yield waiting.take()
-                waiting.add(piece)
-                is_inside = piece.continues
-                if not is_small:
-                    yield waiting.take()
-        except (DataError, MissingExtraError) as error:
-            if reading.errors != "skip":
-                raise
-            notes.append(str(error).removeprefix(str(source)).lstrip(" ,"))
-            if is_inside:
-                # The document ends here.
-                waiting.add(_END_OF_DOCUMENT)
+        pieces = _read_source(source, part.span, reading, notes, sizes)
+        for piece in _checked(pieces, source, reading, notes):
+            waiting.position = piece.read_bytes
+            if not len(piece.bounds):
+                continue
+            is_small = len(piece.data) < batch_bytes // 4 and not piece.is_alone
+            if waiting.pieces and (not is_small or waiting.num_bytes >= batch_bytes // 2):
                 yield waiting.take()
-            is_inside = False
-        if num_left_out:
-            notes.append(f"left out {count_of(num_left_out, 'document')}")
+            waiting.add(piece)
+            if not is_small:
+                yield waiting.take()
         note = "; ".join(notes) or None
         if note:
             _log.warning("%s: %s", source, note)
@@ -103,6 +91,38 @@ def read(
             yield waiting.take()
     if waiting.pieces or waiting.ends:
         yield waiting.take()
+
+
+def _checked(
+    pieces: Iterator[DocumentBatch],
+    source: Source,
+    reading: Reading,
+    notes: list[str],
+    archive: str = "",
+) -> Iterator[DocumentBatch]:
+    """The documents that are UTF-8; if others may be left out, notes what was and why.
+
+    archive: that the source is a file of.
+    """
+    num_left_out = 0
+    is_inside = False
+    try:
+        for piece in pieces:
+            sound = leave_out_bad(piece, source, reading)
+            num_left_out += len(piece.bounds) - len(sound.bounds)
+            is_inside = sound.continues
+            yield sound
+    except (DataError, MissingExtraError) as error:
+        if reading.errors != "skip" or (archive and isinstance(error, LimitError)):
+            raise
+        reason = str(error).removeprefix(str(source)).removeprefix(archive)
+        notes.append(reason.lstrip(" ,"))
+        if is_inside:
+            # The document ends here.
+            yield _END_OF_DOCUMENT
+    if num_left_out:
+        is_text = FORMATS[source.format].read is None
+        notes += [NOT_UTF8] * is_text + [f"left out {count_of(num_left_out, 'document')}"]
 
 
 class _Waiting:
@@ -160,8 +180,10 @@ def _read_source(
         is_seekable = raw.seekable() and not span
         if source.format == "archive":
             pieces = _read_members(source, stream, reading, notes, sizes)
+        elif span is None:
+            pieces = _read_stream(source, stream, reading, notes, sizes)
         else:
-            pieces = _read_stream(source, stream, raw, span, reading, notes, sizes)
+            pieces = _read_span(source, raw, span, reading, notes, sizes)
         for piece in pieces:
             yield piece._replace(read_bytes=raw.tell() if is_seekable else 0)
 
@@ -169,39 +191,50 @@ def _read_source(
 def _read_stream(
     source: Source,
     stream: IO[bytes],
-    raw: IO[bytes] | None,
-    span: tuple[int, int] | None,
     reading: Reading,
     notes: list[str],
     sizes: "_Sizes",
+    begin: int = 0,
+    guess: Callable[[bytes], str | None] = guess_encoding,
 ) -> Iterator[DocumentBatch]:
-    """The documents of an opened source, or of a file in an archive, which has no `raw` file."""
-    from groundup._native import find_invalid_utf8
-
-    kind, marks, begin = FORMATS[source.format], reading.marks, 0
-    head = b"" if kind.is_binary else stream.peek(1)  # type: ignore[attr-defined]
-    decided = marked_encoding(head)
-    if not decided and not reading.encoding and find_invalid_utf8(head) >= 0:
-        decided = guess_encoding(head)
-    if decided and span and span[0]:
-        # The part that has the beginning reads all of the file.
-        return
-    if decided not in ("utf-16", "utf-32", None):
-        notes.append(f"read as {decided}")
-    if raw is not None and span is not None and not decided:
-        starts = [b"\n"] if kind.read else marks
-        stream, begin = open_span(raw, span, source.size or 0, starts)
-    encoding = decided or reading.encoding
-    if not kind.is_binary and (kind.read or encoding or raw is None):
-        find = guess_encoding if span is None else lambda chunk: find_encoding(source)
-        utf8 = as_utf8(stream, encoding, reading.errors, str(source), find, notes)
-        stream = stream_of(utf8)
+    """The documents of an opened source, or of a range of one that begins at `begin`."""
+    kind = FORMATS[source.format]
+    head = b"" if kind.read else stream.peek(1)  # type: ignore[attr-defined]
+    if reading.errors != "replace" and is_utf8(head):
+        # Most text: nothing is copied on the way.
+        stream.read(3 * (not begin and head.startswith(BOM_UTF8)))
+    elif not kind.is_binary:
+        stream = stream_of(as_utf8(stream, source, reading, notes, guess, not begin))
     if kind.read is None:
-        yield from read_text(stream, marks, *sizes, begin)
+        yield from read_text(stream, reading.marks, notes, *sizes)
     else:
         name = f"{source} after byte {begin}," if begin else str(source)
         texts = kind.read(stream, reading, name, notes)
         yield from _pack_pieces(texts, sizes.batch_bytes, reading.glue)
+
+
+def _read_span(
+    source: Source,
+    raw: IO[bytes],
+    span: tuple[int, int],
+    reading: Reading,
+    notes: list[str],
+    sizes: "_Sizes",
+) -> Iterator[DocumentBatch]:
+    """The documents that begin in a range of a source.
+
+    In other encodings nobody sees where one begins: the part with the beginning reads all of it.
+    """
+    head = raw.peek(1)  # type: ignore[attr-defined]
+    if marked_encoding(head) or (find_invalid_utf8(head) >= 0 and guess_encoding(head)):
+        if not span[0]:
+            yield from _read_stream(source, raw, reading, notes, sizes)
+        return
+    marks = [b"\n"] if FORMATS[source.format].read else reading.marks
+    stream, begin = open_span(raw, span, source.size or 0, marks)
+    yield from _read_stream(
+        source, stream, reading, notes, sizes, begin, lambda _: find_encoding(source)
+    )
 
 
 def _read_members(
@@ -218,20 +251,10 @@ def _read_members(
             left_out.append(name)
             continue
         member, own = Source(f"{source}/{name}", kind or "text"), list[str]()
-        is_inside = False
-        try:
-            if FORMATS[member.format].is_binary:
-                content = io.BytesIO(content.read(LONGEST_RECORD_BYTES))
-            for piece in _read_stream(member, content, None, None, reading, own, sizes):
-                is_inside = piece.continues
-                # It has no place in the file.
-                yield piece._replace(offset=None)
-        except (DataError, MissingExtraError) as error:
-            if reading.errors != "skip" or isinstance(error, LimitError):
-                raise
-            own.append(str(error).removeprefix(str(member)).removeprefix(str(source)).lstrip(" ,"))
-            if is_inside:
-                yield _END_OF_DOCUMENT
+        if FORMATS[member.format].is_binary:
+            content = io.BytesIO(content.read(LONGEST_RECORD_BYTES))
+        pieces = _read_stream(member, content, reading, own, sizes)
+        yield from _checked(pieces, member, reading, own, str(source))
         remarks += [f"{name}: {one}" for one in own]
     if left_out:
         remarks.append(f"left out as no text: {show_names(left_out)}")
@@ -271,14 +294,13 @@ def _read_small(source: Source, marks: Sequence[bytes]) -> DocumentBatch | None:
             check_unchanged(source, file)
         finally:
             os.close(file)
-    if marked_encoding(data):
+    if marked_encoding(data) or find_invalid_utf8(data) >= 0:
         return None
-    mark = 3 if data.startswith(b"\xef\xbb\xbf") else 0
-    data = data[mark:] if mark else data
+    data = data.removeprefix(BOM_UTF8)
     bounds = np.array([[0, len(data)]])
     if not data or any(one in data for one in marks):
         bounds = split_documents(data, marks)
-    return DocumentBatch(data, bounds, offset=mark)
+    return DocumentBatch(data, bounds)
 
 
 def nothing_in(sources: Sequence[Source], reading: Reading) -> DataError:

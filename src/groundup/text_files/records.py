@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from groundup.errors import DataError
 from groundup.text_files.conversations import find_turns, text_of_turns
-from groundup.text_files.documents import Reading, Source, encode
+from groundup.text_files.documents import NO_TEXT, Reading, Source, encode
 from groundup.text_files.opening import open_source
 
 LONGEST_RECORD_BYTES = 256 << 20
@@ -26,8 +26,6 @@ TURNS = "\0turns"
 """Stands for the fields of a conversation."""
 # So many records are looked at to find the longest texts.
 _NUM_SEEN, _SEEN_BYTES = 64, 1 << 20
-# What is no UTF-8 is left out, if anything may be.
-_NO_TEXT = b"\xff"
 
 
 def read_json_lines(
@@ -50,7 +48,7 @@ def _no_text(error: DataError, reading: Reading, name: str, notes: list[str]) ->
         raise error
     if not any("line " in note for note in notes):
         notes.append(str(error).removeprefix(name).strip())
-    return _NO_TEXT
+    return NO_TEXT
 
 
 def has_usual_field(source: Source, reading: Reading) -> bool:
