@@ -12,7 +12,7 @@ from groundup.serving import bodies
 from groundup.serving.api_errors import ApiError
 from groundup.serving.bodies import MAX_ELEMENTS, MAX_STRUCTURES, parse_body
 from groundup.serving.protocol import CompletionRequest
-from groundup.serving.tokenizer_view import TokenizeRequest
+from groundup.serving.views import TokenizeRequest
 
 
 def listed(element: str, count: int, rest: str = "1") -> bytes:
@@ -87,5 +87,5 @@ def test_a_hostile_body_is_refused_in_little_memory(
     "text", [',[{:"\\' * 150_000, '"' * 400_000, "\\" * 400_000, "雨" * 300_000]
 )
 def test_marks_in_a_long_text_are_no_parts(text: str) -> None:
-    body = json.dumps({"text": text}, ensure_ascii=False).encode()
-    assert parse_body(body, TokenizeRequest).text == text
+    body = json.dumps({"prompt": text}, ensure_ascii=False).encode()
+    assert parse_body(body, CompletionRequest).prompt == text

@@ -204,11 +204,13 @@ def test_a_signal_sets_an_alarm_that_ends_a_hung_process(
     monkeypatch.setattr(signal, "signal", lambda *given: None)
     settings = ServerSettings(port=0, max_rows=1, drain_seconds=50)
     server = launching.make_server({"tiny": Source(lambda: language_model)}, settings)
-    server._loop = asyncio.new_event_loop()
-    try:
+
+    async def end() -> None:
         server.handle_exit(signal.SIGTERM, None)
+
+    try:
+        asyncio.run(end())
         assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 50
         assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        server._loop.close()

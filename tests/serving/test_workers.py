@@ -1,6 +1,7 @@
 """What takes the CPU before and after the model: in turns, with a deadline, a little at a time."""
 
 import asyncio
+import collections
 import functools
 import itertools
 import threading
@@ -11,7 +12,7 @@ import pytest
 
 from groundup.generation import LanguageModel
 from groundup.serving.api_errors import ApiError
-from groundup.serving.connections import Backlog
+from groundup.serving.connections import Connection
 from groundup.serving.workers import Workers
 
 
@@ -73,12 +74,13 @@ def test_a_request_that_takes_too_long_is_refused_and_delays_nobody(
 
 def test_a_burst_is_read_a_little_in_each_round() -> None:
     async def main() -> None:
-        loop, backlog = asyncio.get_running_loop(), Backlog()
-        reads: list[int] = []
+        reads, counts = list[int](), list[int]()
+        waiting: Any = collections.deque()
         for number in range(50):
-            read = functools.partial(reads.append, number)
-            backlog.add(SimpleNamespace(loop=loop, read=read))  # type: ignore[arg-type]
-        counts = []
+            waiting.append(SimpleNamespace(read=functools.partial(reads.append, number)))
+        server: Any = SimpleNamespace(loop=asyncio.get_running_loop(), waiting=waiting)
+        server.read_some = functools.partial(Connection.read_some, server)
+        server.read_some()
         while len(reads) < 50:
             await asyncio.sleep(0)
             counts.append(len(reads))

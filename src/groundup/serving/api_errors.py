@@ -3,8 +3,6 @@
 Every answer that is not a success has this shape.
 """
 
-from __future__ import annotations
-
 import re
 import reprlib
 from collections.abc import Mapping

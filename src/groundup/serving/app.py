@@ -5,13 +5,11 @@ through the model at `/inside` and the runs at `/runs`. Their files are those of
 plotly's own script.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -24,30 +22,37 @@ from starlette.staticfiles import StaticFiles
 from groundup.serving.api_errors import ApiError, answer_http_exception
 from groundup.serving.bodies import read_body
 from groundup.serving.guards import Guards
-from groundup.serving.inspection_view import InsideRequest, describe_inside
+from groundup.serving.metrics import Metrics
+from groundup.serving.models import Models
 from groundup.serving.protocol import ChatRequest, CompletionRequest
-from groundup.serving.ratings import RatingRequest, save_rating
 from groundup.serving.runs_api import runs_routes
-from groundup.serving.tokenizer_view import TokenizeRequest, describe_tokenization
-
-if TYPE_CHECKING:
-    from groundup.generation import LanguageModel
-    from groundup.serving.metrics import Metrics
-    from groundup.serving.models import Models
-    from groundup.serving.settings import ServerSettings
-    from groundup.serving.workers import Workers
+from groundup.serving.settings import ServerSettings
+from groundup.serving.views import (
+    InsideRequest,
+    RatingRequest,
+    TokenizeRequest,
+    describe_inside,
+    describe_tokenization,
+    save_rating,
+)
+from groundup.serving.workers import Workers
 
 STATIC_FOLDER = Path(__file__).parent / "static"
 
 
 def create_app(
-    models: Models, settings: ServerSettings, metrics: Metrics, workers: Workers
+    models: Models,
+    settings: ServerSettings,
+    metrics: Metrics,
+    workers: Workers,
+    on_start: Callable[[], None],
 ) -> Starlette:
     """An app that serves the models by their names, the first one to requests that name none."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         await models.start()
+        on_start()
         yield
         models.stop()
         workers.close()
@@ -105,15 +110,12 @@ def _model_routes(models: Models, workers: Workers) -> list[Route]:
         await workers.run("view", client, functools.partial(save_rating, folder, body))
         return JSONResponse({"rating": body.rating})
 
-    def describe_tokens(language_model: LanguageModel, body: TokenizeRequest) -> str:
-        return describe_tokenization(language_model.tokenizer, body.text)
-
     return [
         Route("/v1/models", list_models),
         Route("/v1/models/{name}", get_model),
         Route("/v1/completions", complete(CompletionRequest), methods=["POST"]),
         Route("/v1/chat/completions", complete(ChatRequest), methods=["POST"]),
-        Route("/api/tokenize", view(TokenizeRequest, describe_tokens), methods=["POST"]),
+        Route("/api/tokenize", view(TokenizeRequest, describe_tokenization), methods=["POST"]),
         Route("/api/rating", rate, methods=["POST"]),
         Route("/api/inside", view(InsideRequest, describe_inside), methods=["POST"]),
     ]

@@ -3,8 +3,6 @@
 What a megabyte of JSON can cost lies in its small parts, so they are counted before any is parsed.
 """
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 import numpy as np

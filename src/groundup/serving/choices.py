@@ -1,19 +1,14 @@
 """From ids to a choice of an answer: pieces of text, the log-probabilities of tokens, and JSON.
 
-Pieces join to the whole text; none holds half a character or any part of a stop string. The two
-routes differ only in the names around a text: a `Form`.
+Pieces join to the whole text; none holds half a character or any part of a stop string.
 """
 
-from __future__ import annotations
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-
+from groundup.generation.request import NewToken
 from groundup.generation.text_stream import TextStream
-
-if TYPE_CHECKING:
-    from groundup.generation.request import NewToken
-    from groundup.tokenizer import Tokenizer
+from groundup.tokenizer import Tokenizer
 
 # JSON has no infinity; OpenAI writes this for what cannot happen.
 _LOWEST = -9999.0
@@ -148,36 +143,3 @@ class TokenSpelling:
     def _token(self, id: int, log_probability: float) -> dict[str, Any]:
         data, value = list(self._vocab.get(id, b"")), max(log_probability, _LOWEST)
         return {"token": self[id], "logprob": value, "bytes": data, "id": id}
-
-
-class Form(NamedTuple):
-    """The names around a text in the answers of one route."""
-
-    id_prefix: str
-    object: str
-    chunk_object: str
-    whole: Callable[[str], dict[str, Any]]
-    piece: Callable[[str], dict[str, Any]]
-    """The text's field in a whole answer and in an event of a stream."""
-    logprobs: Callable[[TokenSpelling, Sequence[Piece]], dict[str, Any]]
-    opening: dict[str, Any] | None = None
-    """The field in the first event of a choice, if it begins with an event of its own."""
-
-
-TEXT = Form(
-    "cmpl",
-    "text_completion",
-    "text_completion",
-    lambda text: {"text": text},
-    lambda text: {"text": text},
-    TokenSpelling.logprobs,
-)
-CHAT = Form(
-    "chatcmpl",
-    "chat.completion",
-    "chat.completion.chunk",
-    lambda text: {"message": {"role": "assistant", "content": text, "refusal": None}},
-    lambda text: {"delta": {"content": text} if text else {}},
-    TokenSpelling.chat_logprobs,
-    opening={"delta": {"role": "assistant", "content": ""}},
-)

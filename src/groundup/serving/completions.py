@@ -5,8 +5,6 @@ The scheduler generates a row for each choice; its ids become text in `choices`;
 become what OpenAI's clients read.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import json
@@ -14,23 +12,21 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from groundup.generation import GenerationRequest, LanguageModel
 from groundup.serving.api_errors import ApiError, internal_error
-from groundup.serving.choices import CHAT, TEXT, ChoiceText, Piece, TokenSpelling
+from groundup.serving.choices import ChoiceText, Piece, TokenSpelling
+from groundup.serving.metrics import Metrics
 from groundup.serving.protocol import AnyRequest, ChatRequest, make_requests
 from groundup.serving.scheduler import Scheduler
+from groundup.serving.settings import ServerSettings
+from groundup.serving.workers import Workers
 from groundup.tokenizer.chat_template import CHATML
-
-if TYPE_CHECKING:
-    from groundup.generation import GenerationRequest, LanguageModel
-    from groundup.serving.metrics import Metrics
-    from groundup.serving.settings import ServerSettings
-    from groundup.serving.workers import Workers
 
 Result = TypeVar("Result")
 
@@ -122,10 +118,11 @@ class _Running:
         self._scheduler = model.scheduler
         self._spelling = model.spelling
         self._wants_usage = body.wants_usage_chunk
-        self._form = form = CHAT if isinstance(body, ChatRequest) else TEXT
+        self._is_chat = isinstance(body, ChatRequest)
+        kind = "chat.completion" if self._is_chat else "text_completion"
         self._frame = {
-            "id": f"{form.id_prefix}-{secrets.token_hex(12)}",
-            "object": form.chunk_object if body.stream else form.object,
+            "id": f"{'chatcmpl' if self._is_chat else 'cmpl'}-{secrets.token_hex(12)}",
+            "object": f"{kind}.chunk" if self._is_chat and body.stream else kind,
             "created": int(time.time()),
             "model": model.name,
         }
@@ -143,8 +140,9 @@ class _Running:
     async def events(self, news: list[tuple[int, list[Piece]]]) -> AsyncIterator[bytes]:
         """The stream: pieces as they come, the usage if wanted, and [DONE]."""
         try:
-            if self._form.opening is not None:
-                rest = {**self._form.opening, "logprobs": None, "finish_reason": None}
+            if self._is_chat:
+                opening = {"delta": {"role": "assistant", "content": ""}}
+                rest = {**opening, "logprobs": None, "finish_reason": None}
                 yield b"".join(self._wrap({"index": n, **rest}) for n in range(len(self._texts)))
             while True:
                 if chunks := [self._wrap(chunk) for one in news for chunk in self._chunks(*one)]:
@@ -168,14 +166,20 @@ class _Running:
         for number, group in enumerate(groups, start=1):
             end = self._texts[index].finish_reason if number == len(groups) else None
             if group or end:
-                text = "".join([piece.text for piece in group])
-                yield self._choice(index, self._form.piece(text), group, end)
+                yield self._choice(index, group, end)
 
     def _choice(
-        self, index: int, field: dict[str, Any], pieces: list[Piece], reason: str | None
+        self, index: int, pieces: list[Piece], reason: str | None, is_whole: bool = False
     ) -> dict[str, Any]:
-        logprobs = self._form.logprobs(self._spelling, pieces) if self.has_logprobs else None
-        return {"index": index, **field, "logprobs": logprobs, "finish_reason": reason}
+        text, spelling = "".join([piece.text for piece in pieces]), self._spelling
+        field: dict[str, Any] = {"text": text}
+        if self._is_chat and is_whole:
+            field = {"message": {"role": "assistant", "content": text, "refusal": None}}
+        elif self._is_chat:
+            field = {"delta": {"content": text} if text else {}}
+        tell = spelling.chat_logprobs if self._is_chat else spelling.logprobs
+        field["logprobs"] = tell(pieces) if self.has_logprobs else None
+        return {"index": index, **field, "finish_reason": reason}
 
     def _wrap(self, choice: dict[str, Any]) -> bytes:
         return f'data: {self._head},"choices":[{_to_json(choice)}],"usage":null}}\n\n'.encode()
@@ -184,8 +188,8 @@ class _Running:
         """The whole answer, one choice at a time: the encoder holds Python's lock."""
         choices = []
         for index, (pieces, text) in enumerate(zip(parts, self._texts, strict=True)):
-            whole = self._form.whole("".join([piece.text for piece in pieces]))
-            choices.append(_to_json(self._choice(index, whole, pieces, text.finish_reason)))
+            choice = self._choice(index, pieces, text.finish_reason, is_whole=True)
+            choices.append(_to_json(choice))
         tail = _to_json(self._summary())[1:]
         return f'{self._head},"choices":[{",".join(choices)}],{tail}'.encode()
 

@@ -4,50 +4,25 @@ uvicorn bounds none of these: a few thousand clients that send a byte now and th
 everybody else out. The protocol here is uvicorn's own with asyncio's callbacks overridden.
 """
 
-from __future__ import annotations
-
 import asyncio
 import collections
 import re
 from http import HTTPStatus
-from typing import TYPE_CHECKING
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from groundup.serving.api_errors import ApiError
 from groundup.serving.guards import SECURITY_HEADERS
-
-if TYPE_CHECKING:
-    from groundup.serving.settings import ServerSettings
+from groundup.serving.settings import ServerSettings
 
 # The line before a chunk of less than 256 bytes. Chunks of a byte take h11 a thousand times as long
 # as the same bytes in one, and nobody else is answered meanwhile.
 _CRUMB = re.compile(rb"\r\n0*[0-9A-Fa-f]{1,2}[ \t]*(?:;[^\r\n]*)?\r\n")
 _MAX_CRUMBS = 256
 _MIN_CHUNK_BYTES = 64
-# Reading a request and beginning to answer it takes the event loop a millisecond.
+# Reading a request and beginning to answer it takes the event loop a millisecond: all requests of a
+# burst at once would take seconds, in which nobody else is answered.
 _READ_AT_ONCE = 4
-
-
-class Backlog:
-    """Connections that have sent something: a few are read in each round of the event loop.
-
-    All requests of a burst at once would take seconds, in which nobody else is answered.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: collections.deque[Connection] = collections.deque()
-
-    def add(self, connection: Connection) -> None:
-        self._waiting.append(connection)
-        if len(self._waiting) == 1:
-            connection.loop.call_soon(self._read, connection.loop)
-
-    def _read(self, loop: asyncio.AbstractEventLoop) -> None:
-        for _ in range(min(_READ_AT_ONCE, len(self._waiting))):
-            self._waiting.popleft().read()
-        if self._waiting:
-            loop.call_soon(self._read, loop)
 
 
 class Connection(H11Protocol):
@@ -55,7 +30,8 @@ class Connection(H11Protocol):
 
     settings: ServerSettings
     max_connections: int
-    backlog: Backlog
+    # Those that have sent something: a few are read in each round of the event loop.
+    waiting: collections.deque["Connection"]
     _arrived = b""
     _opened = 0.0
     _read_timer: asyncio.TimerHandle | None = None
@@ -90,7 +66,15 @@ class Connection(H11Protocol):
             # Pages and monitors are not kept waiting.
             self.read()
         else:
-            self.backlog.add(self)
+            self.waiting.append(self)
+            if len(self.waiting) == 1:
+                self.loop.call_soon(self.read_some)
+
+    def read_some(self) -> None:
+        for _ in range(min(_READ_AT_ONCE, len(self.waiting))):
+            self.waiting.popleft().read()
+        if self.waiting:
+            self.loop.call_soon(self.read_some)
 
     def read(self) -> None:
         """Take in what has arrived: some of a request, or of several."""

@@ -4,22 +4,17 @@ Pure ASGI, so that a body is refused before it is read and streams pass through 
 counts the answers and adds the security headers.
 """
 
-from __future__ import annotations
-
 import hmac
 import ipaddress
 import logging
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from groundup.serving.api_errors import ApiError, excerpt, internal_error
-
-if TYPE_CHECKING:
-    from groundup.serving.metrics import Metrics
-    from groundup.serving.settings import ServerSettings
+from groundup.serving.metrics import Metrics
+from groundup.serving.settings import ServerSettings
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +78,7 @@ class Guards:
 
         try:
             scope["client_name"] = self._check(scope)
-            announced = _header(scope, b"content-length") or ""
+            announced = Headers(scope=scope).get("content-length", "")
             if announced.isdigit() and int(announced) > max_bytes:
                 raise _too_large(max_bytes)
             await self._app(scope, receive_bounded, send_guarded)
@@ -97,7 +92,8 @@ class Guards:
 
     def _check(self, scope: Scope) -> str:
         """Whose request it is, by key or else by address; an ApiError if it is refused."""
-        if _header(scope, b"transfer-encoding") and _header(scope, b"content-length"):
+        headers = Headers(scope=scope)
+        if "transfer-encoding" in headers and "content-length" in headers:
             # A proxy may have read another end of the body than this server does.
             raise ApiError(
                 400,
@@ -105,29 +101,31 @@ class Guards:
                 code="invalid_http",
                 headers={"Connection": "close"},
             )
-        host = _header(scope, b"host")
-        known = (self._settings.host, self._settings.public_host)
-        if self._is_local and not _is_local_name(host, known):
+        host, origin = headers.get("host", ""), headers.get("origin")
+        found = _HOST.fullmatch(host)
+        known = [name.lower() for name in (self._settings.host, self._settings.public_host) if name]
+        # A foreign name may resolve to this machine too.
+        is_known = found and (is_loopback(found[1]) or found[1].lower() in known)
+        if self._is_local and not is_known:
             raise ApiError(
                 403,
-                f"the Host header is {excerpt(host or '')}, but this server answers only by a name "
+                f"the Host header is {excerpt(host)}, but this server answers only by a name "
                 f"of this machine: use http://127.0.0.1 or http://localhost, or --public-host",
                 code="foreign_host",
             )
-        origin = _header(scope, b"origin")
-        if origin is not None and origin.partition("://")[2].lower() != (host or "").lower():
+        if origin is not None and origin.partition("://")[2].lower() != host.lower():
             message = f"pages of {excerpt(origin)} may not use this server"
             raise ApiError(403, message, code="foreign_origin")
         path = scope["path"]
         if self._tokens and path not in _OPEN_PATHS and not path.startswith("/static/"):
-            number = self._check_token(_header(scope, b"authorization"))
+            number = self._check_token(", ".join(headers.getlist("authorization")))
             # A single key does not tell clients apart.
             if len(self._tokens) > 1:
                 return f"key {number}"
         return _network_of(scope)
 
-    def _check_token(self, authorization: str | None) -> int:
-        scheme, _, given = (authorization or "").partition(" ")
+    def _check_token(self, authorization: str) -> int:
+        scheme, _, given = authorization.partition(" ")
         data = given.strip().encode("utf-8", "replace")
         # All are compared, so that the time tells nothing.
         matches = [hmac.compare_digest(data, token) for token in self._tokens]
@@ -163,23 +161,9 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def _header(scope: Scope, name: bytes) -> str | None:
-    """The value, or all of them with commas if the header is repeated."""
-    values = [value.decode("latin-1") for key, value in scope["headers"] if key == name]
-    return ", ".join(values) if values else None
-
-
 def _too_large(max_bytes: int) -> ApiError:
     message = f"the body is larger than {max_bytes} bytes: send less"
     return ApiError(413, message, code="body_too_large", headers={"Connection": "close"})
-
-
-def _is_local_name(host: str | None, known: Sequence[str | None]) -> bool:
-    """Whether a Host header names this machine: a foreign name may resolve to it too."""
-    found = _HOST.fullmatch(host or "")
-    if found is None:
-        return False
-    return is_loopback(found[1]) or found[1].lower() in [one.lower() for one in known if one]
 
 
 def _network_of(scope: Scope) -> str:

@@ -3,19 +3,13 @@
 The engine's thread puts new tokens into an Outbox; it hands them to their jobs in the event loop.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from groundup.generation.request import NewToken
+from groundup.generation.request import GenerationRequest, NewToken
 from groundup.serving.api_errors import ApiError
-
-if TYPE_CHECKING:
-    from groundup.generation.request import GenerationRequest
 
 # A client's tokens wait for each other for so long; a step of a small model takes a tenth of it.
 _PATIENCE_SECONDS = 0.01
@@ -25,7 +19,7 @@ _PATIENCE_SECONDS = 0.01
 class Row:
     """Sequence number `index` of its job."""
 
-    job: Job
+    job: "Job"
     index: int
     request: GenerationRequest
     # The rest belongs to the scheduler's thread, except is_cancelled, which a client sets.

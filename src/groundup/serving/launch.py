@@ -5,8 +5,6 @@ SIGTERM lets what is running and waiting finish while new requests are refused, 
 the second ends the process at once.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc
@@ -16,21 +14,20 @@ import resource
 import signal
 import socket
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping
 from types import FrameType
-from typing import TYPE_CHECKING
 
 import uvicorn
 
 from groundup.errors import ConfigError
+from groundup.generation import LanguageModel
+from groundup.serving.app import create_app
+from groundup.serving.connections import Connection
 from groundup.serving.metrics import Metrics
-from groundup.serving.settings import TOKEN_VARIABLE
+from groundup.serving.models import Models, Source
+from groundup.serving.settings import TOKEN_VARIABLE, ServerSettings
 from groundup.serving.workers import Workers
-
-if TYPE_CHECKING:
-    from groundup.generation import LanguageModel
-    from groundup.serving.models import Models, Source
-    from groundup.serving.settings import ServerSettings
 
 _log = logging.getLogger(__name__)
 
@@ -108,18 +105,14 @@ def make_server(
     sources: Mapping[str, Source],
     settings: ServerSettings,
     on_start: Callable[[LanguageModel], None] = lambda first: None,
-) -> Server:
+) -> "Server":
     """A server that is not running yet; the arguments are those of `serve`."""
-    from groundup.serving.app import create_app
-    from groundup.serving.connections import Backlog, Connection
-    from groundup.serving.models import Models
-
     metrics, workers = Metrics(), Workers(settings.work_seconds)
     models = Models(sources, settings, metrics, workers)
     first = models.load_first()
     max_connections = raise_file_limit(settings.max_connections)
-    limits = {"settings": settings, "max_connections": max_connections, "backlog": Backlog()}
-    app = create_app(models, settings, metrics, workers)
+    limits = {"settings": settings, "max_connections": max_connections, "waiting": deque()}
+    app = create_app(models, settings, metrics, workers, lambda: on_start(first))
     config = uvicorn.Config(
         app,
         http=type("BoundedConnection", (Connection,), limits),
@@ -134,37 +127,25 @@ def make_server(
         forwarded_allow_ips=list(settings.trusted_proxies),
         timeout_graceful_shutdown=_LAST_WORDS_SECONDS,
     )
-    return Server(config, models, settings.drain_seconds, lambda: on_start(first))
+    return Server(config, models, settings.drain_seconds)
 
 
 class Server(uvicorn.Server):
     """uvicorn's server, with a shutdown of our own."""
 
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        models: Models,
-        drain_seconds: float,
-        on_start: Callable[[], None],
-    ) -> None:
+    def __init__(self, config: uvicorn.Config, models: Models, drain_seconds: float) -> None:
         super().__init__(config)
         self.models = models
         self._drain_seconds = drain_seconds
-        self._on_start = on_start
-        self._ending: asyncio.Task[None] | None = None
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self._loop = asyncio.get_running_loop()
-        await super().startup(sockets=sockets)
-        if not self.should_exit:
-            self._on_start()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         # SIGALRM kills the process then, whatever holds it up.
         signal.setitimer(signal.ITIMER_REAL, self._drain_seconds)
-        self._loop.call_soon_threadsafe(self._begin_to_end, signal.Signals(sig).name)
+        # The event loop runs in the thread that gets the signals.
+        name = signal.Signals(sig).name
+        asyncio.get_running_loop().call_soon_threadsafe(self._begin_to_end, name)
 
     @property
     def _num_unfinished(self) -> int:

@@ -1,7 +1,5 @@
 """Metrics for Prometheus. Those of a model carry its name as a label."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -2,8 +2,6 @@
 when there are too many or their memory is needed. What is running in a model is finished first.
 """
 
-from __future__ import annotations
-
 import asyncio
 import collections
 import contextlib
@@ -11,12 +9,13 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from groundup.config import load_settings
 from groundup.errors import ConfigError, GroundupError
+from groundup.generation import LanguageModel
 from groundup.generation.request import Sampler
 from groundup.planner.quantities import show_bytes
 from groundup.runs.folder import RunFolder
@@ -24,14 +23,11 @@ from groundup.runtime import free_memory_bytes, give_back_freed_memory
 from groundup.serving.api_errors import ApiError, excerpt
 from groundup.serving.completions import ServedModel
 from groundup.serving.guards import is_loopback
+from groundup.serving.metrics import Metrics
+from groundup.serving.scheduler import Scheduler
+from groundup.serving.settings import ServerSettings
+from groundup.serving.workers import Workers
 from groundup.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from groundup.generation import LanguageModel
-    from groundup.serving.metrics import Metrics
-    from groundup.serving.scheduler import Scheduler
-    from groundup.serving.settings import ServerSettings
-    from groundup.serving.workers import Workers
 
 _log = logging.getLogger(__name__)
 

@@ -4,11 +4,9 @@
 do not allow it. Answers are written by `choices` and `completions`.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import (
@@ -23,16 +21,14 @@ from pydantic import (
 
 from groundup.data.counter_random import random_uint64
 from groundup.errors import ConfigError, DataError, GroundupError
+from groundup.generation import LanguageModel
 from groundup.generation.request import GenerationRequest, Sampler
 from groundup.generation.special_ids import chat_prompt
 from groundup.runtime import count_of
 from groundup.serving.api_errors import ApiError, excerpt
 from groundup.serving.bodies import Body
+from groundup.serving.settings import ServerSettings
 from groundup.tokenizer.chat_template import check_messages
-
-if TYPE_CHECKING:
-    from groundup.generation import LanguageModel
-    from groundup.serving.settings import ServerSettings
 
 # Random stream of the seeds of choices. Never change it: samples depend on it.
 _STREAM = 0x5E87
@@ -185,7 +181,7 @@ class ChatRequest(GenerationBody):
             raise ValueError(str(error)) from error
 
     @model_validator(mode="after")
-    def _check_top_logprobs(self) -> ChatRequest:
+    def _check_top_logprobs(self) -> "ChatRequest":
         if self.top_logprobs is not None and not self.logprobs:
             raise ValueError("top_logprobs needs logprobs to be true")
         return self

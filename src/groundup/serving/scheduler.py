@@ -4,8 +4,6 @@ Requests wait in a queue of bounded length, from which clients take turns; none 
 rows or the whole queue. What is refused raises the ApiError that the client is told.
 """
 
-from __future__ import annotations
-
 import asyncio
 import collections
 import itertools
@@ -13,16 +11,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from groundup.generation import Engine, GenerationRequest
 from groundup.generation.sampling import not_finite
 from groundup.serving.api_errors import ApiError, internal_error
 from groundup.serving.jobs import Job, Outbox, Row
-
-if TYPE_CHECKING:
-    from groundup.generation import Engine, GenerationRequest
-    from groundup.serving.metrics import Metrics
-    from groundup.serving.settings import ServerSettings
+from groundup.serving.metrics import Metrics
+from groundup.serving.settings import ServerSettings
 
 _log = logging.getLogger(__name__)
 

@@ -84,17 +84,16 @@ class ServerSettings(ServerFlags):
 
 def read_tokens(file: Path | None) -> tuple[pydantic.SecretStr, ...]:
     """The bearer tokens in a file, one a line, or else in the environment variable."""
+    text = (
+        os.environ.get(TOKEN_VARIABLE, "") if file is None else file.read_text("utf-8", "replace")
+    )
+    tokens = [token.strip() for token in text.strip().splitlines()]
     if file is not None:
-        source = str(file)
-        tokens = file.read_text(encoding="utf-8", errors="replace").strip().splitlines() or [""]
-    else:
-        source = TOKEN_VARIABLE
-        tokens = os.environ.get(TOKEN_VARIABLE, "").strip().splitlines()
-    tokens = [token.strip() for token in tokens]
+        tokens = tokens or [""]
     if not all(re.fullmatch(rf"[!-~]{{{_SHORTEST_TOKEN},}}", token) for token in tokens):
         raise ConfigError(
-            f"a token in {source} cannot be used: it must be {_SHORTEST_TOKEN} or more ASCII "
-            f"letters, digits and signs without a space, on a line of its own; make one with "
-            f"python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+            f"a token in {file or TOKEN_VARIABLE} cannot be used: it must be {_SHORTEST_TOKEN} or "
+            f"more ASCII letters, digits and signs without a space, on a line of its own; make one "
+            f"with python -c 'import secrets; print(secrets.token_urlsafe(32))'"
         )
     return tuple(map(pydantic.SecretStr, tokens))

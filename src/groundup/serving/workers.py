@@ -3,8 +3,6 @@
 All of it takes time linear in the request. Whoever sends much of it waits for that alone.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,0 +1,83 @@
+"""The routes behind the pages: their answers against the tokenizer and the model itself."""
+
+import base64
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from groundup.generation import LanguageModel
+from groundup.serving.api_errors import ApiError
+from groundup.serving.views import (
+    MAX_SYMBOLS,
+    InsideRequest,
+    TokenizeRequest,
+    describe_inside,
+    describe_tokenization,
+)
+
+
+def tokenize(language_model: LanguageModel, text: str) -> Any:
+    answer = describe_tokenization(language_model, TokenizeRequest(text=text))
+    return json.loads(answer, object_hook=lambda fields: SimpleNamespace(**fields))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "the cat sat on the mat",
+        "  two  spaces\n\nand a café — 雨 🙂",
+        "the<|endoftext|>cat",
+        "mat" * 200 + " the cat " + "雨" * 128,
+    ],
+)
+def test_tokens_are_those_of_the_tokenizer(language_model: LanguageModel, text: str) -> None:
+    answer = tokenize(language_model, text)
+    tokens = [token for pre_token in answer.pre_tokens for token in pre_token.tokens]
+    assert [token.id for token in tokens] == language_model.tokenizer.encode(text)
+    assert b"".join(bytes(token.bytes) for token in tokens) == text.encode()
+    assert answer.num_tokens == len(tokens)
+    assert "".join(one.text for one in answer.pre_tokens) == text
+    assert all(text[one.start : one.end] == one.text for one in answer.pre_tokens)
+    assert (answer.num_bytes, answer.num_characters) == (len(text.encode()), len(text))
+
+
+def test_many_long_pre_tokens_show_no_more_steps_than_fit(
+    language_model: LanguageModel, running: Any
+) -> None:
+    text = ("thecatsatonthemat" * 7 + " ") * 30
+    shown = tokenize(language_model, text).pre_tokens
+    assert sum(len(step.symbols) for one in shown for step in one.merges) <= MAX_SYMBOLS
+    assert shown[0].merges and not shown[0].is_too_long
+    assert shown[-2].is_too_long and shown[-2].tokens
+    assert "".join(one.text for one in shown) == text
+    answer = running.post("/api/tokenize", json={"text": "a" * 20_001})
+    assert answer.status_code == 400 and "20000 characters" in answer.text
+
+
+def test_what_is_shown_of_a_prompt_is_the_models(language_model: LanguageModel) -> None:
+    def inside(**fields: Any) -> Any:
+        return json.loads(describe_inside(language_model, InsideRequest(**fields)))
+
+    prompt = "the cat sat on 雨"
+    answer = inside(prompt=prompt)
+    ids = language_model.encode_prompt(prompt)
+    vocab = language_model.tokenizer.vocab
+    assert answer["tokens"] == [[id, list(vocab[id])] for id in ids]
+    shape = answer["num_layers"], answer["num_heads"], len(ids), len(ids)
+    weights = np.frombuffer(base64.b64decode(answer["attention"]), np.uint8).reshape(shape) / 255
+    expected = language_model.model.attention_weights(torch.tensor([ids]))[:, 0]
+    np.testing.assert_allclose(weights, expected.numpy(), atol=1 / 500)
+    assert len(answer["predicted"]["tokens"]) == shape[0] + 1
+    assert len(answer["neighbours"]["tokens"]) == len(ids)
+    options = {"temperature": 1.3, "top_k": 40, "repetition_penalty": 1.2}
+    sampling = inside(prompt=prompt, seed=3, **options)["sampling"]
+    assert list(sampling["stages"]) == ["model", "repetition_penalty", "temperature", "top_k"]
+    assert sampling["sampled"] in dict(sampling["candidates"])
+    assert inside(prompt="the cat " * 200)["is_cut"]
+    with pytest.raises(ApiError, match="temperature"):
+        inside(prompt="a", temperature=-1.0)
