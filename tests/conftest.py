@@ -212,12 +212,9 @@ def find_programs() -> Callable[[Iterable[str], str], list[str]]:
             missing = [program for program in programs if shutil.which(program) is None]
             if missing and os.geteuid() == 0 and shutil.which("apt-get"):
                 quietly = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-                for words in ("update", f"install -y --no-install-recommends {packages}"):
-                    command = ["apt-get", "-qq", *words.split()]
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        subprocess.run(
-                            command, capture_output=True, check=False, env=quietly, timeout=240
-                        )
+                install = f"apt-get -qq install -y --no-install-recommends {packages}"
+                command = ["timeout", "480", "sh", "-c", f"apt-get -qq update; {install}"]
+                subprocess.run(command, capture_output=True, check=False, env=quietly)
         found = [shutil.which(program) for program in programs]
         if None in found:
             pytest.skip(f"{', '.join(missing)} not found: install {packages}")

@@ -1,5 +1,6 @@
 """Without any extra, groundup encodes, trains, generates and serves."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -53,29 +54,24 @@ COMMANDS = (
 
 
 def names_missing_from_a_bare_install(repository: Path) -> list[str]:
-    """Modules of all packages here that no requirement of groundup leads to."""
+    """Modules of the packages that extras need, and of those alone."""
     project = tomllib.loads((repository / "pyproject.toml").read_text("utf-8"))["project"]
-    pending, found = [(Requirement(text), "") for text in project["dependencies"]], set()
-    while pending:
-        requirement, extra = pending.pop()
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
-            continue
-        for wanted in ("", *requirement.extras):
-            key = (canonicalize_name(requirement.name), wanted)
-            if key in found:
-                continue
-            found.add(key)
-            try:
-                needed = requires(requirement.name) or []
-            except PackageNotFoundError:
-                continue
-            pending += [(Requirement(text), wanted) for text in needed]
-    present = {name for name, _ in found} | {"groundup"}
-    return [
-        module
-        for module, owners in packages_distributions().items()
-        if not present & {canonicalize_name(owner) for owner in owners}
-    ]
+
+    def reached(pending: list[str]) -> set[str]:
+        found: set[str] = set()
+        while pending:
+            requirement = Requirement(pending.pop())
+            name, marker = canonicalize_name(requirement.name), requirement.marker
+            if name not in found and (marker is None or marker.evaluate({"extra": ""})):
+                found.add(name)
+                with contextlib.suppress(PackageNotFoundError):
+                    pending += requires(name) or []
+        return found
+
+    extras = [one for some in project["optional-dependencies"].values() for one in some]
+    absent = reached(extras) - reached([*project["dependencies"]]) - {"groundup"}
+    packages = packages_distributions().items()
+    return [name for name, owners in packages if absent >= {*map(canonicalize_name, owners)}]
 
 
 def start(missing: list[str], *commands: str) -> subprocess.Popen[str]:

@@ -109,31 +109,17 @@ def test_the_python_of_a_guide_runs(
         exec(block.replace("10_000", "400").replace("num_steps=10,", fewer, 1), names)
 
 
-def test_the_quickstart_lists_all_extras() -> None:
+def test_all_extras_are_listed_and_every_run_time_dependency_has_its_reason() -> None:
     page = (REPOSITORY / "docs" / "quickstart.md").read_text("utf-8")
     rows = page.split("| extra | for |")[1].split("\n\n")[0]
     first = " ".join(re.findall(r"^\| (`.*?) \|", rows, re.MULTILINE))
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
     assert set(re.findall(r"`(\w+)`", first)) == set(project["optional-dependencies"])
-
-
-def test_every_run_time_dependency_has_its_reason() -> None:
     page = (REPOSITORY / "CONTRIBUTING.md").read_text("utf-8")
     table = page.split("| package | reason |")[1].split("\n\n")[0]
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
     names = [re.split(r"[>=<]", one)[0] for one in project["dependencies"]]
     assert re.findall(r"^\| `([\w-]+)` \| \w", table, re.MULTILINE) == names and len(names) <= 15
     assert len((REPOSITORY / "README.md").read_text("utf-8").splitlines()) < 150
-
-
-def readme_tree() -> dict[str, set[str]]:
-    """The entries that the README's tree shows, by folder: the root and src/groundup."""
-    (tree,) = (b for b in blocks(REPOSITORY / "README.md", "text") if "Makefile" in b)
-    shown: dict[str, set[str]] = {"": set(), "src/groundup": set()}
-    for line in tree.splitlines():
-        folder = "src/groundup" if line.startswith("  ") else ""
-        shown[folder].add(line.split()[0].rstrip("/"))
-    return shown
 
 
 def present(folder: str) -> set[str]:
@@ -150,7 +136,11 @@ def present(folder: str) -> set[str]:
 
 
 def test_the_readmes_tree_is_the_folder_listing() -> None:
-    shown = readme_tree()
+    (tree,) = (b for b in blocks(REPOSITORY / "README.md", "text") if "Makefile" in b)
+    shown: dict[str, set[str]] = {"": set(), "src/groundup": set()}
+    for line in tree.splitlines():
+        folder = "src/groundup" if line.startswith("  ") else ""
+        shown[folder].add(line.split()[0].rstrip("/"))
     assert shown["src/groundup"] == present("src/groundup")
     assert {entry.split("/")[0] for entry in shown[""]} == present("")
 
@@ -222,14 +212,6 @@ def test_the_architecture_page_shows_the_table_of_the_layering_test() -> None:
     rooms = page.split("## The rooms")[1].split("\n## ")[0]
     described = re.findall(r"^\| `(\w+)` \|", rooms, re.M)
     assert sorted(described) == sorted(room for row in held.values() for room in row)
-
-
-def test_make_bench_runs_every_benchmark_that_has_results() -> None:
-    scripts = set(re.findall(r"benchmarks/(\w+)\.py", MAKEFILE))
-    results = [path.name for path in (REPOSITORY / "benchmarks" / "results").glob("*.json")]
-    assert results
-    for name in results:
-        assert any(name.startswith(script) for script in scripts), name
 
 
 def test_make_sanitize_tests_every_package_that_calls_the_native_core() -> None:
@@ -391,19 +373,15 @@ READING = REPOSITORY / "docs" / "reading.md"
 READING_TEXT = READING.read_text(encoding="utf-8")
 
 
-def test_every_stop_is_there() -> None:
+def test_every_stop_is_there_and_has_lines_to_run() -> None:
     """The files that the page names, and the functions and classes to read in them."""
+    assert all(one.count("```python\n") == 1 for one in READING_TEXT.split("\n## ")[1:])
     items = re.findall(r"^- `([\w/]+\.py)`(?:: ((?:`\w+`\s*)+))?", READING_TEXT, re.MULTILINE)
     assert len(items) >= 15
     for file, names in items:
         source = (REPOSITORY / "src" / "groundup" / file).read_text("utf-8")
         found = set(re.findall(r"^(?:def|class) (\w+)", source, re.MULTILINE))
         assert set(re.findall(r"`(\w+)`", names)) <= found, file
-
-
-def test_every_stop_has_lines_to_run() -> None:
-    sections = READING_TEXT.split("\n## ")[1:]
-    assert all(section.count("```python\n") == 1 for section in sections)
 
 
 @pytest.mark.slow

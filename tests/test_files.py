@@ -50,40 +50,19 @@ def test_what_stops_a_write_leaves_the_old_content_and_no_temporary(
     assert listing(tmp_path) == ["file.txt"]
 
 
-def test_content_is_synced_before_the_rename_and_the_folder_after(
+def test_a_folder_or_a_file_in_the_way_is_refused_and_a_device_is_written_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    events: list[str] = []
-    real_fsync, real_replace = os.fsync, os.replace
-
-    def fsync(file: int) -> None:
-        events.append("sync folder" if stat.S_ISDIR(os.fstat(file).st_mode) else "sync file")
-        real_fsync(file)
-
-    def replace(source: Any, target: Any) -> None:
-        events.append("rename")
-        real_replace(source, target)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(os, "replace", replace)
-    files.write_bytes_atomic(tmp_path / "file", b"data")
-    assert events == ["sync file", "rename", "sync folder"]
-    # A folder that cannot be synced is no failure.
-    monkeypatch.setattr(os, "fsync", failing_with(errno.EINVAL))
-    files.write_bytes_atomic(tmp_path / "file", b"more")
-    assert (tmp_path / "file").read_bytes() == b"more"
-
-
-def test_a_folder_is_refused_and_a_file_in_the_way_of_one_too(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError):
         files.write_text_atomic(tmp_path, "x")
     (tmp_path / "file").write_text("old")
     with pytest.raises((NotADirectoryError, FileExistsError)):
         files.write_text_atomic(tmp_path / "file" / "inner", "x")
     assert listing(tmp_path) == ["file"]
-
-
-def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    # A folder that cannot be synced is no failure.
+    monkeypatch.setattr(os, "fsync", failing_with(errno.EINVAL))
+    files.write_bytes_atomic(tmp_path / "file", b"more")
+    assert (tmp_path / "file").read_bytes() == b"more"
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with ThreadPoolExecutor(1) as pool:
@@ -213,20 +192,6 @@ def test_a_full_disk_while_appending_leaves_whole_lines(
     with pytest.raises(OSError, match="No space"):
         files.append_json_line(path, {"step": 2})
     assert path.read_text() == '{"step": 1}\n'
-
-
-def test_writers_at_the_same_time_do_not_mix_their_lines(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-
-    def write(worker: int) -> None:
-        for step in range(50):
-            files.append_json_line(path, {"worker": worker, "step": step})
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(write, range(4)))
-    values = list(files.read_json_lines(path))
-    for number in range(4):
-        assert [v["step"] for v in values if v["worker"] == number] == list(range(50))
 
 
 def test_a_lock_is_held_by_one_at_a_time(tmp_path: Path) -> None:

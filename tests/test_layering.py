@@ -37,7 +37,6 @@ NO_TORCH = "tokenizer planner runs lazy_exports disk errors files config text_fi
 NO_TORCH += ["nn/limits.py", "model/config.py", "optim/config.py", "optim/schedules.py"]
 TORCH_LATE = ["cli", "runtime", "__init__.py", "__main__.py"]
 TORCH_LATE += [f"{name}/__init__.py" for name in ("data", "model", "nn", "optim")]
-NO_DISTRIBUTED = ["nn", "model"]
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
@@ -79,10 +78,6 @@ def imports_of(
             nodes.extend(ast.iter_child_nodes(node))
 
 
-def is_in(path: Path, places: list[str]) -> bool:
-    return name_of(path) in places or room_of(path) in places
-
-
 def violation_of(importer: str, imported: str) -> str | None:
     """Why a room may not import another, or None."""
     if importer == imported:
@@ -115,20 +110,23 @@ def test_imports_point_down() -> None:
             assert reason is None, f"{where}: {importer} may not import {parts[1]}, which {reason}"
 
 
-@pytest.mark.parametrize(("places", "late"), [(NO_TORCH, True), (TORCH_LATE, False)])
-def test_torch_stays_out_or_is_imported_late(places: list[str], late: bool) -> None:
+@pytest.mark.parametrize(
+    ("places", "late", "module"),
+    [
+        (NO_TORCH, True, "torch"),
+        (TORCH_LATE, False, "torch"),
+        (["nn", "model"], True, "torch.distributed"),
+    ],
+)
+def test_torch_and_its_parallelism_stay_out_or_are_imported_late(
+    places: list[str], late: bool, module: str
+) -> None:
     for path in SOURCES:
-        if is_in(path, places):
+        if name_of(path) in places or room_of(path) in places:
             for line, name in imports_of(path, late=late):
-                assert name.split(".")[0] != "torch", f"{name_of(path)} line {line}"
-
-
-def test_models_know_no_parallelism() -> None:
-    for path in SOURCES:
-        if is_in(path, NO_DISTRIBUTED):
-            assert "torch.distributed" not in path.read_text(encoding="utf-8"), name_of(path)
-            for line, name in imports_of(path):
-                assert not name.startswith("torch.distributed"), f"{name_of(path)} line {line}"
+                assert not f"{name}.".startswith(f"{module}."), f"{name_of(path)} line {line}"
+            is_named = "torch.distributed" in path.read_text("utf-8")
+            assert not is_named or module == "torch", name_of(path)
 
 
 def module_of(path: Path) -> str:
@@ -219,21 +217,15 @@ def test_only_the_disk_module_writes() -> None:
     assert {"disk.py: os.replace", "disk.py: open"} <= {*writing_calls(PACKAGE / "disk.py")}
 
 
-def test_no_room_for_leftovers() -> None:
-    forbidden = {"utils", "common", "helpers", "misc"}
-    assert not [name_of(path) for path in SOURCES if forbidden & {*path.parts, path.stem}]
-
-
-def test_only_the_binding_files_know_python() -> None:
+def test_only_the_binding_files_know_python_and_every_native_source_is_compiled() -> None:
     native = REPOSITORY / "native"
     include = re.compile(r'#\s*include\s*[<"](Python|python_\w+)\.h')
     files = [path for path in native.glob("*") if path.is_file()]
     knowing = {path.name for path in files if include.search(path.read_text("utf-8"))}
     assert knowing == {path.name for path in native.glob("python_*")}
-
-
-def test_the_build_compiles_every_native_source() -> None:
     settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
     (extension,) = settings["tool"]["setuptools"]["ext-modules"]
-    present = {f"native/{path.name}" for path in (REPOSITORY / "native").glob("*.cpp")}
-    assert set(extension["sources"]) == present
+    assert {*extension["sources"]} == {f"native/{path.name}" for path in native.glob("*.cpp")}
+    # Nor is there a room for leftovers.
+    forbidden = {"utils", "common", "helpers", "misc"}
+    assert not [name_of(path) for path in SOURCES if forbidden & {*path.parts, path.stem}]

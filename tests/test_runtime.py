@@ -1,9 +1,7 @@
 """What the process says about itself: cores, memory, seeds, log lines, errors."""
 
 import logging
-import os
 import pickle
-import platform
 import random
 import subprocess
 import sys
@@ -15,26 +13,33 @@ import torch
 
 from groundup import errors, runtime
 
+# What a process sets cannot be taken back.
+PROGRAM = """
+import os, platform, resource
+from groundup.runtime import *
 
-def printed(script: str) -> int:
-    """The number that a process of its own prints: what it sets cannot be taken back."""
-    command = [sys.executable, "-c", f"from groundup.runtime import *\n{script}"]
-    return int(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+if hasattr(os, "sched_setaffinity"):
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    assert num_cores() == 1
+before = peak_memory_bytes()
+block = b"x" * (64 << 20)
+del block
+assert 0.9 <= (peak_memory_bytes() - before) / (64 << 20) <= 1.5
+
+def faults():
+    bytes(bytearray(64 << 20))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+if platform.libc_ver()[0] == "glibc":
+    assert keep_freed_memory()
+    faults()
+    assert -faults() + faults() < 1000
+"""
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity")
-def test_cores_are_those_the_process_may_use() -> None:
-    script = "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); print(num_cores())"
-    assert printed(script) == 1
-
-
-def test_peak_memory_counts_what_was_touched() -> None:
-    size = 64 << 20
-    grown = printed(
-        f"before = peak_memory_bytes(); block = b'x' * {size}; del block\n"
-        "print(peak_memory_bytes() - before)"
-    )
-    assert size * 0.9 <= grown <= size * 1.5
+def test_cores_and_memory_are_those_the_process_may_use_and_keeps() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -96,20 +101,6 @@ def test_log_lines_go_to_stderr_once_and_warnings_say_so(
     log.warning("b.txt is empty")
     log.debug("not shown")
     assert capsys.readouterr() == ("", "reading a.txt\nwarning: b.txt is empty\n")
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has the option")
-def test_freed_memory_is_kept() -> None:
-    num_faults = printed(
-        "import resource\n"
-        "assert keep_freed_memory()\n"
-        "def faults():\n"
-        "    bytes(bytearray(64 << 20))\n"
-        "    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
-        "faults()\n"
-        "print(-faults() + faults())"
-    )
-    assert num_faults < 1000
 
 
 def test_a_duration_is_shown_in_the_unit_that_suits_it() -> None:

@@ -29,14 +29,17 @@ CLUSTER = {
 }
 
 
-def slurm_script() -> list[str]:
-    return ["bash", str(TEMPLATES / "train.slurm")]
-
-
-def kubernetes_script() -> list[str]:
-    job = yaml.safe_load((TEMPLATES / "pytorchjob.yaml").read_text("utf-8"))
-    worker = job["spec"]["pytorchReplicaSpecs"]["Worker"]
-    policy = job["spec"]["elasticPolicy"]
+def script_of(name: str) -> list[str]:
+    if name == "slurm":
+        return ["bash", str(TEMPLATES / "train.slurm")]
+    file = "skypilot.yaml" if name == "skypilot" else "pytorchjob.yaml"
+    task = yaml.safe_load((TEMPLATES / file).read_text("utf-8"))
+    if name == "skypilot":
+        assert task["num_nodes"] == 2
+        assert task["resources"]["job_recovery"]["max_restarts_on_errors"] > 0
+        subprocess.run(["bash", "-n", "-c", task["setup"]], check=True)
+        return ["bash", "-c", task["run"]]
+    worker, policy = task["spec"]["pytorchReplicaSpecs"]["Worker"], task["spec"]["elasticPolicy"]
     assert policy["minReplicas"] == policy["maxReplicas"] == worker["replicas"] == 2
     assert policy["maxRestarts"] > 0 and worker["restartPolicy"] == "OnFailure"
     pod = worker["template"]["spec"]
@@ -46,17 +49,6 @@ def kubernetes_script() -> list[str]:
     mounted = [mount["name"] for mount in container["volumeMounts"]]
     assert mounted == [volume["name"] for volume in pod["volumes"]]
     return [*container["command"], *container["args"]]
-
-
-def skypilot_script() -> list[str]:
-    task = yaml.safe_load((TEMPLATES / "skypilot.yaml").read_text("utf-8"))
-    assert task["num_nodes"] == 2
-    assert task["resources"]["job_recovery"]["max_restarts_on_errors"] > 0
-    subprocess.run(["bash", "-n", "-c", task["setup"]], check=True)
-    return ["bash", "-c", task["run"]]
-
-
-SCRIPTS = {"slurm": slurm_script, "kubernetes": kubernetes_script, "skypilot": skypilot_script}
 
 
 @pytest.fixture
@@ -99,11 +91,11 @@ def parsed(words: list[str], monkeypatch: pytest.MonkeyPatch, shared: Path) -> t
     return of_torchrun, parse(Arguments, "groundup train", rest)
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", ["slurm", "kubernetes", "skypilot"])
 def test_a_template_begins_the_run_and_continues_it_when_it_is_there(
     name: str, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = SCRIPTS[name]()
+    script = script_of(name)
     status, words = call(script, shared)
     assert status == 0
     of_torchrun, arguments = parsed(words, monkeypatch, shared)
@@ -127,7 +119,7 @@ def test_slurm_queues_a_job_again_that_a_signal_stopped(
     folder = shared / "runs" / "tinystories"
     folder.mkdir(parents=True)
     Outcome(state).write(folder / "outcome.json")
-    assert call(slurm_script(), shared, EXIT="3")[0] == 3
+    assert call(script_of("slurm"), shared, EXIT="3")[0] == 3
     noted = (shared.parent / "notes.scontrol").read_text().splitlines()
     assert (noted == ["requeue", "7"]) == (state == "stopped")
     lines = (TEMPLATES / "train.slurm").read_text("utf-8").splitlines()

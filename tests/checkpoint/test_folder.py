@@ -5,7 +5,6 @@ import logging
 import math
 import os
 import shutil
-import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -215,30 +214,6 @@ def test_a_cleaner_that_comes_between_making_and_locking_does_no_harm(
     monkeypatch.setattr(files, "locked", clean_then_lock)
     save(folder, 1)
     assert os.listdir(folder.path) == ["step_000001"]
-
-
-def test_everything_is_synced_before_the_rename_and_the_parent_after(
-    folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder.path.mkdir(parents=True)
-    events: list[str] = []
-    real_fsync, real_rename = os.fsync, os.rename
-
-    def fsync(file: int) -> None:
-        path = Path(os.readlink(f"/proc/self/fd/{file}"))
-        is_folder = stat.S_ISDIR(os.fstat(file).st_mode)
-        events.append("parent" if path == folder.path else "folder" if is_folder else "file")
-        real_fsync(file)
-
-    def rename(source: Any, target: Any) -> None:
-        events.append("rename")
-        real_rename(source, target)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(os, "rename", rename)
-    save(folder, 1)
-    end = events.index("rename")
-    assert events[end - 4 :] == ["file"] * 3 + ["folder", "rename", "parent"]
 
 
 def test_one_removed_while_it_was_being_read_is_no_damage(
