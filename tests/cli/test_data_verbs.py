@@ -110,7 +110,7 @@ def test_one_odd_file_is_skipped_and_the_table_says_why(shell: Any) -> None:
         assert line in table, line
     assert open_shards("shards", "train").index.splits["train"].num_documents == 5
     for strict in ("--strict", "--errors=strict"):
-        assert "byte 6: not UTF-8" in shell.fails(*words, strict, "--overwrite")
+        assert "after 'noise ': not UTF-8" in shell.fails(*words, strict, "--overwrite")
     assert "4 more" not in shell(*words, "--overwrite", "--no-drop-duplicates")
     assert open_shards("shards", "train").index.splits["train"].num_documents == 6
 
@@ -126,7 +126,7 @@ def test_only_bad_files_are_an_error_with_the_reason(
     Path("f").mkdir()
     Path("f/a.txt").write_bytes(b"noise \xff\xfe\x81")
     Path("f/b.jsonl").write_text("{cut")
-    assert "f/a.txt, byte 6: not UTF-8" in fails()
+    assert "f/a.txt, after 'noise ': not UTF-8" in fails()
     Path("f/a.txt").write_text(END)
     Path("f/b.jsonl").write_text("{}\n{}\n")
     assert "f/b.jsonl line 1 has no field text" in fails()

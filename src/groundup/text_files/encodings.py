@@ -112,7 +112,7 @@ def is_utf8(head: bytes) -> bool:
 
 
 def leave_out_bad(piece: DocumentBatch, source: Source, reading: Reading) -> DocumentBatch:
-    """The documents of a piece that are UTF-8, or all of them mended, as `errors` says."""
+    """The documents of a piece that are UTF-8, or all with U+FFFD, as `errors` says."""
     position = find_invalid_utf8(piece.data)
     if position < 0:
         return piece
