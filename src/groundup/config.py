@@ -34,6 +34,7 @@ _EARLIER_NAMES = {
     "average_over": "ema_fraction",
     "clip_norm": "max_grad_norm",
     "extra_values": "value_embeddings",
+    "goes_on": "continue_training",
     "head_gates": "gated_attention",
     "input_mix": "x0_skip",
     "num_ids": "num_tokens",

@@ -217,7 +217,7 @@ def test_a_killed_sweep_goes_on_where_it_was(
 
     assert main(["sweep", spec]) == 0
     out, err = capsys.readouterr()
-    assert "going on with long+seed=0" in err and "short" not in err
+    assert "resuming long+seed=0" in err and "short" not in err
     assert "Results, best validation loss first" in out
     assert not (SWEEP / "runs/short+seed=0").exists()
     records = list(read_json_lines(SWEEP / "trials.jsonl"))

@@ -147,6 +147,14 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
+def load(folder: Path, **options: Any) -> Any:
+    """The model of a folder, by transformers."""
+    if (folder / "modeling_groundup.py").exists():
+        options["trust_remote_code"] = True
+    load = pytest.importorskip("transformers").AutoModelForCausalLM.from_pretrained
+    return load(folder, local_files_only=True, **options).eval()
+
+
 def change_json(path: Path, **changes: Any) -> None:
     value = {**json.loads(path.read_text("utf-8")), **changes}
     path.write_text(json.dumps(value), "utf-8")

@@ -31,6 +31,8 @@ from groundup.planner import count_parameters
 from groundup.tokenizer import Tokenizer
 from groundup.training.step import summed_loss
 
+from .conftest import load
+
 RunWith = Callable[[str], Path]
 
 SEPARATOR = 299
@@ -97,11 +99,8 @@ class Case:
 
 
 def huggingface(case: Case) -> Tensor:
-    transformers = pytest.importorskip("transformers")
     export_huggingface(case.run, case.out)
-    load = transformers.AutoModelForCausalLM.from_pretrained
-    found = load(case.out, local_files_only=True, trust_remote_code=True)
-    logits: Tensor = found.eval()(case.ids).logits
+    logits: Tensor = load(case.out)(case.ids).logits
     return logits
 
 

@@ -15,12 +15,10 @@ from groundup.interop import export_huggingface, import_huggingface
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.chat_template import CHATML, ChatTemplate, Message
 
-from .conftest import MakeRun
+from .conftest import END, TEXT, MakeRun
 
 transformers = pytest.importorskip("transformers")
 
-END = "<|endoftext|>"
-TEXT = "Ada had a red kite. Ben lost the old drum. Who found the new boat? It's Eve's! " * 8
 HARD_PIECES = st.sampled_from(
     [
         *(END, "<|", "|>", "<|pad|>", "<|im_end|>", "{{ x }}", "ĠĊ", "\x00"),
@@ -88,8 +86,8 @@ def test_a_template_applied_there_gives_our_ids(
         assert chat_prompt(ours, messages) == text
 
 
-def test_what_ends_a_turn_ends_generation_there_and_its_limits_are_told(
-    exported: tuple[Path, Tokenizer], theirs: Any
+def test_ends_of_turns_are_told_and_taken_back(
+    exported: tuple[Path, Tokenizer], theirs: Any, tmp_path: Path
 ) -> None:
     folder, ours = exported
     ends = [299, 301] if "<|im_end|>" in ours.special_tokens else 299
@@ -99,16 +97,10 @@ def test_what_ends_a_turn_ends_generation_there_and_its_limits_are_told(
     assert theirs.eos_token_id == ours.special_tokens[END]
     assert theirs.special_tokens_map["eos_token"] == END
     assert len(theirs) == ours.vocab_size and theirs.model_max_length == 32
-
-
-def test_an_import_takes_the_template_back(
-    exported: tuple[Path, Tokenizer], tmp_path: Path
-) -> None:
-    folder, ours = exported
     run = import_huggingface(folder, "taken", runs_folder=tmp_path)
     model = LanguageModel.load(run)
-    assert model.tokenizer.chat_template == ours.chat_template
     assert model.tokenizer.id == ours.id
+    assert model.tokenizer.chat_template == ours.chat_template
     assert model.stop_ids == ({299, 301} if ours.vocab_size == 302 else {299})
     # And out again it is the same file.
     export_huggingface(run, tmp_path / "again")

@@ -11,13 +11,12 @@ import torch
 from groundup.checkpoint import CheckpointFolder
 from groundup.errors import ConfigError, GroundupError
 from groundup.generation import LanguageModel
-from groundup.interop import export_huggingface, huggingface_export, import_huggingface
+from groundup.interop import export_huggingface, huggingface, import_huggingface
 
-from .conftest import MakeRun
+from .conftest import TEXT, MakeRun, load
 
 transformers = pytest.importorskip("transformers")
 
-TEXT = "Ada had a red kite. Ben lost the old drum. Who found the new boat? It's Eve's! " * 2
 # Each setting alone is tests/interop/test_every_setting.py's.
 SHAPES: dict[str, dict[str, Any]] = {
     "llama": {},
@@ -27,12 +26,6 @@ SHAPES: dict[str, dict[str, Any]] = {
     | {"qk_norm": True, "num_kv_heads": 2, "tie_embeddings": True, "document_separator": 299},
 }
 PROMPT = "Ada had a red"
-
-
-def load(folder: Path) -> Any:
-    own = {"trust_remote_code": True} if (folder / "modeling_groundup.py").exists() else {}
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, **own)
-    return model.eval()
 
 
 def largest_difference(theirs: Any, ours: LanguageModel) -> float:
@@ -60,6 +53,9 @@ def test_logits_and_greedy_text_agree(
     assert type(theirs).__name__ == f"{'Groundup' if is_own else kind}ForCausalLM"
     assert ("trust_remote_code=True" in (out / "README.md").read_text("utf-8")) == is_own
     assert largest_difference(theirs, ours) < 1e-5
+    told = json.loads((out / "generation_config.json").read_text("utf-8"))
+    lacking = list(range(300, settings.get("vocab_size", 300)))
+    assert told.get("suppress_tokens", []) == lacking
     tokenizer = transformers.AutoTokenizer.from_pretrained(out, local_files_only=True)
     inputs = tokenizer(PROMPT, return_tensors="pt")
     ids = theirs.generate(**inputs, max_new_tokens=20, do_sample=False)[0].tolist()
@@ -184,26 +180,9 @@ def test_a_stopped_export_leaves_what_was_there(
     make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """tests/torture kills one for good."""
-
-    def stop(*arguments: Any, **options: Any) -> None:
-        raise KeyboardInterrupt
-
-    run, new, old = make_run(), tmp_path / "new" / "out", tmp_path / "old" / "out"
-    names = export_huggingface(run, old)
-    monkeypatch.setattr(huggingface_export, "write_card", stop)
-    for out in (new, old):
-        with pytest.raises(KeyboardInterrupt):
-            export_huggingface(run, out, force=True)
-    assert os.listdir(new.parent) == [] and os.listdir(old.parent) == ["out"]
-    assert sorted(os.listdir(old)) == names
-
-
-@pytest.mark.parametrize(("vocab_size", "lacking"), [(300, None), (303, [300, 301, 302])])
-def test_special_ids_are_told_and_those_that_the_tokenizer_lacks(
-    make_run: MakeRun, tmp_path: Path, vocab_size: int, lacking: list[int] | None
-) -> None:
-    export_huggingface(make_run(vocab_size=vocab_size), tmp_path / "out")
-    for name in ("config.json", "generation_config.json"):
-        told = json.loads((tmp_path / "out" / name).read_text("utf-8"))
-        assert told["bos_token_id"] == told["eos_token_id"] == told["pad_token_id"] == 299
-    assert told.get("suppress_tokens") == lacking
+    run, out = make_run(), tmp_path / "out"
+    names = export_huggingface(run, out)
+    monkeypatch.setattr(huggingface, "write_card", lambda *given, **options: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        export_huggingface(run, out, force=True)
+    assert sorted(os.listdir(out)) == names and sorted(os.listdir(tmp_path)) == ["out", "runs"]

@@ -1,9 +1,11 @@
-"""Checkpoints that the real transformers wrote become runs that compute the same."""
+"""Checkpoints that the real transformers wrote become runs that compute the same, or are refused by
+name with nothing left behind."""
 
 import json
 import logging
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +14,14 @@ import safetensors.torch
 import torch
 
 from groundup.checkpoint import CheckpointFolder
-from groundup.errors import GroundupError
+from groundup.errors import CheckpointError, ConfigError, GroundupError, TokenizerError
 from groundup.files import hash_file
 from groundup.generation import LanguageModel
 from groundup.interop import export_huggingface, import_huggingface
 from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 
-from .conftest import FAMILIES, MakeCheckpoint, Take, change_json
-
-transformers = pytest.importorskip("transformers")
-
-
-def load_theirs(folder: Path) -> Any:
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, local_files_only=True, dtype=torch.float32
-    )
-    return model.eval()
-
+from .conftest import FAMILIES, MakeCheckpoint, Take, change_json, load
 
 HALVES = [("llama", torch.float16), ("llama", torch.bfloat16)]
 
@@ -45,7 +37,10 @@ def test_logits_agree_and_half_precision_is_widened(
     assert {one.dtype for one in ours.model.parameters()} == {torch.float32}
     ids = torch.tensor([[*ours.tokenizer.encode("Ada had a red kite"), *range(20, 30)]])
     with torch.no_grad():
-        assert float((load_theirs(folder)(ids).logits - ours.model(ids)).abs().max()) < 1e-4
+        assert (
+            float((load(folder, dtype=torch.float32)(ids).logits - ours.model(ids)).abs().max())
+            < 1e-4
+        )
 
 
 def test_shards_with_an_index_are_one_model(make_checkpoint: MakeCheckpoint, runs: Path) -> None:
@@ -113,9 +108,7 @@ def test_frequencies_of_the_rotation_in_old_checkpoints_are_no_weights(
     make_checkpoint: MakeCheckpoint, take: Take
 ) -> None:
     folder = make_checkpoint()
-    tensors = safetensors.torch.load_file(folder / "model.safetensors")
-    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)
-    safetensors.torch.save_file(tensors, folder / "model.safetensors")
+    weights({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)})(folder)
     state = torch.get_rng_state()
     take(folder)
     # Importing leaves the random numbers of the process alone.
@@ -133,18 +126,14 @@ def test_nothing_outside_the_folder_is_read(
         with pytest.raises(GroundupError, match=rf"{name} cannot be read: .* leads out of"):
             import_huggingface(folder, "run", runs_folder=runs)
         (folder / name).unlink()
-    weights, config = folder / "model.safetensors", folder / "config.json"
-    for file in (weights, config):
-        kept = file.rename(tmp_path / "kept")
-        file.symlink_to("/dev/zero")
-        with pytest.raises(GroundupError, match=r"no regular file|no model"):
-            import_huggingface(folder, "run", runs_folder=runs)
-        file.unlink()
-        os.mkfifo(file)
-        with pytest.raises(GroundupError, match=r"no regular file|no model"):
-            import_huggingface(folder, "run", runs_folder=runs)
-        file.unlink()
-        kept.rename(file)
+    for name in ("model.safetensors", "config.json"):
+        kept = (folder / name).rename(tmp_path / "kept")
+        for replace in (lambda file: file.symlink_to("/dev/zero"), os.mkfifo):
+            replace(folder / name)
+            with pytest.raises(GroundupError, match=r"no regular file|no model"):
+                import_huggingface(folder, "run", runs_folder=runs)
+            (folder / name).unlink()
+        kept.rename(folder / name)
     assert not runs.exists()
     # As huggingface_hub keeps what it fetched.
     snapshot = tmp_path / "cache" / "snapshots" / "main"
@@ -154,3 +143,86 @@ def test_nothing_outside_the_folder_is_read(
     for file in blobs.iterdir():
         (snapshot / file.name).symlink_to(Path("../../blobs") / file.name)
     import_huggingface(snapshot, "run", runs_folder=runs)
+
+
+Damage = Callable[[Path], Any]
+
+
+def rename(old: str, new: str) -> Damage:
+    return lambda folder: (folder / old).rename(folder / new)
+
+
+def write(name: str, content: bytes | str) -> Damage:
+    data = content.encode() if isinstance(content, str) else content
+    return lambda folder: (folder / name).write_bytes(data)
+
+
+def settings(name: str = "config.json", **changes: Any) -> Damage:
+    return lambda folder: change_json(folder / name, **changes)
+
+
+def weights(added: dict[str, torch.Tensor] | None = None, lacking: str | None = None) -> Damage:
+    def change(folder: Path) -> None:
+        tensors = safetensors.torch.load_file(folder / "model.safetensors")
+        tensors = {name: one for name, one in tensors.items() if name != lacking} | (added or {})
+        safetensors.torch.save_file(tensors, folder / "model.safetensors")
+
+    return change
+
+
+def index(value: Any) -> Damage:
+    return write("model.safetensors.index.json", json.dumps({"weight_map": value}))
+
+
+BIAS = "model.layers.0.self_attn.q_proj.bias"
+DAMAGES: list[tuple[Damage, str]] = [
+    (rename("model.safetensors", "pytorch_model.bin"), "pickled"),
+    (weights(lacking="model.norm.weight"), "lacks model.norm.weight"),
+    (weights({BIAS: torch.ones(32)}), f"the model has no {BIAS}"),
+    (weights({"lm_head.weight": torch.ones(299, 32)}), r"lm_head.weight \(checkpoint \(299, 32\)"),
+    (weights({"model.norm.weight": torch.ones(32, dtype=torch.int8)}), "norm.weight is torch.int8"),
+    (settings(tie_word_embeddings=True), r"tie_word_embeddings.*lm_head"),
+    # An index names files of its own folder.
+    *(
+        (index({"model.norm.weight": name}), "not a file beside it")
+        for name in ("../model.safetensors", "/etc/passwd", "", "..", 7)
+    ),
+    (index({"a": "gone.safetensors"}), "gone.safetensors"),
+    (index({}), "no weight_map"),
+    (index(["a.safetensors"]), "no weight_map"),
+    (settings("tokenizer.json", normalizer={"type": "Prepend", "prepend": "▁"}), "normalizer"),
+    (rename("tokenizer.json", "other.json"), r"tokenizer\.json"),
+    *(
+        (write("config.json", content), r"config\.json")
+        for content in (b"", b"{", b"[]", b"\xff", b"[" * 100_000)
+    ),
+    # Settings are held against bounds and weights before a model is made.
+    (settings(num_hidden_layers=10**9), "num_layers is 1000000000, but .* 10000"),
+    (settings(hidden_size=10**18, head_dim=None), "d_model is 1000000000000000000, but"),
+    (settings(vocab_size=10**8), r"differ of model.embed_tokens.weight \(checkpoint \(300, 32\)"),
+    (settings(vocab_size=256), "ids up to 299, but vocab_size"),
+    (settings(max_position_embeddings=10**400), "context_length is 10000"),
+    (settings(rope_theta=float("nan"), rope_parameters=None), "rope_theta is nan, but .* finite"),
+]
+
+
+@pytest.mark.parametrize(("damage", "complaint"), DAMAGES, ids=[told for _, told in DAMAGES])
+def test_a_checkpoint_that_cannot_be_imported_is_refused_by_name(
+    make_checkpoint: MakeCheckpoint, runs: Path, damage: Damage, complaint: str
+) -> None:
+    folder = make_checkpoint()
+    damage(folder)
+    with pytest.raises((CheckpointError, TokenizerError), match=complaint) as caught:
+        import_huggingface(folder, "taken", runs_folder=runs)
+    assert len(str(caught.value)) < 2_000 and not runs.exists()
+
+
+def test_a_run_that_exists_is_left_alone(make_checkpoint: MakeCheckpoint, runs: Path) -> None:
+    folder = make_checkpoint()
+    run = import_huggingface(folder, "taken", runs_folder=runs)
+    before = hash_file(run / "environment.json")
+    with pytest.raises(ConfigError, match="exists: choose another --name"):
+        import_huggingface(folder, "taken", runs_folder=runs)
+    with pytest.raises(ConfigError, match="no name for a run"):
+        import_huggingface(folder, "../taken", runs_folder=runs)
+    assert hash_file(run / "environment.json") == before

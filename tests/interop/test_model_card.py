@@ -45,10 +45,7 @@ def test_it_opens_with_what_hubs_read_and_the_results_of_the_checkpoint(make_run
     (run / "environment.json").unlink()
     told = rows(export(run))
     assert told["run"] == "tiny" and "tokens" not in told
-
-
-def test_masked_documents_are_told(make_run: MakeRun) -> None:
-    assert "one document a prompt" not in export(make_run())
+    assert "one document a prompt" not in card
     assert "one document a prompt" in export(make_run("masked", document_separator=299))
 
 

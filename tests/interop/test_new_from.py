@@ -35,7 +35,7 @@ def test_a_text_goes_on_from_a_hugging_face_folder(
     assert "A vocabulary: that of runs/checkpoint-imported" in page and "→" in page
     run = RunFolder("runs/notes-from-checkpoint-imported")
     config, model = run.read_config(), LanguageModel.load(run.path)
-    assert config.start_from == Path("runs/checkpoint-imported") and config.goes_on
+    assert config.start_from == Path("runs/checkpoint-imported") and config.continue_training
     assert model.tokenizer.id == LanguageModel.load("runs/checkpoint-imported").tokenizer.id
     # It begins with what the checkpoint knows, and ends with more.
     losses = [one["validation_loss"] for one in read_json_lines(run.metrics_file)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import importlib
+import itertools
 import logging
 import os
 import platform
@@ -16,9 +17,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
-from harness import Case, Child, Kind, Results, run_case, run_kind
+from harness import Case, Child, Kind, Results, run_cases
 from proof import prove
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "reliability.md"
@@ -57,15 +59,16 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", action="append", default=[], help="a kind of faults")
+    parser.add_argument("--aim", default="", help="cases with this in their name alone")
     parser.add_argument("--quick", action="store_true", help="a few cases of each kind")
-    parser.add_argument("--until-lost", action="store_true", help="stop at the first loss")
+    parser.add_argument("--until", default="", help="stop at a loss like this expression")
     parser.add_argument("--case", help="one case again, as in power/7")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--guide", action="store_true", help="write the table into the guide")
     parser.add_argument("--proof", nargs="*", help="put faults into the package: all, or by name")
     given = parser.parse_args()
     if given.proof is not None:
-        return prove(given.proof, given.seed)
+        return prove(given.proof, given.seed, given.jobs)
     only = {given.case.split("/")[0]} if given.case else set(given.only)
     kinds = [kind for kind in find_kinds() if not only or kind.name in only]
     # Disks that lose power are simulated: where files lie in memory nothing waits for a real one.
@@ -76,19 +79,15 @@ def main() -> int:
         from histories import make_artefacts
 
         Child(work, lambda: make_artefacts(work / "made")).wait([0])
-        whole = sum(kind.fraction for kind in kinds)
         for kind in kinds:
-
-            def make_case(number: int, kind: Kind = kind) -> Case:
-                return Case(kind.name, given.seed, number, work)
-
-            if given.case:
-                case = make_case(int(given.case.split("/")[1]))
-                results.add(case, run_case(kind, case))
-                continue
-            num_cases = kind.num_quick if given.quick else sys.maxsize
-            seconds = 1200.0 if given.quick else 60 * given.minutes * kind.fraction / whole
-            run_kind(kind, make_case, results, given.jobs, num_cases, seconds, given.until_lost)
+            numbers: Iterable[int] = itertools.count()
+            if given.quick or given.case:
+                is_one = given.case is not None
+                numbers = [int(given.case.split("/")[1])] if is_one else range(kind.num_quick)
+            cases = (Case(kind.name, given.seed, number, work, given.aim) for number in numbers)
+            seconds = 60 * given.minutes * kind.fraction / sum(one.fraction for one in kinds)
+            seconds = 1200.0 if given.quick else seconds
+            run_cases(kind, cases, results, given.jobs, seconds, given.until)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     table = render(results, given.seed, time.monotonic() - begin)

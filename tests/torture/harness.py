@@ -8,9 +8,10 @@ may hang or crash, and so that torch is imported once for all of them.
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
+import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -18,15 +19,16 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 _ADDRESS_SPACE_BYTES = 3 << 30
 _CHILD_SECONDS, _CASE_SECONDS = 240, 600
-_FORK = multiprocessing.get_context("fork")
+
+Work = Sequence[str] | Callable[[], object]
+"""A command line of groundup, or a function."""
 
 
 class Lost(Exception):
@@ -42,6 +44,8 @@ class Case:
     number: int
     work: Path
     """The folder of the whole run."""
+    aim: str = ""
+    """What the names of workloads, artefacts or parsers must have in them."""
     row: str = ""
     """The line of the table that it counts for."""
     what: str = ""
@@ -56,6 +60,11 @@ class Case:
         self.made = self.work / "made"
         """The artefacts that faults are injected into."""
 
+    def turn(self, names: Iterable[str]) -> str:
+        """The one whose turn it is, of those aimed at."""
+        aimed = [name for name in names if self.aim in name]
+        return aimed[self.number % len(aimed)]
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -67,6 +76,25 @@ class Kind:
     num_quick: int
     """Cases in a quick run."""
 
+    def run(self, case: Case) -> None:
+        """Inject, and note what became of it beside the case's folder."""
+        case.place.mkdir(parents=True, exist_ok=True)
+        lost = None
+        try:
+            self.inject(case)
+        except Lost as error:
+            lost = f"{case.what}: {error}"
+        except BaseException as error:
+            # Nobody expected it: where in the package it was raised, and what it says.
+            frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.line]
+            last = ([frame for frame in frames if "/groundup/" in frame.filename] or frames)[-1]
+            where = f"{type(error).__name__} in {Path(last.filename).name}, line {last.lineno}"
+            lost = f"{case.what}: {where}: {str(error)[:200]}"
+        finally:
+            shutil.rmtree(case.place, ignore_errors=True)
+        noted = [case.row, lost, {"injected": case.num_faults, **case.counts}]
+        case.place.with_suffix(".json").write_text(json.dumps(noted))
+
 
 @dataclass
 class Results:
@@ -77,80 +105,52 @@ class Results:
     losses: dict[str, list[str]] = field(default_factory=dict)
     """By what was lost: the commands that show it again."""
 
-    def add(self, case: Case, outcome: dict[str, Any]) -> None:
-        name, reason = outcome.get("row") or case.kind, outcome.get("lost")
-        counts = {"injected": outcome.get("num_faults", 1), "lost": int(reason is not None)}
-        self.rows.setdefault(name, Counter()).update({**counts, **outcome.get("counts", {})})
-        if reason is not None:
-            again = f"python tests/torture --seed {case.seed} --case {case.kind}/{case.number}"
-            self.losses.setdefault(f"{name}: {reason}", []).append(again)
+    def add(self, case: Case, status: int) -> None:
+        row, lost, counts = "", f"its process: status {status}", {"injected": 1}
+        if status == 0:
+            row, lost, counts = json.loads(case.place.with_suffix(".json").read_text())
+        elif status == -signal.SIGALRM:
+            lost = "it never ended"
+        row = row or case.kind
+        self.rows.setdefault(row, Counter()).update({**counts, "lost": int(lost is not None)})
+        if lost is not None:
+            aim = f" --aim '{case.aim}'" if case.aim else ""
+            again = f"python tests/torture --seed {case.seed} --case {case.kind}/{case.number}{aim}"
+            self.losses.setdefault(f"{row}: {lost}", []).append(again)
 
 
-def run_kind(
-    kind: Kind,
-    make_case: Callable[[int], Case],
-    results: Results,
-    num_jobs: int,
-    num_cases: int,
-    seconds: float,
-    until_lost: bool = False,
+def run_cases(
+    kind: Kind, cases: Iterable[Case], results: Results, num_jobs: int, seconds: float, until: str
 ) -> None:
-    """Run cases until their number or the time is used up, several at a time."""
-    deadline, number = time.monotonic() + seconds, 0
-    running: dict[Connection, tuple[Any, Case]] = {}
+    """Run cases until there are no more, the time is used up, or a loss is like `until`; several
+    at a time."""
+    end, waiting, running = time.monotonic() + seconds, iter(cases), list[tuple[Child, Case]]()
     while True:
-        is_over = number >= num_cases or time.monotonic() > deadline
-        if not is_over and len(running) < num_jobs and not (until_lost and results.losses):
-            reader, writer = _FORK.Pipe(duplex=False)
-            case, number = make_case(number), number + 1
-            process = _FORK.Process(target=_run_alone, args=(kind, case, writer))
-            process.start()
-            writer.close()
-            running[reader] = process, case
+        is_found = until and any(re.search(until, loss) for loss in results.losses)
+        is_over = is_found or time.monotonic() > end or len(running) >= num_jobs
+        if not is_over and (case := next(waiting, None)) is not None:
+            work = lambda case=case: kind.run(case)  # noqa: E731
+            running.append((Child(case.work / "cases", work, _isolate), case))
             continue
         if not running:
             return
-        for reader in [one for one in running if one in wait(list(running))]:
-            process, case = running.pop(reader)
-            outcome = None
-            with contextlib.suppress(EOFError):
-                outcome = reader.recv()
-            process.join()
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            status = process.exitcode
-            how = "it never ended" if status == -signal.SIGALRM else f"its process: status {status}"
-            results.add(case, outcome or {"lost": how})
+        for child, case in [*running]:
+            if is_found or child.poll() is not None:
+                running.remove((child, case))
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
+                if not is_found:
+                    results.add(case, child.status or 0)
+        time.sleep(0.003)
 
 
-def _run_alone(kind: Kind, case: Case, told: Connection) -> None:
+def _isolate() -> None:
     os.setsid()
     # Nothing here may take the machine with it.
     num_pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = num_pages * resource.getpagesize() + _ADDRESS_SPACE_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     signal.alarm(_CASE_SECONDS)
-    told.send(run_case(kind, case))
-    os._exit(0)
-
-
-def run_case(kind: Kind, case: Case) -> dict[str, Any]:
-    """Inject, and say what became of it."""
-    case.place.mkdir(parents=True, exist_ok=True)
-    outcome: dict[str, Any] = {}
-    try:
-        kind.inject(case)
-    except Lost as lost:
-        outcome["lost"] = f"{case.what}: {lost}"
-    except BaseException as error:
-        # Nobody expected it: where in the package it was raised, and what it says.
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.line]
-        last = ([frame for frame in frames if "/groundup/" in frame.filename] or frames)[-1]
-        where = f"{type(error).__name__} in {Path(last.filename).name}, line {last.lineno}"
-        outcome["lost"] = f"{case.what}: {where}: {str(error)[:200]}"
-    finally:
-        shutil.rmtree(case.place, ignore_errors=True)
-    return {**outcome, "row": case.row, "num_faults": case.num_faults, "counts": case.counts}
 
 
 @contextlib.contextmanager
@@ -168,32 +168,34 @@ def bounded(max_growth_bytes: int, max_seconds: float) -> Iterator[None]:
 
 
 class Child:
-    """A process, forked so that nothing is imported again: a command line, or a function."""
+    """A process, forked so that nothing is imported again."""
 
     def __init__(
-        self,
-        place: Path,
-        work: Sequence[str] | Callable[[], object],
-        before: Callable[[], object] = lambda: None,
+        self, place: Path, work: Work, before: Callable[[], object] = lambda: None
     ) -> None:
         place.mkdir(parents=True, exist_ok=True)
         self._error = place / f".stderr-{os.getpid()}-{time.monotonic_ns()}"
+        self.status: int | None = None
         sys.stdout.flush()
         self.pid = os.fork()
         if self.pid == 0:
             self._run(place, work, before)
 
+    def poll(self) -> int | None:
+        """The status it ended with, below 0 the signal; None while it runs."""
+        if self.status is None and (ended := os.waitpid(self.pid, os.WNOHANG))[0]:
+            self.status = os.waitstatus_to_exitcode(ended[1])
+        return self.status
+
     def wait(self, expected: Sequence[int] = (0, 1, 2)) -> int:
-        """The status it ended with, below 0 the signal; `Lost` unless that is an expected one."""
-        end, ended = time.monotonic() + _CHILD_SECONDS, (0, 0)
-        while not ended[0]:
-            ended = os.waitpid(self.pid, os.WNOHANG)
-            if not ended[0] and time.monotonic() >= end:
+        """The status it ended with; `Lost` unless that is an expected one."""
+        end, error = time.monotonic() + _CHILD_SECONDS, ""
+        while (status := self.poll()) is None:
+            if time.monotonic() >= end:
                 os.kill(self.pid, signal.SIGKILL)
                 os.waitpid(self.pid, 0)
                 raise Lost(f"it had not ended after {_CHILD_SECONDS} s")
-            time.sleep(0.0 if ended[0] else 0.003)
-        status, error = os.waitstatus_to_exitcode(ended[1]), ""
+            time.sleep(0.003)
         # Killed early, it may not have come so far.
         with contextlib.suppress(FileNotFoundError):
             error = self._error.read_text("utf-8", "replace").strip()
@@ -204,12 +206,7 @@ class Child:
             raise Lost(f"it ended with status {status}: {error[-500:]}")
         return status
 
-    def _run(
-        self,
-        place: Path,
-        work: Sequence[str] | Callable[[], object],
-        before: Callable[[], object],
-    ) -> NoReturn:
+    def _run(self, place: Path, work: Work, before: Callable[[], object]) -> NoReturn:
         status = 1
         try:
             os.chdir(place)
@@ -220,8 +217,9 @@ class Child:
             sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
             sys.stderr = open(2, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115
             # A command counts its minutes from the start of its process.
-            for name in ("groundup.runtime", "groundup.cli.new", "groundup.cli.train"):
-                sys.modules[name].__dict__["STARTED"] = time.monotonic()
+            names = ("groundup.runtime", "groundup.cli.new", "groundup.cli.train")
+            for module in filter(None, map(sys.modules.get, names)):
+                module.__dict__["STARTED"] = time.monotonic()
             before()
             from groundup.cli.main import main
 

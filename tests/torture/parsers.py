@@ -62,7 +62,7 @@ _TEMPLATE_SECONDS = 15
 
 def damage(case: Case) -> None:
     """Damage one artefact, and do with it what a user does: it is refused, or nothing changes."""
-    case.row, case.what = "damaged artefacts", list(DAMAGED)[case.number % len(DAMAGED)]
+    case.row, case.what = "damaged artefacts", case.turn(DAMAGED)
     pattern, use = DAMAGED[case.what]
     shutil.copytree(case.made, case.place, dirs_exist_ok=True)
     file = case.random.choice(sorted(case.place.glob(pattern)))
@@ -77,7 +77,7 @@ def damage(case: Case) -> None:
 def fuzz(case: Case) -> None:
     """Mutate the inputs of one parser."""
     case.row, case.num_faults = "fuzzed: files, templates, patterns", 20
-    case.what = list(PARSERS)[case.number % len(PARSERS)]
+    case.what = case.turn(PARSERS)
     patterns, parse = PARSERS[case.what]
     for _ in range(case.num_faults):
         for root in (CORPUS, case.made):
@@ -120,7 +120,7 @@ def train_on(root: Path) -> object:
 def read_checkpoint(root: Path) -> object:
     checkpoint = CheckpointFolder(root / "runs/base/checkpoints").load(8)
     rest, tensors = pack([checkpoint.model_state(), checkpoint.optimizer_state()])
-    return rest, {name: tensor.tolist() for name, tensor in tensors.items()}
+    return checkpoint.record, rest, {name: tensor.tolist() for name, tensor in tensors.items()}
 
 
 def compute(root: Path) -> object:

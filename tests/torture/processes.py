@@ -29,8 +29,9 @@ from groundup.training.clock import ReplayClock
 from groundup.training.verify import compare_runs
 
 _STEPS = 30
+_RUNS = ("one process", "2 ranks", "one process", "3 ranks", "a lost rank", "4 ranks")
 _FAULTS = ("INT", "TERM", "TERM", "KILL", "KILL", "STOP")
-_FAULTS_OF_RANKS = (*_FAULTS, "TERM one", "KILL one", "KILL one", "KILL one")
+_FAULTS_OF_RANKS = (*_FAULTS, "TERM one", "KILL one", "KILL one", "KILL another")
 
 
 def start_ranks(place: Path, words: Sequence[str], size: int) -> list[Child]:
@@ -59,19 +60,27 @@ def wait_for(ranks: list[Child], expected: Sequence[int]) -> list[int]:
 
 def disturb_training(case: Case) -> None:
     """One run, disturbed up to three times."""
-    rng = case.random
+    rng, name = case.random, case.turn(_RUNS)
     kind, changes = draw_run(case.made, rng)
-    size = (1, 2, 1, 3, 1, 4)[case.number % 6]
+    size = {"one process": 1, "a lost rank": 3}.get(name) or int(name[0])
+    faults: Sequence[str] = _FAULTS_OF_RANKS
+    sizes = [1, 2, 3, 4]
     if size > 1:
         changes |= {"batch_size": 12, "micro_batch_size": 1, "evaluation.batch_size": 1}
         changes |= {"model.dropout": 0.0, "distributed.timeout_minutes": 0.5}
         changes["distributed.strategy"] = strategy = rng.choice(("ddp", "ddp", "fsdp"))
         changes["optimizer.name"] = rng.choice(("adamw", "adamw", "muon"))
     changes |= {"num_steps": _STEPS, "checkpoints.every_steps": rng.choice((4, 7, 40))}
+    if name == "a lost rank":
+        # The others save: long after the last checkpoint, and before the next.
+        kind, faults, sizes = kind.replace("timed", "plain"), ("KILL another",), sizes[1:]
+        changes |= {"minutes": None, "checkpoints.every_steps": 40, "optimizer.name": "adamw"}
+        changes |= {"distributed.strategy": "ddp"}
+        strategy = "ddp"
     if kind == "timed":
         changes |= {"minutes": 0.2, "checkpoints.every_steps": rng.choice((4, 7))}
     case.row = f"signals: train, {'one process' if size == 1 else 'ranks'}"
-    case.what = f"{kind}, {size} processes"
+    case.what = f"{kind}, {name}"
     config = configure(case.made, case.place / "runs", changes)
     whole, run = config.with_(name="whole"), RunFolder(config.run_folder)
     save_yaml(case.place / "run.yaml", config)
@@ -81,8 +90,8 @@ def disturb_training(case: Case) -> None:
     case.num_faults = rng.choice((1, 1, 2, 3))
     for _ in range(case.num_faults):
         # Exact sums of copies have the same bits on any number of ranks.
-        now = size if size == 1 or strategy == "fsdp" else rng.choice((1, 2, 3, 4))
-        disturb(case, config, now, rng.choice(_FAULTS if now == 1 else _FAULTS_OF_RANKS))
+        now = size if size == 1 or strategy == "fsdp" else rng.choice(sizes)
+        disturb(case, config, now, rng.choice(_FAULTS if now == 1 else faults))
     wait_for(start_ranks(case.place, words(run), size), [0])
     if kind == "timed":
         replay = partial(train, whole)
@@ -100,8 +109,9 @@ def disturb(case: Case, config: RunConfig, size: int, fault: str) -> None:
     """Start the run or go on with it, let one thing happen, and see what it left."""
     rng, run = case.random, RunFolder(config.run_folder)
     step = rng.choice((0, 1, 1)) * (last_step(run) + rng.randrange(1, _STEPS))
-    is_one = "one" in fault or rng.random() < 0.3
-    target = [rng.choice((*range(size), size - 1))] if is_one else list(range(size))
+    target = list(range(size))
+    if "one" in fault or "another" in fault or rng.random() < 0.3:
+        target = [rng.randrange("another" in fault, size)]
     number, late = signal.Signals[f"SIG{fault.split()[0]}"], rng.uniform(0.0, 0.6)
     ranks = start_ranks(case.place, words(run), size)
     begin = time.monotonic()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import stat
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ State = dict[str, bytes | None]
 
 _ROOT = 0
 _SECTOR = 512
-_CHANGING = ("open", "write", "ftruncate", "unlink", "rmdir", "mkdir")
+_CHANGING = "open write ftruncate unlink rmdir mkdir rename replace".split()
 
 
 @dataclass
@@ -40,9 +41,10 @@ class Recorder:
     and ("mark", what the run has promised by then)."""
 
     def __post_init__(self) -> None:
-        self.root = os.path.realpath(self.root)
-        self._inodes = {self.root: _ROOT}
-        self._seen: dict[str, tuple[int, ...]] = {}
+        # By the number that the system has for it, which it may use again, each inode's own.
+        self._inodes = {os.stat(self.root).st_ino: _ROOT}
+        self._tree: dict[tuple[int, str], int] = {}
+        self._seen: dict[int, tuple[int, int]] = {}
         self._contents: dict[int, bytes] = {}
         self._lock = threading.RLock()
 
@@ -58,11 +60,12 @@ class Recorder:
             self.history.append(("mark", promise))
 
     def __getattr__(self, name: str) -> Any:
-        """A function of `os`; after those that change something the tree is looked at."""
+        """A function of `os`; around those that change something the tree is looked at."""
         real = getattr(os, name)
 
         def call(*arguments: Any, **options: Any) -> Any:
             with self._lock:
+                self.look()
                 try:
                     return real(*arguments, **options)
                 finally:
@@ -70,29 +73,11 @@ class Recorder:
 
         return call if name in _CHANGING else real
 
-    def rename(self, old: Any, new: Any) -> None:
-        with self._lock:
-            self.look()
-            os.rename(old, new)
-            old, new = os.path.abspath(old), os.path.abspath(new)
-            if old in self._inodes:
-                folder = self._inodes[os.path.dirname(new)]
-                names = os.path.basename(old), os.path.basename(new)
-                self.history.append(("move", folder, *names, self._inodes[old]))
-                for known in (self._inodes, self._seen):
-                    for path in [path for path in known if f"{path}/".startswith(f"{new}/")]:
-                        del known[path]
-                    for path in [path for path in known if f"{path}/".startswith(f"{old}/")]:
-                        known[new + path[len(old) :]] = known.pop(path)  # type: ignore[assignment]
-            self.look()
-
-    replace = rename
-
     def fsync(self, file: int) -> None:
         """Of a real disk nothing is asked: it would take its time."""
         with self._lock:
             self.look()
-            inode = self._inodes.get(os.readlink(f"/proc/self/fd/{file}"))
+            inode = self._inodes.get(os.fstat(file).st_ino)
             if inode is not None:
                 self.history.append(("sync", inode))
 
@@ -100,23 +85,30 @@ class Recorder:
         """Record how the tree has changed since the last look."""
         with self._lock:
             found = dict(_list(self.root))
-            for path in [path for path in self._inodes if path not in found and path != self.root]:
-                del self._inodes[path], self._seen[path]
-                parent = self._inodes.get(os.path.dirname(path))
-                if parent is not None:
-                    self.history.append(("drop", parent, os.path.basename(path)))
-            for path, seen in found.items():
-                before = self._seen.get(path)
-                if before == seen:
+            before, self._tree = self._tree, {key: one.st_ino for key, (_, one) in found.items()}
+            gone = {before[key]: key for key in before if self._tree.get(key) != before[key]}
+            for key, number in self._tree.items():
+                if before.get(key) == number:
                     continue
-                is_folder = len(seen) == 1
-                if before is None or before[0] != seen[0]:
-                    folder, name = os.path.split(path)
-                    self._inodes[path] = inode = len(self.history) + 1
-                    self.history.append(("make", self._inodes[folder], name, inode, is_folder))
-                self._seen[path] = seen
-                if not is_folder:
-                    self._look_into(path, self._inodes[path])
+                folder, name = self._inodes[key[0]], key[1]
+                if number in gone:
+                    old = gone.pop(number)[1]
+                    self.history.append(("move", folder, old, name, self._inodes[number]))
+                else:
+                    self._inodes[number] = inode = len(self.history) + 1
+                    is_folder = stat.S_ISDIR(found[key][1].st_mode)
+                    self.history.append(("make", folder, name, inode, is_folder))
+            for key in gone.values():
+                if key not in found and key[0] in self._inodes:
+                    self.history.append(("drop", self._inodes[key[0]], key[1]))
+            for number in gone:
+                self._seen.pop(number, None)
+                self._contents.pop(self._inodes.pop(number), None)
+            for path, one in found.values():
+                seen = one.st_size, one.st_mtime_ns
+                if stat.S_ISREG(one.st_mode) and self._seen.get(one.st_ino) != seen:
+                    self._seen[one.st_ino] = seen
+                    self._look_into(path, self._inodes[one.st_ino])
 
     def _look_into(self, path: str, inode: int) -> None:
         old = self._contents.get(inode, b"")
@@ -128,16 +120,14 @@ class Recorder:
             self.history.append(("write", inode, len(old), new[len(old) :]))
 
 
-def _list(folder: str) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Everything below, folders before what is in them, and what changes when it does."""
+def _list(folder: str) -> Iterator[tuple[tuple[int, str], tuple[str, os.stat_result]]]:
+    """Everything below by folder and name, folders before what is in them."""
+    number = os.stat(folder).st_ino
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         with contextlib.suppress(FileNotFoundError):
-            found = entry.stat(follow_symlinks=False)
+            yield (number, entry.name), (entry.path, entry.stat(follow_symlinks=False))
             if entry.is_dir(follow_symlinks=False):
-                yield entry.path, (found.st_ino,)
                 yield from _list(entry.path)
-            else:
-                yield entry.path, (found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 @dataclass

@@ -1,16 +1,12 @@
 """A minute of `make torture`: a few faults of each kind, the same ones always."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import histories
 import pytest
-from harness import Case, Kind, Lost, Results, run_kind
-from proof import PACKAGE, read_faults
-
-TORTURE = Path(__file__).parent
+from harness import Case, Kind, Lost, Results, run_cases
+from proof import PACKAGE, read_faults, torture
 
 
 @pytest.mark.slow
@@ -21,16 +17,13 @@ def test_what_a_loss_of_power_leaves_is_continued_with_the_same_bits(tmp_path: P
         case = Case("power", 1, number, tmp_path)
         case.place.mkdir(parents=True)
         histories.lose_power(case, 40, 2)
-        assert case.counts["states"] > 10 and case.counts["continued"] == 2
+        assert case.counts["states"] > 3 and case.counts["continued"] == 2
 
 
+@pytest.mark.slow
 def test_every_fault_is_survived() -> None:
-    kinds = ("damage", "fuzz", "clients", "forged")
-    options = [word for kind in kinds for word in ("--only", kind)]
-    command = [sys.executable, str(TORTURE), "--quick", "--jobs", "1"]
-    environment = {**os.environ, "PYTHONPATH": str(TORTURE.parents[1] / "src")}
-    done = subprocess.run([*command, *options], capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
+    options = "--quick --only damage --only fuzz --only clients --only forged"
+    assert torture(options.split(), 1, 1, None) == ""
 
 
 @pytest.mark.slow
@@ -42,10 +35,10 @@ def test_a_loss_and_a_crash_are_told_with_the_commands_that_show_them_again(tmp_
             os._exit(3)
 
     results = Results()
-    kind = Kind("kind", inject, 1.0, 4)
-    run_kind(kind, lambda number: Case("kind", 7, number, tmp_path), results, 2, 4, 60.0)
+    cases = (Case("kind", 7, number, tmp_path, "a name") for number in range(4))
+    run_cases(Kind("kind", inject, 1.0, 4), cases, results, 2, 60.0, "")
     assert results.rows["kind"] == {"injected": 4, "lost": 2}
-    assert "--seed 7 --case kind/1" in results.losses["kind: : a reason"][0]
+    assert "--seed 7 --case kind/1 --aim 'a name'" in results.losses["kind: : a reason"][0]
     assert "--case kind/2" in results.losses["kind: its process: status 3"][0]
 
 

@@ -35,8 +35,8 @@ def run(arguments: Arguments) -> int:
     """Train, and say what it brought; a signal that stopped the run decides the status."""
     source = RunFolder(find_run(arguments.run))
     config = _settings(arguments, source)
-    print(f"going on with {source.path} as {config.run_folder}", flush=True)
-    status = train_run(config, "going on", arguments, STARTED)
+    print(f"continuing {source.path} as {config.run_folder}", flush=True)
+    status = train_run(config, "training", arguments, STARTED)
     if status == 0 and is_first_rank():
         print(f'try it: groundup generate {config.run_folder} --prompt "Your own beginning"')
     return status
@@ -71,7 +71,7 @@ def _settings(arguments: Arguments, source: RunFolder) -> RunConfig:
 def _prepare(arguments: Arguments, source: RunFolder, name: str) -> dict[str, Any]:
     """Shards of the new text, and the settings that mix it with the old."""
     from groundup.cli import data_prepare
-    from groundup.training.recipe import going_on_settings
+    from groundup.training.recipe import continued_settings
 
     shards = PREPARED_FOLDER / name / "shards"
     prepare = data_prepare.Arguments(
@@ -85,7 +85,7 @@ def _prepare(arguments: Arguments, source: RunFolder, name: str) -> dict[str, An
     )
     print(f"$ {as_command('data prepare', prepare)}", flush=True)
     data_prepare.run(prepare)
-    old = going_on_settings(source, arguments.settings)
+    old = continued_settings(source, arguments.settings)
     mix = [str(one) for one in old.get("data.mix") or [f"{old.get('data.shards')}=1"]]
     parts = [one.rpartition("=") for one in mix if Path(one.rpartition("=")[0]).exists()]
     whole = sum(float(weight) for _, _, weight in parts)

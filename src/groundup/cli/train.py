@@ -134,13 +134,13 @@ def train_run(
         )
     if is_first_rank():
         print_values(str(summary.run_folder), asdict(summary) | {"run_folder": None})
-        if config.goes_on and summary.is_finished:
+        if config.continue_training and summary.is_finished:
             print(_describe_change(config))
     return 0 if summary.stopped_by is None else 128 + signal.Signals[summary.stopped_by]
 
 
 def _describe_change(config: RunConfig) -> str:
-    """What going on with another run has brought."""
+    """The change in validation loss since the first step."""
     from groundup.runs.metrics_file import read_metrics
 
     metrics = read_metrics(RunFolder(config.run_folder).metrics_file)
@@ -188,7 +188,7 @@ def find_source(source: Path, runs_folder: Path = RUNS_FOLDER) -> RunFolder:
             f"config.json is there, nor a run of that name in {runs_folder}"
         )
     from groundup.interop import import_huggingface
-    from groundup.interop.huggingface_import import is_import_of
+    from groundup.interop.huggingface import is_import_of
 
     make_folder(runs_folder)
     # The ranks that torchrun starts come here at once, before they know of each other.

@@ -137,7 +137,7 @@ class Runner:
         save_yaml(config_file, trial.config)
         resume = RunFolder(trial.config.run_folder).has_run()
         command = self._command(config_file, resume)
-        _log.info("%s %s", "going on with" if resume else "running", trial.name)
+        _log.info("%s %s", "resuming" if resume else "running", trial.name)
         output = self._folder.trials / f"{trial.name}.txt"
         with disk.open_stream(output, append=True) as file:
             process = subprocess.Popen(

@@ -5,8 +5,6 @@ refused by name, but transformers runs any model with `modeling_groundup` beside
 in `weights`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -21,23 +19,23 @@ from groundup.nn.limits import UNGATED
 
 class Architecture(NamedTuple):
     """A family of foreign models that compute what ours do, as config.json and GGUF files call it,
-    and the class that transformers runs it with."""
+    the class that transformers runs it with, and what that takes where config.json is silent."""
 
     model_type: str
     class_name: str
+    num_kv_heads: int | None = None
+    head_dim: int | None = None
+    window: int | None = None
 
 
 LLAMA = Architecture("llama", "LlamaForCausalLM")
-QWEN3 = Architecture("qwen3", "Qwen3ForCausalLM")
-MISTRAL = Architecture("mistral", "MistralForCausalLM")
+QWEN3 = Architecture("qwen3", "Qwen3ForCausalLM", num_kv_heads=32, head_dim=128)
+MISTRAL = Architecture("mistral", "MistralForCausalLM", num_kv_heads=8, window=4096)
 GROUNDUP = Architecture("groundup", "GroundupForCausalLM")
 _ARCHITECTURES = (LLAMA, QWEN3, MISTRAL, GROUNDUP)
 MODELING_NAME = "modeling_groundup.py"
 
-# What transformers takes where config.json is silent, by architecture where they differ.
-_DEFAULT_KV_HEADS = {"qwen3": 32, "mistral": 8}
-_DEFAULT_HEAD_DIM = {"qwen3": 128}
-_DEFAULT_WINDOW = {"mistral": 4096}
+# What transformers takes where config.json of any architecture is silent.
 _DEFAULT_EPS = 1e-6
 _DEFAULT_THETA = 10_000.0
 
@@ -185,18 +183,14 @@ def _read_settings(value: dict[str, Any], architecture: Architecture, path: Path
     complaints = list(_differences(value, architecture, path))
     if complaints:
         raise CheckpointError(f"{path} has what groundup cannot compute: {'; '.join(complaints)}")
-    num_heads = _integer(value, "num_attention_heads", path)
+    names = ("vocab_size", "d_model", "num_layers", "num_heads", "d_ff")
+    found = {name: _integer(value, str(RULES[name].huggingface), path) for name in names}
     num_kv_heads = value.get("num_key_value_heads")
     if num_kv_heads is None:
-        num_kv_heads = _DEFAULT_KV_HEADS.get(architecture.model_type, num_heads)
+        num_kv_heads = architecture.num_kv_heads
     is_tied = bool(value.get("tie_word_embeddings", False))
-    return {
-        "vocab_size": _integer(value, "vocab_size", path),
-        "d_model": _integer(value, "hidden_size", path),
-        "num_layers": _integer(value, "num_hidden_layers", path),
-        "num_heads": num_heads,
-        "num_kv_heads": None if num_kv_heads == num_heads else num_kv_heads,
-        "d_ff": _integer(value, "intermediate_size", path),
+    return found | {
+        "num_kv_heads": None if num_kv_heads == found["num_heads"] else num_kv_heads,
         "rope_theta": _rope(value)["rope_theta"],
         "norm_eps": value.get("rms_norm_eps", _DEFAULT_EPS),
         "tie_embeddings": is_tied,
@@ -220,7 +214,6 @@ def _find_architecture(value: dict[str, Any], path: Path) -> Architecture:
 
 def _differences(value: dict[str, Any], architecture: Architecture, path: Path) -> Iterator[str]:
     """What the model does that ours do not, each by the name that the file gives it."""
-    kind = architecture.model_type
     if value.get("hidden_act", "silu") not in ("silu", "swish"):
         yield f"hidden_act is {value['hidden_act']!r:.40} and not silu"
     for key in ("attention_bias", "mlp_bias"):
@@ -233,7 +226,7 @@ def _differences(value: dict[str, Any], architecture: Architecture, path: Path) 
         yield f"rope_scaling is of type {rope['rope_type']!r:.40}, and ours stretches nothing"
     if rope.get("partial_rotary_factor") not in (None, 1.0):
         yield f"partial_rotary_factor is {rope['partial_rotary_factor']!r:.40} and not 1"
-    window = value.get("sliding_window", _DEFAULT_WINDOW.get(kind))
+    window = value.get("sliding_window", architecture.window)
     if architecture is QWEN3 and not value.get("use_sliding_window", False):
         window = None
     if window is not None:
@@ -243,7 +236,7 @@ def _differences(value: dict[str, Any], architecture: Architecture, path: Path) 
         yield f"layer_types is {layers!r:.80}, and our layers all have full_attention"
     size = _integer(value, "hidden_size", path)
     num_heads = _integer(value, "num_attention_heads", path)
-    head_dim = value.get("head_dim") or _DEFAULT_HEAD_DIM.get(kind)
+    head_dim = value.get("head_dim") or architecture.head_dim
     if head_dim is not None and (type(head_dim) is not int or head_dim * num_heads != size):
         yield f"head_dim is {head_dim!r:.40}, and ours is hidden_size {size} / {num_heads} heads"
 

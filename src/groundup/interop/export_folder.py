@@ -1,26 +1,18 @@
 """What an export is made from and where it goes: a run at one checkpoint, read and checked; and a
 folder that is whole or absent, and never one with other things in it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-from torch import Tensor
+from typing import Literal
 
 from groundup.checkpoint.record import read_record
 from groundup.errors import ConfigError
 from groundup.files import atomic_folder, find_folders
+from groundup.generation import LanguageModel
 from groundup.generation.loading import CheckpointName, load_run
-from groundup.generation.request import Sampler
-from groundup.generation.special_ids import SpecialIds
-from groundup.model import ModelConfig
 from groundup.runs.folder import RunFolder
-from groundup.tokenizer import Tokenizer
 
 DtypeName = Literal["float32", "bfloat16", "float16"]
 
@@ -37,46 +29,19 @@ _OUR_NAMES = (
 )
 
 
-@dataclass(frozen=True)
-class Source:
-    """A run at one of its checkpoints; its settings by dotted names."""
+class Source(LanguageModel):
+    """A run at one of its checkpoints, with what is known of where it came from."""
 
-    folder: RunFolder
     step: int
-    config: ModelConfig
-    weights: dict[str, Tensor]
-    weights_id: str
-    tokenizer: Tokenizer
-    special_ids: SpecialIds
-    sampler: Sampler
-    settings: dict[str, Any]
-    environment: dict[str, Any]
 
-    @property
-    def name(self) -> str:
-        return self.folder.path.resolve().name
-
-
-def open_source(
-    run_folder: str | os.PathLike[str], checkpoint: CheckpointName = "newest"
-) -> Source:
-    """Read a run as `LanguageModel.load` does, with what is known of where it came from."""
-    folder = RunFolder(run_folder)
-    parts = load_run(run_folder, checkpoint, device="cpu")
-    model, tokenizer, step, special_ids, sampler = parts
-    saved = find_folders(folder.checkpoints)[f"step_{step:06d}"]
-    return Source(
-        folder=folder,
-        step=step,
-        config=model.config,
-        weights=model.state_dict(),
-        weights_id=read_record(saved, step).weights_id,
-        tokenizer=tokenizer,
-        special_ids=special_ids,
-        sampler=sampler,
-        settings=folder.read_settings(),
-        environment=folder.read_environment(),
-    )
+    def __init__(self, run: str | os.PathLike[str], checkpoint: CheckpointName = "newest") -> None:
+        super().__init__(*load_run(run, checkpoint, device="cpu"))
+        self.folder = RunFolder(run)
+        self.name = self.folder.path.resolve().name
+        self.config = self.model.config
+        self.environment = self.folder.read_environment()
+        saved = find_folders(self.folder.checkpoints)[f"step_{self.step:06d}"]
+        self.weights_id = read_record(saved, self.step).weights_id
 
 
 @contextlib.contextmanager

@@ -4,23 +4,25 @@ llama.cpp rotates neighbours in its llama architecture, as we do, and halves in 
 tokenizer that it would not split text with as we do is refused.
 """
 
-from __future__ import annotations
-
+import contextlib
+import dataclasses
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from groundup.errors import ConfigError, MissingExtraError
+from groundup.errors import ConfigError, MissingExtraError, TokenizerError
 from groundup.files import atomic_path
 from groundup.generation.loading import CheckpointName
 from groundup.generation.special_ids import find_turn_end
 from groundup.interop.architectures import QWEN3, check_exportable, express
-from groundup.interop.export_folder import DtypeName, Source, open_source
-from groundup.interop.gguf_vocabulary import Vocabulary, express_vocabulary
+from groundup.interop.export_folder import DtypeName, Source
 from groundup.interop.model_card import describe, lineage
 from groundup.interop.weights import GGUF_NAMES, cast_weights, to_foreign_weights
+from groundup.tokenizer import Tokenizer
+from groundup.tokenizer.definition import TokenizerDefinition
+from groundup.tokenizer.formats.spelling import spell_merges, spell_vocab
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
@@ -33,6 +35,20 @@ _BLOCK_VALUES = 32
 """Values that share a scale, in one row of a matrix."""
 # So few bits cost them most.
 _TABLES = ("token_embd.weight", "output.weight")
+
+# Types of tokens.
+_NORMAL, _CONTROL, _UNUSED = 1, 3, 5
+# What llama.cpp calls our split patterns. cl100k has none: its relatives there cut white space at
+# the end of a text otherwise. Nor has o200k: llama.cpp's gpt-4o knows the case of ASCII letters
+# alone, and no marks within words.
+_PRE_TOKENIZERS = {
+    "gpt2": "gpt-2",
+    "llama3": "llama-bpe",
+    "qwen2": "qwen2",
+    "deepseek": "deepseek-v3",
+}
+# Where a pre-token that is a vocabulary entry is that token there, whatever the merges say.
+_WHOLE_WORDS = ("llama3",)
 
 
 def export_gguf(
@@ -55,7 +71,7 @@ def export_gguf(
         raise ConfigError(f"{file} must be the name of a file, and end in .gguf")
     if file.exists() and not force:
         raise ConfigError(f"{file} exists: choose another name, or replace it with --force")
-    source = open_source(run_folder, checkpoint)
+    source = Source(run_folder, checkpoint)
     with atomic_path(file) as temporary:
         write_gguf(temporary, source, dtype)
     return [file.name]
@@ -69,16 +85,15 @@ def write_gguf(path: Path, source: Source, dtype: GgufDtype) -> None:
     except ImportError:
         raise MissingExtraError("writing GGUF files", "gguf") from None
     architecture = check_exportable(source.config)
-    vocabulary = express_vocabulary(source.tokenizer, source.config.vocab_size)
     if source.special_ids.end is None:
         raise ConfigError("the tokenizer has no end of text: llama.cpp would take id 11 for it")
     weights = to_foreign_weights(
-        source.weights, source.config, GGUF_NAMES, rotates_halves=architecture is QWEN3
+        source.model.state_dict(), source.config, GGUF_NAMES, rotates_halves=architecture is QWEN3
     )
     writer = GGUFWriter(path, architecture.model_type)
     try:
         _add_settings(writer, source, dtype)
-        _add_vocabulary(writer, source, vocabulary)
+        _add_vocabulary(writer, source)
         cast = cast_weights(weights, getattr(torch, dtype, torch.float32), keep_vectors=True)
         for name, weight in cast.items():
             kind = GGMLQuantizationType[_kind_of(name, weight, dtype)]
@@ -99,7 +114,7 @@ def _kind_of(name: str, weight: torch.Tensor, dtype: GgufDtype) -> str:
     return "Q8_0" if dtype == "q4_0" and name in _TABLES else _KINDS[dtype]
 
 
-def _add_settings(writer: GGUFWriter, source: Source, dtype: GgufDtype) -> None:
+def _add_settings(writer: "GGUFWriter", source: Source, dtype: GgufDtype) -> None:
     import gguf
 
     writer.add_type(gguf.GGUFType.MODEL)
@@ -116,24 +131,68 @@ def _add_settings(writer: GGUFWriter, source: Source, dtype: GgufDtype) -> None:
         add(source.config.d_head)
 
 
-def _add_vocabulary(writer: GGUFWriter, source: Source, vocabulary: Vocabulary) -> None:
+def _add_vocabulary(writer: "GGUFWriter", source: Source) -> None:
+    """The tokenizer, filled up to the model's vocabulary; what would give other ids is refused."""
+    definition = source.tokenizer.definition
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(vocabulary.pre_tokenizer)
-    writer.add_token_list(vocabulary.tokens)
-    writer.add_token_types(vocabulary.token_types)
-    writer.add_token_merges(vocabulary.merges)
+    writer.add_tokenizer_pre(find_pre_tokenizer(definition))
+    if not definition.merges:
+        raise TokenizerError("llama.cpp refuses a tokenizer without merges, such as this one")
+    spelled = spell_vocab(definition, "GGUF")
+    tokens = [f"[unused {id}]" for id in range(source.config.vocab_size)]
+    types = [_UNUSED] * source.config.vocab_size
+    for text, id in spelled.items():
+        tokens[id], types[id] = text, _NORMAL
+    for id in definition.special_tokens.values():
+        types[id] = _CONTROL
+    writer.add_token_list(tokens)
+    writer.add_token_types(types)
+    writer.add_token_merges(spell_merges(definition, spelled))
     ids = source.special_ids
-    for id, add in (
+    for known, add in (
         (ids.begin, writer.add_bos_token_id),
         (ids.end, writer.add_eos_token_id),
         (ids.padding, writer.add_pad_token_id),
         (find_turn_end(source.tokenizer), writer.add_eot_token_id),
     ):
-        if id is not None:
-            add(id)
+        if known is not None:
+            add(known)
     if source.tokenizer.chat_template is not None:
         writer.add_chat_template(source.tokenizer.chat_template)
     # Our models see a text as it is.
     writer.add_add_bos_token(False)
     writer.add_add_eos_token(False)
     writer.add_add_space_prefix(False)
+
+
+def find_pre_tokenizer(definition: TokenizerDefinition) -> str:
+    """What llama.cpp calls the way a text is split, if it will cut text as we do."""
+    pattern = definition.pattern
+    found = _PRE_TOKENIZERS.get(pattern.name)
+    if found is None:
+        raise TokenizerError(
+            f"llama.cpp has no pre-tokenizer for the split pattern {pattern.name}, only for "
+            f"{', '.join(_PRE_TOKENIZERS)}: export to huggingface instead"
+        )
+    if definition.whole_words != (pattern.name in _WHOLE_WORDS):
+        _check_merges_reach_whole_words(definition)
+    return found
+
+
+def _check_merges_reach_whole_words(definition: TokenizerDefinition) -> None:
+    """Taking whole words changes no id where the merges lead to each of them anyway."""
+    words = []
+    for token in definition.ordinary_tokens().values():
+        # No text holds part of a character by itself, so no pre-token is it.
+        with contextlib.suppress(UnicodeDecodeError):
+            words.append(token.decode())
+    by_merges, whole = (
+        Tokenizer.from_definition(dataclasses.replace(definition, whole_words=whole_words))
+        for whole_words in (False, True)
+    )
+    for word in words:
+        if by_merges.encode(word) != whole.encode(word):
+            raise TokenizerError(
+                f"llama.cpp would give other ids for {word!r:.60}, by what it takes for whole "
+                f"words under the pattern {definition.pattern.name}: export to huggingface instead"
+            )

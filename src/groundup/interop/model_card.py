@@ -3,8 +3,6 @@
 Absolute paths, host names and command lines of the run stay in the run folder.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import yaml

@@ -7,6 +7,7 @@ what a layer computes in `groundup.nn`; dropout is left out.
 # mypy: allow-untyped-calls
 
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,9 +41,7 @@ class GroundupConfig(PretrainedConfig):
         return int(self.groundup.get("num_layers", 0)) + masks
 
 
-class Linear(nn.Linear):
-    def __init__(self, size_in: int, size_out: int) -> None:
-        super().__init__(size_in, size_out, bias=False)
+Linear = partial(nn.Linear, bias=False)
 
 
 class Norm(nn.Module):

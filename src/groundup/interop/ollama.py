@@ -4,13 +4,11 @@ Ollama's templates are in Go's language. ChatML is put into it; of other templat
 usual ones by itself, from the file.
 """
 
-from __future__ import annotations
-
 import os
 
 from groundup.files import hash_file, write_text_atomic
 from groundup.generation.loading import CheckpointName
-from groundup.interop.export_folder import CARD_NAME, Source, export_folder, open_source
+from groundup.interop.export_folder import CARD_NAME, Source, export_folder
 from groundup.interop.gguf import GgufDtype, write_gguf
 from groundup.interop.model_card import write_card
 from groundup.tokenizer.chat_template import CHATML
@@ -32,7 +30,7 @@ def export_ollama(
     force: bool = False,
 ) -> list[str]:
     """Write model, Modelfile and card; gives their names. `force` replaces an earlier export."""
-    source = open_source(run_folder, checkpoint)
+    source = Source(run_folder, checkpoint)
     modelfile = write_modelfile(source)
     with export_folder(folder, force=force) as temporary:
         write_gguf(temporary / MODEL_NAME, source, dtype)

@@ -4,8 +4,6 @@ Only names and the row order of rotated heads differ: ours rotates neighbours, L
 halves. No value changes. Files are left to others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch
@@ -23,39 +21,31 @@ Names = Mapping[str, str]
 OWN_NAMES: Names = {}
 """Of a file that has our own names and rotation."""
 
-# What others call our tensors, with {} for the number of a block.
-HUGGINGFACE_NAMES: Names = {
-    "token_embedding": "model.embed_tokens",
-    "final_norm": "model.norm",
-    "lm_head": "lm_head",
-    "blocks.{}.attention_norm": "model.layers.{}.input_layernorm",
-    "blocks.{}.attention.query": "model.layers.{}.self_attn.q_proj",
-    "blocks.{}.attention.key": "model.layers.{}.self_attn.k_proj",
-    "blocks.{}.attention.value": "model.layers.{}.self_attn.v_proj",
-    "blocks.{}.attention.output": "model.layers.{}.self_attn.o_proj",
-    "blocks.{}.attention.query_norm": "model.layers.{}.self_attn.q_norm",
-    "blocks.{}.attention.key_norm": "model.layers.{}.self_attn.k_norm",
-    "blocks.{}.feed_forward_norm": "model.layers.{}.post_attention_layernorm",
-    "blocks.{}.feed_forward.gate": "model.layers.{}.mlp.gate_proj",
-    "blocks.{}.feed_forward.up": "model.layers.{}.mlp.up_proj",
-    "blocks.{}.feed_forward.down": "model.layers.{}.mlp.down_proj",
+# What others call our tensors, with {} for the number of a block: in Hugging Face's and GGUF files.
+_NAMES = {
+    "token_embedding": ("model.embed_tokens", "token_embd"),
+    "final_norm": ("model.norm", "output_norm"),
+    "lm_head": ("lm_head", "output"),
+    "blocks.{}.attention_norm": ("model.layers.{}.input_layernorm", "blk.{}.attn_norm"),
+    "blocks.{}.attention.query": ("model.layers.{}.self_attn.q_proj", "blk.{}.attn_q"),
+    "blocks.{}.attention.key": ("model.layers.{}.self_attn.k_proj", "blk.{}.attn_k"),
+    "blocks.{}.attention.value": ("model.layers.{}.self_attn.v_proj", "blk.{}.attn_v"),
+    "blocks.{}.attention.output": ("model.layers.{}.self_attn.o_proj", "blk.{}.attn_output"),
+    "blocks.{}.attention.query_norm": ("model.layers.{}.self_attn.q_norm", "blk.{}.attn_q_norm"),
+    "blocks.{}.attention.key_norm": ("model.layers.{}.self_attn.k_norm", "blk.{}.attn_k_norm"),
+    "blocks.{}.feed_forward_norm": ("model.layers.{}.post_attention_layernorm", "blk.{}.ffn_norm"),
+    "blocks.{}.feed_forward.gate": ("model.layers.{}.mlp.gate_proj", "blk.{}.ffn_gate"),
+    "blocks.{}.feed_forward.up": ("model.layers.{}.mlp.up_proj", "blk.{}.ffn_up"),
+    "blocks.{}.feed_forward.down": ("model.layers.{}.mlp.down_proj", "blk.{}.ffn_down"),
 }
-GGUF_NAMES: Names = {
-    "token_embedding": "token_embd",
-    "final_norm": "output_norm",
-    "lm_head": "output",
-    "blocks.{}.attention_norm": "blk.{}.attn_norm",
-    "blocks.{}.attention.query": "blk.{}.attn_q",
-    "blocks.{}.attention.key": "blk.{}.attn_k",
-    "blocks.{}.attention.value": "blk.{}.attn_v",
-    "blocks.{}.attention.output": "blk.{}.attn_output",
-    "blocks.{}.attention.query_norm": "blk.{}.attn_q_norm",
-    "blocks.{}.attention.key_norm": "blk.{}.attn_k_norm",
-    "blocks.{}.feed_forward_norm": "blk.{}.ffn_norm",
-    "blocks.{}.feed_forward.gate": "blk.{}.ffn_gate",
-    "blocks.{}.feed_forward.up": "blk.{}.ffn_up",
-    "blocks.{}.feed_forward.down": "blk.{}.ffn_down",
-}
+HUGGINGFACE_NAMES, GGUF_NAMES = (
+    {ours: both[one] for ours, both in _NAMES.items()} for one in (0, 1)
+)
+
+# Of the rows of each head: ours rotates pairs (2k, 2k+1), Llama's (k, k + d_head/2), queries and
+# keys alike, so that their dot products stay what they were.
+_TO_HALVES = "(heads pair part) ... -> (heads part pair) ..."
+_TO_PAIRS = "(heads part pair) ... -> (heads pair part) ..."
 
 
 def _names_of(config: ModelConfig, names: Names) -> dict[str, str]:
@@ -82,7 +72,7 @@ def to_foreign_weights(
     for ours, theirs in _names_of(config, names).items():
         weight, num_heads = weights[ours], _num_rotated_heads(ours, config)
         if rotates_halves and num_heads is not None:
-            weight = permute_rotation_rows(weight, num_heads)
+            weight = rearrange(weight, _TO_HALVES, heads=num_heads, part=2)
         is_table = ours == "token_embedding.weight" and names is not OWN_NAMES
         if is_table and config.input_scale != 1:
             weight = weight * config.input_scale
@@ -117,26 +107,11 @@ def from_foreign_weights(
     for ours, theirs in _names_of(config, names).items():
         weight, num_heads = foreign[theirs].to(torch.float32), _num_rotated_heads(ours, config)
         if num_heads is not None and names is not OWN_NAMES:
-            weight = restore_rotation_rows(weight, num_heads)
+            weight = rearrange(weight, _TO_PAIRS, heads=num_heads, part=2)
         weights[ours] = weight
     if config.tie_embeddings:
         weights["lm_head.weight"] = weights["token_embedding.weight"]
     return weights
-
-
-def permute_rotation_rows(weight: Tensor, num_heads: int) -> Tensor:
-    """Reorder the rows of every head from pairs (2k, 2k+1) to pairs (k, k + d_head/2), queries and
-    keys alike, so that their dot products stay what they were."""
-    return rearrange(
-        weight, "(heads pair part) ... -> (heads part pair) ...", heads=num_heads, part=2
-    )
-
-
-def restore_rotation_rows(weight: Tensor, num_heads: int) -> Tensor:
-    """The inverse: from pairs (k, k + d_head/2) to pairs (2k, 2k+1)."""
-    return rearrange(
-        weight, "(heads part pair) ... -> (heads pair part) ...", heads=num_heads, part=2
-    )
 
 
 def _num_rotated_heads(ours: str, config: ModelConfig) -> int | None:

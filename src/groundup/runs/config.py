@@ -189,7 +189,7 @@ class RunConfig(Settings):
     """Initialize from this run folder's weights. Model and tokenizer must match; the context length
 may differ and the vocabulary may grow."""
 
-    goes_on: bool = False
+    continue_training: bool = False
     """Continue the run in start_from: keep its optimizer state where it fits, and end with the best
 checkpoint, which may be the initial one."""
 

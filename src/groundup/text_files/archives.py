@@ -4,6 +4,7 @@ import functools
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
+from pathlib import PurePath
 from typing import IO, Any
 
 from groundup.errors import GroundupError
@@ -13,8 +14,10 @@ from groundup.text_files.opening import stream_of
 # More is a bomb, or needs to be unpacked by whoever knows what it is.
 _MOST_MEMBERS = 1_000_000
 _LEAST_LIMIT_BYTES, _MOST_RATIO = 1 << 30, 100
-_MOST_LIST_BYTES, _MOST_HEADER_BYTES = 64 << 20, 1 << 20
 _CHUNK_BYTES = 1 << 18
+
+# Opens a file of an archive.
+Opening = Callable[[], Any]
 
 
 class LimitError(UnreadableError):
@@ -22,11 +25,29 @@ class LimitError(UnreadableError):
 
 
 def open_members(stream: IO[bytes], source: Source) -> Iterator[tuple[str, IO[bytes]]]:
-    """Yield name and content of an archive's regular files, each to be read before the next."""
-    meter = _Meter(source)
-    is_zip = source.path.lower().endswith(".zip")
-    members = _zip(stream, meter) if is_zip else _tar(stream, meter)
+    """Yield name and content of an archive's regular files, each to be read before the next.
+
+    What comes out of all of them together has a limit.
+    """
+    left = most = max(_LEAST_LIMIT_BYTES, _MOST_RATIO * (source.size or 0))
+
+    def measure(opening: Opening) -> Iterator[bytes]:
+        nonlocal left
+        for data in _chunks(opening, source):
+            left -= len(data)
+            if left < 0:
+                raise LimitError(f"{source} unpacks to more than {most:,} bytes")
+            yield data
+
     try:
+        suffixes = PurePath(source.path.lower()).suffixes
+        if source.compression and suffixes[-2:-1] == [".zip"]:
+            raise UnreadableError(f"{source} is packed twice; unpack it")
+        members: Iterator[tuple[str, IO[bytes]]]
+        if suffixes[-1] == ".zip":
+            members = ((name, stream_of(measure(opening))) for name, opening in _zip(stream))
+        else:
+            members = _tar(stream_of(measure(lambda: stream)), source)
         for number, member in enumerate(members):
             if number == _MOST_MEMBERS:
                 raise LimitError(f"{source} has more than {_MOST_MEMBERS:,} files; unpack it")
@@ -35,68 +56,32 @@ def open_members(stream: IO[bytes], source: Source) -> Iterator[tuple[str, IO[by
         raise UnreadableError(f"{source} cannot be read: {error}") from error
 
 
-def _zip(stream: IO[bytes], meter: "_Meter") -> Iterator[tuple[str, IO[bytes]]]:
-    archive = zipfile.ZipFile(_Bounded(stream))
+def _zip(stream: IO[bytes]) -> Iterator[tuple[str, Opening]]:
+    archive = zipfile.ZipFile(stream)
     for info in archive.infolist():
         if not info.is_dir():
-            yield info.filename, meter.measure(functools.partial(archive.open, info))
+            yield info.filename, functools.partial(archive.open, info)
 
 
-def _tar(stream: IO[bytes], meter: "_Meter") -> Iterator[tuple[str, IO[bytes]]]:
-    whole = meter.measure(lambda: stream)
-    with tarfile.open(fileobj=whole, mode="r|", tarinfo=_TarInfo) as archive:
+def _tar(stream: IO[bytes], source: Source) -> Iterator[tuple[str, IO[bytes]]]:
+    with tarfile.open(fileobj=stream, mode="r|") as archive:
         for member in archive:
             # It would keep them all.
             archive.members = []  # type: ignore[attr-defined]
             if member.isreg() and not member.issparse():
                 opening = functools.partial(archive.extractfile, member)
-                yield member.name, meter.measure(opening, is_counted=False)
+                yield member.name, stream_of(_chunks(opening, source))
 
 
-class _Meter:
-    """Counts what comes out of an archive, all files together."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._left = self._most = max(_LEAST_LIMIT_BYTES, _MOST_RATIO * (source.size or 0))
-
-    def measure(self, opening: Callable[[], Any], is_counted: bool = True) -> IO[bytes]:
-        """What is opened once it is read; whatever is wrong with it is an error of this package."""
-        return stream_of(self._chunks(opening, is_counted))
-
-    def _chunks(self, opening: Callable[[], Any], is_counted: bool) -> Iterator[bytes]:
-        try:
-            stream = opening()
-            while data := stream.read(_CHUNK_BYTES):
-                self._left -= len(data) if is_counted else 0
-                if self._left < 0:
-                    raise LimitError(f"{self._source} unpacks to more than {self._most:,} bytes")
-                yield data
-        except GroundupError:
-            raise
-        except Exception as error:
-            # A wrong checksum, an unknown packing, a password.
-            reason = str(error) or type(error).__name__
-            raise UnreadableError(f"{self._source} cannot be read: {reason}") from error
-
-
-class _Bounded:
-    """A file of which the list of an archive's files, read at once, may not be without bounds."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
-        self.seek, self.tell, self.seekable = stream.seek, stream.tell, stream.seekable
-
-    def read(self, size: int = -1) -> bytes:
-        if size > _MOST_LIST_BYTES:
-            raise zipfile.BadZipFile(f"its list of files has {size:,} bytes")
-        return self._stream.read(size)
-
-
-class _TarInfo(tarfile.TarInfo):
-    @classmethod
-    def frombuf(cls, *arguments: Any) -> "_TarInfo":
-        found = super().frombuf(*arguments)
-        if not found.isreg() and found.size > _MOST_HEADER_BYTES:
-            raise tarfile.ReadError(f"a header has {found.size:,} bytes")
-        return found
+def _chunks(opening: Opening, source: Source) -> Iterator[bytes]:
+    """What is opened, once it is read; whatever is wrong with it is an error of this package."""
+    try:
+        stream = opening()
+        while data := stream.read(_CHUNK_BYTES):
+            yield data
+    except GroundupError:
+        raise
+    except Exception as error:
+        # A wrong checksum, an unknown packing, a password.
+        reason = str(error) or type(error).__name__
+        raise UnreadableError(f"{source} cannot be read: {reason}") from error

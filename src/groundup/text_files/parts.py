@@ -112,13 +112,8 @@ def _read(raw: IO[bytes], num_bytes: int) -> Iterator[bytes]:
 
 
 def _may_overlap(marks: Sequence[bytes]) -> bool:
-    """Whether the end of a separator may be the beginning of one, or one be inside another.
-
-    Then which of them are in a text depends on where one begins to look.
-    """
-    for one, other in itertools.product(marks, repeat=2):
-        if one is not other and one in other:
-            return True
-        if any(one[-size:] == other[:size] for size in range(1, min(len(one), len(other)))):
-            return True
-    return False
+    """Whether which separators are in a text may depend on where one begins to look."""
+    return any(
+        one[:1] in other[1:] or (one is not other and other.startswith(one))
+        for one, other in itertools.product(marks, repeat=2)
+    )

@@ -198,7 +198,7 @@ class _Loop:
         start = None
         if config.start_from is not None and checkpoint is None:
             parts = config.start_from, config.model, data.tokenizer
-            start = Start.open(*parts, ranks, with_optimizer=config.goes_on)
+            start = Start.open(*parts, ranks, with_optimizer=config.continue_training)
             environment |= start.describe(is_tuned=bool(config.tuning.chats))
         changes: list[str] = []
         if resume:
@@ -228,7 +228,7 @@ class _Loop:
         if checkpoint is not None:
             _log.info("resumed from %s", checkpoint.path)
         elif start is not None:
-            keeps = config.goes_on and start.load_optimizer_into(state.optimizer, config)
+            keeps = config.continue_training and start.load_optimizer_into(state.optimizer, config)
             what = "weights and the optimizer" if keeps else "weights"
             _log.info("begins with the %s of %s", what, start.checkpoint.path)
         data.log(config)
@@ -268,7 +268,7 @@ class _Loop:
         with self._stop:
             begin = state.clock, state.step, self._warm_up_end
             clock.open(config, self._ranks, self._stop, *begin)
-            if config.goes_on and state.step == 0 and self._evaluator is not None:
+            if config.continue_training and state.step == 0 and self._evaluator is not None:
                 # What it has to better.
                 found = self._evaluate()
                 self._metrics.write(state, {"validation_loss": found.loss})
@@ -459,7 +459,7 @@ class _Loop:
         state, path = self._state, self._folder.path
         is_finished = self._clock.is_done(state.step)
         self._ending = "finished" if is_finished else "stopped"
-        ends_with_best = self._config.goes_on or bool(self._config.tuning.chats)
+        ends_with_best = self._config.continue_training or bool(self._config.tuning.chats)
         if is_finished and ends_with_best and self._ranks.is_first:
             best = self._checkpoints.end_with_best()
             if best is not None and best < state.last_good_step:

@@ -126,7 +126,7 @@ def choose_recipe(
         num_heads=next((count for count in counts if d_model % (2 * count) == 0), 1),
         document_separator="auto" if is_masked else None,
     )
-    begun = {} if source is None else going_on_settings(source, {"num_steps": 1})
+    begun = {} if source is None else continued_settings(source, {"num_steps": 1})
     if source is not None:
         context = min(source.read_config().model.context_length, _LONGEST_CONTEXT)
         begun |= {"model.context_length": context, "data.shards": DataConfig().shards}
@@ -153,7 +153,7 @@ def choose_recipe(
         "samples.max_tokens": 48,
     }
     if source is not None:
-        rate = going_on_settings(source, {"num_steps": num_steps})["optimizer.learning_rate"]
+        rate = continued_settings(source, {"num_steps": num_steps})["optimizer.learning_rate"]
         values["optimizer.learning_rate"] = rate
         return load_settings(RunConfig, None, {**begun, **values})
     values |= {f"model.{name}": value for name, value in model.model_dump().items()}
@@ -213,7 +213,7 @@ def make_config(
     """
     in_file = dict(flatten(load_yaml(file))) if file is not None else {}
     if source is not None:
-        found = going_on_settings(source, given) if file is None else settings_from(source)
+        found = continued_settings(source, given) if file is None else settings_from(source)
     elif file is None:
         found = _recipe_for(load_settings(RunConfig, None, given), given)
     else:
@@ -226,7 +226,7 @@ def make_config(
     return with_vocabulary(load_settings(RunConfig, file, values))
 
 
-def going_on_settings(source: RunFolder, given: Mapping[str, Any]) -> dict[str, Any]:
+def continued_settings(source: RunFolder, given: Mapping[str, Any]) -> dict[str, Any]:
     """What a run that goes on with another takes over from it: all its settings but its length and
     its schedule. Text that it has not read yet comes first.
 
@@ -239,7 +239,7 @@ def going_on_settings(source: RunFolder, given: Mapping[str, Any]) -> dict[str, 
     if not isinstance(trained, dict):
         rate = _tuning_rate(values["model.d_model"])
         schedule = {**_MORE_SCHEDULE, "schedule.warmup_fraction": 0.05}
-        return {**values, **schedule, "goes_on": True, "optimizer.learning_rate": rate}
+        return {**values, **schedule, "continue_training": True, "optimizer.learning_rate": rate}
     config = source.read_config()
     own = dict(flatten(config.model_dump(exclude={"name", "runs_folder", "parts"})))
     with contextlib.suppress(ConfigError):
@@ -248,14 +248,14 @@ def going_on_settings(source: RunFolder, given: Mapping[str, Any]) -> dict[str, 
         values |= {name: own[name] for name in own_device}
     steps = max(CheckpointFolder(source.checkpoints).steps(), default=0)
     rate = config.optimizer.learning_rate
-    if not config.goes_on:
+    if not config.continue_training:
         part = _MORE_RATE * math.sqrt(_times_as_long(source, steps, {**values, **given}))
         rate *= min(_MOST_MORE_RATE, max(_LEAST_MORE_RATE, part))
     begun = {path: from_where_it_started(path, source.path, config) for path in config.data.folders}
     mix = [f"{begun[path]}={weight}" for path, weight in config.data.folders.items()]
     chats = [from_where_it_started(path, source.path, config) for path in config.tuning.chats]
     values |= {
-        "goes_on": True,
+        "continue_training": True,
         "data.shards": from_where_it_started(config.data.shards, source.path, config),
         "data.mix": mix if config.data.mix else (),
         "data.first_row": config.data.first_row + config.batch_size * steps,

@@ -92,7 +92,7 @@ def resolve(
     config = _with_separator(config)
     if previous is not None and config.num_steps is None and config.epochs == previous.epochs:
         config = _changed(config, num_steps=previous.num_steps)
-    if epoch_rows is not None and config.tuning.chats and not config.goes_on:
+    if epoch_rows is not None and config.tuning.chats and not config.continue_training:
         config = _changed(config, epochs=config.epochs or _tuning_epochs(epoch_rows))
     if config.num_steps is None and config.epochs is not None and epoch_rows is not None:
         num_rows = config.epochs * epoch_rows
