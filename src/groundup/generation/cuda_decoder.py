@@ -5,13 +5,10 @@ one step or several; rows beyond those in use compute what nobody reads. A devic
 nothing from the host between steps, so the next steps begin before the ids of the last are read.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -23,14 +20,12 @@ from groundup.data.counter_random import stream_keys
 from groundup.generation.decoder import Decoder, Row
 from groundup.generation.request import NO_ID
 from groundup.generation.sampling import STREAM
+from groundup.model import TransformerLM
 from groundup.nn import RMSNorm
 from groundup.nn.kernels.cuda_decode import matmul
 from groundup.nn.kernels.cuda_decode.block import DecodingBlock, weights_soon
 from groundup.nn.kernels.cuda_decode.matmul import Buffers
 from groundup.nn.kernels.cuda_decode.sampling import Rules, State, Workspace, sample
-
-if TYPE_CHECKING:
-    from groundup.model import TransformerLM
 
 # Tokens of prompts that go through the model together: enough to fill a GPU, few enough to hold.
 _MAX_PREFILL_IDS = 4096

@@ -3,22 +3,17 @@
 Two classes do so: `TorchDecoder` anywhere, `CudaDecoder` with kernels of its own.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from groundup.generation.request import GenerationRequest
+from groundup.model import TransformerLM
 from groundup.nn import KVCache
-
-if TYPE_CHECKING:
-    from groundup.model import TransformerLM
 
 
 @dataclass

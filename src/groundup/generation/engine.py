@@ -3,11 +3,8 @@
 It knows no text and no model. Running rows stay packed at the front of the decoder's rows.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
-import operator
 
 import torch
 from torch import Tensor
@@ -54,12 +51,12 @@ class Engine:
         self._has_stops = self._has_questions = False
         self._handles = itertools.count()
         self._model: TransformerLM | None = None
+        self.decoder: Decoder
         if isinstance(model, Decoder):
             self.decoder = model
         else:
             self._model, self._settings = model, (max_rows, num_allowed)
-            self._watch = _Watch(model)
-            self.decoder = choose_decoder(model, *self._settings)
+            self._choose(model)
 
     @property
     def max_rows(self) -> int:
@@ -82,9 +79,8 @@ class Engine:
             raise ConfigError(f"all {self.max_rows} rows are taken: wait until one is free")
         if request.max_tokens < 1:
             raise ConfigError("max_tokens is 0; it must be 1 or more")
-        if not self._rows and self._model is not None and self._watch.sees_change():
-            self._watch = _Watch(self._model)
-            self.decoder = choose_decoder(self._model, *self._settings)
+        if not self._rows and self._model is not None and _look_at(self._model) != self._seen:
+            self._choose(self._model)
         request.check_fits(self.decoder.vocab_size, self.decoder.context_length)
         row = Row(next(self._handles), request, list(request.prompt_ids))
         self._rows.append(row)
@@ -143,6 +139,11 @@ class Engine:
         """Let all requests leave."""
         self._rows = []
 
+    def _choose(self, model: TransformerLM) -> None:
+        # The weights are kept, so that no others can come to be where they were.
+        self._seen, self._weights = _look_at(model), list(model.parameters())
+        self.decoder = choose_decoder(model, *self._settings)
+
     def _read_prompts(self) -> None:
         """Prefill the rows that wait, equal prompts once.
 
@@ -183,11 +184,8 @@ def _likelihoods(
     rows: list[Row], chosen: list[int], logits: Tensor
 ) -> dict[int, tuple[float, tuple[tuple[int, float], ...]]]:
     """For the rows that ask: the sampled id's log-probability, and those of the likeliest."""
-    counts = {
-        index: row.request.num_alternatives
-        for index, row in enumerate(rows)
-        if row.request.num_alternatives >= 0 and chosen[index] != NO_ID
-    }
+    asked = enumerate(row.request.num_alternatives for row in rows)
+    counts = {index: count for index, count in asked if count >= 0 and chosen[index] != NO_ID}
     if not counts:
         return {}
     log_probabilities = torch.log_softmax(logits[list(counts)], dim=-1)
@@ -216,7 +214,7 @@ def choose_decoder(model: TransformerLM, max_rows: int, num_allowed: int | None 
     for name, field in ModelConfig.model_fields.items():
         known = DECODED.get(name, (field.default,))
         is_known &= not known or getattr(config, name) in known
-    is_known = is_known and _modules_of(model) == _modules_of(built)
+    is_known = is_known and _look_at(model)[0] == _look_at(built)[0]
     is_half = weight.dtype in (torch.bfloat16, torch.float16)
     is_usual = config.norm == "pre" and config.num_layers > 0
     if is_known and weight.is_cuda and HAS_TRITON and is_half and is_usual:
@@ -226,41 +224,8 @@ def choose_decoder(model: TransformerLM, max_rows: int, num_allowed: int | None 
     return TorchDecoder(model, max_rows, num_allowed, is_packed=is_known)
 
 
-class _Watch:
-    """Notices whether modules or weights have changed, of which a decoder may have copies.
-
-    Torch does not count writes through `.data`, so these go unnoticed.
-    """
-
-    def __init__(self, model: TransformerLM) -> None:
-        self._model = model
-        self._modules, self._weights = list(model.modules()), list(model.parameters())
-        self._seen, self._counts, self._meaning = *self._look(), _modules_of(model)
-
-    def sees_change(self) -> bool:
-        seen, counts = self._look()
-        if counts != self._counts:
-            return True
-        # Looking closer takes milliseconds, and is for what changes nothing: `eval()`, a cache.
-        is_same = len(seen) == len(self._seen) and all(map(operator.is_, seen, self._seen))
-        return not is_same and _modules_of(self._model) != self._meaning
-
-    def _look(self) -> tuple[list[object], list[tuple[int, int]]]:
-        """Every attribute of every module; of each weight its place and the number of writes."""
-        seen: list[object] = []
-        for one in self._modules:
-            seen += vars(one).values()
-            for inner in (
-                one._modules,
-                one._parameters,
-                one._forward_hooks,
-                one._forward_pre_hooks,
-            ):
-                if inner:
-                    seen += inner.values()
-        weights = self._weights
-        return seen, [(w.data_ptr(), 0 if w.is_inference() else w._version) for w in weights]
-
-
-def _modules_of(model: TransformerLM) -> list[object]:
-    return [describe_module(one) for one in model.modules()]
+def _look_at(model: TransformerLM) -> tuple[list[object], list[object]]:
+    """Its modules; and of each weight its place and the number of writes, of which torch does not
+    count those through `.data`. A decoder may have copies of both."""
+    weights = [(w.data_ptr(), 0 if w.is_inference() else w._version) for w in model.parameters()]
+    return [describe_module(one) for one in model.modules()], [*weights]

@@ -1,8 +1,6 @@
 """What a model does with a prompt, step by step, to look at: its tokens and their neighbours, the
 attention of every head, what each layer would predict, and how the next id is sampled."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -93,18 +91,7 @@ def _look_through_layers(
     model: TransformerLM, ids: Tensor, vocab_size: int
 ) -> tuple[Likely, Tensor]:
     """What each layer predicts, and the logits of the last one after the last id."""
-    seen: list[Tensor] = []
-    hooks = [
-        block.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-        for block in model.blocks
-    ]
-    try:
-        # What has been compiled calls no hooks.
-        with torch.compiler.set_stance("force_eager"):
-            last = model.hidden(ids[None])
-    finally:
-        for hook in hooks:
-            hook.remove()
+    last, seen = model.observe(ids[None], model.blocks, lambda _, inputs: inputs[0])
     parts = []
     for hidden in (*map(model.final_norm, seen), last):
         logits = model.logits(hidden[0])[..., :vocab_size].float()

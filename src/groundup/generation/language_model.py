@@ -1,12 +1,10 @@
 """A trained model and its tokenizer as one thing that continues text, loaded from a run folder."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,7 +13,6 @@ from groundup.generation.engine import Engine
 from groundup.generation.loading import CheckpointName, load_run, save_run
 from groundup.generation.request import (
     FinishReason,
-    GenerationOptions,
     GenerationRequest,
     GenerationSettings,
     Sampler,
@@ -84,7 +81,7 @@ class LanguageModel:
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         model: TransformerLM | None = None,
-    ) -> LanguageModel:
+    ) -> "LanguageModel":
         """The model of a run folder at its newest or best checkpoint, or at the one of a step.
 
         Without a device it is on the CPU, without a dtype as it was saved.
@@ -114,7 +111,7 @@ class LanguageModel:
         parts = self.model, self.tokenizer, self.step or 0, self.special_ids
         save_run(folder, *parts, sampler=self.sampler)
 
-    def generate(self, prompt: str = "", **settings: Unpack[GenerationOptions]) -> str:
+    def generate(self, prompt: str = "", **settings: Any) -> str:
         """The text that follows `prompt`: up to `max_tokens`, one of the `stop` strings, the end of
         the document, or the end of the context. Without a prompt a document is begun.
 
@@ -123,28 +120,24 @@ class LanguageModel:
         """
         return "".join(self.stream(prompt, **settings))
 
-    def stream(self, prompt: str = "", **settings: Unpack[GenerationOptions]) -> Iterator[str]:
+    def stream(self, prompt: str = "", **settings: Any) -> Iterator[str]:
         """The same in pieces as they come, each of whole characters. Wrong settings raise here."""
         chosen = GenerationSettings(**settings)
         pieces = self.stream_requests([self.request(prompt, chosen)], chosen.stop)
         return (piece.text for piece in pieces if piece.text)
 
-    def chat(self, messages: Sequence[Message], **settings: Unpack[GenerationOptions]) -> str:
+    def chat(self, messages: Sequence[Message], **settings: Any) -> str:
         """The assistant's answer to a conversation; the tokenizer needs a chat template.
 
         messages: the turns so far: `{"role": "user", "content": "Who are you?"}`.
         """
         return "".join(self.stream_chat(messages, **settings))
 
-    def stream_chat(
-        self, messages: Sequence[Message], **settings: Unpack[GenerationOptions]
-    ) -> Iterator[str]:
+    def stream_chat(self, messages: Sequence[Message], **settings: Any) -> Iterator[str]:
         """The same in pieces as they come."""
         return self.stream(chat_prompt(self.tokenizer, messages), **settings)
 
-    def generate_many(
-        self, prompts: Sequence[str], **settings: Unpack[GenerationOptions]
-    ) -> list[str]:
+    def generate_many(self, prompts: Sequence[str], **settings: Any) -> list[str]:
         """The text after each prompt, many rows at a time; the i-th as if alone with `seed` + i."""
         if isinstance(prompts, str):
             raise ConfigError("generate_many takes a list of prompts: for a single one, generate")
@@ -202,7 +195,6 @@ class LanguageModel:
         first = list(itertools.islice(unread, _MAX_ROWS))
         num_rows = max(1, len(first))
         waiting = enumerate(itertools.chain(first, unread))
-        upcoming = next(waiting, None)
         running: dict[int, tuple[int, TextStream]] = {}
         # Other calls may go on meanwhile, with engines of their own.
         try:
@@ -212,10 +204,8 @@ class LanguageModel:
         if engine.max_rows < num_rows:
             engine = self.make_engine(num_rows)
         try:
-            while upcoming is not None or running:
-                while upcoming is not None and engine.num_free:
-                    index, request = upcoming
-                    upcoming = next(waiting, None)
+            while (taken := list(itertools.islice(waiting, engine.num_free))) or running:
+                for index, request in taken:
                     if request.max_tokens == 0:
                         yield TextPiece(index, "", "length")
                         continue

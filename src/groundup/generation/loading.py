@@ -1,7 +1,5 @@
 """A run folder as a model and its tokenizer, and back."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,10 +1,7 @@
 """What is asked of a model and of the engine, and what the engine answers with. No torch."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, NamedTuple, TypedDict
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -73,19 +70,6 @@ class GenerationSettings(Sampler):
         return (defaults or Sampler()).model_copy(
             update={name: getattr(self, name) for name in names}
         )
-
-
-class GenerationOptions(TypedDict, total=False):
-    """The same as keyword arguments, for whoever checks types."""
-
-    repetition_penalty: float
-    temperature: float
-    top_k: int | None
-    top_p: float
-    min_p: float
-    max_tokens: int
-    stop: str | Sequence[str]
-    seed: int
 
 
 @dataclass(frozen=True)

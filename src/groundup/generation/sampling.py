@@ -6,8 +6,6 @@ without sorting the vocabulary where few make up the sum, and compare values onl
 in which torch returns equals.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

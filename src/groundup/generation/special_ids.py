@@ -1,7 +1,5 @@
 """The ids that begin and end a model's texts, and a conversation as a prompt. No torch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,7 +31,7 @@ class SpecialIds:
         return self.ends[0] if self.ends else None
 
     @classmethod
-    def from_json(cls, value: dict[str, Any], tokenizer: Tokenizer) -> SpecialIds:
+    def from_json(cls, value: dict[str, Any], tokenizer: Tokenizer) -> "SpecialIds":
         """From Hugging Face's names; what is not an id of the tokenizer is left out."""
         stored = value.get("eos_token_id")
         ends = (

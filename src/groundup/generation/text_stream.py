@@ -1,7 +1,5 @@
 """Ids to text as they come: whole characters only, and nothing of a stop string."""
 
-from __future__ import annotations
-
 import codecs
 from collections.abc import Sequence
 

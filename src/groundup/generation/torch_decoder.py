@@ -4,10 +4,8 @@ The twin computes the same formulas in few, large operations a layer, from copie
 projections that lie side by side. Prompts go through the model itself in both cases.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -17,10 +15,8 @@ from torch.nn import functional
 from groundup.generation.decoder import Decoder, Row
 from groundup.generation.request import NO_ID, Sampler
 from groundup.generation.sampling import sample, uniforms
+from groundup.model import TransformerLM
 from groundup.nn import RMSNorm, SwiGLU, TransformerBlock
-
-if TYPE_CHECKING:
-    from groundup.model import TransformerLM
 
 # Ids of prompts that are prefilled together: enough to keep a device busy, and little memory.
 _MAX_PREFILL_IDS = 4_096

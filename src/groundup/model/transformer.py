@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import torch
@@ -202,26 +203,30 @@ class TransformerLM(nn.Module):
 
         In each layer and head a row of it sums to 1; the model's forward never holds them.
         """
-        seen: list[Tensor] = []
         layers = [one for one in self.modules() if isinstance(one, MultiHeadSelfAttention)]
         own = MultiHeadSelfAttention
         for kind in {type(one) for one in layers} - {own}:
             if kind.forward is not own.forward and kind.weights is own.weights:
                 raise ConfigError(f"{kind.__name__} shows no weights: give it a method `weights`")
-        hooks = [
-            layer.register_forward_pre_hook(
-                lambda layer, inputs: seen.append(layer.weights(inputs[0], inputs[3]))
-            )
-            for layer in layers
-        ]
+        return torch.stack(self.observe(ids, layers, lambda one, x: one.weights(x[0], x[3]))[1])
+
+    def observe(
+        self,
+        ids: Int[Tensor, "... seq"],
+        modules: Iterable[nn.Module],
+        look: Callable[[Any, tuple[Any, ...]], Tensor],
+    ) -> tuple[Tensor, list[Tensor]]:
+        """`hidden`, and what `look(module, its inputs)` gives as each of these modules is run."""
+        seen: list[Tensor] = []
+        note = lambda module, inputs: seen.append(look(module, inputs))  # noqa: E731
+        hooks = [module.register_forward_pre_hook(note) for module in modules]
         try:
             # What has been compiled calls no hooks.
             with torch.compiler.set_stance("force_eager"):
-                self.hidden(ids)
+                return self.hidden(ids), seen
         finally:
             for hook in hooks:
                 hook.remove()
-        return torch.stack(seen)
 
     def extra(self, first: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_key_value"] | None:
         """What all blocks add to their values, by factors of their own; None for nothing.
