@@ -183,7 +183,7 @@ WRITE_ELSEWHERE = {
     "checkpoint/weights.py: save_file",
     "checkpoint/sharded.py: HuggingFaceStorageWriter",
     "interop/gguf.py: GGUFWriter",
-    "cli/tokenizer_encode.py: numpy.save",
+    "cli/tokenizer.py: numpy.save",
     "checkpoint/single_file.py: tempfile.TemporaryDirectory",
     "checkpoint/single_file.py: tempfile.NamedTemporaryFile",
     "training/verify.py: tempfile.TemporaryDirectory",

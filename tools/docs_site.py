@@ -5,7 +5,6 @@ Run as a script it does nothing; `make docs` is `mkdocs build --strict`.
 """
 
 import ast
-import importlib
 import inspect
 import re
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from groundup.cli.arguments import Flag, flags_of
-from groundup.cli.verbs import VERBS, module_of
+from groundup.cli.verbs import VERBS, find_verb
 from groundup.config import Settings
 from groundup.runs.config import RunConfig
 
@@ -80,7 +79,7 @@ def describe_commands() -> str:
         "the command or its input (one `error:` line), 1 a failure of groundup, 130 interrupted."
     ]
     for verb, summary in VERBS.items():
-        arguments: type[Settings] = importlib.import_module(module_of(verb)).Arguments
+        arguments: type[Settings] = find_verb(verb)[0]
         flags = [flag for flag in flags_of(arguments) if "." not in flag.setting]
         usage = " ".join(["groundup", verb, *(one.name for one in flags if one.is_positional)])
         about = inspect.cleandoc(arguments.__doc__ or "")

@@ -110,15 +110,12 @@ def test_shown_commands_can_be_typed(words: list[str]) -> None:
         ("--d-ff 3", "did you mean --model.d-ff?"),
         ("-x", "has no option -x"),
         ("--megabytes many", "--megabytes is 'many'"),
-        ("--megabytes nan", "--megabytes"),
         ("--megabytes -3", "--megabytes is '-3', but input should be greater than 0"),
         ("--count 1.5e0", "--count"),
         (f"--count {'9' * 5000}", "--count"),
         ("--errors ignore", "--errors is 'ignore'"),
-        ("--out", "--out"),
         ("--out --quiet", "--out"),
         ("--betas 0.9 --quiet", "--betas"),
-        ("--betas 0.9 x", "--betas is 'x'"),
         ("--model.d-ff 0", "--model.d-ff is '0'"),
     ],
 )
@@ -205,26 +202,12 @@ def test_help_and_verbs_without_tensors_import_no_torch(tmp_path: Path, reposito
 def test_what_torch_reads_as_it_loads_is_set_before_a_verb_runs(
     verb: types.ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = ("OMP_WAIT_POLICY", "MIMALLOC_PURGE_DELAY")
-    seen: list[str] = []
-
-    def run(arguments: Arguments) -> None:
-        seen.extend(os.environ[name] for name in names)
-
-    verb.run = run  # type: ignore[attr-defined]
-    for value in (None, "mine"):
-        for name in names:
-            monkeypatch.delenv(name, raising=False)
-            if value is not None:
-                monkeypatch.setenv(name, value)
-        main(["try", "it", "r"])
-    assert seen == ["PASSIVE", "-1", "mine", "mine"]
-
-
-def test_a_verb_decides_its_exit_status(verb: types.ModuleType) -> None:
-    for returned, status in ((None, 0), (0, 0), (1, 1), (True, 1)):
-        verb.run = lambda arguments, it=returned: it  # type: ignore[attr-defined]
-        assert main(["try", "it", "r"]) == status
+    verb.run = lambda arguments: None  # type: ignore[attr-defined]
+    for name, default in (("OMP_WAIT_POLICY", "PASSIVE"), ("MIMALLOC_PURGE_DELAY", "-1")):
+        monkeypatch.delenv(name, raising=False)
+        assert main(["try", "it", "r"]) == 0 and os.environ[name] == default
+        monkeypatch.setenv(name, "mine")
+        assert main(["try", "it", "r"]) == 0 and os.environ[name] == "mine"
 
 
 @pytest.mark.parametrize(
@@ -258,6 +241,8 @@ def test_an_interrupt_is_one_word_and_a_bug_of_ours_is_not_dressed_up(
     verb.run = lambda arguments: 1 // 0  # type: ignore[attr-defined]
     with pytest.raises(ZeroDivisionError):
         main(["try", "it", "r"])
+    verb.run = lambda arguments: True  # type: ignore[attr-defined]
+    assert main(["try", "it", "r"]) == 1
 
 
 def run_in_shell(words: list[str], ending: str = "", **environment: str) -> tuple[int, bytes, str]:
@@ -305,7 +290,6 @@ def test_a_core_that_is_not_built_is_one_line(tmp_path: Path) -> None:
     assert done.stderr.startswith("error: groundup's native core is not built: run `make install`")
 
 
-BFLOAT16 = "precision is bfloat16, but this CPU is slow at it"
 TRAIN = "train --config small.yaml --name new"
 
 
@@ -342,76 +326,50 @@ def bare_machine(with_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("words", "complaint"),
     [
         ("tokeniser train", "unknown command groundup tokeniser: did you mean tokenizer"),
-        ("tokenizer trian", "groundup tokenizer trian: did you mean tokenizer train?"),
         ("prepare", "unknown command groundup prepare: did you mean data prepare?"),
-        ("--verison", "unknown command groundup --verison"),
         ("data --sample", "did you mean data sample?"),
         ("xyz", "unknown command groundup xyz: known are"),
-        (f"{TRAIN} --precision bfloat16", BFLOAT16),
+        (f"{TRAIN} --precision bfloat16", "precision is bfloat16, but this CPU is slow at it"),
         (f"{TRAIN} --data.tokenizer none.json", "the tokenizer file none.json"),
-        ("train --model.num_layer 3", "did you mean --model.num-layers?"),
         ("train --every-steps 3", "did you mean --evaluation.every-steps or --checkpoints.every-"),
         ("train --model.d-model 31", "d_model 31 cannot be split into num_heads 16"),
         ("train --resume", "add --name RUN"),
         ("train --resume --name nobody", "nobody does not hold a run to resume"),
         ("plan --preset gpt2-xl --config a.yaml", "--preset and --config exclude each other"),
-        ("plan --tokens 1.5e0", "--tokens"),
-        ("plan --mfu 50", "--mfu"),
         ("plan --batch-size 8 --micro-batch-size 3", "divisor of --batch-size"),
         ("plan --device H20", "did you mean H200"),
-        (f"plan --num-steps 1{400 * '0'}", "--num-steps"),
-        ("plan --minutes 1 --tokens 9", "--tokens and --minutes exclude each other"),
-        ("plan --probe --device H200", "--probe and --device exclude each other"),
-        ("plan --gpus 8 --minutes 5", "--minutes and --gpus exclude each other"),
         ("plan --preset quickstrat", "did you mean quickstart?"),
         ("ablate small.yaml --variants no-norms", "did you mean no-norm?"),
         ("ablate small.yaml --name ../elsewhere", "name is '../elsewhere'"),
         ("generate smal", "neither as a folder nor in runs: did you mean small?"),
         ("generate empty", "runs/empty has no checkpoint yet"),
         ("generate small --checkpoint 7", "no checkpoint of step 7"),
-        (f"generate small --checkpoint {'9' * 5000}", "--checkpoint"),
         (f"generate small --seed {2**64 - 1} --num-samples 2", "seed"),
-        ("generate small --num-samples 0", "--num-samples"),
-        ("generate small --prompts nowhere.txt", "nowhere.txt"),
         ("generate small --prompts blank.txt", "blank.txt has no prompt"),
         ("generate small --prompts blank.txt --prompt x", "--prompt or --prompts, not both"),
         (f"generate small --prompt {'long' * 40}", "more than the context of 16"),
         ("generate small --chat --prompt Hi", "the model has no chat template"),
-        ("serve small --port 70000", "--port"),
         ("serve small --host 0.0.0.0", "token"),
-        ("evaluate small /dev/null", "/dev/null holds no text"),
-        ("evaluate small --tasks pairs.jsonl --whole", "--split, --whole and --shards are about"),
+        ("evaluate small --tasks pairs.jsonl --whole", "--split, --whole and --shards apply"),
         ("evaluate runs", "runs is not a run folder: it has no config.yaml"),
         ("evaluate small --split validaton", "did you mean validation?"),
         ("evaluate small --shards nowhere", "nowhere"),
         ("verify-resume small --num-steps 3", "num_steps is 3"),
-        ("tune smal pairs.jsonl", "did you mean small?"),
         ("tune small missing.jsonl --name new", "missing.jsonl does not exist"),
-        ("tune small", "CHATS"),
         ("tune small pairs.jsonl --name new --resume", "does not hold a run to resume"),
         ("export small out", "needs --to"),
         ("export small runs --to huggingface --force", "runs holds"),
-        ("import huggingface runs", "needs --name"),
         ("import huggingface runs --name new", "config.json"),
-        ("report", "needs RUNS"),
         ("report small --out runs", "must be a file that ends in .html"),
         ("tokenizer train stories.txt --out runs", "is a folder"),
         ("tokenizer train stories.txt --out stories.txt", "is one of the inputs"),
         ("tokenizer train stories.txt --ray-address x:1", "--engine ray"),
-        ("tokenizer train bad.txt --out new.json", "bad.txt"),
-        ("tokenizer train /dev/null --out new.json", "/dev/null holds no text"),
         ("tokenizer encode runs", "runs is a folder"),
-        ("tokenizer encode bad.txt --out bad.txt", "is one of the inputs"),
         ("tokenizer encode bad.txt --text x", "either --text or"),
         ("tokenizer decode bad.txt --ids 1", "either --ids or"),
         ("tokenizer decode --ids x", "--ids cannot be read as ids"),
         ("tokenizer decode odd.bin", "odd.bin"),
         ("tokenizer decode --ids 1 --tokenizer cut.json", "was cut short"),
-        ("tokenizer compare tokenizer.json", "needs --texts"),
-        ("tokenizer convert tokenizer.json new.json --to yaml", "yaml"),
-        ("data sample --megabytes 0", "--megabytes"),
-        ("data clean stories.txt --max-symbols 2", "--max-symbols"),
-        ("data prepare stories.txt --validation-fraction 2", "--validation-fraction"),
         ("data prepare stories.txt --separator <|end|>", "has no special token <|end|>"),
         ("data verify runs", "runs"),
         ("data verify a b", "takes no argument b"),

@@ -11,7 +11,6 @@ import pytest
 from groundup.cli.main import main
 from groundup.data.shards import open_shards
 from groundup.files import read_json_lines
-from groundup.generation import LanguageModel
 
 
 @pytest.fixture(autouse=True)
@@ -26,17 +25,6 @@ def test_the_results_are_those_of_the_training(shell: Any) -> None:
             assert found["loss"] == record["validation_loss"]
             assert found["perplexity"] == record["perplexity"]
             assert found["bits_per_byte"] == record["bits_per_byte"]
-
-
-def test_a_run_that_masks_documents_is_evaluated_so(
-    shell: Any, small_config: Path, tmp_path: Path
-) -> None:
-    words = ["--runs-folder", tmp_path, "--name", "masked", "--num-steps", 2]
-    shell("train", "--config", small_config, *words, "--model.document-separator", "auto")
-    found = shell.json("evaluate", tmp_path / "masked")["loss"]
-    *_, last = read_json_lines(tmp_path / "masked" / "metrics.jsonl")
-    assert found == last["validation_loss"]
-    assert LanguageModel.load(tmp_path / "masked").model.config.document_separator == 299
 
 
 def test_a_run_its_checkpoint_and_its_split_are_named(shell: Any, small_config: Path) -> None:
@@ -70,56 +58,11 @@ def test_data_that_are_not_the_runs_are_told(
     shell(*prepare, "--overwrite", "--validation-fraction", "0.2")
     assert main(["evaluate", "one"]) == 0
     assert "does not hold the data that" in capsys.readouterr().err
-
-
-def test_shards_without_a_validation_split_are_told_with_the_way_out(
-    shell: Any, tmp_path: Path
-) -> None:
-    (tmp_path / "one.txt").write_text("one document alone")
-    words = ["data", "prepare", tmp_path / "one.txt", "--tokenizer", "runs/small/tokenizer.json"]
-    shell(*words, "--out", tmp_path / "shards", "--validation-fraction", "0.001")
-    told = shell.fails("evaluate", "small", "--shards", tmp_path / "shards")
+    (tmp_path / "one.txt").write_text("one document")
+    words = ["data", "prepare", tmp_path / "one.txt", "--validation-fraction", "0.001"]
+    shell(*words, "--out", tmp_path / "few")
+    told = shell.fails("evaluate", "one", "--shards", tmp_path / "few")
     assert "--validation-fraction 0.1 --overwrite" in told
-
-
-def test_any_text_is_evaluated_as_documents(
-    shell: Any, tmp_path: Path, log_likelihoods: Any
-) -> None:
-    text, model = "The fox sat. It was glad. " * 5, LanguageModel.load("runs/small")
-    (tmp_path / "one.txt").write_text(text)
-    (tmp_path / "more.jsonl").write_text('{"body": "Anna ran."}\n{"body": "Ben ran."}\n')
-    found = shell.json("evaluate", "small", tmp_path / "one.txt")
-    ids = [model.begin_id or 0, *model.tokenizer.encode(text)]
-    nats = -sum(log_likelihoods(model.model, ids))
-    assert found["loss"] == pytest.approx(nats / (len(ids) - 1), rel=1e-5)
-    assert found["bits_per_byte"] == pytest.approx(nats / math.log(2) / len(text), rel=1e-5)
-    assert (found["documents"], found["bytes"]) == (1, len(text))
-    page = shell("evaluate", "small", tmp_path, "--field", "body")
-    assert "147 B" in page and "bits per byte" in page
-    one = tmp_path / "letter.txt"
-    one.write_text("a")
-    assert shell.json("evaluate", "small", one)["tokens"] == 1
-
-
-def test_tasks_are_one_table_and_one_object(shell: Any, tmp_path: Path) -> None:
-    pair = '{"sentence_good": "They were glad.", "sentence_bad": "They was glad."}\n'
-    (tmp_path / "pairs.jsonl").write_text(pair * 3)
-    long = [{"context": "Anna saw " * n, "choices": ["a fox.", "it."]} for n in range(100, 300)]
-    lines = [json.dumps(one | {"answer": n % 2}) for n, one in enumerate(long)]
-    (tmp_path / "long.jsonl").write_text("\n".join(lines))
-    words = ["evaluate", "small", "--tasks", tmp_path / "long.jsonl", tmp_path / "pairs.jsonl"]
-    found = shell.json(*words)
-    assert set(found) == {"run", "step", "tasks"} and list(found["tasks"]) == ["long", "pairs"]
-    who, pairs = found["tasks"].values()
-    assert who["questions"] == who["cut"] == 200 and pairs["accuracy"] in (0, 1)
-    low, high = who["interval"]
-    assert low < who["accuracy"] < high and pairs["chance"] == 0.5
-    page = shell(*words)
-    assert f"{who['accuracy']:.4f}  {low:.4f}, {high:.4f}" in page and "mean" in page
-    (tmp_path / "text.txt").write_text("Anna ran.")
-    words = ["evaluate", "small", tmp_path / "text.txt", "--tasks", tmp_path / "pairs.jsonl"]
-    both = shell.json(*words)
-    assert both["tokens"] > 1 and both["tasks"] == {"pairs": pairs}
 
 
 def test_a_run_that_learned_in_float8_is_evaluated_in_float32_where_that_is_asked_for(
@@ -131,3 +74,27 @@ def test_a_run_that_learned_in_float8_is_evaluated_in_float32_where_that_is_aske
     config.write_text(text.replace("precision: float32", "precision: float8"), "utf-8")
     found = shell.json("evaluate", tmp_path / "half", "--precision", "float32")
     assert found["loss"] == shell.json("evaluate", "small")["loss"]
+
+
+def test_text_and_tasks_are_measured_together(shell: Any, tmp_path: Path) -> None:
+    pair = '{"sentence_good": "They were glad.", "sentence_bad": "They was glad."}\n'
+    (tmp_path / "pairs.jsonl").write_text(pair * 3)
+    long = [{"context": "Anna saw " * n, "choices": ["a fox.", "it."]} for n in range(100, 300)]
+    lines = [json.dumps(one | {"answer": n % 2}) for n, one in enumerate(long)]
+    (tmp_path / "long.jsonl").write_text("\n".join(lines))
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text/one.txt").write_text("The fox sat. It was glad. " * 5)
+    (tmp_path / "text/more.jsonl").write_text('{"body": "Anna ran."}\n{"body": "Ben ran."}\n')
+    words = ["evaluate", "small", tmp_path / "text", "--field", "body", "--tasks"]
+    words += [tmp_path / "long.jsonl", tmp_path / "pairs.jsonl"]
+    found, page = shell.json(*words), shell(*words)
+    assert (found["documents"], found["bytes"]) == (3, 147) and found["tokens"] > 100
+    nats = found["bits_per_byte"] * math.log(2) * found["bytes"]
+    assert found["loss"] == pytest.approx(nats / found["tokens"])
+    assert "147 B" in page and "bits per byte" in page
+    assert list(found["tasks"]) == ["long", "pairs"]
+    who, pairs = found["tasks"].values()
+    assert who["questions"] == who["cut"] == 200 and pairs["accuracy"] in (0, 1)
+    low, high = who["interval"]
+    assert low < who["accuracy"] < high and pairs["chance"] == 0.5
+    assert f"{who['accuracy']:.4f}  {low:.4f}, {high:.4f}" in page and "mean" in page

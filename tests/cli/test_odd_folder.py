@@ -1,5 +1,4 @@
-"""A folder as people have them: every kind of file, whole, odd and broken, from the files to a
-model."""
+"""A folder as people have them: every kind of file, whole, odd and broken."""
 
 import gzip
 import io
@@ -15,8 +14,8 @@ import pytest
 
 from groundup.data.shards import open_shards
 from groundup.errors import DataError, MissingExtraError
-from groundup.generation import LanguageModel
 from groundup.text_files import archives, read_document_batches
+from groundup.tokenizer import Tokenizer
 
 WORDS = "the fox and the bear went down to the river and saw the moon in the water there "
 WORD_XML = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
@@ -154,16 +153,10 @@ def test_every_file_gives_its_documents(odd: Path) -> None:
             assert documents(odd / name) == texts, name
 
 
-@pytest.mark.slow
-def test_it_goes_from_an_odd_folder_to_a_model_with_one_table(
-    odd: Path, shell: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("groundup.training.recipe._WIDTHS", (16, 32))
-    page = shell("new", odd, "--num-steps", "1", "--max-tokens", "2", "--minutes", "10")
-    assert LanguageModel.load("runs/odd").step == 1
-    sources = open_shards("prepared/odd/shards").index.sources
-    assert sum(one.num_documents for one in sources) == len(documents(odd))
-    assert page.count("\nfiles\n") == 1
+def test_one_table_says_what_was_read_and_why_the_rest_was_not(odd: Path, shell: Any) -> None:
+    Tokenizer({id: bytes([id]) for id in range(256)}, [], ["<|endoftext|>"]).save("tokenizer.json")
+    words = ("data", "prepare", odd)
+    page = shell(*words)
     lines = page[page.index("\nfiles\n") :].splitlines()[3:]
     rows = {line.split()[0]: [line.split()[1], *line.split()[-3:]] for line in lines[:14]}
     # Files, and of them read, documents, skipped.
@@ -182,17 +175,13 @@ def test_it_goes_from_an_odd_folder_to_a_model_with_one_table(
         "c.txt: read as cp1252; d.epub: cannot be read: File is not a zip file; left out as no "
         "text: e.png: odd/n.zip",
     ):
-        assert line in page and page.count(line) == 1, line
-    assert "f.jsonl line 2 is not JSON" in shell.fails(
-        "data",
-        "prepare",
-        odd,
-        "--strict",
-        "--out",
-        "other",
-        "--tokenizer",
-        "prepared/odd/tokenizer.json",
+        assert page.count(line) == 1, line
+    assert sum(one.num_documents for one in open_shards("shards").index.sources) == len(
+        documents(odd)
     )
+    for strict in ("--strict", "--errors=strict"):
+        assert "f.jsonl line 2 is not JSON" in shell.fails(*words, strict, "--overwrite")
+    assert "copy of c.py" not in shell(*words, "--overwrite", "--no-drop-duplicates")
 
 
 def test_archives_have_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,19 +94,6 @@ def test_a_settings_file_is_planned_with_the_memory_that_training_counts_on(
     assert found["activations_per_sequence"] == expected.activations_per_sequence
 
 
-def test_many_gpus_are_planned_beside_one(shell: Any, tmp_path: Path) -> None:
-    file = tmp_path / "run.yaml"
-    file.write_text(yaml.safe_dump(SETTINGS))
-    words = ["--config", str(file), "--device", "H200"]
-    found = shell.json("plan", *words, "--gpus", "4", "--gpus-per-machine", "2")
-    many = found.pop("distributed")
-    assert found == shell.json("plan", *words)
-    ddp = many["strategies"]["ddp"]
-    assert many["num_machines"] == 2 and ddp["micro_batch"] == 6
-    sent = ddp["sent_inside_bytes"] + ddp["sent_across_bytes"]
-    assert sent == 2 * 3 / 4 * 4 * found["parameters"]["total"]
-
-
 def test_the_tables_show_the_numbers_of_the_json(shell: Any) -> None:
     words = ["--preset", "gpt2-xl", "--num-steps", "400000", "--precision", "float32"]
     page = " ".join(shell("plan", *words, "--gpus", "16").split())

@@ -1,5 +1,4 @@
-"""`groundup sweep`: dry runs that refuse what a run refuses and write nothing, and real runs, to
-which a kill costs nothing."""
+"""`groundup sweep` and `ablate`: dry runs write nothing, and a kill loses nothing."""
 
 import functools
 import subprocess
@@ -14,7 +13,7 @@ import yaml
 
 from groundup.cli import train
 from groundup.cli.main import main
-from groundup.config import save_yaml
+from groundup.experiments import sweep
 from groundup.experiments.runner import Command
 from groundup.experiments.spec import load_sweep
 from groundup.experiments.sweep import plan_trials, run_sweep
@@ -67,21 +66,6 @@ def test_a_dry_run_says_how_far_each_trial_is_and_what_is_left(
     assert "2 of 4 trials are left" in sum_of_left
 
 
-def test_a_dry_run_refuses_what_a_run_refuses(write_sweep: WriteSweep, shell: Any) -> None:
-    add("a+seed=0")
-    save_yaml(SweepFolder(SWEEP).spec_file, load_sweep(write_sweep(grid={RATE: [0.001]})))
-    before = files()
-    changed = write_sweep(grid={RATE: [0.001]}, settings={"num_steps": 14})
-    error = shell.fails("sweep", changed, "--dry-run")
-    assert "have another base: num_steps: 12 -> 14. Give the sweep another name" in error
-    assert shell.fails("sweep", changed) == error and files() == before
-    # What may grow does not hinder it.
-    shell("sweep", write_sweep(grid={RATE: [0.001, 0.01]}), "--dry-run")
-    Path("sweeps/other").touch()
-    error = shell.fails("sweep", write_sweep(name="other"), "--dry-run")
-    assert "sweeps/other is a file" in error
-
-
 def test_a_dry_run_of_a_search_says_how_far_it_is(
     write_sweep: WriteSweep, shell: Any, metrics_only: Command
 ) -> None:
@@ -99,12 +83,11 @@ def test_a_dry_run_of_a_search_says_how_far_it_is(
     SweepFolder(SWEEP).add_record(TrialRecord(trial.trial, trial.point, "failed", trial.seed))
     page = shell("sweep", write_sweep(**search, num_trials=3), "--dry-run")
     assert "trials: 3 finished, 3 left" in page and before.keys() == files().keys()
-    # Heads of three cannot share a width of 16, and a choice of one is proposed twice.
-    for heads, counts in ((3, "none finished, 0 left"), (2, "1 finished, 0 left")):
-        name, grid = f"heads{heads}", {"model.num_heads": [heads]}
-        spec = write_sweep(name=name, sampler="tpe", num_trials=2, grid=grid)
-        run_sweep(load_sweep(spec), Path("sweeps") / name, command=metrics_only)
-        assert shell("sweep", spec, "--dry-run").splitlines()[1:] == [f"trials: {counts}"]
+    # Three heads cannot share a width of 16.
+    spec = write_sweep(name="heads", sampler="tpe", num_trials=2, grid={"model.num_heads": [3]})
+    run_sweep(load_sweep(spec), Path("sweeps/heads"), command=metrics_only)
+    page = shell("sweep", spec, "--dry-run")
+    assert page.splitlines()[1:] == ["trials: none finished, 0 left"]
 
 
 @pytest.mark.parametrize(
@@ -137,8 +120,8 @@ def test_the_vocabulary_is_that_of_the_shards_as_in_training(
     shards = settings["data"]["shards"]
     Path("with.yaml").write_text(yaml.safe_dump(settings), "utf-8")
     variants = {"a": {"data.shards": shards}, "b": {"data.mix": [f"{shards}=1"]}}
-    sweep = {"name": "with", "base": "with.yaml", "variants": variants}
-    Path("sweep.yaml").write_text(yaml.safe_dump(sweep), "utf-8")
+    values = {"name": "with", "base": "with.yaml", "variants": variants}
+    Path("sweep.yaml").write_text(yaml.safe_dump(values), "utf-8")
     trials = plan_trials(load_sweep("sweep.yaml"), Path("sweeps") / "with")
     assert [trial.config.model.vocab_size for trial in trials] == [300, 300]
     arguments = train.Arguments(config=Path("with.yaml"))
@@ -172,6 +155,35 @@ def test_a_sweep_of_which_every_trial_failed_is_no_success(
     # One that came to its end is a result, whatever became of the others.
     add("other")
     assert main(["sweep", spec]) == 0
+
+
+def test_an_ablation_shows_each_best_rate_and_those_tried(
+    small_config: Path, shell: Any, metrics_only: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = functools.partial(sweep.run_ablation, command=metrics_only)
+    monkeypatch.setattr(sweep, "run_ablation", run)
+
+    def ablate(*words: object) -> dict[str, str]:
+        """The lines by their first word, with single blanks."""
+        shown = shell("ablate", small_config, "--variants", "muon", "--jobs", 2, *words)
+        lines = [" ".join(line.split()) for line in shown.splitlines()]
+        return {line.partition(" ")[0]: line for line in lines}
+
+    # The rates at which the other seeds will run are not known yet.
+    planned = ablate("--learning-rates", 0.001, 0.003, "--dry-run")
+    assert "muon+learning_rate=0.003+seed=0" in planned and not Path("sweeps").exists()
+    assert "4 of 4" in planned["4"] and "seed=1" not in str(planned)
+    # Muon's best is 0.3, and a rate above 0.5 diverges.
+    lines = ablate("--seeds", 0, "--learning-rates", 0.003, 0.01, 0.3, 0.9)
+    assert lines["base"].split()[2:6] == ["0.01", "0.003,", "0.01,", "0.3,"]
+    assert lines["muon"].split()[2] == "0.3" and lines["muon"].endswith("diverged at 0.9")
+    # Without the largest rate the best is at the edge.
+    less = ("--seeds", 0, "--learning-rates", 0.003, 0.01, 0.3, "--name", "less")
+    assert ablate(*less)["muon"].endswith("best rate at the end of those tried")
+    for number, folder in enumerate(Path("sweeps/less/runs").iterdir()):
+        (folder / "environment.json").write_text(f'{{"data": {{"content": "{number}"}}}}')
+    warning = "These runs did not all learn from the same data"
+    assert any(line.startswith(warning) for line in ablate(*less).values())
 
 
 # Trials that stand still behind their first checkpoint, for as long as the sweep lives.

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from groundup.cli.terminal import print_table, progress_bar
+from groundup.cli.terminal import progress_bar
 
 
 class Terminal(io.StringIO):
@@ -29,15 +29,3 @@ def test_work_is_shown_on_a_terminal_alone(
         raise ValueError("broken")
     show_cursor = "\x1b[?25h"
     assert "encoding" in stream.getvalue() and show_cursor in stream.getvalue()
-
-
-def test_tables_are_aligned(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = [["first", "1"], ["b", "12,345"]]
-    print_table("sizes", ["name", "count"], rows)
-    assert capsys.readouterr().out == "sizes\n  name    count\n  first       1\n  b      12,345\n"
-    stream = Terminal()
-    monkeypatch.setattr(sys, "stdout", stream)
-    print_table("[sizes]", ["name", "count"], rows)
-    assert "12,345" in stream.getvalue()

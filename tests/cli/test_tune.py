@@ -43,16 +43,14 @@ def test_a_run_and_a_file_become_a_run_that_everything_opens(shell: Any, folder:
     assert config.model.vocab_size == 304 and tokenizer.vocab_size == 302
     assert config.start_from == Path("runs/small") and tokenizer.chat_template is not None
     assert run.read_environment()["start_from"]["step"] == 12
-    assert shell("generate", "small-chat", "--prompt", "Hello", "--max-tokens", 4, "--seed", 1)
     found = shell.json("evaluate", "small-chat")
     measured = [one for one in read_json_lines(run.metrics_file) if "validation_loss" in one]
     assert found["loss"] == min(one["validation_loss"] for one in measured)
     assert shell.json("evaluate", "small-chat", "--split", "train")["tokens"] > found["tokens"]
-    words = ("export", "small-chat", "exported", "--to", "huggingface", "--dtype")
-    for flags in (["float32"], ["bfloat16", "--force"]):
-        assert shell(*words, *flags).startswith("wrote exported: README.md, config.json")
-    exported = json.loads((folder / "exported" / "config.json").read_text())
-    assert (exported["vocab_size"], exported["dtype"]) == (304, "bfloat16")
+    words = ("export", "small-chat", "exported", "--to", "huggingface", "--dtype", "bfloat16")
+    for _ in range(2):
+        assert shell(*words, "--force").startswith("wrote exported: README.md, config.json")
+    assert json.loads((folder / "exported/config.json").read_text())["dtype"] == "bfloat16"
     taken = shell("import", "huggingface", "exported", "--name", "back", "--runs-folder", "other")
     assert "groundup generate other/back" in taken
     assert LanguageModel.load(folder / "other/back").tokenizer.id == tokenizer.id
@@ -87,10 +85,7 @@ def test_flags_and_a_file_decide_over_the_defaults(shell: Any, folder: Path) -> 
     [
         (PAIR.replace("a", "a long question"), (), "no answer begins within"),
         (PAIR, ("--tuning.template", "bad"), "template does not"),
-        (PAIR, ("--epochs", "0"), "--epochs"),
-        (PAIR, ("--batch-size", "0"), "--batch-size is '0'"),
         (PAIR, ("--lora-rank", "0"), "--lora-rank"),
-        (PAIR, ("--tuning.template", "none"), "none"),
         (PAIR, ("--tuning.template", "chats.jsonl"), "turn after turn"),
     ],
 )

@@ -25,7 +25,7 @@ from proof import prove
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "reliability.md"
 # What the verbs import late; once here is sooner than in every child.
-PRELOADED = "cli.train cli.new cli.tokenizer_train data.prepare data.clean experiments.report.page"
+PRELOADED = "cli.train cli.new cli.tokenizer data.prepare data.clean experiments.report.page"
 PRELOADED += " interop training.loop checkpoint.sharded distributed.sharding serving.app"
 BEGIN, END = "<!-- torture:begin -->", "<!-- torture:end -->"
 

@@ -1,4 +1,4 @@
-"""`groundup chat`: talk to a model in the terminal, or let one that knows no turns continue."""
+"""`groundup chat`: talk to a model in the terminal; a base model continues the text."""
 
 import contextlib
 import sys
@@ -44,14 +44,13 @@ class Arguments(ModelFlags, GenerationSettings):
 
 
 def run(arguments: Arguments) -> None:
-    """Load, then answer until the input ends."""
     folder = find_run(arguments.run)
     talk = _Talk(arguments.load(folder), arguments)
     print(f"{folder}, step {talk.model.step or 0:,}; /help shows the commands")
     if not talk.knows_turns:
         print(
-            f"it was not tuned on conversations, so it continues what you write; "
-            f"groundup tune {folder} chats.jsonl makes it answer"
+            f"this base model continues what you write; to get answers, fine-tune it: "
+            f"groundup tune {folder} chats.jsonl"
         )
     for text in _read_messages():
         word, _, rest = text.strip().partition(" ")
@@ -75,7 +74,7 @@ def run(arguments: Arguments) -> None:
 
 
 class _Talk:
-    """What was said, and the model that goes on with it."""
+    """A conversation with a model."""
 
     def __init__(self, model: "LanguageModel", arguments: Arguments) -> None:
         self.model, self._arguments = model, arguments
@@ -92,7 +91,7 @@ class _Talk:
             self._messages.append({"role": "system", "content": as_text(system)})
 
     def answer(self, text: str) -> None:
-        """Print the answer as it comes; Ctrl-C ends it, and what has come stays said."""
+        """Stream the answer; Ctrl-C ends it and keeps what was printed."""
         messages: list[Message] = [*self._messages, {"role": "user", "content": text}]
         request = self.model.request(self._prompt(messages), self._arguments)
         request = replace(request, seed=(request.seed + self._num_answers) % 2**64)
@@ -109,7 +108,7 @@ class _Talk:
         self._messages = [*messages, {"role": "assistant", "content": said}]
 
     def save(self, file: str) -> None:
-        """Add a line to a file: the messages, or of a model without turns the text."""
+        """Append the messages, or a base model's text, to a JSONL file."""
         if not file or not self._messages:
             raise ConfigError("say something first, then /save FILE")
         text = "".join(one["content"] for one in self._messages)
@@ -118,7 +117,7 @@ class _Talk:
         print(f"added to {file}")
 
     def _prompt(self, messages: "list[Message]") -> str:
-        """All that was said, without the oldest that leaves no room for an answer."""
+        """The conversation, without the oldest messages if they leave no room for an answer."""
         from groundup.generation.special_ids import chat_prompt
 
         tokenizer, context = self.model.tokenizer, self.model.model.config.context_length
@@ -132,16 +131,16 @@ class _Talk:
                 break
             del kept[first : first + 2]
         if len(kept) < len(messages):
-            print("(the oldest messages do not fit the context any more)")
+            print("(the oldest messages no longer fit the context)")
         return prompt
 
 
 def _read_messages() -> Iterator[str]:
-    """What is typed, a message at a time."""
+    """Yield the messages as they are typed."""
     is_terminal = sys.stdin.isatty()
     if is_terminal:
         with contextlib.suppress(ImportError):
-            # Arrows move in the line and through earlier ones.
+            # Gives `input` line editing and history.
             import readline  # noqa: F401
 
     def read(mark: str) -> str:

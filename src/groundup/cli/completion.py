@@ -1,11 +1,10 @@
-"""`groundup completion`: a script that lets a shell complete verbs, flags, runs and files."""
+"""`groundup completion`: shell completion of verbs, flags, runs and files."""
 
-import importlib
 from collections.abc import Iterable
 from typing import Literal
 
 from groundup.cli.arguments import Positional, known_flags
-from groundup.cli.verbs import GROUPS, VERBS, module_of
+from groundup.cli.verbs import GROUPS, VERBS, find_verb
 from groundup.config import Settings
 
 _BASH = """\
@@ -40,14 +39,11 @@ class Arguments(Settings):
 
 
 def run(arguments: Arguments) -> None:
-    """Write the script to standard output."""
     words: dict[str, Iterable[str]]
     words = {"": dict.fromkeys(verb.split()[0] for verb in VERBS)}
     for group in GROUPS:
         words[group] = dict.fromkeys(verb.split()[1] for verb in VERBS if verb.startswith(group))
-    flags = {
-        verb: known_flags(importlib.import_module(module_of(verb)).Arguments) for verb in VERBS
-    }
+    flags = {verb: known_flags(find_verb(verb)[0]) for verb in VERBS}
     if arguments.shell == "fish":
         files = "(command ls runs 2>/dev/null)"
         print(f"complete -c groundup -n 'not __fish_use_subcommand' -a '{files}'")
@@ -63,6 +59,6 @@ def run(arguments: Arguments) -> None:
 
 
 def _fish(typed: str, words: Iterable[str]) -> str:
-    """What may follow the words that were typed, as fish has it."""
+    """A fish rule: the words that may follow what was typed."""
     is_typed = f'string match -qr "^groundup {typed}" -- (commandline -cp)'
     return f"complete -c groundup -n '{is_typed}' -a '{' '.join(words)}'"

@@ -1,5 +1,4 @@
-"""`groundup evaluate`: loss, perplexity and bits per byte of a run on a split of its shards or on
-any text, and its accuracy on multiple-choice tasks."""
+"""`groundup evaluate`: loss, perplexity and bits per byte on shards or text, and task accuracy."""
 
 import contextlib
 import json
@@ -17,9 +16,9 @@ if TYPE_CHECKING:
     from groundup.tokenizer import Tokenizer
     from groundup.training.evaluation import Evaluation
 
-# Of the text that is read at once: a document is never cut, and progress is told after each part.
+# Bytes of text per batch; progress is reported after each.
 _BATCH_BYTES = 1 << 18
-# Fewer ids at once keep no device busy, and without gradients so many always fit.
+# Fewer ids at once would not keep a device busy; without gradients, this many always fit.
 _LEAST_BATCH_TOKENS = 2048
 
 
@@ -57,7 +56,6 @@ class Arguments(RunFlags, ReadingFlags):
 
 
 def run(arguments: Arguments) -> None:
-    """Measure each run and print what was found."""
     from groundup.files import without_non_finite
     from groundup.text_files import STDIN
 
@@ -65,7 +63,7 @@ def run(arguments: Arguments) -> None:
     files = tuple(one for one in arguments.files if _as_run(one) is None)
     arguments = arguments.with_(files=files)
     if len(runs) > 1 and STDIN in files:
-        raise ConfigError("each run reads the text anew: save standard input to a file first")
+        raise ConfigError("each run reads the text again: save standard input to a file first")
     measured = [_measure(arguments, folder) for folder in runs]
     if arguments.json_:
         found = measured[0] if len(runs) == 1 else {"runs": measured}
@@ -85,7 +83,7 @@ def run(arguments: Arguments) -> None:
 
 
 def _as_run(word: str) -> Path | None:
-    """The run that a word behind the first means; None for text."""
+    """The run that an argument after the first names; None for text."""
     from groundup.runs.folder import RunFolder
 
     is_text = Path(word).exists() and not RunFolder(word).has_run()
@@ -95,7 +93,6 @@ def _as_run(word: str) -> Path | None:
 
 
 def _measure(arguments: Arguments, folder: Path) -> dict[str, Any]:
-    """Load a run, and measure it."""
     from groundup.config import load_settings
     from groundup.data.tasks import read_tasks
     from groundup.generation import LanguageModel
@@ -110,8 +107,7 @@ def _measure(arguments: Arguments, folder: Path) -> dict[str, Any]:
     is_split = not arguments.files and not arguments.tasks
     if not is_split and (arguments.shards or arguments.whole or arguments.split != "validation"):
         raise ConfigError(
-            "--split, --whole and --shards are about shards: leave them out, or leave out the "
-            "files and --tasks"
+            "--split, --whole and --shards apply to shards: remove them, or the files and --tasks"
         )
     config = RunFolder(folder).read_config()
     precision = arguments.precision or config.evaluation_precision
@@ -152,7 +148,7 @@ def _measure(arguments: Arguments, folder: Path) -> dict[str, Any]:
 def _open_split(
     arguments: Arguments, folder: Path, config: "RunConfig", tokenizer: "Tokenizer"
 ) -> tuple[Any, dict[str, Any]]:
-    """A split of the shards, or of the conversations of a tuned run; and notes about it."""
+    """A split of the shards, or of a tuned run's conversations, and notes about it."""
     from groundup.data.shards import open_shards
     from groundup.runs.folder import from_where_it_started
     from groundup.training.data import open_conversations
@@ -178,7 +174,7 @@ def _open_split(
 
 
 def _shards_of(folder: Path, config: "RunConfig") -> Path:
-    """Where the data of a run lie; a warning where other data have taken their place."""
+    """The run's shards; warns if other data have replaced them."""
     from groundup.data.shards import content_id, read_index
     from groundup.runs.folder import RunFolder, from_where_it_started
 
@@ -201,7 +197,7 @@ def _describe(evaluation: "Evaluation") -> dict[str, Any]:
 
 
 def _print_scores(title: str, scores: dict[str, dict[str, Any]]) -> None:
-    """Accuracies with 95% intervals, and the mean where there are several tasks."""
+    """Accuracies with 95% intervals, and the mean of several tasks."""
     averaged = ("chance", "accuracy", "accuracy_per_byte")
     names = ("questions", "cut", "chance", "accuracy", "interval", "accuracy_per_byte")
     records: list[dict[str, Any]] = [

@@ -1,15 +1,18 @@
-"""`groundup export`: a trained model for other tools, as a folder or file they load."""
+"""`groundup export` and `groundup import huggingface`: models to and from other tools."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from pydantic import Field
+
 from groundup.cli.arguments import Positional
-from groundup.cli.shared import RunFlags
+from groundup.cli.shared import RUNS_FOLDER, RunFlags, find_run
+from groundup.config import Settings
 from groundup.errors import ConfigError
 
 
-class Arguments(RunFlags):
+class Export(RunFlags):
     """Export a trained model for another tool."""
 
     out: Positional[Path]
@@ -25,16 +28,14 @@ class Arguments(RunFlags):
     """Replace an earlier export."""
 
 
-def run(arguments: Arguments) -> None:
-    """Export, and say what was written."""
-    from groundup.cli.shared import find_run
+def export(arguments: Export) -> None:
     from groundup.interop import export_gguf, export_huggingface, export_ollama
 
     if arguments.to == "huggingface" and arguments.dtype in ("q8_0", "q4_0"):
         raise ConfigError(f"--dtype {arguments.dtype} is for --to gguf and --to ollama")
     exports = {"huggingface": export_huggingface, "gguf": export_gguf, "ollama": export_ollama}
-    export: Callable[..., list[str]] = exports[arguments.to]
-    names = export(
+    write: Callable[..., list[str]] = exports[arguments.to]
+    names = write(
         find_run(arguments.run),
         arguments.out,
         checkpoint=arguments.checkpoint,
@@ -43,4 +44,27 @@ def run(arguments: Arguments) -> None:
     )
     print(f"wrote {arguments.out}: {', '.join(names)}")
     if "modeling_groundup.py" in names:
-        print("transformers runs this model by the code in it: load it with trust_remote_code=True")
+        print("transformers needs the code in it: load it with trust_remote_code=True")
+
+
+class Huggingface(Settings):
+    """Make a run folder from a Hugging Face checkpoint of the Llama family."""
+
+    folder: Positional[Path]
+    """The checkpoint's folder: config.json, safetensors weights, tokenizer.json."""
+
+    name: str
+    """Name of the new run."""
+
+    runs_folder: Path = RUNS_FOLDER
+    """Folder for run folders."""
+
+    context_length: int | None = Field(default=None, ge=1)
+    """Shorter context length than the checkpoint's, to save memory."""
+
+
+def huggingface(arguments: Huggingface) -> None:
+    from groundup.interop import import_huggingface
+
+    folder = import_huggingface(**arguments.model_dump())
+    print(f"wrote {folder}: try groundup generate {folder} --prompt TEXT")

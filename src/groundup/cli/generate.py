@@ -1,4 +1,4 @@
-"""`groundup generate`: let a trained model continue a prompt, several, or none."""
+"""`groundup generate`: continue prompts with a trained model."""
 
 import json
 import sys
@@ -47,7 +47,6 @@ class Arguments(ModelFlags, GenerationSettings):
 
 
 def run(arguments: Arguments) -> None:
-    """Load, ask for all texts at once, print them in order."""
     from groundup.data.counter_random import check_seed
     from groundup.generation.special_ids import chat_prompt
 
@@ -61,7 +60,7 @@ def run(arguments: Arguments) -> None:
         message = {"role": "user", "content": prompt}
         text = chat_prompt(model.tokenizer, [message]) if arguments.chat else prompt
         firsts.append(model.request(text, arguments))
-    # Made as they are needed: there may be more of them than fit into memory.
+    # A generator, because there may be more than fit into memory.
     requests = (
         replace(first, seed=first_seed + sample)
         for first in firsts
@@ -92,21 +91,19 @@ def _read_prompts(arguments: Arguments) -> list[str]:
         return [as_text(arguments.prompt)]
     if arguments.prompt:
         raise ConfigError("give either --prompt or --prompts, not both")
-    from groundup.cli.tokenizer_encode import read_text
+    from groundup.cli.tokenizer import read_text
 
-    # Not splitlines: a prompt may hold Unicode's other line ends.
+    # Not splitlines: a prompt may contain Unicode's other line separators.
     lines = read_text(arguments.prompts).replace("\r\n", "\n").split("\n")
     prompts = [line for line in lines if line.strip()]
     if not prompts:
-        raise ConfigError(f"--prompts {arguments.prompts} has no prompt: write one a line")
+        raise ConfigError(f"--prompts {arguments.prompts} has no prompt: write one per line")
     return prompts
 
 
 def _in_order(pieces: "Iterable[TextPiece]") -> "Iterator[TextPiece]":
-    """The pieces of the first text as they come, then those of the second, and so on.
-
-    All are generated at the same time; the ones whose turn has not come wait here.
-    """
+    """Stream the first text, then the second, and so on. All are generated concurrently; pieces of
+    later texts wait here."""
     turn = 0
     waiting: dict[int, deque[TextPiece]] = {}
     for piece in pieces:

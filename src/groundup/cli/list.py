@@ -1,4 +1,4 @@
-"""`groundup list`: the runs of a folder, and what each of them is good for."""
+"""`groundup list`: the runs in a folder, and what can be done with each."""
 
 import json
 import time
@@ -23,14 +23,13 @@ class Arguments(Settings):
 
 
 def run(arguments: Arguments) -> None:
-    """Read what small files say; no model is loaded."""
     from groundup.runs.folder import RunFolder
 
     folder = arguments.folder
     found = [one for one in [folder, *folder.glob("*/")] if RunFolder(one).has_run()]
     if not found:
         raise ConfigError(
-            f"{folder} holds no run: groundup new FOLDER makes one, or name the folder of runs"
+            f"{folder} holds no run: make one with groundup new FOLDER, or name another folder"
         )
     runs = sorted(map(_describe, found), key=lambda one: one["age_seconds"])
     if arguments.json_:

@@ -6,17 +6,17 @@ heavy; the verb's module and the flag parser are imported once they are needed.
 
 import contextlib
 import errno
-import importlib
 import json
 import os
+import platform
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from groundup import disk
 from groundup.cli.terminal import prepare_streams, printable
-from groundup.cli.verbs import GROUPS, MEANT, VERBS, module_of
+from groundup.cli.verbs import GROUPS, MEANT, VERBS, find_verb
 from groundup.errors import NATIVE_MISSING, ConfigError, GroundupError, did_you_mean
 
 _HELP_FLAGS = ("-h", "--help", "help")
@@ -59,9 +59,7 @@ def _dispatch(words: list[str]) -> int:
     if not words or first in _HELP_FLAGS:
         print(_help(""))
     elif first in ("-V", "--version"):
-        from groundup.cli.version import version_lines
-
-        for line in version_lines():
+        for line in _version_lines():
             print(line, flush=True)
     elif first in GROUPS and second in ("", *_HELP_FLAGS):
         print(_help(first))
@@ -84,13 +82,13 @@ def _run_verb(verb: str, words: list[str]) -> int:
     # Torch's builds for Arm have mimalloc, which gives freed memory back and gets it anew: 8% of a
     # step on two cores of a Neoverse N1.
     os.environ.setdefault("MIMALLOC_PURGE_DELAY", "-1")
-    module = importlib.import_module(module_of(verb))
+    arguments_type, run = find_verb(verb)
     from groundup.cli.arguments import parse
     from groundup.runtime import set_up_logging
 
     set_up_logging()
-    arguments = parse(module.Arguments, f"groundup {verb}", words)
-    return 0 if arguments is None else int(module.run(arguments) or 0)
+    arguments = parse(arguments_type, f"groundup {verb}", words)
+    return 0 if arguments is None else int(run(arguments) or 0)
 
 
 def _help(group: str) -> str:
@@ -133,3 +131,42 @@ def _fail(message: str, status: int) -> int:
     if is_first_rank():
         print(line, file=sys.stderr)
     return status
+
+
+def _version_lines() -> Iterator[str]:
+    """What a bug report needs; a part that is missing or broken says why. The last two import
+    torch, which takes seconds."""
+    from groundup import __version__
+
+    yield f"groundup {__version__}"
+    yield f"python   {platform.python_version()}, {platform.system()} {platform.machine()}"
+    for name, find in (("native", _native), ("torch", _torch), ("device", _device)):
+        yield f"{name:<8} {_found(find)}"
+
+
+def _found(find: Callable[[], str]) -> str:
+    try:
+        return find()
+    # A torch of another machine raises whatever its loader does.
+    except Exception as error:
+        return f"not usable: {error}"
+
+
+def _native() -> str:
+    from groundup.tokenizer.native import vectors
+
+    used, supported = vectors()
+    return f"{used} (of {', '.join(supported)})"
+
+
+def _torch() -> str:
+    import torch
+
+    return torch.__version__
+
+
+def _device() -> str:
+    from groundup.training.machine import Machine
+
+    machine = Machine.detect()
+    return f"{machine.device}: {machine.name}"

@@ -1,4 +1,4 @@
-"""`groundup more`: go on with a run, on what it has not read yet or on more text."""
+"""`groundup more`: continue training a run on its unread text or on new text."""
 
 import re
 from pathlib import Path
@@ -32,7 +32,6 @@ class Arguments(TrainingFlags, ReadingFlags):
 
 
 def run(arguments: Arguments) -> int:
-    """Train, and say what it brought; a signal that stopped the run decides the status."""
     source = RunFolder(find_run(arguments.run))
     config = _settings(arguments, source)
     print(f"continuing {source.path} as {config.run_folder}", flush=True)
@@ -52,7 +51,7 @@ def _settings(arguments: Arguments, source: RunFolder) -> RunConfig:
     while RunFolder(given["runs_folder"] / taken[-1]).has_run():
         number += 1
         taken.append(f"{name}-{number}")
-    # A resume is of the latest there is.
+    # A resume means the latest of them.
     given.setdefault("name", taken[-2:][0] if arguments.resume else taken[-1])
     run = RunFolder(given["runs_folder"] / given["name"])
     if arguments.resume:
@@ -69,12 +68,12 @@ def _settings(arguments: Arguments, source: RunFolder) -> RunConfig:
 
 
 def _prepare(arguments: Arguments, source: RunFolder, name: str) -> dict[str, Any]:
-    """Shards of the new text, and the settings that mix it with the old."""
-    from groundup.cli import data_prepare
+    """Prepare shards of the new text; gives the settings that mix them with the run's own."""
+    from groundup.cli import data
     from groundup.training.recipe import continued_settings
 
     shards = PREPARED_FOLDER / name / "shards"
-    prepare = data_prepare.Arguments(
+    prepare = data.Prepare(
         separator=separator_of(source),
         files=arguments.files,
         tokenizer=source.tokenizer_file,
@@ -84,7 +83,7 @@ def _prepare(arguments: Arguments, source: RunFolder, name: str) -> dict[str, An
         **arguments.reading,
     )
     print(f"$ {as_command('data prepare', prepare)}", flush=True)
-    data_prepare.run(prepare)
+    data.prepare(prepare)
     old = continued_settings(source, arguments.settings)
     mix = [str(one) for one in old.get("data.mix") or [f"{old.get('data.shards')}=1"]]
     parts = [one.rpartition("=") for one in mix if Path(one.rpartition("=")[0]).exists()]
@@ -95,7 +94,7 @@ def _prepare(arguments: Arguments, source: RunFolder, name: str) -> dict[str, An
 
 
 def separator_of(source: RunFolder) -> str:
-    """The special token that a model knows as the end of a document."""
+    """The special token that ends a document for this model."""
     from groundup.generation.special_ids import find_special_ids
     from groundup.tokenizer import Tokenizer
 

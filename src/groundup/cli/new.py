@@ -1,18 +1,16 @@
-"""`groundup new`: from a person's own text to a model of it, verb by verb.
+"""`groundup new`: from your own text to a model, verb by verb.
 
-Each step is a command that a person could type, shown and run. A second run of the same command
-keeps what is done and resumes an interrupted training. The settings are left behind as a file.
+Each step is shown as a command that you could type, then run. Running the same command again keeps
+finished steps and resumes an interrupted training. The chosen settings are saved as a file.
 """
 
 import hashlib
-import importlib
 import json
 import os
 import re
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,7 +20,7 @@ from groundup.cli.arguments import Positional, as_command
 from groundup.cli.more import PREPARED_FOLDER, separator_of
 from groundup.cli.shared import RUNS_FOLDER, ReadingFlags, held_warnings
 from groundup.cli.terminal import print_table
-from groundup.cli.verbs import module_of
+from groundup.cli.verbs import find_verb
 from groundup.config import MAX_STEPS, Seed, Settings, as_yaml, load_settings
 from groundup.disk import remove
 from groundup.errors import ConfigError, DataError
@@ -36,15 +34,15 @@ if TYPE_CHECKING:
     from groundup.data.survey import Survey
     from groundup.training.expectation import Outlook
 
-# Kept of the time for the evaluation and the samples at the end.
+# Reserved for the evaluation and the samples at the end: the smaller of both.
 _LAST_FRACTION, _LAST_MINUTES = 0.04, 0.5
 _VALIDATION_BYTES = 300_000
-# The most of the time that reading the text may take.
+# The largest fraction of the time that reading the text may take.
 _MOST_READING = 0.7
 
 
 class MakeFlags(Settings):
-    """What a person may decide about a model."""
+    """Flags of `new` and `quickstart`."""
 
     minutes: float = Field(default=10.0, gt=0, le=10**6)
     """Time budget for everything."""
@@ -71,8 +69,8 @@ needs trust_remote_code."""
 
 
 class Arguments(ReadingFlags, MakeFlags):
-    """Train a model on your own text: look at it, choose settings for it and for this machine,
-    train for some minutes, evaluate, and generate."""
+    """Train a model on your own text: choose settings for the text and this machine, train for some
+    minutes, evaluate, and generate."""
 
     files: Positional[tuple[str, ...]]
     """Files, folders or globs: .txt, .md, .html, source code, .jsonl, .csv, .parquet, .ipynb,
@@ -90,42 +88,34 @@ Default: derived from FILES."""
 or Mistral model. Its tokenizer is used."""
 
 
-@dataclass(frozen=True)
 class Project:
-    """What to make, from which text, and where."""
+    """What to train, on which text, and where the files go."""
 
-    arguments: Arguments
-    name: str
-    folder: Path
-    runs_folder: Path
-    prompts: tuple[str, ...] = ()
-    """What the samples continue; beginnings of documents if empty."""
-    source: RunFolder | None = None
-    """The model to begin with."""
-
-    @property
-    def config(self) -> Path:
-        return self.folder / "train.yaml"
-
-    @property
-    def tokenizer(self) -> Path:
-        if self.source is not None:
-            return self.source.tokenizer_file
-        return self.folder / "tokenizer.json"
-
-    @property
-    def shards(self) -> Path:
-        return self.folder / "shards"
+    def __init__(
+        self,
+        arguments: Arguments,
+        name: str,
+        folder: Path,
+        runs_folder: Path = RUNS_FOLDER,
+        *,
+        prompts: tuple[str, ...] = (),
+        source: RunFolder | None = None,
+    ) -> None:
+        """prompts: of the samples; beginnings of documents if empty. source: the initial model."""
+        self.arguments, self.name, self.folder = arguments, name, folder
+        self.runs_folder, self.prompts, self.source = runs_folder, prompts, source
+        self.config, self.shards = folder / "train.yaml", folder / "shards"
+        self.tokenizer = folder / "tokenizer.json" if source is None else source.tokenizer_file
 
     @property
     def minutes_left(self) -> float:
-        """For the training; what comes after it takes a little, too."""
+        """Time for the training, without that of the evaluation and samples at the end."""
         whole = self.arguments.minutes
         passed = (time.monotonic() - STARTED) / 60
         return max(0.01, whole - passed - min(_LAST_MINUTES, _LAST_FRACTION * whole))
 
     def read_plan(self) -> dict[str, Any]:
-        """What was chosen before; empty if nothing was."""
+        """What an earlier run of the command chose; empty if there was none."""
         try:
             found = parse_json((self.folder / "new.json").read_bytes())
         except (OSError, ValueError):
@@ -133,7 +123,7 @@ class Project:
         return found if isinstance(found, dict) and self.config.exists() else {}
 
     def check(self) -> None:
-        """Raise ConfigError for what cannot be made, before anything is written."""
+        """Raise ConfigError before anything is written."""
         load_settings(RunConfig, overrides={"device": self.arguments.device})
         path, plan, file = self.folder, self.read_plan(), self.arguments.files[0]
         own = {"new.json", "stories.txt", "stories.json", "train.yaml"}
@@ -145,7 +135,6 @@ class Project:
 
 
 def run(arguments: Arguments) -> int:
-    """Take the steps; a signal that stopped the training decides the status."""
     stem = Path(arguments.files[0]).resolve().name.split(".")[0]
     name = re.sub(r"[^A-Za-z0-9._+=-]+", "-", stem).strip("-._+=") or "model"
     source = None
@@ -157,18 +146,18 @@ def run(arguments: Arguments) -> int:
         source = find_source(arguments.from_)
         name = f"{name}-from-{source.path.name}"
     name = arguments.name or name
-    return make(Project(arguments, name, PREPARED_FOLDER / name, RUNS_FOLDER, source=source))
+    return make(Project(arguments, name, PREPARED_FOLDER / name, source=source))
 
 
 def take_step(
     title: str, verb: str, arguments: Settings, *, is_done: bool = False, **options: Any
 ) -> int:
-    """Show a verb as it could be typed, and run it unless that was done; its exit status."""
+    """Show a verb as it could be typed and run it, unless it is done; gives its exit status."""
     show_commands(title, as_command(verb, arguments))
     if is_done:
         print("done before, and kept")
         return 0
-    return int(importlib.import_module(module_of(verb)).run(arguments, **options) or 0)
+    return int(find_verb(verb)[1](arguments, **options) or 0)
 
 
 def show_commands(title: str, *commands: str) -> None:
@@ -176,8 +165,8 @@ def show_commands(title: str, *commands: str) -> None:
 
 
 def make(project: Project) -> int:
-    """From text to a model; the exit status."""
-    from groundup.cli import data_prepare, tokenizer_train, train
+    """Take the steps from text to a model; gives the exit status."""
+    from groundup.cli import data, tokenizer, train
 
     project.check()
     arguments = project.arguments
@@ -194,11 +183,11 @@ def make(project: Project) -> int:
     if arguments.dry_run:
         return 0
     if plan != project.read_plan():
-        # Made from other text or for another vocabulary.
+        # The old one was trained on other text or for another vocabulary size.
         if project.source is None:
             remove(project.tokenizer)
         write_json_atomic(project.folder / "new.json", plan)
-    learn = tokenizer_train.Arguments(
+    learn = tokenizer.Train(
         files=files, vocab_size=plan["vocab_size"], out=project.tokenizer, **reading
     )
     title = "2  A vocabulary: the most frequent pairs, merged again and again"
@@ -207,10 +196,10 @@ def make(project: Project) -> int:
             take_step(title, "tokenizer train", learn, is_done=project.tokenizer.exists())
     else:
         print(f"\n2  A vocabulary: that of {project.source.path}")
-    # Shards older than the vocabulary are of another one.
+    # Shards older than the tokenizer were made with another one.
     newest = max((path.stat().st_mtime_ns for path in project.shards.glob("*")), default=0)
     separator = {} if project.source is None else {"separator": separator_of(project.source)}
-    prepare = data_prepare.Arguments(
+    prepare = data.Prepare(
         **separator,
         files=files,
         tokenizer=project.tokenizer,
@@ -243,14 +232,14 @@ def make(project: Project) -> int:
 
 
 def _choose_plan(project: Project, sources: Sequence[Source]) -> dict[str, Any]:
-    """Look, choose, and leave the settings behind."""
+    """Survey the text, choose settings and write them."""
     from groundup.data.survey import survey_text
     from groundup.planner.quantities import show_bytes
 
     arguments = project.arguments
     began = time.monotonic()
     survey = survey_text(sources, **arguments.reading)
-    # For the vocabulary and for the shards it is read again.
+    # The vocabulary and the shards read it again.
     reading_minutes = 3 * (time.monotonic() - began) / 60
     if arguments.num_steps is None and reading_minutes > _MOST_READING * arguments.minutes:
         raise ConfigError(
@@ -272,7 +261,7 @@ def _choose_plan(project: Project, sources: Sequence[Source]) -> dict[str, Any]:
         print(f"run {project.name} was trained with other settings and stays; this one is {name}")
     prompts = project.prompts or survey.prompts or ("The",)
     values = json.loads(recipe.model_dump_json(exclude_defaults=True))
-    # Of a new model it comes from the shards: a small text may have fewer.
+    # A new model takes it from the shards: a small text may have fewer tokens.
     values["model"].pop("vocab_size", None)
     if project.source is not None:
         values["model"]["vocab_size"] = recipe.model.vocab_size
@@ -289,12 +278,12 @@ def _choose_plan(project: Project, sources: Sequence[Source]) -> dict[str, Any]:
     head = f"# What groundup new chose for {path_text(shlex.join(arguments.files)[:80])}\n\n"
     if not arguments.dry_run:
         write_text_atomic(project.config, head + as_yaml(values))
-    about = "" if survey.is_whole else "about "
-    text = f"{count_of(survey.num_files, 'file')}, {about}"
-    text += f"{count_of(survey.num_documents, 'document')}, {show_bytes(num_bytes)}"
-    model = f"{recipe.model.num_layers} layers of {recipe.model.d_model}, "
-    model += f"{recipe.model.vocab_size:,} tokens"
-    lines = [("text", text), ("machine", machine), ("model", model)]
+    documents = count_of(survey.num_documents, "document")
+    documents = documents if survey.is_whole else f"about {documents}"
+    text = f"{count_of(survey.num_files, 'file')}, {documents}, {show_bytes(num_bytes)}"
+    sizes = recipe.model.num_layers, recipe.model.d_model, recipe.model.vocab_size
+    lines = [("text", text), ("machine", machine)]
+    lines += [("model", "{} layers of {}, {:,} tokens".format(*sizes))]
     print_table(f"{'would write' if arguments.dry_run else 'wrote'} {project.config}", (), lines)
     fraction = min(0.1, max(0.002, _VALIDATION_BYTES / num_bytes))
     return {
@@ -308,7 +297,7 @@ def _choose_plan(project: Project, sources: Sequence[Source]) -> dict[str, Any]:
 
 
 def _choose_recipe(project: Project, survey: "Survey") -> tuple[RunConfig, str, float]:
-    """The recipe for the speed that this machine has with it, and that speed, in words as well."""
+    """The recipe for this machine's speed, a description of the machine, and its FLOP/s."""
     from groundup.planner import step_flops
     from groundup.planner.quantities import show_flops
     from groundup.training.machine import device_name, find_peak
@@ -334,7 +323,7 @@ def _choose_recipe(project: Project, survey: "Survey") -> tuple[RunConfig, str, 
         )
 
     recipe = choose(speed)
-    # A smaller model is slower at its operations: what was measured may want another.
+    # MFU depends on the model's size: the measured speed may want another model.
     for _ in range(2):
         config = recipe.model_copy(update={"device": arguments.device})
         probe = probe_this_machine(config)
@@ -348,14 +337,14 @@ def _choose_recipe(project: Project, survey: "Survey") -> tuple[RunConfig, str, 
 
 
 def _find_outlook(project: Project, plan: dict[str, Any]) -> "Outlook | None":
-    """What to expect of the training; None where nothing is kept aside or too little known."""
+    """The loss to expect; None without a validation split or with too few tokens."""
     from groundup.data.shards import read_index
     from groundup.training.expectation import LEAST_TOKENS, Outlook
     from groundup.training.recipe import make_config
 
     config = make_config({}, file=project.config)
     kept = read_index(project.shards).splits.get("validation")
-    # The quickstart's stories are made by rules, which pairs of tokens say little about.
+    # A grammar generates the quickstart's stories: pair counts predict little about them.
     is_known = project.source is None and not project.prompts
     if not is_known or kept is None or kept.num_tokens <= config.model.context_length:
         return None
@@ -365,7 +354,7 @@ def _find_outlook(project: Project, plan: dict[str, Any]) -> "Outlook | None":
 
 
 def _look(project: Project, plan: dict[str, Any]) -> None:
-    """Evaluate, generate, and say what can be done next."""
+    """Evaluate, generate, and suggest next commands."""
     from groundup.cli import evaluate, generate
     from groundup.data.shards import read_index
 
@@ -382,7 +371,7 @@ def _look(project: Project, plan: dict[str, Any]) -> None:
     prompts = plan["prompts"]
     sampling: dict[str, Any] = {"max_tokens": project.arguments.max_tokens, "seed": 1}
     for index, prompt in enumerate(prompts):
-        # As many of each beginning as make three.
+        # Three samples in all.
         count = len(range(index, 3, len(prompts)))
         title = "6  Three samples, generated token by token" if index == 0 else ""
         arguments = generate.Arguments(**checkpoint, **sampling, prompt=prompt, num_samples=count)
@@ -391,19 +380,22 @@ def _look(project: Project, plan: dict[str, Any]) -> None:
     show_commands("Look at it in a browser", f"groundup serve {run}")
     print("then open http://127.0.0.1:8000; Ctrl-C ends it")
     exports = shlex.quote(str(project.folder / "exports" / plan["name"]))
-    export = f"groundup export {run} {exports} --to huggingface"
     own = generate.Arguments(run=str(folder), prompt="Your own beginning", **sampling)
-    more = f"groundup more {run} --minutes {project.arguments.minutes:g}"
-    tune = f"groundup tune {run} chats.jsonl"
-    # What fits stories is there; of other text, a line to begin with.
+    # The built-in dialogues fit the stories; for other text, show a line to start from.
     sample = ["groundup data sample --kind dialogues --megabytes 0.1 --out chats.jsonl"]
-    sample = sample if project.prompts else []
-    show_commands("What to try next", as_command("generate", own), more, *sample, tune, export)
-    if not sample:
+    show_commands(
+        "What to try next",
+        as_command("generate", own),
+        f"groundup more {run} --minutes {project.arguments.minutes:g}",
+        *(sample if project.prompts else []),
+        f"groundup tune {run} chats.jsonl",
+        f"groundup export {run} {exports} --to huggingface",
+    )
+    if not project.prompts:
         turn = {"role": "user", "content": f"What do you know about: {plan['prompts'][0]}"}
         answer = {"role": "assistant", "content": f"{plan['prompts'][0]} …"}
         line = json.dumps({"messages": [turn, answer]}, ensure_ascii=False)
-        print(f"a line of chats.jsonl, for you to go on with: {line}")
+        print(f"a line of chats.jsonl to start from: {line}")
 
 
 def _whole_path(file: str) -> str:
@@ -411,7 +403,7 @@ def _whole_path(file: str) -> str:
 
 
 def _fingerprint(sources: Sequence[Source], arguments: Arguments) -> str:
-    """A fingerprint of the files (name, size, time) and of the arguments that matter."""
+    """A hash of the files (name, size, time) and of the arguments that matter."""
     if any(source.path == STDIN for source in sources):
         raise ConfigError("the text is read more than once: save standard input to a file first")
     files = [(os.path.normpath(one.path), one.size, one.stamp) for one in sources]

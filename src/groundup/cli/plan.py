@@ -1,12 +1,14 @@
-"""`groundup plan`: what a model and its training cost, before anything is spent."""
+"""`groundup plan`: what a model and its training cost."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from groundup.cli.arguments import FlagsOf
+from groundup.cli.terminal import print_records, print_table, print_values
 from groundup.config import MAX_STEPS, Settings, flatten, load_settings
 from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig, preset
@@ -30,6 +32,16 @@ if TYPE_CHECKING:
     from groundup.training.probe import Probe
 
 Count = Annotated[int, Field(ge=1, le=10**18)]
+
+_SECTIONS = {
+    "memory": "memory of groundup train",
+    "textbook_memory": "memory by the textbook: every intermediate kept",
+    "duration": "the run on one device",
+    "compute_optimal": "compute-optimal",
+    "probe": "measured on this machine",
+    "distributed": "the run on many GPUs",
+}
+_BYTES = {"weights", "gradients", "optimizer_state", "weight_copies", "gathered", "activations"}
 
 
 class Arguments(Settings):
@@ -103,9 +115,6 @@ class Arguments(Settings):
 
 
 def run(arguments: Arguments) -> None:
-    """Plan, and print it."""
-    from groundup.cli import plan_page
-
     base, config = preset(arguments.preset) if arguments.preset else ModelConfig(), None
     if arguments.config is not None:
         from groundup.training.resolve import with_vocabulary
@@ -130,12 +139,12 @@ def run(arguments: Arguments) -> None:
     if arguments.json_:
         print(json.dumps(results, ensure_ascii=False, indent=2))
         return
-    plan_page.print_plan(results)
+    _print_plan(results)
     print("change it with --device, --precision, --mfu, --batch-size, --num-steps or --tokens")
 
 
 def _with_run(arguments: Arguments, run: RunConfig) -> Arguments:
-    """The arguments with what the settings of a run say, where no flag does."""
+    """The arguments, with a run's settings where no flag is given."""
     given = arguments.model_fields_set
     device = arguments.device if "device" in given or run.device != "cpu" else "cpu"
     is_tf32 = run.precision == "float32" and run.tf32
@@ -192,7 +201,39 @@ def _probe(arguments: Arguments, model: ModelConfig) -> "Probe":
 
 
 def _device(arguments: Arguments) -> Accelerator:
-    """A row of the table, or this processor."""
+    """The named accelerator, or this CPU."""
     if arguments.device.lower() == "cpu":
         return describe_cpu(num_cores(), memory_bytes())
     return get_accelerator(arguments.device)
+
+
+def _print_plan(results: Mapping[str, Any]) -> None:
+    """Every part of a plan's JSON as a table, with units."""
+    parts, flops = results["parameters"], results["forward_flops"]
+    print_values("parameters", parts)
+    # All digits, to check them by hand.
+    exact = [(name.replace("_", " "), f"{n:,}") for name, n in flatten(flops)]
+    print_table("FLOPs of a forward pass", (), exact)
+    for name in ("by_size", "by_context"):
+        shares = results["shares"][name].items()
+        title = f"fractions {name.replace('_', ' ')}"
+        print_records(title, [{"model": model} | parts for model, parts in shares])
+    for name, title in _SECTIONS.items():
+        section = dict(results.get(name, {}))
+        strategies = section.pop("strategies", {})
+        derivation = section.pop("derivation", [])
+        if section:
+            print_values(title, _with_units(section))
+        for strategy, values in strategies.items():
+            print_values(f"each GPU with {strategy}", _with_units(values))
+        for line in derivation:
+            print(f"  {line}")
+
+
+def _with_units(section: Mapping[str, Any]) -> dict[str, Any]:
+    """The values under names that include their unit."""
+    found = {}
+    for name, value in flatten(section):
+        is_bytes = name.partition(".")[0].removesuffix("_per_sequence") in _BYTES
+        found[f"{name}_bytes" if is_bytes else name] = value
+    return found

@@ -1,4 +1,4 @@
-"""`groundup report`: runs compared on one page that opens offline."""
+"""`groundup report`: compare runs on one page that opens offline."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +27,6 @@ class Arguments(Settings):
 
 
 def run(arguments: Arguments) -> None:
-    """Read, compare, write, and say what came out."""
     from groundup.experiments.report.comparison import compare, run_notes
     from groundup.experiments.report.page import render
     from groundup.files import write_text_atomic
@@ -49,7 +48,7 @@ def run(arguments: Arguments) -> None:
 
 
 def print_document_table(table: "Table") -> None:
-    """A table of a page on the screen; marks stand in a last column."""
+    """Print a table of the page, with its marks in a last column."""
     rows = []
     for index, row in enumerate(table.rows):
         marks = [mark.text for mark in table.marks[index]] if table.marks else []

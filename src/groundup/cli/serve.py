@@ -1,4 +1,4 @@
-"""`groundup serve`: models behind OpenAI's completions API, with pages to look at."""
+"""`groundup serve`: an OpenAI-compatible API and web pages for trained models."""
 
 import webbrowser
 from functools import partial
@@ -22,11 +22,11 @@ class Arguments(LoadingFlags, ServerFlags):
     Bearer tokens come from --token-file or the environment variable GROUNDUP_SERVE_TOKEN."""
 
     runs: Positional[tuple[str, ...]]
-    """Runs, by their folders or their names under runs, or a folder of runs. The first, of a folder
-    the newest, answers requests that name no model; others are loaded when they are asked for."""
+    """Run folders, names of runs in runs/, or folders of runs. The first run (for a folder, its
+    newest) answers requests that name no model; others are loaded on request."""
 
     token_file: Path | None = None
-    """A file of bearer tokens, one a line; each token counts as one client."""
+    """File of bearer tokens, one per line; each token counts as one client."""
 
     trusted_proxy: tuple[str, ...] = ()
     """Addresses of proxies whose X-Forwarded-For header is trusted."""
@@ -35,11 +35,10 @@ class Arguments(LoadingFlags, ServerFlags):
     """Open the pages in a browser."""
 
     runs_folder: Path | None = None
-    """The runs whose curves the pages show; the folder that the first run is in if not given."""
+    """Folder of the runs whose curves the pages show. Default: the first run's folder."""
 
 
 def run(arguments: Arguments) -> None:
-    """Open the port, load the first model, serve until told to stop."""
     folders = find_runs(arguments.runs)
     settings = ServerSettings(
         trusted_proxies=arguments.trusted_proxy,
@@ -47,7 +46,7 @@ def run(arguments: Arguments) -> None:
         tokens=read_tokens(arguments.token_file),
         **arguments.model_dump(include=set(ServerFlags.model_fields)),
     )
-    # After the settings, so that a mistake is reported before torch is loaded.
+    # Late, so that mistakes in the settings are reported before torch is loaded.
     from groundup.serving.launch import address_to_open, open_socket, serve
     from groundup.serving.models import Source
 
@@ -68,7 +67,7 @@ def run(arguments: Arguments) -> None:
 
 
 def find_runs(wanted: tuple[str, ...]) -> dict[str, Path]:
-    """The runs to serve by their names; those of a folder that have a checkpoint, newest first."""
+    """The runs to serve, by name; from a folder, those with a checkpoint, newest first."""
     folders: dict[str, Path] = {}
     for one in wanted:
         found = []
@@ -80,7 +79,6 @@ def find_runs(wanted: tuple[str, ...]) -> dict[str, Path]:
             folder = path.resolve()
             if folders.setdefault(folder.name, folder) != folder:
                 raise ConfigError(
-                    f"{folder} and {folders[folder.name]} have the same name: rename one of them, "
-                    f"or serve them apart"
+                    f"{folder} and {folders[folder.name]} have the same name: rename one of them"
                 )
     return folders

@@ -1,4 +1,4 @@
-"""`groundup sweep`: many runs around one base, resumable, and a table of what they came to."""
+"""`groundup sweep` and `groundup ablate`: many runs around one base, and a table of results."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -15,7 +15,6 @@ from groundup.errors import DataError
 if TYPE_CHECKING:
     from groundup.experiments.spec import SweepConfig
     from groundup.experiments.sweep import SweepOutcome
-    from groundup.runs.config import RunConfig
 
 
 class SweepFlags(Settings):
@@ -40,24 +39,7 @@ class SweepFlags(Settings):
         return _finish(run(spec, path, jobs=self.jobs, **options), path)
 
 
-class StudyFlags(SweepFlags):
-    """A sweep around the run of a settings file."""
-
-    config: Positional[Path]
-    """Settings file of the base run, as for groundup train."""
-
-    learning_rates: tuple[float, ...] = ()
-    """Learning rates to try per variant."""
-
-    def base(self) -> "RunConfig":
-        from groundup.config import load_settings
-        from groundup.runs.config import RunConfig
-        from groundup.training.resolve import with_vocabulary
-
-        return with_vocabulary(load_settings(RunConfig, self.config))
-
-
-class Arguments(SweepFlags):
+class Sweep(SweepFlags):
     """Run a sweep: many settings around one base run, each with several seeds.
 
     The same command continues after a stop or a kill, and retries failed trials.
@@ -67,23 +49,68 @@ class Arguments(SweepFlags):
     """Sweep file (YAML)."""
 
 
-def run(arguments: Arguments) -> int:
-    """Run what is left to run and print the ranking."""
+def sweep(arguments: Sweep) -> int:
     from groundup.experiments.spec import load_sweep
     from groundup.experiments.sweep import run_sweep
 
     return arguments.carry_out(load_sweep(arguments.spec), run_sweep)
 
 
+class Ablate(SweepFlags):
+    """Run an ablation: the recipe without each of its parts, at equal parameters and tokens.
+
+    Each variant runs at each learning rate with the first seed; the best is repeated with the other
+    seeds. The same command continues after a stop or a kill, or with more learning rates.
+    """
+
+    config: Positional[Path]
+    """Settings file of the base run, as for groundup train."""
+
+    learning_rates: tuple[float, ...] = ()
+    """Learning rates to try per variant. Default: 0.5x, 1x and 2x the base's."""
+
+    variants: tuple[str, ...] = ()
+    """Variants to run, by name. Default: all."""
+
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Seeds for each variant."""
+
+    tokens: int | None = None
+    """Training tokens per run. Default: the base run's."""
+
+    name: str = "ablations"
+    """Name of the sweep."""
+
+
+def ablate(arguments: Ablate) -> int:
+    from groundup.config import load_settings
+    from groundup.experiments.ablation import ablation_spec
+    from groundup.experiments.sweep import run_ablation
+    from groundup.runs.config import RunConfig
+    from groundup.training.resolve import with_vocabulary
+
+    spec = ablation_spec(
+        with_vocabulary(load_settings(RunConfig, arguments.config)),
+        name=arguments.name,
+        variants=arguments.variants,
+        learning_rates=arguments.learning_rates,
+        seeds=arguments.seeds,
+        tokens=arguments.tokens,
+    )
+    if arguments.dry_run:
+        # Which rates the other seeds will run at is not known yet.
+        spec = spec.model_copy(update={"seeds": spec.seeds[:1]})
+    return arguments.carry_out(spec, run_ablation)
+
+
 def _finish(outcome: "SweepOutcome", folder: Path) -> int:
-    """Print the tables of the report about the sweep; 0 when every trial has ended, else what a
-    process killed by the signal would have. When all trials fail, nothing was found out."""
+    """Print the tables of the sweep's report; gives 0, or 128 + the signal that stopped it."""
     from groundup.cli.report import print_document_table
     from groundup.experiments.report.comparison import compare
     from groundup.experiments.sweep_folder import SweepFolder
 
     if outcome.stopped_by is not None:
-        print("stopped before the end: the same command goes on")
+        print("stopped before the end: the same command continues")
         return 128 + outcome.stopped_by
     records = list(SweepFolder(folder).records().values())
     if not records:
@@ -103,8 +130,8 @@ def _finish(outcome: "SweepOutcome", folder: Path) -> int:
 
 
 def _print_outlook(spec: "SweepConfig", folder: Path) -> int:
-    """What a sweep would run now: each trial with its size, length and state, or of a search, whose
-    trials are known only once they are proposed, how far it is."""
+    """Print each trial with its size, length and state; for a search, whose trials are proposed
+    later, only the counts."""
     from groundup.experiments.sweep import look_ahead
     from groundup.experiments.sweep_folder import SweepFolder
     from groundup.planner.parameters import count_parameters, training_flops_per_token

@@ -66,23 +66,19 @@ class Arguments(TrainingFlags):
 
 
 def run(arguments: Arguments, started: float | None = None) -> int:
-    """Train and print the results; a signal that stopped the run decides the exit status.
-
-    started: what --minutes counts from, as time.monotonic tells it; the process if None.
-    """
     started = STARTED if started is None else started
     return train_run(settings_of(arguments), "training", arguments, started)
 
 
 def settings_of(arguments: Arguments) -> RunConfig:
-    """The settings of the run: of a file, the run to resume, or a recipe, and then of flags."""
+    """Settings from a file, the run to resume, or a recipe, with the flags on top."""
     given, file, source = arguments.settings, arguments.config, arguments.from_
     in_file = {} if file is None else load_yaml(file)
     runs_folder = Path(str(given.get("runs_folder") or in_file.get("runs_folder") or RUNS_FOLDER))
     is_resumed = file is None and "name" in given and (arguments.resume or _is_restarted())
     if is_resumed and (run := RunFolder(runs_folder / given["name"])).has_run():
         began = load_yaml(run.config_file).get("start_from")
-        # By name, for it may have moved; that of an import is longer.
+        # Compared by name, because it may have moved; an import's name has a suffix.
         if source is not None and not Path(began or "").name.startswith(source.resolve().name):
             raise ConfigError(
                 f"{run.path} started from {began or 'new weights'}, not from --from {source}: "
@@ -98,10 +94,8 @@ def settings_of(arguments: Arguments) -> RunConfig:
 def train_run(
     config: RunConfig, label: str, flags: TrainingFlags, started: float | None = None
 ) -> int:
-    """Train with a progress bar and print the results, on the first rank; gives the exit status.
-
-    A run that torchrun starts again goes on from its newest checkpoint. `started` is what minutes
-    count from.
+    """Train with a progress bar and print the results on rank 0; gives 0, or 128 + the signal that
+    stopped the run. A run that torchrun restarts continues from its newest checkpoint.
     """
     may_be_restarted = os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"
     if config.name is None and (flags.resume or may_be_restarted):
@@ -146,15 +140,15 @@ def _describe_change(config: RunConfig) -> str:
     metrics = read_metrics(RunFolder(config.run_folder).metrics_file)
     before, best = metrics.at("validation_loss", 0), metrics.lowest("validation_loss")
     if before is None or best is None:
-        return "there is no validation split, so nobody knows whether it has become better"
+        return "no validation split, so no measure of the change"
     if best[1] == 0:
         weights = f"so the weights of {config.start_from} are kept"
-        return f"validation stays at {before:.3f}: nothing better came, {weights}"
+        return f"validation stays at {before:.3f}: no step lowered it, {weights}"
     return f"validation {before:.3f} → {best[0]:.3f}"
 
 
 def sampler(config: RunConfig) -> "Callback":
-    """What generates the samples of a run while it trains."""
+    """The callback that generates samples during training."""
     from groundup.generation import LanguageModel
     from groundup.training.machine import not_compiled
     from groundup.training.metrics import Callback
@@ -162,7 +156,7 @@ def sampler(config: RunConfig) -> "Callback":
     class Sampler(Callback):
         def sample(self, model: "TransformerLM", tokenizer: "Tokenizer", prompt: str) -> str | None:
             samples = config.samples
-            # A prompt that the model cannot take does not end the run.
+            # A prompt that the model rejects does not end the run.
             with not_compiled(), contextlib.suppress(ConfigError):
                 return LanguageModel(model, tokenizer).generate(
                     prompt,
@@ -177,8 +171,8 @@ def sampler(config: RunConfig) -> "Callback":
 
 
 def find_source(source: Path, runs_folder: Path = RUNS_FOLDER) -> RunFolder:
-    """The run that another one begins with: a folder, the name of a run, or an export, which is
-    imported into `runs_folder`, once: an import that was trained since stays as it is."""
+    """The run to start from: a folder, the name of a run, or an export. An export is imported into
+    `runs_folder` once; its import is reused unless it has been trained since."""
     for run in (RunFolder(source), RunFolder(runs_folder / source)):
         if run.has_run():
             return run
@@ -191,7 +185,7 @@ def find_source(source: Path, runs_folder: Path = RUNS_FOLDER) -> RunFolder:
     from groundup.interop.huggingface import is_import_of
 
     make_folder(runs_folder)
-    # The ranks that torchrun starts come here at once, before they know of each other.
+    # Ranks started by torchrun get here concurrently, before the process group exists.
     with locked(runs_folder, wait=True):
         for number in itertools.count(1):
             name = f"{source.resolve().name}-imported" + (f"-{number}" if number > 1 else "")
@@ -206,5 +200,5 @@ def find_source(source: Path, runs_folder: Path = RUNS_FOLDER) -> RunFolder:
 
 
 def _is_restarted() -> bool:
-    """Has torchrun started the ranks again, after one of them was lost?"""
+    """Whether torchrun has restarted the ranks after losing one."""
     return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"

@@ -1,4 +1,4 @@
-"""`groundup tune`: teach a trained model to answer, from conversations; a run like every other."""
+"""`groundup tune`: fine-tune a trained model on conversations; the result is a run."""
 
 import contextlib
 from pathlib import Path
@@ -47,7 +47,6 @@ merged weights."""
 
 
 def run(arguments: Arguments) -> int:
-    """Tune and print the results; a signal that stopped the run decides the exit status."""
     config = _settings(arguments, find_run(arguments.run))
     status = train_run(config, "tuning", arguments)
     if status == 0 and is_first_rank():
@@ -58,7 +57,7 @@ def run(arguments: Arguments) -> int:
 
 
 def _try_out(config: RunConfig) -> None:
-    """Ask what was held out, and warn of answers that do not end."""
+    """Answer held-out questions, and warn if answers do not end."""
     from groundup.generation import LanguageModel
     from groundup.generation.special_ids import chat_prompt
     from groundup.training.data import held_out_questions
@@ -67,7 +66,7 @@ def _try_out(config: RunConfig) -> None:
     questions = held_out_questions(config, model.tokenizer, _NUM_QUESTIONS)
     settings = GenerationSettings(temperature=0, max_tokens=_MAX_TOKENS)
     requests, num_endless = [], 0
-    # A question may take up the context by itself.
+    # A question may fill the whole context.
     with contextlib.suppress(GroundupError):
         for turns, _ in questions:
             requests.append(model.request(chat_prompt(model.tokenizer, turns), settings))
@@ -89,7 +88,6 @@ def _try_out(config: RunConfig) -> None:
 
 
 def _settings(arguments: Arguments, source: Path) -> RunConfig:
-    """The settings of the new run, beside the other."""
     from groundup.config import flatten, load_settings, load_yaml
     from groundup.runs.folder import RunFolder
     from groundup.training.recipe import tuning_config

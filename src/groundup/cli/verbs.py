@@ -1,7 +1,10 @@
-"""The verbs, each with what it does in a line. Verb `a b-c` lives in the module `a_b_c`.
+"""The verbs, each with what it does in a line, and where each is found.
 
-Nothing here imports a verb; `main` does that once it knows which one is wanted.
+Nothing here imports a verb before it is wanted.
 """
+
+import importlib
+from typing import Any
 
 VERBS = {
     "new": "train a model on your own text, in minutes",
@@ -50,5 +53,22 @@ GROUPS = {
 }
 
 
-def module_of(verb: str) -> str:
-    return "groundup.cli." + verb.replace(" ", "_").replace("-", "_")
+_HOMES = {
+    "tokenizer": "tokenizer",
+    "data": "data",
+    "sweep": "sweep",
+    "ablate": "sweep",
+    "export": "export",
+    "import": "export",
+}
+"""The modules that hold several verbs, by the first word of each."""
+
+
+def find_verb(verb: str) -> tuple[Any, Any]:
+    """The class of a verb's arguments and the function that runs it: `Arguments` and `run` in its
+    own module, or such as `Encode` and `encode` in one that it shares."""
+    first, last = verb.split()[0], verb.split()[-1]
+    name = _HOMES.get(first, verb.replace(" ", "_").replace("-", "_"))
+    module = importlib.import_module(f"groundup.cli.{name}")
+    names = (last.capitalize(), last) if first in _HOMES else ("Arguments", "run")
+    return getattr(module, names[0]), getattr(module, names[1])

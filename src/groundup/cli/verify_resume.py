@@ -1,4 +1,4 @@
-"""`groundup verify-resume`: the proof, on this machine, that a stopped run loses nothing."""
+"""`groundup verify-resume`: prove on this machine that a resume is exact."""
 
 from pydantic import Field
 
@@ -20,7 +20,6 @@ class Arguments(Settings):
 
 
 def run(arguments: Arguments) -> int:
-    """Train, compare, print one line; 1 if the runs differ."""
     from groundup.cli.shared import find_run
     from groundup.training import verify_resume
 
