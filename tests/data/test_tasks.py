@@ -54,7 +54,7 @@ def test_tasks_are_called_like_their_files_or_by_path(tmp_path: Path) -> None:
     ("line", "complaint"),
     [
         ("{", "line 2 is not JSON"),
-        ("[1]", "line 2 holds [1], not an object"),
+        ("[1]", "line 2: [1] is not an object"),
         ({"context": "a"}, "line 2: no field choices (fields: context)"),
         ({}, "line 2: no field context (fields: none)"),
         ({**OURS, "choices": ["one"]}, "line 2: 1 choice"),

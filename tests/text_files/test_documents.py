@@ -19,7 +19,13 @@ import pytest
 import zstandard
 
 from groundup.errors import DataError, MissingExtraError
-from groundup.text_files import Reading, cut_into_parts, find_sources, read_document_batches
+from groundup.text_files import (
+    Reading,
+    cut_into_parts,
+    find_sources,
+    read_document_batches,
+    records,
+)
 from groundup.text_files.html import text_of_page
 from groundup.text_files.parquet import _rows_in
 
@@ -166,6 +172,25 @@ def test_a_bad_json_line_is_named_and_can_be_left_out(
     assert path.name in caplog.text and "left out 1" in caplog.text
 
 
+def test_lists_of_json_are_read_and_other_json_is_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.json").write_text('[{"id": 1, "body": "one é"}, {"id": 2, "body": "two"}]')
+    (tmp_path / "b.json").write_text('{"name": "a package", "files": ["x"]}')
+    (tmp_path / "c.json").write_text('{"text": "lines"}\n{"text": "too"}\n')
+    (tmp_path / "d.json").write_text(json.dumps({"messages": TALK}), "utf-16")
+    expected = ["one é", "two", "lines", "too", "User: Hi\n\nAssistant: Yes?"]
+    assert read(tmp_path) == [text.encode() for text in expected]
+    assert f"{tmp_path / 'b.json'}: no list of records" in caplog.text
+    (tmp_path / "e.json").write_text('[{"text": "fine"}, 3]')
+    with pytest.raises(DataError, match=r"e\.json record 2 holds 3"):
+        read(tmp_path / "e.json")
+    assert read(tmp_path / "e.json", errors="skip") == [b"fine"]
+    monkeypatch.setattr(records, "LONGEST_RECORD_BYTES", 9)
+    with pytest.raises(DataError, match=r"a\.json has more than 9 bytes; write it as JSON lines"):
+        read(tmp_path / "a.json")
+
+
 def test_json_lines_are_read_generously_and_bad_text_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(
@@ -304,8 +329,8 @@ def test_the_header_tells_the_delimiter(tmp_path: Path, name: str, delimiter: st
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"id,price\n1,2\n", "no column of text .*id, price.*--field"),
-        (b"id,text\n1,x\n2\n", r"t\.csv line 3 has 1 columns? and none for text"),
+        (b"id,price\n1,2\n", "line 2 has no field text .*id, price.*--field"),
+        (b"id,text\n1,x\n2\n", r"t\.csv line 3 has 1 column instead of 2"),
         (b"text\nfine\nb\xff\n", r"t\.csv line 3: not UTF-8"),
         (b"id\xff,body\n", r"line 1: not UTF-8"),
         (b'id,text\n1,"a"\n2,"b ""c"" d\n3,e\n4,f\n', r"line 3 cannot be read: .* quote"),

@@ -1,7 +1,5 @@
 """Conversations from files: JSON lines, JSON lists, and tables of questions and answers."""
 
-import csv
-import io
 import json
 import logging
 import os
@@ -9,15 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from groundup.errors import DataError
-from groundup.runtime import count_of
 from groundup.text_files import Source, find_sources
 from groundup.text_files.conversations import SHAPES, find_turns
-from groundup.text_files.encodings import marked_encoding
-from groundup.text_files.opening import open_source
+from groundup.text_files.records import Record, read_records
 from groundup.tokenizer.chat_template import Message, check_messages
 
 _FORMATS = ("text", "json", "json_lines", "delimited")
-_DELIMITERS = ",\t;|"
 _COMPLAINTS_SHOWN = 3
 
 _log = logging.getLogger(__name__)
@@ -42,8 +37,6 @@ def read_conversations(
     complaints: list[DataError] = []
     num_read = 0
     for source in find_sources(inputs):
-        if source.format not in _FORMATS:
-            raise DataError(f"{source} is neither JSON nor CSV; write its conversations as either")
         for where, record in _records(source):
             try:
                 messages = _messages_of(record, where)
@@ -68,10 +61,6 @@ def read_conversations(
 def _messages_of(record: Any, where: str) -> list[Message]:
     if isinstance(record, DataError):
         raise record
-    try:
-        json.dumps(record, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise DataError(f"{where} has text that is not UTF-8; fix the line") from None
     turns = find_turns(record)
     if turns is None and isinstance(record, dict):
         fields = ", ".join(map(str, record)) or "none"
@@ -91,68 +80,14 @@ def _messages_of(record: Any, where: str) -> list[Message]:
     return messages
 
 
-def _records(source: Source) -> Iterator[tuple[str, Any]]:
-    """Yield what a file holds, each record with its place; one that cannot be read is a DataError
-    instead."""
-    with open_source(source) as (stream, _):
-        if source.format == "json_lines":
-            yield from _lines(stream, source)
-            return
-        data = stream.read()
-    marked = marked_encoding(data)
-    text = data.decode(marked or "utf-8-sig", "replace" if marked else "surrogateescape")
-    if source.format == "delimited":
-        yield from _rows(text, source)
-        return
-    try:
-        whole = json.loads(text)
-    except (ValueError, RecursionError):
-        yield from _lines(io.BytesIO(text.encode(errors="surrogateescape")), source)
-        return
-    if isinstance(whole, dict) and find_turns(whole) is None:
-        # {"version": …, "data": […]}
-        whole = next((value for value in whole.values() if isinstance(value, list)), whole)
-    first = whole[0] if isinstance(whole, list) and whole else None
-    is_turn = isinstance(first, dict) and {"role", "content"} <= first.keys()
-    records = [whole] if is_turn or not isinstance(whole, list) else whole
-    for number, record in enumerate(records, start=1):
-        yield f"{source} record {number}", record
-
-
-def _lines(stream: Any, source: Source) -> Iterator[tuple[str, Any]]:
-    for number, line in enumerate(stream, start=1):
-        where = f"{source} line {number}"
-        if line.isspace():
-            continue
-        try:
-            yield where, json.loads(line.decode("utf-8-sig", "surrogateescape"))
-        except (ValueError, RecursionError) as error:
-            yield where, DataError(f"{where} is not JSON: {error}; fix the line")
-
-
-def _rows(text: str, source: Source) -> Iterator[tuple[str, Any]]:
-    """The first line names the columns, and tells what parts them."""
-    header = text.partition("\n")[0]
-    headers = [(next(csv.reader([header], delimiter=one), []), one) for one in _DELIMITERS]
-    known = [pair for pair in headers if find_turns(dict.fromkeys(pair[0])) is not None]
-    columns, delimiter = known[0] if known else max(headers, key=lambda pair: len(pair[0]))
-    if not known:
-        raise DataError(
-            f"{source} has the columns {', '.join(columns):.80}; known forms are {SHAPES}"
-        )
-    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    next(rows)
-    while True:
-        where = f"{source} line {rows.line_num + 1}"
-        try:
-            row = next(rows, None)
-        except csv.Error as error:
-            yield where, DataError(f"{where} cannot be read: {error} (is a quote open?); fix it")
-            continue
-        if row is None:
-            return
-        if len(row) == len(columns):
-            yield where, dict(zip(columns, row, strict=True))
-        elif row:
-            counts = f"{count_of(len(row), 'column')} instead of {len(columns)}"
-            yield where, DataError(f"{where} has {counts}; fix the line, or quote its commas")
+def _records(source: Source) -> Iterator[Record]:
+    """Yield what a file holds; of JSON such as {"version": …, "data": […]} what the list holds."""
+    if source.format not in _FORMATS:
+        raise DataError(f"{source} is neither JSON nor CSV; write its conversations as either")
+    for where, record in read_records(source, source.format.replace("text", "json")):
+        values = record.values() if where == str(source) and isinstance(record, dict) else ()
+        items = next((one for one in values if isinstance(one, list)), None)
+        if items is None or find_turns(record) is not None:
+            yield where, record
+        else:
+            yield from ((f"{source} record {number}", one) for number, one in enumerate(items, 1))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from groundup.errors import DataError
 from groundup.runtime import count_of
 from groundup.text_files import Source, find_sources
-from groundup.text_files.records import read_objects
+from groundup.text_files.records import read_records
 
 
 class Question(NamedTuple):
@@ -69,7 +69,9 @@ def read_tasks(names: Sequence[str]) -> list[Task]:
 
 def _read_file(file: Source) -> list[Question]:
     questions = []
-    for where, record in read_objects(file):
+    for where, record in read_records(file, "json_lines"):
+        if isinstance(record, DataError):
+            raise record
         try:
             questions.append(_question_of(record))
         except DataError as error:
@@ -79,7 +81,9 @@ def _read_file(file: Source) -> list[Question]:
     return questions
 
 
-def _question_of(record: dict[str, Any]) -> Question:
+def _question_of(record: Any) -> Question:
+    if not isinstance(record, dict):
+        raise DataError(f"{json.dumps(record):.40} is not an object; fix the line")
     if "sentence_good" in record and "sentence_bad" in record:
         pair = [record["sentence_good"], record["sentence_bad"]]
         return _checked(Question("", _texts(pair, "a sentence"), 0))

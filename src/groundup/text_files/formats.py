@@ -1,13 +1,14 @@
 """The kinds of files that are read: another one is a row in `FORMATS`."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import IO, NamedTuple
 
 from groundup.text_files.documents import Reading
 from groundup.text_files.html import read_html
 from groundup.text_files.office import read_docx, read_epub, read_notebook, read_pdf
 from groundup.text_files.parquet import read_parquet
-from groundup.text_files.records import read_delimited, read_json_lines
+from groundup.text_files.records import read_texts
 
 
 class Format(NamedTuple):
@@ -30,8 +31,9 @@ FORMATS = {
         ".erl .clj .lisp .el .scm .f90 .f95 .pas .d .dart .nim .zig .v .vhd .asm .s .sh .bash .zsh "
         ".fish .ps1 .bat .sql .proto .cmake"
     ),
-    "json_lines": Format(".jsonl .ndjson .json-lines", read_json_lines),
-    "delimited": Format(".csv .tsv", read_delimited),
+    "json_lines": Format(".jsonl .ndjson .json-lines", partial(read_texts, "json_lines")),
+    "json": Format(".json", partial(read_texts, "json")),
+    "delimited": Format(".csv .tsv", partial(read_texts, "delimited")),
     "html": Format(".html .htm .xhtml", read_html),
     "parquet": Format(".parquet", read_parquet, is_binary=True),
     "notebook": Format(".ipynb", read_notebook),

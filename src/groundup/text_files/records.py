@@ -1,10 +1,9 @@
-"""Records with a text in each: lines of JSON objects, and tables of separated values.
+"""Records: the lines of JSON lines, the items of a JSON list, the rows of a table.
 
-The text is in the field asked for, else in a usual one, else it is a conversation; else it is in
-the field that holds the longest texts in the first records of a file.
+The text of a record is in the field asked for, else in a usual one, else it is a conversation; else
+it is in the field that holds the longest texts in the first records of a file.
 """
 
-import contextlib
 import csv
 import io
 import itertools
@@ -14,9 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, Any
 
 from groundup.errors import DataError
+from groundup.runtime import count_of
 from groundup.text_files.conversations import find_turns, text_of_turns
 from groundup.text_files.documents import NO_TEXT, Reading, Source, encode
-from groundup.text_files.opening import open_source
+from groundup.text_files.encodings import as_utf8, guess_encoding
+from groundup.text_files.opening import open_source, stream_of
 
 LONGEST_RECORD_BYTES = 256 << 20
 """A record is held several times over while it is taken apart."""
@@ -27,80 +28,59 @@ TURNS = "\0turns"
 # So many records are looked at to find the longest texts.
 _NUM_SEEN, _SEEN_BYTES = 64, 1 << 20
 
+# A record's place, for errors, and what it holds; a DataError where it cannot be read.
+Record = tuple[str, Any]
 
-def read_json_lines(
-    stream: IO[bytes], reading: Reading, name: str, notes: list[str]
+
+def read_texts(
+    kind: str, stream: IO[bytes], reading: Reading, name: str, notes: list[str]
 ) -> Iterator[bytes]:
-    """Yield the text of each line's object."""
-    lines = _lines(stream, name)
-    head = _first_few(lines)
-    longest = _longest_field(head)
-    for where, line in itertools.chain(head, lines):
+    """Yield the texts of the records of a stream; the first one that has none is noted."""
+    records = _read_records(kind, stream, name, reading.field)
+    head: list[Record] = []
+    size = 0
+    while size < _SEEN_BYTES and len(head) < _NUM_SEEN and (item := next(records, None)):
+        head.append(item)
+        size += len(str(item[1]))
+    longest = longest_field(record for _, record in head if isinstance(record, dict))
+    num_bad = 0
+    for where, record in itertools.chain(head, records):
+        if where == name and find_turns(record) is None:
+            notes.append("no list of records")
+            return
         try:
-            yield _text_of(_parse(line, where), reading, longest, where)
+            yield encode(_text_of(record, reading, longest, where), reading.errors, where)
         except DataError as error:
-            yield _no_text(error, reading, name, notes)
+            if reading.errors != "skip":
+                raise
+            num_bad += 1
+            notes += [str(error).removeprefix(name).strip()] if num_bad == 1 else []
+            yield NO_TEXT
 
 
-def _no_text(error: DataError, reading: Reading, name: str, notes: list[str]) -> bytes:
-    """Stands for a record without a text, if it may be left out; the first one is noted."""
-    if reading.errors != "skip":
-        raise error
-    if not any("line " in note for note in notes):
-        notes.append(str(error).removeprefix(name).strip())
-    return NO_TEXT
+def read_records(source: Source, kind: str) -> Iterator[Record]:
+    """Yield the records of a file, whatever encoding it is in, with their places.
+
+    Bad ones are a DataError instead. JSON that is no list of records is one, placed by the file.
+    """
+    with open_source(source) as (stream, _):
+        utf8 = stream_of(as_utf8(stream, source, Reading(), [], guess_encoding, True))
+        records = _read_records(kind, utf8, str(source), "", 8 * LONGEST_RECORD_BYTES)
+        for where, record in records:
+            try:
+                json.dumps(record, ensure_ascii=False, default=str).encode()
+                yield where, record
+            except UnicodeEncodeError:
+                yield where, DataError(f"{where} has text that is not UTF-8; fix the line")
 
 
 def has_usual_field(source: Source, reading: Reading) -> bool:
     """Whether the first line's text is where it can be found without the lines that follow."""
     with open_source(source) as (stream, _):
-        for where, line in _lines(stream, str(source)):
-            with contextlib.suppress(DataError):
-                return choose_field(_parse(line, where), reading.field, None) is not None
+        for _, record in _read_lines(stream, str(source)):
+            if isinstance(record, dict):
+                return choose_field(record, reading.field, None) is not None
     return True
-
-
-def read_objects(source: Source) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the objects of JSON lines, UTF-8 all over, with their places in the source."""
-    with open_source(source) as (stream, _):
-        for where, line in _lines(stream, str(source)):
-            record = _parse(line, where)
-            try:
-                json.dumps(record, ensure_ascii=False).encode()
-            except UnicodeEncodeError:
-                raise DataError(f"{where} has text that is not UTF-8; fix the line") from None
-            yield where, record
-
-
-def read_delimited(
-    stream: IO[bytes], reading: Reading, name: str, notes: list[str]
-) -> Iterator[bytes]:
-    """Yield the texts of a column; the first line names the columns and tells what parts them."""
-    lines = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
-    try:
-        header = lines.readline()
-        if not header:
-            return
-        delimiter, columns = _find_columns(header, reading, name)
-        rows = _rows(csv.reader(lines, delimiter=delimiter, strict=True), name)
-        head = _first_few(rows)
-        records = (dict(zip(columns, row, strict=False)) for _, row in head)
-        field = choose_field(dict.fromkeys(columns, ""), reading.field, longest_field(records))
-        if field is None:
-            names = ", ".join(columns)
-            raise DataError(f"{name} has no column of text ({names:.200}); set --field")
-        column = len(columns) - 1 if field == TURNS else columns.index(field)
-        for where, row in itertools.chain(head, rows):
-            if len(row) > column:
-                record = dict(zip(columns, row, strict=False)) if field == TURNS else {}
-                text = text_of_turns(find_turns(record) or []) if record else row[column]
-                yield encode(text, reading.errors, where)
-            elif row:
-                reason = f"has {len(row)} columns and none for {columns[column]}; fix the line"
-                error = DataError(f"{where} {reason}, or use --errors skip")
-                yield _no_text(error, reading, name, notes)
-    finally:
-        lines.detach()
 
 
 def choose_field(record: Mapping[str, Any], wanted: str, longest: str | None) -> str | None:
@@ -124,64 +104,99 @@ def longest_field(records: Iterable[Mapping[str, Any]]) -> str | None:
     return max(sizes, key=sizes.__getitem__, default=None)
 
 
-def _first_few(items: Iterator[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """The first lines or rows, with their places."""
-    found: list[tuple[str, Any]] = []
-    size = 0
-    while size < _SEEN_BYTES and len(found) < _NUM_SEEN and (item := next(items, None)):
-        found.append(item)
-        size += len(item[1]) if isinstance(item[1], bytes) else sum(map(len, item[1]))
-    return found
-
-
-def _lines(stream: IO[bytes], name: str) -> Iterator[tuple[str, bytes]]:
-    lines = iter(lambda: stream.readline(LONGEST_RECORD_BYTES + 1), b"")
-    for number, line in enumerate(lines, start=1):
-        if len(line) > LONGEST_RECORD_BYTES:
-            raise DataError(f"{name} line {number} is longer than {LONGEST_RECORD_BYTES:,} bytes")
-        if not line.isspace():
-            yield f"{name} line {number}", line
-
-
-def _parse(line: bytes, where: str) -> dict[str, Any]:
-    try:
-        record = json.loads(line.decode("utf-8-sig", "surrogateescape"))
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where} is not JSON: {error}; fix the line") from None
-    if not isinstance(record, dict):
-        raise DataError(f"{where} holds {json.dumps(record):.40}, not an object; fix the line")
-    return record
-
-
-def _longest_field(lines: Iterable[tuple[str, bytes]]) -> str | None:
-    records: list[Mapping[str, Any]] = []
-    for where, line in lines:
-        with contextlib.suppress(DataError):
-            records.append(_parse(line, where))
-    return longest_field(records)
-
-
-def _text_of(record: dict[str, Any], reading: Reading, longest: str | None, where: str) -> bytes:
-    field = choose_field(record, reading.field, longest)
-    if field is None or field not in {*record, TURNS}:
-        fields = ", ".join(map(str, record)) or "none"
-        raise DataError(
-            f"{where} has no field {reading.field} (fields: {fields:.200}); set --field"
-        )
-    value = record.get(field)
-    turns = find_turns(record if field == TURNS else value)
+def _text_of(record: Any, reading: Reading, longest: str | None, where: str) -> str:
+    if isinstance(record, DataError):
+        raise record
+    value, turns = record, find_turns(record) if isinstance(record, list) else None
+    if isinstance(record, dict):
+        field = choose_field(record, reading.field, longest)
+        if field is None or field not in {*record, TURNS}:
+            fields = ", ".join(map(str, record)) or "none"
+            raise DataError(
+                f"{where} has no field {reading.field} (fields: {fields:.200}); set --field"
+            )
+        value = record.get(field)
+        turns = find_turns(record if field == TURNS else value)
     text = text_of_turns(turns) if turns else value
     if not isinstance(text, str):
         raise DataError(
-            f"{where} holds {json.dumps(value):.40} in field {field}, not a text; fix it, or use "
-            f"--errors skip"
+            f"{where} holds {json.dumps(value):.40}, not a text; fix it, or use --errors skip"
         )
-    return encode(text, reading.errors, where)
+    return text
 
 
-def _rows(rows: Any, name: str) -> Iterator[tuple[str, list[str]]]:
-    while (row := _next_row(rows, where := f"{name} line {rows.line_num + 2}")) is not None:
-        yield where, row
+def _read_records(
+    kind: str, stream: IO[bytes], name: str, field: str, most_bytes: int | None = None
+) -> Iterator[Record]:
+    if kind == "json_lines":
+        return _read_lines(stream, name)
+    if kind == "delimited":
+        return _read_table(stream, name, field)
+    return _read_json(stream, name, most_bytes or LONGEST_RECORD_BYTES)
+
+
+def _read_lines(stream: IO[bytes], name: str) -> Iterator[Record]:
+    lines = iter(lambda: stream.readline(LONGEST_RECORD_BYTES + 1), b"")
+    for number, line in enumerate(lines, start=1):
+        where = f"{name} line {number}"
+        if len(line) > LONGEST_RECORD_BYTES:
+            raise DataError(f"{where} is longer than {LONGEST_RECORD_BYTES:,} bytes")
+        if not line.isspace():
+            try:
+                yield where, json.loads(line.decode("utf-8-sig", "surrogateescape"))
+            except (ValueError, RecursionError) as error:
+                yield where, DataError(f"{where} is not JSON: {error}; fix the line")
+
+
+def _read_json(stream: IO[bytes], name: str, most_bytes: int) -> Iterator[Record]:
+    """A list of records, or JSON lines by another name."""
+    data = stream.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise DataError(f"{name} has more than {most_bytes:,} bytes; write it as JSON lines")
+    try:
+        whole = json.loads(data.decode("utf-8", "surrogateescape"))
+    except (ValueError, RecursionError):
+        yield from _read_lines(io.BytesIO(data), name)
+        return
+    first = whole[0] if isinstance(whole, list) and whole else None
+    is_turn = isinstance(first, dict) and {"role", "content"} <= first.keys()
+    if is_turn or not isinstance(whole, list):
+        yield name, whole
+    else:
+        for number, record in enumerate(whole, start=1):
+            yield f"{name} record {number}", record
+
+
+def _read_table(stream: IO[bytes], name: str, field: str) -> Iterator[Record]:
+    """The first line names the columns, and tells what parts them."""
+    lines = io.TextIOWrapper(stream, "utf-8", errors="surrogateescape", newline="")
+    try:
+        header = lines.readline()
+        encode(header, "strict", f"{name} line 1")
+        found: list[tuple[bool, bool, int, str, list[str]]] = []
+        for one in _DELIMITERS:
+            reader = csv.reader([header], delimiter=one, strict=True)
+            columns = _next_row(reader, f"{name} line 1") or []
+            is_chat = find_turns(dict.fromkeys(columns, "")) is not None
+            found.append((field in columns, is_chat, len(columns), one, columns))
+        *_, delimiter, columns = max(found)
+        rows = csv.reader(lines, delimiter=delimiter, strict=True)
+        while True:
+            where = f"{name} line {rows.line_num + 2}"
+            try:
+                row = _next_row(rows, where)
+            except DataError as error:
+                yield where, error
+                continue
+            if row is None:
+                return
+            if len(row) == len(columns):
+                yield where, dict(zip(columns, row, strict=True))
+            elif row:
+                counts = f"{count_of(len(row), 'column')} instead of {len(columns)}"
+                yield where, DataError(f"{where} has {counts}; fix the line, or quote its commas")
+    finally:
+        lines.detach()
 
 
 def _next_row(rows: Any, where: str) -> list[str] | None:
@@ -194,13 +209,3 @@ def _next_row(rows: Any, where: str) -> list[str] | None:
         raise DataError(f"{where} cannot be read: {error} (is a quote open?); fix it") from error
     finally:
         csv.field_size_limit(limit)
-
-
-def _find_columns(header: str, reading: Reading, name: str) -> tuple[str, list[str]]:
-    """The delimiter and the columns, from the first line."""
-    found: list[tuple[str, list[str]]] = []
-    for one in _DELIMITERS:
-        reader = csv.reader([header], delimiter=one, strict=True)
-        found.append((one, _next_row(reader, f"{name} line 1") or [""]))
-    encode(header, "strict", f"{name} line 1")
-    return max(found, key=lambda it: (reading.field in it[1], len(it[1])))
