@@ -194,6 +194,11 @@ def test_running_again_says_up_to_date_and_touches_nothing(work: Work) -> None:
     summary = work.prepare()
     assert summary.outcome == "up to date" and summary.index == index
     assert {path: path.stat().st_mtime_ns for path in work.out.iterdir()} == before
+    # What met no error is the same with another law for errors; the other way round it may not be.
+    assert work.prepare(errors="skip").outcome == "up to date"
+    work.prepare(out="lenient", errors="skip")
+    with pytest.raises(DataError, match="its errors is skip, not strict"):
+        work.prepare(out="lenient", errors="strict")
 
 
 def test_a_finished_folder_of_something_else_is_refused(
