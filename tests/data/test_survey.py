@@ -37,11 +37,11 @@ def test_what_is_beyond_the_part_read_is_estimated(
 ) -> None:
     monkeypatch.setattr(survey, "_MAX_BYTES", 50_000)
     monkeypatch.setattr(survey, "_BATCH_BYTES", 10_000)
-    (tmp_path / "long.txt").write_text("<|endoftext|>".join([ENGLISH * 10] * 400))
+    (tmp_path / "long.txt").write_text("<|endoftext|>".join([GERMAN * 10] * 400))
     found = survey_text([tmp_path])
     assert not found.is_whole
     assert found.num_documents == pytest.approx(400, rel=0.1)
-    assert found.num_bytes == pytest.approx(4_000 * len(ENGLISH), rel=0.1)
+    assert found.num_bytes == pytest.approx(4_000 * len(GERMAN.encode()), rel=0.1)
 
 
 def test_no_text_is_said_in_a_sentence(tmp_path: Path) -> None:

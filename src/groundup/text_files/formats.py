@@ -5,8 +5,7 @@ from functools import partial
 from typing import IO, NamedTuple
 
 from groundup.text_files.documents import Reading
-from groundup.text_files.html import read_html
-from groundup.text_files.office import read_docx, read_epub, read_notebook, read_pdf
+from groundup.text_files.office import read_docx, read_epub, read_html, read_notebook, read_pdf
 from groundup.text_files.parquet import read_parquet
 from groundup.text_files.records import read_texts
 

@@ -1,13 +1,7 @@
-"""Pages of HTML: the text that a reader sees, blocks in lines of their own; one document a page."""
+"""Pages of HTML: the text that a reader sees, blocks in lines of their own."""
 
 import re
-from collections.abc import Iterator
 from html.parser import HTMLParser
-from typing import IO
-
-from groundup.errors import DataError
-from groundup.text_files.documents import Reading, encode
-from groundup.text_files.records import LONGEST_RECORD_BYTES
 
 _HIDDEN = frozenset("script style template noscript svg".split())
 # Behind these stands an empty line; behind the others a line ends.
@@ -18,15 +12,6 @@ _BLOCKS = _PARAGRAPHS | frozenset(
     "address aside body br caption dd details dialog div dt fieldset figcaption footer form head "
     "header hr html li main nav option select summary tbody textarea tfoot thead title tr".split()
 )
-
-
-def read_html(stream: IO[bytes], reading: Reading, name: str, notes: list[str]) -> Iterator[bytes]:
-    """Yield the text of a page as one document."""
-    page = stream.read(LONGEST_RECORD_BYTES + 1)
-    if len(page) > LONGEST_RECORD_BYTES:
-        raise DataError(f"{name} is a page of more than {LONGEST_RECORD_BYTES:,} bytes")
-    text = page.decode("utf-8-sig", "surrogateescape")
-    yield encode(text_of_page(text), reading.errors, name)
 
 
 def text_of_page(page: str) -> str:

@@ -1,4 +1,4 @@
-"""Files of other programs as one document each: notebooks, Word documents, e-books and PDF."""
+"""Files that are one document: pages, notebooks, Word documents, e-books and PDF."""
 
 import functools
 import json
@@ -10,7 +10,7 @@ from typing import IO, Any
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
-from groundup.errors import DataError, GroundupError, MissingExtraError
+from groundup.errors import GroundupError, MissingExtraError
 from groundup.text_files.documents import Reading, UnreadableError, encode
 from groundup.text_files.html import text_of_page
 from groundup.text_files.records import LONGEST_RECORD_BYTES
@@ -34,6 +34,11 @@ def _one_document(parse: Callable[[IO[bytes]], str]) -> Callable[..., Iterator[b
         yield encode(text, reading.errors, name)
 
     return read
+
+
+@_one_document
+def read_html(stream: IO[bytes]) -> str:
+    return text_of_page(_whole(stream).decode("utf-8", "surrogateescape"))
 
 
 @_one_document
@@ -100,5 +105,5 @@ def _member(archive: zipfile.ZipFile, name: str) -> bytes:
 def _whole(stream: IO[Any]) -> bytes:
     data = bytes(stream.read(LONGEST_RECORD_BYTES + 1))
     if len(data) > LONGEST_RECORD_BYTES:
-        raise DataError(f"a text of more than {LONGEST_RECORD_BYTES:,} bytes; cut it up")
+        raise ValueError(f"a text of more than {LONGEST_RECORD_BYTES:,} bytes; cut it up")
     return data

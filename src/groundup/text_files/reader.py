@@ -68,207 +68,187 @@ def read(
 
     find_cut: cuts documents of more than `piece_bytes` into pieces; without it they stay whole.
     """
-    sizes = _Sizes(batch_bytes, find_cut, piece_bytes)
-    waiting = _Waiting(reading.glue)
+    reader = _Reader(reading, batch_bytes, find_cut, piece_bytes)
+    waiting = _Waiting(reading.glue, batch_bytes)
     for source in part.sources:
         notes: list[str] = []
-        pieces = _read_source(source, part.span, reading, notes, sizes)
-        for piece in _checked(pieces, source, reading, notes):
-            waiting.position = piece.read_bytes
-            if not len(piece.bounds):
-                continue
-            is_small = len(piece.data) < batch_bytes // 4 and not piece.is_alone
-            if waiting.pieces and (not is_small or waiting.num_bytes >= batch_bytes // 2):
-                yield waiting.take()
-            waiting.add(piece)
-            if not is_small:
-                yield waiting.take()
+        for piece in reader.checked(reader.read(source, part.span, notes), source, notes):
+            yield from waiting.add(piece)
         note = "; ".join(notes) or None
         if note:
             _log.warning("%s: %s", source, note)
-        waiting.end(source, note, part.num_bytes if part.span else source.size or 0)
-        if len(waiting.ends) >= _MOST_SOURCES:
-            yield waiting.take()
-    if waiting.pieces or waiting.ends:
-        yield waiting.take()
-
-
-def _checked(
-    pieces: Iterator[DocumentBatch],
-    source: Source,
-    reading: Reading,
-    notes: list[str],
-    archive: str = "",
-) -> Iterator[DocumentBatch]:
-    """The documents that are UTF-8; if others may be left out, notes what was and why.
-
-    archive: that the source is a file of.
-    """
-    num_left_out = 0
-    is_inside = False
-    try:
-        for piece in pieces:
-            sound = leave_out_bad(piece, source, reading)
-            num_left_out += len(piece.bounds) - len(sound.bounds)
-            is_inside = sound.continues
-            yield sound
-    except (DataError, MissingExtraError) as error:
-        if reading.errors != "skip" or (archive and isinstance(error, LimitError)):
-            raise
-        reason = str(error).removeprefix(str(source)).removeprefix(archive)
-        notes.append(reason.lstrip(" ,"))
-        if is_inside:
-            # The document ends here.
-            yield _END_OF_DOCUMENT
-    if num_left_out:
-        is_text = FORMATS[source.format].read is None
-        notes += [NOT_UTF8] * is_text + [f"left out {count_of(num_left_out, 'document')}"]
+        yield from waiting.end(source, note, part.num_bytes if part.span else source.size or 0)
+    yield from waiting.take()
 
 
 class _Waiting:
     """Pieces, small ones of several sources, that become one batch."""
 
-    def __init__(self, glue: bytes) -> None:
-        self._glue = glue
-        self.position = self._done = 0
-        """How much of this source has been read, and of those before."""
+    def __init__(self, glue: bytes, batch_bytes: int) -> None:
+        self._glue, self._batch_bytes = glue, batch_bytes
+        # How much of this source has been read, and of those before.
+        self._position = self._done = 0
         self._clear()
 
     def _clear(self) -> None:
-        self.pieces: list[DocumentBatch] = []
-        self.ends: list[tuple[int, Source, str | None]] = []
-        self.num_bytes = self._num_rows = 0
+        self._pieces: list[DocumentBatch] = []
+        self._ends: list[tuple[int, Source, str | None]] = []
+        self._num_bytes = self._num_rows = 0
 
-    def add(self, piece: DocumentBatch) -> None:
-        self.pieces.append(piece)
-        self.num_bytes += len(piece.data)
+    def add(self, piece: DocumentBatch) -> Iterator[DocumentBatch]:
+        self._position = piece.read_bytes
+        if not len(piece.bounds):
+            return
+        is_small = len(piece.data) < self._batch_bytes // 4 and not piece.is_alone
+        if self._pieces and (not is_small or self._num_bytes >= self._batch_bytes // 2):
+            yield from self.take()
+        self._pieces.append(piece)
+        self._num_bytes += len(piece.data)
         self._num_rows += len(piece.bounds)
+        if not is_small:
+            yield from self.take()
 
-    def end(self, source: Source, note: str | None, num_bytes: int) -> None:
-        self.ends.append((self._num_rows, source, note))
-        self._done, self.position = self._done + num_bytes, 0
+    def end(self, source: Source, note: str | None, num_bytes: int) -> Iterator[DocumentBatch]:
+        self._ends.append((self._num_rows, source, note))
+        self._done, self._position = self._done + num_bytes, 0
+        if len(self._ends) >= _MOST_SOURCES:
+            yield from self.take()
 
-    def take(self) -> DocumentBatch:
+    def take(self) -> Iterator[DocumentBatch]:
         """All that waits as one batch; a single piece is not copied."""
-        pieces, ends, read_bytes = self.pieces, self.ends, self._done + self.position
+        pieces, ends, read_bytes = self._pieces, self._ends, self._done + self._position
         self._clear()
         if not pieces:
-            return DocumentBatch(b"", np.empty((0, 2), np.int64), ends, read_bytes)
+            if ends:
+                yield DocumentBatch(b"", np.empty((0, 2), np.int64), ends, read_bytes)
+            return
         data, bounds = pieces[0].data, pieces[0].bounds
         if len(pieces) > 1:
             data, places = pack([piece.data for piece in pieces], self._glue)
             begins = zip(pieces, places[:, 0].tolist(), strict=True)
             bounds = np.concatenate([piece.bounds + begin for piece, begin in begins])
         continues = pieces[-1].continues
-        return DocumentBatch(data, np.ascontiguousarray(bounds), ends, read_bytes, continues)
+        yield DocumentBatch(data, np.ascontiguousarray(bounds), ends, read_bytes, continues)
 
 
-def _read_source(
-    source: Source,
-    span: tuple[int, int] | None,
-    reading: Reading,
-    notes: list[str],
-    sizes: "_Sizes",
-) -> Iterator[DocumentBatch]:
-    marks = reading.marks
-    is_plain = source.format == "text" and not source.compression and not reading.encoding
-    is_small = 0 < (source.size or 0) <= _SMALL_BYTES and not source.is_remote and not span
-    if is_plain and is_small and (piece := _read_small(source, marks)):
-        yield piece
-        return
-    with open_source(source) as (stream, raw):
-        is_seekable = raw.seekable() and not span
-        if source.format == "archive":
-            pieces = _read_members(source, stream, reading, notes, sizes)
-        elif span is None:
-            pieces = _read_stream(source, stream, reading, notes, sizes)
-        else:
-            pieces = _read_span(source, raw, span, reading, notes, sizes)
-        for piece in pieces:
-            yield piece._replace(read_bytes=raw.tell() if is_seekable else 0)
+class _Reader(NamedTuple):
+    """The documents of a source as they come; `notes` takes what is to be said of it."""
 
-
-def _read_stream(
-    source: Source,
-    stream: IO[bytes],
-    reading: Reading,
-    notes: list[str],
-    sizes: "_Sizes",
-    begin: int = 0,
-    guess: Callable[[bytes], str | None] = guess_encoding,
-) -> Iterator[DocumentBatch]:
-    """The documents of an opened source, or of a range of one that begins at `begin`."""
-    kind = FORMATS[source.format]
-    head = b"" if kind.read else stream.peek(1)  # type: ignore[attr-defined]
-    if reading.errors != "replace" and is_utf8(head):
-        # Most text: nothing is copied on the way.
-        stream.read(3 * (not begin and head.startswith(BOM_UTF8)))
-    elif not kind.is_binary:
-        stream = stream_of(as_utf8(stream, source, reading, notes, guess, not begin))
-    if kind.read is None:
-        yield from read_text(stream, reading.marks, notes, *sizes)
-    else:
-        name = f"{source} after byte {begin}," if begin else str(source)
-        texts = kind.read(stream, reading, name, notes)
-        yield from _pack_pieces(texts, sizes.batch_bytes, reading.glue)
-
-
-def _read_span(
-    source: Source,
-    raw: IO[bytes],
-    span: tuple[int, int],
-    reading: Reading,
-    notes: list[str],
-    sizes: "_Sizes",
-) -> Iterator[DocumentBatch]:
-    """The documents that begin in a range of a source.
-
-    In other encodings nobody sees where one begins: the part with the beginning reads all of it.
-    """
-    head = raw.peek(1)  # type: ignore[attr-defined]
-    if marked_encoding(head) or (find_invalid_utf8(head) >= 0 and guess_encoding(head)):
-        if not span[0]:
-            yield from _read_stream(source, raw, reading, notes, sizes)
-        return
-    marks = [b"\n"] if FORMATS[source.format].read else reading.marks
-    stream, begin = open_span(raw, span, source.size or 0, marks)
-    yield from _read_stream(
-        source, stream, reading, notes, sizes, begin, lambda _: find_encoding(source)
-    )
-
-
-def _read_members(
-    source: Source, stream: IO[bytes], reading: Reading, notes: list[str], sizes: "_Sizes"
-) -> Iterator[DocumentBatch]:
-    """The documents of an archive's files; one that fails is left out by itself."""
-    left_out: list[str] = []
-    remarks: list[str] = []
-    for name, content in open_members(stream, source):
-        kind, compression = classify(name)
-        if any(one.startswith((".", "__MACOSX")) for one in name.split("/")):
-            continue
-        if kind in (None, "archive") or compression is not None:
-            left_out.append(name)
-            continue
-        member, own = Source(f"{source}/{name}", kind or "text"), list[str]()
-        if FORMATS[member.format].is_binary:
-            content = io.BytesIO(content.read(LONGEST_RECORD_BYTES))
-        pieces = _read_stream(member, content, reading, own, sizes)
-        yield from _checked(pieces, member, reading, own, str(source))
-        remarks += [f"{name}: {one}" for one in own]
-    if left_out:
-        remarks.append(f"left out as no text: {show_names(left_out)}")
-    notes += remarks[:_MOST_REMARKS]
-    if len(remarks) > _MOST_REMARKS:
-        notes.append(f"{len(remarks) - _MOST_REMARKS:,} more remarks")
-
-
-class _Sizes(NamedTuple):
-    """How much is in a batch, and in a piece of a long document."""
-
+    reading: Reading
     batch_bytes: int
     find_cut: FindCut | None
     piece_bytes: int
+
+    def checked(
+        self, pieces: Iterator[DocumentBatch], source: Source, notes: list[str], archive: str = ""
+    ) -> Iterator[DocumentBatch]:
+        """The documents that are UTF-8; if others may be left out, notes what was and why.
+
+        archive: that the source is a file of.
+        """
+        num_left_out = 0
+        is_inside = False
+        try:
+            for piece in pieces:
+                sound = leave_out_bad(piece, source, self.reading)
+                num_left_out += len(piece.bounds) - len(sound.bounds)
+                is_inside = sound.continues
+                yield sound
+        except (DataError, MissingExtraError) as error:
+            if self.reading.errors != "skip" or (archive and isinstance(error, LimitError)):
+                raise
+            reason = str(error).removeprefix(str(source)).removeprefix(archive)
+            notes.append(reason.lstrip(" ,"))
+            if is_inside:
+                # The document ends here.
+                yield _END_OF_DOCUMENT
+        if num_left_out:
+            is_text = FORMATS[source.format].read is None
+            notes += [NOT_UTF8] * is_text + [f"left out {count_of(num_left_out, 'document')}"]
+
+    def read(
+        self, source: Source, span: tuple[int, int] | None, notes: list[str]
+    ) -> Iterator[DocumentBatch]:
+        is_plain = source.format == "text" and not source.compression and not self.reading.encoding
+        is_small = 0 < (source.size or 0) <= _SMALL_BYTES and not source.is_remote and not span
+        if is_plain and is_small and (piece := _read_small(source, self.reading.marks)):
+            yield piece
+            return
+        with open_source(source) as (stream, raw):
+            is_seekable = raw.seekable() and not span
+            if source.format == "archive":
+                pieces = self._read_members(source, stream, notes)
+            elif span is None:
+                pieces = self._read_stream(source, stream, notes)
+            else:
+                pieces = self._read_span(source, raw, span, notes)
+            for piece in pieces:
+                yield piece._replace(read_bytes=raw.tell() if is_seekable else 0)
+
+    def _read_stream(
+        self,
+        source: Source,
+        stream: IO[bytes],
+        notes: list[str],
+        begin: int = 0,
+        guess: Callable[[bytes], str | None] = guess_encoding,
+    ) -> Iterator[DocumentBatch]:
+        """The documents of an opened source, or of a range of one that begins at `begin`."""
+        reading, kind = self.reading, FORMATS[source.format]
+        head = b"" if kind.read else stream.peek(1)  # type: ignore[attr-defined]
+        if reading.errors != "replace" and is_utf8(head):
+            # Most text: nothing is copied on the way.
+            stream.read(3 * (not begin and head.startswith(BOM_UTF8)))
+        elif not kind.is_binary:
+            stream = stream_of(as_utf8(stream, source, reading, notes, guess, not begin))
+        if kind.read is None:
+            sizes = self.batch_bytes, self.find_cut, self.piece_bytes
+            yield from read_text(stream, reading.marks, notes, *sizes)
+        else:
+            name = f"{source} after byte {begin}," if begin else str(source)
+            texts = kind.read(stream, reading, name, notes)
+            yield from _pack_pieces(texts, self.batch_bytes, reading.glue)
+
+    def _read_span(
+        self, source: Source, raw: IO[bytes], span: tuple[int, int], notes: list[str]
+    ) -> Iterator[DocumentBatch]:
+        """The documents that begin in a range of a source.
+
+        In other encodings nobody sees where one begins: the first part reads all of it.
+        """
+        head = raw.peek(1)  # type: ignore[attr-defined]
+        if marked_encoding(head) or (find_invalid_utf8(head) >= 0 and guess_encoding(head)):
+            if not span[0]:
+                yield from self._read_stream(source, raw, notes)
+            return
+        marks = [b"\n"] if FORMATS[source.format].read else self.reading.marks
+        stream, begin = open_span(raw, span, source.size or 0, marks)
+        yield from self._read_stream(source, stream, notes, begin, lambda _: find_encoding(source))
+
+    def _read_members(
+        self, source: Source, stream: IO[bytes], notes: list[str]
+    ) -> Iterator[DocumentBatch]:
+        """The documents of an archive's files; one that fails is left out by itself."""
+        left_out: list[str] = []
+        remarks: list[str] = []
+        for name, content in open_members(stream, source):
+            kind, compression = classify(name)
+            if any(one.startswith((".", "__MACOSX")) for one in name.split("/")):
+                continue
+            if kind in (None, "archive") or compression is not None:
+                left_out.append(name)
+                continue
+            member, own = Source(f"{source}/{name}", kind or "text"), list[str]()
+            if FORMATS[member.format].is_binary:
+                content = io.BytesIO(content.read(LONGEST_RECORD_BYTES))
+            pieces = self._read_stream(member, content, own)
+            yield from self.checked(pieces, member, own, str(source))
+            remarks += [f"{name}: {one}" for one in own]
+        if left_out:
+            remarks.append(f"left out as no text: {show_names(left_out)}")
+        notes += remarks[:_MOST_REMARKS]
+        if len(remarks) > _MOST_REMARKS:
+            notes.append(f"{len(remarks) - _MOST_REMARKS:,} more remarks")
 
 
 def _pack_pieces(texts: Iterator[bytes], num_bytes: int, glue: bytes) -> Iterator[DocumentBatch]:

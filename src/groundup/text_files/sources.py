@@ -25,7 +25,6 @@ _COMPRESSIONS: dict[str, Literal["gzip", "zstd", "xz"]] = {
 }
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?:::|://)")
 _NAMES_SHOWN = 3
-_HEAD_BYTES = 1 << 16
 
 _log = logging.getLogger(__name__)
 
@@ -169,21 +168,14 @@ def _size(path: str) -> int:
 
 
 def _without_duplicates(sources: list[Source], skipped: list[Skipped]) -> Iterator[Source]:
-    """The sources without those that hold the same as an earlier one of their kind.
-
-    Only what is equal so far is looked at more closely: size, beginning, all of it.
-    """
-    known = [one for one in sources if one.size and not one.is_remote]
-    keys: dict[str, tuple[object, ...]]
-    keys = {one.path: (one.format, one.compression, one.size) for one in known}
-    for num_bytes in (_HEAD_BYTES, None):
-        counts = Counter(keys.values())
-        for one in known:
-            if counts[keys[one.path]] > 1:
-                keys[one.path] += (_digest(one, num_bytes),)
-    first: dict[tuple[object, ...], Source] = {}
+    """The sources without those that hold the same as an earlier one of their kind."""
+    sizes = Counter(one.size for one in sources)
+    first: dict[object, Source] = {}
     for one in sources:
-        other = first.setdefault(keys.get(one.path, (one.path,)), one)
+        key: object = one.path
+        if one.size and not one.is_remote and sizes[one.size] > 1:
+            key = (one.format, one.compression, one.size, _digest(one))
+        other = first.setdefault(key, one)
         if other is one:
             yield one
         else:
@@ -191,12 +183,10 @@ def _without_duplicates(sources: list[Source], skipped: list[Skipped]) -> Iterat
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _digest(source: Source, num_bytes: int | None) -> bytes:
-    """A hash of the beginning of a file, or of all of it; of its name if it cannot be read."""
+def _digest(source: Source) -> bytes:
+    """A hash of a file; of its name if it cannot be read."""
     with contextlib.suppress(OSError), open(source, "rb") as file:
-        if num_bytes is None:
-            return hashlib.file_digest(file, "blake2b").digest()
-        return hashlib.blake2b(file.read(num_bytes)).digest()
+        return hashlib.file_digest(file, "blake2b").digest()
     return os.fsencode(source.path)
 
 
