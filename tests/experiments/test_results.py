@@ -116,9 +116,9 @@ def test_an_outcome_that_was_written_is_what_counts(tmp_path: Path, write_run: W
     noisy = write_run(tmp_path / "noisy", [3.0, 2.9, 3.2, 3.1, 3.0, 3.3, 3.2, None])
     Outcome("finished", 8).write(RunFolder(noisy).outcome_file)
     assert read_run(noisy).outcome.state == "finished"
-    # What a sweep stopped is pruned.
-    pruned = TrialRecord("one", "a", "pruned", 0, reason="behind")
-    assert read_run(noisy, pruned).outcome.state == "pruned"
+    # A sweep may have stopped it.
+    diverged = TrialRecord("one", "a", "diverged", 0)
+    assert read_run(noisy, diverged).outcome.state == "diverged"
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_a_sweep_is_read_with_what_it_noted(tmp_path: Path, write_run: WriteRun)
     point = {"point": "learning_rate=0.1"}
     trials: list[dict[str, Any]] = [
         {"trial": f"learning_rate=0.1+seed={seed}", "status": status, "seed": seed, **point}
-        for seed, status in enumerate(["finished", "pruned"])
+        for seed, status in enumerate(["finished", "diverged"])
     ]
     trials.append({"trial": "learning_rate=9", "status": "failed", "seed": 0, **point})
     lines = "".join(json.dumps(trial) + "\n" for trial in trials)
@@ -235,7 +235,7 @@ def test_a_sweep_is_read_with_what_it_noted(tmp_path: Path, write_run: WriteRun)
     (sweep / "sweep.yaml").write_text("name: rates\nwhy: to find the edge\nunknown: [1]\n")
     # A folder of sweeps is all their runs.
     found = find_runs([tmp_path / "all"])
-    assert [run.outcome.state for run in found.runs] == ["finished", "pruned"]
+    assert [run.outcome.state for run in found.runs] == ["finished", "diverged"]
     assert (found.names, found.reasons) == (["rates"], ["to find the edge"])
     assert len(found.notes) == 1 and "learning_rate=9" in found.notes[0]
     assert group_runs(found.runs)[0].label == "learning rate 0.1"

@@ -97,7 +97,8 @@ def test_what_would_give_trials_another_meaning_is_refused_and_named(
     make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
     variants = {"a": {"batch_size": 4}}
-    run(make_spec(variants=variants), tmp_path, metrics_only)
+    first = make_spec(variants=variants)
+    run(first, tmp_path, metrics_only)
     for changes, complaint in (
         ({"settings": {"batch_size": 4}}, r"batch_size: 2 -> 4.*name"),
         ({"tokens": 5}, r"tokens: None -> 5"),
@@ -105,24 +106,14 @@ def test_what_would_give_trials_another_meaning_is_refused_and_named(
     ):
         with pytest.raises(ConfigError, match=complaint):
             run(make_spec(**{"variants": variants, **changes}), tmp_path, metrics_only)
+    with locked(tmp_path / "small"), pytest.raises(ConfigError, match="another process"):
+        run(first, tmp_path, metrics_only)
     grown = make_spec(variants={**variants, "b": {}})
     assert len(run(grown, tmp_path, metrics_only).records) == 2
-
-
-def test_other_settings_of_the_same_name_are_not_finished(
-    make_spec: Any, metrics_only: Command, tmp_path: Path
-) -> None:
-    run(make_spec(grid={"batch_size": [4]}), tmp_path, metrics_only)
-    run(make_spec(variants={"a": {RATE: 0.01}}), tmp_path, metrics_only)
-    # The folder knows variants of the last start alone.
+    # The folder remembers the variants of the last start; the records know the settings of all.
     run(make_spec(variants={"b": {}}), tmp_path, metrics_only)
-    for after in (
-        {"grid": {"evaluation.batch_size": [4]}},
-        {"variants": {"a": {RATE: 0.05}}},
-        {"variants": {"a": {}}, "seeds": [1]},
-    ):
-        with pytest.raises(ConfigError, match="had other settings"):
-            run(make_spec(**after), tmp_path, metrics_only)
+    with pytest.raises(ConfigError, match="had other settings"):
+        run(make_spec(variants={"a": {}}, seeds=[1]), tmp_path, metrics_only)
 
 
 def test_what_has_begun_keeps_its_base_and_what_failed_does_not(
@@ -138,11 +129,6 @@ def test_what_has_begun_keeps_its_base_and_what_failed_does_not(
         run(mended, tmp_path, metrics_only)
     begun.unlink()
     assert run(mended, tmp_path, metrics_only).records["seed=0"].status == "finished"
-
-
-def test_two_sweeps_cannot_share_a_folder(make_spec: Any, tmp_path: Path) -> None:
-    with locked(tmp_path), pytest.raises(ConfigError, match="another process"):
-        run_sweep(make_spec(), tmp_path, command=lambda file, resume: [])
 
 
 def test_a_folder_explains_itself_and_checkpoints_go_when_none_are_kept(

@@ -15,10 +15,8 @@ from groundup.experiments.spec import (
     base_config,
     load_sweep,
     resolve,
-    takes_whole_numbers,
 )
 from groundup.experiments.sweep import plan_trials
-from groundup.experiments.sweep_folder import SweepFolder
 from groundup.experiments.trials import Point, make_trial
 from groundup.runs.config import NAME_PATTERN
 
@@ -44,44 +42,25 @@ def test_every_sweep_that_comes_with_groundup_can_be_run(path: Path, tmp_path: P
         assert len(plan_trials(spec, tmp_path)) == len(grid_points(spec)) * len(spec.seeds)
 
 
-def test_a_sweep_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
-    ranges = {RATE: {"low": 1, "high": 2}}
-    sweep: dict[str, Any] = {"name": "a", "ranges": ranges, "prune": {"patience": 4}} | SAMPLED
-    spec = SweepConfig(**sweep)
-    sweep["prune"] |= {"min_trials": 3, "quantile": 0.5, "hopeless": False, "after": 0.3}
-    old = {**sweep, "ranges": {RATE: {**ranges[RATE], "num": 5}}, "minutes": None}
-    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(old), "utf-8")
-    assert load_settings(SweepConfig, tmp_path / "sweep.yaml") == spec
-    SweepFolder(tmp_path).check(spec, [])
-
-
 @pytest.mark.parametrize(
     ("changes", "noun"),
     [
         ({"grid": {"optimizer.learning_rat": [1]}}, "did you mean optimizer.learning_rate?"),
         ({"ranges": {"batch_sice": {"low": 1, "high": 2}}, **SAMPLED}, "did you mean batch_size?"),
         ({"variants": {"a": {"model.d_modle": 8}}}, "did you mean model.d_model?"),
-        ({"settings": {"modle.d_model": 8}}, "did you mean model.d_model?"),
         ({"grid": {"seed": [1]}}, "seed"),
-        ({"grid": {"name": ["a"]}}, "name"),
         ({"sampler": "random"}, "num_trials"),
         ({"sampler": "tpe", "num_trials": 5}, "nothing to vary"),
         ({"sampler": "cmaes", "num_trials": 5}, "tpe"),
-        ({"num_trials": 3}, "num_trials"),
         ({"ranges": {RATE: {"low": 1, "high": 2}}}, "ranges"),
         ({"grid": {RATE: []}}, "no values"),
         ({"seeds": [1, 1]}, "twice"),
-        ({"seeds": [-1]}, "seeds"),
         ({"grid": {RATE: [1]}, "ranges": {RATE: {"low": 1, "high": 2}}, **SAMPLED}, RATE),
         ({"ranges": {RATE: {"low": 2, "high": 1}}, **SAMPLED}, "low 2"),
         ({"ranges": {RATE: {"low": 0, "high": 1, "scale": "log"}}, **SAMPLED}, "low 0"),
         ({"ranges": {"batch_size": {"low": 1.2, "high": 1.8}}, **SAMPLED}, "batch_size"),
-        ({"grids": {}}, "grids"),
-        ({"prune": {"quantile": 0.4}}, "quantile"),
-        ({"prune": {"hopeless": True}}, "hopeless is True"),
         ({"tokens": 5, "grid": {"num_steps": [5]}}, "num_steps"),
         ({"tokens": 5, "variants": {"a": {"minutes": 5}}}, "minutes"),
-        ({"tokens": 9, "ranges": {"epochs": {"low": 1, "high": 2}}, **SAMPLED}, "epochs"),
     ],
     ids=str,
 )
@@ -113,16 +92,10 @@ def test_a_grid_takes_every_combination_with_every_seed_and_variant(make_spec: A
     spec = make_spec(grid={RATE: ["1e-3", 0.01], "model.qk_norm": [False, True]}, seeds=[0, 7])
     names = names_of(spec)
     assert len(set(names)) == 8 and all(re.match(NAME_PATTERN, name) for name in names)
-    assert names[:2] == [
-        "learning_rate=0.001+qk_norm=False+seed=0",
-        "learning_rate=0.001+qk_norm=False+seed=7",
-    ]
+    assert names[:2] == [f"learning_rate=0.001+qk_norm=False+seed={seed}" for seed in (0, 7)]
     spec = make_spec(variants={"small": {}, "large": {"model.d_model": 32}}, grid={RATE: [0.1]})
     small, large = plan_trials(spec, Path("sweeps/small"))
-    assert (small.name, large.name) == (
-        "small+learning_rate=0.1+seed=0",
-        "large+learning_rate=0.1+seed=0",
-    )
+    assert [small.name, large.name] == [f"{n}+learning_rate=0.1+seed=0" for n in ("small", "large")]
     assert large.config.model.d_model == 32
     assert large.settings == {"model.d_model": 32, RATE: 0.1}
 
@@ -187,10 +160,3 @@ def test_long_and_odd_names_stay_apart(make_spec: Any) -> None:
     assert max(map(len, names)) < 200
     # A plus stands between the parts of a name alone.
     assert names_of(make_spec(grid={RATE: [1e12]})) == ["learning_rate=1e12+seed=0"]
-
-
-def test_settings_that_take_whole_numbers_are_known_whatever_else_they_take() -> None:
-    for name in ("num_steps", "micro_batch_size", "model.num_kv_heads", "schedule.decay_steps"):
-        assert takes_whole_numbers(name), name
-    for name in ("optimizer.learning_rate", "max_grad_norm", "device", "model.norm", "data.verify"):
-        assert not takes_whole_numbers(name), name

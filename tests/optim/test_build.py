@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 from groundup.errors import ConfigError
-from groundup.optim import AdamW, Muon, OptimizerConfig, ScheduleConfig, build_optimizer
+from groundup.optim import AdamW, Muon, OptimizerConfig, build_optimizer
 from groundup.optim.build import decay_groups, muon_groups
 
 PARTS = [f"attention.{name}" for name in ("query", "key", "value", "output")]
@@ -47,12 +47,12 @@ def test_the_embedding_table_may_have_a_decay_of_its_own(tiny_model: Any) -> Non
 
 def test_muon_gets_the_matrices_of_the_blocks_and_drops_empty_groups(tiny_model: Any) -> None:
     model = tiny_model()
-    groups = muon_groups(model, learning_rate=2e-3, adamw_learning_rate=1e-3, weight_decay=0.1)
+    groups = muon_groups(model, 2e-3, 1e-3, 0.1)
     assert described(model, groups) == [(MATRICES, 0.1), (HEAD, 0.1), (GAINS | EMBEDDING, 0.0)]
     assert [group["kind"] for group in groups] == ["muon", "adamw", "adamw"]
     assert [group["lr"] for group in groups] == [2e-3, 1e-3, 1e-3]
     model = tiny_model(tied=True)
-    groups = muon_groups(model, learning_rate=1e-3, adamw_learning_rate=1e-3, weight_decay=0.1)
+    groups = muon_groups(model, 1e-3, 1e-3, 0.1)
     assert described(model, groups) == [(MATRICES, 0.1), (GAINS | EMBEDDING, 0.0)]
 
 
@@ -67,37 +67,15 @@ def test_frozen_parameters_stay_out(tiny_model: Any) -> None:
 
 
 def test_settings_reach_the_optimizer(tiny_model: Any) -> None:
-    config = OptimizerConfig(
-        name="muon",
-        learning_rate=0.5,
-        adamw_learning_rate_factor=3.0,
-        betas=(0.1, 0.2),
-        eps=1e-5,
-        weight_decay=0.3,
-        momentum=0.7,
-    )
+    rates: Any = {"learning_rate": 0.5, "adamw_learning_rate_factor": 3.0, "momentum": 0.7}
+    rest: Any = {"betas": (0.1, 0.2), "eps": 1e-5, "weight_decay": 0.3}
+    config = OptimizerConfig(name="muon", **rates, **rest)
     optimizer = build_optimizer(tiny_model(), config)
     assert isinstance(optimizer, Muon)
-    matrices, head, rest = optimizer.param_groups
+    matrices, head, others = optimizer.param_groups
     assert (matrices["lr"], matrices["momentum"], matrices["weight_decay"]) == (0.5, 0.7, 0.3)
     assert (head["lr"], head["betas"], head["eps"]) == (1.5, (0.1, 0.2), 1e-5)
-    assert (head["weight_decay"], rest["weight_decay"]) == (0.3, 0.0)
-
+    assert (head["weight_decay"], others["weight_decay"]) == (0.3, 0.0)
     plain = build_optimizer(tiny_model(), config.model_copy(update={"name": "adamw"}))
     assert isinstance(plain, AdamW)
     assert plain.defaults["betas"] == (0.1, 0.2)
-
-
-def test_settings_have_bounds() -> None:
-    optimizer: dict[str, Any] = {"learning_rate": 0.0, "eps": 0.0, "weight_decay": -0.1}
-    optimizer |= {"betas": (0.9, 1.0), "momentum": 1.0, "name": "adam"}
-    optimizer |= {"orthogonalization_steps": 3}
-    schedule: dict[str, Any] = {
-        "warmup_steps": -1,
-        "min_learning_rate_ratio": 1.1,
-        "decay_steps": 0,
-    }
-    for kind, settings in ((OptimizerConfig, optimizer), (ScheduleConfig, schedule)):
-        for name, value in settings.items():
-            with pytest.raises(ConfigError, match=name):
-                kind(**{name: value})

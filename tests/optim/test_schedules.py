@@ -104,21 +104,14 @@ def test_cosine_by_hand(step: int, expected: float) -> None:
     assert cosine_schedule(0, high, low, 0, 10) == cosine_schedule(4, high, low, 4, 4) == high
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        (-1, 1.0, 0.1, 1, 2),
-        (0, 0.1, 1.0, 1, 2),
-        (0, 1.0, -0.1, 1, 2),
-        (0, math.nan, 0.1, 1, 2),
-        (0, math.inf, 0.1, 1, 4),
-        (0, 1.0, 0.1, -3, 2),
-        (0, 1.0, 0.1, 5, 4),
-    ],
-)
-def test_settings_that_make_no_sense_are_named(arguments: Any) -> None:
-    with pytest.raises(ConfigError, match=f"got {arguments[0]}"):
-        cosine_schedule(*arguments)
+def test_settings_that_make_no_sense_are_named() -> None:
+    rates = [(0.1, 1.0), (1.0, -0.1), (math.nan, 0.1), (math.inf, 0.1)]
+    for arguments in [
+        (-1, 1.0, 0.1, 1, 2), (0, 1.0, 0.1, -3, 2), (0, 1.0, 0.1, 5, 4),
+        *((0, *pair, 1, 4) for pair in rates),
+    ]:  # fmt: skip
+        with pytest.raises(ConfigError, match=f"got {arguments[0]}"):
+            cosine_schedule(*arguments)
 
 
 def test_the_default_decay_of_wsd_has_whole_steps() -> None:

@@ -17,11 +17,12 @@ from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.reference import train_bpe_reference
 from groundup.training import train
-from groundup.training.clock import Tick
+from groundup.training.clock import Clock, Tick
 from groundup.training.machine import Machine
 from groundup.training.resolve import resolve, resolve_device
 from groundup.training.state import TrainingState, build_state
 from groundup.training.step import Step, StepResult
+from groundup.training.verify import compare_runs
 
 END = "<|endoftext|>"
 NAMES = "Ada Ben Cleo Dan Eve Finn".split()
@@ -89,14 +90,36 @@ def make_config(corpus_folder: Path, tmp_path: Path) -> MakeConfig:
     return make
 
 
-def build_run_state(config: RunConfig, **options: Any) -> TrainingState:
-    return build_state(resolve(config, Machine.detect(config.device)), **options)
+@pytest.fixture
+def check_resume(make_config: MakeConfig) -> Callable[..., tuple[RunConfig, RunConfig]]:
+    """`check_resume({"optimizer.name": "sgd"}, 5)`: a run that is stopped after five steps and
+    resumed has the bits of an uninterrupted one; gives the settings of both.
+
+    parts: makes what a program brings to each run.
+    """
+
+    def check(
+        changes: dict[str, Any] | None = None,
+        stop: int = 7,
+        parts: Callable[[], dict[str, Any]] = dict,
+        make: MakeConfig = make_config,
+    ) -> tuple[RunConfig, RunConfig]:
+        whole, parted = make("whole", changes), make("parted", changes)
+        train(whole, **parts())
+        assert train(parted, **parts(), clock=Clock(stop_after=stop)).steps == stop
+        assert train(parted, **parts(), resume=True).is_finished
+        comparison = compare_runs(whole.run_folder, parted.run_folder)
+        assert comparison.differences == []
+        assert comparison.num_records > 0 and comparison.num_values > 20
+        return whole, parted
+
+    return check
 
 
 @pytest.fixture(scope="session")
 def build() -> Callable[..., TrainingState]:
     """Model and optimizer of a run with these settings."""
-    return build_run_state
+    return lambda config: build_state(resolve(config, Machine.detect(config.device)))
 
 
 @pytest.fixture(scope="session")

@@ -46,40 +46,27 @@ SHAPE = {
     "precision", ["bfloat16", "float32", pytest.param("float8", marks=on_hopper)]
 )
 def test_resume_is_bitwise_exact_in_deterministic_mode(
-    make_config: MakeConfig, precision: str, mode: str, optimizer: str
+    check_resume: Any, precision: str, mode: str, optimizer: str
 ) -> None:
     changes: dict[str, Any] = {**SHAPE, "deterministic": True, "precision": precision}
-    changes |= {"compile": mode, "optimizer.name": optimizer}
-    whole, parted = make_config("whole", changes), make_config("parted", changes)
-    train(whole)
-    train(parted, clock=Clock(stop_after=7))
-    train(parted, resume=True)
-    assert compare_runs(whole.run_folder, parted.run_folder).differences == []
+    check_resume({**changes, "compile": mode, "optimizer.name": optimizer})
 
 
 @pytest.mark.parametrize("mode", ["off", "blocks", "model"])
 def test_masked_documents_and_a_foreign_optimizer_resume_exactly(
-    make_config: MakeConfig, mode: str
+    check_resume: Any, mode: str
 ) -> None:
+    def nadam(model: torch.nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.NAdam(model.parameters(), lr=3e-3)
+
     changes = {**SHAPE, "deterministic": True, "compile": mode, "precision": "bfloat16"}
     changes["model.document_separator"] = "auto"
-    whole, parted = make_config("whole", changes), make_config("parted", changes)
-    train(whole, optimizer=_nadam)
-    train(parted, optimizer=_nadam, clock=Clock(stop_after=7))
-    train(parted, optimizer=_nadam, resume=True)
-    assert compare_runs(whole.run_folder, parted.run_folder).differences == []
+    check_resume(changes, parts=lambda: {"optimizer": nadam})
 
 
-def _nadam(model: torch.nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.NAdam(model.parameters(), lr=3e-3)
-
-
-def test_attention_and_losses_of_long_texts_are_deterministic(make_config: MakeConfig) -> None:
-    changes = {**SHAPE, "deterministic": True, "model.context_length": 512, "batch_size": 4}
-    one, other = make_config("one", changes), make_config("other", changes)
-    train(one)
-    train(other)
-    assert compare_runs(one.run_folder, other.run_folder).differences == []
+def test_attention_and_losses_of_long_texts_are_deterministic(check_resume: Any) -> None:
+    long = {"model.context_length": 512, "batch_size": 4}
+    check_resume({**SHAPE, "deterministic": True, **long})
 
 
 def test_a_timed_run_ends_in_its_time_and_replays_exactly(make_config: MakeConfig) -> None:

@@ -56,7 +56,7 @@ def test_a_run_that_its_passes_end_says_so(make_config: MakeConfig) -> None:
     short, _ = outlook(make_config, flops=1e9)
     long, config = outlook(make_config, flops=1e15)
     assert not short.is_cut and long.is_cut
-    assert "ends after 10 passes" in long.before() and "ends after" not in short.before()
+    assert "ends after 10 epochs" in long.before() and "ends after" not in short.before()
     assert f"{long.expect(long.num_tokens).loss:.2f}" in long.before()
     run = RunFolder(config.run_folder)
     run.path.mkdir(parents=True)

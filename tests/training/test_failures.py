@@ -56,28 +56,18 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> Poison:
     return spoil
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon", "sgd"])
-def test_a_step_that_is_not_finite_changes_nothing(
-    make_config: MakeConfig, build: Any, take_step: Any, optimizer: str
+def test_a_gradient_that_is_not_finite_changes_nothing(
+    make_config: MakeConfig, build: Any, take_step: Any
 ) -> None:
-    config = make_config("run", {"optimizer.name": optimizer})
-    state = build(config)
-    ids = torch.arange(34).reshape(2, 17)
+    config = make_config()
+    state, ids = build(config), torch.arange(34).reshape(2, 17)
     batch = Batch(0, ids[:, :-1], ids[:, 1:])
-    take_step(config, state, batch)
     weights = {name: value.clone() for name, value in state.model.state_dict().items()}
-    moments = [
-        {name: value.clone() for name, value in one.items() if isinstance(value, Tensor)}
-        for one in state.optimizer.state_dict()["state"].values()
-    ]
     hook = state.model.token_embedding.weight.register_hook(lambda gradient: gradient * torch.nan)
     result = take_step(config, state, batch)
     hook.remove()
-    assert result.is_skipped and math.isnan(result.gradient_norm)
-    for name, value in state.model.state_dict().items():
-        assert torch.equal(value, weights[name])
-    for before, after in zip(moments, state.optimizer.state_dict()["state"].values(), strict=True):
-        assert all(torch.equal(value, after[name]) for name, value in before.items())
+    assert result.is_skipped and math.isnan(result.gradient_norm) and math.isfinite(result.loss)
+    assert all(torch.equal(one, weights[name]) for name, one in state.model.state_dict().items())
     assert not take_step(config, state, batch).is_skipped
 
 
@@ -196,16 +186,10 @@ def test_too_little_memory_halves_the_micro_batch_until_it_is_one_sequence(
     make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real_loss, most, sizes = TransformerLM.loss, [2], list[int]()
-    # Of Python, of a GPU and of a CPU, as torch says it.
-    errors = itertools.cycle(
-        [
-            MemoryError(),
-            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB."),
-            RuntimeError(
-                "DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 byte"
-            ),
-        ]
-    )
+    # Of Python, and of torch on a CPU and a GPU.
+    on_cpu = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 B")
+    on_gpu = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+    errors = itertools.cycle([MemoryError(), on_gpu, on_cpu])
 
     def loss(model: Any, ids: Tensor, *rest: Any) -> Tensor:
         if torch.is_grad_enabled():
@@ -229,19 +213,18 @@ def test_too_little_memory_halves_the_micro_batch_until_it_is_one_sequence(
 
 
 def test_what_is_whole_is_saved_when_a_rank_is_lost(
-    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+    make_config: MakeConfig, finished: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lose(step: int, progress: float) -> None:
         if step == 5:
             raise LostRankError("a rank is gone")
 
-    whole, lost = make_config("whole"), make_config("lost")
-    train(whole)
+    lost = make_config("lost")
     with pytest.raises(LostRankError):
         train(lost, callbacks=[AfterStep(lose)])
     assert CheckpointFolder(lost.run_folder / "checkpoints").steps() == [3, 5]
     train(lost, resume=True)
-    assert compare_runs(whole.run_folder, lost.run_folder).differences == []
+    assert compare_runs(finished.run_folder, lost.run_folder).differences == []
     # An update that one has begun may be half done.
     torn = make_config("torn")
     update = Step._compute

@@ -18,9 +18,7 @@ from groundup.optim.build import decay_groups
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runtime import set_seed
-from groundup.training.clock import Clock
 from groundup.training.start import parts_of
-from groundup.training.verify import comparable_records, compare_runs
 
 from .conftest import MakeConfig
 
@@ -32,16 +30,14 @@ def ids(corpus_folder: Path) -> dict[str, Any]:
 
 
 def test_own_parts_that_say_the_same_make_the_same_run(
-    make_config: MakeConfig, finished: RunConfig, ids: dict[str, Any]
+    make_config: MakeConfig, finished: RunConfig, ids: dict[str, Any], records_of: Any
 ) -> None:
     own = make_config("own")
     set_seed(own.seed)
     model = TransformerLM.from_config(own.model)
     data = ids["train"], ids["validation"]
     train(own, model=model, data=data, loss=lambda model, *batch: model.loss(*batch))
-    records = [comparable_records(one.run_folder / "metrics.jsonl") for one in (finished, own)]
-    assert len(records[0]) == len(records[1])
-    for one, other in zip(*records, strict=True):
+    for one, other in zip(records_of(finished), records_of(own), strict=True):
         for name in ("loss", "validation_loss"):
             assert (name in one) == (name in other)
             assert one.get(name, 0.0) == pytest.approx(other.get(name, 0.0), rel=1e-5)
@@ -61,7 +57,7 @@ class Half(nn.Module):
 
 
 def test_swapped_layers_and_another_loss_resume_exactly(
-    make_config: MakeConfig, finished: RunConfig, ids: dict[str, Any]
+    make_config: MakeConfig, check_resume: Any, finished: RunConfig, ids: dict[str, Any]
 ) -> None:
     def smoothed(model: TransformerLM, inputs: Tensor, targets: Tensor) -> Tensor:
         logits = model(inputs)
@@ -76,11 +72,7 @@ def test_swapped_layers_and_another_loss_resume_exactly(
             block.feed_forward = Half(block.feed_forward)  # type: ignore[arg-type]
         return {"model": model, "data": ids["train"], "loss": smoothed}
 
-    whole, parted = make_config("whole"), make_config("parted")
-    train(whole, **parts())
-    train(parted, **parts(), clock=Clock(stop_after=5))
-    train(parted, **parts(), resume=True)
-    assert not compare_runs(whole.run_folder, parted.run_folder).differences
+    whole, parted = check_resume(stop=5, parts=parts)
     assert "blocks.0.feed_forward.scale" in dict(parts()["model"].named_parameters())
     # Nobody opens it without the same parts.
     recorded = RunFolder(parted.run_folder).read_config(parts_of(cast(Any, parts())))
@@ -106,7 +98,7 @@ def test_swapped_layers_and_another_loss_resume_exactly(
 
 
 def test_any_optimizer_and_schedule_learn_and_resume_exactly(
-    make_config: MakeConfig, finished: RunConfig
+    make_config: MakeConfig, check_resume: Any, finished: RunConfig, records_of: Any
 ) -> None:
     ours = finished.optimizer
 
@@ -114,20 +106,13 @@ def test_any_optimizer_and_schedule_learn_and_resume_exactly(
         groups = decay_groups(model, weight_decay=ours.weight_decay)
         return torch.optim.AdamW(groups, ours.learning_rate, ours.betas, ours.eps)
 
-    def losses(config: RunConfig) -> list[float]:
-        return [one["loss"] for one in comparable_records(config.run_folder / "metrics.jsonl")]
-
     same = make_config("same")
     train(same, optimizer=make)
-    assert losses(same) == pytest.approx(losses(finished), rel=1e-4)
-
+    losses = [[one["loss"] for one in records_of(config)] for config in (same, finished)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     parts: dict[str, Any] = {"optimizer": make, "schedule": lambda progress: 1 - progress}
-    whole, parted = make_config("whole"), make_config("parted")
-    train(whole, **parts)
-    train(parted, **parts, clock=Clock(stop_after=5))
-    train(parted, **parts, resume=True)
-    assert not compare_runs(whole.run_folder, parted.run_folder).differences
-    records = comparable_records(whole.run_folder / "metrics.jsonl")
+    whole, parted = check_resume(stop=5, parts=lambda: parts)
+    records = records_of(whole)
     left = [1 - (index + 0.5) / len(records) for index in range(len(records))]
     expected = [ours.learning_rate * one for one in left]
     assert [one["learning_rate"] for one in records] == pytest.approx(expected)

@@ -76,12 +76,6 @@ def test_a_tied_run_stores_its_embedding_scale_and_keeps_the_one_it_has(
     ("changes", "on", "ranks", "noun"),
     [
         ({"model.dropout": 0.1}, CPU, TWO, "dropout"),
-        (
-            {"model.dropout": 0.1, "distributed.activation_checkpointing": True},
-            CPU,
-            ONE_PROCESS,
-            "activation_checkpointing",
-        ),
         ({"precision": "bfloat16"}, CPU, ONE_PROCESS, "slow at it"),
         (FLOAT8, CPU, ONE_PROCESS, "float8 is for CUDA"),
         (FLOAT8, A100, ONE_PROCESS, "too old"),
@@ -106,18 +100,13 @@ def test_what_cannot_be_trained_here_is_named(
         resolve(make_config("run", changes), ranks, on=on)
 
 
-@pytest.mark.parametrize(
-    ("device", "count", "noun"),
-    [("cuda", 0, "finds 0 CUDA"), ("cuda:2", 2, "finds 2 CUDA"), ("mps", 0, "no MPS")],
-)
-def test_a_device_that_is_not_there_is_named(
-    monkeypatch: pytest.MonkeyPatch, device: str, count: int, noun: str
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+def test_a_device_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    with pytest.raises(ConfigError, match=noun):
-        Machine.detect(device)
+    for device, count, noun in (("cuda:2", 2, "finds 2 CUDA"), ("mps", 0, "no MPS")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda count=count: count > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
+        with pytest.raises(ConfigError, match=noun):
+            Machine.detect(device)
 
 
 BATCH_OF_24 = RunConfig(device="cpu", batch_size=24, distributed={"reduction": "fast"})
@@ -168,9 +157,7 @@ def test_the_largest_micro_batch_that_fits_is_taken_and_a_choice_never_changed(
 @pytest.mark.parametrize(
     ("before", "given", "reduction", "num_ranks", "size"),
     [
-        (2, "auto", "exact", 2, 2),
         (2, "auto", "exact", 4, 1),
-        (None, None, "exact", 1, None),
         (None, None, "exact", 2, 2),
         (None, None, "fast", 2, None),
         (2, 1, "exact", 2, 1),
@@ -202,40 +189,37 @@ def test_epochs_decide_the_steps_and_few_conversations_make_small_batches(
     assert (small.batch_size, small.num_steps) == (1, 300)
     plan = make_tuning("run", {"num_steps": None})
     plan.model_fields_set.discard("batch_size")
-    for rows, epochs, batch_size, steps in [
-        (4, 50, 1, 200),
-        (108, 9.2, 4, 248),
-        (5000, 3, 8, 1875),
-    ]:
+    expected = ((4, 50, 1, 200), (108, 9.2, 4, 248), (5000, 3, 8, 1875))
+    for rows, epochs, batch_size, steps in expected:
         found = resolve(plan, epoch_rows=rows)
         assert (found.epochs, found.batch_size, found.num_steps) == (epochs, batch_size, steps)
 
 
-@pytest.mark.parametrize("workspace", [None, ":16:8"])
 def test_the_switches_are_put_back(
-    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, workspace: str | None
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "CUBLAS_WORKSPACE_CONFIG"
-    monkeypatch.delenv(name, raising=False)
-    if workspace is not None:
-        monkeypatch.setenv(name, workspace)
 
     def read() -> tuple[Any, ...]:
         return (
             torch.get_num_threads(),
             torch.are_deterministic_algorithms_enabled(),
-            getattr(torch.utils.deterministic, "fill_uninitialized_memory"),  # noqa: B009 - untyped
-            torch.get_float32_matmul_precision(),
             torch.backends.mkldnn.enabled,
             os.environ.get(name),
+            torch.get_float32_matmul_precision(),
+            getattr(torch.utils.deterministic, "fill_uninitialized_memory"),  # noqa: B009 - untyped
         )
 
-    before = read()
-    with pytest.raises(KeyError), switches(make_config("run", {"num_threads": 2})):
-        is_fast = before[4] and not is_onednn_slow()
-        assert (*read()[:2], *read()[4:]) == (2, True, is_fast, workspace or ":4096:8")
-        raise KeyError
-    assert read() == before
+    for workspace in (None, ":16:8"):
+        monkeypatch.delenv(name, raising=False)
+        if workspace is not None:
+            monkeypatch.setenv(name, workspace)
+        before = read()
+        with pytest.raises(KeyError), switches(make_config("run", {"num_threads": 2})):
+            is_fast = before[2] and not is_onednn_slow()
+            assert read()[:4] == (2, True, is_fast, workspace or ":4096:8")
+            raise KeyError
+        assert read() == before
 
 
 @pytest.mark.slow
@@ -273,12 +257,10 @@ def test_a_process_may_compile_as_many_shapes_as_it_trains(make_config: MakeConf
     assert shapes == list(range(1, 21))
 
 
-def test_the_peak_is_measured_on_a_cpu_and_known_or_none_on_gpus(
+def test_the_peak_of_a_gpu_is_known_or_none(
     make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = make_config().model_copy(update={"precision": "float32"})
-    peak = find_peak(config)
-    assert peak is not None and peak > 1e6
     on_gpu = config.model_copy(update={"device": "cuda", "precision": "bfloat16"})
     monkeypatch.setattr(machine, "device_name", lambda config: "NVIDIA H200")
     assert find_peak(on_gpu) == pytest.approx(989.4e12)
@@ -297,6 +279,4 @@ def test_a_slow_start_does_not_count_in_the_peak(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(torch, "mm", multiply)
     monkeypatch.setattr(time, "perf_counter", lambda: 1e-4 * next(clock))
-    num_threads = torch.get_num_threads()
     assert machine.core_peak.__wrapped__("float32") == pytest.approx(2 * 512**3 / 1e-4)
-    assert torch.get_num_threads() == num_threads

@@ -55,37 +55,22 @@ def start(
     return process, pipe
 
 
-def assert_equal_runs(one: RunConfig, other: RunConfig) -> None:
-    comparison = compare_runs(one.run_folder, other.run_folder)
-    assert comparison.differences == []
-    assert comparison.num_records > 0 and comparison.num_values > 20
-
-
 GATES = {"model.gated_attention": True, "model.value_embeddings": "projection"}
 
 
 @pytest.mark.parametrize(
-    ("changes", "stops"),
+    ("changes", "stop"),
     [
-        ({"optimizer.name": "adamw"}, [1, 11]),
-        ({"optimizer.name": "muon", "optimizer.ema_fraction": 0.3, **GATES}, [6]),
-        ({"optimizer.name": "sgd", "model.dropout": 0.2}, [5]),
-        ({"micro_batch_size": 2, "model.tie_embeddings": True}, [9]),
-        pytest.param({"precision": "bfloat16"}, [2], marks=pytest.mark.needs_bfloat16),
-        ({"num_threads": 2, "num_steps": 4, "batch_size": 64, "model.d_model": 64}, [2]),
+        ({"optimizer.name": "adamw"}, 1),
+        ({"optimizer.name": "muon", "optimizer.ema_fraction": 0.3, **GATES}, 6),
+        ({"optimizer.name": "sgd", "model.dropout": 0.2}, 11),
+        ({"micro_batch_size": 2, "model.tie_embeddings": True}, 9),
+        pytest.param({"precision": "bfloat16"}, 2, marks=pytest.mark.needs_bfloat16),
+        ({"num_threads": 2, "num_steps": 4, "batch_size": 64, "model.d_model": 64}, 2),
     ],
 )
-def test_resume_is_bitwise_exact(
-    make_config: MakeConfig, changes: dict[str, Any], stops: list[int]
-) -> None:
-    changes = {"data.verify": False, **changes}
-    whole = make_config("whole", changes)
-    train(whole)
-    for stop in stops:
-        parted = make_config(f"parted-{stop}", changes)
-        assert train(parted, clock=Clock(stop_after=stop)).steps == stop
-        assert train(parted, resume=True).is_finished
-        assert_equal_runs(whole, parted)
+def test_resume_is_bitwise_exact(check_resume: Any, changes: dict[str, Any], stop: int) -> None:
+    check_resume({"data.verify": False, **changes}, stop)
 
 
 def test_samples_and_evaluations_leave_the_run_as_it_is(
@@ -111,18 +96,14 @@ def test_samples_and_evaluations_leave_the_run_as_it_is(
     assert records[-1]["samples"] == [" Once upon a time again"]
 
 
-@pytest.mark.parametrize(("every_steps", "lora_rank"), [(0, None), (4, 2)])
+@pytest.mark.parametrize("every_steps", [0, 4])
 def test_a_killed_run_resumes_exactly(
-    forks: Any,
-    make_config: MakeConfig,
-    make_tuning: MakeConfig,
-    every_steps: int,
-    lora_rank: int | None,
+    forks: Any, make_config: MakeConfig, make_tuning: MakeConfig, every_steps: int
 ) -> None:
-    """Without any checkpoint it begins again."""
+    """Without any checkpoint it begins again; one with checkpoints tunes adapters."""
     changes = {"num_steps": 20, "checkpoints.every_steps": every_steps}
-    make = make_config if lora_rank is None else make_tuning
-    changes |= {} if lora_rank is None else {"tuning.lora_rank": lora_rank}
+    make = make_tuning if every_steps else make_config
+    changes |= {"tuning.lora_rank": 2} if every_steps else {}
     whole, killed = make("whole", changes), make("killed", changes)
     train(whole)
     moments = random.Random(os.urandom(8))
@@ -140,7 +121,7 @@ def test_a_killed_run_resumes_exactly(
     process, _ = start(forks, killed, resume=True)
     process.join()
     assert process.exitcode == 0
-    assert_equal_runs(whole, killed)
+    assert compare_runs(whole.run_folder, killed.run_folder).differences == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -163,7 +144,7 @@ def test_a_signal_saves_the_run_and_it_resumes_exactly(
     summary = train(parted, resume=True, callbacks=[AfterStep(interrupt)])
     assert summary.is_finished and summary.stopped_by is None
     assert signal.getsignal(number) == before
-    assert_equal_runs(finished, parted)
+    assert compare_runs(finished.run_folder, parted.run_folder).differences == []
 
 
 def test_a_signal_while_the_ranks_ask_each_other_is_not_forgotten(
@@ -208,7 +189,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over_exactly(
     weights.write_bytes(content)
     train(damaged, resume=True)
     assert "step_000009" in caplog.text and "step_000006" in caplog.text
-    assert_equal_runs(finished, damaged)
+    assert compare_runs(finished.run_folder, damaged.run_folder).differences == []
 
 
 def test_clocks_and_tokens_go_on_after_a_resume_and_a_finished_run_resumes_to_nothing(
@@ -253,9 +234,10 @@ def test_comparing_runs_notices_every_difference(
         assert any(text.startswith(beginning) for text in differences)
 
 
-def test_a_run_that_is_renamed_meanwhile_loses_nothing(make_config: MakeConfig) -> None:
-    whole, renamed = make_config("whole"), make_config("renamed")
-    train(whole)
+def test_a_run_that_is_renamed_meanwhile_loses_nothing(
+    make_config: MakeConfig, finished: RunConfig
+) -> None:
+    renamed = make_config("renamed")
     folder = renamed.run_folder
     other = folder.with_name("other")
     rename = AfterStep(lambda step, _: folder.rename(other) if step == 5 else None)
@@ -264,7 +246,7 @@ def test_a_run_that_is_renamed_meanwhile_loses_nothing(make_config: MakeConfig) 
     assert not renamed.run_folder.exists()
     # The name is the folder's: nothing has to be allowed.
     train(renamed.with_(name="other"), resume=True)
-    assert not compare_runs(whole.run_folder, other).differences
+    assert not compare_runs(finished.run_folder, other).differences
     deleted = make_config("deleted")
     gone = deleted.run_folder
     remove = AfterStep(lambda step, _: shutil.rmtree(gone, True) if step == 5 else None)

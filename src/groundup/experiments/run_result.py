@@ -19,7 +19,7 @@ from groundup.runs.metrics_file import read_metrics
 class RunState(NamedTuple):
     """The state of a run, as a word and as a sentence."""
 
-    state: Literal["finished", "running", "unfinished", "diverged", "pruned", "failed", "empty"]
+    state: Literal["finished", "running", "unfinished", "diverged", "failed", "empty"]
     sentence: str
 
 
@@ -104,8 +104,6 @@ def find_state(
     is_unsaid = state != "running" and folder.read_outcome() is None
     if "diverged" in (status, state) or (is_unsaid and metrics.ends_without_loss):
         return RunState("diverged", f"It diverged: {describe_divergence(metrics)}.")
-    if status == "pruned":
-        return RunState("pruned", f"Stopped by the sweep after step {step:,}: {reason}")
     if state == "running":
         return RunState("running", f"Still training; these are its metrics up to step {step:,}.")
     if "failed" in (status, state):

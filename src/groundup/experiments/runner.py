@@ -29,7 +29,7 @@ from groundup.runs.folder import RunFolder
 from groundup.runs.metrics import Metrics
 from groundup.runs.metrics_file import MetricsReader, read_metrics
 from groundup.runtime import num_cores
-from groundup.training.signals import StopRequest
+from groundup.training.clock import StopRequest
 
 Command = Callable[[Path, bool], list[str]]
 

@@ -5,7 +5,7 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import pydantic
 from pydantic import Field, model_validator
@@ -27,8 +27,6 @@ class RangeConfig(Settings):
     scale: Literal["linear", "log"] = "linear"
     """Of the values themselves, or of their logarithms."""
 
-    removed: ClassVar[Mapping[str, tuple[Any, ...]]] = {"num": (5,)}
-
     @model_validator(mode="after")
     def _check_order(self) -> "RangeConfig":
         if self.low > self.high or (self.scale == "log" and self.low <= 0):
@@ -44,13 +42,6 @@ class PruneConfig(Settings):
 
     patience: int = Field(default=3, ge=1, le=10**9)
     """For how many log lines in a row it must stay there."""
-
-    removed: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "hopeless": (False,),
-        "after": (0.3,),
-        "min_trials": (3,),
-        "quantile": (0.5,),
-    }
 
 
 class SweepConfig(Settings):
@@ -101,8 +92,6 @@ class SweepConfig(Settings):
 
     keep_checkpoints: Literal["all", "last", "none"] = "last"
     """Those that the base keeps, the newest of each trial, or none once a trial is over."""
-
-    removed: ClassVar[Mapping[str, tuple[Any, ...]]] = {"minutes": (None,)}
 
     @property
     def is_search(self) -> bool:

@@ -17,7 +17,7 @@ from groundup.runs.config import NAME_PATTERN, RunConfig, in_fractions
 
 LEARNING_RATE = "optimizer.learning_rate"
 
-Status = Literal["finished", "diverged", "pruned", "failed"]
+Status = Literal["finished", "diverged", "failed"]
 
 _MAX_NAME_LENGTH = 120
 

@@ -1,7 +1,4 @@
-"""Optimizers, schedules and clipping; `cross_entropy` is the one of `nn`.
-
-Names are resolved on first use, so that `groundup.optim.config` costs no torch import.
-"""
+"""Optimizers, schedules and clipping. Lazy, so that `groundup.optim.config` imports no torch."""
 
 from typing import TYPE_CHECKING
 

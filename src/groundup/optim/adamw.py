@@ -89,7 +89,7 @@ def _fused_update_(
     group: dict[str, Any],
     control: base.Control,
 ) -> None:
-    """The same in one pass over memory, by torch's kernel, which divides by its scale."""
+    """The same in one pass over memory by torch's kernel, which divides by its scale."""
     steps, averages, squares = columns
     torch._foreach_add_(steps, 1)
     torch._fused_adamw_(
@@ -119,7 +119,7 @@ def _correction(beta: float, step: Tensor) -> Tensor:
 
 
 def _can_be_fused(parameter: Tensor) -> bool:
-    """Whether torch's kernel serves the device; it walks memory, so strides must be plain."""
+    """Whether torch's kernel supports the device and strides."""
     gradient = parameter.grad
     is_plain = gradient is not None and gradient.is_contiguous() and parameter.is_contiguous()
     return is_plain and parameter.device.type in ("cpu", "cuda")

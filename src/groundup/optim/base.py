@@ -1,7 +1,4 @@
-"""What all our optimizers share: a step that scales or skips on the device, and an EMA of weights.
-
-The rule by which weights move is the subclass's. Numbers are checked by `OptimizerConfig`.
-"""
+"""What all optimizers share: a step that scales or skips on the device, and an EMA of weights."""
 
 from __future__ import annotations
 
@@ -15,14 +12,14 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-# Tensors, (name, tensor) pairs or groups, as torch takes them.
+# Tensors, (name, tensor) pairs or groups, as in torch.
 Parameters: TypeAlias = Iterable[Any]
-# A part of a step that may run beside the others.
+# A part of a step that may run concurrently with others.
 Piece: TypeAlias = Callable[[], None]
 
 
 class Control(NamedTuple):
-    """What a step is given besides gradients, on their device; see `Optimizer.step`."""
+    """The arguments of `Optimizer.step`, on the gradients' device."""
 
     gradient_scale: Tensor | None
     skip: Tensor | None
@@ -32,8 +29,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def _unwrapped(method: _Method) -> _Method:
-    """Without torch's wrapper, which keeps the compiler out and imports it for that: two seconds at
-    the start of every run."""
+    """Without torch's wrapper, which imports the compiler: two seconds of startup."""
     inner: _Method = inspect.unwrap(method)
     return inner
 
@@ -41,12 +37,11 @@ def _unwrapped(method: _Method) -> _Method:
 class Optimizer(torch.optim.Optimizer):
     """A torch optimizer whose step takes two tensors, so that the device never waits for the host.
 
-    All parameters are on one device. A step may write the scaled gradients into `.grad`: drop them
-    afterwards.
+    All parameters are on one device. A step may overwrite `.grad`.
     """
 
     average_decay: float | Tensor | None = None
-    """If given, each parameter has an EMA in its state: average <- d average + (1 - d) θ."""
+    """The decay d of an EMA in each parameter's state: average <- d average + (1 - d) θ."""
 
     state_dict = _unwrapped(torch.optim.Optimizer.state_dict)
     zero_grad = _unwrapped(torch.optim.Optimizer.zero_grad)
@@ -63,10 +58,10 @@ class Optimizer(torch.optim.Optimizer):
         gradient_scale: Tensor | None = None,
         skip: Tensor | None = None,
     ) -> Any:
-        """Move every parameter that has a gradient.
+        """Update every parameter that has a gradient.
 
-        gradient_scale: factor on all gradients (clipping without a pass of its own).
-        skip: 1 leaves weights and state as they are, to the bit; 0 is an ordinary step.
+        gradient_scale: factor on all gradients (clipping without an extra pass).
+        skip: 1 leaves weights and state unchanged, bit for bit; 0 is an ordinary step.
         """
         result = None
         if closure is not None:
@@ -102,7 +97,7 @@ class Optimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def exchange_averages(self) -> None:
-        """Swap every parameter that has an average with it."""
+        """Swap the parameters with their averages."""
         for parameter, state in self.state.items():
             if "average" in state:
                 latest = parameter.clone()
@@ -110,7 +105,8 @@ class Optimizer(torch.optim.Optimizer):
                 state["average"].copy_(latest)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As torch does, but with tensors of its own, and step counts beside their parameters."""
+        """As in torch, but with copies of the tensors, and step counts on the parameters'
+        device."""
         _unwrapped(torch.optim.Optimizer.load_state_dict)(self, state_dict)
         foreign = {id(value) for state in state_dict["state"].values() for value in state.values()}
         for parameter, state in self.state.items():
@@ -123,6 +119,43 @@ class Optimizer(torch.optim.Optimizer):
         self, parameters: list[Tensor], group: dict[str, Any], control: Control
     ) -> list[Piece]:
         """One step of a group's parameters that have a gradient."""
+
+
+class ForeignOptimizer(Optimizer):
+    """Wraps any torch optimizer, such as one given to `train(config, optimizer=…)`.
+
+    It shares the groups and state; the schedule scales the learning rates it was made with.
+    """
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        for group in inner.param_groups:
+            group.setdefault("initial_lr", group["lr"])
+        super().__init__(inner.param_groups, inner.defaults)
+        self.inner = inner
+        self.param_groups, self.state = inner.param_groups, inner.state
+
+    @torch.no_grad()
+    def step(
+        self,
+        closure: Callable[[], Any] | None = None,
+        *,
+        gradient_scale: Tensor | None = None,
+        skip: Tensor | None = None,
+    ) -> Any:
+        """Waits for the device to know whether to skip."""
+        if skip is not None and bool(skip):
+            return None
+        if gradient_scale is not None:
+            parameters = (one for group in self.param_groups for one in group["params"])
+            torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], gradient_scale)
+        return self.inner.step(closure)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.inner.load_state_dict(state_dict)
+        self.param_groups, self.state = self.inner.param_groups, self.inner.state
+
+    def _updates(self, parameters: Any, group: Any, control: Any) -> Any:
+        raise NotImplementedError("the inner optimizer moves the weights")
 
 
 def gradients_of(parameters: list[Tensor], gradient_scale: Tensor | None = None) -> list[Tensor]:
@@ -144,10 +177,10 @@ def unchanged_where(skip: Tensor | None, tensors: list[Tensor]) -> Iterator[None
 
 
 def run_side_by_side(device: torch.device, pieces: Sequence[Piece]) -> None:
-    """Run independent pieces; on CUDA, which none of them fills, each on a stream of its own.
+    """Run independent pieces; on CUDA, which none of them fills, each on its own stream.
 
-    The current stream waits for all of them, and a recorded graph has them as branches. What a
-    piece allocates belongs to its stream; what it is given must live until all are done.
+    The current stream waits for all of them; in a recorded graph they are branches. Arguments of
+    the pieces must live until all are done.
     """
     if device.type != "cuda":
         for piece in pieces:
@@ -166,5 +199,5 @@ def run_side_by_side(device: torch.device, pieces: Sequence[Piece]) -> None:
 
 @functools.cache
 def _side_stream(device: torch.device, index: int) -> torch.cuda.Stream:
-    """The same in every step, so that it finds the memory of the last one."""
+    """Cached, so that every step reuses the stream's memory."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

@@ -1,5 +1,4 @@
-"""An optimizer and its learning rates, as the settings say; which parameters it treats alike is
-told by their names and shapes."""
+"""Build an optimizer from settings; parameter groups follow from names and shapes."""
 
 from __future__ import annotations
 
@@ -10,18 +9,17 @@ from torch import Tensor, nn
 from torch.optim import Optimizer as AnyOptimizer
 
 from groundup.errors import ConfigError
-from groundup.optim.base import Optimizer
+from groundup.optim.base import ForeignOptimizer, Optimizer
 from groundup.optim.config import OPTIMIZERS, OptimizerConfig
-from groundup.optim.foreign import ForeignOptimizer
 
 
 def build_optimizer(
     model: nn.Module, config: OptimizerConfig, num_steps: float | None = None
 ) -> Optimizer:
-    """The optimizer over all parameters of the model that learn, in the groups they belong to; its
-    class gets those settings that its arguments name.
+    """The optimizer of the model's trainable parameters, in their groups. Its class receives the
+    settings that its arguments name.
 
-    num_steps: the length of the run, which `ema_fraction` is a fraction of.
+    num_steps: the length of the run, for `ema_fraction`.
     """
     kind = OPTIMIZERS[config.name]()
     options = {name: one for name, one in config if name in inspect.signature(kind).parameters}
@@ -43,10 +41,7 @@ def build_optimizer(
 def average_decay(
     config: OptimizerConfig, length: float | None, delta: float = 1.0
 ) -> float | None:
-    """What the averages of the weights keep at a step; None without them.
-
-    length: of the run, in the unit of `delta`, how far the step goes.
-    """
+    """The EMA decay of a step of length `delta` in a run of `length`; None without an EMA."""
     if config.ema_fraction is None:
         return None
     if length is None:
@@ -57,10 +52,8 @@ def average_decay(
 def decay_groups(
     model: nn.Module, weight_decay: float, embedding_weight_decay: float = 0.0
 ) -> list[dict[str, Any]]:
-    """Groups for AdamW: linear layers with `weight_decay`; the embedding table, whose rows of rare
-    tokens mostly shrink by it, with its own; gains, which do nothing at 1 and not at 0, without.
-
-    A table that is the output layer too counts as an embedding.
+    """Groups for AdamW: linear layers with `weight_decay`; the embedding table, where weight decay
+    mostly shrinks rare tokens, with its own; norm gains without. A tied table counts as embedding.
     """
     kinds: dict[float, list[nn.Parameter]] = {weight_decay: [], 0.0: []}
     for name, parameter in _learning_parameters(model):
@@ -77,12 +70,8 @@ def muon_groups(
     weight_decay: float,
     embedding_weight_decay: float = 0.0,
 ) -> list[dict[str, Any]]:
-    """Groups for Muon: all matrices but the embedding and the output layer, and the `decay_groups`
-    of the rest by AdamW.
-
-    Those two have a row for each token, whose gradients have little to do with one another; mixing
-    them by orthogonalization is not what Muon is for.
-    """
+    """Groups for Muon: all matrices except the embedding and the output layer, whose rows (one per
+    token) have unrelated gradients; and the `decay_groups` of the rest for AdamW."""
     matrices = [
         parameter
         for name, parameter in _learning_parameters(model)
@@ -98,7 +87,7 @@ def muon_groups(
 
 
 def _learning_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Names and parameters that want gradients; a tied one is there once, under its first name."""
+    """Trainable parameters with their names; a tied one appears once."""
     named = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
     if not named:
         raise ConfigError(f"{type(model).__name__} has no trainable parameters")
@@ -106,11 +95,8 @@ def _learning_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def set_learning_rates(optimizer: AnyOptimizer, config: OptimizerConfig, factor: float) -> float:
-    """Give every group its maximum learning rate times `factor`; returns `learning_rate` times it.
-
-    Under Muon what AdamW moves has a maximum of its own, and follows the same schedule. So has each
-    group of an optimizer of a program's own; the first one's rate is the result.
-    """
+    """Set every group's learning rate to its peak times `factor`; returns the first group's. Muon's
+    AdamW groups and the groups of a custom optimizer have peaks of their own."""
     for group in optimizer.param_groups:
         rate = group.get("initial_lr", _maximum(config, group.get("kind"))) * factor
         if isinstance(group["lr"], Tensor):
@@ -122,5 +108,5 @@ def set_learning_rates(optimizer: AnyOptimizer, config: OptimizerConfig, factor:
 
 
 def _maximum(config: OptimizerConfig, kind: str | None) -> float:
-    """The maximum learning rate of a group of this kind; only Muon's groups have one."""
+    """The peak learning rate of a group; only Muon's groups have a kind."""
     return config.learning_rate * (config.adamw_learning_rate_factor if kind == "adamw" else 1.0)

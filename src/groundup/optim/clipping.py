@@ -1,4 +1,4 @@
-"""Clipping the gradient norm, without the device ever waiting for the host."""
+"""Gradient clipping without device synchronization."""
 
 from __future__ import annotations
 
@@ -35,10 +35,9 @@ def gradient_norm(parameters: Tensor | Iterable[Tensor]) -> Tensor:
 
 
 def clip_scale(norm: Tensor, max_norm: float) -> Tensor:
-    """min(1, max_norm / (norm + 1e-6)): what `clip_gradients` multiplies by.
+    """min(1, max_norm / (norm + 1e-6)), the factor of `clip_gradients`.
 
-    An optimizer of ours takes it as `step(gradient_scale=…)` and saves the pass over the
-    gradients. Skip a step whose norm is not finite: its scale is of no use.
+    Our optimizers take it as `step(gradient_scale=…)`, which saves a pass over the gradients.
     """
     if not max_norm > 0:
         raise ConfigError(f"max_norm must be positive, got {max_norm}")

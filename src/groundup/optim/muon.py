@@ -17,23 +17,23 @@ from groundup.optim.orthogonalization import orthogonalize
 
 _Shape: TypeAlias = tuple[int, ...]
 
-# AdamW moves a weight by about this much of lr (root mean square); an orthogonal matrix of (rows,
-# columns) has entries of 1 / √max(rows, columns). Scaled so, both kinds share one learning rate.
+# The RMS of AdamW's updates is about 0.2 lr; an orthogonal matrix of (rows, columns) has entries of
+# RMS 1 / √max(rows, columns). With this scale, both kinds share one learning rate.
 _MOVE_OF_ADAMW = 0.2
 
-# Of a row's running mean of squares under `normalize_rows`, the share of a step.
+# The weight of a step in the running second moment of a row (`normalize_rows`).
 _ROW_WEIGHT = 0.05
 
 
 class WholeMatrices:
-    """Where the matrices are that Muon is given: all of every one is here."""
+    """Muon's matrices are whole on this rank; sharded training replaces this class."""
 
     def shape(self, parameter: Tensor) -> _Shape:
-        """The shape of the matrix that a parameter is, or that it is some rows of."""
+        """The shape of the whole matrix that a parameter is, or is some rows of."""
         return tuple(parameter.shape)
 
     def orthogonalize(self, matrices: Tensor, shape: _Shape) -> Tensor:
-        """Orthogonal matrices for a stack, or the same rows of them; `shape` is that of each."""
+        """Orthogonalize a stack of matrices, or of their rows; `shape`: of each whole matrix."""
         return orthogonalize(matrices)
 
 
@@ -55,7 +55,6 @@ class Muon(AdamW):
     divides_matrices = True
 
     matrices = WholeMatrices()
-    """Another takes its place where several processes share the work."""
 
     def __init__(
         self,
@@ -118,7 +117,7 @@ class Muon(AdamW):
         directions *= group["lr"] * (_MOVE_OF_ADAMW * math.sqrt(max(shape)))
         decay = group["lr"] * group["weight_decay"]
         if control.skip is not None:
-            # What comes of a gradient that is not finite must not meet an arithmetic operation.
+            # `where`, because NaN times 0 is NaN.
             is_skipped = control.skip.bool()
             momentum = torch.where(is_skipped, before, momentum)
             directions = torch.where(is_skipped, 0.0, directions)

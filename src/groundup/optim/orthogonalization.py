@@ -1,4 +1,4 @@
-"""The nearest orthogonal matrix, by matmuls alone: what Muon makes of a momentum."""
+"""The nearest orthogonal matrix by matmuls only, for Muon."""
 
 from __future__ import annotations
 
@@ -31,11 +31,9 @@ def orthogonalize(
 
         X <- G / ‖G‖;    five times:  X <- a X + b (X Xᵀ) X + c (X Xᵀ)² X
 
-    A step does to each singular value what p(x) = a x + b x³ + c x⁵ does to a number; those above
-    0.001 of the norm arrive at 1. Computed in bfloat16 on CUDA (by our kernels if the matrices are
-    so), else in float32 (on a CPU, where they are small, by ours) or in float64 for such matrices,
-    and returned so. With more rows than columns it is Gᵀ that goes through it, for X Xᵀ to be the
-    small matmul.
+    A step maps each singular value by p(x) = a x + b x³ + c x⁵; those above 0.001 of the norm end
+    near 1. Computed in bfloat16 on CUDA (by our kernel for bfloat16 input), else in float32 (by our
+    CPU kernel if small) or float64. Tall matrices are transposed, so that X Xᵀ is the small matmul.
     """
     if matrices.shape[-2] > matrices.shape[-1]:
         return orthogonalize(matrices.mT).mT
@@ -47,7 +45,7 @@ def orthogonalize(
     x = x / norms.clamp(min=torch.finfo(x.dtype).tiny)
     if x.is_cuda and x.dtype == torch.float32:
         x = x.bfloat16()
-    # One matrix costs less without the dimension of a stack.
+    # A single matrix is faster without the batch dimension.
     multiply, add = (torch.mm, torch.addmm) if x.ndim == 2 else (torch.bmm, torch.baddbmm)
     x = x if x.ndim == 2 else x.reshape(-1, *matrices.shape[-2:])
     for a, b, c in COEFFICIENTS:
@@ -60,24 +58,22 @@ def orthogonalize(
 def orthogonalize_each(
     matrices: Float[Tensor, "stack rows columns"],
 ) -> Float[Tensor, "stack rows columns"]:
-    """`orthogonalize` of one matrix after the other: the bits of each depend on it alone.
-
-    In a stack they do so only with our kernels: the order of torch's sums depends on the shape.
-    """
+    """`orthogonalize`, with bits that depend only on each matrix: one by one without our kernels,
+    because the order of torch's sums depends on the shape."""
     if not len(matrices) or _kernel_for(matrices):
         return orthogonalize(matrices)
     return torch.stack([orthogonalize(matrix) for matrix in matrices])
 
 
 def _kernel_for(matrices: Tensor) -> Callable[[Tensor, _Coefficients], Tensor] | None:
-    """The kernel of ours that takes such matrices, each by itself, if there is one."""
+    """Our kernel for such matrices, if there is one."""
     if HAS_TRITON and matrices.is_cuda and matrices.dtype == torch.bfloat16:
         from groundup.nn.kernels.cuda_train import muon
 
         return muon.orthogonalize
     is_plain = matrices.device.type == "cpu" and matrices.dtype == torch.float32
     rows, columns = matrices.shape[-2:]
-    # Products too small to be shared by the threads of a CPU: each thread gets whole matrices.
+    # Too small for multithreaded matmuls: each thread gets whole matrices.
     is_small = 0 < rows * columns * min(rows, columns) <= 1 << 26
     if is_plain and is_small and not matrices.requires_grad:
         from groundup.nn.kernels import cpu

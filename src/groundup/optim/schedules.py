@@ -17,10 +17,9 @@ SHAPES: dict[str, Callable[[float], float]] = {
     "constant": lambda progress: 1.0,
     "wsd": lambda progress: 1.0 - progress,
 }
-"""What is left of the range from maximum to minimum after a fraction of the decay, by the name of
-the schedule: another line is another setting."""
+"""The factor between minimum (0) and peak (1) after a fraction of the decay, by schedule name."""
 
-# Of those that decay at the end of a run, what they take of it where nothing else is asked for.
+# Schedules that decay at the end of a run, with the default fraction.
 _TAILS = {"wsd": 0.2}
 
 
@@ -56,13 +55,13 @@ def cosine_schedule(
 def learning_rate_factor(
     schedule: ScheduleConfig, position: float, delta: float, length: float
 ) -> float:
-    """What a step has of the maximum learning rate, from 0 to 1.
+    """A step's fraction of the peak learning rate.
 
-    The warm-up is read at the end of the step, so that the first step has a learning rate above 0
-    and the last of the warm-up the full one. Stages that a short run has no room for are cut off.
+    The warm-up is evaluated at the end of the step, so that the first step's rate is above 0 and
+    the last of the warm-up has the peak. Stages that a short run has no room for are cut off.
 
-    position, delta, length: where the step begins, how far it goes and where the run ends: `step`,
-        1 and `num_steps`, counted from 0; or fractions of the time, with a length of 1.
+    position, delta, length: start and length of the step, and length of the run: `step` from 0, 1
+        and `num_steps`; or fractions of the time, with a length of 1.
     """
     warmup = _extent(schedule.warmup_steps, schedule.warmup_fraction, length)
     if position < warmup:
@@ -91,7 +90,7 @@ def _decayed(
     end: float,
     shape: Callable[[float], float],
 ) -> float:
-    """From `high` at `start` to `low` at `end`, and never outside, which rounding would allow."""
+    """From `high` at `start` to `low` at `end`; clamped against rounding."""
     if position <= start:
         return high
     fraction = shape((position - start) / (end - start) if position < end else 1.0)

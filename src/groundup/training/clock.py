@@ -1,53 +1,59 @@
-"""How far a run has come, before each of its steps: counted in steps, or by the clock.
+"""The progress of a run before each step, counted in steps or by the clock; and stop signals.
 
-With `minutes` the schedule follows the clock: the position of a step is the fraction of the time
-that has passed when it begins. These numbers decide the bits of a timed run, so they are recorded
-in its metrics, and `ReplayClock` trains it again by them.
+With `minutes` the schedule follows the clock: a step's position is the fraction of the time that
+has passed when it begins. The positions decide the bits of a timed run, so the metrics record them
+and `ReplayClock` can replay them.
 """
 
+import logging
 import math
 import signal
+import threading
 import time
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 from groundup.distributed.process_group import ProcessGroup
 from groundup.errors import ConfigError
 from groundup.files import read_json_lines
 from groundup.runs.config import Interval, RunConfig
-from groundup.training.signals import StopRequest
 
-# How far the first step of a timed run is thought to go: nothing has been timed yet.
+# Assumed progress of a timed run's first step, before anything is timed.
 _FIRST_DELTA = 1e-3
-# On CUDA the first steps compile and record: they count as a part of the start, not of the time.
+# On CUDA the first steps compile and record graphs: they count as startup.
 _WARM_UP_STEPS = 5
-# A step goes as far as the shortest of the latest few: a longer one was held up by an evaluation.
+# A step's delta is the shortest of the recent ones: longer ones include an evaluation.
 _NUM_RECENT = 5
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+_log = logging.getLogger(__name__)
 
 
 class Tick(NamedTuple):
-    """One step of a run, counted from 1, and where it is in the schedule."""
+    """One step of a run, counted from 1, and its position in the schedule."""
 
     step: int
     position: float
-    """Where it begins: step - 1, or the fraction of the time that has passed."""
+    """Its start: step - 1, or the fraction of the time that has passed."""
     delta: float
-    """How far it goes: 1, or about the fraction of the time that it takes."""
+    """Its length: 1, or about the fraction of the time that it takes."""
     length: float
-    """Where the run ends: num_steps, or 1."""
+    """The end of the run: num_steps, or 1."""
     is_last: bool
     previous: float
     """The position of the step before."""
 
     @property
     def progress(self) -> float:
-        """How much of the run is done after this step, from 0 to 1."""
+        """The fraction of the run that is done after this step."""
         return 1.0 if self.is_last else min(1.0, (self.position + self.delta) / self.length)
 
     def is_due(self, interval: Interval) -> bool:
-        """Whether something is to be done after this step; always after the last."""
+        """Whether the interval ends at this step; always true for the last."""
         if self.is_last:
             return True
         if interval.is_never:
@@ -60,11 +66,38 @@ class Tick(NamedTuple):
         return self.step % max(1, round(fraction * self.length)) == 0
 
 
-class Clock:
-    """Gives each step its `Tick`, and none when the time is up or a signal asks to stop.
+class StopRequest:
+    """While in use, records the SIGINT or SIGTERM that asks the process to stop; a second one ends
+    it at once. `promise` tells the user what the first one does."""
 
-    The only place where a run looks at time and signals. All ranks get the same ticks: before each
-    step they ask each other, and go by the answers of the step before, so that nobody waits.
+    def __init__(self, promise: str = "saving after this step") -> None:
+        self._promise = promise
+        self.signal: signal.Signals | None = None
+        self._old_handlers: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> "StopRequest":
+        # Python lets only the main thread set handlers; in another one signals do what they did.
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                self._old_handlers[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._old_handlers.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        self._old_handlers.clear()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.signal = signal.Signals(number)
+        self.__exit__()
+        _log.warning("%s: %s; a second one quits now", self.signal.name, self._promise)
+
+
+class Clock:
+    """Gives each step its `Tick`, and None when the time is up or a signal asks to stop.
+
+    The only place where a run looks at time and signals. All ranks get the same ticks: each step
+    starts an all-reduce and uses the result of the previous step's, so that no rank waits.
     """
 
     _config: RunConfig
@@ -78,21 +111,21 @@ class Clock:
         stop_after: int | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """began: what `minutes` counts from, by `now`; this moment if None. stop_after: ends the
-        run after that step as a signal would: saved, to be resumed."""
+        """began: what `minutes` counts from, in the time of `now`. Default: this moment.
+        stop_after: stop after this step as a signal would: saved, to be resumed."""
         self._now, self._began = now, now() if began is None else began
         self._stop_after = math.inf if stop_after is None else stop_after
         self._num_warm_up = 0
         self._reserve_seconds = 0.0
-        # When the first step began that counts, and what counts of the run before a resume.
+        # When the first counted step began, and the time before a resume.
         self._started: float | None = None
         self._elapsed_before = 0.0
         self._budget_seconds: float | None = None
-        # Where steps began: those of late, and those that no record tells yet.
+        # Positions of recent steps and of those that are not in a record yet.
         self._positions: dict[int, float] = {}
         self._reported_step = 0
         self._is_over = False
-        # Of several ranks: the greatest signal, and the longest time in microseconds.
+        # The pending all-reduce (max): the signal and the elapsed microseconds.
         self._answer: Callable[[], list[int]] | None = None
 
     def open(
@@ -104,9 +137,8 @@ class Clock:
         step: int,
         warm_up: Callable[[], float],
     ) -> None:
-        """Begin after `step` steps, with the `state` saved there. `warm_up` runs the evaluation
-        and samples that follow a timed run's last step, and returns the seconds of the final save.
-        """
+        """Begin after `step` steps with the `state` saved there. `warm_up` runs the evaluation and
+        samples that follow a timed run's last step; it returns the seconds of the final save."""
         self._config, self._ranks, self._stop = config, ranks, stop
         self._reported_step = step
         self._num_warm_up = _WARM_UP_STEPS if config.device.startswith("cuda") else 0
@@ -122,7 +154,7 @@ class Clock:
             self._reserve_seconds = warm_up() + self._now() - began
 
     def state(self, step: int) -> dict[str, Any]:
-        """What a resume after that step goes on with: a timed run where its time stood."""
+        """What a timed run needs to resume after that step."""
         if self._config.minutes is None:
             return {}
         return {
@@ -134,7 +166,7 @@ class Clock:
         }
 
     def tick(self, step: int) -> Tick | None:
-        """The tick of a step, counted from 1; None where the run is to end before it."""
+        """The tick of a step, counted from 1; None if the run ends before it."""
         asked = self._ranks.all_reduce_max(
             self._stop.signal or 0, int(1e6 * self._elapsed_seconds())
         )
@@ -157,16 +189,16 @@ class Clock:
         return Tick(step, position, delta, 1.0, self._is_over, previous)
 
     def is_done(self, step: int) -> bool:
-        """Whether the run has come to its end by that many steps."""
+        """Whether the run is finished after this many steps."""
         is_timed = self._config.minutes is not None
         return self._is_over or (not is_timed and step >= (self._config.num_steps or 0))
 
     def end(self) -> None:
-        """End the run with the step that is done."""
+        """End the run after the current step."""
         self._is_over = True
 
     def take_progress(self, step: int) -> dict[str, Any]:
-        """For the record of a step: the positions of all steps since the last record."""
+        """For the metrics: the positions of all steps since the last record."""
         if self._config.minutes is None:
             return {}
         steps = range(self._reported_step + 1, step + 1)
@@ -177,7 +209,7 @@ class Clock:
         return {"step_progress": found}
 
     def _position_in_time(self, step: int, elapsed_seconds: float) -> float:
-        """The fraction of the time that has passed; it begins after the warm-up."""
+        """The fraction of the time that has passed since the warm-up."""
         if self._num_warm_up > 0:
             self._num_warm_up -= 1
         elif self._started is None:
@@ -187,12 +219,12 @@ class Clock:
                 taken = self._now() - self._began + self._reserve_seconds
                 self._budget_seconds = self._ranks.broadcast(60 * minutes - taken)
                 if self._budget_seconds <= 0:
-                    found = f"minutes is {minutes:g}, but all but the steps takes {taken:.1f} s"
-                    raise ConfigError(f"{found}: give it more")
+                    found = f"minutes is {minutes:g}, but startup and the end take {taken:.1f} s"
+                    raise ConfigError(f"{found}: give more")
         return elapsed_seconds / self._budget_seconds if self._budget_seconds else 0.0
 
     def _elapsed_seconds(self) -> float:
-        """Since the first step, without the time in which nothing trained."""
+        """Time since the first step, without pauses between a stop and a resume."""
         since = 0.0 if self._started is None else self._now() - self._started
         return self._elapsed_before + since
 
@@ -204,7 +236,7 @@ class Clock:
 
 
 class ReplayClock(Clock):
-    """Gives the steps of a timed run the positions that an earlier one recorded."""
+    """Replays the positions that a timed run recorded."""
 
     def __init__(self, metrics_file: Path, *, stop_after: int | None = None) -> None:
         super().__init__(stop_after=stop_after)

@@ -1,4 +1,4 @@
-"""What a run reads: checked shards, conversations or ids; batches of them, and what validates."""
+"""A run's data: checked shards, conversations or ids, with their batches and evaluator."""
 
 import hashlib
 import logging
@@ -44,7 +44,7 @@ Rows = Shards | IdArray | PackedRows
 
 @dataclass(frozen=True)
 class RunData:
-    """The tokenizer of a run, and checked shards, ids, or conversations in rows."""
+    """A run's tokenizer and its checked shards, ids, or packed conversations."""
 
     tokenizer: Tokenizer
     train: Rows
@@ -53,24 +53,24 @@ class RunData:
 
     @property
     def end_id(self) -> int | None:
-        """The id behind every document of shards."""
+        """The id that ends every document in shards."""
         return self.train.index.end.id if isinstance(self.train, Shards) else None
 
     def epoch_rows(self, context_length: int) -> int:
-        """How many rows of a batch an epoch has."""
+        """The number of batch rows in an epoch."""
         if isinstance(self.train, PackedRows):
             return self.train.num_rows
         return max(1, (self.train.num_tokens - 1) // context_length)
 
     def loader(self, config: RunConfig, ranks: ProcessGroup = ONE_PROCESS) -> BatchLoader:
-        """A rank's part of the batch of every step."""
+        """Loads this rank's part of every batch."""
         sizes, device = (config.batch_size, config.micro_batch), torch.device(config.device)
         order = _order(config, self.train)
         first_row = config.data.first_row
         return BatchLoader(self.train, order, *sizes, device, ranks.rank, ranks.size, first_row)
 
     def evaluator(self, config: RunConfig, ranks: ProcessGroup = ONE_PROCESS) -> Evaluator | None:
-        """What measures the run on its validation split; None without such a split."""
+        """Measures the validation loss; None without a validation split."""
         if self.validation is None:
             return None
         size = config.evaluation.batch_size or config.sequences_in_memory
@@ -78,7 +78,7 @@ class RunData:
         return Evaluator(self.validation, self.tokenizer, *shape, ranks)
 
     def log(self, config: RunConfig) -> None:
-        """Say where the data lie, and how much there is."""
+        """Log the location and size of the data."""
         splits = ", ".join(
             f"{count:,} ids for {name}" for name, count in self.ids.num_tokens.items()
         )
@@ -96,10 +96,10 @@ def open_data(
     *,
     resume: bool = False,
 ) -> RunData:
-    """Open what the settings name, checked against its index, the tokenizer and the model's
-    vocabulary. A run that is resumed has its own copy of the tokenizer."""
+    """Open the run's data, checked against the index, the tokenizer and the model's vocabulary. A
+    resumed run uses its own copy of the tokenizer."""
     data = config.data
-    # One rank of each machine hashes the files for the others.
+    # One rank per machine hashes the files.
     is_full = data.verify and ranks.local_rank == 0
     tokenizer = Tokenizer.load(run.tokenizer_file if resume else data.tokenizer)
     if config.tuning.chats and not resume:
@@ -129,7 +129,7 @@ def open_data(
 
 
 def with_template(tokenizer: Tokenizer, template: Path | None = None) -> Tokenizer:
-    """The tokenizer with a chat template: that of a file, its own, or ChatML."""
+    """The tokenizer with a chat template: the file's, its own, or ChatML."""
     if template is not None:
         try:
             return tokenizer.with_chat(Path(template).read_text("utf-8"))
@@ -141,7 +141,7 @@ def with_template(tokenizer: Tokenizer, template: Path | None = None) -> Tokeniz
 def open_conversations(
     config: RunConfig, tokenizer: Tokenizer
 ) -> tuple[PackedRows, PackedRows | None, DataIds]:
-    """The rows of a run for training, those held out, and what they are."""
+    """The packed rows for training, the held-out rows, and their content ids."""
     context_length = config.model.context_length
     if config.model.vocab_size < tokenizer.vocab_size:
         raise ConfigError(
@@ -161,7 +161,7 @@ def open_conversations(
 def held_out_questions(
     config: RunConfig, tokenizer: Tokenizer, count: int
 ) -> list[tuple[list[Message], str]]:
-    """Of the first conversations held out the turns before an answer, and that answer."""
+    """The turns before the first answer of some held-out conversations, and those answers."""
     conversations = list(read_conversations(config.tuning.chats, is_quiet=True))
     found = encode_conversations(conversations, tokenizer, config.model.context_length + 1)
     _, held_out = split(len(found), config.tuning.validation_fraction)
@@ -176,7 +176,7 @@ def held_out_questions(
 def _open_ids(
     data: Ids | tuple[Ids, Ids], config: RunConfig, tokenizer: Tokenizer
 ) -> tuple[Shards | IdArray, Shards | IdArray | None, DataIds]:
-    """Ids to train on, ids to validate with, and what to remember of them."""
+    """Training ids, validation ids, and their content ids."""
     parts = data if isinstance(data, tuple) else (data,)
     rows = [ids if isinstance(ids, Shards | IdArray) else IdArray(ids) for ids in parts]
     splits = dict(zip(("train", "validation"), rows, strict=False))
@@ -204,7 +204,7 @@ def _num_tokens(*splits: Rows | None) -> dict[str, int]:
 
 
 def _order(config: RunConfig, rows: Rows) -> SampleOrder:
-    """Which rows a step takes: conversations, windows of one text, or of several by weight."""
+    """The order of rows: shuffled conversations, or windows of one text or a weighted mix."""
     length, seed = config.model.context_length, config.seed
     if isinstance(rows, PackedRows):
         return ShuffledRows(rows, seed)

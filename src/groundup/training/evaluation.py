@@ -1,6 +1,6 @@
-"""How well a model predicts text it has not learned from: loss, perplexity and bits per byte.
+"""Validation loss, perplexity and bits per byte.
 
-The text is fixed, so results compare over a run and between runs; no random state is touched.
+The windows are fixed, so that results compare over a run and between runs; no random state changes.
 """
 
 import itertools
@@ -29,8 +29,8 @@ Autocast = Callable[[], AbstractContextManager[Any]]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """loss = mean of -ln p(token), perplexity = exp(loss), and the bits that the model needs for a
-    byte of text, which are comparable between vocabularies."""
+    """loss = mean of -ln p(token), perplexity = exp(loss), and bits per byte of text, which compare
+    between vocabularies."""
 
     loss: float
     perplexity: float
@@ -46,9 +46,8 @@ class Evaluation:
 
 
 class Evaluator:
-    """Predicts the same windows of a split each time it is asked, or the answers of the same
-    conversations. Several ranks share the batches, with the same result.
-    """
+    """Evaluates the same windows of a split on every call, or the answers of the same
+    conversations. Ranks share the batches; the result does not depend on their number."""
 
     def __init__(
         self,
@@ -59,8 +58,8 @@ class Evaluator:
         batch_size: int = 32,
         ranks: ProcessGroup = ONE_PROCESS,
     ) -> None:
-        """num_windows: how many windows or, of conversations, first rows. With None, and of a split
-        shorter than a window, every token but the first is predicted exactly once."""
+        """num_windows: number of windows, or of packed rows. With None, or if the split is shorter
+        than a window, every token but the first is predicted exactly once."""
         self._split, self._token_bytes = split, token_bytes(tokenizer)
         self._context_length, self._num_windows = context_length, num_windows
         self._batch_size, self._ranks = batch_size, ranks
@@ -75,20 +74,20 @@ class Evaluator:
                     targets = parts[1][parts[1] >= 0]
                     num_tokens += targets.size
                     num_bytes += int(self._token_bytes[targets].sum())
-                # Ranks may share the weights and have to compute at once, also for nothing.
+                # With sharded weights all ranks must run the forward pass, even if unused.
                 parts = together[min(self._ranks.rank, len(together) - 1)]
                 inputs, targets, *positions = torch.from_numpy(parts).to(model.device)
                 loss = summed_loss(model, Batch(0, inputs, targets, None, *positions))
                 if self._ranks.rank < len(together):
                     losses.append(loss)
-        # One wait for the device, at the end. Added in the order of the batches.
+        # One synchronization at the end; summed in the order of the batches.
         gathered = self._ranks.gather(torch.stack(losses).cpu() if losses else torch.zeros(0))
         in_order = torch.nn.utils.rnn.pad_sequence(gathered).flatten()
         nats = in_order[: sum(map(len, gathered))].double().sum().item()
         return Evaluation.of(nats, num_tokens, num_bytes)
 
     def _batches(self) -> Iterator[npt.NDArray[np.int64]]:
-        """Inputs, targets and, of rows of several sequences, positions, one above the other."""
+        """Stacked inputs and targets; packed rows also have positions."""
         split, size = self._split, self._batch_size
         if isinstance(split, PackedRows):
             num_rows = min(self._num_windows or split.num_rows, split.num_rows)
@@ -115,7 +114,7 @@ def _pair(windows: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
 
 
 def token_bytes(tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
-    """Bytes of text that each id stands for. Special tokens stand for none."""
+    """The number of text bytes of each id; 0 for special tokens."""
     sizes = np.zeros(tokenizer.vocab_size, np.int64)
     for id, token in tokenizer.vocab.items():
         sizes[id] = len(token)

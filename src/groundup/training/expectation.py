@@ -1,9 +1,8 @@
-"""The validation loss to expect of a run before it is trained, and what such a loss means.
+"""Predict a run's validation loss before training, and describe what such a loss means.
 
-log(loss) is a line in the logarithms of five numbers: how well single tokens and pairs of them,
-counted in the text, predict the text kept aside; single tokens from a little of it; how long the
-text is; and how many tokens the run trains on. It was fitted to runs of the recipe
-(docs/experiments/expectations.md).
+log(loss) is linear in the logarithms of five numbers: the validation losses of a unigram and a
+bigram model counted on the text, that of a unigram model of a small sample, the length of the text,
+and the number of training tokens. Fitted to runs of the recipe (docs/experiments/expectations.md).
 """
 
 import math
@@ -24,20 +23,20 @@ Ids = npt.NDArray[np.int64]
 
 _MANY, _FEW, _STRETCH = 800_000, 100_000, 4_096
 _DISCOUNT = 0.75
-# Of 1, log T, log U, log A, log B, log T · log B and log F: millions of tokens trained on and in
-# the text, the losses by single tokens and by pairs from many, and by single ones from few of them.
+# Coefficients of 1, log T, log U, log A, log B, log T · log B and log F: T and U are the millions
+# of tokens trained on and in the text, A and B the unigram and bigram loss, F that of a small
+# sample.
 _WEIGHTS = (-0.4136, -0.3457, 0.0301, 2.1574, 1.5152, 0.1747, -2.4104)
-# Of log(loss), in texts that were not fitted.
+# Standard deviation of log(loss) on held-out texts.
 _DEVIATION = 0.05
-# Nine of ten runs.
 _NORMAL_90 = 1.645
-# Runs of up to so many millions of tokens were fitted; beyond, the interval grows.
+# Runs of up to this many millions of tokens were fitted; beyond, the interval grows.
 _MOST_FITTED = 3.0
 
 LEAST_TOKENS = 100_000
-"""Of fewer nothing is known: the fitted runs have more."""
+"""The fitted runs have more tokens than this."""
 
-# What texts of Latin letters and code are like from so many bits per byte on.
+# What English and code look like from this many bits per byte on.
 _MEANINGS = (
     (2.6, "pieces of words"),
     (2.0, "words, but no sentences yet"),
@@ -49,7 +48,7 @@ _MEANINGS = (
 
 @dataclass(frozen=True)
 class Expectation:
-    """A validation loss and the interval in which nine of ten runs end."""
+    """A validation loss and its 90% interval."""
 
     loss: float
     low: float
@@ -60,10 +59,10 @@ class Expectation:
 
 
 class Outlook:
-    """What to expect of a run on prepared shards, in words."""
+    """The expected loss of a run on prepared shards, in words."""
 
     def __init__(self, config: RunConfig, flops: float, num_steps: int | None = None) -> None:
-        """flops: operations that there is time for. num_steps: the most steps."""
+        """flops: the compute that fits the time. num_steps: the maximum number of steps."""
         index = read_index(config.data.shards)
         kept = open_shards(config.data.shards, "validation", index=index)
         train = open_shards(config.data.shards, index=index)
@@ -82,7 +81,7 @@ class Outlook:
         self.num_tokens = per_step * max(1.0, min(steps, longest, num_steps or math.inf))
 
     def expect(self, num_tokens: float) -> Expectation:
-        """Of a run that trains on so many tokens, repeated or not."""
+        """For a run that trains on this many tokens, repeats included."""
         trained, text = math.log(num_tokens / 1e6), math.log(self._num_tokens / 1e6)
         single, pair, single_of_few = map(math.log, self._losses)
         features = (1.0, trained, text, single, pair, trained * pair, single_of_few)
@@ -93,23 +92,23 @@ class Outlook:
         return Expectation(loss, loss / spread, loss * spread)
 
     def before(self) -> str:
-        """Of the run, before it begins."""
+        """The prediction, before the run begins."""
         expected = self.expect(self.num_tokens)
         bits = expected.loss * self._bits_per_byte
         passes = self.num_tokens / self._num_tokens
         lines = [
-            f"expected after {passes:.2g} passes over the text: validation loss {expected}, "
+            f"expected after {passes:.2g} epochs: validation loss {expected}, "
             f"{bits:.2f} bits per byte: {meaning(bits)}"
         ]
         if self.is_cut:
             lines += [
-                f"it ends after {self._config.epochs:g} passes, before the minutes are over: more "
-                f"of them make a model worse at text it has not seen, and more text makes it better"
+                f"the run ends after {self._config.epochs:g} epochs, before the minutes are over: "
+                f"more epochs would overfit; more text makes the model better"
             ]
         return "\n".join(lines)
 
     def after(self, run: RunFolder) -> str:
-        """The same beside what was reached, and what ten times the minutes would give."""
+        """The prediction beside the result, and what ten times the minutes would give."""
         reached = read_metrics(run.metrics_file).last("validation_loss")
         model, expected = self._config.model, self.expect(self.num_tokens)
         first = f"validation loss {reached:.2f}, expected {expected}"
@@ -128,12 +127,12 @@ class Outlook:
 
 
 def meaning(bits_per_byte: float) -> str:
-    """What a model of such a loss writes."""
+    """What a model with such a loss generates."""
     return next(words for least, words in _MEANINGS if bits_per_byte >= least)
 
 
 def count_losses(seen: Ids, unseen: Ids) -> tuple[float, float]:
-    """Mean -ln p(id) and -ln p(id | the one before) in rows of unseen ids, by counts of seen ones:
+    """Mean -ln p(id) and -ln p(id | previous id) in rows of unseen ids, by counts of seen ones:
 
         p(b | a) = (max(0, pairs(a, b) - D) + D · kinds(a) · p(b)) / pairs(a)
 
@@ -155,7 +154,7 @@ def count_losses(seen: Ids, unseen: Ids) -> tuple[float, float]:
 
 
 def _sample(shards: Shards, number: int) -> Ids:
-    """About so many ids, in stretches from all over the text."""
+    """About this many ids, in stretches spread over the text."""
     if number >= shards.num_tokens:
         return shards.read(0, shards.num_tokens).astype(np.int64)
     last = shards.num_tokens - _STRETCH

@@ -1,7 +1,7 @@
 """The training loop: open, step, log, evaluate, sample, save, stop.
 
-What each of these does lives in a file of its own; here is when, and in which order. A step that
-is followed by nothing but a log line is finished while the device computes the next one.
+Each of these has a file of its own; this one decides when they happen, and in which order. If only
+a log line follows a step, its result is read while the device computes the next step.
 """
 
 import contextlib
@@ -35,13 +35,12 @@ from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder, check_parts
 from groundup.runs.outcome import Outcome, State
 from groundup.runtime import count_of, set_up_logging
-from groundup.training.clock import Clock, Tick
+from groundup.training.clock import Clock, StopRequest, Tick
 from groundup.training.data import RunData, open_data
 from groundup.training.evaluation import Evaluation
 from groundup.training.machine import Machine, autocast, switches
 from groundup.training.metrics import Callback, Metrics
 from groundup.training.resolve import ResolvedRun, name_run, resolve
-from groundup.training.signals import StopRequest
 from groundup.training.start import (
     Overrides,
     Start,
@@ -54,7 +53,7 @@ from groundup.training.state import build_state
 from groundup.training.step import QueuedStep, Step
 
 _NO_MEMORY = re.compile(r"out of memory|not enough memory|can't allocate memory", re.IGNORECASE)
-# Assumed of the disk that takes the last checkpoint of a timed run.
+# Assumed disk speed, to reserve time for a timed run's last checkpoint.
 _SAVED_BYTES_PER_SECOND = 5e8
 
 _log = logging.getLogger(__name__)
@@ -62,7 +61,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TrainSummary:
-    """How a run stands when `train` returns."""
+    """The state of a run when `train` returns."""
 
     run_folder: Path
     steps: int
@@ -74,7 +73,7 @@ class TrainSummary:
     bits_per_byte: float | None
     wall_seconds: float
     stopped_by: str | None = None
-    """The signal that ended it early, if one did."""
+    """The signal that ended it early, if any."""
 
 
 def train(
@@ -86,19 +85,20 @@ def train(
     clock: Clock | None = None,
     **overrides: Unpack[Overrides],
 ) -> TrainSummary:
-    """Train a run from its first step, or with `resume` from its newest checkpoint, to its last.
+    """Train a run to its end, from its first step or, with `resume`, from its newest checkpoint.
 
-    Processes that torchrun started train it together, by the settings of the first. A run without a
-    name gets one from the time. Out of memory, one process goes on with smaller micro-batches.
+    Processes started by torchrun train together, with rank 0's settings. A run without a name is
+    named after the time. If a single process runs out of memory, it continues with smaller
+    micro-batches.
 
-    allow_changes: accept settings that differ from those the run began with, an error otherwise.
-    clock: what `minutes` counts from, or where to stop; by default from this call to the end.
-    overrides: a model, data, a loss, an optimizer or a schedule in place of what the settings say,
-        see `Overrides`.
+    allow_changes: accept settings that differ from the run's when resuming.
+    clock: what `minutes` counts from, and where to stop. Default: from this call to the end.
+    overrides: a model, data, a loss, an optimizer or a schedule instead of the settings', see
+        `Overrides`.
     """
     clock = clock or Clock()
     if not _log.hasHandlers():
-        # A script or a notebook that has not set up logging sees the progress all the same.
+        # Show progress in scripts and notebooks that have not set up logging.
         set_up_logging()
     with contextlib.ExitStack() as stack:
         machine = Machine.detect(config.device)
@@ -150,10 +150,10 @@ def train(
                     raise GroundupError(f"{found}: use a smaller --micro-batch-size") from error
                 _log.warning("%s: half as many", found)
                 run = half
-            # The same settings but for the micro-batches, from what is saved.
+            # Resume from the checkpoint; only the micro-batch size changes.
             resume, allow_changes = folder.has_run(), True
             loop = None  # type: ignore[assignment]
-            # What only cycles hold: a recorded graph with its memory, for one.
+            # Free reference cycles, such as a recorded CUDA graph with its memory.
             gc.collect()
             if machine.device.startswith("cuda"):
                 torch.cuda.empty_cache()
@@ -175,10 +175,8 @@ class _Loop:
         resume: bool,
         allow_changes: bool,
     ) -> None:
-        """Open: check everything that can be checked before the first step, and build the parts.
-
-        The first rank writes to the folder, which it has claimed, once all have passed the checks.
-        """
+        """Check everything that can be checked before the first step, and build the parts. Rank 0
+        writes to the folder only after all ranks have passed the checks."""
         self._config = config = run.config
         self._data, self._folder, self._ranks, self._clock = data, folder, ranks, clock
         self._callbacks = callbacks
@@ -193,7 +191,7 @@ class _Loop:
             self._checkpoints = ShardedFolder(folder.checkpoints, *kept, group=ranks.host_group)
         checkpoint: Checkpoint | None = None
         if resume and ranks.broadcast(bool(self._checkpoints.steps())):
-            # To hash all of it is one rank's work.
+            # Only rank 0 hashes it.
             checkpoint = ranks.broadcast(self._checkpoints.newest() if ranks.is_first else None)
         start = None
         if config.start_from is not None and checkpoint is None:
@@ -202,7 +200,7 @@ class _Loop:
             environment |= start.describe(is_tuned=bool(config.tuning.chats))
         changes: list[str] = []
         if resume:
-            # The checkpoint's own settings: a digit may have flipped in the run folder.
+            # Prefer the checkpoint's settings: those in the run folder are not hashed.
             settings = None if checkpoint is None else checkpoint.state.get("settings")
             if not isinstance(settings, dict):
                 settings = folder.read_config(config.parts).model_dump(mode="json")
@@ -217,7 +215,7 @@ class _Loop:
         if checkpoint is not None:
             state.restore(checkpoint)
         self._loader = data.loader(config, ranks)
-        # What a rank finds wrong by itself it has found by now.
+        # Errors of a single rank have been raised by now.
         ranks.gather(None)
         if ranks.is_first and resume:
             folder.go_back(config, environment, state.step)
@@ -237,7 +235,7 @@ class _Loop:
         self._step = Step(config, state, overrides.get("loss"), overrides.get("schedule"))
         self._evaluator = data.evaluator(config, ranks)
         samplers = [one for one in callbacks if type(one).sample is not Callback.sample]
-        # Where ranks share the weights none has a model to sample from.
+        # With sharded weights no rank has a whole model to sample from.
         can_sample = ranks.is_first and state.local is None and not config.samples.is_never
         self._sample_by = samplers[0].sample if samplers and can_sample else None
         self._stop = StopRequest()
@@ -245,20 +243,20 @@ class _Loop:
         self._saved_step = state.step or None
         self._num_finished = 0
         self._save_failure: str | None = None
-        # Of the latest checkpoint that was measured, for a save that is tried again.
+        # The metric of the latest measured step, for a retried save.
         self._measured: dict[int, float] = {}
-        # Of all evaluations, those before a resume included.
+        # Validation losses, including those before a resume.
         has_records = resume and folder.metrics_file.exists()
         records = read_json_lines(folder.metrics_file) if has_records else ()
         losses = (record.get("validation_loss") for record in records)
         self._losses: list[float] = [loss for loss in losses if loss is not None]
 
     def run(self) -> TrainSummary:
-        """Take all steps until the clock gives no more; save and sum up."""
+        """Take steps until the clock stops; save and summarize."""
         try:
             return self._run()
         except LostRankError:
-            # Of copies each is whole, but for one lost amid an update of the weights.
+            # DDP copies are complete, unless the rank was lost during a weight update.
             if self._state.local is None and self._num_finished == self._step.num_updates:
                 self._save()
             raise
@@ -269,7 +267,7 @@ class _Loop:
             begin = state.clock, state.step, self._warm_up_end
             clock.open(config, self._ranks, self._stop, *begin)
             if config.continue_training and state.step == 0 and self._evaluator is not None:
-                # What it has to better.
+                # The loss that continued training has to beat.
                 found = self._evaluate()
                 self._metrics.write(state, {"validation_loss": found.loss})
                 self._losses.append(found.loss)
@@ -297,7 +295,7 @@ class _Loop:
             return self._end()
 
     def outcome(self) -> Outcome:
-        """How the run ended, to be asked when it has."""
+        """How the run ended."""
         number = self._stop.signal
         reason = number.name if number and self._ending == "stopped" else None
         seconds, tokens = round(self._metrics.wall_seconds, 3), self._state.tokens
@@ -305,11 +303,9 @@ class _Loop:
         return Outcome(self._ending, self._state.step, reason, cost)
 
     def _may_wait(self, tick: Tick) -> bool:
-        """Whether the result of a step may be read after the next one is queued.
-
-        Not where something looks at the weights in between, nor while steps are being skipped (the
-        run must stop before a step too many), nor with dropout, whose random state is saved.
-        """
+        """Whether the result of a step may be read after the next one is queued: not if something
+        needs the weights in between, not while steps are being skipped (the run must stop in time),
+        and not with dropout, whose random state is saved."""
         config, state = self._config, self._state
         is_looked_at = self._is_evaluation_due(tick) or self._is_sample_due(tick)
         is_skipping = state.num_skipped_in_row > 0 or config.max_skipped_steps == 1
@@ -317,14 +313,14 @@ class _Loop:
         return may_wait and not is_looked_at and not tick.is_due(config.checkpoints)
 
     def _is_evaluation_due(self, tick: Tick) -> bool:
-        """A checkpoint that may be the best one has to be measured, whatever the intervals."""
+        """Also evaluates at every checkpoint that may become the best one."""
         evaluation, checkpoints = self._config.evaluation, self._config.checkpoints
         is_measured = checkpoints.keep_best and not evaluation.is_never
         is_due = tick.is_due(evaluation) or (is_measured and tick.is_due(checkpoints))
         return self._evaluator is not None and is_due
 
     def _has_stalled(self) -> bool:
-        """Whether the latest evaluations are no better than the best before them."""
+        """Whether the last `patience` evaluations did not improve on the best before them."""
         patience, losses = self._config.evaluation.patience, self._losses
         if patience is None or len(losses) <= patience:
             return False
@@ -334,7 +330,7 @@ class _Loop:
         return self._sample_by is not None and tick.is_due(self._config.samples)
 
     def _finish(self, queued: QueuedStep) -> None:
-        """Everything that follows a step, in a fixed order: metrics, evaluation, sample, save."""
+        """What follows a step, in order: metrics, evaluation, sample, save."""
         config, state, tick = self._config, self._state, queued.tick
         result = queued.read()
         state.count_step(result.loss, result.is_skipped)
@@ -383,22 +379,19 @@ class _Loop:
         return texts
 
     def _warm_up_end(self) -> float:
-        """Run once what follows a timed run's last step; returns the estimated seconds of the final
-        checkpoint, which is not written here."""
+        """Run the evaluation and samples that follow a timed run's last step; returns the estimated
+        seconds of the final checkpoint."""
         if self._evaluator is not None:
             self._evaluate()
         if self._sample_by is not None:
             self._sample()
         num_bytes = sum(weight.nbytes for weight in self._state.model.parameters())
-        # The optimizer has twice as much.
+        # The optimizer state is twice as large.
         return 3 * num_bytes / _SAVED_BYTES_PER_SECOND
 
     def _save(self, metric: float | None = None) -> None:
-        """Write a checkpoint of the last good step, if this is a rank that does.
-
-        One that cannot be written leaves the last good one as it was; the run continues, tries
-        again at the next one, and only fails if the last attempt of all did.
-        """
+        """Write a checkpoint of the last good step. If that fails, the previous one is kept and the
+        run continues; only a failure of the final attempt is an error."""
         state, local, step = self._state, self._state.local, self._state.last_good_step
         if not self._ranks.is_first and local is None:
             return
@@ -414,7 +407,7 @@ class _Loop:
             parts = adapted_state(state.model), saved, counters, self._measured.get(step)
 
             def save() -> None:
-                # A resume takes the records up to its checkpoint from the file: they come first.
+                # A resume needs the records up to its checkpoint: write them first.
                 self._checkpoints.prepare(self._metrics.sync)
                 self._checkpoints.save(step, *parts)
                 self._saved_step, self._save_failure = step, None
@@ -437,14 +430,14 @@ class _Loop:
                 _log.error(found)
 
     def _save_at_last(self) -> None:
-        """Save, and end with an error if that cannot be."""
+        """Save; raise GroundupError if that fails."""
         with self._ranks.barrier():
             self._save()
             if (failure := self._save_failure) is not None:
                 raise GroundupError(f"{failure}. Free some space and continue with --resume")
 
     def _give_up(self, reason: str) -> None:
-        """Too many steps in a row were skipped: save the state before them and say what to do."""
+        """Save the state before too many skipped steps, and raise GroundupError."""
         self._save_at_last()
         self._ending = "diverged"
         state, rate = self._state, self._config.optimizer.learning_rate
@@ -473,7 +466,7 @@ class _Loop:
         return TrainSummary(path, state.step, is_finished, *counts, *losses, *last)
 
     def _tell_best(self) -> None:
-        """The losses of the weights that stay; bits per byte are in proportion to them."""
+        """Report the losses of the kept weights; bits per byte are proportional to the loss."""
         state, least = self._state, min(self._losses)
         if state.validation_loss and state.bits_per_byte is not None:
             state.bits_per_byte *= least / state.validation_loss
@@ -481,5 +474,5 @@ class _Loop:
 
 
 def _has_queue(config: RunConfig) -> bool:
-    """Whether the device computes while the host is busy with something else."""
+    """Whether the device computes asynchronously."""
     return config.device.startswith("cuda")

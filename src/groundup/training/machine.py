@@ -1,7 +1,7 @@
-"""What this machine has to train on, and how a run computes there: precision, compiling, switches.
+"""The device that a run trains on, and how it computes there: precision, compilation, switches.
 
-The facts are asked once, so that `resolve` depends on nothing else: a test may make a `Machine` of
-an H200 and resolve a run for it anywhere.
+`Machine` holds all that `resolve` depends on: a test may construct an H200 and resolve a run for it
+anywhere.
 """
 
 import contextlib
@@ -39,14 +39,14 @@ class Machine:
     """cpu, mps, cuda or cuda:N."""
     name: str
     memory_bytes: int
-    """All that it has: what others use of it may change until the run is resumed."""
+    """Total memory: free memory may differ when the run is resumed."""
     has_bfloat16: bool = False
     has_triton: bool = False
     why_no_float8: str | None = "float8 is for CUDA"
 
     @classmethod
     def detect(cls, device: str = "auto") -> "Machine":
-        """The device of that name, or the fastest there is; an error where it is missing."""
+        """The named device, or the fastest available; ConfigError if it is missing."""
         has_mps = torch.backends.mps.is_available()
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if device == "auto":
@@ -69,7 +69,7 @@ class Machine:
 
 
 def device_name(name: str) -> str:
-    """A device as its maker calls it."""
+    """The device's product name."""
     device = torch.device(name)
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
@@ -81,16 +81,15 @@ def device_name(name: str) -> str:
 
 
 def matmul_precision(config: RunConfig) -> Precision:
-    """What matmuls are computed in; MFU is in parts of its peak. Of float8 steps a good part, and
-    all that is evaluated, is bfloat16."""
+    """The precision of matmuls, whose peak MFU refers to. float8 runs count as bfloat16: much of a
+    step, and every evaluation, is."""
     if config.evaluation_precision == "bfloat16":
         return "bfloat16"
     return "tf32" if config.tf32 and config.device.startswith("cuda") else "float32"
 
 
 def find_peak(config: RunConfig) -> float | None:
-    """The device's peak in floating-point operations a second, from the data sheet of a GPU and
-    measured on a CPU; None where nobody knows."""
+    """Peak FLOP/s: from a GPU's data sheet, measured on a CPU; None if unknown."""
     precision = matmul_precision(config)
     if config.device.startswith("cuda"):
         return peak_flops_per_second(device_name(config.device), precision)
@@ -101,10 +100,10 @@ def find_peak(config: RunConfig) -> float | None:
 
 @functools.cache
 def core_peak(dtype: str) -> float:
-    """The peak of one core, measured once: who asks twice has to get the same answer.
+    """The peak of one core; cached, so that repeated calls agree.
 
-    By the shortest of many matmuls, of which the first few dozen may be slow. On one core, because
-    with other processes beside it a measurement on all cores is ten times off.
+    The fastest of many matmuls: the first few dozen may be slow. Measured on one core, because
+    other processes can distort a measurement on all cores tenfold.
     """
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -124,7 +123,7 @@ _NO_LIMIT = 1 << 20
 
 
 def autocast(config: RunConfig) -> AbstractContextManager[Any]:
-    """Within it matmuls are computed in the run's precision; weights stay in float32."""
+    """Compute matmuls in the run's precision; weights stay in float32."""
     if config.precision == "float32":
         return nullcontext()
     return torch.autocast(torch.device(config.device).type, dtype=torch.bfloat16)
@@ -132,7 +131,7 @@ def autocast(config: RunConfig) -> AbstractContextManager[Any]:
 
 @contextlib.contextmanager
 def switches(config: RunConfig) -> Iterator[None]:
-    """Set torch's process-wide switches for the run, and put them back after it."""
+    """Set torch's process-wide switches for the run, and restore them afterwards."""
     with contextlib.ExitStack() as stack:
         is_cpu, is_cuda = config.device == "cpu", config.device.startswith("cuda")
         if config.num_threads is not None:
@@ -148,22 +147,21 @@ def switches(config: RunConfig) -> Iterator[None]:
             stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
             torch.set_float32_matmul_precision("high" if config.tf32 else "highest")
         if config.compile != "off":
-            # A process may train many shapes; beyond its limit torch would go on without compiling,
-            # slower and with other roundings.
+            # Beyond its limit of shapes torch would stop compiling: slower, and other rounding.
             limits = {"recompile_limit": _NO_LIMIT, "accumulated_recompile_limit": _NO_LIMIT}
             stack.enter_context(torch._dynamo.config.patch(limits))
-        # On the CPU torch adds up the gradients of an embedding in the order in which its threads
-        # come by, unless told otherwise; the other order costs nothing.
+        # By default torch's CPU threads sum embedding gradients in no fixed order; a fixed order
+        # costs nothing.
         if config.deterministic or is_cpu:
             stack.enter_context(_deterministic(is_compiled=config.compile != "off"))
         if config.deterministic and is_cuda:
-            # The sums in the backward passes of the others have no fixed order.
+            # The backward passes of other backends sum in no fixed order.
             stack.enter_context(sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]))
         yield
 
 
 def compile_model(model: TransformerLM, config: RunConfig) -> None:
-    """Compile in place what the settings say; names and weights stay as they are."""
+    """Compile the model in place; names and weights do not change."""
     if config.compile == "blocks":
         for part in (*model.blocks, model.value_embeddings, model.final_norm):
             if part is not None:
@@ -178,13 +176,13 @@ def _deterministic(is_compiled: bool) -> Iterator[None]:
     filling = torch.utils.deterministic
     was_filling = filling.fill_uninitialized_memory  # type: ignore[attr-defined]
     workspace = os.environ.get(_CUBLAS_WORKSPACE)
-    # cuBLAS reads this when it starts; without it, it refuses to be deterministic.
+    # cuBLAS reads this at startup and needs it to be deterministic.
     os.environ.setdefault(_CUBLAS_WORKSPACE, ":4096:8")
     torch.set_deterministic_debug_mode("error")
     if is_compiled:
-        # The same and a switch of the compiler, which this imports: two seconds on a slow core.
+        # Also sets a switch of the compiler, whose import takes two seconds on a slow core.
         torch.use_deterministic_algorithms(True)
-    # Filling finds reads of uninitialized memory, at the price of writing all of it.
+    # Filling memory finds uninitialized reads, but costs a write of all of it.
     filling.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     try:
         yield
@@ -198,7 +196,7 @@ def _deterministic(is_compiled: bool) -> Iterator[None]:
 
 
 def not_compiled() -> AbstractContextManager[Any]:
-    """For batches of any shape: layers that are compiled would be compiled anew for each."""
-    # While the compiler is not loaded, which takes seconds, nothing is compiled.
+    """For batches of many shapes, each of which would be compiled anew."""
+    # Without the compiler loaded, which takes seconds, nothing is compiled.
     is_loaded = "torch._dynamo" in sys.modules
     return torch.compiler.set_stance("force_eager") if is_loaded else nullcontext()

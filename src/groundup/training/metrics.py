@@ -1,7 +1,6 @@
-"""The metrics of a run while it trains: speed and MFU measured, and each record sent on.
+"""Metrics during training: speed, MFU, and records for metrics.jsonl, callbacks and the log.
 
-metrics.jsonl, which is the truth, gets one line a step that has something to say; then come
-callbacks, log and console. A `Callback` is what a program brings to hear of them.
+metrics.jsonl is the source of truth and is written first. Programs receive records by a `Callback`.
 """
 
 import contextlib
@@ -23,10 +22,10 @@ from groundup.tokenizer import Tokenizer
 from groundup.training.machine import find_peak
 from groundup.training.state import TrainingState
 
-# Taken from the machine, so not the same when a run is repeated; all other metrics are.
+# Measured, so different when a run is repeated; all other metrics are reproducible.
 MEASURED = frozenset({"wall_seconds", "tokens_per_second", "mfu", "memory_bytes"})
 
-# Of a record, what a person reads: each with its digits.
+# Shown in the log, with their formats.
 _SHOWN = {
     "loss": ".4f",
     "validation_loss": ".4f",
@@ -41,10 +40,8 @@ _log = logging.getLogger(__name__)
 
 
 class Metrics:
-    """Measures wall clock over all resumes, tokens a second while the run trains, and MFU: the part
-    of the device's peak that the model's own operations reach. Sends records to metrics.jsonl,
-    callbacks and log; what a full disk refuses is kept and tried again.
-    """
+    """Measures wall-clock time over all resumes, tokens per second, and MFU. Sends records to
+    metrics.jsonl, callbacks and the log; retries what a full disk refused."""
 
     def __init__(
         self, config: RunConfig, path: Path, state: TrainingState, callbacks: "Sequence[Callback]"
@@ -64,7 +61,7 @@ class Metrics:
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
-        """Time spent within is not training: an evaluation, a sample, a checkpoint."""
+        """Exclude the time within: evaluations, samples, checkpoints."""
         began = time.perf_counter()
         try:
             yield
@@ -72,7 +69,7 @@ class Metrics:
             self._paused_seconds += time.perf_counter() - began
 
     def read(self, tokens: int) -> dict[str, Any]:
-        """Speed since the last reading, MFU and memory, as a record holds them."""
+        """Speed since the last reading, MFU and memory, for a record."""
         now = time.perf_counter()
         seconds = max(now - self._since - self._paused_seconds, 1e-9)
         speed = (tokens - self._tokens) / seconds
@@ -84,7 +81,7 @@ class Metrics:
         return {"tokens_per_second": round(speed, 1), "mfu": mfu, "memory_bytes": memory}
 
     def write(self, state: TrainingState, metrics: dict[str, Any]) -> None:
-        """Complete the metrics of the latest step to a record and send it off."""
+        """Complete the metrics of the latest step to a record and send it."""
         seconds = round(self.wall_seconds, 3)
         record = {"step": state.step, "wall_seconds": seconds, "tokens": state.tokens} | metrics
         self._waiting.append(record)
@@ -101,7 +98,7 @@ class Metrics:
             _log.info("sample: %s", " ".join(f"{prompt}{text}".split()))
 
     def sync(self) -> None:
-        """Make sure that every record is on disk; raises OSError if that cannot be."""
+        """Make sure that every record is on disk; raises OSError otherwise."""
         self._write_waiting()
         if self.path.exists():
             disk.sync(self.path)
@@ -125,20 +122,20 @@ def show_record(record: dict[str, Any], num_steps: int | None) -> str:
 
 
 class Callback:
-    """Is called while a run trains; override what you need."""
+    """Hooks into training; override what you need."""
 
     def after_step(self, step: int, progress: float) -> None:
-        """On every rank, when all that follows a step is done; `progress` goes from 0 to 1."""
+        """On every rank, after a step and its evaluation and checkpoint; progress: from 0 to 1."""
 
     def sample(self, model: TransformerLM, tokenizer: Tokenizer, prompt: str) -> str | None:
-        """A continuation of the prompt, of the first callback that has this; it must not change the
-        model."""
+        """Continue the prompt, without changing the model; the first callback that overrides this
+        is used."""
 
     def record(self, record: dict[str, Any]) -> None:
         """On the first rank, a line of metrics.jsonl."""
 
     def close(self) -> None:
-        """At the end of the run, whatever it is."""
+        """When the run ends, also by an error."""
 
 
 class AfterStep(Callback):

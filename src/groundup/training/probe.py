@@ -1,6 +1,6 @@
-"""What a step of a run takes on this machine: a few are taken, timed and thrown away.
+"""Measure a run's steps on this machine: a few steps are timed and discarded.
 
-`groundup plan --probe` shows it, and `groundup new` chooses a model for the speed it finds.
+`groundup plan --probe` shows the result, and `groundup new` chooses a model for the speed.
 """
 
 import statistics
@@ -21,17 +21,17 @@ from groundup.training.state import build_state
 from groundup.training.step import Step
 
 _PROBE_STEPS = 3
-# A processor is as fast on small batches, and nobody wants to wait for large ones.
+# A CPU is as fast on small batches.
 _CPU_PROBE_TOKENS = 4_096
 
 
 class Probe(NamedTuple):
-    """What a few steps took on this machine."""
+    """Measured time and memory of a step."""
 
     device: Accelerator
     precision: Precision
     step: MeasuredStep
-    """What the planner corrects its closed form by."""
+    """Corrects the planner's closed form."""
     seconds_per_step: float
     tokens_per_second: float
     mfu: float
@@ -69,8 +69,8 @@ def probe_this_machine(config: RunConfig) -> Probe:
 
 
 def time_steps(config: RunConfig, machine: Machine) -> tuple[float, int]:
-    """Seconds of a step on random ids, the median of a few after the warm-up, and the peak of the
-    memory: of the device, or what the process grew by."""
+    """Median seconds of a step on random ids after the warm-up, and peak memory: of the device, or
+    the growth of the process."""
     is_cuda = config.device.startswith("cuda")
     before, num_warm_up = peak_memory_bytes(), 5 if is_cuda else 1
     shape, seconds = (config.batch_size, config.model.context_length + 1), []

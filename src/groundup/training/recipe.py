@@ -1,9 +1,8 @@
-"""Settings that fit a text, a machine and a time.
+"""Choose settings for a text, a machine and a time.
 
-The rules give the recipes that won in minutes of two CPU cores (4 layers of 96) and in a minute of
-an H200 (4 of 512), and between and beyond them are lines that nobody has tuned (docs/log.md,
-docs/experiments/race.md). The speed of the machine goes in as the floating-point operations that a
-step really gets done in a second.
+The rules reproduce the recipes tuned for minutes on two CPU cores (4 layers of 96) and a minute on
+an H200 (4 of 512), and interpolate between and beyond them, untuned (docs/log.md,
+docs/experiments/race.md). The machine's speed enters as the FLOP/s that training achieves.
 """
 
 import contextlib
@@ -30,27 +29,27 @@ GUESSED_UTILIZATION = 0.4
 """Assumed MFU before a step is measured."""
 
 _WIDTHS = (64, 96, 128, 192, 256, 384, 512, 640, 768, 1_024, 1_280, 1_536, 2_048)
-# Operations in all over the square of the parameters in the blocks: about ten tokens a parameter.
+# Total FLOPs / (parameters in the blocks)²: about ten tokens per parameter.
 _FLOPS_PER_SQUARED_PARAMETER = 100
-# A text teaches about so many parameters a token, but a model too small for any text helps nobody.
+# Most parameters per token of text, but not below the minimum size of a useful model.
 _PARAMETERS_PER_TOKEN = 0.6
 _LEAST_PARAMETERS = 800_000
 _MAX_EPOCHS = 10
-# Of text that a model begun elsewhere goes on with, and its context, so that a CPU has many steps.
+# When starting from another model; the context limit leaves a CPU enough steps.
 _MAX_EPOCHS_FROM, _LONGEST_CONTEXT = 4, 512
-# As BPE with a vocabulary of this kind cuts English, code and most European languages.
+# Typical of BPE on English, code and most European languages.
 _BYTES_PER_TOKEN = 3.6
 _OCCURRENCES_PER_TOKEN = 150
 _TOKENS_PER_WINDOW = 256 * 150
-# Fewer steps than these want averages that forget sooner; of text read once, they leave no time for
-# what tying wins (docs/log.md).
+# Fewer steps want shorter averages; in a single epoch they leave no time for tied embeddings to pay
+# off (docs/log.md).
 _FEW_STEPS = 1_500
 _LONG_CONTEXT_PARAMETERS = 30_000_000
-# What the settings of a run without a file and without minutes are chosen for.
+# Assumed for a run without a file and without minutes.
 _USUAL_MINUTES = 10.0
-# To tune with. Measured on a small model; wider ones want less, as others found.
+# Learning rate of fine-tuning, measured on a small model; wider ones want less (published results).
 _TUNING_RATE, _TUNING_WIDTH, _TUNING_POWER = 6e-3, 128, 2.0
-# Adapters want more than all weights do.
+# LoRA adapters want a higher learning rate than full fine-tuning.
 _ADAPTER_FACTOR = 2
 _TUNING_DEFAULTS: dict[str, Any] = {
     "optimizer.weight_decay": 0.0,
@@ -63,8 +62,8 @@ _TUNING_DEFAULTS: dict[str, Any] = {
     "checkpoints.keep_last": 1,
     "logging.every_fraction": 0.05,
 }
-# Of its maximum learning rate, what a run goes on with for as long as it took: less for a shorter
-# time, by the root. It is constant, then falls to zero (docs/experiments/more.md).
+# Continued training uses this fraction of the run's peak learning rate, times the root of the new
+# length over the old. It is constant, then decays to zero (docs/experiments/more.md).
 _MORE_RATE, _LEAST_MORE_RATE, _MOST_MORE_RATE, _MORE_DECAY = 0.25, 0.1, 0.5, 0.5
 _MORE_SCHEDULE: dict[str, Any] = {
     "schedule.name": "wsd",
@@ -74,7 +73,7 @@ _MORE_SCHEDULE: dict[str, Any] = {
     "schedule.decay_fraction": _MORE_DECAY,
     "schedule.min_learning_rate_ratio": 0.0,
 }
-# Documents of fewer contexts than this are kept apart: longer ones seldom share a window.
+# Mask documents shorter than this many contexts: longer ones seldom share a window.
 _MASKED_CONTEXTS = 2
 
 
@@ -92,15 +91,15 @@ def choose_recipe(
     is_on_cpu: bool = True,
     source: RunFolder | None = None,
 ) -> RunConfig:
-    """The run, but for its name and data, that should reach the lowest validation loss.
+    """The settings, without name and data, that should reach the lowest validation loss.
 
-    flops: operations that there is time for.
-    num_bytes, num_tokens: the text to learn from, by either.
-    document_bytes: the usual length of its documents, if known.
-    num_steps: the length of the run, if it is not to follow from `flops`.
-    is_exportable: keep to the parts that other programs know.
-    is_on_cpu: elsewhere masks of documents cost speed.
-    source: the run whose model it begins with, and whose settings it learns by.
+    flops: the compute that fits the time.
+    num_bytes, num_tokens: size of the text; give either.
+    document_bytes: the typical length of its documents, if known.
+    num_steps: the length of the run. Default: follows from `flops`.
+    is_exportable: use only layers that other programs support.
+    is_on_cpu: elsewhere document masks cost speed.
+    source: the run to start from; its model and training settings are used.
     """
     tokens = num_tokens if num_tokens is not None else max(1.0, (num_bytes or 0) / _BYTES_PER_TOKEN)
     if d_model is None:
@@ -109,7 +108,7 @@ def choose_recipe(
         d_model = min(_WIDTHS, key=lambda width: abs(math.log(_in_blocks(width) / wanted)))
     in_blocks = _in_blocks(d_model)
     if vocab_size is None:
-        # Each token is met often, and the output layer is no larger than the blocks.
+        # Each token occurs often, and the output layer is no larger than the blocks.
         most = min(tokens / _OCCURRENCES_PER_TOKEN, in_blocks / d_model)
         vocab_size = max(512, min(32_768, 2 ** int(math.log2(max(512, most)))))
     context = 512 if in_blocks >= _LONG_CONTEXT_PARAMETERS else 256
@@ -144,7 +143,7 @@ def choose_recipe(
         "epochs": max_epochs,
         "batch_size": batch_size,
         "evaluation.every_fraction": 1 / (8 if num_steps >= _FEW_STEPS else 4),
-        # Of the data alone: the same text is measured alike on any machine.
+        # Depends only on the data, so that results compare between machines.
         "evaluation.num_windows": min(1_024, max(16, round(tokens / _TOKENS_PER_WINDOW))),
         "checkpoints.every_fraction": 1 / 4,
         "checkpoints.keep_last": 1,
@@ -173,7 +172,7 @@ def _in_blocks(d_model: int) -> int:
 
 
 def _learning(d_model: int, epochs: float, num_steps: int) -> dict[str, Any]:
-    """Optimizer, schedule and initial values."""
+    """Optimizer, schedule and initialization."""
     learning_rate = 1.6e-2 * (128 / d_model) ** 0.7 / (2 if epochs > 4 else 1)
     values: dict[str, Any] = {
         "model.initialization": "gpt2",
@@ -207,9 +206,9 @@ def make_config(
 ) -> RunConfig:
     """The settings of a new run.
 
-    given: what a person chose, by dotted name. file: a YAML file of settings, which go after those.
-    source: the run whose weights it begins with; its model and tokenizer are taken over. Without a
-        file it goes on with that run.
+    given: the user's choices, by dotted name. file: a YAML file of settings, overridden by those.
+    source: the run to start from, with its model and tokenizer. Without a file, the new run
+        continues that run's training.
     """
     in_file = dict(flatten(load_yaml(file))) if file is not None else {}
     if source is not None:
@@ -227,10 +226,9 @@ def make_config(
 
 
 def continued_settings(source: RunFolder, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run that goes on with another takes over from it: all its settings but its length and
-    its schedule. Text that it has not read yet comes first.
-
-    A model that was imported brings no settings to train with: those are of tuning.
+    """The settings for continued training: the source's, but for length and schedule. Text that it
+    has not read comes first. An imported model has no training settings: those of fine-tuning are
+    used.
     """
     values = settings_from(source)
     if all(given.get(name) is None for name in ("minutes", "num_steps", "epochs")):
@@ -274,7 +272,7 @@ def continued_settings(source: RunFolder, given: Mapping[str, Any]) -> dict[str,
     is_other = is_other and not config.tuning.chats
     orders = ("seed", "data.mix", "tuning.chats", "model.context_length")
     if is_other or any(name in given and given[name] != values[name] for name in orders):
-        # Rows of another order: nobody knows which of them were read.
+        # The order of rows differs: it is unknown which were read.
         values["data.first_row"] = 0
     if "data.shards" in given:
         values["data.mix"] = ()
@@ -282,7 +280,7 @@ def continued_settings(source: RunFolder, given: Mapping[str, Any]) -> dict[str,
 
 
 def _times_as_long(source: RunFolder, num_steps: int, values: Mapping[str, Any]) -> float:
-    """How many times as long as another run a new one takes, as far as its length tells."""
+    """The length of a new run relative to its source, in steps or time; 1 if unknown."""
     outcome = source.read_outcome()
     seconds = 0.0 if outcome is None else float(outcome.cost.get("wall_seconds", 0))
     if values.get("num_steps") is not None:
@@ -318,21 +316,21 @@ def _recipe_for(config: RunConfig, given: Mapping[str, Any]) -> dict[str, Any]:
     values = recipe.model_dump(exclude_defaults=True)
     values.pop("samples", None)
     if given.get("optimizer.name") not in (None, recipe.optimizer.name):
-        # Its rates suit no other.
+        # Its learning rates do not suit other optimizers.
         del values["optimizer"]
     return dict(flatten(values))
 
 
 def tuning_config(source: RunFolder, given: Mapping[str, Any]) -> RunConfig:
-    """The settings of a run that tunes another one.
+    """The settings of a run that fine-tunes another one.
 
-    given: what a person chose, by dotted name; tuning.chats and name among it.
+    given: the user's choices by dotted name, tuning.chats and name included.
     """
     # A conversation is one document.
     values = {**settings_from(source), "model.document_separator": None}
     tokenizer = with_template(Tokenizer.load(source.tokenizer_file), given.get("tuning.template"))
     if tokenizer.vocab_size > values["model.vocab_size"]:
-        # Matmuls on GPUs want rows of 16 bytes.
+        # GPU matmuls want rows of a multiple of 16 bytes.
         values["model.vocab_size"] = -(-tokenizer.vocab_size // 8) * 8
     factor = 1 if given.get("tuning.lora_rank") is None else _ADAPTER_FACTOR
     values["optimizer.learning_rate"] = factor * _tuning_rate(values["model.d_model"])

@@ -1,7 +1,7 @@
-"""The only place where settings change: what a person gave becomes what this machine trains.
+"""The only place where settings change: the given settings become those of this machine.
 
-Every "auto" is decided here, once, before anything is opened; all that follows reads the result,
-and the run folder holds it. Resolving a resolved run changes nothing.
+Every "auto" is decided here, once, before anything is opened; the run folder stores the result.
+Resolving a resolved run changes nothing.
 """
 
 import datetime
@@ -33,8 +33,8 @@ from groundup.runtime import count_of, why_no_bfloat16
 from groundup.training.machine import Machine
 from groundup.training.start import MakeOptimizer
 
-# Of conversations a run of many small steps learns more than one of a few large ones, and the fewer
-# there are the more often they want to be read (measured: docs/guides/tuning.md).
+# Fine-tuning gains more from many small steps than from a few large ones, and few conversations
+# want many epochs (measured: docs/guides/tuning.md).
 _TUNING_STEPS = 200
 _TUNING_BATCH_SIZE = 8
 _TUNING_EPOCHS, _FEWEST_TUNING_EPOCHS = 60, 3
@@ -44,23 +44,23 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ResolvedRun:
-    """A run as it is trained: nothing is left to decide, and nothing changes any more."""
+    """A run with every setting decided."""
 
     config: RunConfig
     strategy: Strategy
-    """Whether each rank has all weights or some rows of each."""
+    """Whether the weights are replicated (ddp) or sharded."""
     is_exact: bool
-    """Whether gradients are added in one order, whatever the number of ranks."""
+    """Whether gradients are summed in an order that does not depend on the number of ranks."""
 
     def halved(self) -> "ResolvedRun | None":
-        """The same with micro-batches of half the size or less; None where there are none."""
+        """The run with micro-batches of at most half the size; None if they cannot shrink."""
         for size in range(self.config.sequences_in_memory // 2, 0, -1):
             if self.config.batch_size % size == 0:
                 return replace(self, config=_changed(self.config, micro_batch_size=size))
         return None
 
     def describe(self, num_ranks: int) -> str:
-        """What is trained, in a line."""
+        """The run in one line."""
         config = self.config
         parts = [f"{show_count(sum(count_parameters(config.model).values()))} parameters"]
         parts += [] if config.num_steps is None else [f"{config.num_steps:,} steps"]
@@ -81,12 +81,11 @@ def resolve(
     epoch_rows: int | None = None,
     make_optimizer: MakeOptimizer | None = None,
 ) -> ResolvedRun:
-    """Decide device, precision, compilation, length, strategy and micro-batch of a run.
+    """Decide device, precision, compilation, length, strategy and micro-batch size of a run; raise
+    ConfigError if it cannot be trained here.
 
-    An error where it cannot be trained here.
-
-    previous: the settings that a resumed run had. epoch_rows: how many rows of a batch an epoch
-    has, once the data are known; `epochs` waits for them. make_optimizer: a program's own one.
+    previous: the settings of the run to resume. epoch_rows: batch rows per epoch, once the data are
+    known; `epochs` needs them. make_optimizer: a custom optimizer.
     """
     config = _with_embedding_scale(resolve_device(config, machine), previous)
     config = _with_separator(config)
@@ -113,7 +112,7 @@ def resolve(
 
 
 def _tuning_epochs(num_rows: int) -> float:
-    """How often so many rows of conversations are read."""
+    """The number of epochs for this many packed rows."""
     epochs = max(_TUNING_EPOCHS / num_rows**0.4, _TUNING_STEPS / num_rows, _FEWEST_TUNING_EPOCHS)
     return float(round(epochs, 1))
 
@@ -121,8 +120,8 @@ def _tuning_epochs(num_rows: int) -> float:
 def name_run(
     config: RunConfig, model: TransformerLM | None = None, parts: Mapping[str, str] | None = None
 ) -> RunConfig:
-    """The run with a name, from the time if it has none, the settings of a model that a program
-    brings to it, and a record of such parts."""
+    """The run with a name (default: the time), a custom model's settings, and a record of custom
+    parts."""
     name = config.name or datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     model_config = config.model if model is None else model.config
     return _changed(config, name=name, model=model_config, parts=dict(parts or {}))
@@ -145,10 +144,8 @@ def resolve_device(config: RunConfig, machine: Machine | None = None) -> RunConf
 
 
 def with_vocabulary(config: RunConfig) -> RunConfig:
-    """The run with the vocabulary of its shards, unless its settings give one.
-
-    Shards that cannot be read change nothing: training says what is wrong with them.
-    """
+    """The run with the vocabulary size of its shards, unless its settings give one. Unreadable
+    shards are ignored here: training reports them."""
     index = find_index(config.data.shards)
     if index is None or "vocab_size" in config.model.model_fields_set:
         return config
@@ -157,8 +154,8 @@ def with_vocabulary(config: RunConfig) -> RunConfig:
 
 
 def _with_embedding_scale(config: RunConfig, previous: RunConfig | None) -> RunConfig:
-    """With the factor of a tied table stored, so that settings of initial values decide nothing
-    later; a resumed run keeps what it has."""
+    """Store the embedding scale of tied embeddings, which otherwise depends on the initialization;
+    a resumed run keeps its own."""
     model = config.model
     if model.embedding_scale is not None or not model.tie_embeddings:
         return config
@@ -167,7 +164,7 @@ def _with_embedding_scale(config: RunConfig, previous: RunConfig | None) -> RunC
 
 
 def _with_separator(config: RunConfig) -> RunConfig:
-    """With the id that begins a document: what ends the one before it in the shards."""
+    """Resolve the document separator: the id that ends documents in the shards."""
     is_known = config.model.document_separator != "auto"
     index = None if is_known else find_index(config.data.shards)
     if index is None:
@@ -177,14 +174,14 @@ def _with_separator(config: RunConfig) -> RunConfig:
 
 
 def planned_memory(config: RunConfig, memory_bytes: int) -> StepMemory:
-    """What a step of a resolved run takes, by the planner, of so much memory."""
+    """The planner's estimate of a step's memory."""
     execution = Execution.of(config.device, config.precision)
     options = memory_options(dict(flatten(config.model_dump())))
     return step_memory(config.model, execution, config.optimizer.name, memory_bytes, **options)
 
 
 def _check(config: RunConfig, machine: Machine, ranks: ProcessGroup, strategy: Strategy) -> None:
-    """Refuse settings that exclude each other."""
+    """Raise ConfigError for settings that exclude each other."""
     model, schedule, is_float8 = config.model, config.schedule, config.precision == "float8"
     counts_steps = bool(schedule.warmup_steps or schedule.decay_steps)
     is_divided, multiple = strategy != "ddp", float8.MULTIPLE
@@ -193,13 +190,13 @@ def _check(config: RunConfig, machine: Machine, ranks: ProcessGroup, strategy: S
     uses_order = model.dropout and (ranks.size > 1 or config.distributed.activation_checkpointing)
     masks_chats = model.document_separator is not None and bool(config.tuning.chats)
     refused = {
-        "of tuning.chats each is one document: set model.document_separator to None": masks_chats,
+        "tuning.chats needs no document masks: set model.document_separator to None": masks_chats,
         "model.dropout needs one process and no distributed.activation_checkpointing": uses_order,
         "minutes goes with schedule.warmup_fraction and decay_fraction, not with warmup_steps and "
         "decay_steps": config.minutes is not None and counts_steps,
-        f"distributed.strategy {strategy} divides the weights among processes, and there is one: "
-        f"start it with torchrun, or set the strategy to auto": is_divided and not ranks.is_open,
-        f"distributed.strategy {strategy} cannot add gradients exactly: use "
+        f"distributed.strategy {strategy} shards the weights among processes, but there is one: "
+        f"start with torchrun, or set the strategy to auto": is_divided and not ranks.is_open,
+        f"distributed.strategy {strategy} cannot sum gradients exactly: use "
         f"--distributed.reduction fast, or --distributed.strategy ddp": is_divided and is_exact,
         f"precision float8 needs model.d_model and model.d_ff that are multiples of {multiple}, "
         f"and a strategy other than {strategy}": is_float8 and (is_odd or is_divided),
@@ -227,8 +224,7 @@ def _find_strategy(config: RunConfig, machine: Machine, ranks: ProcessGroup) -> 
 
 
 def _measure_state(config: ModelConfig, make_optimizer: MakeOptimizer) -> int:
-    """Bytes that an unknown optimizer keeps between steps: as many for a parameter as it has after
-    one step of a model with one block and few tokens."""
+    """Bytes of a custom optimizer's state, extrapolated from a step of a tiny model."""
     few = min(64, config.vocab_size)
     values = {"num_layers": min(1, config.num_layers), "vocab_size": few}
     model = TransformerLM.from_config(config.with_(**values, document_separator=None))
@@ -256,8 +252,8 @@ def _find_micro_batch(
     strategy: Strategy,
     is_exact: bool,
 ) -> int | None:
-    """Sequences in memory at once: as given, as the resumed run had them where so many ranks can
-    have them too, or as many as fit. None is all of a rank's."""
+    """Sequences in memory at once: as given, as in the resumed run if the ranks allow it, or as
+    many as fit. None: all of a rank's sequences."""
     num_rows = len(batch_samples(0, config.batch_size, ranks.rank, ranks.size))
     size = config.micro_batch_size
     is_same_batch = previous is not None and previous.batch_size == config.batch_size
@@ -281,7 +277,7 @@ def _find_micro_batch(
 
 
 def _rank_memory(machine: Machine, ranks: ProcessGroup) -> int:
-    """What one rank may have; those of a machine share its host's memory."""
+    """Memory per rank; on CPUs the ranks of a machine share it."""
     return machine.memory_bytes // (ranks.local_size if machine.device == "cpu" else 1)
 
 

@@ -1,5 +1,5 @@
-"""What a run begins with: the weights of another run, or a program's own model, ids and loss; and
-the environment that decides it besides its settings, in which a resume finds what has changed."""
+"""What a run starts from: another run's weights, a program's own parts, and its environment, whose
+changes a resume reports."""
 
 import datetime
 import operator
@@ -33,7 +33,7 @@ from groundup.text_files import path_text
 from groundup.tokenizer import Tokenizer
 from groundup.training.machine import device_name, find_peak
 
-# With a row for each token.
+# One row per token.
 _TABLES = ("token_embedding.weight", "lm_head.weight")
 # Settings that may differ between a run and the one it starts from.
 _MAY_DIFFER = (
@@ -43,11 +43,11 @@ _MAY_DIFFER = (
 
 
 def settings_from(run: RunFolder) -> dict[str, Any]:
-    """What a new run takes over from the one it begins with, by dotted name."""
+    """What a new run inherits from the run it starts from, by dotted name."""
     model = run.read_config().model
     values: dict[str, Any] = {"start_from": run.path, "data.tokenizer": run.tokenizer_file}
     values |= {f"model.{name}": value for name, value in model.model_dump().items()}
-    # The rule for it depends on vocab_size, which may grow.
+    # Its default depends on vocab_size, which may grow.
     values["model.embedding_scale"] = model.input_scale
     if model.document_separator is not None:
         values["model.document_separator"] = "auto"
@@ -56,13 +56,13 @@ def settings_from(run: RunFolder) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Start:
-    """The checkpoint that a run begins from, checked against the run's model and tokenizer."""
+    """The checkpoint that a run starts from, checked against its model and tokenizer."""
 
     folder: RunFolder
     checkpoint: Checkpoint
     weights: dict[str, torch.Tensor]
     new_ids: tuple[int, ...]
-    """The tokens that its tokenizer does not have."""
+    """Tokens that the checkpoint's tokenizer does not have."""
 
     @classmethod
     def open(
@@ -74,8 +74,7 @@ class Start:
         *,
         with_optimizer: bool = False,
     ) -> "Start":
-        """The newest checkpoint of the run in `path`, for a run with this model and tokenizer,
-        which may have more tokens."""
+        """The newest checkpoint in `path`; `tokenizer` may have more tokens than the run's."""
         folder = RunFolder(path)
         source, known = folder.read_config().model, Tokenizer.load(folder.tokenizer_file)
         theirs, ours = _decisive(source), _decisive(config)
@@ -95,15 +94,15 @@ class Start:
         checkpoints = CheckpointFolder(folder.checkpoints, weights_only=not with_optimizer)
         if not ranks.broadcast(bool(checkpoints.steps())):
             raise CheckpointError(f"{path} has no checkpoint yet: train until one is written")
-        # To hash all of it is one rank's work.
+        # Only rank 0 hashes it.
         checkpoint = ranks.broadcast(checkpoints.newest() if ranks.is_first else None)
         weights = checkpoint.model_state()
         check_shapes(weight_shapes(source), weights)
         return cls(folder, checkpoint, weights, tuple(sorted(tokenizer.vocab.keys() - ids)))
 
     def describe(self, *, is_tuned: bool) -> dict[str, Any]:
-        """For environment.json: which weights these are; to tune them also the ids that begin and
-        end its texts, where it says so."""
+        """For environment.json: which weights these are, and for fine-tuning the ids that begin and
+        end a text, if recorded."""
         path, checkpoint = str(self.folder.path.absolute()), self.checkpoint
         ids = {"run": path, "step": checkpoint.step, "weights": checkpoint.weights_id}
         found = self.folder.read_environment()
@@ -113,8 +112,8 @@ class Start:
 
     @torch.no_grad()
     def load_into(self, model: TransformerLM) -> None:
-        """Copy the weights. New tokens begin as the mean of the others: one that nobody knows yet
-        is an average token. Rows of ids that no token has stay as they are."""
+        """Copy the weights. Embeddings of new tokens start as the mean of the others; rows without
+        a token keep their initial values."""
         own = model.state_dict()
         for name, weight in self.weights.items():
             target = own[name]
@@ -123,12 +122,11 @@ class Start:
                 target[list(self.new_ids)] = weight.mean(0).to(target)
 
     def load_optimizer_into(self, optimizer: Optimizer, config: RunConfig) -> bool:
-        """Take over the optimizer's state, but for averages of weights; False where there is none
-        that fits."""
+        """Load the optimizer's state, without EMAs of weights; False if none fits."""
         source = self.folder.read_config()
         ours, theirs = config.optimizer, source.optimizer
         is_alike = (ours.name, ours.normalize_rows) == (theirs.name, theirs.normalize_rows)
-        # Nothing else that weights depend on may differ.
+        # `open` has checked everything else that the weights depend on.
         is_alike = is_alike and config.model.vocab_size == source.model.vocab_size
         if not is_alike or config.tuning.lora_rank is not None:
             return False
@@ -144,7 +142,7 @@ class Start:
 
 
 def _decisive(config: ModelConfig) -> dict[str, Any]:
-    """The settings of a model that its weights depend on, defaults by rule filled in."""
+    """The settings that a model's weights depend on, with computed defaults."""
     return {
         **config.model_dump(exclude={*_MAY_DIFFER, "embedding_scale"}),
         "d_ff": config.feed_forward_dim,
@@ -154,30 +152,29 @@ def _decisive(config: ModelConfig) -> dict[str, Any]:
 
 
 Loss = Callable[[TransformerLM, Tensor, Tensor], Tensor]
-"""Of a model, inputs and targets, both (rows, seq): the mean over the targets."""
+"""(model, inputs, targets) -> mean loss over the targets; ids of shape (rows, seq)."""
 MakeOptimizer = Callable[[TransformerLM], torch.optim.Optimizer]
 Schedule = Callable[[float], float]
-"""Of the progress of the run at the middle of a step, between 0 and 1: the fraction of the maximum
-learning rate."""
+"""(progress at the middle of a step, from 0 to 1) -> fraction of the peak learning rate."""
 
 
 class Overrides(TypedDict, total=False):
-    """Parts of a run that take the place of what its settings say. A resume needs them again."""
+    """Custom parts of a run, instead of those of its settings. A resume needs them again."""
 
     model: TransformerLM
-    """Learns instead of a new one of the settings; its layers may be swapped."""
+    """Trained instead of a new one; its layers may be swapped."""
     data: Ids | tuple[Ids, Ids]
-    """Ids to learn from, or those and ids to validate with: arrays, memory maps, or what
-    `open_shards` returns."""
+    """Training ids, or training and validation ids: arrays, memory maps, or the result of
+    `open_shards`."""
     loss: Loss
-    """The mean loss to learn by. Validation losses are cross-entropies all the same."""
+    """The training loss. Validation losses stay cross-entropies."""
     optimizer: MakeOptimizer
-    """Makes the optimizer of the model's parameters: any of torch's."""
+    """Makes any torch optimizer for the model."""
     schedule: Schedule
     """In place of `config.schedule`."""
 
 
-# What says the same thing as a part, or is a part of the loss that another one lacks.
+# Settings that contradict a custom part, or that it does not implement.
 _EXCLUDED = {
     "data": ("tuning.chats", "data.mix"),
     "loss": ("tuning.chats", "z_loss", "multi_token_weight"),
@@ -186,7 +183,7 @@ _EXCLUDED = {
 
 
 def check_overrides(config: RunConfig, overrides: Overrides) -> None:
-    """Raise ConfigError where the parts and the settings cannot be one run."""
+    """Raise ConfigError if custom parts and settings contradict each other."""
     if not isinstance(overrides.get("model"), TransformerLM | None):
         raise ConfigError("model must be a TransformerLM, whose layers may be swapped")
     if "data" in overrides and config.model.document_separator == "auto":
@@ -198,27 +195,27 @@ def check_overrides(config: RunConfig, overrides: Overrides) -> None:
 
 
 def parts_of(overrides: Overrides) -> dict[str, str]:
-    """What is recorded of them, by name. Of data the environment has the content."""
+    """What config.yaml records of custom parts, by name; data are in environment.json."""
     model = overrides.get("model")
     names = ("loss", "optimizer", "schedule")
     found = {name: identify(part) for name, part in overrides.items() if name in names}
     return found if model is None else swapped_parts(model) | found
 
 
-# A resume may change these settings freely; with others its weights would be of no use. All the
-# rest, and other data or other first weights, needs --allow-changes.
+# A resume may change the free settings and never the fixed ones, which the weights depend on. Other
+# settings, data or initial weights need --allow-changes.
 _FREE = ("logging.", "micro_batch_size")
 _FIXED = ("model.", "optimizer.name")
-# A run is called as its folder is.
+# The folder decides the name.
 _NAMES = ("name", "runs_folder")
 _INPUTS = ("data", "start_from")
-# With others a resume may round differently.
+# Changes may alter rounding; a resume only reports them.
 _CONDITIONS = ("groundup", "python", "torch", "numpy", "machine", "device", "num_threads")
 
 
 def describe_environment(config: RunConfig, data: DataIds, end_id: int | None) -> dict[str, Any]:
-    """Everything that decides a run besides its settings, as environment.json holds it."""
-    # A run without a mix says nothing of one.
+    """Everything besides the settings that decides a run, for environment.json."""
+    # Omit `mix` for a run without one.
     hidden = ("folder",) if data.mix is not None else ("folder", "mix")
     versions = {"groundup": __version__, "torch": torch.__version__, "numpy": numpy.__version__}
     return {
@@ -247,19 +244,19 @@ def note_resume(
     *,
     allow_changes: bool,
 ) -> tuple[dict[str, Any], list[str]]:
-    """The environment the run began in, with a note of this resume, and what has changed.
+    """The original environment with an entry for this resume, and the changes.
 
-    Raises ConfigError for changes that must be allowed and are not, or that make the old weights
-    useless. `settings` are those of the checkpoint, or of the run without one.
+    Raises ConfigError for changes that are not allowed. settings: of the checkpoint, or without one
+    of the run.
     """
     old, before = folder.read_environment(), dict(flatten(settings))
-    # Settings that an older version did not have are as it was without.
+    # Ignore settings that an older version did not have.
     changes = {
         key: f"{key}: {before[key]!r} -> {value!r}"
         for key, value in flatten(config.model_dump(mode="json"))
         if before.get(key, value) != value and key not in _NAMES
     }
-    # Dropout takes its random numbers by micro-batches.
+    # Dropout draws its random numbers by micro-batch.
     free = _FREE[: 1 if config.model.dropout else None]
     fixed = [key for key in changes if key.startswith(_FIXED)]
     refused = [change for key, change in changes.items() if not key.startswith(free)]
@@ -287,7 +284,7 @@ def _now() -> str:
 
 
 def _git_commit() -> str | None:
-    """The commit of the repository that the process stands in, "-dirty" if files differ from it."""
+    """The commit of the current repository, with "-dirty" if files have changed."""
     command = ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)

@@ -1,7 +1,6 @@
-"""Everything a run is made of between two steps, and how it goes into a checkpoint and back.
+"""The state of a run between two steps, and how it is saved and restored.
 
-What is not in here (settings, data, the order of batches) is the same in every process that trains
-the run, so a state decides all that follows.
+Together with the settings and the data it decides all later steps.
 """
 
 import contextlib
@@ -23,9 +22,8 @@ from groundup.distributed.reduction import ExactReduction, FastReduction, Reduct
 from groundup.errors import CheckpointError, ConfigError
 from groundup.model import TransformerLM
 from groundup.nn.adapters import adapted_state, add_adapters, with_torch_names
-from groundup.optim.base import Optimizer
+from groundup.optim.base import ForeignOptimizer, Optimizer
 from groundup.optim.build import build_optimizer
-from groundup.optim.foreign import ForeignOptimizer
 from groundup.optim.muon import Muon
 from groundup.planner import check_holdable
 from groundup.runtime import memory_bytes, set_seed
@@ -50,32 +48,31 @@ class TrainingState:
     reduction: Reduction = field(default_factory=FastReduction)
     """Sums gradients over micro-batches and ranks."""
     local: "LocalParameters | None" = None
-    """Where ranks share the weights: this rank's rows of them."""
+    """With sharded weights: this rank's rows."""
     step: int = 0
     tokens: int = 0
     num_skipped: int = 0
     """Steps whose loss or gradients were not finite."""
     num_skipped_in_row: int = 0
-    """How many of them are the latest."""
+    """The latest of them."""
     loss: float | None = None
-    """Of the latest step that was not skipped."""
+    """Of the last good step."""
     validation_loss: float | None = None
     bits_per_byte: float | None = None
     wall_seconds: float = 0.0
     clock: dict[str, Any] = field(default_factory=dict)
-    """Where the time of a timed run stands."""
+    """A timed run's state of the clock."""
     random_state: dict[str, Any] | None = None
-    """As it was after the last good step, where steps use it; the present one if not given."""
+    """After the last good step, if steps use it. None: the current one."""
 
     @property
     def last_good_step(self) -> int:
-        """The latest step that changed the weights: what a checkpoint is a state of."""
+        """The latest step that changed the weights, which a checkpoint saves."""
         return self.step - self.num_skipped_in_row
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
-        """Within it the weights are their averages, if the optimizer keeps any: these are what is
-        evaluated, sampled and saved."""
+        """Use the EMA weights, if there are any, for evaluations, samples and checkpoints."""
         self.optimizer.exchange_averages()
         try:
             yield
@@ -93,7 +90,7 @@ class TrainingState:
             self.loss = loss
 
     def counters(self) -> dict[str, Any]:
-        """The JSON part of a checkpoint at `last_good_step`: skipped steps behind it are undone."""
+        """The JSON part of a checkpoint at `last_good_step`, without skipped steps after it."""
         return {
             "tokens": self.tokens - self.num_skipped_in_row * self.tokens_per_step,
             "num_skipped": self.num_skipped - self.num_skipped_in_row,
@@ -103,7 +100,7 @@ class TrainingState:
         }
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Become what the checkpoint was made of."""
+        """Load a checkpoint."""
         groups = self.optimizer.param_groups
         options = [{k: v for k, v in group.items() if k != "params"} for group in groups]
         if self.local is None:
@@ -116,7 +113,7 @@ class TrainingState:
             group = self.reduction.ranks.host_group
             optimizer_state = load_into(checkpoint, adapted_state(self.model), place, group)
         restore_optimizer(self.optimizer, optimizer_state)
-        # The settings decide over learning rate and weight decay, also where they have changed.
+        # Learning rate and weight decay come from the settings, which may have changed.
         for group, own in zip(self.optimizer.param_groups, options, strict=True):
             group.update(own)
         self.optimizer.exchange_averages()
@@ -147,20 +144,20 @@ def build_state(
 ) -> TrainingState:
     """A model on the run's device, given or new, and its optimizer.
 
-    tokenizer: its special tokens learn beside adapters.
-    start: where the first weights come from, if not from the seed.
-    make_optimizer: for the model's parameters, in place of the one of the settings.
+    tokenizer: with LoRA, the embeddings of its special tokens are trained too.
+    start: the initial weights. Default: from the seed.
+    make_optimizer: makes a custom optimizer.
     """
     config, device = run.config, torch.device(run.config.device)
     check_holdable(config.model, memory_bytes())
     set_seed(config.seed)
-    # Made on the CPU, so that a seed gives the same weights whatever they move to.
+    # Initialized on the CPU, so that a seed gives the same weights on any device.
     if model is None:
         model = TransformerLM.from_config(config.model, device="cpu")
     if start is not None:
         start.load_into(model)
     if config.tuning.lora_rank is not None:
-        # A token that ends a turn has to be recognized and predicted: special ones learn too.
+        # Special tokens, such as the end of a turn, must be learned.
         special = () if tokenizer is None else sorted(tokenizer.special_tokens.values())
         tables = [model.token_embedding, model.lm_head]
         model.requires_grad_(False)
@@ -169,7 +166,7 @@ def build_state(
         from groundup.distributed.sharding import checkpoint_activations
 
         checkpoint_activations(model)
-    # Of a sharded one no more than a block is ever whole on the device.
+    # A sharded model is moved block by block.
     if run.strategy == "ddp":
         model = model.to(device)
     model.use_float8(config.precision == "float8")

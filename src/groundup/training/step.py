@@ -1,7 +1,7 @@
-"""One optimizer step: micro-batches, the norm of the gradients, the update or none at all.
+"""One optimizer step: gradient accumulation over micro-batches, clipping, and the update.
 
-A step is queued on the device and its results are read when they have arrived, so that a GPU never
-waits for the host. A loss or gradient that is not finite leaves weights and optimizer as they were.
+A step is queued on the device and its results are read later, so that a GPU never waits for the
+host. A loss or gradient that is not finite leaves weights and optimizer unchanged.
 """
 
 from typing import NamedTuple
@@ -13,9 +13,9 @@ from groundup.data.batches.loader import Batch
 from groundup.distributed.process_group import ONE_PROCESS, ProcessGroup
 from groundup.model import TransformerLM
 from groundup.nn.linear_cross_entropy import linear_cross_entropy
+from groundup.optim.base import ForeignOptimizer
 from groundup.optim.build import average_decay, set_learning_rates
 from groundup.optim.clipping import clip_scale
-from groundup.optim.foreign import ForeignOptimizer
 from groundup.optim.schedules import learning_rate_factor
 from groundup.runs.config import RunConfig
 from groundup.training.clock import Tick
@@ -23,15 +23,15 @@ from groundup.training.machine import autocast
 from groundup.training.start import Loss, Schedule
 from groundup.training.state import TrainingState
 
-# The part of a run over which `multi_token_weight` falls to 0.
+# The fraction of a run over which `multi_token_weight` decays to 0.
 _MULTI_TOKEN_PART = 0.6
-# Steps before one is recorded: everything is compiled and warm by then.
+# Steps before a CUDA graph is recorded, to compile and warm up.
 _PLAIN_STEPS = 3
 
 
 class StepResult(NamedTuple):
-    """The mean loss over all tokens of the batch, z-loss included, the norm before clipping, and
-    whether one of them was not finite."""
+    """The mean loss of the batch with z-loss, the gradient norm before clipping, and whether either
+    was not finite."""
 
     loss: float
     gradient_norm: float
@@ -39,20 +39,20 @@ class StepResult(NamedTuple):
 
 
 class QueuedStep:
-    """A step that the device may still be busy with."""
+    """A step that the device may still be computing."""
 
     def __init__(self, tick: Tick, learning_rate: float, result: Tensor) -> None:
         self.tick, self.learning_rate = tick, learning_rate
         is_cuda = result.device.type == "cuda"
-        # On CUDA a copy to pinned memory and an event behind it: reading waits for this step alone,
-        # not for the ones queued since.
+        # On CUDA an event after the copy to pinned memory: reading waits only for this step, not
+        # for later ones.
         self._result = result.to("cpu", non_blocking=is_cuda)
         self._arrived = torch.cuda.Event() if is_cuda else None  # type: ignore[no-untyped-call]
         if self._arrived is not None:
             self._arrived.record(torch.cuda.current_stream(result.device))
 
     def read(self) -> StepResult:
-        """Wait for the result, if need be."""
+        """Wait for the result."""
         if self._arrived is not None:
             self._arrived.synchronize()
         loss, norm, is_skipped = self._result.tolist()
@@ -60,12 +60,11 @@ class QueuedStep:
 
 
 class Step:
-    """Learns from a batch: g = ∇ mean loss, summed over micro-batches; θ ← optimizer(θ, s·g) with
+    """g = ∇ mean loss, summed over micro-batches; θ ← optimizer(θ, s·g) with
     s = min(1, max_grad_norm / |g|).
 
-    On CUDA one process records a step as a graph and replays it: the host queues a step in one
-    call. What changes from step to step (learning rates, the weight of the token after the next,
-    the EMA of a timed run) is then read from tensors on the device.
+    A single CUDA process records a step as a graph and replays it. What changes from step to step
+    (learning rates, the multi-token weight, the EMA of a timed run) is read from device tensors.
     """
 
     def __init__(
@@ -85,18 +84,18 @@ class Step:
         self._average_decay = torch.zeros((), device=device) if has_moving_decay else None
         is_foreign = isinstance(state.optimizer, ForeignOptimizer)
         for group in state.optimizer.param_groups:
-            # A number and a tensor round differently, and a recorded step can only read a tensor:
-            # with numbers in the plain steps a resumed run would have other bits.
+            # Floats and tensors round differently, and a graph can only read tensors: with floats
+            # before the graph, a resumed run would have other bits.
             if is_cuda and not is_foreign and not isinstance(group["lr"], Tensor):
                 group["lr"] = torch.tensor(float(group["lr"]), device=device)
-        # What gathers weights or asks the host cannot be recorded. Conversations have as many
-        # targets as there are answers, and a graph has one shape.
+        # Gathering weights and asking the host cannot be recorded. The number of targets in
+        # conversations varies, but a graph has one shape.
         is_alone = state.local is None and state.reduction.ranks.size == 1
         is_fixed = is_alone and not is_foreign and not config.tuning.chats
         self._is_recorded = is_cuda and is_fixed and config.cuda_graph
         self._num_plain = 0
         self.num_updates = 0
-        """Of the weights, one that has begun included."""
+        """Weight updates, including one under way."""
         self._graph: torch.cuda.CUDAGraph | None = None
         self._batch: Batch
         self._result: Tensor
@@ -114,7 +113,7 @@ class Step:
         return QueuedStep(tick, rate, self._result)
 
     def _set_numbers(self, tick: Tick) -> float:
-        """Set what depends on how far the run is; gives the learning rate."""
+        """Set what depends on the progress; returns the learning rate."""
         config, optimizer = self._config, self._optimizer
         if self._later_weight is not None:
             left = 1 - tick.position / (_MULTI_TOKEN_PART * tick.length)
@@ -130,7 +129,7 @@ class Step:
         return set_learning_rates(optimizer, config.optimizer, factor)
 
     def _compute(self, batch: Batch) -> Tensor:
-        """The work on the device; gives loss, gradient norm and whether the step was skipped."""
+        """Queue the step; returns loss, gradient norm and whether it was skipped, as a tensor."""
         model, ranks = self._model, self._reduction.ranks
         num_tokens = count_targets(batch, ranks)
         micro_batches = batch.micro_batches()
@@ -164,7 +163,7 @@ class Step:
         )
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(batch.inputs.device)
-        # The thread that reads batches ahead keeps using the device meanwhile.
+        # The prefetching thread uses the device concurrently.
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             self._result = self._compute(self._batch)
         return graph
@@ -173,10 +172,9 @@ class Step:
 def summed_loss(
     model: TransformerLM, batch: Batch, z_loss: float = 0.0, later_weight: Tensor | None = None
 ) -> Tensor:
-    """The sum of the losses of all targets; in rows of several sequences, of those that count.
-
-    There no token attends to another sequence, and the output layer sees only what is to be
-    learned. `z_loss` and `later_weight` are as in `TransformerLM.loss`.
+    """The sum of the losses of all targets. In packed rows, tokens attend only to their own
+    sequence, and only the targets of answers count. `z_loss`, `later_weight`: as in
+    `TransformerLM.loss`.
     """
     if batch.positions is None:
         return model.loss(batch.inputs, batch.targets, z_loss, "sum", later_weight)
@@ -188,7 +186,7 @@ def summed_loss(
 
 
 def count_targets(batch: Batch, ranks: ProcessGroup = ONE_PROCESS) -> int | Tensor:
-    """How many targets `summed_loss` sums over, on all ranks, whose batches have one shape."""
+    """The number of targets that `summed_loss` sums over, on all ranks."""
     if batch.positions is None:
         return batch.targets.numel() * ranks.size
     count = (batch.targets >= 0).sum()

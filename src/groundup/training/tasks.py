@@ -1,8 +1,7 @@
-"""How likely a model finds texts of any length, and how often the right choice of a task.
+"""Log-likelihoods of texts of any length, and accuracy on multiple-choice tasks.
 
-The likelihood of a choice is that of its tokens after the context: their sum, the sum per byte and
-the sum per character of the choice, which are `acc`, `acc_bytes` and `acc_norm` of
-lm-evaluation-harness. No random state is touched.
+A choice is scored by the log-likelihood of its tokens after the context: the sum, the sum per byte
+and the sum per character (`acc`, `acc_bytes` and `acc_norm` of lm-evaluation-harness).
 """
 
 import math
@@ -29,19 +28,19 @@ from groundup.training.machine import not_compiled
 Numbers = npt.NDArray[np.float64]
 
 _NORMAL_95 = 1.959963984540054
-# Logits that are held at once; their softmax takes as much again.
+# Logits in memory at once; their softmax takes as much again.
 _MOST_LOGITS = 1 << 24
 
 
 class Row(NamedTuple):
-    """Ids of which the last few are predicted."""
+    """Ids, of which the last `num_predicted` are predicted."""
 
     ids: npt.NDArray[Any]
     num_predicted: int
 
 
 def wilson_interval(accuracy: float, count: int) -> list[float]:
-    """Wilson's 95% interval: where the accuracy on any number of such questions may be."""
+    """Wilson's 95% confidence interval of an accuracy."""
     z = _NORMAL_95
     middle = accuracy + z**2 / (2 * count)
     half = z * math.sqrt(accuracy * (1 - accuracy) / count + (z / (2 * count)) ** 2)
@@ -50,22 +49,19 @@ def wilson_interval(accuracy: float, count: int) -> list[float]:
 
 @dataclass(frozen=True)
 class Scorer:
-    """Asks a model how likely texts are."""
+    """Scores texts with a model."""
 
     model: TransformerLM
     tokenizer: Tokenizer
     begin_id: int | None
-    """Stands before each document, and before a choice that has no context."""
+    """Prepended to documents, and to choices without a context."""
     batch_tokens: int
-    """How many ids to compute at once."""
+    """Ids per forward pass."""
     autocast: Autocast = nullcontext
 
     def score_task(self, task: Task, progress: Progress | None = None) -> dict[str, Any]:
-        """How often the right choice is the most likely one; it scores 1/k in a k-way tie.
-
-        Accuracies are fractions of 1, and NaN where likelihoods are not finite. `cut` counts the
-        questions of which the model's context holds only the end.
-        """
+        """The accuracy of choosing the most likely choice; a k-way tie scores 1/k. NaN if a
+        likelihood is not finite. `cut` counts the questions that exceed the model's context."""
         right, num_cut = np.zeros(3), 0
         texts = list(self._encode(task))
         found = self.choice_likelihoods(texts, progress)
@@ -87,11 +83,11 @@ class Scorer:
     def choice_likelihoods(
         self, questions: Sequence[Sequence[Row]], progress: Progress | None = None
     ) -> list[Numbers]:
-        """Of each question, the sum of log-probabilities of every choice. Equal texts are computed
-        once, so that equal choices are equally likely to the last bit."""
+        """The log-likelihood of every choice of each question. Equal texts are computed once, so
+        that equal choices tie exactly."""
         numbers: dict[tuple[bytes, int], int] = {}
         rows: list[Row] = []
-        # Of each row, the number of the text that it is a part of.
+        # The text that each row belongs to.
         owners: list[int] = []
         for text in (text for texts in questions for text in texts):
             key = text.ids.tobytes(), text.num_predicted
@@ -107,8 +103,8 @@ class Scorer:
         ]
 
     def evaluate_documents(self, batches: Iterable[DocumentBatch]) -> tuple[Evaluation, int]:
-        """loss = mean -ln p(token | those before it in its document), every token predicted once,
-        the first of a document only with a `begin_id`; and the number of documents."""
+        """The mean loss over documents, every token predicted once (the first only with a
+        `begin_id`), and the number of documents."""
         sizes = token_bytes(self.tokenizer)
         nats, num_tokens, num_bytes, num_documents = 0.0, 0, 0, 0
         for batch in batches:
@@ -131,7 +127,7 @@ class Scorer:
         return np.array([] if self.begin_id is None else [self.begin_id], self.tokenizer.id_type)
 
     def _encode(self, task: Task) -> Iterator[list[Row]]:
-        """Each question's choices, every one behind the context and together with it."""
+        """The rows of each question's choices, encoded together with the context."""
         contexts = [question.context.rstrip() for question in task.questions]
         _, offsets = self.tokenizer.encode_batch(contexts)
         for question, num_context in zip(task.questions, np.diff(offsets).tolist(), strict=True):
@@ -140,7 +136,7 @@ class Scorer:
             texts = []
             for own in np.split(ids, bounds[1:-1]):
                 own = own if num_context else np.concatenate([self._begin, own])
-                # A token may reach from the context into the choice: the last is the choice's.
+                # A token may span context and choice; at least the last belongs to the choice.
                 num_predicted = min(max(1, len(own) - max(1, num_context)), len(own) - 1)
                 if num_predicted < 1:
                     raise ConfigError(
@@ -150,15 +146,14 @@ class Scorer:
             yield texts
 
     def _rows_of(self, ids: npt.NDArray[Any], num_predicted: int) -> Iterator[Row]:
-        """The rows that predict the last `num_predicted` of some ids, each in one forward pass."""
+        """The windows that together predict the last `num_predicted` ids."""
         length = self.model.config.context_length
         for begin, end, count in sliding_windows(len(ids), num_predicted, length):
             yield Row(ids[begin:end], count)
 
     @torch.no_grad()
     def _log_likelihoods(self, rows: Sequence[Row], progress: Progress | None = None) -> Numbers:
-        """The sum of ln p of what each row, at most context_length + 1 ids, predicts. Rows of about
-        the same length are computed together."""
+        """Each row's sum of ln p; rows have at most context_length + 1 ids. Batched by length."""
         order = sorted(range(len(rows)), key=lambda index: -len(rows[index].ids))
         result = np.zeros(len(rows))
         done = 0
@@ -174,7 +169,7 @@ class Scorer:
 
 
 def _batch_likelihoods(model: TransformerLM, rows: Sequence[Row]) -> Numbers:
-    # What follows the end of a row is seen by nothing before it.
+    # Attention is causal: padding at the end changes nothing.
     padded = np.zeros((len(rows), len(rows[0].ids)), np.int64)
     is_predicted = np.zeros((len(rows), len(rows[0].ids) - 1), np.bool_)
     for number, (ids, count) in enumerate(rows):

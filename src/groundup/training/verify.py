@@ -1,9 +1,8 @@
-"""The proof, on the user's own machine, that an interrupted run ends as an uninterrupted one.
+"""Prove on the user's machine that an interrupted run ends like an uninterrupted one.
 
-With the settings of a run, a few steps are trained in scratch folders: in one go, and by a run that
-is killed on the way and resumed. All metrics that do not come from a clock, all weights and the
-whole optimizer state must be equal to the last bit. Of a timed run the first records its progress,
-and the other replays it.
+A few steps of a run are trained in scratch folders: once uninterrupted, once killed and resumed.
+All metrics except measured times, all weights and the whole optimizer state must be equal bit for
+bit. For a timed run, the second replays the progress that the first recorded.
 """
 
 import hashlib
@@ -37,7 +36,7 @@ _CHILD = "import sys; from groundup.training.verify import _train_part; _train_p
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was compared of two runs, and everything that differs."""
+    """What was compared, and every difference."""
 
     num_records: int
     num_values: int
@@ -46,7 +45,7 @@ class Comparison:
 
 
 def verify_resume(run_folder: str | os.PathLike[str], num_steps: int = 8) -> Comparison:
-    """Train some steps of a run, which is left alone, with and without a kill; compare the bits."""
+    """Train some steps with and without a kill and compare the bits; the run is not changed."""
     run = RunFolder(run_folder)
     config = run.read_config()
     if not 4 <= num_steps <= (config.num_steps or num_steps):
@@ -66,18 +65,18 @@ def verify_resume(run_folder: str | os.PathLike[str], num_steps: int = 8) -> Com
             "samples.every_steps": 0,
         }
         save_yaml(settings, load_settings(RunConfig, run.config_file, scratch))
-        _log.info("%d steps in one go", num_steps)
+        _log.info("%d uninterrupted steps", num_steps)
         _train(settings, "whole", num_steps)
         replayed = None if config.minutes is None else str(whole / "metrics.jsonl")
         kill_at = num_steps // 2 + 1
-        _log.info("and with a kill after step %d", kill_at)
+        _log.info("the same with a kill after step %d", kill_at)
         _train(settings, "killed", num_steps, replayed, kill_at)
         _train(settings, "killed", num_steps, replayed, resume=True)
         return compare_runs(whole, Path(folder, "killed"))
 
 
 def compare_runs(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> Comparison:
-    """Compare all records and the newest checkpoints of two runs, clocks left out."""
+    """Compare all records and the newest checkpoints of two runs, except measured times."""
     folders = RunFolder(one), RunFolder(other)
     records, others = (comparable_records(folder.metrics_file) for folder in folders)
     values, other_values = (_newest_values(folder) for folder in folders)
@@ -94,7 +93,7 @@ def compare_runs(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> 
 
 
 def comparable_records(metrics_file: Path) -> list[dict[str, Any]]:
-    """The records of a run without the metrics that the machine decides."""
+    """The records of a run without measured metrics."""
     return [
         {name: value for name, value in record.items() if name not in MEASURED}
         for record in read_json_lines(metrics_file)
@@ -102,9 +101,9 @@ def comparable_records(metrics_file: Path) -> list[dict[str, Any]]:
 
 
 def _newest_values(folder: RunFolder) -> dict[str, Any]:
-    """The hashes of the newest checkpoint's tensors by name, and all the rest in one."""
+    """Hashes of the newest checkpoint's tensors by name, and the rest as one value."""
     checkpoint = CheckpointFolder(folder.checkpoints).newest()
-    # The settings hold the run's name, and what else they say shows in everything below.
+    # The settings contain the run's name; their other effects show in the values below.
     left_out = {*MEASURED, "settings", "clock"}
     state = {key: one for key, one in checkpoint.state.items() if key not in left_out}
     state |= {"step": checkpoint.step, "model": checkpoint.adapted_state()}
@@ -113,7 +112,7 @@ def _newest_values(folder: RunFolder) -> dict[str, Any]:
 
 
 def _hash(tensor: torch.Tensor) -> tuple[Any, ...]:
-    # Of the bytes, because NaN is not equal to itself.
+    # Hash bytes, because NaN is not equal to itself.
     flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     return tensor.dtype, tensor.shape, hashlib.sha256(flat.numpy().tobytes()).hexdigest()
 
@@ -126,7 +125,7 @@ def _train(
     kill_at: int | None = None,
     resume: bool = False,
 ) -> None:
-    """Train in a process of its own, which may be killed."""
+    """Train in a child process, which may be killed."""
     part = json.dumps([str(settings), name, num_steps, replayed, kill_at, resume])
     command = [sys.executable, "-c", _CHILD, part]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -137,7 +136,7 @@ def _train(
 
 
 def _train_part(text: str) -> None:
-    """What the process runs."""
+    """Runs in the child process."""
     from groundup.training.loop import train
 
     settings, name, num_steps, replayed, kill_at, resume = json.loads(text)

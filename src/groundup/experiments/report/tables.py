@@ -28,7 +28,6 @@ STATES = {
     "running": Mark("◔", "still training", "running"),
     "unfinished": Mark("◑", "unfinished", "unfinished"),
     "diverged": Mark("✕", "diverged", "diverged"),
-    "pruned": Mark("✂", "pruned", "pruned"),
     "failed": Mark("!", "failed", "failed"),
     "empty": Mark("○", "no metrics yet", "empty"),
 }
