@@ -1,6 +1,5 @@
 """Conversations: read from JSON lines, rendered and encoded whole, answers marked, packed."""
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -38,27 +37,6 @@ def make_tokenizer() -> Tokenizer:
 def write(path: Path, *records: Any) -> Path:
     path.write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
     return path
-
-
-def test_both_forms_are_read_also_compressed(tmp_path: Path) -> None:
-    messages = [{"role": "system", "content": "Be kind."}, USER, ANSWER]
-    records = [
-        {"messages": messages, "source": "here"},
-        {"prompt": "Why?", "completion": "Because."},
-        {"prompt": [USER], "completion": [ANSWER]},
-    ]
-    path = write(tmp_path / "chats.jsonl", *records)
-    packed = tmp_path / "chats.jsonl.gz"
-    packed.write_bytes(gzip.compress(b"\xef\xbb\xbf" + path.read_bytes() + b"\n\n"))
-    expected = [
-        messages,
-        [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Because."}],
-        [USER, ANSWER],
-    ]
-    for file in (path, packed):
-        found = list(read_conversations([file]))
-        assert [one.messages for one in found] == expected
-        assert found[1].where == f"{file} line 2"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groundup.data.batches.loader import Batch, Batches, BatchLoader, get_batch
+from groundup.data.batches.loader import Batches, BatchLoader, get_batch
 from groundup.data.batches.order import Ids, ShuffledEpochs, WindowReader
 from groundup.data.batches.transfer import transfer_to
 from groundup.data.pipeline import read_ahead
@@ -118,19 +118,6 @@ def test_the_ranks_batches_joined_are_the_whole_batch(world_size: int) -> None:
             ranks.append([batch.inputs for batch in batches])
     joined = [torch.cat(shares) for shares in zip(*ranks, strict=True)]
     assert all(torch.equal(one, other) for one, other in zip(whole, joined, strict=True))
-
-
-def test_micro_batches_are_the_batch_in_pieces() -> None:
-    loader = BatchLoader(make_shards([1000]), ShuffledEpochs(1000, 9, 1), 12, micro_batch_size=4)
-    with loader.batches(0, 1) as batches:
-        batch = next(batches)
-    pieces = batch.micro_batches()
-    inputs, targets = zip(*((one.inputs, one.targets) for one in pieces), strict=True)
-    assert [len(one) for one in inputs] == [4, 4, 4]
-    assert torch.equal(torch.cat(inputs), batch.inputs)
-    assert torch.equal(torch.cat(targets), batch.targets)
-    (whole,) = Batch(0, batch.inputs, batch.targets).micro_batches()
-    assert torch.equal(whole.inputs, batch.inputs)
 
 
 # Threads

@@ -19,7 +19,7 @@ from groundup.data.batches.order import (
     sliding_windows,
     whole_walk,
 )
-from groundup.data.counter_random import permute, random_below, random_uint64
+from groundup.data.counter_random import permute, random_uint64
 from groundup.data.prepare import prepare
 from groundup.data.shards import open_shards
 from groundup.errors import ConfigError, DataError
@@ -30,15 +30,6 @@ seeds = st.integers(0, 2**64 - 1)
 
 def numbers(*values: int) -> np.ndarray:
     return np.array(values, np.uint64)
-
-
-# The random function
-
-
-@given(seeds, seeds, st.integers(1, 2**63))
-def test_numbers_below_a_bound_are_the_high_word(seed: int, counter: int, bound: int) -> None:
-    value = int(random_below(seed, 0, numbers(counter), bound)[0])
-    assert value == int(random_uint64(seed, 0, numbers(counter))[0]) * bound >> 64 < bound
 
 
 def test_random_values_permutations_and_orders_never_change() -> None:

@@ -104,45 +104,6 @@ def test_stories_are_free_of_slips(mistake: str) -> None:
 # The interpreter
 
 
-def expand(text: str, rule: str = "story", seed: int = 0) -> str:
-    return next(Grammar({"a.txt": text}).tellings(seed)).expand(rule)
-
-
-def test_rules_choose_capitalise_and_put_articles() -> None:
-    text = "x: owl\ny: unicorn\nz: hour\nstory\n- {a x}, {a y}, {^a z}"
-    assert expand(text) == "an owl, a unicorn, An hour"
-    found = {expand("story\n- {one {x/y}/two/}!", seed=seed) for seed in range(40)}
-    assert found == {"one x!", "one y!", "two!", "!"}
-
-
-def test_lines_go_on_and_no_option_comes_twice_before_all_have_come() -> None:
-    text = "# a comment\nstory\n- one {/} two\n  three ¶ ¶ {other} ¶\nother: a\n  b"
-    assert expand(text) == "one two three\n\na b"
-    text = expand("x: a, b, c, d, e\nstory\n- {x}{x}{x}{x}{x}")
-    assert sorted(text) == list("abcde")
-
-
-def test_words_stay_fixed_and_agree() -> None:
-    text = (
-        "name: Ann, Bea\ncolor: red, blue, green\n"
-        "table hero: hero | he\n- {name} | she\n- Bob | he\n"
-        "story\npick hero\nlet color = {color}\n- {hero} {he} {color} {hero} {he} {color}\n"
-    )
-    found = {expand(text, seed=seed) for seed in range(60)}
-    assert len(found) == 9
-    assert all(story.split()[:3] == story.split()[3:] for story in found)
-    assert all(("Bob" in story) == (" he " in story) for story in found)
-
-
-def test_a_tag_holds_for_a_whole_text_and_words_for_the_next_rule() -> None:
-    grammar = Grammar({"a": "home @cat: basket\nhome @bird: nest", "b": "story\n- {home} {home}"})
-    tellings = list(islice(grammar.tellings(0), 30))
-    assert {telling.expand("story") for telling in tellings} == {"basket basket", "nest nest"}
-    grammar = Grammar({"a": "n: 1, 2, 3\nstory\nlet x = {n}\n- {x}\nquestion\n- {x}"})
-    for telling in islice(grammar.tellings(0), 9):
-        assert telling.expand("story") == telling.expand("question")
-
-
 def test_every_name_in_our_files_is_defined() -> None:
     text = "".join(
         path.read_text("utf-8") for folder in (STORIES, DIALOGUES) for path in folder.glob("*.txt")

@@ -40,12 +40,16 @@ def test_files_of_several_encodings_lie_in_one_folder(
     assert read(tmp_path, encoding=encoding, batch_bytes=batch_bytes) == expected
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-16-le", "utf-16-be"])
 @pytest.mark.parametrize("repeats", [1, 300])
-def test_a_mark_needs_no_flag(tmp_path: Path, encoding: str, repeats: int) -> None:
+def test_wide_characters_need_no_flag(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, encoding: str, repeats: int
+) -> None:
+    """By their mark, or where every other byte is 0."""
     (tmp_path / "a.txt").write_bytes((TEXT * repeats).encode(encoding))
     (tmp_path / "b.csv").write_bytes("text\nné\n".encode(encoding))
     assert read(tmp_path) == TEXT * repeats + "né"
+    assert caplog.text.count(f"read as {encoding}") == 2 * (encoding.count("-") - 1)
     parts = cut_into_parts(find_sources([tmp_path / "a.txt"]), 500 * repeats, Reading())
     assert len(parts) > 3
     batches = (batch for part in parts for batch in read_part(part, Reading()))
@@ -116,16 +120,6 @@ def test_a_text_is_read_in_the_encoding_that_its_language_gives_away(
     assert caplog.text.count(f"read as {name}") == 4
     line = f'1999: the report says "{text}" and nothing else.\n'
     assert guess_encoding((line * 3).encode(name)[:-40]) == name
-
-
-@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
-def test_utf16_needs_no_mark_where_every_other_byte_is_0(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, encoding: str
-) -> None:
-    (tmp_path / "a.txt").write_bytes(TEXT.encode(encoding))
-    (tmp_path / "b.csv").write_bytes("text\nné\n".encode(encoding))
-    assert read(tmp_path) == TEXT + "né"
-    assert caplog.text.count(f"read as {encoding}") == 2
 
 
 @pytest.mark.parametrize("part_bytes", [1 << 20, 8 << 20])
