@@ -11,6 +11,8 @@ import pytest
 import torch
 from forked_ranks import difference, run_ranks, take_steps, tiny_model, weights
 from torch import Tensor, distributed
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 from groundup.checkpoint import CheckpointFolder, restore_model, restore_optimizer
 from groundup.checkpoint.record import FileEntry
@@ -140,8 +142,18 @@ def fail_on_one_rank(ranks: ProcessGroup, group: Any) -> None:
         folder.prepare(lambda: os.mkdir("/nowhere/x"))
 
 
+def save_one_row(group: Any) -> None:
+    """A row that two names share, of which the second rank has nothing."""
+    mesh = init_device_mesh("cpu", (2,))
+    row = distribute_tensor(torch.ones(1, 3), mesh, [Shard(0)])
+    folder = ShardedFolder(FOLDER / "row", group=group)
+    folder.save(1, {"one": row, "other": row}, {"value": torch.ones(1)}, {})
+    assert sorted(folder.load(1).adapted_state()) == ["one", "other"]
+
+
 def measure(ranks: ProcessGroup) -> bool:
     group = distributed.new_group(backend="gloo")
+    save_one_row(group)
     save_while_training(ranks, group)
     fail_on_one_rank(ranks, group)
     return True

@@ -43,9 +43,8 @@ def find_kinds() -> list[Kind]:
     import web
 
     return [
-        Kind("power", histories.lose_power, 0.44, 10),
+        Kind("power", histories.lose_power, 0.54, 15),
         Kind("signals", processes.disturb_training, 0.26, 8),
-        Kind("verbs", processes.disturb_verb, 0.1, 5),
         Kind("damage", parsers.damage, 0.04, 22),
         Kind("fuzz", parsers.fuzz, 0.1, 10),
         Kind("clients", web.serve, 0.04, 1),

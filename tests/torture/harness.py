@@ -217,9 +217,8 @@ class Child:
             sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
             sys.stderr = open(2, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115
             # A command counts its minutes from the start of its process.
-            names = ("groundup.runtime", "groundup.cli.new", "groundup.cli.train")
-            for module in filter(None, map(sys.modules.get, names)):
-                module.__dict__["STARTED"] = time.monotonic()
+            if "groundup.cli.train" in sys.modules:
+                sys.modules["groundup.cli.train"].__dict__["STARTED"] = time.monotonic()
             before()
             from groundup.cli.main import main
 

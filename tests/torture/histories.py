@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import logging
+import os
 import random
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -22,6 +25,8 @@ from harness import Case, Lost
 from simulated_disk import Recorder, State, draw_histories
 
 from groundup.checkpoint import CheckpointFolder
+from groundup.cli import new
+from groundup.cli.main import main
 from groundup.config import load_settings, save_yaml
 from groundup.data.prepare import prepare
 from groundup.data.samples import write_sample_corpus
@@ -32,7 +37,7 @@ from groundup.experiments.spec import SweepConfig
 from groundup.experiments.sweep import run_sweep
 from groundup.experiments.sweep_folder import SweepFolder
 from groundup.files import find_folders, hash_file
-from groundup.interop import export_gguf, export_huggingface
+from groundup.interop import export_huggingface
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer, train_bpe
@@ -210,55 +215,62 @@ class Train(Workload):
         check_no_leftovers(self.root)
 
 
-class Prepare(Workload):
-    """Shards, most often over those of other settings."""
-
-    is_replaced_whole = False
+class Verb(Workload):
+    """A command line, over what one with other settings has made where it may replace that."""
 
     def __init__(self, case: Case, root: Path) -> None:
         super().__init__(case, root)
-        case.row, rng = "power lost: data prepare", case.random
-        overwrites, fraction = rng.random() < 0.5, rng.choice((0.1, 0.0, 1e-9))
-        sizes = [2_000, 3_000] if overwrites else [3_000]
-        self.commands = [
-            partial(self._prepare, overwrite=overwrites, shard_bytes=size, validation_fraction=one)
-            for size, one in zip(sizes, (0.1, fraction)[-len(sizes) :], strict=True)
-        ]
-
-    def _prepare(self, **options: Any) -> None:
-        prepare_shards(self.made, self.out, **options)
-
-    def find(self) -> Any:
-        if not (self.out / "index.json").exists():
-            return None
-        index = verify(self.out, Tokenizer.load(self.made / "tokenizer.json"))
-        return [[shard.file, shard.hash] for shard in index.shards]
-
-
-class Export(Workload):
-    """An export over another one, or a tokenizer over another one."""
-
-    def __init__(self, case: Case, root: Path) -> None:
-        super().__init__(case, root)
-        self.name = case.turn(ORDER.split(", "))
+        self.name, text, rng = case.turn(ORDER), f"{self.made}/stories.txt", case.random
         case.row = f"power lost: {self.name}"
-        self.out = root / "deep" / ("export.gguf" if "gguf" in self.name else "export")
-        self.commands = [partial(self._export, step) for step in (4, 8)]
+        end = {"export gguf": ".gguf", "data clean": ".jsonl", "tokenizer train": ".json"}
+        self.out = self.out.with_suffix(end.get(self.name, ""))
+        to = f"--out {self.out} --num-threads 1"
+        export = f"export {self.made}/runs/base {self.out} --force --to {self.name.split()[-1]}"
+        lines = {
+            "export": [f"{export} --checkpoint {step}" for step in (4, 8)],
+            "tokenizer": [
+                f"tokenizer train {text} {to} --vocab-size {size}" for size in (290, 280)
+            ],
+            "data clean": [
+                f"data clean {text} {to} --min-characters {n} --overwrite" for n in (9, 5)
+            ],
+            "import": [f"import huggingface {self.made}/export --name r --runs-folder {self.out}"],
+            "new": [f"new {text} --name n --minutes 0.5 --num-steps 5 --max-tokens 4"],
+        }
+        for line in next((lines[one] for one in lines if self.name.startswith(one)), []):
+            self.commands.append(partial(self._run, line))
+        self.is_replaced_whole = self.name not in ("data prepare", "import huggingface")
+        if self.name == "data prepare":
+            overwrites, fraction = rng.random() < 0.5, rng.choice((0.1, 0.0, 1e-9))
+            for size, part in [(2_000, 0.1), (3_000, fraction)][not overwrites :]:
+                options = {"overwrite": overwrites, "shard_bytes": size}
+                prepared = partial(prepare_shards, self.made, self.out, validation_fraction=part)
+                self.commands.append(partial(prepared, **options))
 
-    def _export(self, step: int) -> None:
-        if "tokenizer" in self.name:
-            tokenizer = Tokenizer.load(self.made / "tokenizer.json")
-            tokenizer.with_chat(f"{{{{ {step} }}}}").save(self.out)
-            return
-        export = export_gguf if "gguf" in self.name else export_huggingface
-        export(self.made / "runs" / "base", self.out, checkpoint=step, force=True)
+    def _run(self, line: str) -> None:
+        os.chdir(self.root)
+        # A command counts its minutes from the start of its process.
+        begun = mock.patch.object(new, "STARTED", time.monotonic())
+        with begun, contextlib.redirect_stderr(io.StringIO()) as told:
+            status = main(line.split())
+        if status:
+            raise Lost(f"it ended with status {status}: {told.getvalue()[-300:]}")
 
     def find(self) -> Any:
-        if "huggingface" not in self.name:
-            return hash_file(self.out) if self.out.exists() else None
-        # Between two renames it is where the next export looks for it.
+        run = RunFolder(self.out / "r")
+        if self.name == "new":
+            # What it makes follows from the speed of the machine.
+            return None
+        if self.name == "data prepare":
+            if not (self.out / "index.json").exists():
+                return None
+            index = verify(self.out, Tokenizer.load(self.made / "tokenizer.json"))
+            return [[shard.file, shard.hash] for shard in index.shards]
+        if self.name == "import huggingface":
+            return hashes(run.checkpoints) if run.has_run() else None
+        # Between two renames a folder is where the next export looks for it.
         found = find_folders(self.out.parent).get(self.out.name)
-        return found and hashes(found)
+        return hashes(found) if found else hash_file(self.out) if self.out.exists() else None
 
 
 class Sweep(Workload):
@@ -328,17 +340,16 @@ def marking(
         yield
 
 
-WORKLOADS = {"train": Train, "prepare": Prepare, "sweep": Sweep, "export": Export}
 # Each in its turn, some more often.
-ORDER = "train, prepare, train, export gguf, train, sweep, train, export tokenizer, prepare"
-ORDER += ", export huggingface"
+ORDER = """train;data prepare;train;export gguf;train;sweep;train;tokenizer train;data prepare;train
+export huggingface;train;data clean;import huggingface;new""".replace("\n", ";").split(";")
 
 
 def lose_power(case: Case, num_histories: int = 400, num_continued: int = 8) -> None:
     """Record one workload, and try some of its histories."""
     root = case.place / "disk"
     logging.getLogger("groundup").setLevel(logging.CRITICAL)
-    workload = WORKLOADS[case.turn(ORDER.split(", ")).split()[0]](case, root)
+    workload = {"train": Train, "sweep": Sweep}.get(case.turn(ORDER), Verb)(case, root)
     root.mkdir()
     disk = Recorder(str(root))
     with disk.recording():
@@ -355,6 +366,14 @@ def lose_power(case: Case, num_histories: int = 400, num_continued: int = 8) -> 
     for number, state in continued:
         with left_on_disk(root, number, state):
             workload.finish()
+    # Full from some write on: no traceback, nothing wrong, and with room again it goes on.
+    with left_on_disk(root, -1, {}):
+        full = Recorder(str(root), case.random.randrange(len(disk.history)))
+        versions, workload.versions = workload.versions, []
+        with contextlib.suppress(OSError, GroundupError, Lost), full.recording():
+            workload.record(full)
+        workload.versions = versions
+        workload.finish()
     case.counts.update({"states": len(tried), "continued": len(continued)})
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import signal
 import socket
 import time
@@ -17,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from harness import Case, Child, Lost
-from histories import check_no_leftovers, configure, draw_run, hashes
+from histories import check_no_leftovers, configure, draw_run
 
 from groundup.checkpoint import CheckpointFolder
 from groundup.config import save_yaml
@@ -31,7 +30,7 @@ from groundup.training.verify import compare_runs
 _STEPS = 30
 _RUNS = ("one process", "2 ranks", "one process", "3 ranks", "a lost rank", "4 ranks")
 _FAULTS = ("INT", "TERM", "TERM", "KILL", "KILL", "STOP")
-_FAULTS_OF_RANKS = (*_FAULTS, "TERM one", "KILL one", "KILL one", "KILL another")
+_FAULTS_OF_RANKS: Sequence[str] = (*_FAULTS, "TERM one", "KILL one", "KILL one", "KILL another")
 
 
 def start_ranks(place: Path, words: Sequence[str], size: int) -> list[Child]:
@@ -63,22 +62,26 @@ def disturb_training(case: Case) -> None:
     rng, name = case.random, case.turn(_RUNS)
     kind, changes = draw_run(case.made, rng)
     size = {"one process": 1, "a lost rank": 3}.get(name) or int(name[0])
-    faults: Sequence[str] = _FAULTS_OF_RANKS
-    sizes = [1, 2, 3, 4]
+    changes |= {"num_steps": _STEPS, "checkpoints.every_steps": rng.choice((4, 7, 40))}
+    faults, sizes, strategy = _FAULTS_OF_RANKS, [1, 2, 3, 4], rng.choice(("ddp", "ddp", "fsdp"))
+    if name == "a lost rank":
+        # The others save: long after the last checkpoint, and before the next.
+        kind, faults, sizes, strategy = (
+            kind.replace("timed", "plain"),
+            ("KILL another",),
+            [3],
+            "ddp",
+        )
+        changes |= {"minutes": None, "checkpoints.every_steps": 40}
+    elif kind == "timed":
+        # It is replayed by one process.
+        strategy = "ddp"
+        changes |= {"minutes": 0.2, "checkpoints.every_steps": rng.choice((4, 7))}
     if size > 1:
         changes |= {"batch_size": 12, "micro_batch_size": 1, "evaluation.batch_size": 1}
         changes |= {"model.dropout": 0.0, "distributed.timeout_minutes": 0.5}
-        changes["distributed.strategy"] = strategy = rng.choice(("ddp", "ddp", "fsdp"))
-        changes["optimizer.name"] = rng.choice(("adamw", "adamw", "muon"))
-    changes |= {"num_steps": _STEPS, "checkpoints.every_steps": rng.choice((4, 7, 40))}
-    if name == "a lost rank":
-        # The others save: long after the last checkpoint, and before the next.
-        kind, faults, sizes = kind.replace("timed", "plain"), ("KILL another",), sizes[1:]
-        changes |= {"minutes": None, "checkpoints.every_steps": 40, "optimizer.name": "adamw"}
-        changes |= {"distributed.strategy": "ddp"}
-        strategy = "ddp"
-    if kind == "timed":
-        changes |= {"minutes": 0.2, "checkpoints.every_steps": rng.choice((4, 7))}
+        names = ("adamw", "adamw", "muon")[: 2 if name == "a lost rank" else 3]
+        changes |= {"distributed.strategy": strategy, "optimizer.name": rng.choice(names)}
     case.row = f"signals: train, {'one process' if size == 1 else 'ranks'}"
     case.what = f"{kind}, {name}"
     config = configure(case.made, case.place / "runs", changes)
@@ -165,46 +168,3 @@ def last_step(run: RunFolder) -> int:
         records = map(parse_line, run.metrics_file.read_bytes().splitlines())
         return max((record["step"] for record in records if record), default=0)
     return 0
-
-
-# Command lines that write below the folder they are run in, and their results.
-VERBS = {
-    "tokenizer train {made}/stories.txt --vocab-size 400 --out out/t.json": "out/t.json",
-    "data clean {made}/stories.txt --min-characters 5 --out out/c.jsonl": "out/c.jsonl",
-    "import huggingface {made}/export --name r --runs-folder out": "out/r/checkpoints",
-    "sweep {made}/sweep.yaml --folder out": "out/small/runs/seed=1/checkpoints",
-    # Its settings follow from the speed of the machine.
-    "new {made}/stories.txt --name n --minutes 0.5 --num-steps 5 --max-tokens 4": "runs/n/none",
-}
-
-
-def disturb_verb(case: Case) -> None:
-    """A verb that is killed at any moment, or finds no room; then the same again."""
-    line, result = list(VERBS.items())[case.number % len(VERBS)]
-    words, rng = line.format(made=case.made).split(), case.random
-    is_full = rng.random() < 0.25
-    case.row = f"{'no room for' if is_full else 'killed'}: other verbs"
-    case.what = " ".join(words[:2])
-    begin = time.monotonic()
-    Child(case.place / "whole", words).wait([0])
-    seconds = time.monotonic() - begin
-    number = rng.choice((signal.SIGKILL, signal.SIGTERM))
-    limit = int(10 ** rng.uniform(2, 5)) if is_full else resource.RLIM_INFINITY
-    limits = (limit, resource.RLIM_INFINITY)
-    room = partial(resource.setrlimit, resource.RLIMIT_FSIZE, limits)
-    child = Child(case.place / "work", words, room)
-    if not is_full:
-        time.sleep(rng.uniform(0.0, seconds))
-        os.kill(child.pid, number)
-    child.wait([0, 1, 2, -number, 128 + number])
-    Child(case.place / "work", words).wait([0])
-    mine, other = (hashes_at(case.place / name / result) for name in ("work", "whole"))
-    if mine != other:
-        raise Lost("its result differs from that of an undisturbed run")
-    check_no_leftovers(case.place / "work")
-
-
-def hashes_at(path: Path) -> object:
-    """Of files that do not tell when they were made."""
-    found = hashes(path) if path.is_dir() else path.exists() and path.read_bytes()
-    return found if not isinstance(found, dict) else {k: v for k, v in found.items() if "st" in k}

@@ -8,6 +8,7 @@ lets what was not synced by then be kept, torn, zeroed or lost, in any order, as
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
 import stat
@@ -35,6 +36,8 @@ class Recorder:
     """Calls `os`, and records what became of the tree below `root`."""
 
     root: str
+    room: int = 1 << 60
+    """How many operations there is room for."""
     history: list[tuple[Any, ...]] = field(default_factory=list)
     """("make", folder, name, inode, is_folder), ("move", folder, old, new, inode),
     ("drop", folder, name), ("write", inode, begin, data), ("cut", inode, size), ("sync", inode),
@@ -66,6 +69,8 @@ class Recorder:
         def call(*arguments: Any, **options: Any) -> Any:
             with self._lock:
                 self.look()
+                if name == "write" and len(self.history) > self.room:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 try:
                     return real(*arguments, **options)
                 finally:

@@ -60,7 +60,8 @@ class ShardedFolder(CheckpointFolder):
         metric: float | None = None,
     ) -> Path:
         """All ranks call this, with the same arguments but for their parts of the tensors."""
-        shared = _shared(model_state)
+        # A rank without a row of a tensor cannot tell whose memory it has.
+        shared = self._first(lambda: _shared(model_state))
         model = {name: one for name, one in model_state.items() if name not in shared}
         optimizer, outline = pack_tree(dict(optimizer_state))
         more = {"version": SHARDED_VERSION, "shared": shared, "optimizer": outline}

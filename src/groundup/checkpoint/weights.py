@@ -120,6 +120,6 @@ def _opened(path: PathLike) -> Iterator[Any]:
         *(ValueError, TypeError, RuntimeError, AttributeError),
     ) as error:
         raise CheckpointError(
-            f"{path} is missing, damaged, cut short or no safetensors file ({error}); files of "
-            f"torch.save and pickle can run code and are never loaded"
+            f"{path} is missing, damaged, cut short or no safetensors file ({error!s:.300}); files "
+            f"of torch.save and pickle can run code and are never loaded"
         ) from error

@@ -95,7 +95,7 @@ def read_merges(
     except (KeyError, ValueError, TypeError) as error:
         raise TokenizerError(
             f"a merge of {path} is not two tokens of the vocabulary, as text with one space "
-            f"between them or as a list: {error!r}"
+            f"between them or as a list: {error!r:.200}"
         ) from None
 
 
