@@ -96,6 +96,8 @@ def test_many_prompts_are_written_as_if_each_were_alone(
         assert language_model.generate(prompt, seed=seed, **settings) == together[seed - 5]
     assert len(set(together)) == len(prompts)
     assert language_model.generate_many([]) == []
+    with pytest.raises(ConfigError, match="a list of prompts"):
+        language_model.generate_many("ab")
     # More prompts than rows take turns, any number if they are made meanwhile.
     monkeypatch.setattr("groundup.generation.language_model._MAX_ROWS", 2)
     other = LanguageModel.load(run)
@@ -214,14 +216,6 @@ def test_without_a_prompt_a_document_is_begun() -> None:
         LanguageModel(model, byte_tokenizer()).generate("")
     with pytest.raises(CheckpointError, match="258 tokens but the model knows 257"):
         LanguageModel(model, byte_tokenizer(END, "<|pad|>"))
-
-
-def test_several_prompts_for_one_and_one_for_several_are_refused() -> None:
-    model = LanguageModel(new_model(), byte_tokenizer(END))
-    with pytest.raises(ConfigError, match=r"one string, not \['a'\]: .* generate_many"):
-        model.generate(["a"])  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="a list of prompts"):
-        model.generate_many("ab")
 
 
 @pytest.mark.parametrize("missing", [".", "config.yaml", "tokenizer.json", "checkpoints"])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from groundup.errors import ConfigError
-from groundup.generation.request import NO_ID, GenerationSettings, Sampler
+from groundup.generation.request import NO_ID, Sampler
 from groundup.generation.sampling import keep_top_k, keep_top_p, penalize, sample, uniforms
 
 
@@ -165,12 +165,6 @@ def test_logits_that_are_not_finite_give_no_id(values: list[float]) -> None:
     for settings in ({}, {"temperature": 0.0}, {"temperature": 0.7, "top_k": 1, "top_p": 0.5}):
         ids = sample(Sampler(**settings), rows, numbers(2)).tolist()
         assert ids[0] in (0, 1) and ids[1] == NO_ID
-
-
-def test_settings_name_a_sampler() -> None:
-    settings = GenerationSettings(temperature=0.5, top_k=3, top_p=0.9)
-    assert settings.sampler() == Sampler(temperature=0.5, top_k=3, top_p=0.9)
-    assert len({Sampler(top_k=2), Sampler(top_k=2), Sampler(top_k=3)}) == 2
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from groundup.files import hash_file
 from groundup.generation import LanguageModel
 from groundup.interop import export_huggingface, import_huggingface
 from groundup.runs.folder import RunFolder
-from groundup.tokenizer import Tokenizer
 
 from .conftest import FAMILIES, MakeCheckpoint, Take, change_json, load
 
@@ -68,6 +67,7 @@ def test_ids_of_special_tokens_survive_and_the_run_says_where_it_came_from(
     told = json.loads((tmp_path / "out" / "generation_config.json").read_text("utf-8"))
     told_ids = {name: told[name] for name in told if name.endswith("_id")}
     assert told_ids == {"eos_token_id": [299, 5], "pad_token_id": 7}
+    assert LanguageModel.load(run).stop_ids == {299, 5}
 
 
 def test_a_tokenizer_that_adds_a_beginning_is_named(
@@ -81,27 +81,6 @@ def test_a_tokenizer_that_adds_a_beginning_is_named(
     with caplog.at_level(logging.WARNING, "groundup"):
         take(folder)
     assert "<|endoftext|>" in caplog.text
-
-
-def test_texts_end_where_the_checkpoint_says(
-    make_checkpoint: MakeCheckpoint, tokenizer: Tokenizer, runs: Path, take: Take
-) -> None:
-    folder = make_checkpoint()
-    ordinary = tokenizer.definition.ordinary_tokens()
-    Tokenizer(ordinary, tokenizer.merges, ["<|end|>"]).save(
-        folder / "tokenizer.json", "huggingface"
-    )
-    run = take(folder)
-    ours = LanguageModel.load(run, device="cpu")
-    (end_id,) = ours.stop_ids
-    assert end_id == ours.tokenizer.special_tokens["<|end|>"]
-    prompt = "Ada had a red kite"
-    # The token that would come first ends the text once the checkpoint calls it the end.
-    first_id = int(ours.model(torch.tensor([ours.tokenizer.encode(prompt)]))[0, -1].argmax())
-    assert first_id != end_id and ours.generate(prompt, temperature=0) != ""
-    change_json(folder / "generation_config.json", eos_token_id=[end_id, first_id])
-    run = import_huggingface(folder, "stopping", runs_folder=runs)
-    assert LanguageModel.load(run, device="cpu").generate(prompt, temperature=0) == ""
 
 
 def test_frequencies_of_the_rotation_in_old_checkpoints_are_no_weights(

@@ -136,37 +136,12 @@ def test_outputs_of_zero_make_every_block_pass_its_input_on() -> None:
 
 
 @pytest.mark.usefixtures("form")
-def test_values_get_a_vector_of_their_token_and_heads_a_gate() -> None:
-    settings: dict[str, Any] = {"num_kv_heads": 2}
-    model, plain = (
-        small(value_embeddings="projection", gated_attention=True, **settings),
-        small(**settings),
-    )
+def test_value_embeddings_add_nothing_at_first_and_gates_are_one() -> None:
+    """What they do later is tests/interop/test_every_setting.py's, by another implementation."""
+    model = small(num_kv_heads=2, value_embeddings="projection", gated_attention=True)
+    plain, ids = small(num_kv_heads=2), torch.randint(61, (2, 9))
     plain.load_state_dict(model.state_dict(), strict=False)
-    ids = torch.randint(61, (2, 9))
-    # At first nothing is added, and gates are 1.
     torch.testing.assert_close(model(ids), plain(ids))
-    block: Any = model.blocks[0]
-    source: Any = model.value_embeddings
-    attention = block.attention
-    with torch.no_grad():
-        attention.value_sum.weight.fill_(0.7)
-        attention.head_gate.weight.normal_()
-    embedded = model.embed(ids)
-    scale = embedded.square().mean(-1, keepdim=True).add(model.config.norm_eps).rsqrt()
-    extra = (embedded * scale) @ source.projection.weight.T
-    x = block.attention_norm(embedded)
-    query, key, value = (
-        part.unflatten(-1, (-1, attention.d_head)).transpose(-3, -2)
-        for part in (attention.query(x), attention.key(x), attention.value(x) + 0.7 * extra)
-    )
-    query, key = attention.rope(query), attention.rope(key)
-    key, value = (part.repeat_interleave(attention.num_heads // 2, -3) for part in (key, value))
-    mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-    gates = 2 / (1 + torch.exp(-(x @ attention.head_gate.weight.T)))
-    expected = (mixed.transpose(-3, -2) * gates[..., None]).flatten(-2) @ attention.output.weight.T
-    torch.testing.assert_close(attention(x, extra=extra), expected)
-    torch.testing.assert_close(model.extra(embedded), extra)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post", "none"])
