@@ -67,22 +67,6 @@ class Corpora:
             target.write_bytes(cut_after_document(path.read_bytes(), round(megabytes * 1e6)))
         return target
 
-    def repeated(self, name: str, megabytes: float) -> Path:
-        """The documents of a text over and over until there are so many million bytes."""
-        path = self._whole(name)
-        if self.quick:
-            megabytes = 2 * path.stat().st_size / 1e6
-        target = self._temporary / f"{path.stem}-repeated-{megabytes:g}mb.txt"
-        if not target.exists():
-            data = path.read_bytes()
-            left = round(megabytes * 1e6)
-            with open(target, "wb") as file:
-                while left > 0:
-                    part = data if left >= len(data) else cut_after_document(data, left)
-                    file.write(part)
-                    left = left - len(part) if part is data else 0
-        return target
-
     def written(self, name: str, text: str) -> Path:
         """A text of the benchmark's own making."""
         target = self._temporary / f"{name}.txt"
@@ -114,7 +98,7 @@ class Corpora:
             pattern = _PATTERN_OF_RANKS[name]
         else:
             ranks = self._folder / "sample.tiktoken"
-            tokenizer = _train_on_samples(self._whole("stories"))
+            tokenizer = Tokenizer.train(self._whole("stories"), 4096, [SEPARATOR])
             tokens = tokenizer.definition.ordinary_tokens().items()
             lines = [base64.b64encode(token) + f" {id}\n".encode() for id, token in tokens]
             ranks.write_bytes(b"".join(lines))
@@ -156,12 +140,6 @@ def cut_after_document(data: bytes, num_bytes: int) -> bytes:
 def split_documents(text: str) -> list[str]:
     """The documents between separators as new strings."""
     return [document for document in text.split(SEPARATOR) if document]
-
-
-def _train_on_samples(path: Path) -> Any:
-    from groundup import Tokenizer
-
-    return Tokenizer.train(path, 4096, [SEPARATOR])
 
 
 def _unpack(packed: Path, target: Path) -> None:

@@ -1,4 +1,4 @@
-"""How much of the encoder's speed is left when text becomes shards, and does memory stay flat?
+"""How much of the encoder's speed is left when text becomes shards, and in how much memory?
 
 The rival is our own encoder, given the documents in memory and asked for nothing but ids.
 """
@@ -26,23 +26,15 @@ _ENCODING_ONLY = f"{OURS}, encoding only"
 def tasks(corpora: Corpora) -> Iterator[Task]:
     vocabulary = corpora.vocabulary("r50k")
     assert vocabulary is not None
-    texts = [("web", corpora.text("web"))]
-    texts += [("web_repeated", corpora.repeated("web", 4 * texts[0][1].stat().st_size / 1e6))]
-    for name, path in texts:
-        is_repeated = name != "web"
-        size = f"{short(path.stat().st_size / 1e6)} MB of English web text"
-        measures = (
-            Measure("time", "", headline=not is_repeated),
-            Measure("peak", "peak memory", "MB"),
-        )
-        yield Task(
-            name,
-            f"prepare {size}{' (repeated)' if is_repeated else ''}, two cores",
-            {"text": str(path), "vocabulary": vocabulary.as_job()},
-            (_ENCODING_ONLY,),
-            measures,
-            cores=2,
-        )
+    path = corpora.text("web")
+    yield Task(
+        "web",
+        f"prepare {short(path.stat().st_size / 1e6)} MB of English web text, two cores",
+        {"text": str(path), "vocabulary": vocabulary.as_job()},
+        (_ENCODING_ONLY,),
+        (Measure("time", ""), Measure("peak", "peak memory", "MB")),
+        cores=2,
+    )
 
 
 def work(job: Json) -> Json:

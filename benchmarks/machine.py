@@ -15,6 +15,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from groundup.planner import find_accelerator
+from groundup.runtime import memory_bytes, num_cores
+
 # Tools whose package has another name.
 _PACKAGES = {"gpt": "torch", "huggingface": "transformers"}
 # What the memory of a device reads at best, in bytes a second: data sheets, by the planner's names.
@@ -133,12 +136,12 @@ def result_name(benchmark: str) -> str:
 
 
 def describe_hardware(device: str = "cpu") -> dict[str, Any]:
+    from groundup.training.machine import device_name
+
     return {
-        "cpu": _cpu_model(),
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "cpu": device_name("cpu"),
+        "cores": num_cores(),
+        "memory_bytes": memory_bytes(),
         "system": f"{platform.system()} {platform.machine()}",
         "load_before": round(os.getloadavg()[0], 2),
         **(_describe_cuda() if device == "cuda" else {}),
@@ -150,8 +153,6 @@ def peak_bytes_per_second(device: str) -> float | None:
     if device != "cuda":
         return None
     import torch
-
-    from groundup.planner import find_accelerator
 
     found = find_accelerator(torch.cuda.get_device_name())
     return None if found is None else _BANDWIDTHS.get(found.name)
@@ -166,14 +167,6 @@ def _describe_cuda() -> dict[str, Any]:
         "accelerator_memory_bytes": device.total_memory,
         "cuda": torch.version.cuda,
     }
-
-
-def _cpu_model() -> str:
-    if sys.platform == "linux":
-        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def _status_bytes(field: str) -> int | None:

@@ -1,53 +1,43 @@
 """How fast is a vocabulary learned, and in how much memory? Ours and every installed rival.
 
 Each tool breaks ties its own way, so vocabularies agree but for a tail of rare tokens; how far they
-do is part of the result.
+do is part of the result. Tools that read files get the path; those that want strings get the
+documents one after another, and reading them is part of the time, as it is for the others.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-from corpora import Corpora
+from corpora import SEPARATOR, Corpora
 from machine import PeakMemory, timed
 from measure import Benchmark, Json, Measure, Task, Verdict, main, short
-from trainers import RIVALS, open_trainer
 
 # Ties decide many of the last tokens of a small corpus; a real mistake changes far more than this.
 _LEAST_SHARED = 0.85
 
 
 def tasks(corpora: Corpora) -> Iterator[Task]:
-    web = corpora.text("web")
-    repeated = corpora.repeated("stories", 20)
-    stories = f"{_megabytes(corpora.text('stories'))} of stories repeated to {_megabytes(repeated)}"
-    title = f"train 32,000 tokens on {_megabytes(web)} of English web text"
-    yield _task(corpora, "web_32k", title, web, 32_000)
-    title = f"train 10,000 tokens on {stories}"
-    yield _task(corpora, "stories_10k", title, repeated, 10_000)
-    if corpora.has("multilingual"):
-        text = corpora.text("multilingual")
-        title = f"train 32,000 tokens on {_megabytes(text)} in 139 languages"
-        yield _task(corpora, "multilingual_32k", title, text, 32_000)
-    for megabytes, rivals in ((243, ("gigatoken",)), (486, ())):
-        if corpora.quick and megabytes != 243:
-            continue
-        yield _task(
-            corpora,
-            f"memory_{megabytes}mb",
-            f"train 32,000 tokens on {megabytes} MB of English web text (repeated)",
-            corpora.repeated("web", megabytes),
-            32_000,
-            rivals,
-            is_about_memory=True,
-        )
+    for name, text, vocab_size, words in (
+        ("web_32k", "web", 32_000, "of English web text"),
+        ("stories_10k", "stories", 10_000, "of stories"),
+        ("multilingual_32k", "multilingual", 32_000, "in 139 languages"),
+    ):
+        if corpora.has(text):
+            path = corpora.text(text)
+            size = f"{short(path.stat().st_size / 1e6)} MB"
+            job = {"text": str(path), "vocab_size": 1_000 if corpora.quick else vocab_size}
+            measures = Measure("time", "", "s"), Measure("peak", "peak memory", "MB")
+            title = f"train {vocab_size:,} tokens on {size} {words}"
+            yield Task(name, title, job, RIVALS, measures, cores=2)
 
 
 def work(job: Json) -> Json:
-    train = open_trainer(job["tool"], job["cores"])
+    train = _TRAINERS[job["tool"]](job["cores"])
     memory = PeakMemory()
     timing = timed(train, job["text"], job["vocab_size"])
     peak_bytes = memory.growth_bytes()
@@ -80,26 +70,94 @@ def compare(ours: Path, theirs: Path) -> Verdict:
     return Verdict(shared >= _LEAST_SHARED, words)
 
 
-def _task(
-    corpora: Corpora,
-    name: str,
-    title: str,
-    text: Path,
-    vocab_size: int,
-    rivals: tuple[str, ...] = RIVALS,
-    *,
-    is_about_memory: bool = False,
-) -> Task:
-    measures = (
-        Measure("time", "", "s", headline=not is_about_memory),
-        Measure("peak", "peak memory", "MB"),
-    )
-    job = {"text": str(text), "vocab_size": 1_000 if corpora.quick else vocab_size}
-    return Task(name, title, job, rivals, measures, cores=2)
+class Trained(NamedTuple):
+    """A vocabulary; `merges` is None where a tool does not tell them."""
+
+    tokens: list[bytes]
+    merges: list[tuple[bytes, bytes]] | None
 
 
-def _megabytes(path: Path) -> str:
-    return f"{short(path.stat().st_size / 1e6)} MB"
+# Trains when called, and gives a function that tells the result, which is not timed.
+Train = Callable[[str, int], Callable[[], Trained]]
+
+
+def documents_of(path: str) -> Iterator[str]:
+    """The documents of a file, read a line at a time so that memory stays the trainer's own."""
+    lines: list[str] = []
+    with open(path, encoding="utf-8", newline="") as file:
+        for line in file:
+            if SEPARATOR not in line:
+                lines.append(line)
+                continue
+            first, *rest = line.split(SEPARATOR)
+            lines.append(first)
+            for part in rest:
+                if document := "".join(lines):
+                    yield document
+                lines = [part]
+    if document := "".join(lines):
+        yield document
+
+
+def _groundup(threads: int) -> Train:
+    import groundup.text_files
+    import groundup.tokenizer.training
+
+    def train(path: str, vocab_size: int) -> Callable[[], Trained]:
+        vocab, merges = groundup.tokenizer.training.train_bpe(
+            path, vocab_size, [SEPARATOR], num_threads=threads
+        )
+        return lambda: Trained(list(vocab.values()), merges)
+
+    return train
+
+
+def _gigatoken(threads: int) -> Train:
+    import gigatoken
+
+    def train(path: str, vocab_size: int) -> Callable[[], Trained]:
+        vocab, merges = gigatoken.train_bpe(
+            path, vocab_size, [SEPARATOR], separator=SEPARATOR.encode()
+        )
+        return lambda: Trained(list(vocab.values()), merges)
+
+    return train
+
+
+def _tokenizers(threads: int) -> Train:
+    from tokenizers import Tokenizer
+    from tokenizers.models import BPE
+    from tokenizers.pre_tokenizers import ByteLevel
+    from tokenizers.trainers import BpeTrainer
+
+    from groundup.tokenizer.formats.spelling import read_spelling
+
+    def train(path: str, vocab_size: int) -> Callable[[], Trained]:
+        tokenizer = Tokenizer(BPE())
+        tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+        trainer = BpeTrainer(
+            vocab_size=vocab_size,
+            special_tokens=[SEPARATOR],
+            initial_alphabet=ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator(documents_of(path), trainer)
+
+        def tell() -> Trained:
+            spelled = [word for word in tokenizer.get_vocab() if word != SEPARATOR]
+            return Trained([*map(read_spelling, spelled), SEPARATOR.encode()], None)
+
+        return tell
+
+    return train
+
+
+_TRAINERS: dict[str, Callable[[int], Train]] = {
+    "groundup": _groundup,
+    "gigatoken": _gigatoken,
+    "tokenizers": _tokenizers,
+}
+RIVALS = tuple(name for name in _TRAINERS if name != "groundup")
 
 
 if __name__ == "__main__":

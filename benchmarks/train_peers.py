@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from groundup.interop.architectures import to_config_json
+from groundup.interop.weights import HUGGINGFACE_NAMES, to_foreign_weights
 from groundup.model.config import ModelConfig
 
 Weights = dict[str, Tensor]
@@ -156,85 +158,39 @@ def huggingface_model(config: ModelConfig) -> nn.Module:
     """LlamaForCausalLM at the same shape."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    # Its base of rotation is ours by default; where it is written changed between versions.
-    attention: Any = {"attn_implementation": "sdpa"}
-    settings = LlamaConfig(
-        vocab_size=config.vocab_size,
-        hidden_size=config.d_model,
-        intermediate_size=config.feed_forward_dim,
-        num_hidden_layers=config.num_layers,
-        num_attention_heads=config.num_heads,
-        num_key_value_heads=config.num_heads,
-        max_position_embeddings=config.context_length,
-        rms_norm_eps=config.norm_eps,
-        tie_word_embeddings=False,
-        use_cache=False,
-        **attention,
-    )
-    model: nn.Module = LlamaForCausalLM(settings)
+    settings: Any = to_config_json(config, "float32")
+    settings |= {"attn_implementation": "sdpa", "use_cache": False}
+    model: nn.Module = LlamaForCausalLM(LlamaConfig(**settings))
     return model
+
+
+def huggingface_weights(weights: Weights, config: ModelConfig) -> Weights:
+    """Our weights under the names of LlamaForCausalLM, for rotation by halves."""
+    return to_foreign_weights(weights, config, HUGGINGFACE_NAMES, rotates_halves=True)
+
+
+# The weights of a block of `PlainLM`, and of which of Llama's they are made.
+_PACKED = {
+    "attention_norm": ["input_layernorm"],
+    "query_key_value": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+    "output": ["self_attn.o_proj"],
+    "feed_forward_norm": ["post_attention_layernorm"],
+    "feed_forward.gate_up": ["mlp.gate_proj", "mlp.up_proj"],
+    "feed_forward.down": ["mlp.down_proj"],
+}
 
 
 def plain_weights(weights: Weights, config: ModelConfig) -> Weights:
     """Our weights under the names of `PlainLM`."""
-    found = {name: weights[f"{name}.weight"] for name in ("token_embedding", "final_norm")}
-    found["lm_head"] = weights["lm_head.weight"]
+    theirs = huggingface_weights(weights, config)
+    names = {"token_embedding": "model.embed_tokens", "final_norm": "model.norm"}
+    names |= {"lm_head": "lm_head"}
+    found = {f"{ours}.weight": theirs[f"{name}.weight"] for ours, name in names.items()}
     for number in range(config.num_layers):
-        block = _block_weights(weights, number, config.num_heads)
-        packed = {
-            "query_key_value": torch.cat([block.pop(name) for name in ("query", "key", "value")]),
-            "feed_forward.gate_up": torch.cat([block.pop(name) for name in ("gate", "up")]),
-            "feed_forward.down": block.pop("down"),
-        }
-        found |= {f"blocks.{number}.{name}": weight for name, weight in (block | packed).items()}
-    return {f"{name}.weight": weight for name, weight in found.items()}
-
-
-_HUGGINGFACE_NAMES = {
-    "attention_norm": "input_layernorm",
-    "query": "self_attn.q_proj",
-    "key": "self_attn.k_proj",
-    "value": "self_attn.v_proj",
-    "output": "self_attn.o_proj",
-    "feed_forward_norm": "post_attention_layernorm",
-    "gate": "mlp.gate_proj",
-    "up": "mlp.up_proj",
-    "down": "mlp.down_proj",
-}
-
-
-def huggingface_weights(weights: Weights, config: ModelConfig) -> Weights:
-    """Our weights under the names of LlamaForCausalLM."""
-    found = {
-        "model.embed_tokens": weights["token_embedding.weight"],
-        "model.norm": weights["final_norm.weight"],
-        "lm_head": weights["lm_head.weight"],
-    }
-    for number in range(config.num_layers):
-        block = _block_weights(weights, number, config.num_heads)
-        for name, weight in block.items():
-            found[f"model.layers.{number}.{_HUGGINGFACE_NAMES[name]}"] = weight
-    return {f"{name}.weight": weight for name, weight in found.items()}
-
-
-def _block_weights(weights: Weights, number: int, num_heads: int) -> Weights:
-    """The weights of one block by the last word of their names, for rotation by halves."""
-    prefix = f"blocks.{number}."
-    block = {
-        name.removesuffix(".weight").rpartition(".")[2]: weight
-        for name, weight in weights.items()
-        if name.startswith(prefix)
-    }
-    for name in ("query", "key"):
-        block[name] = _halves_from_pairs(block[name], num_heads)
-    return block
-
-
-def _halves_from_pairs(weight: Tensor, num_heads: int) -> Tensor:
-    """Rows (2k, 2k+1) of every head, which turn together, moved to (k, k + d_head / 2)."""
-    rows, columns = weight.shape
-    pairs = weight.reshape(num_heads, rows // num_heads // 2, 2, columns)
-    return pairs.transpose(1, 2).reshape(rows, columns)
+        for ours, parts in _PACKED.items():
+            block = [theirs[f"model.layers.{number}.{name}.weight"] for name in parts]
+            found[f"blocks.{number}.{ours}.weight"] = torch.cat(block)
+    return found
 
 
 def open_peer(tool: str, config: ModelConfig, weights: Weights | None = None) -> nn.Module:
