@@ -47,8 +47,7 @@ def find_kinds() -> list[Kind]:
         Kind("signals", processes.disturb_training, 0.26, 8),
         Kind("damage", parsers.damage, 0.04, 22),
         Kind("fuzz", parsers.fuzz, 0.1, 10),
-        Kind("clients", web.serve, 0.04, 1),
-        Kind("forged", web.forge, 0.02, 2),
+        Kind("clients", web.serve, 0.06, 2),
     ]
 
 

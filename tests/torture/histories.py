@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import yaml
 from harness import Case, Lost
 from simulated_disk import Recorder, State, draw_histories
 
@@ -45,21 +46,10 @@ from groundup.training import train
 from groundup.training.clock import Clock, ReplayClock
 from groundup.training.verify import comparable_records, compare_runs
 
-RUN: dict[str, Any] = {
-    "name": "run",
-    "num_steps": 8,
-    "batch_size": 2,
-    "num_threads": 1,
-    "device": "cpu",
-    "optimizer.learning_rate": 1e-2,
-    "schedule.warmup_fraction": 0.25,
-    "evaluation.every_steps": 4,
-    "evaluation.num_windows": 2,
-    "checkpoints.every_steps": 2,
-    "logging.every_steps": 1,
-}
-MODEL = {"vocab_size": 280, "context_length": 40, "d_model": 8, "num_layers": 1, "num_heads": 2}
-RUN |= {f"model.{name}": value for name, value in MODEL.items()}
+# Each in its turn, some more often.
+ORDER = """train;data prepare;train;export gguf;train;sweep;train;tokenizer train;data prepare;train
+export huggingface;train;data clean;import huggingface;new""".replace("\n", ";").split(";")
+VERBS = yaml.safe_load(Path(__file__).with_name("verbs.yaml").read_text("utf-8"))
 
 
 def make_artefacts(made: Path) -> None:
@@ -86,47 +76,8 @@ def prepare_shards(made: Path, out: Path, **options: Any) -> None:
 
 def configure(made: Path, runs: Path, changes: dict[str, Any]) -> RunConfig:
     data = {"data.shards": str(made / "shards"), "data.tokenizer": str(made / "tokenizer.json")}
-    return load_settings(RunConfig, None, {**RUN, "runs_folder": str(runs), **data, **changes})
-
-
-class Workload:
-    """Commands that write below `root`, each of which makes what is found there another."""
-
-    is_replaced_whole = True
-    """Whether what was there stays until the new is whole."""
-    is_cleaned = True
-    """Whether all that killed writers left is gone at the end."""
-
-    def __init__(self, case: Case, root: Path) -> None:
-        self.made, self.root, self.out = case.made, root, root / "deep" / "out"
-        self.commands: list[Callable[[], object]] = []
-        self.versions: list[Any] = []
-
-    def find(self) -> Any:
-        """What whole there is, if anything."""
-        raise NotImplementedError
-
-    def record(self, disk: Recorder) -> None:
-        """Do it, and mark each promise once it is made."""
-        for command in self.commands:
-            command()
-            disk.mark("done")
-            self.versions.append(self.find())
-
-    def check(self, marks: list[Any]) -> None:
-        """Whether what was promised is there, and nothing is what it is not."""
-        is_under_way = not self.is_replaced_whole and len(marks) < len(self.commands)
-        allowed = [None, *self.versions][0 if is_under_way else len(marks) :]
-        if self.find() not in allowed:
-            raise Lost(f"after {len(marks)} commands it is neither the old nor the new")
-
-    def finish(self) -> None:
-        """Go on as a user would, to the end that an undisturbed run has."""
-        self.commands[-1]()
-        if self.find() != self.versions[-1]:
-            raise Lost("it ends with something else than undisturbed")
-        if self.is_cleaned:
-            check_no_leftovers(self.root)
+    settings = Path(__file__).with_name("run.yaml")
+    return load_settings(RunConfig, settings, {"runs_folder": str(runs), **data, **changes})
 
 
 def draw_run(made: Path, rng: random.Random) -> tuple[str, dict[str, Any]]:
@@ -154,11 +105,11 @@ def draw_run(made: Path, rng: random.Random) -> tuple[str, dict[str, Any]]:
     return kind, changes
 
 
-class Train(Workload):
+class Train:
     """A run with settings of the case's own, stopped now and then."""
 
     def __init__(self, case: Case, root: Path) -> None:
-        super().__init__(case, root)
+        self.made, self.root = case.made, root
         kind, changes = draw_run(self.made, case.random)
         self.stops = sorted(case.random.sample(range(1, 8), case.random.choice((0, 1, 1, 2))))
         case.row, case.what = "power lost: train", kind
@@ -215,30 +166,20 @@ class Train(Workload):
         check_no_leftovers(self.root)
 
 
-class Verb(Workload):
-    """A command line, over what one with other settings has made where it may replace that."""
+class Verb:
+    """Command lines that write below `root`, one over what another has made."""
+
+    is_cleaned = True
+    """Whether all that killed writers left is gone at the end."""
 
     def __init__(self, case: Case, root: Path) -> None:
-        super().__init__(case, root)
-        self.name, text, rng = case.turn(ORDER), f"{self.made}/stories.txt", case.random
+        self.name, self.made, self.root, rng = case.turn(ORDER), case.made, root, case.random
         case.row = f"power lost: {self.name}"
-        end = {"export gguf": ".gguf", "data clean": ".jsonl", "tokenizer train": ".json"}
-        self.out = self.out.with_suffix(end.get(self.name, ""))
-        to = f"--out {self.out} --num-threads 1"
-        export = f"export {self.made}/runs/base {self.out} --force --to {self.name.split()[-1]}"
-        lines = {
-            "export": [f"{export} --checkpoint {step}" for step in (4, 8)],
-            "tokenizer": [
-                f"tokenizer train {text} {to} --vocab-size {size}" for size in (290, 280)
-            ],
-            "data clean": [
-                f"data clean {text} {to} --min-characters {n} --overwrite" for n in (9, 5)
-            ],
-            "import": [f"import huggingface {self.made}/export --name r --runs-folder {self.out}"],
-            "new": [f"new {text} --name n --minutes 0.5 --num-steps 5 --max-tokens 4"],
-        }
-        for line in next((lines[one] for one in lines if self.name.startswith(one)), []):
-            self.commands.append(partial(self._run, line))
+        verb = VERBS.get(self.name, {"out": "out", "lines": []})
+        self.out, self.versions = root / "deep" / verb["out"], list[Any]()
+        lines = [line.format(made=self.made, out=self.out) for line in verb["lines"]]
+        self.commands: list[Callable[[], object]] = [partial(self._run, line) for line in lines]
+        # Whether what was there stays until the new is whole.
         self.is_replaced_whole = self.name not in ("data prepare", "import huggingface")
         if self.name == "data prepare":
             overwrites, fraction = rng.random() < 0.5, rng.choice((0.1, 0.0, 1e-9))
@@ -257,6 +198,7 @@ class Verb(Workload):
             raise Lost(f"it ended with status {status}: {told.getvalue()[-300:]}")
 
     def find(self) -> Any:
+        """What whole there is, if anything."""
         run = RunFolder(self.out / "r")
         if self.name == "new":
             # What it makes follows from the speed of the machine.
@@ -272,8 +214,30 @@ class Verb(Workload):
         found = find_folders(self.out.parent).get(self.out.name)
         return hashes(found) if found else hash_file(self.out) if self.out.exists() else None
 
+    def record(self, disk: Recorder) -> None:
+        """Do it, and mark each promise once it is made."""
+        for command in self.commands:
+            command()
+            disk.mark("done")
+            self.versions += [self.find()] if len(self.versions) < len(self.commands) else []
 
-class Sweep(Workload):
+    def check(self, marks: list[Any]) -> None:
+        """Whether what was promised is there, and nothing is what it is not."""
+        is_under_way = not self.is_replaced_whole and len(marks) < len(self.commands)
+        allowed = [None, *self.versions][0 if is_under_way else len(marks) :]
+        if self.find() not in allowed:
+            raise Lost(f"after {len(marks)} commands it is neither the old nor the new")
+
+    def finish(self) -> None:
+        """Go on as a user would, to the end that an undisturbed run has."""
+        self.commands[-1]()
+        if self.find() != self.versions[-1]:
+            raise Lost("it ends with something else than undisturbed")
+        if self.is_cleaned:
+            check_no_leftovers(self.root)
+
+
+class Sweep(Verb):
     """Two trials, in this process, so that their writes are seen too."""
 
     # Nobody opens a finished trial again, where a loss of power may bring back what was discarded.
@@ -281,7 +245,6 @@ class Sweep(Workload):
 
     def __init__(self, case: Case, root: Path) -> None:
         super().__init__(case, root)
-        case.row = "power lost: sweep"
         config = configure(self.made, root / "unused", {"num_steps": 4, "model.dropout": 0.2})
         base = {**config.model_dump(mode="json"), "name": None}
         values = {"name": "small", "base": base, "seeds": [1, 2], "variants": {"a": {}}}
@@ -340,16 +303,12 @@ def marking(
         yield
 
 
-# Each in its turn, some more often.
-ORDER = """train;data prepare;train;export gguf;train;sweep;train;tokenizer train;data prepare;train
-export huggingface;train;data clean;import huggingface;new""".replace("\n", ";").split(";")
-
-
 def lose_power(case: Case, num_histories: int = 400, num_continued: int = 8) -> None:
     """Record one workload, and try some of its histories."""
     root = case.place / "disk"
     logging.getLogger("groundup").setLevel(logging.CRITICAL)
-    workload = {"train": Train, "sweep": Sweep}.get(case.turn(ORDER), Verb)(case, root)
+    kinds: dict[str, Callable[[Case, Path], Train | Verb]] = {"train": Train, "sweep": Sweep}
+    workload = kinds.get(case.turn(ORDER), Verb)(case, root)
     root.mkdir()
     disk = Recorder(str(root))
     with disk.recording():
@@ -369,10 +328,8 @@ def lose_power(case: Case, num_histories: int = 400, num_continued: int = 8) -> 
     # Full from some write on: no traceback, nothing wrong, and with room again it goes on.
     with left_on_disk(root, -1, {}):
         full = Recorder(str(root), case.random.randrange(len(disk.history)))
-        versions, workload.versions = workload.versions, []
         with contextlib.suppress(OSError, GroundupError, Lost), full.recording():
             workload.record(full)
-        workload.versions = versions
         workload.finish()
     case.counts.update({"states": len(tried), "continued": len(continued)})
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import random
 import re
+from pathlib import Path
 from typing import Any
 
-NUMBERS = [
-    *(b"0", b"-1", b"1", b"255", b"256", b"65536", b"2147483648", b"4294967296", b"1000000000"),
-    *(b"9223372036854775807", b"9223372036854775808", b"18446744073709551616", b"1e18", b"1e400"),
-    *(b"-1e400", b"NaN", b"Infinity", b".nan", b"-.inf", b"0.5", b"1" + b"0" * 400, b"9" * 5000),
-]
+FRAGMENTS = json.loads(Path(__file__).with_name("fragments.json").read_text("utf-8"))
+"""What inputs for each parser are made of."""
+NUMBERS = [one.encode() for one in FRAGMENTS["numbers"]] + [b"1" + b"0" * 400, b"9" * 5000]
 DEEP = "@deep@"
 VALUES: list[Any] = [None, True, [], {}, "", "x" * 100_000, "\ud800", "\0", "../../x", -1]
 VALUES += [10**9, 10**30, 0.5, [[]], {"": None}, [None] * 1000, DEEP]
@@ -19,33 +18,29 @@ VALUES += [10**9, 10**30, 0.5, [[]], {"": None}, [None] * 1000, DEEP]
 
 def spoil(data: bytes, rng: random.Random) -> bytes:
     """A flipped bit, a lost end or a zeroed block."""
-    match rng.randrange(4):
-        case 0 | 1:
-            return _flip(data, rng)
-        case 2:
-            return data[: rng.randrange(len(data))]
-        case _:
-            begin = rng.randrange(len(data)) // 512 * 512
-            return data[:begin] + bytes(len(data[begin : begin + 512])) + data[begin + 512 :]
+    begin = rng.randrange(len(data))
+    block = begin // 512 * 512
+    zeroed = data[:block] + bytes(len(data[block : block + 512])) + data[block + 512 :]
+    return rng.choice((_flip(data, rng), _flip(data, rng), data[:begin], zeroed))
 
 
 def mutate(data: bytes, rng: random.Random) -> bytes:
     """A few changes: of bits, of numbers, of stretches, of the structure where it is JSON."""
+    odd = (b"[" * 20_000, b'{"a":' * 20_000, b"\xff\xfe", b"\0" * 64, b"\n", b'"')
     for _ in range(rng.choice((1, 1, 1, 2, 5))):
         begin = rng.randrange(len(data) + 1)
+        head, tail = data[:begin], data[begin:]
         match rng.randrange(11):
             case 0:
                 data = _flip(data, rng)
             case 1:
-                data = data[:begin]
+                data = head
             case 2:
-                data = data[:begin] + data[begin + rng.choice((1, 2, 8, 100)) :]
+                data = head + tail[rng.choice((1, 2, 8, 100)) :]
             case 3:
-                stretch = data[begin : begin + rng.choice((1, 8, 64))]
-                data = data[:begin] + stretch * rng.choice((2, 3, 1000)) + data[begin:]
+                data = head + tail[: rng.choice((1, 8, 64))] * rng.choice((2, 3, 1000)) + tail
             case 4:
-                odd = [rng.randbytes(4), b"[" * 20_000, b'{"a":' * 20_000, b"\xff\xfe", b"\0" * 64]
-                data = data[:begin] + rng.choice([*odd, b"\n", b'"']) + data[begin:]
+                data = head + rng.choice((rng.randbytes(4), *odd)) + tail
             case 5 | 6:
                 data = _renumber(data, rng)
             case _:
@@ -54,10 +49,9 @@ def mutate(data: bytes, rng: random.Random) -> bytes:
 
 
 def _flip(data: bytes, rng: random.Random) -> bytes:
-    if not data:
-        return b"\0"
-    index = rng.randrange(len(data))
-    return data[:index] + bytes([data[index] ^ 1 << rng.randrange(8)]) + data[index + 1 :]
+    flipped = bytearray(data or b"\0")
+    flipped[rng.randrange(len(flipped))] ^= 1 << rng.randrange(8)
+    return bytes(flipped)
 
 
 def _renumber(data: bytes, rng: random.Random) -> bytes:
@@ -78,19 +72,14 @@ def _restructure(data: bytes, rng: random.Random) -> bytes:
     number = rng.randrange(len(lines))
     try:
         value = json.loads(lines[number])
-    except (ValueError, RecursionError):
+        holder, key = rng.choice(_entries(value))
+    except (ValueError, RecursionError, IndexError):
         return _renumber(data, rng)
-    entries = _entries(value)
-    if not entries:
-        return _renumber(data, rng)
-    holder, key = rng.choice(entries)
-    match rng.randrange(4):
-        case 0 if isinstance(holder, dict):
-            del holder[key]
-        case 1 if isinstance(holder, dict):
-            holder[str(key) + "x"] = holder[key]
-        case _:
-            holder[key] = rng.choice(VALUES)
+    if isinstance(holder, dict) and rng.random() < 0.5:
+        inner = holder.pop(key)
+        holder |= {f"{key}x": inner, key: inner} if rng.random() < 0.5 else {}
+    else:
+        holder[key] = rng.choice(VALUES)
     text = json.dumps(value, ensure_ascii=rng.random() < 0.5)
     text = text.replace(f'"{DEEP}"', "[" * 20_000 + "]" * 20_000)
     lines[number] = text.encode("utf-8", "surrogatepass")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import torch
 from harness import Case, Child, Lost, bounded
-from mutations import mutate, spoil
+from mutations import FRAGMENTS, mutate, spoil
 
 from groundup.checkpoint import CheckpointFolder, load_weights
 from groundup.checkpoint.record import pack, unpack_tree
@@ -43,21 +44,8 @@ _PROBE = (
     "Once upon a time, it's 3 o'clock — naïve 雨 cats.\n\n  <|endoftext|> The end of the story."
 )
 
-_TEMPLATE = """
-{{ messages[0].content }}@{% for m in messages %}@{{ m.role }}: {{ m['content'] }}@{% endfor %}@
-{{ 7 ** (10 ** 8) }}@{{ 'a' * 3000000000 }}@{% for i in range(99999) %}@{% else %}@{% break %}@(((
-{{ raise_exception('no') }}@{% if add_generation_prompt %}@{% endif %}@{{ ''.join(messages) }}@]]]@
-{{ messages.__class__.__mro__ }}@{% set x = messages * 99999 %}@{{ x }}@{{ x.append(x) }}@{{@{#@é雨
-{% macro f(a) %}{{ f(a) }}{% endmacro %}@{{ f(1) }}@{{ '%99999999d' % 1 }}@{% include 'a' %}@\ud800
-{{ messages | map(attribute='content') | list | tojson }}@{% generation %}@{{ 1 / 0 }}@<|im_start|>
-""".split("@")
-_PATTERN = r"""
-a b ( ) [ ] ^ $ | * + ? {1,3} {3,} {,99} (?: (?= (?! (?<= (?<! (?i: (?> \p{L} \P{N} \s \S \d \w .
-\b \Z \1 \x{110000} [^\s\p{L}] [a-z&&[^b]] é 雨 ++ *+ ?+ [[:alpha:]] \ - (a|aa)+ (a*)*b (.*)*
-(?:a?){50}
-""".split()
 # A template may take a few seconds by itself; a busy machine may take as long again.
-_TEMPLATE_SECONDS = 15
+_TEMPLATE_SECONDS, _FAULT_SECONDS = 15, 60
 
 
 def damage(case: Case) -> None:
@@ -85,6 +73,8 @@ def fuzz(case: Case) -> None:
         found = [path for one in patterns.split() for path in case.place.glob(one)]
         file = case.random.choice(sorted(found))
         file.write_bytes(data := mutate(file.read_bytes(), case.random))
+        # It ends the process.
+        signal.alarm(_FAULT_SECONDS)
         # Names in a file may be those of anything.
         with answered(), contextlib.suppress(OSError), bounded((64 << 20) + 100 * len(data), 10):
             parse(case, file)
@@ -170,7 +160,7 @@ def use_tokenizer(case: Case, path: Path) -> None:
 def template(case: Case, _: Path) -> None:
     """Compiled and rendered, or refused, each in a few seconds."""
     rng = case.random
-    parts = rng.choices(_TEMPLATE, k=rng.choice((1, 2, 3, 6, 30)))
+    parts = rng.choices(FRAGMENTS["templates"], k=rng.choice((1, 2, 3, 6, 30)))
     source = "".join(part * rng.choice((1, 1, 1, 2, 25)) for part in parts)
     begin = time.monotonic()
     with answered():
@@ -182,7 +172,9 @@ def template(case: Case, _: Path) -> None:
 def pattern(case: Case, _: Path) -> None:
     """All of a text, cut in time that is linear in it, or a refusal."""
     rng = case.random
-    stages = tuple("".join(rng.choices(_PATTERN, k=rng.choice((1, 3, 9, 40)))) for _ in range(2))
+    stages = tuple(
+        "".join(rng.choices(FRAGMENTS["patterns"], k=rng.choice((1, 3, 9, 40)))) for _ in range(2)
+    )
     made = Pattern("fuzzed", stages[: rng.choice((1, 1, 2))])
     text = "".join(rng.choices(("a", "ab ", "\r\n", "雨", "é1", " ", "aaaa", "x"), k=6_000))
     if "".join(made.split(text)) != text:

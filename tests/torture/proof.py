@@ -44,11 +44,8 @@ def read_faults() -> list[Fault]:
 
 
 def prove(names: list[str], seed: int, num_jobs: int) -> int:
-    """Apply each fault and look for it; 0 if each is found, and nothing in a sound copy."""
+    """Apply each fault and look for it; 0 if each is found."""
     faults, missed = [one for one in read_faults() if not names or one.name in names], []
-    for kind in dict.fromkeys(fault.kind for fault in faults):
-        if found := torture(["--only", kind, "--quick"], seed, num_jobs, None):
-            missed.append(f"{kind} finds something in a sound copy: {found}")
     for fault in faults:
         begin = time.monotonic()
         options = ["--only", fault.kind, "--aim", fault.aim, "--until", fault.says]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import Case, Lost
-from mutations import mutate
+from mutations import FRAGMENTS, mutate
 
 from groundup.generation import LanguageModel
 from groundup.serving.launch import make_server, open_socket
@@ -25,59 +25,46 @@ from groundup.serving.settings import ServerSettings
 
 _PATIENCE = 60.0
 _PROBE = {"prompt": "Cat", "max_tokens": 6, "temperature": 0, "seed": 1}
-_MESSAGES = [{"role": "user", "content": "Cat 3?"}, {"role": "assistant", "content": "fish"}]
-_BODIES: list[tuple[str, Any]] = [
-    ("/v1/completions", {**_PROBE, "n": 2, "logprobs": 2, "stop": ["a"], "echo": True}),
-    ("/v1/completions", {**_PROBE, "stream": True, "prompt": [1, 2, 3]}),
-    ("/v1/chat/completions", {"messages": _MESSAGES, "max_tokens": 5, "top_p": 0.5}),
-    ("/api/tokenize", {"text": "Cat 4 ate <|im_end|>"}),
-    ("/api/inside", {"prompt": "Cat"}),
-]
-_PATHS = ["/health", "/metrics", "/v1/models", "/", "/runs", "/static/../../etc/passwd", "/%00"]
-_PATHS += ["/api/runs/..%2f..", "//", "/v1/models/" + "x" * 9_000, "/\r\nX: y", "http://e/", "*"]
-_HEADERS = [
-    *("Host: evil.example", "Host:", "Host: 127.0.0.1:1\r\nHost: b", "Origin: http://evil.example"),
-    *("Content-Length: -1", "Content-Length: 99999999999", "Transfer-Encoding: chunked"),
-    *("Content-Type: text/plain", "Expect: 100-continue", "Connection: Upgrade\r\nUpgrade: h2c"),
-    *("Authorization: Bearer \x00", "X: " + "y" * 20_000, "Range: bytes=0-1,0-1", ": x", "é: ü"),
-    *("X-Forwarded-For: 1.2.3.4", "Cookie: a=b; a=b", "Content-Encoding: gzip", "Accept: */*;q=9"),
-]
 
 
 def serve(case: Case) -> None:
-    """One server and a hundred requests."""
-    case.row, case.num_faults = "clients: any requests", 100
+    """One server and a hundred requests, or one client under many names."""
+    case.what = case.turn(("any requests", "forged addresses"))
+    case.row, is_forged = f"clients: {case.what}", case.what == "forged addresses"
     settings = ServerSettings(port=0, request_seconds=1.0, runs_folder=case.made / "runs")
+    if is_forged:
+        settings = ServerSettings(port=0, max_rows=4, max_queue=4, max_client_rows=1)
     with running(case.made / "runs" / "base", settings) as port:
-        before = send(port, request("POST /v1/completions", _PROBE)).partition(b'"choices"')[2]
-        for _ in range(case.num_faults):
-            check_answer(send(port, make_request(case.random), case.random))
-        for header in ("Origin: http://evil.example", "Host: evil.example"):
-            answer = send(port, request("POST /v1/completions", _PROBE, [header]))
-            if not answer.startswith((b"HTTP/1.1 403", b"HTTP/1.1 400")):
-                raise Lost(f"{header} was let in: {answer[:50]!r}")
-        after = send(port, request("POST /v1/completions", _PROBE)).partition(b'"choices"')[2]
-        if not before or after != before:
-            raise Lost("the same prompt and seed have another answer than before")
+        case.num_faults = (forge if is_forged else ask)(port, case.random, settings)
 
 
-def forge(case: Case) -> None:
-    """A client under other names: the limits of one client hold for all of them."""
-    case.row, case.num_faults = "clients: forged addresses", 8
-    settings = ServerSettings(port=0, max_rows=4, max_queue=4, max_client_rows=1)
-    body = {"prompt": "Cat", "max_tokens": 4_000, "temperature": 0}
-    with running(case.made / "runs" / "base", settings) as port, contextlib.ExitStack() as stack:
-        clients = []
-        header = case.random.choice(("X-Forwarded-For: ", "Forwarded: for=", "X-Real-IP: "))
-        for number in range(case.num_faults):
-            name = f"10.0.{number}.{case.random.randrange(256)}"
-            client = socket.create_connection(("127.0.0.1", port), _PATIENCE)
-            clients.append(stack.enter_context(client))
-            client.sendall(request("POST /v1/completions", body, [header + name]))
+def ask(port: int, rng: random.Random, settings: ServerSettings) -> int:
+    before = send(port, request("POST /v1/completions", _PROBE)).partition(b'"choices"')[2]
+    for _ in range(100):
+        check_answer(send(port, make_request(rng), rng))
+    for header in ("Origin: http://evil.example", "Host: evil.example"):
+        answer = send(port, request("POST /v1/completions", _PROBE, [header]))
+        if not answer.startswith((b"HTTP/1.1 403", b"HTTP/1.1 400")):
+            raise Lost(f"{header} was let in: {answer[:50]!r}")
+    after = send(port, request("POST /v1/completions", _PROBE)).partition(b'"choices"')[2]
+    if not before or after != before:
+        raise Lost("the same prompt and seed have another answer than before")
+    return 102
+
+
+def forge(port: int, rng: random.Random, settings: ServerSettings) -> int:
+    """The limits of one client hold for all names it gives itself."""
+    header, body = rng.choice(("X-Forwarded-For: ", "Forwarded: for=", "X-Real-IP: ")), {**_PROBE}
+    with contextlib.ExitStack() as stack:
+        clients = [socket.create_connection(("127.0.0.1", port), _PATIENCE) for _ in range(8)]
+        for number, client in enumerate(map(stack.enter_context, clients)):
+            names = [f"{header}10.0.{number}.{rng.randrange(256)}"]
+            client.sendall(request("POST /v1/completions", body | {"max_tokens": 4_000}, names))
         statuses = [client.recv(12)[9:] for client in clients]
-        num_served = statuses.count(b"200")
-        if num_served + statuses.count(b"429") < len(clients) or num_served > settings.client_held:
-            raise Lost(f"{header} let one client have {num_served} places: {statuses}")
+    num_served = statuses.count(b"200")
+    if num_served + statuses.count(b"429") < len(clients) or num_served > settings.client_held:
+        raise Lost(f"{header} let one client have {num_served} places: {statuses}")
+    return len(clients)
 
 
 @contextlib.contextmanager
@@ -102,12 +89,14 @@ def request(first: str, body: Any = b"", headers: Sequence[str] = ()) -> bytes:
 
 def make_request(rng: random.Random) -> bytes:
     """One that could be sound, changed in one way or several."""
-    path, value = rng.choice(_BODIES)
+    path, value = rng.choice(FRAGMENTS["bodies"])
     body = json.dumps(value).encode()
     method = rng.choice(("POST", "POST", "POST", "GET", "HEAD", "OPTIONS", "DELETE", "PRI", "é"))
     body = b"" if method == "GET" else mutate(body, rng) if rng.random() < 0.7 else body
-    path = rng.choice(_PATHS) if rng.random() < 0.3 else path
-    whole = request(f"{method} {path}", body, rng.sample(_HEADERS, rng.choice((0, 0, 1, 2))))
+    path = rng.choice(FRAGMENTS["paths"]) if rng.random() < 0.3 else path
+    whole = request(
+        f"{method} {path}", body, rng.sample(FRAGMENTS["headers"], rng.choice((0, 0, 1, 2)))
+    )
     return mutate(whole, rng) if rng.random() < 0.2 else whole
 
 
