@@ -60,8 +60,21 @@ def make_pdf(text: str) -> bytes:
 
 
 def make_docx(*lines: str) -> bytes:
-    runs = "".join(f"<w:p><w:r><w:t>{one}</w:t></w:r></w:p>" for one in lines)
-    return pack_zip({"word/document.xml": f'<w:d xmlns:w="{WORD_XML}">{runs}</w:d>'})
+    """Lines with tabs are rows of a table."""
+    runs = [
+        [f"<w:p><w:r><w:t>{one}</w:t></w:r></w:p>" for one in line.split("\t")] for line in lines
+    ]
+    text = "".join(
+        f"<w:tr>{''.join(f'<w:tc>{one}</w:tc>' for one in cells)}</w:tr>" if cells[1:] else cells[0]
+        for cells in runs
+    )
+    return pack_zip({"word/document.xml": f'<w:d xmlns:w="{WORD_XML}">{text}</w:d>'})
+
+
+ODT = """<o:document-content xmlns:o="o" xmlns:t="t"><o:tracked-changes><t:p>gone</t:p>
+</o:tracked-changes><t:h>Title</t:h><t:p>One <t:span>open</t:span> text<t:line-break/>x<t:s/>y</t:p>
+<o:table-row><o:table-cell><t:p>a</t:p></o:table-cell><o:table-cell><t:p>b</t:p></o:table-cell>
+</o:table-row></o:document-content>"""
 
 
 def make_epub(*chapters: str) -> bytes:
@@ -102,7 +115,8 @@ FILES: dict[str, tuple[bytes, list[str]]] = {
     "i.txt": (CHINESE.encode("gb18030"), [CHINESE]),
     "j.txt": (CHINESE.encode()[:-1], [CHINESE[:-1]]),
     "k.pdf": (make_pdf("A page of text"), ["A page of text"]),
-    "l.docx": (make_docx("One é", "Two"), ["One é\nTwo"]),
+    "l.docx": (make_docx("One é", "Name\tAge", "Two"), ["One é\nName\tAge\nTwo"]),
+    "l.odt": (pack_zip({"content.xml": ODT}), ["Title\nOne open text\nx y\na\tb"]),
     "m.epub": (make_epub("The end", "The beginning"), ["The beginning\n\nThe end"]),
     "n.zip": (
         pack_zip(
@@ -158,7 +172,7 @@ def test_one_table_says_what_was_read_and_why_the_rest_was_not(odd: Path, shell:
     words = ("data", "prepare", odd)
     page = shell(*words)
     lines = page[page.index("\nfiles\n") :].splitlines()[3:]
-    rows = {line.split()[0]: [line.split()[1], *line.split()[-3:]] for line in lines[:14]}
+    rows = {line.split()[0]: [line.split()[1], *line.split()[-3:]] for line in lines[:15]}
     # Files, and of them read, documents, skipped.
     assert rows[".txt"] == ["8", "4", "4", "4"] and rows[".py"] == ["2", "1", "1", "1"]
     assert rows[".zip"] == ["2", "1", "3", "1"] and rows[".pdf"] == ["2", "1", "1", "1"]

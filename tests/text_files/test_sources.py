@@ -113,6 +113,24 @@ def test_what_has_no_text_is_skipped_and_named_unless_it_is_named_outright(
             find(f"{tree}/{name[0]}*.txt")
 
 
+def test_a_folder_that_cannot_be_read_is_skipped_within_another(
+    tree: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scandir, closed = os.scandir, [str(tree / "code")]
+
+    def refuse(path: str) -> object:
+        if path in closed:
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert tree / "b.txt" in find(tree) and tree / "code/main.rs.xz" not in find(tree)
+    assert f"skipped (cannot be read: Permission denied): {closed[0]}" in caplog.text
+    closed.append(str(tree))
+    with pytest.raises(DataError, match=f"folder {tree} cannot be read"):
+        find(tree)
+
+
 def test_links_lead_out_of_a_folder_only_if_wanted(
     tree: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

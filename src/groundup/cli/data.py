@@ -183,6 +183,7 @@ def verify(arguments: Verify) -> None:
 def _print_files(sources: "Sequence[SourceEntry]", skipped: "Sequence[Skipped]") -> None:
     """Print counts by suffix, and which files were skipped or decoded with a guess, and why."""
     from groundup.planner.quantities import show_bytes
+    from groundup.runtime import count_of
     from groundup.text_files.sources import show_names
 
     rows: dict[str, list[int]] = {}
@@ -210,4 +211,4 @@ def _print_files(sources: "Sequence[SourceEntry]", skipped: "Sequence[Skipped]")
     for note, paths in list(reasons.items())[:_MOST_REASONS]:
         print(printable(f"  {note}: {show_names(sorted(paths))}"))
     if len(reasons) > _MOST_REASONS:
-        print(f"  and {len(reasons) - _MOST_REASONS:,} more reasons")
+        print(f"  and {count_of(len(reasons) - _MOST_REASONS, 'more reason')}")

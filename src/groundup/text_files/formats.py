@@ -5,7 +5,14 @@ from functools import partial
 from typing import IO, NamedTuple
 
 from groundup.text_files.documents import Reading
-from groundup.text_files.office import read_docx, read_epub, read_html, read_notebook, read_pdf
+from groundup.text_files.office import (
+    read_docx,
+    read_epub,
+    read_html,
+    read_notebook,
+    read_odt,
+    read_pdf,
+)
 from groundup.text_files.parquet import read_parquet
 from groundup.text_files.records import read_texts
 
@@ -37,6 +44,7 @@ FORMATS = {
     "parquet": Format(".parquet", read_parquet, is_binary=True),
     "notebook": Format(".ipynb", read_notebook),
     "docx": Format(".docx", read_docx, is_binary=True),
+    "odt": Format(".odt", read_odt, is_binary=True),
     "epub": Format(".epub", read_epub, is_binary=True),
     "pdf": Format(".pdf", read_pdf, is_binary=True),
     # Read through, each file as what it is.

@@ -15,7 +15,10 @@ from groundup.text_files.documents import Reading, UnreadableError, encode
 from groundup.text_files.html import text_of_page
 from groundup.text_files.records import LONGEST_RECORD_BYTES
 
-_WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+_HOLD_TEXT = frozenset("t p h span a".split())
+# Said twice, deleted, or a note at the margin.
+_UNSEEN = frozenset("Fallback tracked-changes annotation".split())
+_SIGNS = {"tab": "\t", "br": "\n", "line-break": "\n", "s": " "}
 
 
 def _one_document(parse: Callable[[IO[bytes]], str]) -> Callable[..., Iterator[bytes]]:
@@ -56,32 +59,30 @@ def read_notebook(stream: IO[bytes]) -> str:
 
 @_one_document
 def read_docx(stream: IO[bytes]) -> str:
-    """The paragraphs of a Word document, those of its tables too."""
-    body = _member(zipfile.ZipFile(stream), "word/document.xml")
-    marks = {f"{_WORD}tab": "\t", f"{_WORD}br": "\n"}
-    lines = []
-    for paragraph in ElementTree.fromstring(body).iter(f"{_WORD}p"):
-        runs = (
-            one.text if one.tag == f"{_WORD}t" else marks.get(one.tag) for one in paragraph.iter()
-        )
-        lines.append("".join(run or "" for run in runs))
-    return "\n".join(lines)
+    """The paragraphs of a Word document, and the rows of its tables."""
+    return _text_of(_member(zipfile.ZipFile(stream), "word/document.xml"))
+
+
+@_one_document
+def read_odt(stream: IO[bytes]) -> str:
+    """The same of an OpenDocument text."""
+    return _text_of(_member(zipfile.ZipFile(stream), "content.xml"))
 
 
 @_one_document
 def read_epub(stream: IO[bytes]) -> str:
     """The chapters of an e-book in their order."""
     book = zipfile.ZipFile(stream)
-    container = ElementTree.fromstring(_member(book, "META-INF/container.xml"))
+    container = _member(book, "META-INF/container.xml")
     root = next(one.attrib["full-path"] for one in container.iter() if "full-path" in one.attrib)
-    package = ElementTree.fromstring(_member(book, root))
+    package = _member(book, root)
     hrefs = {one.get("id"): one.get("href", "") for one in package.iter() if "href" in one.attrib}
     chapters = []
     for one in package.iter():
         if "idref" in one.attrib:
             href = posixpath.join(posixpath.dirname(root), unquote(hrefs[one.attrib["idref"]]))
-            page = _member(book, posixpath.normpath(href)).decode("utf-8-sig", "replace")
-            chapters.append(text_of_page(page))
+            with book.open(posixpath.normpath(href)) as page:
+                chapters.append(text_of_page(_whole(page).decode("utf-8-sig", "replace")))
     return "\n\n".join(chapters)
 
 
@@ -97,9 +98,25 @@ def read_pdf(stream: IO[bytes]) -> str:
     return "\n\n".join(page.extract_text() for page in pypdf.PdfReader(stream).pages)
 
 
-def _member(archive: zipfile.ZipFile, name: str) -> bytes:
+def _member(archive: zipfile.ZipFile, name: str) -> ElementTree.Element:
     with archive.open(name) as stream:
-        return _whole(stream)
+        return ElementTree.fromstring(_whole(stream))
+
+
+def _text_of(node: ElementTree.Element) -> str:
+    """The text of an element of Word's or OpenDocument's XML, whose names do not collide."""
+    name = node.tag.rpartition("}")[2]
+    if name in _UNSEEN:
+        return ""
+    holds_text = name in _HOLD_TEXT
+    text = (node.text or "") if holds_text else ""
+    for one in node:
+        text += _text_of(one) + ((one.tail or "") if holds_text else "")
+    if name in ("tc", "table-cell"):
+        return " ".join(text.split()) + "\t"
+    if name in ("p", "h", "tr", "table-row"):
+        return text.rstrip() + "\n"
+    return _SIGNS.get(name, text)
 
 
 def _whole(stream: IO[Any]) -> bytes:

@@ -229,14 +229,15 @@ class _Reader(NamedTuple):
         self, source: Source, stream: IO[bytes], notes: list[str]
     ) -> Iterator[DocumentBatch]:
         """The documents of an archive's files; one that fails is left out by itself."""
-        left_out: list[str] = []
+        left_out: dict[str, list[str]] = {}
         remarks: list[str] = []
         for name, content in open_members(stream, source):
             kind, compression = classify(name)
             if any(one.startswith((".", "__MACOSX")) for one in name.split("/")):
                 continue
             if kind in (None, "archive") or compression is not None:
-                left_out.append(name)
+                reason = "packed once more" if kind else "as no text"
+                left_out.setdefault(reason, []).append(name)
                 continue
             member, own = Source(f"{source}/{name}", kind or "text"), list[str]()
             if FORMATS[member.format].is_binary:
@@ -244,8 +245,7 @@ class _Reader(NamedTuple):
             pieces = self._read_stream(member, content, own)
             yield from self.checked(pieces, member, own, str(source))
             remarks += [f"{name}: {one}" for one in own]
-        if left_out:
-            remarks.append(f"left out as no text: {show_names(left_out)}")
+        remarks += [f"left out {why}: {show_names(names)}" for why, names in left_out.items()]
         notes += remarks[:_MOST_REMARKS]
         if len(remarks) > _MOST_REMARKS:
             notes.append(f"{len(remarks) - _MOST_REMARKS:,} more remarks")

@@ -54,7 +54,9 @@ def read_texts(
             if reading.errors != "skip":
                 raise
             num_bad += 1
-            notes += [str(error).removeprefix(name).strip()] if num_bad == 1 else []
+            if num_bad == 1:
+                reason = str(error).removeprefix(name).removesuffix(", or use --errors skip")
+                notes.append(reason.strip())
             yield NO_TEXT
 
 

@@ -126,7 +126,9 @@ def _walk(
     """The text files under a folder in the order of their paths."""
 
     def fail(error: OSError) -> None:
-        raise DataError(f"folder {error.filename} cannot be read: {error.strerror}") from error
+        if error.filename == folder:
+            raise DataError(f"folder {folder} cannot be read: {error.strerror}") from error
+        skipped.append(Skipped(error.filename, f"cannot be read: {error.strerror}"))
 
     paths: list[str] = []
     for parent, folders, names in os.walk(folder, onerror=fail):
