@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from groundup.cli.main import main
 from groundup.data.shards import open_shards
 from groundup.errors import DataError, MissingExtraError
 from groundup.text_files import archives, read_document_batches
@@ -137,7 +138,7 @@ FILES: dict[str, tuple[bytes, list[str]]] = {
     "r.txt": (bytes(range(128, 256)) * 9, []),
     "s.txt": (b"", []),
     "t.pdf": (b"%PDF-1.4 broken", []),
-    "u.zip": (b"PK broken", []),
+    "u\n.zip": (b"PK broken", []),
     "v copy of c.py": (b"def f(x):\n    return x\n" * 40, []),
 }
 
@@ -167,10 +168,14 @@ def test_every_file_gives_its_documents(odd: Path) -> None:
             assert documents(odd / name) == texts, name
 
 
-def test_one_table_says_what_was_read_and_why_the_rest_was_not(odd: Path, shell: Any) -> None:
+def test_one_table_says_what_was_read_and_why_the_rest_was_not(
+    odd: Path, shell: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     Tokenizer({id: bytes([id]) for id in range(256)}, [], ["<|endoftext|>"]).save("tokenizer.json")
     words = ("data", "prepare", odd)
-    page = shell(*words)
+    assert main([*map(str, words)]) == 0
+    page, warnings = capsys.readouterr()
+    assert "warning" not in warnings
     lines = page[page.index("\nfiles\n") :].splitlines()[3:]
     rows = {line.split()[0]: [line.split()[1], *line.split()[-3:]] for line in lines[:15]}
     # Files, and of them read, documents, skipped.
@@ -185,6 +190,7 @@ def test_one_table_says_what_was_read_and_why_the_rest_was_not(odd: Path, shell:
         "skipped, a link out of the folder: see --follow-links: odd/x.txt",
         "skipped, no regular file: odd/y.txt",
         "skipped, empty: odd/s.txt",
+        "skipped, cannot be read: File is not a zip file: odd/u\\n.zip",
         "skipped, no text: odd/q.bin",
         "c.txt: read as cp1252; d.epub: cannot be read: File is not a zip file; left out as no "
         "text: e.png: odd/n.zip",

@@ -89,13 +89,13 @@ def held_warnings(*, are_shown: bool) -> Iterator[None]:
     logger, holding = logging.getLogger("groundup.text_files"), logging.Handler()
     held: list[logging.LogRecord] = []
     holding.emit = held.append  # type: ignore[assignment,method-assign]
-    logger.addHandler(holding)
-    before, logger.propagate = logger.propagate, False
+    before = logger.handlers, logger.propagate
+    # Who holds them already does not see them either.
+    logger.handlers, logger.propagate = [holding], False
     try:
         yield
     finally:
-        logger.removeHandler(holding)
-        logger.propagate = before
+        logger.handlers, logger.propagate = before
     for record in held if are_shown else ():
         logger.handle(record)
 

@@ -37,7 +37,8 @@ class Source(NamedTuple):
         return self.path
 
     def __str__(self) -> str:
-        return self.path
+        """The path in one line."""
+        return self.path.replace("\n", "\\n")
 
 
 class Skipped(NamedTuple):
