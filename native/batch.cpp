@@ -60,7 +60,7 @@ void encode_batch(const Encoder& encoder, const std::vector<Span>& documents, si
             unit.first_id = out.count;
             for (size_t i = unit.first; i < unit.end; i++) {
                 const size_t before = out.count;
-                encoder.encode(pieces[i].text, out, *workspace);
+                workspace->encode(pieces[i].text, out);
                 if (pieces[i].ends_document && end_id != kNone) {
                     std::memcpy(out.room(1), &end_id, out.id_bytes());
                     out.count++;

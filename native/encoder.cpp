@@ -7,8 +7,6 @@
 
 namespace groundup {
 
-constexpr size_t kUnreachableBits = size_t{1} << 14;
-
 template <class Id>
 class WorkspaceOf final : public Workspace {
 public:
@@ -26,7 +24,7 @@ public:
         }
     }
 
-    void encode(Span text, IdBuffer& out) {
+    void encode(Span text, IdBuffer& out) override {
         SpecialTokens::Match match;
         size_t at = 0;
         while (encoder_.special_tokens_.find(text, at, match)) {
@@ -39,8 +37,7 @@ public:
         encode_ordinary({text.data + at, text.size - at}, text.data + text.size, out);
     }
 
-    // Encodes what holds of the beginning of a long pre-token, whatever follows it; returns its bytes.
-    size_t encode_settled(Span word, IdBuffer& out) {
+    size_t encode_settled(Span word, IdBuffer& out) override {
         const size_t window = encoder_.merges_.window_bytes();
         size_t done = 0;
         while (word.size - done > window)
@@ -128,7 +125,7 @@ private:
             std::memcpy(out, ids, count * sizeof(Id));
             return count;
         }
-        if (encoder_.maybe_unreachable_[hash % kUnreachableBits]) {
+        if (!encoder_.unreachable_.empty()) {
             const auto found = encoder_.unreachable_.find(
                 std::string(reinterpret_cast<const char*>(word), size));
             if (found != encoder_.unreachable_.end()) ids_[count++] = found->second;
@@ -206,7 +203,7 @@ class Borrowed {
 public:
     explicit Borrowed(const Encoder& encoder) : encoder_(encoder), workspace_(encoder.acquire()) {}
     ~Borrowed() { encoder_.release(std::move(workspace_)); }
-    Workspace& operator*() { return *workspace_; }
+    Workspace* operator->() { return workspace_.get(); }
 
 private:
     const Encoder& encoder_;
@@ -243,7 +240,6 @@ Encoder::Encoder(Vocabulary vocabulary, std::shared_ptr<const Splitter> splitter
         first.merges.resize(rank);
         within_words_ = std::make_unique<Encoder>(std::move(first), splitter_);
     }
-    maybe_unreachable_.resize(kUnreachableBits);
     LongWordSpace space;
     std::vector<uint32_t> ids;
     for (uint32_t id = 0; id < tokens_.size(); id++) {
@@ -254,10 +250,7 @@ Encoder::Encoder(Vocabulary vocabulary, std::shared_ptr<const Splitter> splitter
         ids.resize(token.size());
         const Byte* bytes = reinterpret_cast<const Byte*>(token.data());
         const bool is_reachable = merges_.encode(bytes, token.size(), ids.data(), space) == 1 && ids[0] == id;
-        if (vocabulary.whole_words && !is_reachable) {
-            unreachable_.emplace(token, id);
-            maybe_unreachable_[hash_of(word_key(bytes, token.size(), bytes + token.size())) % kUnreachableBits] = true;
-        }
+        if (vocabulary.whole_words && !is_reachable) unreachable_.emplace(token, id);
         if (may_be_ready && (is_reachable || vocabulary.whole_words)) ready_words_.push_back(id);
     }
     release(acquire());
@@ -284,17 +277,8 @@ void Encoder::release(std::unique_ptr<Workspace> workspace) const {
     if (free_.size() < kKept) free_.push_back(std::move(workspace));
 }
 
-void Encoder::encode(Span text, IdBuffer& out, Workspace& workspace) const {
-    if (id_bytes() == 2) {
-        static_cast<WorkspaceOf<uint16_t>&>(workspace).encode(text, out);
-    } else {
-        static_cast<WorkspaceOf<uint32_t>&>(workspace).encode(text, out);
-    }
-}
-
 void Encoder::encode(Span text, IdBuffer& out) const {
-    Borrowed workspace(*this);
-    encode(text, out, *workspace);
+    Borrowed(*this)->encode(text, out);
 }
 
 size_t Encoder::encode_stream(Span text, IdBuffer& out) const {
@@ -308,10 +292,7 @@ size_t Encoder::encode_stream(Span text, IdBuffer& out) const {
     constexpr size_t kTried = 64;
     const Span settled = find_settled(text, special_tokens_);
     if (settled.size < 2 * merges_.window_bytes()) return 0;
-    Borrowed workspace(*this);
-    std::vector<size_t> places{
-        id_bytes() == 2 ? static_cast<WorkspaceOf<uint16_t>&>(*workspace).encode_settled(settled, out)
-                        : static_cast<WorkspaceOf<uint32_t>&>(*workspace).encode_settled(settled, out)};
+    std::vector<size_t> places{Borrowed(*this)->encode_settled(settled, out)};
     const size_t num_ids = out.count;
     while (out.count && places.size() < kTried) {
         uint32_t id = 0;

@@ -49,6 +49,9 @@ private:
 class Workspace {
 public:
     virtual ~Workspace() = default;
+    virtual void encode(Span text, IdBuffer& out) = 0;
+    // Encodes what holds of the beginning of a long pre-token, whatever follows it; returns its bytes.
+    virtual size_t encode_settled(Span word, IdBuffer& out) = 0;
 };
 
 // Ids below this are tried: those behind them are rare words, and each costs 64 bytes a thread.
@@ -77,7 +80,6 @@ public:
     // Borrow and return a thread's workspace.
     std::unique_ptr<Workspace> acquire() const;
     void release(std::unique_ptr<Workspace> workspace) const;
-    void encode(Span text, IdBuffer& out, Workspace& workspace) const;
 
 private:
     template <class Id>
@@ -95,7 +97,6 @@ private:
     SpecialTokens special_tokens_;
     std::vector<uint32_t> ready_words_;  // tokens that words are, put into the cache beforehand
     std::unordered_map<std::string, uint32_t> unreachable_;  // whole words that merges do not make
-    std::vector<bool> maybe_unreachable_;                     // by the lowest bits of the hash
     std::shared_ptr<const Splitter> splitter_;
 
     mutable std::mutex mutex_;

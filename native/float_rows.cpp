@@ -48,39 +48,34 @@ END_VECTOR_CODE
 
 #pragma GCC diagnostic pop
 
-struct Passes {
-    void (*norm)(const NormRows&, size_t, size_t);
-    void (*norm_gradient)(const NormGradientRows&, float*, size_t, size_t);
-    void (*gate)(const GateRows&, size_t, size_t);
-    void (*gate_gradient)(const GateGradientRows&, size_t, size_t);
-    void (*attend)(const Attention&, size_t, size_t);
-    void (*attend_back)(const AttentionGradient&, float*, size_t, size_t);
-    void (*orthogonalize)(const Orthogonalization&, size_t, size_t);
-    void (*loss)(const LossRows&, size_t, size_t);
-};
+template <class Work>
+using Pass = void (*)(const Work&, float*, size_t, size_t);
 
-#define PASSES(set)                                                                           \
-    {set::norm_rows, set::norm_gradient_rows, set::gate_rows, set::gate_gradient_rows,         \
-     set::attend, set::attend_back, set::orthogonalize, set::loss_rows}
-
-Passes passes_of(Vectors vectors) {
-    switch (vectors) {
+template <class Work>
+Pass<Work> find_pass() {
+    switch (vectors_in_use()) {
 #if defined(__x86_64__)
-        case Vectors::kAvx2: return PASSES(avx2);
-        case Vectors::kAvx512: return PASSES(avx512);
+        case Vectors::kAvx2: return avx2::pass;
+        case Vectors::kAvx512: return avx512::pass;
 #endif
-        default: return PASSES(small);
+        default: return small::pass;
     }
 }
 
-#undef PASSES
+// How much there is to do, and an array that the sums of all blocks come to, if there is one.
+struct Extent {
+    size_t num_rows, width = 0;
+    float* total = nullptr;
+};
 
-const Passes& passes() {
-    static const Passes best = passes_of(vectors_in_use());
-    return best;
+template <class Work>
+Extent extent_of(const Work& work) { return {work.num_rows}; }
+Extent extent_of(const NormGradientRows& work) { return {work.num_rows, work.width, work.d_gain}; }
+Extent extent_of(const Attention& work) { return {work.shape.batch * work.shape.num_heads}; }
+Extent extent_of(const AttentionGradient& work) {
+    return {work.shape.batch * work.shape.num_heads, work.shape.gains ? 2 * work.shape.d_head : 0, work.d_gains};
 }
-
-// ---- Threads.
+Extent extent_of(const Orthogonalization& work) { return {work.count}; }
 
 constexpr size_t kNumBlocks = 64;
 
@@ -115,79 +110,37 @@ void run_on_threads(size_t num_threads, Work work) {
     guarded.rethrow();
 }
 
-// Calls pass(block, begin, end) for every block of rows. A thread that never comes costs nothing: the
-// blocks are taken one after the other, each thread beginning where its own part does.
-template <class Pass>
-void each_block(size_t num_rows, size_t num_threads, Pass pass) {
-    const size_t num_blocks = std::min(kNumBlocks, std::max<size_t>(num_rows, 1));
+}  // namespace
+
+// A thread that never comes costs nothing: the blocks are taken one after the other, each thread beginning where
+// its own part does. Every block adds to sums of its own, which come to the total one after the other.
+template <class Work>
+void run(const Work& work, size_t num_threads) {
+    static const Pass<Work> pass = find_pass<Work>();
+    const auto [num_rows, width, total] = extent_of(work);
+    const size_t rows = num_rows, sum_width = width, num_blocks = std::min(kNumBlocks, std::max<size_t>(rows, 1));
     std::vector<std::atomic<bool>> taken(num_blocks);
-    run_on_threads(std::max<size_t>(num_threads, 1), [&](size_t thread) {
+    std::vector<float> sums(num_blocks * sum_width);
+    num_threads = std::max<size_t>(num_threads, 1);
+    run_on_threads(num_threads, [&](size_t thread) {
         const size_t first = thread * num_blocks / num_threads;
         for (size_t step = 0; step < num_blocks; step++) {
             const size_t block = (first + step) % num_blocks;
             if (taken[block].exchange(true, std::memory_order_relaxed)) continue;
-            pass(block, block * num_rows / num_blocks, (block + 1) * num_rows / num_blocks);
+            pass(work, sums.data() + block * sum_width, block * rows / num_blocks, (block + 1) * rows / num_blocks);
         }
     });
-}
-
-// The same where every block adds to a sum of its own; `total` gets those, one after the other.
-template <class Pass>
-void sum_over_blocks(size_t num_rows, float* total, size_t width, size_t num_threads, Pass pass) {
-    std::vector<float> sums(kNumBlocks * width);
-    each_block(num_rows, num_threads, [&](size_t block, size_t begin, size_t end) {
-        pass(sums.data() + block * width, begin, end);
-    });
     std::fill_n(total, width, 0.0f);
-    for (size_t block = 0; block < kNumBlocks; block++)
-        for (size_t i = 0; i < width; i++) total[i] += sums[block * width + i];
+    for (size_t i = 0; i < sums.size(); i++) total[i % width] += sums[i];
 }
 
-}  // namespace
-
-void run(const NormRows& work, size_t num_threads) {
-    each_block(work.num_rows, num_threads,
-               [&](size_t, size_t begin, size_t end) { passes().norm(work, begin, end); });
-}
-
-void run(const NormGradientRows& work, size_t num_threads) {
-    sum_over_blocks(work.num_rows, work.d_gain, work.width, num_threads,
-                    [&](float* d_gain, size_t begin, size_t end) {
-                        passes().norm_gradient(work, d_gain, begin, end);
-                    });
-}
-
-void run(const GateRows& work, size_t num_threads) {
-    each_block(work.num_rows, num_threads,
-               [&](size_t, size_t begin, size_t end) { passes().gate(work, begin, end); });
-}
-
-void run(const GateGradientRows& work, size_t num_threads) {
-    each_block(work.num_rows, num_threads,
-               [&](size_t, size_t begin, size_t end) { passes().gate_gradient(work, begin, end); });
-}
-
-void run(const Attention& work, size_t num_threads) {
-    each_block(work.shape.batch * work.shape.num_heads, num_threads,
-               [&](size_t, size_t begin, size_t end) { passes().attend(work, begin, end); });
-}
-
-void run(const AttentionGradient& work, size_t num_threads) {
-    const AttentionShape& shape = work.shape;
-    sum_over_blocks(shape.batch * shape.num_heads, work.d_gains, shape.gains ? 2 * shape.d_head : 0, num_threads,
-                    [&](float* d_gains, size_t begin, size_t end) {
-                        passes().attend_back(work, d_gains, begin, end);
-                    });
-}
-
-void run(const Orthogonalization& work, size_t num_threads) {
-    each_block(work.count, num_threads,
-               [&](size_t, size_t begin, size_t end) { passes().orthogonalize(work, begin, end); });
-}
-
-void run(const LossRows& work, size_t num_threads) {
-    each_block(work.num_rows, num_threads,
-               [&](size_t, size_t begin, size_t end) { passes().loss(work, begin, end); });
-}
+template void run(const NormRows&, size_t);
+template void run(const NormGradientRows&, size_t);
+template void run(const GateRows&, size_t);
+template void run(const GateGradientRows&, size_t);
+template void run(const Attention&, size_t);
+template void run(const AttentionGradient&, size_t);
+template void run(const Orthogonalization&, size_t);
+template void run(const LossRows&, size_t);
 
 }  // namespace groundup

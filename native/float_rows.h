@@ -80,13 +80,8 @@ struct LossRows {
     float z_loss;
 };
 
-void run(const NormRows& work, size_t num_threads);
-void run(const NormGradientRows& work, size_t num_threads);
-void run(const GateRows& work, size_t num_threads);
-void run(const GateGradientRows& work, size_t num_threads);
-void run(const Attention& work, size_t num_threads);
-void run(const AttentionGradient& work, size_t num_threads);
-void run(const Orthogonalization& work, size_t num_threads);
-void run(const LossRows& work, size_t num_threads);
+// For each of the above.
+template <class Work>
+void run(const Work& work, size_t num_threads);
 
 }  // namespace groundup

@@ -5,7 +5,6 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "documents.h"
 #include "vectors.h"
 
 #if defined(__aarch64__)
@@ -41,39 +40,25 @@ std::string shown(const std::string& bytes) {
     return text + "'";
 }
 
-}  // namespace
-
-namespace {
-
-// Token bytes -> id, open addressing; the strings stay where they are.
-class TokenIndex {
-public:
-    TokenIndex(const std::vector<std::string>& tokens, const std::vector<bool>& present)
-        : tokens_(tokens) {
-        size_t capacity = 1024;
-        while (capacity < 2 * tokens.size()) capacity *= 2;
-        slots_.assign(capacity, kNone);
-        for (size_t id = 0; id < tokens.size(); id++) {
-            if (!present[id]) continue;
-            size_t i = home_of(tokens[id]);
-            while (slots_[i] != kNone && tokens[slots_[i]] != tokens[id]) i = (i + 1) & (capacity - 1);
-            if (slots_[i] == kNone) slots_[i] = static_cast<uint32_t>(id);
-        }
+// Merges the bytes of a token of two or more on their own, the lowest rank first, until two parts are left or none
+// merges. rank_of(begin, middle, end) is that of two neighbours. Returns where the parts begin and end.
+template <class RankOf>
+std::vector<uint32_t> merge_alone(size_t size, RankOf rank_of) {
+    std::vector<uint32_t> cuts(size + 1), ranks(size - 1);
+    const auto rank_at = [&](size_t k) { return rank_of(cuts[k], cuts[k + 1], cuts[k + 2]); };
+    for (size_t k = 0; k <= size; k++) cuts[k] = static_cast<uint32_t>(k);
+    for (size_t k = 0; k + 1 < size; k++) ranks[k] = rank_at(k);
+    while (cuts.size() > 3) {
+        const auto best = std::min_element(ranks.begin(), ranks.end());
+        if (*best == kNone) break;
+        const size_t k = static_cast<size_t>(best - ranks.begin());
+        cuts.erase(cuts.begin() + static_cast<std::ptrdiff_t>(k) + 1);
+        ranks.erase(best);
+        if (k < ranks.size()) ranks[k] = rank_at(k);
+        if (k > 0) ranks[k - 1] = rank_at(k - 1);
     }
-    uint32_t find(std::string_view bytes) const {
-        for (size_t i = home_of(bytes);; i = (i + 1) & (slots_.size() - 1)) {
-            if (slots_[i] == kNone || tokens_[slots_[i]] == bytes) return slots_[i];
-        }
-    }
-
-private:
-    size_t home_of(std::string_view bytes) const {
-        return hash_document({reinterpret_cast<const Byte*>(bytes.data()), bytes.size()}) &
-               (slots_.size() - 1);
-    }
-    const std::vector<std::string>& tokens_;
-    std::vector<uint32_t> slots_;
-};
+    return cuts;
+}
 
 using MergeList = std::vector<std::pair<std::string, std::string>>;
 
@@ -88,22 +73,13 @@ MergeList without_dead_merges(const MergeList& merges) {
         rank_by_pair.emplace(key_of(merges[i].first, merges[i].second), static_cast<uint32_t>(i));
     MergeList kept;
     for (size_t i = 0; i < merges.size(); i++) {
-        std::vector<std::string> parts;
-        for (const char c : merges[i].first + merges[i].second) parts.emplace_back(1, c);
-        uint32_t last = kNone;
-        while (parts.size() > 1) {
-            uint32_t best = kNone;
-            size_t at = 0;
-            for (size_t k = 0; k + 1 < parts.size(); k++) {
-                const auto found = rank_by_pair.find(key_of(parts[k], parts[k + 1]));
-                if (found != rank_by_pair.end() && found->second < best) best = found->second, at = k;
-            }
-            if (best == kNone) break;
-            parts[at] += parts[at + 1];
-            parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(at) + 1);
-            last = best;
-        }
-        if (parts.size() == 1 && last == i) kept.push_back(merges[i]);
+        const std::string token = merges[i].first + merges[i].second;
+        const auto rank_of = [&](size_t begin, size_t middle, size_t end) {
+            const auto found = rank_by_pair.find(key_of(token.substr(begin, middle - begin), token.substr(middle, end - middle)));
+            return found == rank_by_pair.end() ? kNone : found->second;
+        };
+        const std::vector<uint32_t> cuts = merge_alone(token.size(), rank_of);
+        if (cuts.size() == 3 && rank_of(0, cuts[1], token.size()) == i) kept.push_back(merges[i]);
     }
     return kept;
 }
@@ -114,12 +90,19 @@ MergeTable::MergeTable(const std::vector<std::string>& tokens, const std::vector
                        const MergeList& merges) {
     if (merges.size() + 256 > kMaxSymbols)
         throw InputError("more than " + std::to_string(kMaxSymbols - 256) + " merges");
-    const TokenIndex index(tokens, present);
+    std::unordered_map<std::string_view, uint32_t> ids;
+    ids.reserve(tokens.size());
+    for (size_t id = 0; id < tokens.size(); id++)
+        if (present[id]) ids.emplace(tokens[id], static_cast<uint32_t>(id));
+    const auto id_of = [&](std::string_view token) {
+        const auto found = ids.find(token);
+        return found == ids.end() ? kNone : found->second;
+    };
     symbol_of_.assign(tokens.size(), kNone);
     id_of_.reserve(256 + merges.size());
     for (int b = 0; b < 256; b++) {
         const std::string byte(1, static_cast<char>(b));
-        const uint32_t id = index.find(byte);
+        const uint32_t id = id_of(byte);
         if (id == kNone) throw InputError("the vocabulary lacks the single byte " + shown(byte));
         symbol_of_[id] = static_cast<Symbol>(b);
         id_of_.push_back(id);
@@ -130,7 +113,7 @@ MergeTable::MergeTable(const std::vector<std::string>& tokens, const std::vector
     for (size_t rank = 0; rank < list->size(); rank++) {
         const auto& [left, right] = (*list)[rank];
         product.assign(left).append(right);
-        const uint32_t id = index.find(product);
+        const uint32_t id = id_of(product);
         if (id == kNone)
             throw InputError("the merge of " + shown(left) + " and " + shown(right) +
                              " makes a token that is not in the vocabulary");
@@ -165,7 +148,7 @@ MergeTable::MergeTable(const std::vector<std::string>& tokens, const std::vector
         Symbol symbols[2];
         const std::string* sides[2] = {&(*list)[rank].first, &(*list)[rank].second};
         for (int k = 0; k < 2; k++) {
-            const uint32_t id = index.find(*sides[k]);
+            const uint32_t id = id_of(*sides[k]);
             if (id == kNone)
                 throw InputError("merge " + std::to_string(rank + 1) + " names " + shown(*sides[k]) +
                                  ", which is not in the vocabulary");
@@ -266,34 +249,18 @@ std::vector<std::pair<uint32_t, uint32_t>> recover_merges(const std::vector<std:
     for (size_t i = 0; i < tokens.size(); i++)
         rank_by_bytes.emplace(tokens[i], static_cast<uint32_t>(i));
     std::vector<std::pair<uint32_t, uint32_t>> pairs(tokens.size(), {kNone, kNone});
-    std::vector<uint32_t> cuts, ranks;
+    const auto rank_of = [&](std::string_view token) {
+        const auto found = rank_by_bytes.find(token);
+        return found == rank_by_bytes.end() ? kNone : found->second;
+    };
     for (size_t i = 0; i < tokens.size(); i++) {
         const std::string_view token = tokens[i];
         if (token.size() < 2) continue;
-        // Merge the token's bytes by ranks; the last two parts are its merge.
-        cuts.resize(token.size() + 1);
-        for (size_t k = 0; k <= token.size(); k++) cuts[k] = static_cast<uint32_t>(k);
-        const auto rank_at = [&](size_t k) {
-            if (k + 2 >= cuts.size()) return kNone;
-            const auto found = rank_by_bytes.find(token.substr(cuts[k], cuts[k + 2] - cuts[k]));
-            return found != rank_by_bytes.end() ? found->second : kNone;
-        };
-        ranks.resize(token.size());
-        for (size_t k = 0; k < token.size(); k++) ranks[k] = rank_at(k);
-        while (cuts.size() > 3) {
-            const auto best = std::min_element(ranks.begin(), ranks.end());
-            if (*best == kNone) break;
-            const size_t k = static_cast<size_t>(best - ranks.begin());
-            cuts.erase(cuts.begin() + static_cast<std::ptrdiff_t>(k) + 1);
-            ranks.erase(ranks.begin() + static_cast<std::ptrdiff_t>(k) + 1);
-            ranks[k] = rank_at(k);
-            if (k > 0) ranks[k - 1] = rank_at(k - 1);
-        }
+        const std::vector<uint32_t> cuts = merge_alone(
+            token.size(), [&](size_t begin, size_t, size_t end) { return rank_of(token.substr(begin, end - begin)); });
         if (cuts.size() != 3) continue;
-        const auto left = rank_by_bytes.find(token.substr(0, cuts[1]));
-        const auto right = rank_by_bytes.find(token.substr(cuts[1]));
-        if (left != rank_by_bytes.end() && right != rank_by_bytes.end())
-            pairs[i] = {left->second, right->second};
+        const uint32_t left = rank_of(token.substr(0, cuts[1])), right = rank_of(token.substr(cuts[1]));
+        if (left != kNone && right != kNone) pairs[i] = {left, right};
     }
     return pairs;
 }

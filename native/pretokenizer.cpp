@@ -14,25 +14,17 @@ namespace {
 
 inline bool is_newline(Byte b) { return b == '\n' || b == '\r'; }
 
-// Length of 's 'd 'm 't 'll 've 're at the apostrophe p, 0 when there is none.
+// Length of 's 'd 'm 't 'll 've 're at the apostrophe p, 0 when there is none; the long s (U+017F) is a case of s.
+template <bool kAnyCase>
 inline size_t contraction_size(const Byte* p, const Byte* end) {
+    constexpr Byte kFold = kAnyCase ? 0x20 : 0;
     if (end - p < 2) return 0;
-    const Byte a = p[1];
-    if (a == 's' || a == 'd' || a == 'm' || a == 't') return 2;
-    if (end - p < 3) return 0;
-    const Byte b = p[2];
-    return (a == 'l' && b == 'l') || ((a == 'v' || a == 'r') && b == 'e') ? 3 : 0;
-}
-
-// The same in either case; the long s (U+017F) is a case of s.
-inline size_t contraction_size_any_case(const Byte* p, const Byte* end) {
-    if (end - p < 2) return 0;
-    const Byte a = p[1] | 0x20;
+    const Byte a = p[1] | kFold;
     if (p[1] < 0x80 && (a == 's' || a == 'd' || a == 'm' || a == 't')) return 2;
     if (end - p < 3) return 0;
-    if (p[1] == 0xC5 && p[2] == 0xBF) return 3;
-    if (p[1] >= 0x80 || p[2] >= 0x80) return 0;
-    const Byte b = p[2] | 0x20;
+    if (kAnyCase && p[1] == 0xC5 && p[2] == 0xBF) return 3;
+    if ((p[1] | p[2]) >= 0x80) return 0;
+    const Byte b = p[2] | kFold;
     return (a == 'l' && b == 'l') || ((a == 'v' || a == 'r') && b == 'e') ? 3 : 0;
 }
 

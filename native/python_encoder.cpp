@@ -171,12 +171,12 @@ PyObject* encoder_encode_documents(EncoderObject* self, PyObject* args) {
 template <class Make>
 PyObject* decode_with(EncoderObject* self, PyObject* object, Make make) {
     return guarded([&] {
-        const Ids ids(*self->encoder, object);
+        const std::vector<uint32_t> ids = ids_of(*self->encoder, object);
         GrowingBlock out;
         const size_t size = unlocked([&] {
-            const size_t needed = self->encoder->decoded_size(ids.values.data(), ids.values.size());
+            const size_t needed = self->encoder->decoded_size(ids.data(), ids.size());
             out.resize(needed + 16);
-            self->encoder->decode(ids.values.data(), ids.values.size(), out.data());
+            self->encoder->decode(ids.data(), ids.size(), out.data());
             return needed;
         });
         return checked(make(reinterpret_cast<const char*>(out.data()), static_cast<Py_ssize_t>(size)));

@@ -8,164 +8,160 @@ namespace groundup::python {
 
 namespace {
 
-using FloatArray = Array<float>;
+// The arguments of a call, one after the other: sizes and other numbers, contiguous arrays, threads.
+class Arguments {
+public:
+    explicit Arguments(PyObject* tuple) : tuple_(tuple) {}
+    ~Arguments() {
+        for (Py_buffer& view : views_) PyBuffer_Release(&view);
+    }
+    Arguments(const Arguments&) = delete;
+    Arguments& operator=(const Arguments&) = delete;
 
-template <class Work>
-PyObject* run_without_gil(const Work& work, Py_ssize_t num_threads) {
-    unlocked([&] { run(work, static_cast<size_t>(std::max<Py_ssize_t>(num_threads, 1))); });
-    Py_RETURN_NONE;
-}
-PyObject* py_norm_rows(PyObject*, PyObject* args) {
-    PyObject *x, *addend, *gain, *total, *out, *scale;
-    Py_ssize_t rows, width, num_threads;
-    float eps;
-    if (!PyArg_ParseTuple(args, "OOOOOOnnfn", &x, &addend, &gain, &total, &out, &scale, &rows, &width, &eps,
-                          &num_threads))
-        return nullptr;
+    size_t size() {
+        const Py_ssize_t value = PyLong_AsSsize_t(next());
+        if (value == -1 && PyErr_Occurred()) throw PythonError();
+        if (value < 0 || value > INT32_MAX) throw InputError("no array has these dimensions");
+        return static_cast<size_t>(value);
+    }
+    float real() {
+        const double value = PyFloat_AsDouble(next());
+        if (value == -1 && PyErr_Occurred()) throw PythonError();
+        return static_cast<float>(value);
+    }
+
+    // Arrays with exactly so many values; null is None, where that may be.
+    const float* read(std::initializer_list<size_t> dimensions, bool optional = false) {
+        return array<float>(dimensions, optional, PyBUF_SIMPLE);
+    }
+    float* write(std::initializer_list<size_t> dimensions, bool optional = false) {
+        return array<float>(dimensions, optional, PyBUF_WRITABLE);
+    }
+    const int64_t* read_positions(std::initializer_list<size_t> dimensions, bool optional = false) {
+        return array<int64_t>(dimensions, optional, PyBUF_SIMPLE);
+    }
+
+private:
+    PyObject* next() { return checked(PyTuple_GetItem(tuple_, at_++)); }
+
+    template <class Value>
+    Value* array(std::initializer_list<size_t> dimensions, bool optional, int flags) {
+        PyObject* const object = next();
+        if (optional && object == Py_None) return nullptr;
+        size_t size = sizeof(Value);
+        for (const size_t dimension : dimensions)
+            if (__builtin_mul_overflow(size, dimension, &size)) throw InputError("no array has these dimensions");
+        Py_buffer view;
+        if (PyObject_GetBuffer(object, &view, flags) != 0) throw PythonError();
+        views_.push_back(view);
+        if (static_cast<size_t>(view.len) != size)
+            throw InputError("an array has " + std::to_string(view.len) + " bytes, not " + std::to_string(size));
+        return static_cast<Value*>(view.buf);
+    }
+
+    PyObject* tuple_;
+    Py_ssize_t at_ = 0;
+    std::vector<Py_buffer> views_;
+};
+
+// Runs what `make` reads from the arguments, on as many threads as the last of them says.
+template <class Make>
+PyObject* run_pass(PyObject* args, Make make) {
     return guarded([&] {
-        const size_t num_rows = product({rows}), size = product({rows, width});
-        const FloatArray x_(x, size), addend_(addend, size, false, true), gain_(gain, product({width}));
-        const FloatArray total_(total, size, true, addend == Py_None), out_(out, size, true), scale_(scale, num_rows, true);
-        return run_without_gil(NormRows{x_.data(), addend_.data(), gain_.data(), total_.data(), out_.data(),
-                                        scale_.data(), num_rows, static_cast<size_t>(width), eps},
-                               num_threads);
+        Arguments given(args);
+        const auto work = make(given);
+        const size_t num_threads = given.size();
+        unlocked([&] { run(work, num_threads); });
+        Py_RETURN_NONE;
+    });
+}
+
+PyObject* py_norm_rows(PyObject*, PyObject* args) {
+    return run_pass(args, [](Arguments& given) {
+        const size_t rows = given.size(), width = given.size();
+        const float eps = given.real(), *const x = given.read({rows, width}), *const addend = given.read({rows, width}, true);
+        return NormRows{x, addend, given.read({width}), given.write({rows, width}, !addend), given.write({rows, width}),
+                        given.write({rows}), rows, width, eps};
     });
 }
 
 PyObject* py_norm_gradient_rows(PyObject*, PyObject* args) {
-    PyObject *d_out, *d_total, *x, *gain, *scale, *d_x, *d_gain;
-    Py_ssize_t rows, columns, num_threads;
-    if (!PyArg_ParseTuple(args, "OOOOOOOnnn", &d_out, &d_total, &x, &gain, &scale, &d_x, &d_gain, &rows, &columns,
-                          &num_threads))
-        return nullptr;
-    return guarded([&] {
-        const size_t num_rows = product({rows}), width = product({columns}), size = product({rows, columns});
-        const FloatArray d_out_(d_out, size), d_total_(d_total, size, false, true), x_(x, size), gain_(gain, width);
-        const FloatArray scale_(scale, num_rows), d_x_(d_x, size, true), d_gain_(d_gain, width, true);
-        return run_without_gil(NormGradientRows{d_out_.data(), d_total_.data(), x_.data(), gain_.data(),
-                                                scale_.data(), d_x_.data(), d_gain_.data(), num_rows, width},
-                               num_threads);
+    return run_pass(args, [](Arguments& given) {
+        const size_t rows = given.size(), width = given.size();
+        return NormGradientRows{given.read({rows, width}), given.read({rows, width}, true), given.read({rows, width}),
+                                given.read({width}), given.read({rows}), given.write({rows, width}),
+                                given.write({width}), rows, width};
     });
 }
 
 PyObject* py_gate_rows(PyObject*, PyObject* args) {
-    PyObject *packed, *out;
-    Py_ssize_t rows, columns, num_threads;
-    if (!PyArg_ParseTuple(args, "OOnnn", &packed, &out, &rows, &columns, &num_threads)) return nullptr;
-    return guarded([&] {
-        const size_t num_rows = product({rows}), width = product({columns});
-        const FloatArray packed_(packed, product({2, rows, columns})), out_(out, product({rows, columns}), true);
-        return run_without_gil(GateRows{packed_.data(), out_.data(), num_rows, width}, num_threads);
+    return run_pass(args, [](Arguments& given) {
+        const size_t rows = given.size(), width = given.size();
+        return GateRows{given.read({2, rows, width}), given.write({rows, width}), rows, width};
     });
 }
 
 PyObject* py_gate_gradient_rows(PyObject*, PyObject* args) {
-    PyObject *packed, *d_out, *d_packed;
-    Py_ssize_t rows, columns, num_threads;
-    if (!PyArg_ParseTuple(args, "OOOnnn", &packed, &d_out, &d_packed, &rows, &columns, &num_threads)) return nullptr;
-    return guarded([&] {
-        const size_t num_rows = product({rows}), width = product({columns}), size = product({2, rows, columns});
-        const FloatArray packed_(packed, size), d_out_(d_out, product({rows, columns})), d_packed_(d_packed, size, true);
-        return run_without_gil(GateGradientRows{packed_.data(), d_out_.data(), d_packed_.data(), num_rows, width},
-                               num_threads);
+    return run_pass(args, [](Arguments& given) {
+        const size_t rows = given.size(), width = given.size();
+        return GateGradientRows{given.read({2, rows, width}), given.read({rows, width}), given.write({2, rows, width}),
+                                rows, width};
     });
 }
 
-// The arrays that both directions of attention take, and how large they have to be.
-struct AttentionArrays {
-    size_t batch, seq, num_heads, d_head, size, num_rows;
-    FloatArray packed, cos, sin, gains, out, log_sums;
-    Array<int64_t> starts;
-    float eps;
-
-    AttentionArrays(PyObject* const (&arrays)[7], const Py_ssize_t (&sizes)[4], float eps, bool backward)
-        : batch(product({sizes[0]})), seq(product({sizes[1]})), num_heads(product({sizes[2]})),
-          d_head(product({sizes[3]})), size(product({sizes[0], sizes[1], sizes[2], sizes[3]})),
-          num_rows(product({sizes[0], sizes[1], sizes[2]})),
-          packed(arrays[0], product({3, sizes[0], sizes[1], sizes[2], sizes[3]})),
-          cos(arrays[1], product({sizes[1], sizes[3]}) / 2, false, true),
-          sin(arrays[2], product({sizes[1], sizes[3]}) / 2, false, arrays[1] == Py_None),
-          gains(arrays[3], product({2, sizes[3]}), false, true), out(arrays[4], size, !backward),
-          log_sums(arrays[5], num_rows, !backward),
-          starts(arrays[6], product({sizes[0], sizes[1]}), false, true), eps(eps) {
-        if (cos.data() && d_head % 2) throw InputError("a rotation needs heads of an even size");
-        for (size_t i = 0; starts.data() && i < batch * seq; i++) {
-            const int64_t position = static_cast<int64_t>(i % seq), least = position ? starts.data()[i - 1] : 0;
-            if (starts.data()[i] < least || starts.data()[i] > position)
-                throw InputError("positions that are seen must begin in order and not behind their own");
-        }
+AttentionShape read_attention(Arguments& given) {
+    const size_t batch = given.size(), seq = given.size(), num_heads = given.size(), d_head = given.size();
+    const float eps = given.real(), *const cos = given.read({seq, d_head / 2}, true);
+    const float *const sin = given.read({seq, d_head / 2}, !cos), *const gains = given.read({2, d_head}, true);
+    const int64_t* const starts = given.read_positions({batch, seq}, true);
+    if (cos && d_head % 2) throw InputError("a rotation needs heads of an even size");
+    for (size_t i = 0; starts && i < batch * seq; i++) {
+        const int64_t position = static_cast<int64_t>(i % seq), least = position ? starts[i - 1] : 0;
+        if (starts[i] < least || starts[i] > position)
+            throw InputError("positions that are seen must begin in order and not behind their own");
     }
-
-    AttentionShape shape() const {
-        return {batch, seq, num_heads, d_head, cos.data(), sin.data(), gains.data(), starts.data(), eps};
-    }
-};
+    return {batch, seq, num_heads, d_head, cos, sin, gains, starts, eps};
+}
 
 PyObject* py_attend(PyObject*, PyObject* args) {
-    PyObject* arrays[7];
-    Py_ssize_t sizes[4], num_threads;
-    float eps;
-    if (!PyArg_ParseTuple(args, "OOOOOOOnnnnfn", &arrays[0], &arrays[1], &arrays[2], &arrays[3], &arrays[4], &arrays[5],
-                          &arrays[6], &sizes[0], &sizes[1], &sizes[2], &sizes[3], &eps, &num_threads))
-        return nullptr;
-    return guarded([&] {
-        const AttentionArrays made(arrays, sizes, eps, false);
-        return run_without_gil(
-            Attention{made.shape(), made.packed.data(), made.out.data(), made.log_sums.data()}, num_threads);
+    return run_pass(args, [](Arguments& given) {
+        const AttentionShape s = read_attention(given);
+        return Attention{s, given.read({3, s.batch, s.seq, s.num_heads, s.d_head}),
+                         given.write({s.batch, s.seq, s.num_heads, s.d_head}),
+                         given.write({s.batch, s.seq, s.num_heads})};
     });
 }
 
 PyObject* py_attend_back(PyObject*, PyObject* args) {
-    PyObject *arrays[7], *d_out, *d_packed, *d_gains;
-    Py_ssize_t sizes[4], num_threads;
-    float eps;
-    if (!PyArg_ParseTuple(args, "OOOOOOOOOOnnnnfn", &arrays[0], &arrays[1], &arrays[2], &arrays[3], &arrays[4],
-                          &arrays[5], &arrays[6], &d_out, &d_packed, &d_gains, &sizes[0], &sizes[1], &sizes[2], &sizes[3], &eps,
-                          &num_threads))
-        return nullptr;
-    return guarded([&] {
-        const AttentionArrays made(arrays, sizes, eps, true);
-        const FloatArray d_out_(d_out, made.size), d_packed_(d_packed, 3 * made.size, true);
-        const FloatArray d_gains_(d_gains, 2 * made.d_head, true, !made.gains.data());
-        return run_without_gil(AttentionGradient{made.shape(), made.packed.data(), made.out.data(),
-                                                 made.log_sums.data(), d_out_.data(), d_packed_.data(),
-                                                 d_gains_.data()},
-                               num_threads);
+    return run_pass(args, [](Arguments& given) {
+        const AttentionShape s = read_attention(given);
+        return AttentionGradient{s, given.read({3, s.batch, s.seq, s.num_heads, s.d_head}),
+                                 given.read({s.batch, s.seq, s.num_heads, s.d_head}),
+                                 given.read({s.batch, s.seq, s.num_heads}),
+                                 given.read({s.batch, s.seq, s.num_heads, s.d_head}),
+                                 given.write({3, s.batch, s.seq, s.num_heads, s.d_head}),
+                                 given.write({2, s.d_head}, !s.gains)};
     });
 }
 
 PyObject* py_orthogonalize(PyObject*, PyObject* args) {
-    PyObject *matrices, *coefficients, *out;
-    Py_ssize_t count, rows, columns, steps, num_threads;
-    if (!PyArg_ParseTuple(args, "OOOnnnnn", &matrices, &coefficients, &out, &count, &rows, &columns, &steps,
-                          &num_threads))
-        return nullptr;
-    return guarded([&] {
-        const size_t size = product({count, rows, columns});
-        const FloatArray matrices_(matrices, size), coefficients_(coefficients, product({steps, 3}));
-        const FloatArray out_(out, size, true);
-        return run_without_gil(
-            Orthogonalization{matrices_.data(), coefficients_.data(), out_.data(), static_cast<size_t>(count),
-                              static_cast<size_t>(rows), static_cast<size_t>(columns), static_cast<size_t>(steps)},
-            num_threads);
+    return run_pass(args, [](Arguments& given) {
+        const size_t count = given.size(), rows = given.size(), columns = given.size(), steps = given.size();
+        return Orthogonalization{given.read({count, rows, columns}), given.read({steps, 3}),
+                                 given.write({count, rows, columns}), count, rows, columns, steps};
     });
 }
 
 PyObject* py_loss_rows(PyObject*, PyObject* args) {
-    PyObject *logits, *targets, *losses;
-    Py_ssize_t rows, columns, num_threads;
-    float z_loss;
-    if (!PyArg_ParseTuple(args, "OOOnnfn", &logits, &targets, &losses, &rows, &columns, &z_loss, &num_threads))
-        return nullptr;
-    return guarded([&] {
-        const size_t num_rows = product({rows}), width = product({columns});
-        const FloatArray logits_(logits, product({rows, columns}), true), losses_(losses, num_rows, true);
-        const Array<int64_t> targets_(targets, num_rows);
-        for (size_t row = 0; row < num_rows; row++)
-            if (targets_.data()[row] < 0 || static_cast<size_t>(targets_.data()[row]) >= width)
-                throw InputError("target " + std::to_string(targets_.data()[row]) + " is not a column of the logits");
-        return run_without_gil(LossRows{logits_.data(), losses_.data(), targets_.data(), num_rows, width, z_loss},
-                               num_threads);
+    return run_pass(args, [](Arguments& given) {
+        const size_t rows = given.size(), width = given.size();
+        const float z_loss = given.real();
+        float *const logits = given.write({rows, width}), *const losses = given.write({rows});
+        const int64_t* const targets = given.read_positions({rows});
+        for (size_t row = 0; row < rows; row++)
+            if (targets[row] < 0 || static_cast<size_t>(targets[row]) >= width)
+                throw InputError("target " + std::to_string(targets[row]) + " is not a column of the logits");
+        return LossRows{logits, losses, targets, rows, width, z_loss};
     });
 }
 

@@ -200,38 +200,6 @@ inline CheckedBounds bounds_of(const Text& buffer, Span text) {
     return bounds;
 }
 
-// How many values an array of these dimensions has; what cannot be is an error, not an overflow.
-inline size_t product(std::initializer_list<Py_ssize_t> dimensions) {
-    Py_ssize_t size = 1;
-    for (const Py_ssize_t dimension : dimensions)
-        if (dimension < 0 || dimension > INT32_MAX || __builtin_mul_overflow(size, dimension, &size))
-            throw InputError("no array has these dimensions");
-    return static_cast<size_t>(size);
-}
-
-// A contiguous array of an exact number of values, valid while it lives; None is not an array.
-template <class Value>
-class Array {
-public:
-    Array(PyObject* object, size_t size, bool writable = false, bool optional = false) {
-        if (optional && object == Py_None) return;
-        if (PyObject_GetBuffer(object, &view_, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) != 0) throw PythonError();
-        const size_t given = static_cast<size_t>(view_.len);
-        if (given % sizeof(Value) || given / sizeof(Value) != size) {
-            PyBuffer_Release(&view_);
-            throw InputError("an array has " + std::to_string(given) + " bytes, not " + std::to_string(size) +
-                             " values of " + std::to_string(sizeof(Value)));
-        }
-    }
-    ~Array() { PyBuffer_Release(&view_); }
-    Array(const Array&) = delete;
-    Array& operator=(const Array&) = delete;
-    Value* data() const { return static_cast<Value*>(view_.buf); }
-
-private:
-    Py_buffer view_{};  // releasing it as it is here does nothing
-};
-
 // Memory of ours that Python can see.
 PyObject* to_buffer(GrowingBlock block, size_t size);
 PyObject* to_buffer(IdBuffer& ids);

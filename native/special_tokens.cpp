@@ -1,11 +1,11 @@
 #include "special_tokens.h"
 
 #include <algorithm>
+#include <string_view>
 
 namespace groundup {
 
 namespace {
-constexpr uint64_t kFree = UINT64_MAX;
 constexpr size_t kFewFirsts = 4, kBlock = 256;
 }
 
@@ -25,70 +25,26 @@ SpecialTokens::SpecialTokens(const std::vector<std::pair<std::string, uint32_t>>
         }
         max_size_ = std::max(max_size_, token.size());
     }
-    std::vector<Token> sorted(tokens);
-    std::sort(sorted.begin(), sorted.end());
-    add_node(sorted.data(), sorted.data() + sorted.size(), 0);
-    index_edges();
+    tokens_ = tokens;
+    std::sort(tokens_.begin(), tokens_.end());
 }
 
-// The node of the tokens from first to last, which agree on their first `depth` bytes.
-uint32_t SpecialTokens::add_node(const Token* first, const Token* last, size_t depth) {
-    // Sorted: what the first and the last share, all share.
-    const std::string &low = first->first, &high = last[-1].first;
-    size_t end = depth;
-    while (end < low.size() && end < high.size() && low[end] == high[end]) end++;
-    const uint32_t node = static_cast<uint32_t>(nodes_.size());
-    nodes_.push_back({static_cast<uint32_t>(skipped_.size()), static_cast<uint32_t>(end - depth), kNone});
-    skipped_.append(low, depth, end - depth);
-    for (; first < last && first->first.size() == end; first++) nodes_[node].id = first->second;
-    while (first < last) {
-        const char byte = first->first[end];
-        const Token* next = first;
-        while (next < last && next->first[end] == byte) next++;
-        const uint32_t child = add_node(first, next, end + 1);
-        edges_.push_back({uint64_t{node} << 8 | static_cast<Byte>(byte), child});
-        first = next;
-    }
-    return node;
-}
-
-void SpecialTokens::index_edges() {
-    size_t capacity = 16;
-    while (capacity < 2 * edges_.size()) capacity *= 2;
-    std::vector<Edge> indexed(capacity, Edge{kFree, 0});
-    for (const Edge& edge : edges_) {
-        size_t i = mix(edge.key ^ kSeedA, kSeedB) & (capacity - 1);
-        while (indexed[i].key != kFree) i = (i + 1) & (capacity - 1);
-        indexed[i] = edge;
-    }
-    edges_ = std::move(indexed);
-}
-
-uint32_t SpecialTokens::child_of(uint32_t node, Byte byte) const {
-    const uint64_t key = uint64_t{node} << 8 | byte;
-    const size_t mask = edges_.size() - 1;
-    for (size_t i = mix(key ^ kSeedA, kSeedB) & mask;; i = (i + 1) & mask) {
-        if (edges_[i].key == key) return edges_[i].child;
-        if (edges_[i].key == kFree) return kNone;
-    }
-}
-
+// The tokens that begin the text here are no greater than it, and begin the last one that is no greater: either
+// that is the longest of them, or they are no longer than what it has in common with the text.
 bool SpecialTokens::longest_at(Span text, size_t at, Match& match) const {
-    bool found = false;
-    size_t i = at;
-    for (uint32_t number = 0; number != kNone; number = child_of(number, text.data[i++])) {
-        const Node& node = nodes_[number];
-        if (text.size - i < node.skip_size ||
-            std::memcmp(text.data + i, skipped_.data() + node.skip_begin, node.skip_size) != 0)
-            break;
-        i += node.skip_size;
-        if (node.id != kNone) {
-            match = {at, i - at, node.id};
-            found = true;
+    std::string_view rest(reinterpret_cast<const char*>(text.data + at), std::min(text.size - at, max_size_));
+    while (true) {
+        const auto behind = std::upper_bound(tokens_.begin(), tokens_.end(), rest,
+                                             [](std::string_view one, const auto& token) { return one < token.first; });
+        if (behind == tokens_.begin()) return false;
+        const auto& [bytes, id] = behind[-1];
+        const size_t same = std::mismatch(rest.begin(), rest.end(), bytes.begin(), bytes.end()).first - rest.begin();
+        if (same == bytes.size()) {
+            match = {at, same, id};
+            return true;
         }
-        if (i == text.size) break;
+        rest = rest.substr(0, same);
     }
-    return found;
 }
 
 // Where a token may begin: the next of a few first bytes in a block, or of the pairs of two bytes.

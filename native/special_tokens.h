@@ -19,7 +19,7 @@ public:
     SpecialTokens() = default;
     explicit SpecialTokens(const std::vector<std::pair<std::string, uint32_t>>& tokens);
 
-    bool empty() const { return nodes_.empty(); }
+    bool empty() const { return tokens_.empty(); }
     size_t max_size() const { return max_size_; }
 
     // The first match that begins at or after `from`; false when there is none.
@@ -29,21 +29,6 @@ public:
     bool crosses(Span text, size_t cut) const;
 
 private:
-    // A trie in which a run of single children is one node: the bytes it skips, then the token
-    // that ends there, then the children by their first byte.
-    struct Node {
-        uint32_t skip_begin, skip_size;  // in skipped_
-        uint32_t id;                     // kNone where no token ends
-    };
-    struct Edge {
-        uint64_t key;  // node * 256 + byte
-        uint32_t child;
-    };
-    using Token = std::pair<std::string, uint32_t>;
-
-    uint32_t add_node(const Token* first, const Token* last, size_t depth);
-    void index_edges();
-    uint32_t child_of(uint32_t node, Byte byte) const;
     bool has_pair(const Byte* p) const {
         const unsigned pair = p[0] | static_cast<unsigned>(p[1]) << 8;
         return pairs_[pair / 64] >> (pair % 64) & 1;
@@ -51,9 +36,7 @@ private:
     size_t next_start(Span text, size_t from) const;
     bool longest_at(Span text, size_t at, Match& match) const;
 
-    std::vector<Node> nodes_;
-    std::vector<Edge> edges_;  // open addressing once indexed, a power of two
-    std::string skipped_;
+    std::vector<std::pair<std::string, uint32_t>> tokens_;  // in the order of their bytes
     size_t max_size_ = 0;
     std::vector<uint64_t> pairs_;  // one bit for each two bytes a token can start with
     bool starts_[256] = {};

@@ -233,7 +233,7 @@ private:
                     }
                     if (!workspace) workspace = encoder.acquire();
                     ids.count = 0;
-                    encoder.encode({words[i].bytes, words[i].size}, ids, *workspace);
+                    workspace->encode({words[i].bytes, words[i].size}, ids);
                     if (ids.id_bytes() == 2) add(blocks[b], reinterpret_cast<const uint16_t*>(ids.data()), ids.count);
                     else add(blocks[b], reinterpret_cast<const uint32_t*>(ids.data()), ids.count);
                 }

@@ -24,21 +24,11 @@ std::vector<Vectors> find_available() {
     return found;
 }
 
-Vectors choose() {
-    const char* const asked = std::getenv("GROUNDUP_VECTORS");
-    return asked && *asked ? vectors_from_name(asked) : available_vectors().back();
-}
-
 }  // namespace
 
 const char* name_of(Vectors vectors) {
-    switch (vectors) {
-        case Vectors::kNeon: return "neon";
-        case Vectors::kAvx2: return "avx2";
-        case Vectors::kAvx512: return "avx512";
-        case Vectors::kPlain: break;
-    }
-    return "plain";
+    constexpr const char* kNames[] = {"plain", "neon", "avx2", "avx512"};
+    return kNames[static_cast<size_t>(vectors)];
 }
 
 const std::vector<Vectors>& available_vectors() {
@@ -56,7 +46,8 @@ Vectors vectors_from_name(const std::string& name) {
 }
 
 Vectors vectors_in_use() {
-    static const Vectors chosen = choose();
+    static const char* const asked = std::getenv("GROUNDUP_VECTORS");
+    static const Vectors chosen = asked && *asked ? vectors_from_name(asked) : available_vectors().back();
     return chosen;
 }
 

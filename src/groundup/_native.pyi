@@ -75,97 +75,12 @@ def class_of(code_point: int, /) -> int: ...
 def measure_documents(
     data: BufferLike, bounds: BufferLike, num_words: int, num_threads: int, /
 ) -> Buffer: ...
-def norm_rows(
-    x: BufferLike,
-    addend: BufferLike | None,
-    gain: BufferLike,
-    total: BufferLike | None,
-    out: BufferLike,
-    scale: BufferLike,
-    num_rows: int,
-    width: int,
-    eps: float,
-    num_threads: int,
-    /,
-) -> None: ...
-def norm_gradient_rows(
-    d_out: BufferLike,
-    d_total: BufferLike | None,
-    x: BufferLike,
-    gain: BufferLike,
-    scale: BufferLike,
-    d_x: BufferLike,
-    d_gain: BufferLike,
-    num_rows: int,
-    width: int,
-    num_threads: int,
-    /,
-) -> None: ...
-def gate_rows(
-    packed: BufferLike, out: BufferLike, num_rows: int, width: int, num_threads: int, /
-) -> None: ...
-def gate_gradient_rows(
-    packed: BufferLike,
-    d_out: BufferLike,
-    d_packed: BufferLike,
-    num_rows: int,
-    width: int,
-    num_threads: int,
-    /,
-) -> None: ...
-def attend(
-    packed: BufferLike,
-    cos: BufferLike | None,
-    sin: BufferLike | None,
-    gains: BufferLike | None,
-    out: BufferLike,
-    log_sums: BufferLike,
-    starts: BufferLike | None,
-    batch: int,
-    seq: int,
-    num_heads: int,
-    d_head: int,
-    eps: float,
-    num_threads: int,
-    /,
-) -> None: ...
-def attend_back(
-    packed: BufferLike,
-    cos: BufferLike | None,
-    sin: BufferLike | None,
-    gains: BufferLike | None,
-    out: BufferLike,
-    log_sums: BufferLike,
-    starts: BufferLike | None,
-    d_out: BufferLike,
-    d_packed: BufferLike,
-    d_gains: BufferLike | None,
-    batch: int,
-    seq: int,
-    num_heads: int,
-    d_head: int,
-    eps: float,
-    num_threads: int,
-    /,
-) -> None: ...
-def orthogonalize(
-    matrices: BufferLike,
-    coefficients: BufferLike,
-    out: BufferLike,
-    count: int,
-    rows: int,
-    columns: int,
-    num_steps: int,
-    num_threads: int,
-    /,
-) -> None: ...
-def loss_rows(
-    logits: BufferLike,
-    targets: BufferLike,
-    losses: BufferLike,
-    num_rows: int,
-    width: int,
-    z_loss: float,
-    num_threads: int,
-    /,
-) -> None: ...
+# Sizes and other numbers, then arrays, in the order of native/float_rows.h, then threads.
+def norm_rows(*arguments: BufferLike | float | None) -> None: ...
+def norm_gradient_rows(*arguments: BufferLike | float | None) -> None: ...
+def gate_rows(*arguments: BufferLike | float | None) -> None: ...
+def gate_gradient_rows(*arguments: BufferLike | float | None) -> None: ...
+def attend(*arguments: BufferLike | float | None) -> None: ...
+def attend_back(*arguments: BufferLike | float | None) -> None: ...
+def orthogonalize(*arguments: BufferLike | float | None) -> None: ...
+def loss_rows(*arguments: BufferLike | float | None) -> None: ...

@@ -135,8 +135,8 @@ def test_what_is_not_finite_stays_so(bad: float) -> None:
 
 def test_an_array_of_another_size_is_refused_and_let_go() -> None:
     packed, out = bytearray(16), bytearray(12)
-    with pytest.raises(ValueError, match="an array has 12 bytes, not 2 values of 4"):
-        _native.gate_rows(packed, out, 1, 2, 1)
+    with pytest.raises(ValueError, match="an array has 12 bytes, not 8"):
+        _native.gate_rows(1, 2, packed, out, 1)
     # Neither is held any more: a bytearray that somebody looks at cannot grow.
     packed.append(0)
     out.append(0)

@@ -313,5 +313,6 @@ def _as_sequence(ids: Iterable[int]) -> Sequence[int] | npt.NDArray[Any]:
         if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
             found = f"{array.ndim} dimensions and type {array.dtype}"
             raise TokenizerError(f"cannot decode an array of {found}; it is 1-D and of integers")
-        return np.ascontiguousarray(array)
+        is_id = array.dtype.isnative and array.dtype in (np.uint16, np.uint32)
+        return np.ascontiguousarray(array, array.dtype if is_id else np.int64)
     return list(ids)

@@ -33,7 +33,7 @@ class PackedAttention(torch.autograd.Function):
         sizes = (batch, seq, num_heads, width // (3 * num_heads))
         out = packed.new_empty(batch, seq, width // 3)
         log_sums = packed.new_empty(batch, num_heads, seq)
-        _run(_native.attend, packed, cos, sin, gains, out, log_sums, starts, *sizes, eps)
+        _run(_native.attend, *sizes, eps, cos, sin, gains, starts, packed, out, log_sums)
         ctx.save_for_backward(packed, cos, sin, gains, out, log_sums, starts)
         ctx.sizes, ctx.eps = sizes, eps
         return out
@@ -44,9 +44,9 @@ class PackedAttention(torch.autograd.Function):
         packed, cos, sin, gains, out, log_sums, starts = ctx.saved_tensors
         d_packed = torch.empty_like(packed)
         d_gains = None if gains is None else torch.empty_like(gains)
-        forward = packed, cos, sin, gains, out, log_sums, starts
-        gradients = d_out.contiguous(), d_packed, d_gains
-        _run(_native.attend_back, *forward, *gradients, *ctx.sizes, ctx.eps)
+        shape = *ctx.sizes, ctx.eps, cos, sin, gains, starts
+        forward, gradients = (packed, out, log_sums), (d_out.contiguous(), d_packed, d_gains)
+        _run(_native.attend_back, *shape, *forward, *gradients)
         return d_packed, None, None, d_gains, None, None, None
 
 
@@ -58,7 +58,7 @@ class PackedSwiGLU(torch.autograd.Function):
         packed = packed.contiguous()
         rows, width = _rows_and_width(packed)
         out = packed.new_empty(*packed.shape[:-1], width // 2)
-        _run(_native.gate_rows, packed, out, rows, width // 2)
+        _run(_native.gate_rows, rows, width // 2, packed, out)
         ctx.save_for_backward(packed)
         return out
 
@@ -68,7 +68,7 @@ class PackedSwiGLU(torch.autograd.Function):
         (packed,) = ctx.saved_tensors
         rows, width = _rows_and_width(packed)
         d_packed = torch.empty_like(packed)
-        _run(_native.gate_gradient_rows, packed, d_out.contiguous(), d_packed, rows, width // 2)
+        _run(_native.gate_gradient_rows, rows, width // 2, packed, d_out.contiguous(), d_packed)
         return d_packed
 
 
@@ -91,7 +91,7 @@ class RootMeanSquareNorm(torch.autograd.Function):
             addend, total = addend.contiguous(), torch.empty_like(x)
         rows, width = _rows_and_width(x)
         out, scale = torch.empty_like(x), x.new_empty(rows)
-        _run(_native.norm_rows, x, addend, gain, total, out, scale, rows, width, eps)
+        _run(_native.norm_rows, rows, width, eps, x, addend, gain, total, out, scale)
         ctx.save_for_backward(x if total is None else total, gain, scale)
         ctx.set_materialize_grads(False)
         return total, out
@@ -110,7 +110,7 @@ class RootMeanSquareNorm(torch.autograd.Function):
                 d_total = d_total.contiguous()
             d_out = d_out.contiguous()
             gradients = d_out, d_total, x, gain, scale, d_x, d_gain
-            _run(_native.norm_gradient_rows, *gradients, rows, width)
+            _run(_native.norm_gradient_rows, rows, width, *gradients)
         return d_x, d_x if ctx.needs_input_grad[1] else None, d_gain, None
 
 
@@ -123,7 +123,7 @@ def rms_norm(x: Tensor, addend: Tensor | None, gain: Tensor, eps: float) -> tupl
 def loss_and_gradient(logits: Tensor, targets: Tensor, z_loss: float) -> Tensor:
     """The loss of each row of logits, which its gradient is written over."""
     losses = torch.empty(len(logits))
-    _run(_native.loss_rows, logits, targets, losses, *logits.shape, z_loss)
+    _run(_native.loss_rows, *logits.shape, z_loss, logits, losses, targets)
     return losses
 
 
@@ -133,7 +133,7 @@ def orthogonalize(matrices: Tensor, coefficients: tuple[tuple[float, float, floa
     matrices = matrices.contiguous()
     out = torch.empty_like(matrices)
     steps = torch.tensor(coefficients, dtype=torch.float32).reshape(-1, 3)
-    _run(_native.orthogonalize, matrices, steps, out, *matrices.shape, len(steps))
+    _run(_native.orthogonalize, *matrices.shape, len(steps), matrices, steps, out)
     return out
 
 
