@@ -7,10 +7,10 @@ instant leaves the old content or the new, never half of one.
 import contextlib
 import errno
 import fcntl
+import functools
 import hashlib
 import json
 import logging
-import math
 import os
 import re
 import secrets
@@ -18,6 +18,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import to_jsonable_python
 
 from groundup import disk
 from groundup.errors import DataError
@@ -30,6 +32,9 @@ _MAX_DEPTH = 100
 _MAX_LINE_BYTES = 1 << 20
 
 _log = logging.getLogger(__name__)
+
+without_non_finite = functools.partial(to_jsonable_python, inf_nan_mode="null")
+"""A value with null for NaN and infinities, which JSON lacks."""
 
 
 @contextlib.contextmanager
@@ -139,7 +144,7 @@ def write_bytes_atomic(path: PathLike, data: bytes) -> None:
 
 
 def write_text_atomic(path: PathLike, text: str) -> None:
-    """Replace the content of `path` by `text` in UTF-8, line ends as given."""
+    """The same for text in UTF-8, line ends as given."""
     write_bytes_atomic(path, text.encode("utf-8"))
 
 
@@ -179,17 +184,6 @@ def append_json_line(path: PathLike, value: dict[str, Any], *, sync: bool = Fals
             raise
     finally:
         os.close(file)
-
-
-def without_non_finite(value: Any) -> Any:
-    """The value with null for NaN and infinities, which JSON lacks."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: without_non_finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_non_finite(item) for item in value]
-    return value
 
 
 def read_json_lines(path: PathLike) -> Iterator[dict[str, Any]]:
@@ -297,17 +291,17 @@ def _parse_object(line: bytes) -> dict[str, Any] | None:
 def open_plain_file(path: Path) -> Iterator[int | None]:
     """A descriptor of a regular file to read from; None if no such file exists. Links are not
     followed: they could lead out of a folder that is shown to others."""
-    file = None
     # Without O_NONBLOCK a pipe of that name would block the reader forever.
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
-    with contextlib.suppress(OSError):
-        file = os.open(path, flags)
     try:
-        is_plain = file is not None and stat.S_ISREG(os.fstat(file).st_mode)
-        yield file if is_plain else None
+        file = os.open(path, flags)
+    except OSError:
+        yield None
+        return
+    try:
+        yield file if stat.S_ISREG(os.fstat(file).st_mode) else None
     finally:
-        if file is not None:
-            os.close(file)
+        os.close(file)
 
 
 def read_tail(path: Path, num_bytes: int) -> bytes:
@@ -337,17 +331,13 @@ def read_plain_file(path: Path, inside: Path | None = None, most_bytes: int = 1 
 def check_plain_file(path: Path, inside: Path | None = None, most_bytes: int = 1 << 62) -> None:
     """Raise an OSError for a device or a pipe, which may never end, for what is larger, and for a
     link that leads out of the folder `inside`."""
-    found = path.stat()
-    reason = ""
+    found, root = path.stat(), (inside or Path("/")).resolve()
+    # In the cache of huggingface_hub files are links to blobs beside the snapshots.
+    root = root.parent.parent if root.parent.name == "snapshots" else root
     if not stat.S_ISREG(found.st_mode):
-        reason = "it is no regular file"
-    elif found.st_size > most_bytes:
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    if found.st_size > most_bytes:
         reason = f"it has {found.st_size:,} bytes, more than {most_bytes:,}"
-    elif inside is not None:
-        root = inside.resolve()
-        # In the cache of huggingface_hub files are links to blobs beside the snapshots.
-        root = root.parent.parent if root.parent.name == "snapshots" else root
-        if not path.resolve().is_relative_to(root):
-            reason = f"it is a link that leads out of {inside}"
-    if reason:
         raise OSError(errno.EINVAL, reason, str(path))
+    if not path.resolve().is_relative_to(root):
+        raise OSError(errno.EINVAL, f"it is a link that leads out of {inside}", str(path))

@@ -3,6 +3,7 @@ and, the second time, kept."""
 
 import contextlib
 import io
+import itertools
 import os
 import re
 import shlex
@@ -26,6 +27,7 @@ from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 from groundup.training import probe
+from groundup.training.clock import Clock
 from groundup.training.metrics import AfterStep
 
 SHORT = ["--num-steps", "2", "--max-tokens", "4"]
@@ -158,8 +160,17 @@ def test_an_interrupted_training_goes_on(
 def test_a_plan_of_few_steps_does_not_end_a_run_before_its_time(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The machine is busy during the probe: the plan is for a step in 2 seconds.
+    # The machine is busy during the probe: the plan is for a step in 2 seconds. Each look at the
+    # clock takes a tenth of one, on any machine.
     monkeypatch.setattr(probe, "time_steps", lambda config, machine: (2.0, 0))
+    ticks = itertools.count()
+
+    class TickingClock(Clock):
+        def __init__(self, began: float) -> None:
+            super().__init__(now=lambda: next(ticks) / 10)
+
+    monkeypatch.setattr("groundup.training.clock.Clock", TickingClock)
+    monkeypatch.setattr(verb.Project, "minutes_left", 0.1)
     words = [word for word in SMALL if word not in ("--num-steps", "1", "2", "3")]
     run(capsys, "quickstart", *words, "--minutes", "0.1")
     config, outcome = RunFolder(RUN).read_config(), RunFolder(RUN).read_outcome()
