@@ -22,6 +22,28 @@ from .conftest import make_run, wait_for
 TOKENS = ".output-tokens button"
 ANSWER = "[data-role=assistant]"
 
+# A browser keeps about five million characters for a page.
+FILL_WITH_CHATS = """
+const [who] = JSON.parse(localStorage['groundup-chats']);
+const LONG = "x".repeat(300000);
+const old = (number) => ({
+  ...who, id: `old-${number}`, changed: number,
+  messages: [{ id: 1, parent: 0, role: "user", content: `chat ${number}`, rest: LONG }],
+});
+const chats = [who];
+for (let number = 99; ; number--) {
+  chats.push(old(number));
+  try { localStorage['groundup-chats'] = JSON.stringify(chats); } catch { break; }
+}
+"""
+FILL = """
+let text = "";
+for (let size = 1 << 22; size >= 1; ) {
+  try { localStorage.filler = text + "x".repeat(size); text += "x".repeat(size); }
+  catch { size >>= 1; }
+}
+"""
+
 CHROMIUM_ARGUMENTS = """--headless=new --no-sandbox --disable-dev-shm-usage --disable-gpu
 --disable-background-networking --disable-component-update --disable-extensions
 --force-prefers-reduced-motion --renderer-process-limit=1"""
@@ -189,7 +211,25 @@ def test_two_models_side_by_side(
 def test_chat(
     browser: Any, start: Any, running: Any, chat_model: LanguageModel, speaker: Any
 ) -> None:
-    """Of a model that answers "yes!" to everything, with a context of 64."""
+    """Of a model that answers "yes!" to everything, with a context of 64, and of one that goes on
+    until it is stopped."""
+    with start(speaker(chat_model.tokenizer, "yes!", context_length=9_000)) as writing:
+        browser.open(f"{writing.url}/chat")
+        browser.find(".settings summary").click()
+        fill(browser, "#chat-temperature", "0")
+        fill(browser, "#chat-max_tokens", "4000")
+        browser.find("#message").send_keys("a")
+        browser.press("ENTER")
+        browser.wait(lambda: len(browser.find(f"{ANSWER} .output-text").text) > 5)
+        assert browser.all(".message-actions .action") == []
+        browser.find("#stop").click()
+        browser.find("#send")
+        assert "stopped by you" in browser.find(f"{ANSWER} .results").text
+        writing.wait_until_idle()
+        # What has come stays, also after a reload.
+        [said] = texts(browser, f"{ANSWER} .output-text")
+        browser.driver.refresh()
+        browser.wait(lambda: texts(browser, f"{ANSWER} .output-text") == [said])
     with start(speaker(chat_model.tokenizer, "yes!<|im_end|>no")) as answering:
         browser.open(f"{answering.url}/chat")
         browser.find(".settings summary").click()
@@ -230,6 +270,16 @@ def test_conversations_are_kept_edited_rated_and_exported(
         buttons = browser.all(".message-actions .action")
         [one for one in buttons if browser.script(names, one) == name][number].click()
 
+    def exported(button: str, name: str) -> list[list[str]]:
+        """What a download holds; `tune` reads it."""
+        options = {"behavior": "allow", "downloadPath": str(tmp_path)}
+        browser.driver.execute_cdp_cmd("Browser.setDownloadBehavior", options)
+        browser.find(button).click()
+        wait_for(lambda: (tmp_path / name).exists())
+        talks = [one.messages for one in read_conversations([tmp_path / name])]
+        (tmp_path / name).unlink()
+        return sorted([turn["content"] for turn in talk] for talk in talks)
+
     def wait_for_answers(*expected: str) -> None:
         browser.wait(lambda: texts(browser, ".message .output-text") == list(expected))
         browser.find("#send")
@@ -266,19 +316,33 @@ def test_conversations_are_kept_edited_rated_and_exported(
         assert texts(browser, ".history-title") == ["<b>", "who?"]
         browser.all(".history-title")[1].click()
         wait_for_answers("who?", "yes! indeed")
-        exported = browser.driver.execute_async_script(
-            "const done = arguments[0]; import('/static/conversations.js')"
-            ".then((page) => done(page.toJsonLines(page.listConversations())))"
-        )
-        (tmp_path / "chats.jsonl").write_text(exported, encoding="utf-8")
-        talks = [one.messages for one in read_conversations([tmp_path / "chats.jsonl"])]
-        assert sorted(talk[-1]["content"] for talk in talks) == ["yes!", "yes! indeed"]
+        assert exported("#export-all", "chats.jsonl") == [["<b>", "yes!"], ["who?", "yes! indeed"]]
+        assert exported("#export", "chat.jsonl") == [["who?", "yes! indeed"]]
         press("Copy", 1)
         browser.wait(lambda: "Copied" in browser.find(ANSWER).text)
         press("Delete", 1)
         wait_for_answers("who?", "yes!")
         browser.find("[aria-label='Delete <b>']").click()
         browser.wait(lambda: texts(browser, ".history-title") == ["who?"])
+        # A store that is full loses its oldest conversations, and few of them.
+        browser.script(FILL_WITH_CHATS + FILL)
+        browser.driver.refresh()
+        num_kept = browser.wait(lambda: len(browser.all(".history-title")))
+        assert num_kept > 12
+        browser.find("#again").click()
+        ask(browser, "more?", num_answers=1)
+        kept = texts(browser, ".history-title")
+        assert kept[0] == "more?" and num_kept - 3 <= len(kept) < num_kept
+        assert kept[1:3] == ["who?", "chat 99"]
+        # One that others have filled keeps nothing more, and says so; an export has all of it.
+        browser.script("localStorage.clear();" + FILL)
+        ask(browser, "again?", num_answers=2)
+        assert "no room" in browser.find("#problem").text
+        said = ["more?", "yes!", "again?", "yes!"]
+        assert exported("#export", "chat.jsonl") == [said]
+        browser.script("localStorage.removeItem('filler')")
+        press("Good answer", 1)
+        browser.wait(lambda: texts(browser, "#problem") == [""])
         check_page(browser)
 
 

@@ -42,6 +42,7 @@ async function ask(question) {
   showAll();
   const { root, parts } = looks.get(said.id);
   const answer = new Answer({ ...parts, inspector });
+  let hasFailed = false;
   const body = { model: model.id, ...settings.toRequest(Math.floor(Math.random() * 2 ** 31)) };
   keepPart = () => {
     said.content = answer.text;
@@ -54,12 +55,13 @@ async function ask(question) {
     const outcome = await answer.show(events, keepInView);
     parts.results.replaceChildren(...answer.buildResults(outcome, body.seed));
   } catch (error) {
+    hasFailed = true;
     if (running === run) problem.textContent = readProblem(error);
   }
   root.dataset.state = "done";
   keepPart = () => {};
   said.content = answer.text;
-  if (answer.tokens.length === 0 && (run.signal.aborted || problem.textContent !== "")) {
+  if (answer.tokens.length === 0 && (run.signal.aborted || hasFailed)) {
     // Nothing came: a new question goes back to where it can be asked again.
     asked.remove(said);
     if (before !== undefined) asked.show(before);

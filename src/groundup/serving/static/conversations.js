@@ -99,7 +99,7 @@ export function keepConversation(conversation) {
   // Another tab may have written since.
   const kept = listConversations().filter(({ id }) => id !== conversation.id);
   if (conversation.messages.length > 0) kept.unshift(conversation);
-  for (let count = Math.min(kept.length, MOST_KEPT); ; count = Math.floor(count / 2)) {
+  for (let count = Math.min(kept.length, MOST_KEPT); ; count = Math.floor(count * 0.9)) {
     if (remember(KEY, JSON.stringify(kept.slice(0, count)))) return true;
     if (count <= 1) return false;
   }

@@ -89,6 +89,8 @@ export function layoutOf(plot, view, scale, revision) {
     yaxis: {
       ...axis,
       nticks: plot.isLarge ? 8 : 5,
+      // Else what never changes would stand between one less and one more.
+      rangemode: plot.isLarge ? "normal" : "tozero",
       tickformat: isLog ? "~g" : (plot.tickformat ?? ""),
       type: isLog ? "log" : "linear",
     },
