@@ -24,6 +24,7 @@ pytest.importorskip("triton")
 from groundup.generation.cuda_decoder import CudaDecoder, row_state
 from groundup.nn.kernels.cuda_decode import matmul
 from groundup.nn.kernels.cuda_decode import sampling as kernels
+from groundup.nn.kernels.cuda_decode.matmul import Buffers
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
 
@@ -256,7 +257,12 @@ def _draw(logits: torch.Tensor, rows: list[Row]) -> torch.Tensor:
     tops = torch.where(seen > 0, lowered, logits).nan_to_num(math.inf, math.inf, -math.inf)
     rules = kernels.Rules(penalty=True)
     tops = tops.amax(1, keepdim=True)
-    kernels.sample(logits, tops, state, work, chosen, 100, NO_ID, -1, rules)
+    table = torch.randn(logits.shape[1], 16, device="cuda")
+    x = torch.zeros(len(logits), 16, device="cuda")
+    stream = Buffers(x, x.half(), x[:, :1].clone(), x, x, x, logits, tops)
+    kernels.sample(stream, state, work, table, chosen, 100, NO_ID, -1, rules)
+    found = chosen != NO_ID
+    assert torch.equal(x[found], table[chosen[found]])
     assert state.counts.tolist() == [row.num_new + 1 for row in rows]
     return chosen.cpu()
 

@@ -127,7 +127,7 @@ class CudaDecoder(Decoder):
                 self._replay_prompt(part)
             else:
                 work = Buffers.make(part.shape[1], self._layers[0].weights)
-                self._through_blocks(work, *part)
+                self._read(work, *part)
 
     @torch.inference_mode()
     def begin(self, rows: Sequence[Row]) -> None:
@@ -139,6 +139,8 @@ class CudaDecoder(Decoder):
         whole, floats = map(torch.from_numpy, row_state(rows, self._separator))
         self._whole[:, : len(rows)] = whole.pin_memory().to(self.device, non_blocking=True)
         self._floats[:, : len(rows)] = floats.pin_memory().to(self.device, non_blocking=True)
+        # Each step leaves the embeddings of its ids for the next.
+        matmul.embed(self._state.ids, self._table, self._work)
         samplers = [row.request.sampler for row in rows]
         self._rules = Rules(
             any(sampler.top_k is not None for sampler in samplers),
@@ -201,7 +203,7 @@ class CudaDecoder(Decoder):
         inputs[:3, n:] = 0
         inputs[3, n:] = -1
         if recorded is None:
-            graph = self._record(lambda: self._through_blocks(work, *inputs))
+            graph = self._record(lambda: self._read(work, *inputs))
             self._prompts[size] = inputs, work, graph
         graph.replay()
 
@@ -219,6 +221,7 @@ class CudaDecoder(Decoder):
             def undo() -> None:
                 self._whole.copy_(saved[0])
                 self._seen.copy_(saved[1])
+                matmul.embed(self._state.ids, self._table, self._work)
 
             graph = self._record(run, undo)
             self._graphs[size, rules, num_steps] = graph
@@ -244,7 +247,11 @@ class CudaDecoder(Decoder):
         norm = (self._eps, self._factor)
         matmul.to_logits(work, norm, self._output, self._absent, penalty)
         numbers = self.context_length - 1, NO_ID, self._separator
-        sample(work.logits, work.tops, state, self._workspace, chosen, *numbers, rules)
+        sample(work, state, self._workspace, self._table, chosen, *numbers, rules)
+
+    def _read(self, work: Buffers, ids: Tensor, *places: Tensor) -> None:
+        matmul.embed(ids, self._table, work)
+        self._through_blocks(work, ids, *places)
 
     def _through_blocks(
         self,
@@ -254,7 +261,6 @@ class CudaDecoder(Decoder):
         starts: Tensor,
         sequences: Tensor | None = None,
     ) -> None:
-        matmul.embed(ids, self._table, work)
         places = positions, starts if self._separator >= 0 else None, sequences
         for layer, soon in zip(self._layers, self._soon, strict=True):
             layer.advance(work, ids, *places, self._extra_table, soon)

@@ -20,7 +20,6 @@ import triton.language as tl
 from torch import Tensor
 
 from groundup.nn.kernels.cuda_decode.launch import MAX_SOON_BYTES, options, prefetch, wait
-from groundup.nn.kernels.cuda_decode.sampling import penalized
 
 # How a matmul is split into tiles. How the depth is cut into parts and spans must not depend on the
 # number of rows. Tensor cores take eight rows.
@@ -179,12 +178,18 @@ def _tiles(
 def _embed(ids, table, stream, WIDTH: tl.constexpr, EARLY: tl.constexpr):
     wait(EARLY)
     row = tl.program_id(0)
-    id = tl.load(ids + row).to(tl.int64)
+    embed_row(tl.load(ids + row), table, stream, row, WIDTH)
+
+
+@triton.jit
+def embed_row(id, table, stream, row, WIDTH: tl.constexpr):
+    """Let a row of the stream be that of the table."""
     num_tiles: tl.constexpr = triton.cdiv(WIDTH, TILE)
     tile = tl.arange(0, triton.next_power_of_2(num_tiles))
     column = tile[:, None] * TILE + tl.arange(0, TILE)[None, :]
     fits = column < WIDTH
-    value = tl.load(table + id * WIDTH + column, mask=fits, other=0.0).to(tl.float32)
+    entry = table + id.to(tl.int64) * WIDTH + column
+    value = tl.load(entry, mask=fits, other=0.0).to(tl.float32)
     offset = row * WIDTH + column
     tl.store(stream.x + offset, value, mask=fits)
     tl.store(stream.half + offset, value.to(stream.half.dtype.element_ty), mask=fits)
@@ -193,21 +198,39 @@ def _embed(ids, table, stream, WIDTH: tl.constexpr, EARLY: tl.constexpr):
 
 
 @triton.jit
-def row_scale(squares, row, num_rows, eps, DEPTH: tl.constexpr):
-    """What the norm multiplies each row by, so that it can wait until after the matmul."""
-    # In float64, where so few numbers have the same sum in any order.
+def _sums_of_squares(squares, row, num_rows, DEPTH: tl.constexpr):
     num_tiles: tl.constexpr = triton.cdiv(DEPTH, TILE)
     index = tl.arange(0, triton.next_power_of_2(num_tiles))[:, None]
     fits = (index < num_tiles) & (row < num_rows)[None, :]
-    sums = tl.load(squares + row[None, :] * num_tiles + index, mask=fits, other=0.0)
-    mean = (tl.sum(sums.to(tl.float64), axis=0) / DEPTH).to(tl.float32)
-    return tl.rsqrt(mean + eps)
+    return tl.load(squares + row[None, :] * num_tiles + index, mask=fits, other=0.0)
+
+
+@triton.jit
+def _row_scale(sums, eps, DEPTH: tl.constexpr):
+    """What the norm multiplies each row by, so that it can wait until after the matmul."""
+    # In float64, where so few numbers have the same sum in any order.
+    return tl.rsqrt(tl.sum(sums.to(tl.float64), axis=0).to(tl.float32) * (1.0 / DEPTH) + eps)
 
 
 @triton.jit
 def _load(matrix, row, column, num_rows, DEPTH: tl.constexpr):
     fits = (column < DEPTH) & (row < num_rows)
     return tl.load(matrix + row * DEPTH + column, mask=fits, other=0.0)
+
+
+@triton.jit
+def _together(tiles, NUM: tl.constexpr):
+    """The tiles, with none waited for before all are on their way: loads do not move past a
+    barrier, and what needs a tile does not move before the instruction that does nothing to it."""
+    held = ()
+    if NUM > 0:
+        tl.debug_barrier()
+    for index in tl.static_range(NUM):
+        tile = tl.inline_asm_elementwise(
+            "mov.b32 $0, $1;", "=r,r", [tiles[index]], tiles[index].dtype, is_pure=False, pack=2
+        )
+        held = held + (tile,)  # type: ignore[assignment]  # noqa: RUF005
+    return held
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -232,26 +255,27 @@ def _multiply(
     of_weight = part[:, None, None] + tl.arange(0, STEP)[None, None, :]
     of_input = part[:, None, None] + tl.arange(0, STEP)[None, :, None]
     line, input_row = column.to(tl.int64)[None, :, None], row[None, None, :]
-    tiles = ()
-    if AHEAD:
-        for start in tl.static_range(0, DEPTH, span):
-            tile = _load(weight, line, start + of_weight, width * each, DEPTH)
-            tiles = tiles + (tile,)  # type: ignore[assignment]  # noqa: RUF005
+    num_spans: tl.constexpr = triton.cdiv(DEPTH, span)
+    num_ahead: tl.constexpr = num_spans if AHEAD else 0
+    num_together: tl.constexpr = num_spans if TOGETHER else 0
+    tiles, values = (), ()
+    for index in tl.static_range(num_ahead):
+        tile = _load(weight, line, index * span + of_weight, width * each, DEPTH)
+        tiles = tiles + (tile,)  # type: ignore[assignment]  # noqa: RUF005
     num_programs = tl.num_programs(0) * tl.num_programs(1)
     program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
     prefetch(soon, program + num_programs * tl.arange(0, 128), soon_bytes, EARLY)
+    tiles = _together(tiles, num_ahead)
     wait(EARLY)
-    values = ()
-    if TOGETHER:
-        for start in tl.static_range(0, DEPTH, span):
-            value = _load(inputs, input_row, start + of_input, num_rows, DEPTH)
-            values = values + (value,)  # type: ignore[assignment]  # noqa: RUF005
+    for index in tl.static_range(num_together):
+        value = _load(inputs, input_row, index * span + of_input, num_rows, DEPTH)
+        values = values + (value,)  # type: ignore[assignment]  # noqa: RUF005
     if EPILOGUE == "add":
         x = tl.load(stream.x + offset, mask=fits, other=0.0)
     else:
-        scale = row_scale(stream.squares, row, num_rows, eps, DEPTH)[None, :]
+        sums = _sums_of_squares(stream.squares, row, num_rows, DEPTH)
+    values = _together(values, num_together)
     total = tl.zeros((PARTS, COLUMNS * each, ROWS), dtype=tl.float32)
-    num_spans: tl.constexpr = triton.cdiv(DEPTH, span)
     if AHEAD:
         for index in tl.static_range(num_spans):
             if TOGETHER:
@@ -259,6 +283,9 @@ def _multiply(
             else:
                 value = _load(inputs, input_row, index * span + of_input, num_rows, DEPTH)
             total = tl.dot(tiles[index], value, total)
+            if EPILOGUE != "add" and index == 0:
+                # Beside the products, for neither waits for the other.
+                scale = _row_scale(sums, eps, DEPTH)
     else:
         steps: tl.constexpr = _PART // STEP
         for index in range(num_spans * steps):
@@ -277,7 +304,9 @@ def _multiply(
             result *= factor.to(tl.float32)[:, None]
         tl.store(stream.half + offset, result.to(stream.half.dtype.element_ty), mask=fits)
     else:
-        result = scale * result
+        if not AHEAD:
+            scale = _row_scale(sums, eps, DEPTH)
+        result *= scale[None, :]
         if EPILOGUE == "swiglu":
             pairs = tl.permute(tl.reshape(result, (COLUMNS, 2, ROWS)), (0, 2, 1))
             gate, result = tl.split(pairs)
@@ -290,6 +319,18 @@ def _multiply(
             result = tl.maximum(result, 0.0)
             result *= result
         tl.store(out + offset, result.to(out.dtype.element_ty), mask=fits)
+
+
+@triton.jit
+def penalized(value, is_seen, penalty):
+    """Positive logits of ids that the text holds divided by the penalty, negative ones multiplied.
+
+    What is not finite stays so; nothing else becomes infinite.
+    """
+    lowered = tl.where(value > 0, value / penalty, value * penalty)
+    lowered = tl.minimum(tl.maximum(lowered, -3.4028234663852886e38), 3.4028234663852886e38)
+    is_finite = (value > float("-inf")) & (value < float("inf"))
+    return tl.where(is_seen & is_finite, lowered, value)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -306,7 +347,8 @@ def _logits(
         value = _load(stream.half, row[:, None], column[None, :], num_rows, DEPTH)
         tile = _load(weight, out_column.to(tl.int64)[None, :], column[:, None], num_columns, DEPTH)
         total = tl.dot(value, tile, total)
-    total *= (factor * row_scale(stream.squares, row, num_rows, eps, DEPTH))[:, None]
+    sums = _sums_of_squares(stream.squares, row, num_rows, DEPTH)
+    total *= (factor * _row_scale(sums, eps, DEPTH))[:, None]
     if GAPS:
         is_absent = tl.load(absent + out_column, mask=out_column < num_columns, other=True)
         total = tl.where(is_absent[None, :], float("-inf"), total)

@@ -19,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from groundup.nn.kernels.cuda_decode.launch import options, wait
+from groundup.nn.kernels.cuda_decode.matmul import Buffers, embed_row, penalized
 
 _SEGMENT = tl.constexpr(1024)
 # 256 bins for each factor of two, from a weight of 1 down to 2^-32; the last is for what is less,
@@ -31,6 +32,8 @@ _CHUNK, _SPAN = tl.constexpr(1024), tl.constexpr(4096)
 # Ids of a bin that can be listed.
 _LISTED = tl.constexpr(64)
 _NONE = tl.constexpr(0x7FFFFFFF)
+# Warps of the launches that have one program a row: these are latency alone.
+_FIND_WARPS, _PICK_WARPS = 16, 8
 
 
 class Rules(NamedTuple):
@@ -98,24 +101,25 @@ class Workspace(NamedTuple):
 
 
 def sample(
-    logits: Tensor,
-    tops: Tensor,
+    stream: Buffers,
     state: State,
     work: Workspace,
+    table: Tensor,
     chosen: Tensor,
     last_position: int,
     no_id: int,
     separator: int,
     rules: Rules,
 ) -> None:
-    """Sample an id for each row of `logits` by its state, and make the state the next token's.
+    """Sample an id for each row of the stream's logits by its state, and make the state and the
+    stream the next token's.
 
-    tops: the highest logit of each part of a row after the repetition penalty, the parts of any
-        size; +inf if one is no number.
+    table: the embeddings of ids.
     chosen: the ids, `no_id` where logits are not finite.
     last_position: where positions end: what comes after is nobody's text, but must lie in tables.
     separator: the id that begins a document, -1 for none.
     """
+    logits, tops = stream.logits, stream.tops
     num_rows, vocab_size = logits.shape
     grid = (triton.cdiv(vocab_size, _SEGMENT.value), num_rows)
     sizes = {"VOCAB": vocab_size, **options(num_warps=4)}
@@ -123,7 +127,7 @@ def sample(
     given = (logits, tops, state, work)
 
     def search(counts: bool) -> None:
-        _find[(num_rows,)](state, work, COUNTS=counts, **(sizes | {"num_warps": 8}))
+        _find[(num_rows,)](state, work, COUNTS=counts, **(sizes | {"num_warps": _FIND_WARPS}))
         _split[grid](state, work, COUNTS=counts, **sizes)
 
     searches = rules.top_k or rules.top_p
@@ -134,21 +138,9 @@ def sample(
     if rules.top_p:
         search(counts=False)
     _pick[(num_rows,)](
-        tops, state, work, chosen, last_position, NO_ID=no_id, SEPARATOR=separator,
-        TOP_P=rules.top_p, **known,
+        stream, state, work, table, chosen, last_position, NO_ID=no_id, SEPARATOR=separator,
+        TOP_P=rules.top_p, WIDTH=table.shape[1], **(known | {"num_warps": _PICK_WARPS}),
     )  # fmt: skip
-
-
-@triton.jit
-def penalized(value, is_seen, penalty):
-    """Positive logits of ids that the text holds divided by the penalty, negative ones multiplied.
-
-    What is not finite stays so; nothing else becomes infinite.
-    """
-    lowered = tl.where(value > 0, value / penalty, value * penalty)
-    lowered = tl.minimum(tl.maximum(lowered, -3.4028234663852886e38), 3.4028234663852886e38)
-    is_finite = (value > float("-inf")) & (value < float("inf"))
-    return tl.where(is_seen & is_finite, lowered, value)
 
 
 @triton.jit
@@ -194,10 +186,14 @@ def _weigh(
     wait(EARLY)
     segment, row = tl.program_id(0), tl.program_id(1)
     num: tl.constexpr = triton.cdiv(VOCAB, _SEGMENT)
-    all_tops = _of_segments(tops, row, float("-inf"), NUM_TOPS)
-    top = tl.max(all_tops, axis=0)
-    temperature = tl.load(state.temperature + row)
+    # Loads come first, here and below: together they take as long as one.
     column, value = _load(logits, row, segment, float("-inf"), VOCAB)
+    all_tops = _of_segments(tops, row, float("-inf"), NUM_TOPS)
+    temperature = tl.load(state.temperature + row)
+    log_min_p = tl.load(state.log_min_p + row)
+    left_out = 1.0 - tl.load(state.top_p + row)
+    searches = _is_active(state, row, COUNTS) if SEARCHES else False
+    top = tl.max(all_tops, axis=0)
     if PENALTY:
         _of_seen, is_seen = _load(state.seen, row, segment, 0, VOCAB)
         value = penalized(value, is_seen > 0, tl.load(state.penalty + row))
@@ -217,17 +213,17 @@ def _weigh(
     tl.store(work.weights + row.to(tl.int64) * VOCAB + column, weight, mask=column < VOCAB)
     tl.store(work.masses + row * num + segment, tl.sum(weight, axis=0))
     bits = _bits(weight)
-    least = _bits(tl.exp(tl.load(state.log_min_p + row)))
+    least = _bits(tl.exp(log_min_p))
     likely = tl.where(bits >= least, weight, 0.0)
     tl.store(work.likely + row * num + segment, tl.sum(likely, axis=0))
     if SEARCHES:  # noqa: SIM102
-        if _is_active(state, row, COUNTS):
+        if searches:
             number = (_TOP_BITS - bits) >> _SHIFT
             matters = (bits > 0) & (bits <= _TOP_BITS) & (number < _BINS - 1)
             if not COUNTS:
                 # All ids that have so little have no more together than top-p leaves out; a tenth
                 # of that is left for what was rounded.
-                spare = least_mass * (1.0 - tl.load(state.top_p + row))
+                spare = least_mass * left_out
                 matters &= weight > 0.9 * spare / VOCAB
             entry = work.bins + row * _BINS + number
             tl.atomic_add(entry, _count(weight, COUNTS), mask=matters, sem="relaxed")
@@ -238,24 +234,25 @@ def _find(state, work, COUNTS: tl.constexpr, VOCAB: tl.constexpr, EARLY: tl.cons
     """The first bin, from the greatest weights on, with which the target is reached."""
     wait(EARLY)
     row = tl.program_id(0)
-    if _is_active(state, row, COUNTS):
-        if COUNTS:
-            target = tl.load(state.top_k + row)
-        else:
-            masses = _of_segments(work.masses, row, 0.0, triton.cdiv(VOCAB, _SEGMENT))
-            target = _count(tl.sum(masses, axis=0) * tl.load(state.top_p + row), False)
+    index = tl.arange(0, _SPAN)
+    bins = work.bins + row * _BINS
+    part = tl.load(bins + index)
+    masses = _of_segments(work.masses, row, 0.0, triton.cdiv(VOCAB, _SEGMENT))
+    top_k, top_p = tl.load(state.top_k + row), tl.load(state.top_p + row)
+    if (top_k > 0) if COUNTS else (top_p < 1.0):
+        target = top_k if COUNTS else _count(tl.sum(masses, axis=0) * top_p, False)
         # However little top-p is, the likeliest id is in.
         target = tl.maximum(target, 1)
         above = tl.full((), 0, tl.int64)
         start = tl.full((), 0, tl.int32)
         number = tl.full((), _NONE, tl.int32)
         while (number == _NONE) & (start < _BINS):
-            index = start + tl.arange(0, _SPAN)
-            part = tl.load(work.bins + row * _BINS + index)
             is_reached = above + tl.cumsum(part, axis=0) >= target
-            number = tl.min(tl.where(is_reached, index, _NONE), axis=0)
+            number = tl.min(tl.where(is_reached, start + index, _NONE), axis=0)
             above += tl.sum(tl.where(is_reached, 0, part), axis=0)
             start += _SPAN
+            if (number == _NONE) & (start < _BINS):
+                part = tl.load(bins + start + index)
         number = tl.minimum(number, _BINS - 1)
         low = tl.where(number == _BINS - 1, 1, _TOP_BITS + 1 - ((number + 1) << _SHIFT))
         found = work.found + row * 5
@@ -272,10 +269,10 @@ def _split(state, work, COUNTS: tl.constexpr, VOCAB: tl.constexpr, EARLY: tl.con
     wait(EARLY)
     segment, row = tl.program_id(0), tl.program_id(1)
     num: tl.constexpr = triton.cdiv(VOCAB, _SEGMENT)
+    found = work.found + row * 5
+    low, high = tl.load(found).to(tl.int32), tl.load(found + 1).to(tl.int32)
+    column, weight = _load(work.weights, row, segment, 0.0, VOCAB)
     if _is_active(state, row, COUNTS):
-        found = work.found + row * 5
-        low, high = tl.load(found).to(tl.int32), tl.load(found + 1).to(tl.int32)
-        column, weight = _load(work.weights, row, segment, 0.0, VOCAB)
         bits = _bits(weight)
         tl.store(work.above + row * num + segment, tl.sum(tl.where(bits >= high, weight, 0.0)))
         is_between = (bits >= low) & (bits < high)
@@ -304,12 +301,14 @@ def _threshold(work, row, COUNTS: tl.constexpr, VOCAB: tl.constexpr):
     found = work.found + row * 5
     low, high = tl.load(found).to(tl.int32), tl.load(found + 1).to(tl.int32)
     above, target, num_between = tl.load(found + 2), tl.load(found + 3), tl.load(found + 4)
+    number = tl.arange(0, _LISTED)
+    entry = work.listed + (row * _LISTED + number) * 2
+    bits, column = tl.load(entry), tl.load(entry + 1)
+    between = _of_segments(work.between, row, 0, num)
     index = tl.arange(0, triton.next_power_of_2(num))
     if num_between <= _LISTED:
-        number = tl.arange(0, _LISTED)
-        entry = work.listed + (row * _LISTED + number) * 2
-        bits = tl.load(entry, mask=number < num_between, other=0)
-        column = tl.load(entry + 1, mask=number < num_between, other=0)
+        # What is listed beyond those is left from earlier.
+        bits = tl.where(number < num_between, bits, 0)
         count = _count(bits.to(tl.float32, bitcast=True), COUNTS)
         is_before = bits[:, None] > bits[None, :]
         is_before |= (bits[:, None] == bits[None, :]) & (column[:, None] < column[None, :])
@@ -321,7 +320,6 @@ def _threshold(work, row, COUNTS: tl.constexpr, VOCAB: tl.constexpr):
         is_in = is_needed[None, :] & ((column // _SEGMENT)[None, :] == index[:, None])
         kept = tl.sum(tl.where(is_in, count[None, :], 0), axis=1)
     else:
-        between = _of_segments(work.between, row, 0, num)
         so_far = above + tl.cumsum(between, axis=0) - between
         # The last segment of which anything is needed, and of it the first ids.
         segment = tl.max(tl.where((between > 0) & (so_far < target), index, 0), axis=0)
@@ -346,32 +344,35 @@ def _mix(x):
 
 @triton.jit
 def _pick(
-    tops, state, work, chosen, last_position, NO_ID: tl.constexpr, SEPARATOR: tl.constexpr,
+    stream, state, work, table, chosen, last_position, NO_ID: tl.constexpr, SEPARATOR: tl.constexpr,
     TOP_P: tl.constexpr, PENALTY: tl.constexpr, NUM_TOPS: tl.constexpr, VOCAB: tl.constexpr,
-    EARLY: tl.constexpr,
+    WIDTH: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """The id at which a random part of the mass that is kept is reached; first its segment."""
     wait(EARLY)
     row = tl.program_id(0)
     num: tl.constexpr = triton.cdiv(VOCAB, _SEGMENT)
-    top = tl.max(_of_segments(tops, row, float("-inf"), NUM_TOPS), axis=0)
+    mass = _of_segments(work.likely, row, 0.0, num)
+    mass_above = _of_segments(work.above, row, 0.0, num)
+    tops = _of_segments(stream.tops, row, float("-inf"), NUM_TOPS)
+    key = tl.load(state.keys + row).to(tl.uint64, bitcast=True)
+    count = tl.load(state.counts + row)
+    position = tl.minimum(tl.load(state.positions + row) + 1, last_position)
+    is_greedy = tl.load(state.temperature + row) == 0
     low = _bits(tl.exp(tl.load(state.log_min_p + row)))
     high = low
     last = tl.full((), -1, tl.int32)
-    mass = _of_segments(work.likely, row, 0.0, num)
     if TOP_P:  # noqa: SIM102 - one is known when it is compiled
         if _is_active(state, row, False):
             low_of_p, high_of_p, last_of_p, kept = _threshold(work, row, False, VOCAB)
             if low_of_p >= low:
                 low, high, last = low_of_p, high_of_p, last_of_p
-                mass = _of_segments(work.above, row, 0.0, num) + kept.to(tl.float32) / _ONE
-    key = tl.load(state.keys + row).to(tl.uint64, bitcast=True)
-    count = tl.load(state.counts + row)
+                mass = mass_above + kept.to(tl.float32) / _ONE
     bits = _mix(_mix(count.to(tl.uint64) + key) ^ key)
     number = (bits >> 32).to(tl.float64) * 2.3283064365386963e-10
     mark = (number * tl.sum(mass, axis=0).to(tl.float64)).to(tl.float32)
     # Without a temperature the best with the lowest id.
-    mark = tl.where(tl.load(state.temperature + row) == 0, 0.0, mark)
+    mark = tl.where(is_greedy, 0.0, mark)
     index = tl.arange(0, triton.next_power_of_2(num))
     before = tl.cumsum(mass, axis=0) - mass
     # Of the segments that hold anything, the last one up to and with that of the mark.
@@ -384,12 +385,13 @@ def _pick(
     # Sums in another order may differ in the last digit, and leave the mark beyond the end.
     last_kept = tl.max(tl.where(weight > 0, column, 0), axis=0)
     found_id = tl.minimum(tl.min(tl.where(is_hit, column, _NONE), axis=0), last_kept)
+    top = tl.max(tops, axis=0)
     is_finite = (top > float("-inf")) & (top < float("inf"))
     tl.store(chosen + row, tl.where(is_finite, found_id, NO_ID).to(tl.int64))
     if PENALTY:
         tl.store(state.seen + row.to(tl.int64) * VOCAB + found_id, 1)
     tl.store(state.ids + row, found_id.to(tl.int64))
-    position = tl.minimum(tl.load(state.positions + row) + 1, last_position)
+    embed_row(found_id, table, stream, row, WIDTH)
     tl.store(state.positions + row, position)
     if SEPARATOR >= 0:
         tl.store(state.starts + row, position, mask=found_id == SEPARATOR)
