@@ -1,6 +1,5 @@
 """What every verb owes: help without torch, one line for a mistake, an exit status, any stream."""
 
-import contextlib
 import errno
 import os
 import pty
@@ -22,6 +21,7 @@ from groundup._native import vectors
 from groundup.cli import verbs
 from groundup.cli.arguments import FlagsOf, Positional, Repeated, as_command, parse
 from groundup.cli.main import main
+from groundup.cli.terminal import prepare_streams
 from groundup.config import Settings
 from groundup.errors import DataError
 
@@ -161,6 +161,7 @@ def test_help_shows_every_default(shell: Any, verb: types.ModuleType) -> None:
 LIGHT = """
 import contextlib, io, sys
 from groundup.cli.main import main
+from groundup.cli.terminal import prepare_streams
 from groundup.cli.verbs import VERBS
 
 def run(words):
@@ -365,6 +366,7 @@ def bare_machine(with_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("tokenizer train stories.txt --out stories.txt", "is one of the inputs"),
         ("tokenizer train stories.txt --ray-address x:1", "--engine ray"),
         ("tokenizer encode runs", "runs is a folder"),
+        ("tokenizer encode bad.txt --out bad.txt", "is one of the inputs"),
         ("tokenizer encode bad.txt --text x", "either --text or"),
         ("tokenizer decode bad.txt --ids 1", "either --ids or"),
         ("tokenizer decode --ids x", "--ids cannot be read as ids"),
@@ -384,22 +386,18 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     assert sorted(path for path in Path().rglob("*") if path.name != "sweeps") == before
 
 
-def test_foreign_text_cannot_command_the_terminal(tmp_path: Path) -> None:
-    name = "x\x1b[2J.txt"
-    (tmp_path / "corpus").mkdir()
-    (tmp_path / "corpus" / name).symlink_to("/etc/hostname")
-    (tmp_path / "corpus" / "a.txt").write_text("Ada had a kite. " * 50)
-    (tmp_path / "b\x1b[2J.txt").write_text("Ada had a kite. " * 50)
+def test_foreign_text_cannot_command_the_terminal(
+    shell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x\x1b[2J.txt").write_text("Ada had a kite. " * 50)
+    words = ["--vocab-size", "260", "--out", "o\x1b[2J.json"]
+    shown = shell("tokenizer", "train", "x\x1b[2J.txt", *words)
+    assert "o\\x1b[2J.json" in shown and "\x1b[2J" not in shown
     primary, secondary = pty.openpty()
-    code = "import sys; from groundup.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    out = ["--vocab-size", "260", "--out", "o\x1b[2J.json"]
-    for words in (["corpus"], [f"b{name[1:]}"]):
-        command = [sys.executable, "-c", code, "tokenizer", "train", *words, *out]
-        subprocess.run(command, cwd=tmp_path, stdout=secondary, stderr=secondary, check=True)
-    os.close(secondary)
-    shown = b""
-    with contextlib.suppress(OSError):
-        while part := os.read(primary, 65536):
-            shown += part
-    assert b"x\\x1b[2J.txt" in shown and b"o\\x1b[2J.json" in shown
-    assert b"\x1b[2J" not in shown
+    monkeypatch.setattr(sys, "stdout", os.fdopen(secondary, "w"))
+    prepare_streams()
+    print("a model says \x1b[2J", flush=True)
+    assert b"\x1b[2J" not in os.read(primary, 100)
+    sys.stdout.close()
+    os.close(primary)

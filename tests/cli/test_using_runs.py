@@ -171,7 +171,10 @@ def test_runs_are_listed_and_compared_on_a_text(shell: Any, small_config: Path) 
     assert "standard input" in shell.fails("evaluate", "small", "small-more", "-")
 
 
-def test_a_dry_run_plans_and_makes_nothing(shell: Any, small_config: Path) -> None:
+def test_a_dry_run_plans_and_makes_nothing(
+    shell: Any, small_config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("groundup.training.recipe._WIDTHS", (16, 32))
     before = sorted(Path().rglob("*"))
     said = shell("new", small_config.parent / "stories.txt", "--dry-run", "--minutes", "500")
     assert "would write prepared/stories/train.yaml" in said and "layers of" in said

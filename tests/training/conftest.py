@@ -111,6 +111,9 @@ def check_resume(make_config: MakeConfig) -> Callable[..., tuple[RunConfig, RunC
         comparison = compare_runs(whole.run_folder, parted.run_folder)
         assert comparison.differences == []
         assert comparison.num_records > 0 and comparison.num_values > 20
+        records = read_json_lines(RunFolder(parted.run_folder).metrics_file)
+        clocks = [record["wall_seconds"] for record in records]
+        assert clocks == sorted(clocks)
         return whole, parted
 
     return check

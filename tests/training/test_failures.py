@@ -207,7 +207,7 @@ def test_too_little_memory_halves_the_micro_batch_until_it_is_one_sequence(
     assert RunFolder(config.run_folder).read_config().micro_batch_size == 2
     most[0] = 0
     with pytest.raises(GroundupError, match="out of memory on cpu"):
-        train(config.model_copy(update={"name": "none"}))
+        train(config.model_copy(update={"name": "none", "micro_batch_size": 2}))
     outcome = RunFolder(config.runs_folder / "none").read_outcome()
     assert outcome is not None and outcome.state == "failed"
 

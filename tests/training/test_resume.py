@@ -192,22 +192,6 @@ def test_a_damaged_newest_checkpoint_is_passed_over_exactly(
     assert compare_runs(finished.run_folder, damaged.run_folder).differences == []
 
 
-def test_clocks_and_tokens_go_on_after_a_resume_and_a_finished_run_resumes_to_nothing(
-    make_config: MakeConfig, records_of: Any
-) -> None:
-    config = make_config()
-    train(config, clock=Clock(stop_after=6))
-    first = train(config, resume=True)
-    records = records_of(config)
-    assert [record["step"] for record in records] == list(range(1, 13))
-    assert [record["tokens"] for record in records] == [64 * step for step in range(1, 13)]
-    clocks = [record["wall_seconds"] for record in records]
-    assert clocks == sorted(clocks)
-    again = train(config, resume=True)
-    assert again.steps == first.steps and again.validation_loss == first.validation_loss
-    assert records_of(config) == records
-
-
 # In three processes.
 @pytest.mark.slow
 def test_verify_resume_proves_it_with_a_real_kill(

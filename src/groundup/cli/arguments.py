@@ -1,8 +1,7 @@
-"""Words of the command line to a verb's Arguments and back: argparse splits them, pydantic
-validates.
+"""Parse a command line into a verb's arguments, and back: argparse splits, pydantic validates.
 
-Every field of an Arguments class is a flag, or a positional if marked so. All values reach pydantic
-as text, so that bounds, choices and the reading of numbers are in one place.
+Every field of an arguments class is a flag, or a positional if marked. All values reach pydantic as
+text, so that bounds, choices and number formats are in one place.
 """
 
 import argparse
@@ -26,17 +25,18 @@ Value = TypeVar("Value")
 
 Positional = Annotated[Value, "positional"]
 Repeated = Annotated[Value, "repeated"]
-"""A flag with one value that may be given several times."""
+"""A flag that may be given several times, with one value each."""
 
 _TYPE_NAMES = {int: "INT", float: "FLOAT", Path: "PATH", str: "TEXT", type(None): "none"}
 
 
 @dataclass(frozen=True)
 class FlagsOf:
-    """Marks a mapping that collects what is typed for the flags of other settings.
+    """Marks a mapping that collects the typed flags of other settings, for `load_settings` to merge
+    over a file.
 
     `model: Annotated[dict[str, Any], FlagsOf(ModelConfig, "model.")]` gets `{"d_ff": 64}` from
-    `--model.d-ff 64`: only what was typed, for `load_settings` to merge over a file.
+    `--model.d-ff 64`.
     """
 
     settings: type[Settings]
@@ -45,7 +45,7 @@ class FlagsOf:
 
 @dataclass(frozen=True)
 class Flag:
-    """One setting as it is typed."""
+    """A setting on the command line."""
 
     setting: str
     """Its dotted name: model.d_ff."""
@@ -56,7 +56,7 @@ class Flag:
         """--model.d-ff, or a positional in capitals."""
         if self.is_positional:
             return self.setting.upper()
-        # A name that Python keeps for itself ends in an underscore.
+        # Python keywords have a trailing underscore.
         return f"--{self.setting.rstrip('_').replace('_', '-')}"
 
     @property
@@ -98,7 +98,6 @@ class Flag:
             options["action"] = argparse.BooleanOptionalAction
         else:
             options["metavar"] = self.name if self.is_positional else self.metavar
-            # What is missing is said by pydantic.
             options["nargs"] = "?" if self.is_positional else None
             if self.is_repeated:
                 options["action"] = "append"
@@ -115,7 +114,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def flags_of(settings: type[Settings], prefix: str = "") -> Iterator[Flag]:
-    """Every flag and positional, those of sections by dotted names."""
+    """Every flag and positional; those of sections have dotted names."""
     for name, field in setting_fields(settings, prefix):
         if mark := _mark_of(field):
             yield from flags_of(mark.settings, mark.prefix)
@@ -124,17 +123,17 @@ def flags_of(settings: type[Settings], prefix: str = "") -> Iterator[Flag]:
 
 
 def known_flags(arguments: type[Settings]) -> list[str]:
-    """Every flag that may be typed, with both spellings of a switch."""
+    """Every flag, with both spellings of switches."""
     flags = [flag for flag in flags_of(arguments) if not flag.is_positional]
     switched_off = [f"--no-{flag.name[2:]}" for flag in flags if flag.is_switch]
     return ["--help", "--help-all", *(flag.name for flag in flags), *switched_off]
 
 
 def parse(arguments: type[ArgumentsType], prog: str, argv: Sequence[str]) -> ArgumentsType | None:
-    """The parsed arguments; None if help was asked for, and printed: `--help` has the verb's own
-    flags and those in its `common`, else those of no section, and `--help-all` all of them.
+    """The parsed arguments; None after printing help: `--help` shows the verb's own flags and its
+    `common` ones, or those without a section; `--help-all` shows all.
 
-    Raises ConfigError, one line that names the flag and, for an unknown one, the nearest.
+    Raises ConfigError, one line that names the flag and, for an unknown one, suggests another.
     """
     flags = {flag.setting: flag for flag in flags_of(arguments)}
     positionals = [flag.name for flag in flags.values() if flag.is_positional]
@@ -204,7 +203,8 @@ def _validate(
                 marked = (flag.setting for flag in flags_of(mark.settings, mark.prefix))
                 typed = {one: values[one] for one in marked if one in values}
                 fields = {one: (flags[one].field.annotation, flags[one].field) for one in typed}
-                # Each by itself: what depends on others is checked with what a file says.
+                # Each separately: settings that depend on others are checked later, with the
+                # file's.
                 checked = pydantic.create_model("Typed", __base__=Settings, **fields)  # type: ignore[call-overload]
                 found = checked.model_validate(typed)
                 own[name] = {one.removeprefix(mark.prefix): getattr(found, one) for one in typed}
@@ -229,7 +229,7 @@ def _show(value: Any) -> str:
 
 
 def _meant_by(name: str, flags: list[str]) -> str | None:
-    """The flag that a word probably means: by its last part, or its letters."""
+    """The flag with the same last part, or the most similar one."""
     bare = {flag.removeprefix("--"): flag for flag in flags}
     last = name.lstrip("-").rpartition(".")[2]
     alike = [bare[one] for one in bare if one.rpartition(".")[2] == last]

@@ -1,7 +1,7 @@
-"""`groundup VERB …`: finds the verb, reads its arguments, runs it, turns errors into exit statuses.
+"""`groundup VERB …`: find the verb, parse its arguments, run it, turn errors into exit statuses.
 
-0 done, 2 the user's mistake, 1 a failure of ours, 130 interrupted. Help imports nothing
-heavy; the verb's module and the flag parser are imported once they are needed.
+0 done, 2 the user's mistake, 1 a failure of groundup, 130 interrupted. Help imports nothing heavy:
+the verb's module and the parser are imported when needed.
 """
 
 import contextlib
@@ -20,12 +20,12 @@ from groundup.cli.verbs import GROUPS, MEANT, VERBS, find_verb
 from groundup.errors import NATIVE_MISSING, ConfigError, GroundupError, did_you_mean
 
 _HELP_FLAGS = ("-h", "--help", "help")
-# As torch says it, of whatever device.
+# torch's messages, on any device.
 _NO_MEMORY = re.compile(r"out of memory|not enough memory|can't allocate memory", re.IGNORECASE)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit status; never raises for a user's mistake."""
+    """Run a command line and return its exit status; never raises for a user's mistake."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     prepare_streams()
     try:
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The exit flush must not complain that the reader is gone.
+        # Keep the flush at exit from failing.
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
@@ -66,7 +66,7 @@ def _dispatch(words: list[str]) -> int:
     else:
         verb = f"{first} {second}" if first in GROUPS else first
         if verb not in VERBS:
-            # Who types the second word alone (`groundup prepare`) means the verb that has it.
+            # `groundup prepare` means `groundup data prepare`.
             sharing = [name for name in VERBS if name.split()[-1] == verb]
             sharing += [MEANT[verb]] if verb in MEANT else []
             hint = f"did you mean {sharing[0]}?" if sharing else did_you_mean(verb, VERBS)
@@ -76,11 +76,11 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _run_verb(verb: str, words: list[str]) -> int:
-    # torch's threads spin while they wait for each other: if anything else runs, they take the core
-    # from the one they wait for. Asleep they lose next to nothing. Read when torch is loaded.
+    # Both are read when torch is loaded. Spinning OpenMP threads take cores from the threads that
+    # they wait for if anything else runs; sleeping costs almost nothing.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # Torch's builds for Arm have mimalloc, which gives freed memory back and gets it anew: 8% of a
-    # step on two cores of a Neoverse N1.
+    # Torch's Arm builds use mimalloc, which returns freed memory to the system: 8% of a step on two
+    # Neoverse N1 cores.
     os.environ.setdefault("MIMALLOC_PURGE_DELAY", "-1")
     arguments_type, run = find_verb(verb)
     from groundup.cli.arguments import parse
@@ -92,7 +92,7 @@ def _run_verb(verb: str, words: list[str]) -> int:
 
 
 def _help(group: str) -> str:
-    """The verbs of a group, or all there are."""
+    """The help text of a group, or of all verbs."""
     of_group = f"{group} VERB" if group else "VERB"
     lines = [f"usage: groundup {of_group} [OPTIONS]", ""]
     lines += [] if group else ["From raw text to a trained, measured, served language model.", ""]
@@ -118,12 +118,12 @@ def _describe_os_error(error: OSError) -> str:
 
 def _fail(message: str, status: int) -> int:
     line = f"error: {printable(message)}"
-    # Results may be buffered on stdout: they come before the error that ended them.
+    # Print buffered results before the error.
     with contextlib.suppress(OSError):
         sys.stdout.flush()
     from groundup.runtime import is_first_rank
 
-    # Torchrun reports failed ranks: with the sentence, in place of a traceback.
+    # Lets torchrun report the message instead of a traceback.
     if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):
         failure = {"message": line, "extraInfo": {"timestamp": int(time.time())}}
         with contextlib.suppress(OSError):
@@ -147,7 +147,7 @@ def _version_lines() -> Iterator[str]:
 def _found(find: Callable[[], str]) -> str:
     try:
         return find()
-    # A torch of another machine raises whatever its loader does.
+    # A torch build for another machine may raise anything.
     except Exception as error:
         return f"not usable: {error}"
 

@@ -74,7 +74,7 @@ class Arguments(ReadingFlags, MakeFlags):
 
     files: Positional[tuple[str, ...]]
     """Files, folders or globs: .txt, .md, .html, source code, .jsonl, .csv, .parquet, .ipynb,
-    .docx, .epub, .pdf, .zip, .tar and more, also packed as .gz, .zst or .xz."""
+    .docx, .epub, .pdf, .zip, .tar and more, also compressed (.gz, .zst, .xz)."""
 
     name: str | None = Field(default=None, pattern=NAME_PATTERN, max_length=200)
     """Name of the run in runs/ and of its folder in prepared/ (tokenizer, shards, settings).

@@ -1,4 +1,4 @@
-"""What several verbs share: flags of a tokenizer, of reading text, of a model; and finding runs."""
+"""Flags that several verbs share (tokenizer, reading text, models), and finding runs."""
 
 import contextlib
 import logging
@@ -25,7 +25,7 @@ Checkpoint = Literal["newest", "best"] | Annotated[int, Field(ge=0, le=MAX_STEPS
 
 
 class SplitFlags(Settings):
-    """What a tokenizer file may not say itself."""
+    """What a tokenizer file may lack."""
 
     pattern: str | None = None
     """Split pattern, for tokenizer files that do not contain one."""
@@ -42,7 +42,7 @@ class SplitFlags(Settings):
 
 
 class TokenizerFlags(SplitFlags):
-    """A tokenizer by its file."""
+    """A tokenizer file."""
 
     tokenizer: Path = Path("tokenizer.json")
     """Tokenizer file, in any known format."""
@@ -54,18 +54,18 @@ class TokenizerFlags(SplitFlags):
 
 
 class ReadingFlags(Settings):
-    """How the text of files is read."""
+    """How to read text from files."""
 
     field: str = "text"
-    """JSON field, or CSV or Parquet column, that holds the text. Without it, and for files that
-lack it: text, content, body, a conversation, or the longest string field."""
+    """JSON field, or CSV or Parquet column, with the text. Default, and for files without it: text,
+content, body, a conversation, or the longest string field."""
 
     encoding: str | None = None
     """Encoding of files that are not UTF-8 (latin-1, utf-16, …), and of standard input."""
 
     errors: Literal["skip", "replace", "strict"] = "skip"
-    """What to do with bytes that cannot be decoded: skip the document, replace them with U+FFFD, or
-stop (strict). skip also skips records without text and unreadable files."""
+    """What to do with invalid bytes: skip the document, replace them with U+FFFD, or stop (strict).
+skip also skips records without text and unreadable files."""
 
     strict: bool = False
     """Same as --errors strict: stop at the first file, document or record that cannot be read."""
@@ -78,14 +78,14 @@ stop (strict). skip also skips records without text and unreadable files."""
 
     @property
     def reading(self) -> dict[str, Any]:
-        """The same as arguments of the functions that read."""
+        """As arguments of the functions that read."""
         found = {name: getattr(self, name) for name in ReadingFlags.model_fields}
         return found | ({"errors": "strict"} if found.pop("strict") else {})
 
 
 @contextlib.contextmanager
 def held_warnings(*, are_shown: bool) -> Iterator[None]:
-    """Keep back what reading warns of: to the end, if that is no error, or for good."""
+    """Hold back warnings about reading: show them at the end, or never."""
     logger, holding = logging.getLogger("groundup.text_files"), logging.Handler()
     held: list[logging.LogRecord] = []
     holding.emit = held.append  # type: ignore[assignment,method-assign]
@@ -101,12 +101,12 @@ def held_warnings(*, are_shown: bool) -> Iterator[None]:
 
 
 class CorpusFlags(ReadingFlags):
-    """Much text to work through, and where the work is done."""
+    """A corpus, and where to process it."""
 
     files: Positional[tuple[str, ...]]
     """Files, folders, globs, addresses such as hf://… or - for standard input: .txt, .md,
     .html, source code, .jsonl, .csv, .parquet, .ipynb, .docx, .epub, .pdf, .zip, .tar and more,
-    also packed as .gz, .zst or .xz. Of a folder other files are left out and counted."""
+    also compressed (.gz, .zst, .xz). Other files in a folder are skipped and counted."""
 
     num_threads: Annotated[int, Field(ge=1, le=1_024)] | None = None
     """Number of threads. Default: all cores. The result does not depend on it."""
@@ -115,12 +115,12 @@ class CorpusFlags(ReadingFlags):
     """local uses this machine, ray all machines of a Ray cluster; the result is the same."""
 
     ray_address: str | None = None
-    """host:port of the Ray cluster. If not given: RAY_ADDRESS, the cluster that this machine is
-    part of, or a new one of this machine alone."""
+    """host:port of the Ray cluster. Default: RAY_ADDRESS, this machine's cluster, or a new local
+    one."""
 
     @contextlib.contextmanager
     def work(self, label: str) -> Iterator[dict[str, Any]]:
-        """How the text is read and worked through, as arguments of the functions that do."""
+        """Arguments of the functions that process a corpus, with a progress bar."""
         with contextlib.ExitStack() as stack:
             engine = None
             if self.engine == "ray":
@@ -136,7 +136,7 @@ class CorpusFlags(ReadingFlags):
 
 
 class CheckpointFlags(Settings):
-    """Which checkpoint of a run is meant."""
+    """Selects a checkpoint of a run."""
 
     checkpoint: Checkpoint = "newest"
     """Checkpoint to use: newest, best, or a step number."""
@@ -150,7 +150,7 @@ class RunFlags(CheckpointFlags):
 
 
 class LoadingFlags(CheckpointFlags):
-    """How to compute with a trained model."""
+    """Where and how to run a trained model."""
 
     device: str = "auto"
     """auto, cpu, cuda, cuda:N or mps; auto picks the fastest available."""
@@ -159,7 +159,7 @@ class LoadingFlags(CheckpointFlags):
     """Precision of the computation; auto is bfloat16 on CUDA where supported, else float32."""
 
     def load(self, folder: Path) -> "LanguageModel":
-        """The model of the run in this folder."""
+        """Load the model of a run."""
         import torch
 
         from groundup.config import load_settings
@@ -177,11 +177,11 @@ class LoadingFlags(CheckpointFlags):
 
 
 class ModelFlags(RunFlags, LoadingFlags):
-    """A trained model, and how to compute with it."""
+    """A trained model, and how to run it."""
 
 
 def find_run(run: str) -> Path:
-    """The folder of a run, named by its path or its name under `runs`."""
+    """The folder of a run, given by its path or its name in `runs`."""
     for folder in (Path(run), RUNS_FOLDER / run):
         if RunFolder(folder).has_run():
             return folder
@@ -191,7 +191,7 @@ def find_run(run: str) -> Path:
 
 
 def unknown_run(run: str) -> ConfigError:
-    """The error about a run that is neither a path nor under `runs`."""
+    """The error for a run that is neither a path nor in `runs`."""
     names = sorted(path.name for path in RUNS_FOLDER.glob("*/"))
     hint = did_you_mean(Path(run).name, names)
     return ConfigError(

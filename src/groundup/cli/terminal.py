@@ -1,4 +1,4 @@
-"""The terminal: streams that take whatever is printed, tables, progress bars."""
+"""The terminal: robust streams, tables, progress bars."""
 
 import codecs
 import contextlib
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class _Terminal(io.TextIOWrapper):
-    """A terminal that foreign text cannot command."""
+    """A terminal without control sequences from foreign text."""
 
     def write(self, text: str) -> int:
         from groundup.runtime import without_controls
@@ -22,15 +22,15 @@ class _Terminal(io.TextIOWrapper):
 
 
 def prepare_streams() -> None:
-    """Open closed streams on /dev/null, and let no character be an error on the others.
+    """Reopen closed streams on /dev/null, and make no character an error on the others.
 
-    The number of a closed stream would go to the next file opened, and libraries that print would
-    write into it. The C locale names no encoding: UTF-8 is used.
+    Otherwise the next file opened would get the descriptor of a closed stream, and libraries that
+    print would write into it. In the C locale, UTF-8 is used.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
-            # The lowest number that is free is its own.
+            # It gets the lowest free descriptor, its own.
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
         elif mode == "w" and isinstance(stream, io.TextIOWrapper):
             is_ascii = codecs.lookup(stream.encoding).name == "ascii"
@@ -42,18 +42,17 @@ def prepare_streams() -> None:
 
 
 def as_text(word: str) -> str:
-    """A word of the command line as the UTF-8 that was typed, whatever the locale took it for."""
+    """Decode a command-line word as UTF-8, whatever the locale."""
     return word.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def printable(text: str) -> str:
-    """Text in one line that cannot command the terminal: control characters are escaped."""
+    """Text with control characters escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def print_table(title: str, headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows of text, aligned: the first column left, the others right; without headers all
-    are left."""
+    """Print aligned rows: the first column left, the others right; without headers all left."""
     lines = [[*map(printable, row)] for row in ([headers] if headers else []) + [*rows]]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     print(printable(title))
@@ -65,7 +64,7 @@ def print_table(title: str, headers: Sequence[str], rows: Iterable[Sequence[str]
 
 
 def print_values(title: str, values: Mapping[str, Any]) -> None:
-    """Print named values, one a line, each with the unit that its name tells; None is left out."""
+    """Print named values, one per line, with the unit in their name; None is omitted."""
     from groundup.config import flatten
 
     found = [(name, value) for name, value in flatten(values) if value is not None]
@@ -73,7 +72,7 @@ def print_values(title: str, values: Mapping[str, Any]) -> None:
 
 
 def print_records(title: str, records: Sequence[Mapping[str, Any]]) -> None:
-    """Print records with the same names as a table."""
+    """Print records with the same keys as a table."""
     rows = [[show_value(name, value) for name, value in one.items()] for one in records]
     print_table(title, list(map(_words, records[0])), rows)
 
@@ -104,7 +103,7 @@ def _words(name: str) -> str:
 
 @contextlib.contextmanager
 def progress_bar(label: str) -> Iterator["Progress"]:
-    """Yield a callback that shows on stderr how far the work is; nothing off a terminal."""
+    """Yield a callback that shows progress on stderr, if that is a terminal."""
     from groundup.runtime import is_first_rank
 
     if not sys.stderr.isatty() or not is_first_rank():

@@ -1,7 +1,4 @@
-"""The verbs, each with what it does in a line, and where each is found.
-
-Nothing here imports a verb before it is wanted.
-"""
+"""The verbs with a one-line summary, and the modules that implement them, imported on demand."""
 
 import importlib
 from typing import Any
@@ -22,8 +19,8 @@ VERBS = {
     "verify-resume": "prove that a killed and resumed run equals an uninterrupted one",
     "sweep": "run a resumable sweep over settings and seeds",
     "ablate": "ablate a recipe, each variant at its best learning rate",
-    "list": "list runs: age, size, loss, and what they can do",
-    "report": "compare runs on one page: curves, intervals, settings, cost, samples",
+    "list": "list runs: age, size, loss, and what you can do with them",
+    "report": "compare runs on one page: curves, intervals, settings, cost",
     "tokenizer train": "learn a byte-level BPE vocabulary",
     "tokenizer encode": "encode text into ids",
     "tokenizer decode": "decode ids into text",
@@ -44,12 +41,12 @@ MEANT = {
     "compare": "evaluate RUN RUN FILE, or report RUN RUN",
     "download": "import huggingface FOLDER",
 }
-"""What people type for other words."""
+"""Other names that people try, and what to type instead."""
 
 GROUPS = {
     "tokenizer": "text to ids and back",
     "data": "corpora and shards",
-    "import": "models of other projects",
+    "import": "models from other projects",
 }
 
 

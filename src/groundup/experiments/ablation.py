@@ -1,7 +1,7 @@
-"""What each part of a recipe is worth: runs without it, or with another one in its place.
+"""Ablations: runs without a part of a recipe, or with another part in its place.
 
-A variant sees as many tokens as the base and has as many parameters where d_ff can make up for the
-difference. Each is judged at its own best learning rate of those listed.
+A variant sees as many tokens as the base, and has as many parameters if d_ff can make up for the
+difference. Each is judged at its own best learning rate.
 """
 
 import logging
@@ -18,7 +18,7 @@ from groundup.planner.parameters import count_parameters
 from groundup.runs.config import RunConfig
 
 BASE = "base"
-# Of the base's parameters; a variant that is further off is not matched.
+# Maximum difference, as a fraction of the base's parameters, for a matched variant.
 _MOST_OFF = 0.02
 
 _log = logging.getLogger(__name__)
@@ -26,13 +26,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class TriedRates:
-    """What the learning rates of one variant came to with the first seed. A failure says nothing,
-    so it is not here."""
+    """A variant's results by learning rate with the first seed, without failed trials."""
 
     losses: dict[float, float] = field(default_factory=dict)
-    """Of those that finished."""
+    """Of finished trials."""
     lost: set[float] = field(default_factory=set)
-    """Those that diverged: worse than any that finished."""
+    """Diverged trials, which count as worse than any finished one."""
 
     @property
     def rates(self) -> list[float]:
@@ -40,7 +39,7 @@ class TriedRates:
 
     @property
     def best(self) -> float | None:
-        """The one with the least loss, if any finished; of equal ones the smallest."""
+        """The rate with the lowest loss, if any finished; in a tie the smallest."""
         return min(self.losses, key=lambda rate: (self.losses[rate], rate), default=None)
 
     @property
@@ -55,16 +54,16 @@ class AblationRow(NamedTuple):
     num_parameters: int
     tried: TriedRates
     loss: Interval | None
-    """None if no run at any learning rate came to its end."""
+    """None if no run finished at any learning rate."""
     difference: float | None
-    """Of the mean loss from the base's; above 0 the variant is worse."""
+    """Mean loss minus the base's; above 0 the variant is worse."""
     is_clear: bool
     """Whether the intervals of variant and base do not overlap."""
     diverged_at: list[float]
 
 
 def make_ablations(base: RunConfig, names: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
-    """The variants by name, the base first; all of them, or those asked for."""
+    """All variants or those named, by name; the base first."""
     model, has_muon = base.model, base.optimizer.name == "muon"
     changes: dict[str, dict[str, Any]] = {
         name: {"model.norm": norm}
@@ -88,13 +87,13 @@ def make_ablations(base: RunConfig, names: Sequence[str] = ()) -> dict[str, dict
 
 
 def match_parameters(config: ModelConfig, num_parameters: int) -> ModelConfig:
-    """The model with the inner size of its feed-forward layers that comes closest to the number."""
+    """The model with the d_ff that comes closest to this number of parameters."""
     if config.num_layers == 0:
         return config
     without = _count(config.model_copy(update={"d_ff": 1}))
     per_unit = _count(config.model_copy(update={"d_ff": 2})) - without
     units = 1 + (num_parameters - without) / per_unit
-    # Sizes that are no multiple of this waste matrix units; on tiny models it would be too coarse.
+    # Multiples of 8 suit tensor cores; tiny models need finer steps.
     step = 8 if units >= 256 else 1
     return config.model_copy(update={"d_ff": max(step, step * round(units / step))})
 
@@ -108,7 +107,7 @@ def ablation_spec(
     seeds: Sequence[int] = (0,),
     tokens: int | None = None,
 ) -> SweepConfig:
-    """The sweep behind an ablation: every variant at every learning rate."""
+    """The sweep of an ablation: every variant at every learning rate."""
     rates = list(learning_rates) or [base.optimizer.learning_rate * f for f in (0.5, 1.0, 2.0)]
     return SweepConfig(
         name=name,
@@ -154,7 +153,7 @@ def make_rows(spec: SweepConfig, records: Iterable[TrialRecord]) -> list[Ablatio
 
 
 def read_tried(spec: SweepConfig, records: Iterable[TrialRecord]) -> dict[str, TriedRates]:
-    """The learning rates that were tried with the first seed, by variant."""
+    """The learning rates tried with the first seed, by variant."""
     tried = {name: TriedRates() for name in spec.variants}
     for record in records:
         if record.seed != spec.seeds[0] or record.variant not in tried:
@@ -168,10 +167,8 @@ def read_tried(spec: SweepConfig, records: Iterable[TrialRecord]) -> dict[str, T
 
 
 def _matched(model: ModelConfig, name: str, change: dict[str, Any]) -> dict[str, Any]:
-    """The change, and the inner size that makes up for the parameters it adds or takes away.
-
-    Where none does, or one below a quarter of the base's, the inner size stays as it is.
-    """
+    """The change, with the d_ff that makes up for its difference in parameters, unless that is
+    impossible or needs less than a quarter of the base's d_ff."""
     varied, size = model_with(model, change), _count(model)
     matched = varied if varied == model else match_parameters(varied, size)
     is_off = abs(_count(matched) - size) > _MOST_OFF * size

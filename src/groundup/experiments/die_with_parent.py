@@ -1,7 +1,7 @@
-"""Becomes another command, which the system asks to stop when the process that started it dies.
+"""Execute a command that gets SIGTERM when its parent process dies: PARENT_PID COMMAND ….
 
-Run by its path, before Python has loaded anything else: PARENT_PID COMMAND …. Only Linux can do
-it; elsewhere the command outlives its parent, and whoever starts it again waits for it.
+Run by its path, before Python loads anything else. Only on Linux; elsewhere the command outlives
+its parent, and the next sweep waits for it.
 """
 
 import ctypes
@@ -13,10 +13,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(parent: int, command: list[str]) -> None:
-    """Replace this process by the command; the request to the system outlasts that."""
+    """Replace this process by the command; the parent-death signal survives execv."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-        # It may have died before the system was told.
+        # The parent may have died before prctl.
         if os.getppid() != parent:
             sys.exit(128 + signal.SIGTERM)
     os.execv(command[0], command)

@@ -1,6 +1,6 @@
-"""Runs that differ by their seed alone are one group: its label, its metrics, its rank.
+"""Groups of runs that differ only by seed: their labels, metrics and ranks.
 
-Groups are ranked within the data they learned from: losses on different text do not compare.
+Groups are ranked among those with the same data: losses on different text do not compare.
 """
 
 import json
@@ -16,9 +16,9 @@ from groundup.runs.metrics import Metrics
 
 Measure = Literal["validation_loss", "loss"]
 
-# They decide what is kept, shown or how the run is called, not what it learns.
+# These settings do not affect what a run learns.
 _NOT_DECISIVE = ("name", "seed", "runs_folder", "data.verify", "data.shards", "data.tokenizer")
-# The same text may lie in two folders; where texts differ, their paths say which is which.
+# The same data may be in two folders; if data differ, show their paths.
 _PATHS_OF_DATA = ("data.shards", "data.tokenizer")
 _NOT_DECISIVE_SECTIONS = ("logging.", "checkpoints.", "samples.")
 _LONGEST_LABEL = 48
@@ -26,12 +26,12 @@ _LONGEST_LABEL = 48
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of the same settings and data, and what they reached together."""
+    """Runs with the same settings and data, and their results."""
 
     label: str
     runs: tuple[RunResult, ...]
     differences: Mapping[str, Any]
-    """The settings in which groups differ, by dotted name, with this group's values."""
+    """This group's values of the settings in which groups differ, by dotted name."""
     measure: Measure
     mark: str = ""
     """winner, or tied for groups that are not clearly apart from it."""
@@ -46,24 +46,24 @@ class Group:
 
     @property
     def best(self) -> Interval | None:
-        """The measure that ranks: each run's lowest validation loss; of training losses, which
-        jitter, the mean at the end."""
+        """The measure for ranking: each run's lowest validation loss, or the mean of the last
+        training losses."""
         if self.measure == "validation_loss":
             return self.at_best("validation_loss")
         return self._over_seeds(lambda metrics: metrics.at_end("loss"))
 
     def at_best(self, name: str) -> Interval | None:
-        """A metric where the validation loss was least."""
+        """A metric at the lowest validation loss."""
         return self._over_seeds(lambda metrics: metrics.at_lowest(name, by="validation_loss"))
 
     @property
     def counted(self) -> list[RunResult]:
-        """Those that finished; while none has, all that did not diverge."""
+        """The finished runs; if there are none, those that did not diverge."""
         finished = [run for run in self.runs if run.outcome.state == "finished"]
         return finished or [run for run in self.runs if run.outcome.state != "diverged"]
 
     def _over_seeds(self, read: Callable[[Metrics], float | None]) -> Interval | None:
-        """Runs of one seed are one measurement: a copy of a run makes nothing more certain."""
+        """Runs with the same seed count as one measurement."""
         by_seed: dict[int | None, list[float]] = {}
         for run in self.counted:
             if (value := read(run.metrics)) is not None:
@@ -72,10 +72,8 @@ class Group:
 
 
 def group_runs(runs: Sequence[RunResult]) -> list[Group]:
-    """The groups of each data set from best to worst, those without metrics last.
-
-    They are ranked by validation loss if any run was measured so.
-    """
+    """The groups of each data set from best to worst, those without metrics last; by validation
+    loss if any run has one."""
     is_measured = any(run.metrics.indices("validation_loss") for run in runs)
     measure: Measure = "validation_loss" if is_measured else "loss"
     members: dict[str, list[RunResult]] = {}
@@ -83,7 +81,7 @@ def group_runs(runs: Sequence[RunResult]) -> list[Group]:
     for run in runs:
         key = _key(run)
         if run.point is not None:
-            # Within a time budget, each repetition of a point has a number of steps of its own.
+            # With a time budget, repetitions of a point differ in their number of steps.
             key = points.setdefault((run.path.parent, run.point, run.data_id), key)
         members.setdefault(key, []).append(run)
     names = differing_settings([batch[0] for batch in members.values()])
@@ -107,7 +105,7 @@ def group_runs(runs: Sequence[RunResult]) -> list[Group]:
 
 
 def differing_settings(runs: Sequence[RunResult]) -> list[str]:
-    """The decisive settings that are not the same in all runs that have any, in their order."""
+    """The relevant settings in which runs differ, in their order."""
     known = [run for run in runs if run.settings]
     paths = _PATHS_OF_DATA if len({run.data_id for run in known}) > 1 else ()
     names = dict.fromkeys(
@@ -117,7 +115,7 @@ def differing_settings(runs: Sequence[RunResult]) -> list[str]:
 
 
 def show_setting(value: Any) -> str:
-    """A value as a person writes it."""
+    """A readable value."""
     if isinstance(value, float):
         return f"{value:g}"
     return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
@@ -125,7 +123,7 @@ def show_setting(value: Any) -> str:
 
 def _key(run: RunResult) -> str:
     if not run.settings:
-        # Nothing is known that would make it a repetition of another.
+        # Without settings it cannot be grouped.
         return f"run {run.path}"
     decisive = {name: value for name, value in run.settings.items() if _is_decisive(name)}
     path = None if run.data_id else str(run.settings.get("data.shards"))
@@ -141,7 +139,7 @@ def _spell(value: Any) -> str:
 
 
 def _label(runs: Sequence[RunResult], differences: Mapping[str, Any]) -> str:
-    """What a sweep tries; else the name of a single run, and for repeated ones their settings."""
+    """A sweep's point, the settings of repeated runs, or the name of a single run."""
     point = runs[0].point
     if point is not None and all(run.point == point for run in runs):
         return point.replace("+", ", ").replace("_", " ").replace("=", " ")
@@ -153,7 +151,7 @@ def _label(runs: Sequence[RunResult], differences: Mapping[str, Any]) -> str:
 
 
 def _with_marks(groups: list[Group]) -> list[Group]:
-    """Mark the best group of each data set that has rivals, and those not told apart from it."""
+    """Mark the best of several groups with the same data, and those not clearly different."""
     marked: list[Group] = []
     winners: dict[str | None, Interval] = {}
     rivals = Counter(group.data_id for group in groups if group.best is not None)

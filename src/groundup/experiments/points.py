@@ -1,7 +1,7 @@
-"""Points of a sweep: all of a grid, random ones, or those that an Optuna sampler proposes.
+"""Points of a sweep: a grid, random points, or proposals by an Optuna sampler.
 
-A proposal follows from the sweep's seed, the points proposed before it and how these ended, and
-from nothing else: after a kill the same points come.
+A proposal depends only on the sweep's seed, the earlier points and their results, so that the same
+points are proposed after a kill.
 """
 
 import importlib.util
@@ -20,11 +20,11 @@ _MAX_GRID_POINTS = 10_000
 _VARIANT = "variant"
 
 History = Sequence[tuple[Point, Status | None, float | None]]
-"""Points with how they ended (None: under way) and their loss (None: diverged)."""
+"""Points with their status (None: running) and loss (None: diverged)."""
 
 
 def known_points(spec: SweepConfig) -> list[Point]:
-    """The points of a sweep that is no search."""
+    """The points of a sweep that is not a search."""
     if spec.sampler == "grid":
         return grid_points(spec)
     points: list[Point] = []
@@ -50,13 +50,13 @@ def grid_points(spec: SweepConfig) -> list[Point]:
 
 
 def check_packages(sampler: str) -> None:
-    """Raise where the package that a sampler needs is not installed."""
+    """Raise MissingExtraError if the sampler needs a package that is not installed."""
     if sampler != "grid" and importlib.util.find_spec("optuna") is None:
         raise MissingExtraError(f"sampler {sampler}", "sweep")
 
 
 def propose(spec: SweepConfig, history: History) -> Point:
-    """The next point: an Optuna study in memory is told the history and asked once."""
+    """The next point, from an in-memory Optuna study of the history."""
     import optuna
     from optuna.trial import TrialState, create_trial
 
@@ -78,7 +78,7 @@ def propose(spec: SweepConfig, history: History) -> Point:
             else values.get(name)
             for name in distributions
         }
-        # A spec may have lost values that were proposed before.
+        # The spec may no longer contain values that were proposed earlier.
         is_known = all(
             isinstance(value, int | float) and distributions[name]._contains(value)
             for name, value in params.items()
@@ -107,7 +107,7 @@ def _make_sampler(spec: SweepConfig, number: int) -> Any:
         return samplers.RandomSampler(**options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
-        # To lie that points under way will be bad keeps jobs at the same time apart.
+        # Assuming bad results for running points keeps concurrent jobs apart.
         return samplers.TPESampler(**options, constant_liar=True)
 
 
@@ -126,7 +126,7 @@ def _distribution(one: RangeConfig, name: str) -> Any:
 
 
 def _rounded(one: RangeConfig, name: str, value: float) -> float:
-    """Values are parts of names, so they have few digits: more where the ends share the first."""
+    """Round to few digits, because values are parts of names; more for narrow ranges."""
     low, high = _ends(one, name)
     if low < value < high:
         digits = 4 + int(math.log10(max(abs(low), abs(high)) / (high - low)))

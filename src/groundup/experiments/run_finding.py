@@ -1,4 +1,4 @@
-"""Which runs are meant by the paths a person gives: run folders, sweeps, folders of runs, files."""
+"""Find the runs below the given paths: run folders, sweeps, folders of runs or sweeps."""
 
 import os
 from collections import Counter
@@ -18,19 +18,19 @@ from groundup.runs.folder import RunFolder
 
 @dataclass
 class Found:
-    """The runs, in the order given and by name within a folder, and what their sweeps say."""
+    """The runs, in the given order and by name within a folder, and facts about their sweeps."""
 
     runs: list[RunResult] = field(default_factory=list)
     sweeps: list[Path] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     """Of the sweeps."""
     reasons: list[str] = field(default_factory=list)
-    """Why the sweeps were made."""
+    """The purposes of the sweeps."""
     notes: list[str] = field(default_factory=list)
 
 
 def find_runs(paths: Sequence[Path]) -> Found:
-    """Read every run below `paths`, each once; a path that leads to none is a ConfigError."""
+    """Read every run below `paths` once; ConfigError for a path without runs."""
     found = Found()
     seen: set[str] = set()
     for path in paths:
@@ -96,7 +96,7 @@ def _children(folder: Path) -> list[Path]:
 
 
 def _tell_apart(runs: list[RunResult]) -> None:
-    """Give runs of the same name the folder above as part of it, and at last a number."""
+    """Make equal names unique by the parent folder, then by a number."""
     names = Counter(run.name for run in runs)
     used = Counter[str]()
     for index, run in enumerate(runs):

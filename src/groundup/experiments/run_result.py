@@ -1,6 +1,6 @@
-"""One run as its folder tells it: settings, metrics, environment, state, cost.
+"""A run as read from its folder: settings, metrics, environment, state, cost.
 
-Whatever is missing, torn or damaged becomes a note of the run, so that nothing readable is lost.
+Missing or damaged files become notes, so that everything readable is shown.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ class RunState(NamedTuple):
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run folder says about its run."""
+    """The contents of a run folder."""
 
     name: str
     path: Path
@@ -35,11 +35,11 @@ class RunResult:
     metrics: Metrics
     outcome: RunState
     cost: Mapping[str, float | None]
-    """For the tokens trained on so far; speed and MFU are medians; None if unknown."""
+    """So far; speed and MFU are medians; None if unknown."""
     notes: tuple[str, ...]
     """Problems with the folder, a sentence each."""
     point: str | None = None
-    """What the sweep that made it tries with it; the same for all seeds."""
+    """Its point in a sweep; the same for all seeds."""
 
     @property
     def seed(self) -> int | None:
@@ -48,14 +48,14 @@ class RunResult:
 
     @property
     def data_id(self) -> str | None:
-        """Content id of the shards it learned from and was measured on."""
+        """Content id of its shards."""
         data = self.environment.get("data")
         value = data.get("content") if isinstance(data, dict) else None
         return value if isinstance(value, str) and value else None
 
 
 def read_run(path: Path, trial: TrialRecord | None = None) -> RunResult:
-    """Read a run folder; `trial` is what a sweep noted about it."""
+    """Read a run folder; `trial`: the sweep's record of it."""
     folder = RunFolder(path)
     settings, environment = folder.read_settings(), folder.read_environment()
     notes: list[str] = []
@@ -97,7 +97,7 @@ def _cost_of(settings: Mapping[str, Any], metrics: Metrics) -> dict[str, float |
 def find_state(
     folder: RunFolder, metrics: Metrics, num_steps: int | None, trial: TrialRecord | None = None
 ) -> RunState:
-    """From the sweep's record, outcome.json, or the last metrics."""
+    """The state by the sweep's record, outcome.json, or the last metrics."""
     status, reason = (trial.status, trial.reason) if trial else (None, None)
     step = metrics.last_step
     state, why = folder.judge(step, num_steps)
@@ -117,10 +117,10 @@ def find_state(
 
 
 def describe_divergence(metrics: Metrics) -> str:
-    """What the last metrics of a run that diverged show, for whoever knows that it did."""
+    """Describe how a diverged run diverged, by its last metrics."""
     if metrics.num_skipped_at_end:
         return (
-            f"its last steps ({metrics.num_skipped_at_end:,}) could not be taken, for loss or "
+            f"its last steps ({metrics.num_skipped_at_end:,}) were skipped, because loss or "
             f"gradients were not finite"
         )
     lowest, end = metrics.lowest("loss"), metrics.last("loss")

@@ -1,7 +1,7 @@
-"""Runs trials, each a process of its own, as many at once as there are slots.
+"""Run trials as child processes, one per slot at a time.
 
-One single-threaded loop starts, polls and ends them: a trial's process is told to die when the
-thread that forked it ends. It then saves, and the next sweep goes on with it.
+A single-threaded loop starts, polls and ends them. A trial gets SIGTERM when the thread that
+started it ends; it then saves, and the next sweep resumes it.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from groundup.training.clock import StopRequest
 Command = Callable[[Path, bool], list[str]]
 
 _POLL_SECONDS = 0.1
-# -P and -S keep this package's folder off the path and save the time of loading what is not used.
+# -P keeps this folder off sys.path; -S saves startup time.
 _DIE_WITH_PARENT = [sys.executable, "-P", "-S", die_with_parent.__file__]
 
 _log = logging.getLogger(__name__)
@@ -47,13 +47,13 @@ class _Running:
     process: subprocess.Popen[bytes]
     metrics: MetricsReader
     num_seen: int = 0
-    """Lines of the metrics that were looked at."""
+    """Lines of the metrics that were checked."""
     divergence: str | None = None
-    """Why it was stopped, if it was for that."""
+    """How it diverged, if it was stopped for that."""
     is_stopping: bool = False
 
     def look(self, rules: PruneConfig) -> None:
-        """Stop the trial if its newest metrics call for it."""
+        """Stop the trial if its metrics show divergence."""
         with self.metrics.reading() as metrics:
             if metrics.num_lines != self.num_seen:
                 self.num_seen = metrics.num_lines
@@ -74,20 +74,20 @@ def train_command(config_file: Path, resume: bool) -> list[str]:
 
 
 def make_slots(config: RunConfig, jobs: int | None = None) -> list[dict[str, str]]:
-    """Environment variables of trials at the same time: one on each CUDA device, or one at all;
-    `jobs` sets the number."""
+    """Environment variables of each concurrent trial: one per CUDA device, or one on a CPU; `jobs`
+    sets another number."""
     devices = _cuda_devices() if config.device in ("auto", "cuda") else []
     if devices:
         names = [devices[number % len(devices)] for number in range(jobs or len(devices))]
         return [{"CUDA_VISIBLE_DEVICES": name} for name in names]
     if jobs is None or jobs == 1:
         return [{}]
-    # Trials that each took every core would mostly wait for one another.
+    # Trials on one CPU divide its cores.
     return [{"OMP_NUM_THREADS": str(max(1, num_cores() // jobs))} for _ in range(jobs)]
 
 
 class Runner:
-    """Keeps the slots busy with trials and records how each ended."""
+    """Keeps the slots busy with trials and records how they end."""
 
     def __init__(
         self,
@@ -102,13 +102,11 @@ class Runner:
         self._command = command
 
     def run(self, trials: Iterator[Trial]) -> signal.Signals | None:
-        """Run all trials; gives the signal that stopped it, if any.
-
-        A trial is asked for when there is room for it, and all before it are recorded.
-        """
+        """Run all trials; returns the signal that stopped it, if any. A trial is taken from the
+        iterator when a slot is free, after earlier results are recorded."""
         active: list[_Running] = []
         waiting: list[Trial] = []
-        with StopRequest("runs under way are saved, to be gone on with") as stop:
+        with StopRequest("saving the running trials") as stop:
             try:
                 while True:
                     taken = {running.slot for running in active}
@@ -146,7 +144,7 @@ class Runner:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **self._slots[slot]},
-                # Ctrl-C reaches the sweep alone, which then asks its trials to save and stop.
+                # Ctrl-C only reaches the sweep, which then asks its trials to save and stop.
                 start_new_session=True,
             )
         metrics = MetricsReader(RunFolder(trial.config.run_folder).metrics_file)
@@ -193,7 +191,7 @@ class Runner:
         )
 
     def _reason(self, trial: Trial, status: int) -> str:
-        """The error that the trial printed, or at least how its process ended."""
+        """The trial's error message, or how its process ended."""
         output = self._folder.trials / f"{trial.name}.txt"
         lines = output.read_text("utf-8", "replace").splitlines()[-50:]
         errors = [line for line in lines if line.startswith("error: ")]
@@ -204,7 +202,7 @@ class Runner:
 
 
 def find_divergence(metrics: Metrics, rules: PruneConfig) -> str | None:
-    """That the loss has stayed above where it began, for long enough to be no mere spike."""
+    """A message if the loss stayed above its initial value for `patience` lines, else None."""
     losses = metrics.values("loss")
     newest = losses[1:][-rules.patience :]
     if rules.worse_than_start is None or len(newest) < rules.patience:
@@ -215,12 +213,12 @@ def find_divergence(metrics: Metrics, rules: PruneConfig) -> str | None:
 
 
 def _next_free(waiting: list[Trial], trials: Iterator[Trial]) -> Trial | None:
-    """The next trial; others wait whose process of an earlier sweep is still saving."""
+    """The next trial whose folder is free; in others a process of an earlier sweep is saving."""
     for trial in itertools.chain(list(waiting), trials):
         with contextlib.suppress(ValueError):
             waiting.remove(trial)
         try:
-            # None but a sweep starts a trainer there, so to try the lock is safe.
+            # Trying the lock is safe: only a sweep starts trainers there.
             with locked(RunFolder(trial.config.run_folder).path) as is_free:
                 if is_free:
                     return trial
@@ -231,7 +229,7 @@ def _next_free(waiting: list[Trial], trials: Iterator[Trial]) -> Trial | None:
 
 
 def _cuda_devices() -> list[str]:
-    """The names under which a child process is shown one device each."""
+    """The CUDA_VISIBLE_DEVICES name of each device."""
     import torch
 
     count = torch.cuda.device_count()

@@ -1,4 +1,4 @@
-"""What a sweep is to try: a base run, the settings that vary, and how; checked before it starts."""
+"""The settings of a sweep: a base run and what varies; checked before it starts."""
 
 import contextlib
 import math
@@ -14,7 +14,7 @@ from groundup.config import Seed, Settings, flatten, load_settings, setting_fiel
 from groundup.errors import ConfigError, GroundupError, did_you_mean
 from groundup.runs.config import NAME_PATTERN, RunConfig
 
-# The sweep itself names its runs, says where they lie, and repeats them with its seeds.
+# The sweep sets these itself.
 _RESERVED = ("name", "runs_folder", "seed")
 
 
@@ -25,7 +25,7 @@ class RangeConfig(Settings):
     high: float = Field(ge=-1e18, le=1e18)
 
     scale: Literal["linear", "log"] = "linear"
-    """Of the values themselves, or of their logarithms."""
+    """Sample the values uniformly, or their logarithms."""
 
     @model_validator(mode="after")
     def _check_order(self) -> "RangeConfig":
@@ -35,35 +35,35 @@ class RangeConfig(Settings):
 
 
 class PruneConfig(Settings):
-    """When a trial has diverged and is stopped before its end."""
+    """When a trial counts as diverged and is stopped."""
 
     worse_than_start: float | None = Field(default=0.5, ge=0, le=1e6)
-    """A trial has diverged when its loss stays this much above that of its first step."""
+    """A trial has diverged if its loss stays this much above that of its first step."""
 
     patience: int = Field(default=3, ge=1, le=10**9)
-    """For how many log lines in a row it must stay there."""
+    """Number of consecutive log lines for that."""
 
 
 class SweepConfig(Settings):
-    """A base run, what varies around it, and how often each point is repeated."""
+    """A base run, the settings that vary, and the seeds."""
 
     name: str = Field(pattern=NAME_PATTERN, max_length=200)
-    """Name of the sweep and of its folder."""
+    """Name of the sweep and its folder."""
 
     kind: Literal["sweep", "ablation"] = "sweep"
-    """What its report shows besides: nothing, or each variant at its best learning rate."""
+    """ablation adds a table of each variant at its best learning rate to the report."""
 
     why: str = ""
-    """The question that the sweep is to answer."""
+    """The question that the sweep answers."""
 
     base: Path | dict[str, Any] = Field(default_factory=dict)
-    """Settings of a run: a YAML file, relative to this one, or the settings themselves."""
+    """Settings of a run, or a YAML file of them, relative to this file."""
 
     settings: dict[str, Any] = Field(default_factory=dict)
-    """Settings that every trial has instead of the base's."""
+    """Settings of every trial, instead of the base's."""
 
     variants: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Named bundles of settings; each is tried with everything below."""
+    """Named bundles of settings; each is combined with everything below."""
 
     grid: dict[str, list[Any]] = Field(default_factory=dict)
     """Settings by dotted name, each with the values to try."""
@@ -72,41 +72,40 @@ class SweepConfig(Settings):
     """Settings by dotted name, each with a range of numbers for a sampler."""
 
     sampler: Literal["grid", "random", "tpe"] = "grid"
-    """Try every combination, sample them, or propose them while the sweep runs: tpe learns from the
-    finished ones."""
+    """Try every combination, sample randomly, or search: tpe learns from finished trials."""
 
     num_trials: int | None = Field(default=None, ge=1, le=10**5)
-    """Points to sample; a grid takes all it has."""
+    """Number of points to sample; not for a grid."""
 
     sampler_seed: Seed = 0
     """Seed of the sampled points."""
 
     seeds: list[Seed] = Field(default_factory=lambda: [0], min_length=1)
-    """Seeds that every point is repeated with."""
+    """Seeds for every point."""
 
     tokens: int | None = Field(default=None, ge=1, le=10**18)
-    """Train every trial on this many tokens, whatever its batch size: num_steps and all other
-    settings counted in steps follow from it."""
+    """Train every trial on this many tokens, whatever its batch size; settings in steps scale with
+    num_steps."""
 
     prune: PruneConfig = PruneConfig()
 
     keep_checkpoints: Literal["all", "last", "none"] = "last"
-    """Those that the base keeps, the newest of each trial, or none once a trial is over."""
+    """All that the base keeps, the newest of each trial, or none after a trial's end."""
 
     @property
     def is_search(self) -> bool:
-        """Whether points are proposed while the sweep runs."""
+        """Whether points are proposed during the sweep."""
         return self.sampler == "tpe"
 
     @property
     def base_values(self) -> dict[str, Any]:
-        """The settings of the base, once the sweep is resolved."""
+        """The settings of the base of a resolved sweep."""
         assert isinstance(self.base, dict)
         return self.base
 
     @model_validator(mode="after")
     def _check(self) -> "SweepConfig":
-        """Refuse what contradicts itself."""
+        """Refuse contradictions."""
         sampler, is_grid = self.sampler, self.sampler == "grid"
         both = sorted(set(self.grid) & set(self.ranges))
         tried = {*self.grid, *self.ranges, *(n for one in self.variants.values() for n in one)}
@@ -128,7 +127,7 @@ class SweepConfig(Settings):
 
 
 def load_sweep(path: str | os.PathLike[str]) -> SweepConfig:
-    """Read a sweep's file and put the settings of its base in place of the base's path."""
+    """Read a sweep's file and resolve it."""
     config = load_settings(SweepConfig, path)
     if isinstance(config.base, Path):
         config = config.model_copy(update={"base": Path(path).parent / config.base})
@@ -136,7 +135,7 @@ def load_sweep(path: str | os.PathLike[str]) -> SweepConfig:
 
 
 def resolve(config: SweepConfig) -> SweepConfig:
-    """The same sweep with its base as a whole tree of settings, every name in it checked."""
+    """The sweep with the complete settings of its base, and all names checked."""
     tried: tuple[Mapping[str, Any], ...] = (config.grid, config.ranges, *config.variants.values())
     known = dict(setting_fields(RunConfig))
     for name in (name for names in (config.settings, *tried) for name in names):
@@ -157,22 +156,20 @@ def resolve(config: SweepConfig) -> SweepConfig:
         base = with_vocabulary(base)
     values = base.model_dump(mode="json")
     if "vocab_size" not in base.model.model_fields_set:
-        # Each trial has that of its own shards.
+        # Each trial takes it from its shards.
         del values["model"]["vocab_size"]
     return config.model_copy(update={"base": values, "settings": {}})
 
 
 def base_config(config: SweepConfig) -> RunConfig:
-    """The settings that trials start from, of a sweep that was resolved."""
+    """The base settings of a resolved sweep."""
     return build_config(config.base_values, config.settings, where="the base")
 
 
 def build_config(*layers: Mapping[str, Any], where: str) -> RunConfig:
-    """Settings from their defaults and then each layer; an error says where it comes from.
-
-    As for `groundup train`, a vocabulary that no layer gives is that of the shards.
-    """
-    # Here, for it imports torch, and whoever reads a sweep needs none.
+    """Merge layers of settings over the defaults; errors begin with `where`. As in `groundup
+    train`, the vocabulary size comes from the shards unless a layer sets it."""
+    # Imports torch, which reading a sweep does not need.
     from groundup.training.resolve import with_vocabulary
 
     return with_vocabulary(_merge(*layers, where=where))

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Student's t within whose ± range 95% of the distribution lies, for 1, 2, … degrees of freedom.
+# The 97.5% quantile of Student's t for 1, 2, … degrees of freedom.
 _QUANTILES = (
     *(12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281),
     *(2.2010, 2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860),
@@ -13,13 +13,13 @@ _QUANTILES = (
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean, and how far from it the true mean may lie; unknown when measured only once."""
+    """A mean and the half width of its 95% interval; None for a single measurement."""
 
     mean: float
     half_width: float | None
 
     def is_apart_from(self, other: "Interval") -> bool:
-        """Whether the intervals do not overlap; what was measured once has none."""
+        """Whether both have intervals and these do not overlap."""
         if self.half_width is None or other.half_width is None:
             return False
         return abs(self.mean - other.mean) > self.half_width + other.half_width

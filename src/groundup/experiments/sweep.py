@@ -1,4 +1,4 @@
-"""A sweep from its settings to its results: points, trials, runs, and what each point came to."""
+"""Run sweeps and ablations, and look ahead at their trials."""
 
 import contextlib
 import logging
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SweepOutcome:
-    """Where a sweep stands when it returns."""
+    """The state of a sweep when it returns."""
 
     records: dict[str, TrialRecord]
     """How each trial ended, by name."""
@@ -39,14 +39,14 @@ class SweepOutcome:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a sweep would do if it were run now."""
+    """What a sweep would run now."""
 
     trials: list[Trial]
-    """All that are known: a search proposes others later."""
+    """All known trials; a search proposes more."""
     left: list[Trial]
-    """Those of them that would run."""
+    """Those that would run."""
     num_to_propose: int = 0
-    """How many trials a search still has to propose."""
+    """Number of trials that a search has yet to propose."""
 
 
 def run_sweep(
@@ -57,16 +57,16 @@ def run_sweep(
     jobs: int | None = None,
     command: Command = train_command,
 ) -> SweepOutcome:
-    """Run what has not been run yet and say what all of it came to.
+    """Run the trials that have not ended and return all results.
 
-    The same call goes on after a stop or a kill: trials that ended are kept, one that was under
-    way is resumed, and those that failed are tried again.
+    The same call continues after a stop or a kill: trials that ended are kept, interrupted ones are
+    resumed, and failed ones are retried.
 
-    points: a part of the sweep instead of all of it.
-    jobs: trials at once; one on each CUDA device, or one on a CPU if not given.
+    points: run only these points.
+    jobs: concurrent trials. Default: one per CUDA device, or one on a CPU.
     """
     folder = SweepFolder(path)
-    # Another command may do without data.
+    # Custom commands may not need data.
     outlook = look_ahead(spec, path, points, needs_data=command is train_command)
     with folder.claim():
         save_yaml(folder.spec_file, spec)
@@ -80,7 +80,7 @@ def run_sweep(
 def run_ablation(
     spec: SweepConfig, path: Path, *, jobs: int | None = None, command: Command = train_command
 ) -> SweepOutcome:
-    """Find each variant's best learning rate with the first seed, then repeat it with others."""
+    """Find each variant's best learning rate with the first seed, then run it with the others."""
     first = spec.model_copy(update={"seeds": spec.seeds[:1]})
     outcome = run_sweep(first, path, jobs=jobs, command=command)
     if outcome.stopped_by is not None:
@@ -101,7 +101,7 @@ def look_ahead(
     *,
     needs_data: bool = True,
 ) -> Outlook:
-    """Check what `run_sweep` would run, as far as it is known, and list it; write nothing."""
+    """Check and list the known trials that `run_sweep` would run; writes nothing."""
     check_packages(spec.sampler)
     folder, num_to_propose = SweepFolder(path), 0
     is_search = points is None and spec.is_search
@@ -110,7 +110,7 @@ def look_ahead(
     if is_search:
         proposed = folder.proposals()
         for point in proposed:
-            # One that cannot be built has no trials; the sweep leaves it out too.
+            # The sweep skips points that cannot be built, too.
             with contextlib.suppress(ConfigError):
                 found = plan_trials(spec, path, [point])
                 folder.check(spec, found)
@@ -127,7 +127,7 @@ def look_ahead(
 def plan_trials(
     spec: SweepConfig, path: Path, points: Sequence[Point] | None = None
 ) -> list[Trial]:
-    """The different trials of some points, or of all that are known before the sweep begins."""
+    """The distinct trials of some points, or of all points known in advance."""
     if points is None:
         points = [] if spec.is_search else known_points(spec)
     runs = SweepFolder(path).runs
@@ -136,7 +136,7 @@ def plan_trials(
 
 
 def _search(spec: SweepConfig, folder: SweepFolder) -> Iterator[Trial]:
-    """The trials of every point that was proposed, then of new ones until there are num_trials."""
+    """The trials of all proposed points, then of new ones up to num_trials."""
     assert spec.num_trials is not None
     points, names = folder.proposals(), list[str | None]()
     for number in range(max(len(points), spec.num_trials)):
@@ -147,7 +147,7 @@ def _search(spec: SweepConfig, folder: SweepFolder) -> Iterator[Trial]:
             trials = plan_trials(spec, folder.path, points[number : number + 1])
             folder.check(spec, trials)
         except ConfigError as error:
-            _log.warning("a proposal is left out: %s", error)
+            _log.warning("skipping a proposal: %s", error)
             names.append(None)
         else:
             names.append(trials[0].point)
@@ -160,9 +160,9 @@ def _history(
     points: Sequence[Point],
     names: Sequence[str | None],
 ) -> list[tuple[Point, Status | None, float | None]]:
-    """How points ended, by their names; one that could not be built counts as lost."""
+    """The status and loss of points; those that could not be built count as diverged."""
     records = folder.records().values()
-    # A failure says nothing about its point.
+    # Failed trials say nothing about their point.
     found: dict[str | None, tuple[Status, float | None]] = {None: ("diverged", None)}
     for result in summarize(record for record in records if record.status != "failed"):
         if len(result.records) >= len(spec.seeds):
@@ -174,7 +174,7 @@ def _history(
 
 
 def _unended(folder: SweepFolder, trials: Iterator[Trial]) -> Iterator[Trial]:
-    """Those that have not ended, and those that failed before, each once."""
+    """The trials that have not ended or have failed, each once."""
     records, asked = folder.records(), set[str]()
     for trial in trials:
         record = records.get(trial.name)
@@ -184,16 +184,16 @@ def _unended(folder: SweepFolder, trials: Iterator[Trial]) -> Iterator[Trial]:
 
 
 def _check_data(trial: Trial, *, is_begun: bool) -> None:
-    """Raise for data that are missing, or have ids that the model does not know."""
+    """Raise an error for missing data, or ids outside the model's vocabulary."""
     config = trial.config
     try:
         indexes = [read_index(shards) for shards in config.data.folders]
-        # A run that has begun carries its own copy.
+        # A run that has begun has its own copy.
         if not is_begun and not config.data.tokenizer.is_file():
             raise DataError(
                 f"tokenizer {config.data.tokenizer} does not exist: name that of the shards"
             )
-        # Conversations take the place of the shards.
+        # Conversations replace the shards.
         for index in indexes if not config.tuning.chats else ():
             check_vocabulary(index, config.model.vocab_size)
     except (ConfigError, DataError) as error:

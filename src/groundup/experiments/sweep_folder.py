@@ -1,4 +1,4 @@
-"""The folder of a sweep: what it tries, how its trials ended, and their runs.
+"""The folder of a sweep: its settings, how its trials ended, and their runs.
 
 sweeps/<name>/{sweep.yaml, trials.jsonl, proposals.jsonl}
 sweeps/<name>/trials/<trial>.{yaml, txt}     settings, and what the trial printed
@@ -24,7 +24,7 @@ TrialState = Status | Literal["begun", "to run"]
 
 
 class SweepFolder:
-    """The paths of one sweep, and what is done to its small files."""
+    """The paths of a sweep, and its small files."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -36,7 +36,7 @@ class SweepFolder:
 
     @contextlib.contextmanager
     def claim(self) -> Iterator[None]:
-        """Hold the folder, so that no second sweep starts the same trials; make it if need be."""
+        """Make and lock the folder, so that no second sweep starts the same trials."""
         for folder in (self.trials, self.runs):
             make_folder(folder)
         with locked(self.path) as is_ours:
@@ -46,7 +46,8 @@ class SweepFolder:
             yield
 
     def check(self, spec: SweepConfig, trials: Sequence[Trial]) -> None:
-        """Whether the sweep could go on here: it may grow, but trials must keep their meaning."""
+        """Raise ConfigError unless the sweep can continue here: it may grow, but existing trials
+        must keep their meaning."""
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"{self.path} is a file: choose another name for the sweep")
         ended = [record for record in self.records().values() if record.status != "failed"]
@@ -68,14 +69,14 @@ class SweepFolder:
                 )
 
     def records(self) -> dict[str, TrialRecord]:
-        """How each trial ended, the latest time it did."""
+        """The latest record of each trial."""
         if not self.records_file.exists():
             return {}
         lines = map(TrialRecord.from_json, read_json_lines(self.records_file))
         return {record.trial: record for record in lines}
 
     def states(self, trials: Sequence[Trial]) -> dict[str, TrialState]:
-        """How far each trial is, by its name; one that failed is to run again."""
+        """The state of each trial by name; failed ones are to run again."""
         records = self.records()
         states: dict[str, TrialState] = {}
         for trial in trials:
@@ -104,7 +105,7 @@ class SweepFolder:
 
 
 def _changed(old: SweepConfig, new: SweepConfig) -> Iterator[str]:
-    """What would give a trial of the same name another meaning."""
+    """Changes that give a trial of the same name another meaning."""
     before, after = (dict(flatten(base_config(one).model_dump(mode="json"))) for one in (old, new))
     for one, config in ((before, old), (after, new)):
         one |= {"tokens": config.tokens, "sampler": config.sampler}

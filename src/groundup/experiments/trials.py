@@ -1,4 +1,4 @@
-"""A trial: one run of a sweep, what it is called, its settings, and what came of it."""
+"""A trial, one run of a sweep: its name, settings and result."""
 
 import functools
 import hashlib
@@ -24,11 +24,11 @@ _MAX_NAME_LENGTH = 120
 
 @dataclass(frozen=True)
 class Point:
-    """A choice of settings, to be repeated with every seed."""
+    """A choice of settings, run with every seed."""
 
     settings: Mapping[str, Any]
     variant: str | None = None
-    """A bundle of the sweep's; `settings` come on top of it."""
+    """A bundle of the sweep, overridden by `settings`."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class Trial:
 
     name: str
     point: str
-    """The name without the seed, which is the same for all repetitions."""
+    """The name without the seed."""
     config: RunConfig
     settings: Mapping[str, Any]
-    """What the trial sets, by dotted name; the rest is the base's."""
+    """The settings that differ from the base's, by dotted name."""
     variant: str | None = None
 
 
@@ -66,14 +66,14 @@ class TrialRecord:
 
     @property
     def ranking_loss(self) -> float | None:
-        """What counts, as in reports: the lowest validation loss, or the mean training loss at the
-        end where there is no validation split."""
+        """As in reports: the lowest validation loss, or without a validation split the mean of the
+        last training losses."""
         losses = (self.best_validation_loss, self.loss_at_end, self.loss)
         return next((loss for loss in losses if loss is not None), None)
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "TrialRecord":
-        """Read a line; what a later version may add is left out."""
+        """Read a line, ignoring unknown fields."""
         try:
             return cls(**{k: v for k, v in values.items() if k in cls.__dataclass_fields__})
         except TypeError as error:
@@ -82,23 +82,23 @@ class TrialRecord:
 
 @dataclass(frozen=True)
 class PointResult:
-    """What the repetitions of one point came to."""
+    """The results of a point's repetitions."""
 
     point: str
     variant: str | None
     settings: dict[str, Any]
     records: tuple[TrialRecord, ...]
     loss: Interval | None
-    """Of the finished trials' lowest validation loss, or training loss where nothing else is."""
+    """The ranking loss of the finished trials."""
 
     @property
     def is_sound(self) -> bool:
-        """Whether every repetition came to its end."""
+        """Whether every repetition finished."""
         return self.loss is not None and all(r.status == "finished" for r in self.records)
 
 
 def summarize(records: Iterable[TrialRecord]) -> list[PointResult]:
-    """Group trials by their points; the best first, those with unfinished trials last."""
+    """Group trials by point: the best first, those with unfinished trials last."""
     groups: dict[str, list[TrialRecord]] = {}
     for record in records:
         groups.setdefault(record.point, []).append(record)
@@ -116,13 +116,13 @@ def summarize(records: Iterable[TrialRecord]) -> list[PointResult]:
 
 
 def make_trial(spec: SweepConfig, point: Point, seed: int, runs_folder: Path) -> Trial:
-    """Build and check the settings of one trial; a ConfigError names the trial and the setting."""
+    """Build and check the settings of a trial; a ConfigError names the trial and the setting."""
     where = f"trial {_name(point.variant, point.settings) or 'base'}"
     if point.variant is not None and point.variant not in spec.variants:
         raise ConfigError(f"{where}: there is no variant {point.variant} any more")
     bundle = {} if point.variant is None else spec.variants[point.variant]
     config = build_config(spec.base_values, bundle, point.settings, where=where)
-    # As validated: YAML reads 1e-3 as text, and a name should not depend on how it was written.
+    # Use validated values: YAML reads 1e-3 as text, which would change the name.
     values: Any = config.model_dump(mode="json")
     settings: dict[str, Any] = {
         name: functools.reduce(operator.getitem, name.split("."), values)
@@ -142,13 +142,13 @@ def make_trial(spec: SweepConfig, point: Point, seed: int, runs_folder: Path) ->
 
 
 def model_with(model: ModelConfig, settings: Mapping[str, Any]) -> ModelConfig:
-    """The model with those of some settings, by dotted name, that are its own."""
+    """The model with the settings under `model.`"""
     own = {k.removeprefix("model."): v for k, v in settings.items() if k.startswith("model.")}
     return model.model_copy(update=own)
 
 
 def _name(variant: str | None, settings: Mapping[str, Any]) -> str:
-    """A name for a folder that says what is tried."""
+    """A descriptive folder name."""
     parts = [] if variant is None else [variant]
     short = [name.split(".")[-1] for name in settings]
     for name, value in settings.items():
@@ -159,14 +159,14 @@ def _name(variant: str | None, settings: Mapping[str, Any]) -> str:
         return text
     plain = re.sub(r"[^A-Za-z0-9._+=-]", "-", text)
     plain = plain if plain[0].isalnum() else f"v{plain}"
-    # Two texts may look alike once cut or cleaned.
+    # Cleaned or cut texts may be equal.
     return f"{plain[:_MAX_NAME_LENGTH]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def _show(value: Any) -> str:
     if isinstance(value, float):
         text = f"{value:.6g}" if float(f"{value:.6g}") == value else repr(value)
-        return text.replace("e+", "e")  # A plus stands between the parts of a name.
+        return text.replace("e+", "e")  # A plus separates the parts of a name.
     if isinstance(value, list):
         return "-".join(map(_show, value))
     return str(value)

@@ -89,8 +89,8 @@ factor, to its attention values."""
     It helps where more than about four epochs would overfit."""
 
     document_separator: Annotated[int, Field(ge=0, lt=10**8)] | Literal["auto"] | None = None
-    """The id that begins a document, if tokens are to attend to their own alone: lower loss where
-    documents are short. auto takes what ends the documents of the run's shards."""
+    """Document masking: tokens attend only to their own document, which begins with this id. Lowers
+    the loss for short documents. auto: the id that ends documents in the run's shards."""
 
     removed: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "logit_soft_cap": (None,),

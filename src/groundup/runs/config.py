@@ -68,13 +68,13 @@ class TuningConfig(Settings):
     """Conversation files to train on instead of shards: JSON lines, JSON or CSV."""
 
     strict: bool = False
-    """Stop at a record that is no conversation; without it such are skipped and named."""
+    """Stop at a record that is not a conversation, instead of skipping and listing it."""
 
     template: Path | None = None
     """Chat template file (Jinja). Default: the tokenizer's, else ChatML."""
 
     validation_fraction: float = Field(default=0.1, ge=0, le=0.5)
-    """The fraction of the conversations held out for validation, three at least; none if 0."""
+    """Fraction of the conversations held out for validation, at least three; 0 holds out none."""
 
     lora_rank: int | None = Field(default=None, ge=1, le=2**16)
     """Train LoRA adapters of this rank plus the embeddings of special tokens; None trains all
@@ -107,8 +107,7 @@ class EvaluationConfig(Interval):
     """Windows per batch. Default: the micro-batch size."""
 
     patience: int | None = Field(default=None, ge=1, le=MAX_STEPS)
-    """End the run when so many evaluations in a row are no better than one before; never if None.
-    """
+    """End the run after this many evaluations in a row without improvement; None disables this."""
 
 
 class CheckpointConfig(Interval):
@@ -146,11 +145,11 @@ class SampleConfig(Interval):
     """Maximum tokens per sample."""
 
     temperature: float = Field(default=0.7, ge=0, le=1e6)
-    """Sampling temperature; 0 is greedy. Whoever generates with the run later does so with this and
-    top_p, unless other settings are given."""
+    """Sampling temperature; 0 is greedy. This and top_p are also the run's defaults for generation
+    later."""
 
     top_p: float = Field(default=0.95, gt=0, le=1)
-    """Sample from the likeliest tokens that together have this probability."""
+    """Sample from the smallest set of tokens whose probability reaches this (top-p)."""
 
     seed: Seed = 0
     """Seed of the samples, independent of training's random state."""

@@ -20,29 +20,29 @@ class ServerFlags(Settings):
     """The settings that are flags of `groundup serve`."""
 
     host: str = "127.0.0.1"
-    """The address to listen on; any but this machine's own needs a token."""
+    """Address to listen on; any address except this machine's own needs a token."""
 
     public_host: str | None = None
-    """The name that a proxy is asked for, and hands on as Host: the pages' Origin must match it."""
+    """Public host name of a proxy, passed on as Host; the pages' Origin must match it."""
 
     port: int = pydantic.Field(default=8000, ge=0, le=65535)
-    """The port to listen on; 0 takes any that is free."""
+    """Port to listen on; 0 picks a free one."""
 
     max_rows: int = pydantic.Field(default=64, ge=1, le=10_000)
-    """Sequences generated at once: the rows of the batch."""
+    """Sequences generated concurrently: the rows of the batch."""
 
     max_queue: int = pydantic.Field(default=256, ge=0, le=10**6)
     """Sequences that may wait for a row; beyond that, requests are answered with 429."""
 
     max_client_rows: int | None = pydantic.Field(default=None, ge=1, le=10_000)
-    """Rows that one client may hold; 7/8 of --max-rows if not given."""
+    """Rows that one client may hold. Default: 7/8 of --max-rows."""
 
     max_models: int = pydantic.Field(default=4, ge=1, le=10_000)
-    """Models in memory at once; the least recently used is unloaded for another."""
+    """Maximum number of models in memory; the least recently used one is unloaded first."""
 
     save_ratings: Literal["auto", "yes", "no"] = "auto"
-    """Save conversations whose answers the chat page's visitors rate in the folder of the run; auto
-    saves them where only this machine is let in."""
+    """Save conversations rated on the chat page in the run's folder; auto: if only this machine has
+    access."""
 
     drain_seconds: float = pydantic.Field(default=30.0, gt=0, le=1e6)
     """Seconds to finish running requests after SIGTERM or Ctrl-C; the process ends by then."""
