@@ -1,9 +1,6 @@
-"""`groundup sweep` and `ablate`: dry runs write nothing, and a kill loses nothing."""
+"""`groundup sweep` and `ablate`: what they print, and that dry runs write nothing."""
 
 import functools
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,6 @@ from groundup.experiments.spec import load_sweep
 from groundup.experiments.sweep import plan_trials, run_sweep
 from groundup.experiments.sweep_folder import SweepFolder
 from groundup.experiments.trials import TrialRecord
-from groundup.files import read_json_lines
 from groundup.planner.parameters import count_parameters
 
 WriteSweep = Callable[..., str]
@@ -184,53 +180,3 @@ def test_an_ablation_shows_each_best_rate_and_those_tried(
         (folder / "environment.json").write_text(f'{{"data": {{"content": "{number}"}}}}')
     warning = "These runs did not all learn from the same data"
     assert any(line.startswith(warning) for line in ablate(*less).values())
-
-
-# Trials that stand still behind their first checkpoint, for as long as the sweep lives.
-KILLED = """
-import os, sys, time
-from pathlib import Path
-from groundup.checkpoint import CheckpointFolder
-from groundup.cli.main import main
-from groundup.experiments.spec import load_sweep
-from groundup.experiments.sweep import run_sweep
-
-def save_and_wait(*arguments):
-    path = save(*arguments)
-    while os.getppid() == sweep:
-        time.sleep(0.01)
-    return path
-
-script, file, *is_trial = sys.argv
-if is_trial:
-    sweep, save, CheckpointFolder.save = os.getppid(), CheckpointFolder.save, save_and_wait
-    sys.exit(main(["train", "--config", file]))
-command = lambda config, resume: [sys.executable, script, str(config), "trial"]
-run_sweep(load_sweep(file), Path("sweeps/small"), command=command)
-"""
-
-
-def test_a_killed_sweep_goes_on_where_it_was(
-    write_sweep: WriteSweep, capsys: pytest.CaptureFixture[str]
-) -> None:
-    every = {f"{name}.every_steps": 20 for name in ("evaluation", "checkpoints", "logging")}
-    # The kill comes in the middle of the second one; the first has ended before.
-    variants = {"short": {"num_steps": 4}, "long": {"num_steps": 60}}
-    spec = write_sweep(settings=every, variants=variants)
-    add("short+seed=0", settings=variants["short"])
-    Path("killed.py").write_text(KILLED)
-    process = subprocess.Popen([sys.executable, "killed.py", spec], stderr=subprocess.DEVNULL)
-    while not list(SWEEP.glob("runs/long*/checkpoints/step_*")):
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.kill()
-    process.wait()
-    assert len(list(read_json_lines(SWEEP / "trials.jsonl"))) == 1
-
-    assert main(["sweep", spec]) == 0
-    out, err = capsys.readouterr()
-    assert "resuming long+seed=0" in err and "short" not in err
-    assert "Results, best validation loss first" in out
-    assert not (SWEEP / "runs/short+seed=0").exists()
-    records = list(read_json_lines(SWEEP / "trials.jsonl"))
-    assert [record["status"] for record in records] == ["finished", "finished"]

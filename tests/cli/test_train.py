@@ -1,26 +1,19 @@
 """`groundup train`: settings from file and flags, the run it makes, stops, and goes on with."""
 
-import contextlib
-import os
 import re
 import shutil
-import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from groundup.checkpoint import CheckpointFolder
-from groundup.cli import terminal as progress
 from groundup.cli import train as verb
 from groundup.cli.arguments import parse
 from groundup.cli.main import main
 from groundup.config import load_settings, load_yaml
 from groundup.files import read_json_lines
 from groundup.runs.config import RunConfig
-from groundup.runs.folder import RunFolder
-from groundup.runtime import Progress
 
 
 @pytest.fixture(autouse=True)
@@ -96,33 +89,16 @@ def test_a_run_is_made_and_told(capsys: pytest.CaptureFixture[str], small_config
     assert load_yaml("runs/small/config.yaml")["samples"]["max_tokens"] == 5
 
 
-@pytest.mark.slow
-def test_a_run_with_minutes_follows_the_clock_and_resumes_with_the_same_command(
+def test_a_run_with_minutes_counts_in_fractions_from_the_start_of_the_command(
     capsys: pytest.CaptureFixture[str], small_config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The process of the tests is much older than the command.
-    monkeypatch.setattr(verb, "STARTED", time.monotonic())
-    words = ["--config", str(small_config), "--name", "timed", "--minutes", "0.1"]
-    words += ["--evaluation.every-steps", "500"]
-
-    @contextlib.contextmanager
-    def bar(*given: object, **options: object) -> Iterator[Progress]:
-        yield lambda done, total: os.kill(os.getpid(), signal.SIGINT)
-
-    with monkeypatch.context() as context:
-        context.setattr(progress, "progress_bar", bar)
-        assert main(["train", *words]) == 130
-    assert "--resume" in capsys.readouterr().err
-    begun = load_settings(RunConfig, "runs/timed/config.yaml")
-    assert begun.num_steps is None and begun.evaluation.every_steps == 500
-    # What the file counts in steps is a fraction of the time.
-    assert begun.schedule.warmup_steps is None and begun.schedule.warmup_fraction > 0
-    other = fails(capsys, *words, "--resume", "--minutes", "0.4")
-    assert "minutes: 0.1 -> 0.4" in other
-    assert main(["train", *words, "--resume"]) == 0
-    assert load_settings(RunConfig, "runs/timed/config.yaml") == begun
-    outcome = RunFolder("runs/timed").read_outcome()
-    assert outcome is not None and outcome.state == "finished"
+    words = ["--config", str(small_config), "--minutes", "1", "--evaluation.every-steps", "500"]
+    settings = settings_of(*words)
+    # A flag is kept; what the file counts in steps becomes a fraction of the time.
+    assert settings.num_steps is None and settings.evaluation.every_steps == 500
+    assert settings.schedule.warmup_steps is None and settings.schedule.warmup_fraction > 0
+    monkeypatch.setattr(verb, "STARTED", time.monotonic() - 100)
+    assert "minutes is 1, but" in fails(capsys, *words)
 
 
 def test_a_run_is_resumed_by_its_name_alone(

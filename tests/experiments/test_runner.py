@@ -3,6 +3,7 @@
 import fcntl
 import os
 import signal
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -91,6 +92,14 @@ def test_a_signal_stops_the_trials_and_leaves_them_to_be_resumed(
     thread.join()
     assert outcome.stopped_by == signal.SIGTERM
     assert list(outcome.records) == ["learning_rate=0.01+seed=0"]
+    resumed: dict[str, bool] = {}
+
+    def note(config_file: Path, resume: bool) -> list[str]:
+        resumed[config_file.stem] = resume
+        return [sys.executable, "-c", ""]
+
+    run(spec, tmp_path, note)
+    assert resumed == {"learning_rate=1e-07+seed=0": True, "learning_rate=0.1+seed=0": False}
 
 
 def test_what_would_give_trials_another_meaning_is_refused_and_named(
