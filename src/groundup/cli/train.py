@@ -155,16 +155,11 @@ def sampler(config: RunConfig) -> "Callback":
 
     class Sampler(Callback):
         def sample(self, model: "TransformerLM", tokenizer: "Tokenizer", prompt: str) -> str | None:
-            samples = config.samples
+            names = {"max_tokens", "temperature", "top_p", "seed"}
             # A prompt that the model rejects does not end the run.
             with not_compiled(), contextlib.suppress(ConfigError):
-                return LanguageModel(model, tokenizer).generate(
-                    prompt,
-                    max_tokens=samples.max_tokens,
-                    temperature=samples.temperature,
-                    top_p=samples.top_p,
-                    seed=samples.seed,
-                )
+                options = config.samples.model_dump(include=names)
+                return LanguageModel(model, tokenizer).generate(prompt, **options)
             return None
 
     return Sampler()
