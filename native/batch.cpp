@@ -1,7 +1,7 @@
-#include "batch.h"
-
+// Encodes many documents on several threads.
 #include <atomic>
 
+#include "encoder.h"
 #include "parallel.h"
 
 namespace groundup {
@@ -51,10 +51,10 @@ void encode_batch(const Encoder& encoder, const std::vector<Span>& documents, si
     for (size_t i = 0; i < num_threads; i++) outputs.emplace_back(encoder.id_bytes());
     std::atomic<size_t> next{0};
     run_threads(num_threads, [&](size_t thread) {
-        std::unique_ptr<Workspace> workspace;
+        std::shared_ptr<Workspace> workspace;
         IdBuffer& out = outputs[thread];
         for (size_t number; (number = next++) < units.size();) {
-            if (!workspace) workspace = encoder.acquire();
+            if (!workspace) workspace = encoder.borrow();
             Unit& unit = units[number];
             unit.thread = thread;
             unit.first_id = out.count;
@@ -69,7 +69,6 @@ void encode_batch(const Encoder& encoder, const std::vector<Span>& documents, si
             }
             unit.num_ids = out.count - unit.first_id;
         }
-        if (workspace) encoder.release(std::move(workspace));
     });
     offsets.assign(1, 0);
     offsets.reserve(documents.size() + 1);

@@ -196,22 +196,6 @@ private:
     std::unique_ptr<WorkspaceOf> within_words_;
 };
 
-namespace {
-
-// Borrows a workspace for as long as it lives.
-class Borrowed {
-public:
-    explicit Borrowed(const Encoder& encoder) : encoder_(encoder), workspace_(encoder.acquire()) {}
-    ~Borrowed() { encoder_.release(std::move(workspace_)); }
-    Workspace* operator->() { return workspace_.get(); }
-
-private:
-    const Encoder& encoder_;
-    std::unique_ptr<Workspace> workspace_;
-};
-
-}  // namespace
-
 Encoder::Encoder(Vocabulary vocabulary, std::shared_ptr<const Splitter> splitter)
     : tokens_(std::move(vocabulary.tokens)),
       merges_(tokens_, vocabulary.present, vocabulary.merges),
@@ -253,32 +237,32 @@ Encoder::Encoder(Vocabulary vocabulary, std::shared_ptr<const Splitter> splitter
         if (vocabulary.whole_words && !is_reachable) unreachable_.emplace(token, id);
         if (may_be_ready && (is_reachable || vocabulary.whole_words)) ready_words_.push_back(id);
     }
-    release(acquire());
+    borrow();
 }
 
 Encoder::~Encoder() = default;
 
-std::unique_ptr<Workspace> Encoder::acquire() const {
+std::shared_ptr<Workspace> Encoder::borrow() const {
+    constexpr size_t kKept = 64;
+    std::unique_ptr<Workspace> workspace;
     {
         std::lock_guard<std::mutex> lock(mutex_);
         if (!free_.empty()) {
-            std::unique_ptr<Workspace> workspace = std::move(free_.back());
+            workspace = std::move(free_.back());
             free_.pop_back();
-            return workspace;
         }
     }
-    if (id_bytes() == 2) return std::make_unique<WorkspaceOf<uint16_t>>(*this);
-    return std::make_unique<WorkspaceOf<uint32_t>>(*this);
-}
-
-void Encoder::release(std::unique_ptr<Workspace> workspace) const {
-    constexpr size_t kKept = 64;
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (free_.size() < kKept) free_.push_back(std::move(workspace));
+    if (!workspace && id_bytes() == 2) workspace = std::make_unique<WorkspaceOf<uint16_t>>(*this);
+    if (!workspace) workspace = std::make_unique<WorkspaceOf<uint32_t>>(*this);
+    return {workspace.release(), [this](Workspace* used) {
+        std::unique_ptr<Workspace> back(used);
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (free_.size() < kKept) free_.push_back(std::move(back));
+    }};
 }
 
 void Encoder::encode(Span text, IdBuffer& out) const {
-    Borrowed(*this)->encode(text, out);
+    borrow()->encode(text, out);
 }
 
 size_t Encoder::encode_stream(Span text, IdBuffer& out) const {
@@ -292,7 +276,7 @@ size_t Encoder::encode_stream(Span text, IdBuffer& out) const {
     constexpr size_t kTried = 64;
     const Span settled = find_settled(text, special_tokens_);
     if (settled.size < 2 * merges_.window_bytes()) return 0;
-    std::vector<size_t> places{Borrowed(*this)->encode_settled(settled, out)};
+    std::vector<size_t> places{borrow()->encode_settled(settled, out)};
     const size_t num_ids = out.count;
     while (out.count && places.size() < kTried) {
         uint32_t id = 0;

@@ -77,9 +77,8 @@ public:
     void decode(const uint32_t* ids, size_t count, Byte* out) const;  // 16 bytes behind out's end
     bool knows(uint64_t id) const { return id < tokens_.size() && offsets_[2 * id + 1] != kNone; }
 
-    // Borrow and return a thread's workspace.
-    std::unique_ptr<Workspace> acquire() const;
-    void release(std::unique_ptr<Workspace> workspace) const;
+    // A workspace for one thread, which comes back when it is let go.
+    std::shared_ptr<Workspace> borrow() const;
 
 private:
     template <class Id>
@@ -102,5 +101,10 @@ private:
     mutable std::mutex mutex_;
     mutable std::vector<std::unique_ptr<Workspace>> free_;
 };
+
+// Writes the ids of all documents, `end_id` behind each unless it is kNone, and where each document begins and
+// the last ends.
+void encode_batch(const Encoder& encoder, const std::vector<Span>& documents, size_t num_threads, uint32_t end_id,
+                  IdBuffer& ids, std::vector<int64_t>& offsets);
 
 }  // namespace groundup

@@ -27,19 +27,6 @@ namespace avx2 {
 END_VECTOR_CODE
 #endif
 
-std::string shown(const std::string& bytes) {
-    static const char* digits = "0123456789abcdef";
-    std::string text = "b'";
-    for (const unsigned char c : bytes) {
-        if (c >= 0x20 && c < 0x7F && c != '\'' && c != '\\') {
-            text += static_cast<char>(c);
-        } else {
-            text += {'\\', 'x', digits[c >> 4], digits[c & 15]};
-        }
-    }
-    return text + "'";
-}
-
 // Merges the bytes of a token of two or more on their own, the lowest rank first, until two parts are left or none
 // merges. rank_of(begin, middle, end) is that of two neighbours. Returns where the parts begin and end.
 template <class RankOf>
@@ -103,7 +90,7 @@ MergeTable::MergeTable(const std::vector<std::string>& tokens, const std::vector
     for (int b = 0; b < 256; b++) {
         const std::string byte(1, static_cast<char>(b));
         const uint32_t id = id_of(byte);
-        if (id == kNone) throw InputError("the vocabulary lacks the single byte " + shown(byte));
+        if (id == kNone) throw InputError("the vocabulary lacks the single byte " + std::to_string(b));
         symbol_of_[id] = static_cast<Symbol>(b);
         id_of_.push_back(id);
     }
@@ -114,9 +101,7 @@ MergeTable::MergeTable(const std::vector<std::string>& tokens, const std::vector
         const auto& [left, right] = (*list)[rank];
         product.assign(left).append(right);
         const uint32_t id = id_of(product);
-        if (id == kNone)
-            throw InputError("the merge of " + shown(left) + " and " + shown(right) +
-                             " makes a token that is not in the vocabulary");
+        if (id == kNone) throw InputError("merge " + std::to_string(rank + 1) + " makes a token that is not in the vocabulary");
         if (symbol_of_[id] != kNone && list == &merges) {
             // Some token is made twice: begin again with the merges that can fire.
             kept = without_dead_merges(merges);
@@ -149,9 +134,7 @@ MergeTable::MergeTable(const std::vector<std::string>& tokens, const std::vector
         const std::string* sides[2] = {&(*list)[rank].first, &(*list)[rank].second};
         for (int k = 0; k < 2; k++) {
             const uint32_t id = id_of(*sides[k]);
-            if (id == kNone)
-                throw InputError("merge " + std::to_string(rank + 1) + " names " + shown(*sides[k]) +
-                                 ", which is not in the vocabulary");
+            if (id == kNone) throw InputError("merge " + std::to_string(rank + 1) + " is of a token that is not in the vocabulary");
             symbols[k] = symbol_of_[id];
             if (symbols[k] != kNone && symbols[k] >= 256 + rank) ordered_ = false;
         }

@@ -106,13 +106,11 @@ private:
 
 }  // namespace
 
-void measure_documents(Span text, const Bounds* bounds, size_t count, size_t num_words, size_t num_threads,
-                       MeasuredDocument* out) {
+void measure_documents(const std::vector<Span>& documents, size_t num_words, size_t num_threads, MeasuredDocument* out) {
     std::atomic<size_t> next{0};
     run_threads(num_threads, [&](size_t) {
-        for (size_t row; (row = next.fetch_add(1)) < count;) {
-            const auto [begin, end] = bounds[row];
-            const Span whole = {text.data + begin, static_cast<size_t>(end - begin)};
+        for (size_t row; (row = next.fetch_add(1)) < documents.size();) {
+            const Span whole = documents[row];
             MeasuredDocument& document = out[row];
             document.characters = document.spaces = document.symbols = 0;
             document.hash = hash_document(trimmed(whole));

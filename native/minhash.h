@@ -18,7 +18,6 @@ struct MeasuredDocument {
 // MinHash: number i is the least value of hash function i over the shingles, so that two documents
 // agree in a number with the probability of their Jaccard similarity. A document with fewer words than
 // a shingle has is a single one.
-void measure_documents(Span text, const Bounds* bounds, size_t count, size_t num_words, size_t num_threads,
-                       MeasuredDocument* out);
+void measure_documents(const std::vector<Span>& documents, size_t num_words, size_t num_threads, MeasuredDocument* out);
 
 }  // namespace groundup

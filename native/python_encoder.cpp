@@ -1,8 +1,6 @@
 // groundup._native.Encoder: text to ids and back.
 #include <algorithm>
 
-#include "batch.h"
-#include "python_ids.h"
 #include "python_support.h"
 
 namespace groundup::python {
@@ -158,14 +156,49 @@ PyObject* encoder_encode_documents(EncoderObject* self, PyObject* args) {
     if (!PyArg_ParseTuple(args, "OOnL", &data, &bounds_buffer, &num_threads, &end_id)) return nullptr;
     return guarded([&] {
         const Text text(data), packed(bounds_buffer);
-        const CheckedBounds bounds = bounds_of(packed, text.span());
-        std::vector<Span> documents;
-        for (size_t i = 0; i < bounds.count; i++) {
-            const Bounds b = bounds.data[i];
-            documents.push_back({text.span().data + b.begin, static_cast<size_t>(b.end - b.begin)});
-        }
-        return encode_spans(*self->encoder, documents, num_threads, end_id);
+        return encode_spans(*self->encoder, documents_of(packed, text.span()), num_threads, end_id);
     });
+}
+
+// The ids of a list, or an array of uint16, uint32 or int64, checked against the vocabulary.
+std::vector<uint32_t> ids_of(const Encoder& encoder, PyObject* object) {
+    std::vector<uint32_t> ids;
+    const auto refuse = [&](PyObject* id) {
+        PyErr_Format(PyExc_KeyError, "%R is not an id of this vocabulary of %zu", id, encoder.vocab_size());
+        throw PythonError();
+    };
+    const auto read = [&](const auto* from, size_t size) {
+        ids.resize(size / sizeof *from);
+        const size_t known = unlocked([&] {
+            size_t i = 0;
+            for (; i < ids.size(); i++) {
+                const uint64_t id = static_cast<uint64_t>(from[i]);
+                if (!encoder.knows(id)) break;
+                ids[i] = static_cast<uint32_t>(id);
+            }
+            return i;
+        });
+        if (known < ids.size()) refuse(Owned(PyLong_FromLongLong(static_cast<long long>(from[known]))).get());
+    };
+    if (PyObject_CheckBuffer(object)) {
+        const Text array(object);
+        Py_ssize_t width = PyObject_Size(object);
+        if (width < 0) throw PythonError();
+        width = width ? static_cast<Py_ssize_t>(array.span().size) / width : 0;
+        const Byte* const data = array.span().data;
+        if (width == 2) read(reinterpret_cast<const uint16_t*>(data), array.span().size);
+        if (width == 4) read(reinterpret_cast<const uint32_t*>(data), array.span().size);
+        if (width == 8) read(reinterpret_cast<const int64_t*>(data), array.span().size);
+        if (width != 1) return ids;
+    }
+    each_item(object, [&](PyObject* item) {
+        int overflow = 0;
+        const long long id = PyLong_AsLongLongAndOverflow(item, &overflow);
+        if (id == -1 && !overflow && PyErr_Occurred()) throw PythonError();
+        if (overflow || id < 0 || !encoder.knows(static_cast<uint64_t>(id))) refuse(item);
+        ids.push_back(static_cast<uint32_t>(id));
+    });
+    return ids;
 }
 
 template <class Make>
@@ -195,10 +228,6 @@ PyObject* encoder_decode_bytes(EncoderObject* self, PyObject* ids) {
     });
 }
 
-PyObject* encoder_id_bytes(EncoderObject* self, void*) {
-    return PyLong_FromSize_t(self->encoder->id_bytes());
-}
-
 PyMethodDef encoder_methods[] = {
     {"encode", reinterpret_cast<PyCFunction>(encoder_encode), METH_O, "text -> list of ids"},
     {"encode_array", reinterpret_cast<PyCFunction>(encoder_encode_array), METH_O, "text -> Buffer of ids"},
@@ -212,15 +241,10 @@ PyMethodDef encoder_methods[] = {
     {"decode_bytes", reinterpret_cast<PyCFunction>(encoder_decode_bytes), METH_O, "ids -> bytes"},
     {nullptr, nullptr, 0, nullptr},
 };
-PyGetSetDef encoder_getters[] = {
-    {"id_bytes", reinterpret_cast<getter>(encoder_id_bytes), nullptr, "2 or 4", nullptr},
-    {nullptr, nullptr, nullptr, nullptr, nullptr},
-};
 PyType_Slot encoder_slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(encoder_new)},
     {Py_tp_dealloc, reinterpret_cast<void*>(encoder_dealloc)},
     {Py_tp_methods, encoder_methods},
-    {Py_tp_getset, encoder_getters},
     {Py_tp_doc, const_cast<char*>("Encoder(tokens, merges, special_tokens, splitter, whole_words)")},
     {0, nullptr},
 };

@@ -62,7 +62,7 @@ using namespace groundup::python;
 PyMODINIT_FUNC PyInit__native() {
     return guarded([] {
         Owned module(PyModule_Create(&module_definition));
-        for (PyMethodDef* functions : {text_functions, clean_functions, float_functions})
+        for (PyMethodDef* functions : {text_functions, float_functions})
             if (PyModule_AddFunctions(module.get(), functions) != 0) throw PythonError();
         buffer_type = make_type(module.get(), &buffer_spec);
         splitter_type = make_type(module.get(), &splitter_spec);

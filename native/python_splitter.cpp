@@ -11,10 +11,8 @@ struct SplitterObject {
 };
 
 std::string text_of(PyObject* object) {
-    Py_ssize_t size;
-    const char* data = PyUnicode_AsUTF8AndSize(object, &size);
-    if (!data) throw PythonError();
-    return std::string(data, static_cast<size_t>(size));
+    const Text text(object);
+    return {reinterpret_cast<const char*>(text.span().data), text.span().size};
 }
 
 PyObject* splitter_new(PyTypeObject* type, PyObject* args, PyObject*) {

@@ -24,7 +24,7 @@ namespace groundup::python {
 // What each file adds to the module.
 extern PyType_Spec buffer_spec, encoder_spec, splitter_spec, word_counter_spec;
 extern PyTypeObject *buffer_type, *splitter_type;
-extern PyMethodDef clean_functions[], float_functions[], text_functions[];
+extern PyMethodDef float_functions[], text_functions[];
 
 // Thrown when the Python error is set already.
 struct PythonError {};
@@ -183,21 +183,17 @@ Object* new_object(PyTypeObject* type) {
 // The splitter that an object of Python's holds.
 std::shared_ptr<const Splitter> splitter_of(PyObject* object);
 
-// Documents in one text: begin and end of each.
-struct CheckedBounds {
-    const Bounds* data;
-    size_t count;
-};
-
-inline CheckedBounds bounds_of(const Text& buffer, Span text) {
-    const CheckedBounds bounds{reinterpret_cast<const Bounds*>(buffer.span().data),
-                               buffer.span().size / sizeof(Bounds)};
-    for (size_t i = 0; i < bounds.count; i++) {
-        const Bounds b = bounds.data[i];
-        if (b.begin < 0 || b.end < b.begin || static_cast<size_t>(b.end) > text.size)
+// The documents in a text, by an array of where each begins and ends.
+inline std::vector<Span> documents_of(const Text& buffer, Span text) {
+    const Bounds* const bounds = reinterpret_cast<const Bounds*>(buffer.span().data);
+    std::vector<Span> documents;
+    for (size_t i = 0; i < buffer.span().size / sizeof(Bounds); i++) {
+        const auto [begin, end] = bounds[i];
+        if (begin < 0 || end < begin || static_cast<size_t>(end) > text.size)
             throw InputError("a document's bounds lie outside the text");
+        documents.push_back({text.data + begin, static_cast<size_t>(end - begin)});
     }
-    return bounds;
+    return documents;
 }
 
 // Memory of ours that Python can see.

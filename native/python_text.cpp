@@ -1,4 +1,5 @@
-// Functions of groundup._native on text: documents, hashes, pre-tokens.
+// Functions of groundup._native on text: documents, their hashes and measures.
+#include "minhash.h"
 #include "python_support.h"
 #include "unicode.h"
 #include "vectors.h"
@@ -30,15 +31,31 @@ PyObject* py_hash_documents(PyObject*, PyObject* args) {
     if (!PyArg_ParseTuple(args, "OO", &data, &bounds_buffer)) return nullptr;
     return guarded([&] {
         const Text text(data), packed(bounds_buffer);
-        const CheckedBounds bounds = bounds_of(packed, text.span());
-        std::vector<uint64_t> hashes(bounds.count);
+        const std::vector<Span> documents = documents_of(packed, text.span());
+        std::vector<uint64_t> hashes;
         unlocked([&] {
-            for (size_t i = 0; i < bounds.count; i++) {
-                const Bounds b = bounds.data[i];
-                hashes[i] = hash_document({text.span().data + b.begin, static_cast<size_t>(b.end - b.begin)});
-            }
+            for (const Span document : documents) hashes.push_back(hash_document(document));
         });
         return to_buffer(hashes);
+    });
+}
+
+PyObject* py_measure_documents(PyObject*, PyObject* args) {
+    PyObject *data, *bounds_buffer;
+    Py_ssize_t num_words, num_threads;
+    if (!PyArg_ParseTuple(args, "OOnn", &data, &bounds_buffer, &num_words, &num_threads)) return nullptr;
+    return guarded([&] {
+        const Text text(data), packed(bounds_buffer);
+        const std::vector<Span> documents = documents_of(packed, text.span());
+        if (num_words < 1 || num_threads < 1) throw InputError("words and threads are at least 1");
+        GrowingBlock block;
+        const size_t size = documents.size() * sizeof(MeasuredDocument);
+        block.resize(size ? size : 1);
+        unlocked([&] {
+            measure_documents(documents, static_cast<size_t>(num_words), static_cast<size_t>(num_threads),
+                              reinterpret_cast<MeasuredDocument*>(block.data()));
+        });
+        return to_buffer(std::move(block), size);
     });
 }
 
@@ -73,6 +90,8 @@ PyMethodDef text_functions[] = {
     {"find_invalid_utf8", py_find_invalid_utf8, METH_O, "offset of the first bad byte, or -1"},
     {"find_documents", py_find_documents, METH_VARARGS, "(data, separators) -> Buffer of int64 bounds"},
     {"hash_documents", py_hash_documents, METH_VARARGS, "(data, bounds) -> Buffer of uint64"},
+    {"measure_documents", py_measure_documents, METH_VARARGS,
+     "(data, bounds, words in a shingle, threads) -> Buffer of measured documents"},
     {"vectors", py_vectors, METH_NOARGS, "the vector instructions in use, and all that there are here"},
     {"recover_merges", py_recover_merges, METH_O, "tokens by rank -> Buffer of int32 pairs, -1 for none"},
     {"class_of", py_class_of, METH_O, "class of a code point, as native/unicode.h numbers them"},

@@ -219,7 +219,7 @@ private:
         std::vector<std::vector<Symbol>> blocks(words.size() / kBlock + 1);
         std::atomic<size_t> next{0};
         run_threads(num_threads, [&](size_t) {
-            std::unique_ptr<Workspace> workspace;
+            std::shared_ptr<Workspace> workspace;
             IdBuffer ids(encoder.id_bytes());
             const auto add = [](std::vector<Symbol>& block, const auto* first, size_t size) {
                 block.insert(block.end(), first, first + size);
@@ -231,7 +231,7 @@ private:
                         add(blocks[b], words[i].bytes, words[i].size);
                         continue;
                     }
-                    if (!workspace) workspace = encoder.acquire();
+                    if (!workspace) workspace = encoder.borrow();
                     ids.count = 0;
                     workspace->encode({words[i].bytes, words[i].size}, ids);
                     if (ids.id_bytes() == 2) add(blocks[b], reinterpret_cast<const uint16_t*>(ids.data()), ids.count);

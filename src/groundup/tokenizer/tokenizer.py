@@ -133,7 +133,7 @@ class Tokenizer:
         """One more than the greatest id; tiktoken calls it n_vocab."""
         self._encoder = self._make_encoder(self.special_tokens)
         self._other_encoders: dict[frozenset[str], Encoder] = {}
-        self.id_type = np.dtype(np.uint16 if self._encoder.id_bytes == 2 else np.uint32)
+        self.id_type = np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.uint32)
         """uint16 where the vocabulary allows, else uint32."""
 
     def _make_encoder(self, special_tokens: Collection[str]) -> Encoder:
