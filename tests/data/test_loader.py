@@ -46,7 +46,7 @@ def scrambled(num_tokens: int) -> np.ndarray:
 
 
 def ahead_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "read ahead"]
+    return [thread for thread in threading.enumerate() if "read ahead" in thread.name]
 
 
 @pytest.fixture(autouse=True)

@@ -27,7 +27,6 @@ from groundup.text_files import (
     records,
 )
 from groundup.text_files.html import text_of_page
-from groundup.text_files.parquet import _rows_in
 
 from .conftest import PACKERS, SEPARATOR, TEXTS, read
 
@@ -70,8 +69,10 @@ def test_every_kind_of_file_gives_the_same_documents(
     assert read(path, batch_bytes=batch_bytes) == [text.encode() for text in TEXTS]
     # A separator stands between documents, of several files too.
     other = shutil.copy(path, tmp_path / f"again{suffix}{packing}")
-    (batch,) = read_document_batches([path, other])
+    done: list[tuple[int, int | None]] = []
+    (batch,) = read_document_batches([path, other], progress=lambda *it: done.append(it))
     assert bytes(batch.data) == as_plain(TEXTS * 2)
+    assert done == [(2 * path.stat().st_size,) * 2]
 
 
 @pytest.mark.parametrize("packing", PACKERS)
@@ -123,23 +124,6 @@ def test_a_missing_package_is_named_with_its_extra(
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtraError, match=rf"groundup\[{extra}\]"):
         read(tmp_path / name)
-
-
-def test_progress_ends_at_the_size_of_the_files(tmp_path: Path) -> None:
-    sizes = 0
-    for suffix, write in WRITERS.items():
-        for packing, pack in PACKERS.items():
-            if suffix == ".parquet" and packing:
-                continue
-            path = tmp_path / f"corpus{suffix}{packing}"
-            path.write_bytes(pack(write(TEXTS)))
-            sizes += path.stat().st_size
-    seen: list[tuple[int, int | None]] = []
-    for _ in read_document_batches([tmp_path], progress=lambda *it: seen.append(it)):
-        pass
-    done = [done for done, _ in seen]
-    assert done == sorted(done)
-    assert seen[-1] == (sizes, sizes)
 
 
 # Records
@@ -256,14 +240,6 @@ def test_bad_bytes_in_parquet_are_named(tmp_path: Path, batch_bytes: int) -> Non
     assert read(path, batch_bytes=batch_bytes, errors="skip") == [b"fine"]
     mended = read(path, batch_bytes=batch_bytes, errors="replace")
     assert mended == [b"fine", "b\ufffdd".encode()]
-
-
-def test_rows_of_a_batch_are_counted_by_their_bytes(tmp_path: Path) -> None:
-    path = tmp_path / "corpus.parquet"
-    structs = [{"x": 1, "y": 2, "z": 3}] * 4000
-    table = pyarrow.table({"a": structs, "text": ["0123456789" * 100] * 4000})
-    pyarrow.parquet.write_table(table, path, use_dictionary=False, compression="none")
-    assert 7_000 < _rows_in(pyarrow.parquet.ParquetFile(path).metadata) < 9_000
 
 
 RECORDS: list[tuple[dict[str, Any], str]] = [

@@ -19,7 +19,6 @@ from groundup.text_files import (
     find_sources,
     parts,
     read,
-    run_parts,
 )
 
 from .conftest import documents_of as documents_in
@@ -86,19 +85,8 @@ def test_only_what_can_be_read_from_the_middle_is_cut(tmp_path: Path) -> None:
     assert cut([END_OF_TEXT]) == [["a.txt"]] * 3 + whole
     assert cut([END_OF_TEXT], errors="skip") == [["a.txt"]] * 3 + whole
     # Whether aaa is one separator and an a, or an a and one, depends on where one looks from.
-    for separators in (["aa"], ["ab", "ba"], ["<end>", "end"]):
+    for separators in (["aa"], ["ab", "ba"], ["<end>", "end"], ["<a", "<a>"]):
         assert cut(separators) == [["a.txt"], *whole]
-
-
-def test_progress_is_told_in_bytes_of_the_parts_that_are_done(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("text " * 5)
-    found = cut_into_parts(find_sources([tmp_path / "a.txt"]), 10, Reading())
-    told: list[tuple[int, int | None]] = []
-    results = run_parts(
-        map, lambda part: iter(part.span or ()), found, lambda *now: told.append(now)
-    )
-    assert list(results) == [0, 10, 10, 20, 20, 25]
-    assert told == [(10, 25), (20, 25), (25, 25)]
 
 
 def test_a_mistake_in_a_part_is_found_in_the_file(tmp_path: Path) -> None:
