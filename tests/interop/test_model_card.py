@@ -49,7 +49,9 @@ def test_it_opens_with_what_hubs_read_and_the_results_of_the_checkpoint(make_run
     assert "one document a prompt" in export(make_run("masked", document_separator=299))
 
 
-def test_lineage_names_everything_by_content(make_run: MakeRun, tokenizer: Tokenizer) -> None:
+def test_lineage_names_everything_by_content(
+    make_run: MakeRun, tokenizer: Tokenizer, runs: Path
+) -> None:
     run = make_run()
     told = rows(export(run))
     weights = run / "checkpoints" / "step_000007" / "model.safetensors"
@@ -58,18 +60,11 @@ def test_lineage_names_everything_by_content(make_run: MakeRun, tokenizer: Token
     assert told["tokenizer"] == tokenizer.definition.content_id()
     assert told["model.safetensors"] == hash_file(run.parent.parent / "out" / "model.safetensors")
     assert (told["trained by groundup"], told["commit"]) == ("0.1.0", "abc")
-
-
-def test_an_imported_run_has_its_own_lineage(make_run: MakeRun, tmp_path: Path) -> None:
-    export_huggingface(make_run(), tmp_path / "first")
-    run = import_huggingface(tmp_path / "first", "back", runs_folder=tmp_path / "runs")
-    card = export(run)
-    told = rows(card)
-    assert "imported into groundup" in card
-    assert told["imported from"] == "first (LlamaForCausalLM)"
-    weights = tmp_path / "first" / "model.safetensors"
-    assert told["imported model.safetensors"] == hash_file(weights)
-    assert "commit" not in told
+    out = run.parent.parent / "out"
+    card = export(import_huggingface(out, "back", runs_folder=runs))
+    assert "imported into groundup" in card and "commit" not in rows(card)
+    assert rows(card)["imported from"] == "out (LlamaForCausalLM)"
+    assert rows(card)["imported model.safetensors"] == told["model.safetensors"]
 
 
 def test_values_cannot_break_out_of_the_table(make_run: MakeRun) -> None:
