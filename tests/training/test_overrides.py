@@ -84,7 +84,7 @@ def test_swapped_layers_and_another_loss_resume_exactly(
         (lambda: train(recorded), "pass it in Python"),
         (lambda: train(recorded.with_(name=None)), "pass it in Python"),
         (lambda: train(parted, **loss, resume=True), "smoothed as loss, not"),
-        (lambda: LanguageModel.load(usual, model=parts()["model"]), "the default model"),
+        (lambda: LanguageModel.load(usual, model=parts()["model"]), "the default as model"),
     ]
     for attempt, complaint in lacking:
         with pytest.raises(ConfigError, match=complaint):

@@ -9,6 +9,7 @@
 
 import contextlib
 import glob
+import io
 import json
 import logging
 import math
@@ -98,7 +99,7 @@ class RunFolder:
         if not self.has_run():
             raise ConfigError(f"{self.config_file} does not exist: name the folder of a run")
         config = load_settings(RunConfig, self.config_file)
-        check_parts(self.path, *map(_of_model, (config.parts, parts or {})))
+        check_parts(self.path, config.parts, parts or {}, of="model")
         if config.model.document_separator != "auto":
             return config
         # Of a run of an earlier version, which had the id elsewhere and conversations without it.
@@ -216,7 +217,10 @@ class RunFolder:
         logger = logging.getLogger("groundup")
         level = logger.level
         file = self.path / f"log_rank_{rank}.txt" if rank else self.log_file
-        handler = _LogFile(file)
+        stream = io.TextIOWrapper(disk.open_stream(file, append=True), "utf-8", "backslashreplace")
+        handler = logging.StreamHandler(stream)
+        # One that cannot be written (disk full) must not disturb the training.
+        handler.handleError = lambda record: None  # type: ignore[method-assign]
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         logger.addHandler(handler)
         logger.setLevel(min(logger.getEffectiveLevel(), logging.INFO))
@@ -238,7 +242,8 @@ class RunFolder:
         finally:
             logger.setLevel(level)
             logger.removeHandler(handler)
-            handler.close()
+            with contextlib.suppress(OSError):
+                stream.close()
 
     def is_claimed(self) -> bool | None:
         """Does a process of this machine train in the folder? None where it cannot be locked."""
@@ -273,41 +278,20 @@ class RunFolder:
         return data if len(data) <= max_bytes else b""
 
 
-class _LogFile(logging.Handler):
-    """Appends lines to a file. One that cannot be written (disk full) must not disturb the
-    training."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self._file = disk.open_file(path, disk.TO_APPEND)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        with contextlib.suppress(Exception):
-            disk.write(self._file, f"{self.format(record)}\n".encode(errors="backslashreplace"))
-
-    def close(self) -> None:
-        os.close(self._file)
-        super().close()
-
-
-def _of_model(parts: Mapping[str, str]) -> dict[str, str]:
-    return {name: part for name, part in parts.items() if name.startswith("model")}
-
-
-def check_parts(path: Path, recorded: Mapping[str, str], given: Mapping[str, str]) -> None:
+def check_parts(
+    path: Path, recorded: Mapping[str, str], given: Mapping[str, str], of: str = ""
+) -> None:
     """Raise ConfigError unless the parts that a run was trained with are those that a program
-    brings. Their names may differ, but not their contents."""
-    for name in {**recorded, **given}:
-        known, _, content = recorded.get(name, "").rpartition(" ")
-        if content == given.get(name, "").rpartition(" ")[2]:
-            continue
-        if not content:
-            raise ConfigError(f"{path} was trained with the default {name}: remove {given[name]}")
-        other = "" if name not in given else f", not {given[name]} (it was {content})"
-        raise ConfigError(
-            f"{path} was trained with {known} as {name}{other}: pass it in "
-            f"Python: LanguageModel.load(run, model=…), train(config, resume=True, …)"
-        )
+    brings. Their names may differ, but not their contents. `of`: what their names begin with."""
+    for name in filter(lambda name: name.startswith(of), {**recorded, **given}):
+        parts = (some.get(name, "").rpartition(" ") for some in (recorded, given))
+        (known, _, was), (other, _, now) = parts
+        if was != now:
+            raise ConfigError(
+                f"{path} was trained with {known or 'the default'} as {name}, not "
+                f"{other or 'the default'} as it is here: pass it in Python: "
+                f"LanguageModel.load(run, model=…), train(config, resume=True, …)"
+            )
 
 
 def from_where_it_started(path: Path, run: Path, config: RunConfig) -> Path:
