@@ -156,9 +156,9 @@ def index(value: Any) -> Damage:
 BIAS = "model.layers.0.self_attn.q_proj.bias"
 DAMAGES: list[tuple[Damage, str]] = [
     (rename("model.safetensors", "pytorch_model.bin"), "pickled"),
-    (weights(lacking="model.norm.weight"), "lacks model.norm.weight"),
-    (weights({BIAS: torch.ones(32)}), f"the model has no {BIAS}"),
-    (weights({"lm_head.weight": torch.ones(299, 32)}), r"lm_head.weight \(checkpoint \(299, 32\)"),
+    (weights(lacking="model.norm.weight"), r"model.norm.weight \(missing instead of"),
+    (weights({BIAS: torch.ones(32)}), rf"{BIAS} \(\(32,\) instead of nothing\)"),
+    (weights({"lm_head.weight": torch.ones(299, 32)}), r"lm_head.weight \(\(299, 32\) instead of"),
     (weights({"model.norm.weight": torch.ones(32, dtype=torch.int8)}), "norm.weight is torch.int8"),
     (settings(tie_word_embeddings=True), r"tie_word_embeddings.*lm_head"),
     # An index names files of its own folder.
@@ -178,7 +178,7 @@ DAMAGES: list[tuple[Damage, str]] = [
     # Settings are held against bounds and weights before a model is made.
     (settings(num_hidden_layers=10**9), "num_layers is 1000000000, but .* 10000"),
     (settings(hidden_size=10**18, head_dim=None), "d_model is 1000000000000000000, but"),
-    (settings(vocab_size=10**8), r"differ of model.embed_tokens.weight \(checkpoint \(300, 32\)"),
+    (settings(vocab_size=10**8), r"model.embed_tokens.weight \(\(300, 32\) instead of"),
     (settings(vocab_size=256), "ids up to 299, but vocab_size"),
     (settings(max_position_embeddings=10**400), "context_length is 10000"),
     (settings(rope_theta=float("nan"), rope_parameters=None), "rope_theta is nan, but .* finite"),

@@ -50,23 +50,15 @@ def check_model(model: nn.Module, state: Mapping[str, Tensor]) -> None:
 def check_shapes(expected: Mapping[str, tuple[int, ...]], state: Mapping[str, Tensor]) -> None:
     """Raise a CheckpointError that lists the names and shapes that differ."""
     stored = {name: tuple(value.shape) for name, value in state.items()}
-    differences = {
-        "the checkpoint lacks": [name for name in expected if name not in stored],
-        "the model has no": [name for name in stored if name not in expected],
-        "the shapes differ of": [
-            f"{name} (checkpoint {stored[name]}, model {shape})"
-            for name, shape in expected.items()
-            if stored.get(name, shape) != shape
-        ],
-    }
-    if any(differences.values()):
-        found = "; ".join(
-            f"{what} {textwrap.shorten(', '.join(one), 600)}"
-            for what, one in differences.items()
-            if one
-        )
+    different = [
+        f"{name} ({stored.get(name, 'missing')} instead of {expected.get(name, 'nothing')})"
+        for name in {**expected, **stored}
+        if stored.get(name) != expected.get(name)
+    ]
+    if different:
         raise CheckpointError(
-            f"the checkpoint belongs to another model: {found}; build the model with the settings "
+            f"the checkpoint belongs to another model: it has "
+            f"{textwrap.shorten(', '.join(different), 1_000)}; build the model with the settings "
             f"that it was trained with"
         )
 
