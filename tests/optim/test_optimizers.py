@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from groundup.optim import SGD, AdamW, Muon
-from groundup.optim.base import Optimizer, run_side_by_side
+from groundup.optim.base import ForeignOptimizer, Optimizer, run_side_by_side
 from groundup.optim.build import decay_groups, muon_groups
 
 SHAPES = [(3, 5), (7,), (), (2, 1, 4)]
@@ -255,3 +255,12 @@ def test_pieces_side_by_side_see_what_was_before_and_are_seen_after(device: torc
         torch.full((1 << 16,), -1.0, device=device)
         for factor, result in enumerate(results):
             assert (result == 51 * step * factor).all()
+
+
+def test_any_torch_optimizer_scales_and_skips() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    optimizer = ForeignOptimizer(torch.optim.SGD([weight], lr=1.0))
+    for skip, expected in ((1.0, 1.0), (0.0, 0.5)):
+        weight.grad = torch.ones(3)
+        optimizer.step(gradient_scale=torch.tensor(0.5), skip=torch.tensor(skip))
+        assert (weight == expected).all()

@@ -77,9 +77,8 @@ def fake_time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
     [
         [(60.0, 10.0), (math.inf, 1.0)],
         [(150.0, 1.0), (math.inf, 2.0)],
-        [(250.0, 0.5), (math.inf, 1.0)],
     ],
-    ids=["slow start", "slow half", "fast half"],
+    ids=["slow start", "slow half"],
 )
 def test_a_timed_run_uses_exactly_its_time(
     make_config: MakeConfig,

@@ -81,7 +81,6 @@ def test_swapped_layers_and_another_loss_resume_exactly(
         (lambda: LanguageModel.load(whole.run_folder), "Half as model/blocks/0/feed_forward"),
         (lambda: evaluate(EvaluateArguments(run=str(whole.run_folder))), "pass it in Python"),
         (lambda: train(parted, resume=True, data=ids["train"]), "pass it in Python"),
-        (lambda: train(recorded), "pass it in Python"),
         (lambda: train(recorded.with_(name=None)), "pass it in Python"),
         (lambda: train(parted, **loss, resume=True), "smoothed as loss, not"),
         (lambda: LanguageModel.load(usual, model=parts()["model"]), "the default as model"),
