@@ -1,7 +1,9 @@
 """A prompt's way through the model, each part against the plain computation."""
 
+import base64
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,6 +20,10 @@ def make(**settings: Any) -> LanguageModel:
     return LanguageModel(new_model(**(shape | settings)), tokenizer)
 
 
+def ids_of(tokens: Any) -> Any:
+    return [ids_of(one) if isinstance(one[0], list) else one[0] for one in tokens]
+
+
 @pytest.mark.parametrize(
     "settings",
     [{}, {"norm": "post"}, {"document_separator": ord(";"), "value_embeddings": "projection"}],
@@ -31,16 +37,20 @@ def test_layers_and_neighbours(settings: Any) -> None:
         logits = model(ids[None])[0, :, :256]
         embedded = model.logits(model.final_norm(model.embed(ids)))[:, :256]
         table = model.token_embedding.weight[:256]
-    last = logits.softmax(-1).topk(5)
-    assert torch.equal(found.predicted.ids[-1], last.indices)
-    torch.testing.assert_close(found.predicted.values[-1], last.values)
-    assert torch.equal(found.predicted.ids[0], embedded.topk(5).indices)
-    assert len(found.predicted.ids) == model.config.num_layers + 1
+    assert found["tokens"] == [[id, [id]] for id in ids.tolist()] and not found["is_cut"]
+    last, predicted = logits.softmax(-1).topk(5), found["predicted"]
+    assert ids_of(predicted["tokens"][-1]) == last.indices.tolist()
+    np.testing.assert_allclose(predicted["values"][-1], last.values, atol=1e-4)
+    assert ids_of(predicted["tokens"][0]) == embedded.topk(5).indices.tolist()
+    assert len(predicted["tokens"]) == model.config.num_layers + 1
     cosines = torch.nn.functional.cosine_similarity(table[ids[3]][None], table)
-    assert found.neighbours.ids[3].tolist() == cosines.topk(7).indices[1:].tolist()
-    torch.testing.assert_close(found.attention.sum(-1), torch.ones(found.attention.shape[:-1]))
+    assert ids_of(found["neighbours"]["tokens"][3]) == cosines.topk(7).indices[1:].tolist()
+    shape = found["num_layers"], found["num_heads"], len(ids), len(ids)
+    weights = np.frombuffer(base64.b64decode(found["attention"]), np.uint8).reshape(shape) / 255
+    expected = model.attention_weights(ids[None])[:, 0]
+    np.testing.assert_allclose(weights, expected.numpy(), atol=1 / 500)
     if "document_separator" in settings:
-        assert found.attention[..., 5:, :4].max() == 0
+        assert weights[..., 5:, :4].max() == 0
 
 
 @pytest.mark.parametrize(
@@ -58,15 +68,16 @@ def test_the_sampled_id_is_the_next_one_of_the_text(sampler: Sampler) -> None:
         found = inspect_prompt(language_model, "once upon", sampler, seed)
         options: Any = dict(sampler)
         written = language_model.generate("once upon", max_tokens=1, seed=seed, **options)
-        sampling = found.sampling
-        assert written == bytes([sampling.sampled]).decode(errors="replace")
-        last = list(sampling.stages.values())[-1]
-        assert last[sampling.candidates.index(sampling.sampled)] > 0
-        assert all(sum(values) <= 1.001 for values in sampling.stages.values())
+        sampling, stages = found["sampling"], found["sampling"]["stages"]
+        assert written == bytes([sampling["sampled"]]).decode(errors="replace")
+        last = list(stages.values())[-1]
+        assert last[ids_of(sampling["candidates"]).index(sampling["sampled"])] > 0
+        assert all(sum(values) <= 1.001 for values in stages.values())
         if sampler.top_k:
-            assert sum(value > 0 for value in sampling.stages["top_k"]) == 5
+            assert sum(value > 0 for value in stages["top_k"]) == 5
 
 
 def test_a_long_prompt_is_cut() -> None:
-    assert len(inspect_prompt(make(), "a" * 100, Sampler()).ids) == MAX_TOKENS
-    assert len(inspect_prompt(make(context_length=20), "a" * 100, Sampler()).ids) == 20
+    for length, expected in ((80, MAX_TOKENS), (20, 20)):
+        found = inspect_prompt(make(context_length=length), "a" * 100, Sampler())
+        assert len(found["tokens"]) == expected and found["is_cut"]

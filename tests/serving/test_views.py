@@ -1,15 +1,13 @@
 """The routes behind the pages: their answers against the tokenizer and the model itself."""
 
-import base64
 import json
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
-from groundup.generation import LanguageModel
+from groundup.generation import LanguageModel, Sampler
+from groundup.generation.inspection import inspect_prompt
 from groundup.serving.api_errors import ApiError
 from groundup.serving.views import (
     MAX_SYMBOLS,
@@ -64,16 +62,8 @@ def test_what_is_shown_of_a_prompt_is_the_models(language_model: LanguageModel) 
         return json.loads(describe_inside(language_model, InsideRequest(**fields)))
 
     prompt = "the cat sat on 雨"
-    answer = inside(prompt=prompt)
-    ids = language_model.encode_prompt(prompt)
-    vocab = language_model.tokenizer.vocab
-    assert answer["tokens"] == [[id, list(vocab[id])] for id in ids]
-    shape = answer["num_layers"], answer["num_heads"], len(ids), len(ids)
-    weights = np.frombuffer(base64.b64decode(answer["attention"]), np.uint8).reshape(shape) / 255
-    expected = language_model.model.attention_weights(torch.tensor([ids]))[:, 0]
-    np.testing.assert_allclose(weights, expected.numpy(), atol=1 / 500)
-    assert len(answer["predicted"]["tokens"]) == shape[0] + 1
-    assert len(answer["neighbours"]["tokens"]) == len(ids)
+    expected = inspect_prompt(language_model, prompt, Sampler())
+    assert inside(prompt=prompt) == json.loads(json.dumps(expected))
     options = {"temperature": 1.3, "top_k": 40, "repetition_penalty": 1.2}
     sampling = inside(prompt=prompt, seed=3, **options)["sampling"]
     assert list(sampling["stages"]) == ["model", "repetition_penalty", "temperature", "top_k"]

@@ -1,10 +1,10 @@
 """What a model does with a prompt, step by step, to look at: its tokens and their neighbours, the
 attention of every head, what each layer would predict, and how the next id is sampled."""
 
-from dataclasses import dataclass
+import base64
+from typing import Any
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 
 from groundup.generation.language_model import LanguageModel
@@ -20,87 +20,65 @@ NUM_PREDICTED = 5
 NUM_CANDIDATES = 12
 
 
-@dataclass(frozen=True)
-class Likely:
-    """The ids of the largest values of each row, best first, and those values."""
+@torch.no_grad()
+def inspect_prompt(
+    language_model: LanguageModel, prompt: str, sampler: Sampler, seed: int = 0
+) -> dict[str, Any]:
+    """The first MAX_TOKENS tokens of a prompt on their way through the model, as JSON takes it: a
+    token is its id and its bytes.
 
-    ids: Int[Tensor, "... k"]
-    values: Float[Tensor, "... k"]
+    tokens: with is_cut, if they are not all.
+    neighbours: of each token, by the cosine of the embeddings.
+    attention: the base64 of a byte a weight, 255 for 1, in the order layers, heads, queries, keys.
+    predicted: of each layer and token the probabilities of the next one if the output layer read
+        what the blocks have added up so far: none of them first, all of them last ("logit lens").
+    sampling: of the first id after those tokens, the one that `generate` samples with `seed`.
+    """
+    model, vocab = language_model.model, language_model.tokenizer.vocab
+    all_ids = language_model.encode_prompt(prompt)
+    ids = all_ids[:MAX_TOKENS][: model.config.context_length]
+
+    def spell(ids: list[Any]) -> list[Any]:
+        return [spell(id) if isinstance(id, list) else [id, list(vocab[id])] for id in ids]
+
+    def list_best(values: Tensor, k: int) -> dict[str, Any]:
+        best = values.topk(min(k, values.shape[-1]), dim=-1)
+        rounded = best.values.cpu().double().round(decimals=4).tolist()
+        return {"tokens": spell(best.indices.tolist()), "values": rounded}
+
+    row = torch.tensor(ids, device=model.device)
+    weights = model.attention_weights(row[None])[:, 0].float().cpu()
+    last, seen = model.observe(row[None], model.blocks, lambda _, inputs: inputs[0])
+    hidden = torch.cat([*map(model.final_norm, seen), last])
+    logits = model.logits(hidden)[..., : language_model.tokenizer.vocab_size].float()
+    sampling = _follow_sampling(logits[-1, -1], row, sampler, seed)
+    return {
+        "tokens": spell(ids),
+        "is_cut": len(all_ids) > len(ids),
+        "num_layers": len(weights),
+        "num_heads": weights.shape[1],
+        "neighbours": list_best(_cosines(model, row, logits.shape[-1]), NUM_NEIGHBOURS),
+        "attention": base64.b64encode((weights * 255).round().byte().numpy().tobytes()).decode(),
+        "predicted": list_best(logits.softmax(dim=-1), NUM_PREDICTED),
+        "sampling": sampling | {"candidates": spell(sampling["candidates"])},
+    }
 
 
-@dataclass(frozen=True)
-class SamplingStep:
+def _cosines(model: TransformerLM, ids: Tensor, vocab_size: int) -> Tensor:
+    table = model.token_embedding.weight[:vocab_size].float()
+    table = table / table.norm(dim=-1, keepdim=True).clamp_min(1e-12)
+    cosines = table[ids] @ table.T
+    cosines[torch.arange(len(ids)), ids] = -2.0  # Everything is next to itself.
+    return cosines
+
+
+def _follow_sampling(logits: Tensor, ids: Tensor, sampler: Sampler, seed: int) -> dict[str, Any]:
     """From the model's probabilities to one id.
 
     candidates: the likeliest ids before any rule, and the sampled one if it is not among them.
     stages: their probabilities, for the model ("model") and after each rule that is in use.
     number: the random number in [0, 1) that chose; None where the likeliest is taken.
     """
-
-    candidates: tuple[int, ...]
-    stages: dict[str, tuple[float, ...]]
-    number: float | None
-    sampled: int
-
-
-@dataclass(frozen=True)
-class Inspection:
-    """See `inspect_prompt`."""
-
-    ids: tuple[int, ...]
-    neighbours: Likely
-    attention: Float[Tensor, "layers heads seq seq"]
-    predicted: Likely
-    sampling: SamplingStep
-
-
-@torch.no_grad()
-def inspect_prompt(
-    language_model: LanguageModel, prompt: str, sampler: Sampler, seed: int = 0
-) -> Inspection:
-    """The first MAX_TOKENS tokens of a prompt on their way through the model.
-
-    neighbours: by the cosine of the embeddings, for each token.
-    predicted: (layers + 1, seq, k), the probabilities of the next token if the output layer read
-        what the blocks have added up so far: none of them first, all of them last ("logit lens").
-    sampling: of the first id after those tokens, the one that `generate` samples with `seed`.
-    """
-    model = language_model.model
-    ids = language_model.encode_prompt(prompt)[:MAX_TOKENS][: model.config.context_length]
-    row = torch.tensor(ids, device=model.device)
-    vocab_size = language_model.tokenizer.vocab_size
-    lens, logits = _look_through_layers(model, row, vocab_size)
-    return Inspection(
-        tuple(ids),
-        _find_neighbours(model, row, vocab_size),
-        model.attention_weights(row[None])[:, 0].float().cpu(),
-        lens,
-        _follow_sampling(logits, row, sampler, seed),
-    )
-
-
-def _find_neighbours(model: TransformerLM, ids: Tensor, vocab_size: int) -> Likely:
-    table = model.token_embedding.weight[:vocab_size].float()
-    table = table / table.norm(dim=-1, keepdim=True).clamp_min(1e-12)
-    cosines = table[ids] @ table.T
-    cosines[torch.arange(len(ids)), ids] = -torch.inf  # Everything is next to itself.
-    return _likeliest(cosines, min(NUM_NEIGHBOURS, vocab_size - 1))
-
-
-def _look_through_layers(
-    model: TransformerLM, ids: Tensor, vocab_size: int
-) -> tuple[Likely, Tensor]:
-    """What each layer predicts, and the logits of the last one after the last id."""
-    last, seen = model.observe(ids[None], model.blocks, lambda _, inputs: inputs[0])
-    parts = []
-    for hidden in (*map(model.final_norm, seen), last):
-        logits = model.logits(hidden[0])[..., :vocab_size].float()
-        parts.append(_likeliest(logits.softmax(dim=-1), min(NUM_PREDICTED, vocab_size)))
-    ids_of, values_of = ([getattr(one, name) for one in parts] for name in ("ids", "values"))
-    return Likely(torch.stack(ids_of), torch.stack(values_of)), logits[-1]
-
-
-def _follow_sampling(logits: Tensor, ids: Tensor, sampler: Sampler, seed: int) -> SamplingStep:
     seen = torch.zeros_like(logits, dtype=torch.bool)
     seen[ids] = True
     [number] = uniforms([seed], [0])
@@ -110,11 +88,12 @@ def _follow_sampling(logits: Tensor, ids: Tensor, sampler: Sampler, seed: int) -
     best = logits.topk(min(NUM_CANDIDATES, len(logits))).indices.tolist()
     candidates = best if sampled in best else [*best, sampled]
 
-    def probabilities(rules: dict[str, float | int | None]) -> tuple[float, ...]:
+    def probabilities(rules: dict[str, float | int | None]) -> list[float]:
         left = apply_rules(Sampler.model_validate(rules), logits, seen)
         if rules.get("temperature") == 0:
             left = torch.full_like(left, -torch.inf).index_fill(0, left.argmax(), 0.0)
-        return tuple(left.softmax(dim=-1)[candidates].tolist())
+        chosen: list[float] = left.softmax(dim=-1)[candidates].tolist()
+        return chosen
 
     rules: dict[str, float | int | None] = {}
     stages = {"model": probabilities({})}
@@ -122,11 +101,5 @@ def _follow_sampling(logits: Tensor, ids: Tensor, sampler: Sampler, seed: int) -
         if value != Sampler.model_fields[name].default:
             rules[name] = value
             stages[name] = probabilities(rules)
-    return SamplingStep(
-        tuple(candidates), stages, None if sampler.temperature == 0 else number, sampled
-    )
-
-
-def _likeliest(values: Tensor, k: int) -> Likely:
-    best = values.topk(k, dim=-1)
-    return Likely(best.indices.cpu(), best.values.cpu())
+    chosen_by = None if sampler.temperature == 0 else number
+    return {"candidates": candidates, "stages": stages, "number": chosen_by, "sampled": sampled}

@@ -2,7 +2,6 @@
 prompt's way through the model (`/api/inside`), and the rating of an answer (`/api/rating`).
 """
 
-import base64
 import json
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +11,7 @@ from pydantic import Field
 from groundup.errors import ConfigError, DataError
 from groundup.files import append_json_line
 from groundup.generation import LanguageModel
-from groundup.generation.inspection import Likely, inspect_prompt
+from groundup.generation.inspection import inspect_prompt
 from groundup.serving.api_errors import ApiError
 from groundup.serving.bodies import Body
 from groundup.serving.protocol import SamplingBody
@@ -67,38 +66,13 @@ class InsideRequest(SamplingBody):
 
 
 def describe_inside(language_model: LanguageModel, body: InsideRequest) -> str:
-    """The JSON of it. Attention is the base64 of a byte a weight, 255 for 1, in the order layers,
-    heads, queries, keys."""
-    vocab = language_model.tokenizer.vocab
+    """The JSON of `inspect_prompt`."""
     try:
-        num_tokens = len(language_model.encode_prompt(body.prompt))
-        seed = (body.seed or 0) % 2**64
         sampler = body.sampler(language_model.sampler)
-        found = inspect_prompt(language_model, body.prompt, sampler, seed)
+        seed = (body.seed or 0) % 2**64
+        return json.dumps(inspect_prompt(language_model, body.prompt, sampler, seed))
     except ConfigError as error:
         raise ApiError(400, str(error)) from error
-
-    def spell(ids: list[Any]) -> list[Any]:
-        """A token as its id and its bytes."""
-        return [spell(id) if isinstance(id, list) else [id, list(vocab[id])] for id in ids]
-
-    def list_likely(likely: Likely) -> dict[str, Any]:
-        values = likely.values.double().round(decimals=4)
-        return {"tokens": spell(likely.ids.tolist()), "values": values.tolist()}
-
-    sampling = vars(found.sampling) | {"candidates": spell(list(found.sampling.candidates))}
-    attention = (found.attention * 255).round().byte().numpy().tobytes()
-    content = {
-        "tokens": spell(list(found.ids)),
-        "is_cut": num_tokens > len(found.ids),
-        "num_layers": found.attention.shape[0],
-        "num_heads": found.attention.shape[1],
-        "neighbours": list_likely(found.neighbours),
-        "attention": base64.b64encode(attention).decode(),
-        "predicted": list_likely(found.predicted),
-        "sampling": sampling,
-    }
-    return json.dumps(content)
 
 
 class RatingRequest(Body):
