@@ -55,9 +55,6 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers", "needs_bfloat16: trains or generates in bfloat16 on a CPU that has it"
-    )
     # Layers of a few numbers are tested in bfloat16 on any CPU. On one without the instructions
     # torch says once a process which kernel it takes instead.
     config.addinivalue_line("filterwarnings", "ignore:mkldnn_matmul failed:UserWarning")
@@ -123,15 +120,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         _is_fast = False
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("needs_bfloat16") is None:
-        return
-    from groundup.runtime import why_no_bfloat16
-
-    if reason := why_no_bfloat16():
-        pytest.skip(reason)
-
-
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The root of the repository."""
@@ -182,11 +170,8 @@ def run_program(run_code: Any) -> Callable[..., Any]:
     def run(program: Path, *arguments: Path) -> Any:
         done = run_code(PROGRAM, program, *arguments)
         assert done.returncode == 0, done.stderr
-        return (
-            json.loads(arguments[-1].read_text())
-            if arguments[-1:] and arguments[-1].is_file()
-            else None
-        )
+        results = [json.loads(file.read_text()) for file in arguments[-1:] if file.is_file()]
+        return results[0] if results else None
 
     return run
 

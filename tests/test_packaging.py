@@ -41,8 +41,7 @@ def compile_with(folder: Path, *lines: str) -> dict[str, str]:
 
 
 def clean_environment(**variables: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return {**kept, **variables}
+    return {name: os.environ[name] for name in os.environ if name != "PYTHONPATH"} | variables
 
 
 def run(*words: str | Path, cwd: Path, env: dict[str, str]) -> str:
@@ -78,7 +77,10 @@ def test_the_source_archive_builds_a_wheel_that_runs_elsewhere(
     python = tmp_path / "elsewhere" / "bin" / "python"
     pip = (sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check")
     run(*pip, "install", "--no-deps", "--no-index", wheel, cwd=tmp_path, env=quick)
-    use_packages_of_this_environment(tmp_path / "elsewhere")
+    # With all it needs but groundup itself: links to it are not followed from a linked folder.
+    (site,) = (tmp_path / "elsewhere").glob("lib/python*/site-packages")
+    folders = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    (site / "here.pth").write_text("\n".join(folders) + "\n", encoding="utf-8")
     bare = clean_environment()
     program = python.parent / "groundup"
     assert run(program, "--version", cwd=tmp_path, env=bare).startswith("groundup ")
@@ -103,13 +105,6 @@ def check_files(wheel: Path, source: Path) -> None:
     }
     assert {"groundup/py.typed", "groundup/serving/static/runs.html"} <= package
     assert names == package | {"groundup/_native.abi3.so"}
-
-
-def use_packages_of_this_environment(environment: Path) -> None:
-    """All it needs but groundup itself: links to it are not followed from a linked folder."""
-    (site,) = environment.glob("lib/python*/site-packages")
-    folders = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
-    (site / "here.pth").write_text("\n".join(folders) + "\n", encoding="utf-8")
 
 
 REJECT_STANDARD = 'for word in "$@"; do test "$word" = -std=c++17 && exit 1; done'

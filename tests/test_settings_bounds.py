@@ -83,15 +83,12 @@ def test_strange_values_are_accepted_or_refused_in_one_line(
 
 
 def test_a_model_is_held_against_the_memory_before_it_is_built() -> None:
+    without_storage = ModelConfig(**{**SMALL, "context_length": 2**24})
+    model = TransformerLM.from_config(without_storage, device="meta")
+    assert all(tensor.is_meta for tensor in model.buffers())
     config = ModelConfig(**SMALL)
     check_holdable(config, 10**6, num_sequences=1)
     # The second is too much for its layers' caches together, not for one.
     for change in ({"num_layers": 10**4}, {"num_layers": 40, "context_length": 4_000}):
         with pytest.raises(ConfigError, match=r"takes .* context_length .* 10.0 MB"):
             check_holdable(config.model_copy(update=change), 10**7, num_sequences=1)
-
-
-def test_a_model_without_storage_makes_no_tables() -> None:
-    config = ModelConfig(**{**SMALL, "context_length": 2**24})
-    model = TransformerLM.from_config(config, device="meta")
-    assert all(tensor.is_meta for tensor in model.buffers())

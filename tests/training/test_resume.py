@@ -20,12 +20,15 @@ from groundup.distributed.process_group import ProcessGroup
 from groundup.errors import GroundupError
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
+from groundup.runtime import why_no_bfloat16
 from groundup.training.clock import Clock
 from groundup.training.loop import train
 from groundup.training.metrics import AfterStep, Callback
 from groundup.training.verify import compare_runs
 
 from .conftest import MakeConfig
+
+NEEDS_BFLOAT16 = pytest.mark.skipif(bool(why_no_bfloat16()), reason="slow on this CPU")
 
 # What a process that trains runs: it waits at one step, so that a kill finds it at work.
 SCRIPT = """
@@ -65,7 +68,7 @@ GATES = {"model.gated_attention": True, "model.value_embeddings": "projection"}
         ({"optimizer.name": "muon", "optimizer.ema_fraction": 0.3, **GATES}, 6),
         ({"optimizer.name": "sgd", "model.dropout": 0.2}, 11),
         ({"micro_batch_size": 2, "model.tie_embeddings": True}, 9),
-        pytest.param({"precision": "bfloat16"}, 2, marks=pytest.mark.needs_bfloat16),
+        pytest.param({"precision": "bfloat16"}, 2, marks=NEEDS_BFLOAT16),
         ({"num_threads": 2, "num_steps": 4, "batch_size": 64, "model.d_model": 64}, 2),
     ],
 )
