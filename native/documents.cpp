@@ -2,21 +2,6 @@
 
 namespace groundup {
 
-std::vector<Bounds> find_documents(Span text, const SpecialTokens& separators) {
-    std::vector<Bounds> bounds;
-    const auto add = [&](size_t begin, size_t end) {
-        if (end > begin) bounds.push_back({static_cast<int64_t>(begin), static_cast<int64_t>(end)});
-    };
-    size_t at = 0;
-    SpecialTokens::Match match;
-    while (separators.find(text, at, match)) {
-        add(at, match.begin);
-        at = match.begin + match.size;
-    }
-    add(at, text.size);
-    return bounds;
-}
-
 uint64_t hash_document(Span document) {
     const uint64_t seed = document.size * kSeedA;
     uint64_t lanes[4] = {seed, seed ^ kSeedA, seed ^ kSeedB, ~seed};

@@ -1,9 +1,6 @@
-// Documents inside a large buffer: where they lie, and a stable hash of each.
+// Documents inside a large buffer: where one lies, and a stable hash of it.
 #pragma once
 
-#include <vector>
-
-#include "special_tokens.h"
 #include "types.h"
 
 namespace groundup {
@@ -11,9 +8,6 @@ namespace groundup {
 struct Bounds {
     int64_t begin, end;
 };
-
-// The pieces between separators; empty ones are left out.
-std::vector<Bounds> find_documents(Span text, const SpecialTokens& separators);
 
 // Part of the shard format (it decides which split a document goes to): never change it. Words of
 // eight bytes, little end first, the last one filled up with zeros, go in turn to four lanes.

@@ -1,6 +1,8 @@
 // Words of a text, the shingles (runs of several words) they make, MinHash signatures of documents.
 #pragma once
 
+#include <vector>
+
 #include "documents.h"
 
 namespace groundup {

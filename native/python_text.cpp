@@ -22,7 +22,17 @@ PyObject* py_find_documents(PyObject*, PyObject* args) {
     return guarded([&] {
         const Text text(data);
         const SpecialTokens tokens = special_tokens_from(separators);
-        return to_buffer(unlocked([&] { return find_documents(text.span(), tokens); }));
+        return to_buffer(unlocked([&] {
+            std::vector<Bounds> bounds;
+            bool more = true;
+            for (size_t at = 0; more;) {
+                SpecialTokens::Match match{text.span().size, 0, 0};
+                more = tokens.find(text.span(), at, match);
+                if (match.begin > at) bounds.push_back({static_cast<int64_t>(at), static_cast<int64_t>(match.begin)});
+                at = match.begin + match.size;
+            }
+            return bounds;
+        }));
     });
 }
 

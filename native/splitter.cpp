@@ -29,7 +29,10 @@ Splitter::Splitter(const std::vector<Stage>& stages, const std::string& scanner,
     symbols_ = std::make_unique<Symbols>(sets);
     for (size_t i = 0; i < stages.size(); i++)
         machines_.push_back({stages[i].behaviour, Automaton(programs[i], *symbols_), {}});
-    for (Machine& machine : machines_) machine.automaton.find_first_bytes(*symbols_, machine.begins);
+    for (Machine& machine : machines_) {
+        machine.automaton.find_first_bytes(*symbols_, machine.begins);
+        is_plain_ = is_plain_ && machine.behaviour == Behaviour::kIsolated && !machine.automaton.has_begin();
+    }
     scanner_ = scanner_for(scanner, vectors);
     runs_ = machines_.back().behaviour == Behaviour::kIsolated;
     const uint32_t count = symbols_->count();
@@ -206,12 +209,6 @@ bool Splitter::resumes(Span text, std::vector<Automaton::Search>& searches, size
     return is_cut;
 }
 
-bool Splitter::is_plain() const {
-    return std::all_of(machines_.begin(), machines_.end(), [](const Machine& machine) {
-        return machine.behaviour == Behaviour::kIsolated && !machine.automaton.has_begin();
-    });
-}
-
 std::vector<Automaton::Search> Splitter::searches_at(size_t place) const {
     std::vector<Automaton::Search> searches;
     for (const Machine& machine : machines_) searches.push_back(machine.automaton.begin_at(place));
@@ -221,7 +218,7 @@ std::vector<Automaton::Search> Splitter::searches_at(size_t place) const {
 size_t Splitter::find_resumption(Span text, const std::vector<size_t>& places) const {
     size_t found = 0, begin, end;
     Cursor cursor(*this);
-    if (!is_plain() || !next_piece(machines_.size() - 1, text, 0, cursor, begin, end)) return found;
+    if (!is_plain_ || !next_piece(machines_.size() - 1, text, 0, cursor, begin, end)) return found;
     std::vector<Automaton::Search> searches = searches_at(0);
     for (const size_t place : places)
         if (place && place <= end && place < text.size && resumes(text, searches, place, true)) found = place;
@@ -231,7 +228,7 @@ size_t Splitter::find_resumption(Span text, const std::vector<size_t>& places) c
 size_t Splitter::last_cut(Span text) const {
     size_t cut = 0, begin, end;
     Cursor cursor(*this);
-    while (is_plain() && next_piece(machines_.size() - 1, text, cut, cursor, begin, end) && end < text.size) {
+    while (is_plain_ && next_piece(machines_.size() - 1, text, cut, cursor, begin, end) && end < text.size) {
         std::vector<Automaton::Search> searches = searches_at(cut);
         if (!resumes(text, searches, end, false)) break;
         cut = end;

@@ -71,7 +71,6 @@ private:
     };
     bool find_match(size_t stage, Span text, size_t from, Cursor& cursor) const;
     bool next_piece(size_t stage, Span text, size_t from, Cursor& cursor, size_t& begin, size_t& end) const;
-    bool is_plain() const;
     std::vector<Automaton::Search> searches_at(size_t place) const;
     bool resumes(Span text, std::vector<Automaton::Search>& searches, size_t place, bool across) const;
 
@@ -79,6 +78,7 @@ private:
     std::vector<Machine> machines_;
     std::vector<bool> cuts_;  // by the symbols before and behind
     ScanFunction scanner_ = nullptr;
+    bool is_plain_ = true;  // whether all matches are isolated, and none asks where a text begins
     bool runs_ = false;  // whether the last stage's matches may be taken many at a time
 };
 

@@ -66,22 +66,6 @@ private:
     size_t used_ = 0;
 };
 
-// Positions of pairs, one list behind another; grows without being copied.
-template <class Position>
-class PositionArena {
-public:
-    uint64_t size() const { return size_; }
-    Position& operator[](uint64_t i) { return reinterpret_cast<Position*>(block_.data())[i]; }
-    void resize(uint64_t size) {
-        block_.reserve(size * sizeof(Position));
-        size_ = size;
-    }
-
-private:
-    GrowingBlock block_;
-    uint64_t size_ = 0;
-};
-
 struct Word {
     const Byte* bytes;
     size_t size;
@@ -300,17 +284,23 @@ private:
             if (is_wanted(pair.count, pair.left, pair.right)) end += pair.num_positions;
             else pair.count = 0;
         }
-        arena_.resize(end);
+        resize_arena(end);
         each_pair(nothing_ahead, [&](uint64_t at, uint32_t left, uint32_t right) {
             if (!is_frequent[bucket_of(left, right)]) return;
             Pair& pair = pairs_[index_.find(left, right)];
-            if (pair.count) arena_[pair.first++] = static_cast<Position>(at);
+            if (pair.count) arena()[pair.first++] = static_cast<Position>(at);
         });
         for (uint32_t number = 0; number < pairs_.size(); number++) {
             if (!pairs_[number].count) continue;
             pairs_[number].first -= pairs_[number].num_positions;
             heap_.push(rank(number));
         }
+    }
+
+    Position* arena() const { return reinterpret_cast<Position*>(arena_.data()); }
+    void resize_arena(uint64_t size) {
+        arena_.reserve(size * sizeof(Position));
+        arena_size_ = size;
     }
 
     Ranked rank(uint32_t number) const {
@@ -352,8 +342,8 @@ private:
         constexpr uint32_t kAhead = 8;
         for (uint32_t i = 0; i < pair.num_positions; i++) {
             if (i + kAhead < pair.num_positions)
-                __builtin_prefetch(&symbols[arena_[pair.first + i + kAhead]]);
-            const Position at = arena_[pair.first + i];
+                __builtin_prefetch(&symbols[arena()[pair.first + i + kAhead]]);
+            const Position at = arena()[pair.first + i];
             const Position middle = static_cast<Position>(at + left_size);
             if (symbols[at] != pair.left || symbols[middle] != pair.right) continue;
             const uint64_t weight = weights_.at(at);
@@ -381,7 +371,7 @@ private:
 
     // Takes from the old pairs what they lost and files the new ones.
     void record(const Pair& merged, uint32_t made) {
-        uint64_t end = arena_.size();
+        uint64_t end = arena_size_;
         for (Group& group : groups_) {
             (group.other_is_left ? left_group_ : right_group_)[group.other] = kNone;
             if (group.lost) {
@@ -403,10 +393,10 @@ private:
             index_.insert(left, right, number);
             heap_.push(rank(number));
         }
-        arena_.resize(end);
+        resize_arena(end);
         for (const Found& found : found_) {
             Group& group = groups_[found.group];
-            if (group.gained) arena_[group.first++] = found.position;
+            if (group.gained) arena()[group.first++] = found.position;
         }
     }
 
@@ -420,7 +410,8 @@ private:
     std::vector<uint32_t> sizes_;  // the positions that a token takes
     std::vector<Pair> pairs_;
     PairIndex index_;
-    PositionArena<Position> arena_;
+    GrowingBlock arena_;  // positions of pairs, one list behind another
+    uint64_t arena_size_ = 0;
     std::priority_queue<Ranked, std::vector<Ranked>, Later> heap_{Later{this}};
     std::vector<uint32_t> left_group_, right_group_;  // by symbol; kNone outside a merge
     std::vector<Group> groups_;

@@ -13,7 +13,6 @@ struct WordKey {
     uint64_t high;  // the top byte holds the length (1 to 15), or 0 for a longer word
 };
 
-
 // kKeyMasks[n] keeps the first n of 15 bytes.
 struct KeyMasks {
     WordKey of[16];
