@@ -19,9 +19,7 @@ from torch import Tensor
 
 from groundup.config import current_name
 from groundup.errors import CheckpointError
-from groundup.files import atomic_path, parse_json
-
-PathLike = str | os.PathLike[str]
+from groundup.files import PathLike, atomic_path, parse_json
 
 # JSON in a header: for a name without a tensor of its own, the name whose tensor it shares.
 _SHARED_KEY = "groundup.shared"

@@ -49,8 +49,7 @@ class RayEngine:
         try:
             ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
         except Exception as error:
-            text = f"cannot use the Ray cluster {where}: {_reason(error)}"
-            raise ConfigError(text) from error
+            raise ConfigError(f"cannot use the Ray cluster {where}: {_reason(error)}") from error
         self._is_ours = True
         _log.info("Ray cluster %s: %d cores", where, _num_cores(ray))
         return ray
@@ -70,8 +69,7 @@ class RayEngine:
         for task in tasks:
             if len(waiting) >= _PARTS_PER_CORE * _num_cores(self.ray):
                 yield self._results(waiting.popleft())
-            arguments = (__version__, os.getcwd(), [reference], pickle.dumps(task))
-            waiting.append(run.remote(*arguments))
+            waiting.append(run.remote(__version__, os.getcwd(), [reference], pickle.dumps(task)))
         while waiting:
             yield self._results(waiting.popleft())
 
