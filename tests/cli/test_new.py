@@ -148,7 +148,7 @@ def test_an_interrupted_training_goes_on(
     page, log = capsys.readouterr()
     # Of two commands, that of the step and the whole: the log speaks of the one, this of the other.
     assert "--resume" in log
-    assert "or run what you typed again" in page and "Three stories" not in page
+    assert "or run the same command again" in page and "Three stories" not in page
     assert LanguageModel.load(RUN).step == 1
     page = run(capsys, "quickstart", *SMALL)
     assert "config.yaml --resume" in page and "resumed from" in page

@@ -32,7 +32,7 @@ def test_a_text_goes_on_from_a_hugging_face_folder(
     words = ["new", "notes", "--from", "checkpoint", "--num-steps", "6", "--max-tokens", "4"]
     assert main([*words, "--device", "cpu", "--minutes", "100"]) == 0
     page = capsys.readouterr().out
-    assert "A vocabulary: that of runs/checkpoint-imported" in page and "→" in page
+    assert "Tokenizer: that of runs/checkpoint-imported" in page and "→" in page
     run = RunFolder("runs/notes-from-checkpoint-imported")
     config, model = run.read_config(), LanguageModel.load(run.path)
     assert config.start_from == Path("runs/checkpoint-imported") and config.continue_training

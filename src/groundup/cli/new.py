@@ -173,7 +173,7 @@ def make(project: Project) -> int:
     files, reading = arguments.files, arguments.reading
     sources = find_sources(files, Reading(**reading), [])
     fingerprint = _fingerprint(sources, arguments)
-    show_commands("1  A plan: settings for this text, this machine and this time")
+    show_commands("1  Plan: settings for this text, machine and time")
     plan = project.read_plan()
     if plan.get("fingerprint") == fingerprint:
         print(f"made before, and kept: {project.config}")
@@ -190,12 +190,12 @@ def make(project: Project) -> int:
     learn = tokenizer.Train(
         files=files, vocab_size=plan["vocab_size"], out=project.tokenizer, **reading
     )
-    title = "2  A vocabulary: the most frequent pairs, merged again and again"
+    title = "2  Tokenizer: the most frequent pairs, merged one by one"
     if project.source is None:
         with held_warnings(are_shown=False):
             take_step(title, "tokenizer train", learn, is_done=project.tokenizer.exists())
     else:
-        print(f"\n2  A vocabulary: that of {project.source.path}")
+        print(f"\n2  Tokenizer: that of {project.source.path}")
     # Shards older than the tokenizer were made with another one.
     newest = max((path.stat().st_mtime_ns for path in project.shards.glob("*")), default=0)
     separator = {} if project.source is None else {"separator": separator_of(project.source)}
@@ -208,7 +208,7 @@ def make(project: Project) -> int:
         overwrite=0 < newest < project.tokenizer.stat().st_mtime_ns,
         **reading,
     )
-    title = "3  Shards: every document as ids, ready to be mapped into memory"
+    title = "3  Shards: the documents as ids, in memory-mapped files"
     take_step(title, "data prepare", prepare)
     run = RunFolder(project.runs_folder / plan["name"])
     begin = train.Arguments(config=run.config_file, resume=True)
@@ -221,9 +221,9 @@ def make(project: Project) -> int:
     outlook = _find_outlook(project, plan)
     if outlook is not None:
         print(f"\n{outlook.before()}")
-    title = "4  A model: it guesses the next token, and learns from every miss"
+    title = "4  Model: trained to predict the next token"
     if status := take_step(title, "train", begin, is_done=is_done, started=time.monotonic()):
-        print("or run what you typed again: it resumes from there, then evaluates and generates")
+        print("or run the same command again: it resumes, then evaluates and generates")
         return status
     if outlook is not None:
         print(f"\n{outlook.after(run)}")
@@ -364,10 +364,10 @@ def _look(project: Project, plan: dict[str, Any]) -> None:
     checkpoint = {"run": str(folder), "checkpoint": "best" if is_best_older else "newest"}
     validation = read_index(project.shards).splits.get("validation")
     if validation is not None and validation.num_tokens > 1:
-        title = "5  Evaluation: text that it has never seen"
+        title = "5  Evaluation on held-out text"
         take_step(title, "evaluate", evaluate.Arguments(**checkpoint))
     else:
-        print("\nNo validation split: the text is too short to keep some of it aside")
+        print("\nNo validation split: the text is too short")
     prompts = plan["prompts"]
     sampling: dict[str, Any] = {"max_tokens": project.arguments.max_tokens, "seed": 1}
     for index, prompt in enumerate(prompts):
