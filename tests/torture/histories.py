@@ -82,27 +82,12 @@ def configure(made: Path, runs: Path, changes: dict[str, Any]) -> RunConfig:
 
 def draw_run(made: Path, rng: random.Random) -> tuple[str, dict[str, Any]]:
     """What kind of run it is, and settings of its own."""
-    changes: dict[str, Any] = {
-        "optimizer.name": rng.choice(("adamw", "muon", "sgd")),
-        "optimizer.average_over": rng.choice((None, 0.4)),
-        "model.dropout": rng.choice((0.0, 0.3)),
-        "micro_batch_size": rng.choice((1, 2)),
-        "seed": rng.randrange(100),
-        "checkpoints.every_steps": rng.choice((1, 2, 3)),
-        "checkpoints.keep_last": rng.choice((1, 2, 3)),
-        "checkpoints.keep_best": rng.random() < 0.5,
-        "multi_token_weight": rng.choice((0.0, 0.3)),
-    }
-    kind = rng.choice(("plain", "plain", "timed", "tuned", "masked"))
-    if kind == "tuned":
-        changes |= {"start_from": made / "runs" / "base", "model.tie_embeddings": True}
-        changes |= {"tuning.chats": [made / "chats.jsonl"], "model.dropout": 0.0}
-        changes |= {"tuning.lora_rank": rng.choice((None, 2)), "multi_token_weight": 0.0}
-    elif kind == "masked":
-        changes |= {"model.document_separator": "auto"}
-    elif kind == "timed":
-        changes |= {"minutes": 0.4, "num_steps": None}
-    return kind, changes
+    text = Path(__file__).with_name("choices.yaml").read_text("utf-8")
+    choices = yaml.safe_load(text.replace("{made}", str(made)))
+    kind = rng.choice(list(choices["kinds"]))
+    drawn = {name: rng.choice(options) for name, options in choices["settings"].items()}
+    drawn["tuning.lora_rank"] = drawn["tuning.lora_rank"] if kind == "tuned" else None
+    return kind, drawn | choices["kinds"][kind]
 
 
 class Train:
