@@ -67,7 +67,7 @@ def inspect_prompt(
 def _cosines(model: TransformerLM, ids: Tensor, vocab_size: int) -> Tensor:
     table = model.token_embedding.weight[:vocab_size].float()
     table = table / table.norm(dim=-1, keepdim=True).clamp_min(1e-12)
-    cosines = table[ids] @ table.T
+    cosines: Tensor = table[ids] @ table.T
     cosines[torch.arange(len(ids)), ids] = -2.0  # Everything is next to itself.
     return cosines
 
