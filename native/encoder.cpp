@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "stream_cut.h"
 #include "word_cache.h"
 
 namespace groundup {
@@ -130,8 +129,13 @@ private:
                 std::string(reinterpret_cast<const char*>(word), size));
             if (found != encoder_.unreachable_.end()) ids_[count++] = found->second;
         }
-        if (!count && size > kShortWord) return encode_long(word, size, out);
-        if (!count) count = encoder_.merges_.encode(word, size, ids_.data(), long_words_);
+        if (!count && size > kLongestCachedWord) return encode_long(word, size, out);
+        if (!count && size > kShortWord) {
+            count = encode_long(word, size, out);
+            std::copy_n(out, count, room_for(count));
+        } else if (!count) {
+            count = encoder_.merges_.encode(word, size, ids_.data(), long_words_);
+        }
         for (size_t i = 0; i < count; i++) out[i] = static_cast<Id>(ids_[i]);
         cache_.insert(hash, key, word, size, ids_.data(), count);
         return count;

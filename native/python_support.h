@@ -15,9 +15,6 @@
 
 #include "documents.h"
 #include "encoder.h"
-#include "memory.h"
-#include "special_tokens.h"
-#include "types.h"
 
 namespace groundup::python {
 

@@ -20,7 +20,7 @@ constexpr size_t kFirstLines = size_t{1} << 13;
 constexpr size_t kMostLines = size_t{1} << 19;
 constexpr size_t kProbedEntries = 16;
 constexpr size_t kArenaWords = size_t{1} << 23;  // of four bytes
-constexpr size_t kLongestCachedWord = 64;
+constexpr size_t kLongestCachedWord = 256;  // clauses of Chinese are words
 
 template <class Id>
 class WordCache {
