@@ -8,10 +8,9 @@ a machine can write again in reasonable time) must be equal to what their seeds 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import datetime
+import http.client
 import json
-import os
 import signal
 import statistics
 import subprocess
@@ -19,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,7 +69,7 @@ class Answer(NamedTuple):
 def main() -> int:
     arguments = _parse()
     if arguments.load is not None:
-        print(json.dumps(asyncio.run(_load(arguments.load))))
+        print(json.dumps(_load(arguments.load)))
         return 0
     if arguments.expect is not None:
         print(json.dumps(_expected_texts(json.loads(arguments.expect))))
@@ -114,7 +114,7 @@ def _measure(shape: Shape, num_clients: int, device: str, seconds: float) -> Jso
         server, url = _start_server(run, device)
         try:
             job = {
-                "url": url,
+                "host": url.removeprefix("http://"),
                 "num_clients": num_clients,
                 "max_tokens": shape.max_tokens,
                 "seconds": seconds,
@@ -206,9 +206,7 @@ def _start_server(run: Path, device: str) -> tuple[subprocess.Popen[str], str]:
     command = [sys.executable, "-m", "groundup", "serve", str(run), "--port", "0"]
     # All clients have one address.
     command += ["--max-client-rows", "64"]
-    server = subprocess.Popen(
-        [*command, "--device", device], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
-    )
+    server = subprocess.Popen([*command, "--device", device], stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     line = server.stdout.readline()
     if not line:
@@ -224,114 +222,55 @@ def _run_self(*flags: str) -> Json:
     return dict(json.loads(done.stdout))
 
 
-async def _load(job_text: str) -> Json:
+def _load(job_text: str) -> Json:
     """All clients at once; each asks again until the time is up."""
     job = json.loads(job_text)
-    host, port = job["url"].removeprefix("http://").split(":")
     # What is compiled or captured on first use is no part of the answer.
-    await _Client(host, int(port)).ask(0, min(8, job["max_tokens"]))
+    _ask(http.client.HTTPConnection(job["host"]), 0, min(8, job["max_tokens"]))
     begin, cpu_begin = time.perf_counter(), time.process_time()
-    parts = await asyncio.gather(
-        *(
-            _keep_asking(host, int(port), client, job, begin)
-            for client in range(job["num_clients"])
-        ),
-        return_exceptions=True,
-    )
+    with ThreadPoolExecutor(job["num_clients"]) as clients:
+        asking = [clients.submit(_keep_asking, n, job, begin) for n in range(job["num_clients"])]
     seconds, cpu_seconds = time.perf_counter() - begin, time.process_time() - cpu_begin
-    answers = [answer for part in parts if isinstance(part, list) for answer in part]
+    parts = [one.result() for one in asking if one.exception() is None]
     return {
         "seconds": seconds,
         "cpu_seconds": cpu_seconds,
-        "num_errors": sum(not isinstance(part, list) for part in parts),
-        "answers": [answer._asdict() for answer in answers],
+        "num_errors": job["num_clients"] - len(parts),
+        "answers": [answer._asdict() for part in parts for answer in part],
     }
 
 
-async def _keep_asking(host: str, port: int, number: int, job: Json, begin: float) -> list[Answer]:
-    client = _Client(host, port)
+def _keep_asking(number: int, job: Json, begin: float) -> list[Answer]:
+    connection = http.client.HTTPConnection(job["host"])
     answers: list[Answer] = []
     while len(answers) < _MOST_ANSWERS and (
         not answers or time.perf_counter() - begin < job["seconds"]
     ):
         seed = 1 + number + len(answers) * job["num_clients"]
-        answers.append(await client.ask(seed, job["max_tokens"]))
+        answers.append(_ask(connection, seed, job["max_tokens"]))
     return answers
 
 
-class _Client(asyncio.Protocol):
-    """As little of HTTP as it takes, so that the clients' own work does not show in the figures:
-    while an answer comes its bytes are only put together."""
-
-    _end = b"\r\n0\r\n\r\n"
-
-    def __init__(self, host: str, port: int) -> None:
-        self._host, self._port = host, port
-        self._transport: asyncio.WriteTransport | None = None
-        self._data = bytearray()
-        self._first: float | None = None
-        self._whole: asyncio.Future[float] | None = None
-
-    def data_received(self, data: bytes) -> None:
-        assert self._whole is not None
-        if not self._data and not data.startswith(b"HTTP/1.1 200"):
-            self._fail(RuntimeError(data.decode("latin-1").splitlines()[0]))
-            return
-        self._data += data
-        if self._first is None and b"data: " in data:
-            self._first = time.perf_counter()
-        if self._data.endswith(self._end) and not self._whole.done():
-            self._whole.set_result(time.perf_counter())
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(exc or ConnectionError("the server closed the connection"))
-
-    def _fail(self, error: Exception) -> None:
-        if self._whole is not None and not self._whole.done():
-            self._whole.set_exception(error)
-
-    async def ask(self, seed: int, max_tokens: int) -> Answer:
-        loop = asyncio.get_running_loop()
-        if self._transport is None:
-            self._transport, _ = await loop.create_connection(lambda: self, self._host, self._port)
-        body = {"prompt": _PROMPT, "max_tokens": max_tokens, "seed": seed, "stream": True}
-        data = json.dumps({**body, "stream_options": {"include_usage": True}}).encode()
-        self._data.clear()
-        self._first, self._whole = None, loop.create_future()
-        begin = time.perf_counter()
-        self._transport.write(
-            b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n"
-            b"content-type: application/json\r\n\r\n%s" % (len(data), data)
-        )
-        whole = await self._whole - begin
-        first = whole if self._first is None else self._first - begin
-        lines = _data_lines(bytes(self._data))
-        chunks = [json.loads(line) for line in lines if line != b"[DONE]"]
-        choices = [chunk["choices"][0] for chunk in chunks if chunk["choices"]]
-        num_tokens = chunks[-1]["usage"]["completion_tokens"]
-        return Answer(
-            seed,
-            "".join(choice["text"] for choice in choices),
-            num_tokens,
-            lines[-1] == b"[DONE]"
-            and choices[-1]["finish_reason"] == "length"
-            and num_tokens == max_tokens,
-            first,
-            whole,
-        )
-
-
-def _data_lines(answer: bytes) -> list[bytes]:
-    """What the events of an answer in chunks hold."""
-    rest = answer.partition(b"\r\n\r\n")[2]
-    events: list[bytes] = []
-    while True:
-        head, _, rest = rest.partition(b"\r\n")
-        size = int(head, 16)
-        if size == 0:
-            return [event[6:] for event in b"".join(events).split(b"\n\n") if event]
-        events.append(rest[:size])
-        rest = rest[size + 2 :]
+def _ask(connection: http.client.HTTPConnection, seed: int, max_tokens: int) -> Answer:
+    """One streamed answer, which is looked at when it is whole."""
+    body = {"prompt": _PROMPT, "max_tokens": max_tokens, "seed": seed, "stream": True}
+    data = json.dumps({**body, "stream_options": {"include_usage": True}})
+    begin = time.perf_counter()
+    connection.request("POST", "/v1/completions", data, {"content-type": "application/json"})
+    response = connection.getresponse()
+    answer = response.read1()
+    first = time.perf_counter() - begin
+    answer += response.read()
+    whole = time.perf_counter() - begin
+    if response.status != 200:
+        raise RuntimeError(answer.decode())
+    lines = [event[6:] for event in answer.split(b"\n\n") if event]
+    chunks = [json.loads(line) for line in lines if line != b"[DONE]"]
+    choices = [chunk["choices"][0] for chunk in chunks if chunk["choices"]]
+    num_tokens = chunks[-1]["usage"]["completion_tokens"]
+    is_whole = lines[-1] == b"[DONE]" and choices[-1]["finish_reason"] == "length"
+    text = "".join(choice["text"] for choice in choices)
+    return Answer(seed, text, num_tokens, is_whole and num_tokens == max_tokens, first, whole)
 
 
 def _expected_texts(rows: Json) -> Json:
