@@ -102,6 +102,17 @@ def test_text_and_json_are_utf8_and_end_as_given(tmp_path: Path) -> None:
     assert list(files.read_json_lines(tmp_path / "lines")) == [expected]
 
 
+def test_a_new_folder_is_synced_with_all_that_libraries_wrote_into_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(files.disk, "sync", lambda path: synced.append(Path(path).name))
+    with files.atomic_folder(tmp_path / "new") as folder:
+        (folder / "deep").mkdir()
+        (folder / "deep" / "file").write_text("x")
+    assert synced == ["file", "deep", folder.name, tmp_path.name]
+
+
 WRITER_THAT_HANGS = """
 import sys, time
 from groundup.files import atomic_path
