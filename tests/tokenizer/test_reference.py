@@ -3,7 +3,7 @@
 import hypothesis
 import hypothesis.strategies as st
 import pytest
-from oracles import BYTES, tiktoken_of
+from oracles import BYTES
 
 from groundup.tokenizer.definition import TokenizerDefinition
 from groundup.tokenizer.formats.tiktoken import recover_merges
@@ -89,15 +89,3 @@ def test_merges_are_recovered_from_ranks() -> None:
 def test_recovered_merges_are_those_of_the_reference(words: list[str]) -> None:
     tokens = [*BYTES, *(word.encode() for word in words)]
     assert recover_merges(tokens) == recover_merges_reference(tokens)
-
-
-@hypothesis.given(
-    st.lists(st.text("ab", min_size=2, max_size=5), unique=True, max_size=10),
-    st.text("ab", max_size=12),
-)
-def test_recovered_merges_encode_as_tiktoken_does(words: list[str], text: str) -> None:
-    tokens = [*BYTES, *(word.encode() for word in words)]
-    oracle = tiktoken_of({token: rank for rank, token in enumerate(tokens)})
-    merges = [(tokens[left], tokens[right]) for left, right in recover_merges(tokens) if left >= 0]
-    definition = TokenizerDefinition(dict(enumerate(tokens)), merges, whole_words=True)
-    assert encode_reference(definition, text) == oracle.encode_ordinary(text)
