@@ -3,8 +3,6 @@
 Settings do not describe them, so a run records them, and whoever opens it has to bring the same.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from types import CodeType

@@ -1,7 +1,5 @@
 """The Transformer language model: embedding, blocks, norm, output layer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
@@ -115,7 +113,7 @@ class TransformerLM(nn.Module):
         config: ModelConfig,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-    ) -> TransformerLM:
+    ) -> "TransformerLM":
         """The model of these settings, with new weights."""
         return cls(**config.model_dump(), device=device, dtype=dtype)
 

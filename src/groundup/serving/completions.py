@@ -117,7 +117,7 @@ class _Running:
         self._num_prompt_tokens = sum(len(one.prompt_ids) for one in requests[:: body.num_choices])
         self._scheduler = model.scheduler
         self._spelling = model.spelling
-        self._wants_usage = body.wants_usage_chunk
+        self._wants_usage = body.stream_options and body.stream_options.include_usage
         self._is_chat = isinstance(body, ChatRequest)
         kind = "chat.completion" if self._is_chat else "text_completion"
         self._frame = {

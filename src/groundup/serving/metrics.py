@@ -12,9 +12,9 @@ from prometheus_client import (
     generate_latest,
 )
 
-_FIRST_TOKEN_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _STEP_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
-_OF_MODELS: dict[str, tuple[Any, str]] = {
+_OF_MODELS: dict[str, tuple[Any, ...]] = {
     "prompt_tokens": (Counter, "Tokens read from prompts."),
     "generated_tokens": (Counter, "Tokens generated."),
     "cancelled_texts": (Counter, "Sequences cancelled by clients."),
@@ -22,10 +22,9 @@ _OF_MODELS: dict[str, tuple[Any, str]] = {
     "queue_depth": (Gauge, "Sequences waiting for a row."),
     "running_rows": (Gauge, "Sequences being generated."),
     "max_rows": (Gauge, "Sequences that can be generated at once."),
-    "time_to_first_token_seconds": (Histogram, "From request to token."),
-    "step_seconds": (Histogram, "From one token of a sequence to its next."),
+    "time_to_first_token_seconds": (Histogram, "From request to token.", _SECONDS),
+    "step_seconds": (Histogram, "From one token of a sequence to its next.", _STEP_SECONDS),
 }
-_BUCKETS = {"time_to_first_token_seconds": _FIRST_TOKEN_SECONDS, "step_seconds": _STEP_SECONDS}
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -38,8 +37,8 @@ class Metrics:
         name, labels = "groundup_http_requests", ["route", "status"]
         self.answers = Counter(name, "Requests answered.", labels, registry=registry)
         self._of_models: dict[str, Any] = {}
-        for name, (kind, meaning) in _OF_MODELS.items():
-            options = {"buckets": _BUCKETS[name]} if name in _BUCKETS else {}
+        for name, (kind, meaning, *buckets) in _OF_MODELS.items():
+            options = {"buckets": buckets[0]} if buckets else {}
             metric = kind(f"groundup_{name}", meaning, ["model"], registry=registry, **options)
             self._of_models[name] = metric
 

@@ -118,10 +118,6 @@ class GenerationBody(SamplingBody):
         return 1 if self.n is None else self.n
 
     @property
-    def wants_usage_chunk(self) -> bool:
-        return bool(self.stream_options and self.stream_options.include_usage)
-
-    @property
     def stop_strings(self) -> Sequence[str]:
         return [self.stop] if isinstance(self.stop, str) else self.stop or ()
 
