@@ -106,7 +106,7 @@ def test_a_new_folder_is_synced_with_all_that_libraries_wrote_into_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
-    monkeypatch.setattr(files.disk, "sync", lambda path: synced.append(Path(path).name))
+    monkeypatch.setattr("groundup.disk.sync", lambda path: synced.append(Path(path).name))
     with files.atomic_folder(tmp_path / "new") as folder:
         (folder / "deep").mkdir()
         (folder / "deep" / "file").write_text("x")
