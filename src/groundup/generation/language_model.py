@@ -4,7 +4,7 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple, Unpack
 
 import torch
 
@@ -13,6 +13,7 @@ from groundup.generation.engine import Engine
 from groundup.generation.loading import CheckpointName, load_run, save_run
 from groundup.generation.request import (
     FinishReason,
+    GenerationOptions,
     GenerationRequest,
     GenerationSettings,
     Sampler,
@@ -111,7 +112,7 @@ class LanguageModel:
         parts = self.model, self.tokenizer, self.step or 0, self.special_ids
         save_run(folder, *parts, sampler=self.sampler)
 
-    def generate(self, prompt: str = "", **settings: Any) -> str:
+    def generate(self, prompt: str = "", **settings: Unpack[GenerationOptions]) -> str:
         """The text that follows `prompt`: up to `max_tokens`, one of the `stop` strings, the end of
         the document, or the end of the context. Without a prompt a document is begun.
 
@@ -120,24 +121,28 @@ class LanguageModel:
         """
         return "".join(self.stream(prompt, **settings))
 
-    def stream(self, prompt: str = "", **settings: Any) -> Iterator[str]:
+    def stream(self, prompt: str = "", **settings: Unpack[GenerationOptions]) -> Iterator[str]:
         """The same in pieces as they come, each of whole characters. Wrong settings raise here."""
         chosen = GenerationSettings(**settings)
         pieces = self.stream_requests([self.request(prompt, chosen)], chosen.stop)
         return (piece.text for piece in pieces if piece.text)
 
-    def chat(self, messages: Sequence[Message], **settings: Any) -> str:
+    def chat(self, messages: Sequence[Message], **settings: Unpack[GenerationOptions]) -> str:
         """The assistant's answer to a conversation; the tokenizer needs a chat template.
 
         messages: the turns so far: `{"role": "user", "content": "Who are you?"}`.
         """
         return "".join(self.stream_chat(messages, **settings))
 
-    def stream_chat(self, messages: Sequence[Message], **settings: Any) -> Iterator[str]:
+    def stream_chat(
+        self, messages: Sequence[Message], **settings: Unpack[GenerationOptions]
+    ) -> Iterator[str]:
         """The same in pieces as they come."""
         return self.stream(chat_prompt(self.tokenizer, messages), **settings)
 
-    def generate_many(self, prompts: Sequence[str], **settings: Any) -> list[str]:
+    def generate_many(
+        self, prompts: Sequence[str], **settings: Unpack[GenerationOptions]
+    ) -> list[str]:
         """The text after each prompt, many rows at a time; the i-th as if alone with `seed` + i."""
         if isinstance(prompts, str):
             raise ConfigError("generate_many takes a list of prompts: for a single one, generate")

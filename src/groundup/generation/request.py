@@ -1,7 +1,8 @@
 """What is asked of a model and of the engine, and what the engine answers with. No torch."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, TypedDict
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -70,6 +71,19 @@ class GenerationSettings(Sampler):
         return (defaults or Sampler()).model_copy(
             update={name: getattr(self, name) for name in names}
         )
+
+
+class GenerationOptions(TypedDict, total=False):
+    """The same as keyword arguments, for whoever checks types."""
+
+    repetition_penalty: float
+    temperature: float
+    top_k: int | None
+    top_p: float
+    min_p: float
+    max_tokens: int
+    stop: str | Sequence[str]
+    seed: int
 
 
 @dataclass(frozen=True)
