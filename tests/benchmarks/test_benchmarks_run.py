@@ -63,7 +63,7 @@ def run(start: Start, name: str, out: Path, *flags: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("name", "rivals", "only"),
     [
-        ("tokenizer_encoding", ["tiktoken"], ["1mb", "batch", "decode", "special", "letter"]),
+        ("tokenizer_encoding", ["tiktoken"], ["pieces", "batch", "decode", "special", "letter"]),
         ("tokenizer_training", ["tokenizers"], ["stories"]),
         ("data_prepare", [], []),
         ("train_step_cpu", ["torch", "gpt", "huggingface"], ["cpu-small"]),
