@@ -97,6 +97,20 @@ def test_masks_of_documents_go_with_shards_and_not_with_chats(make_config: MakeC
     train(make_config("next", {"num_steps": 1, "start_from": str(folder.path)}))
 
 
+def test_training_is_continued_from_the_checkpoint_that_validates_best(
+    finished: RunConfig, tmp_path: Path
+) -> None:
+    folder = RunFolder(shutil.copytree(finished.run_folder, tmp_path / "run"))
+    checkpoints = CheckpointFolder(folder.checkpoints)
+    step, weights = checkpoints.newest().step, weights_of(finished)
+    checkpoints.save(step + 1, weights, {"state": {}, "param_groups": []}, {}, metric=100.0)
+    tokenizer = Tokenizer.load(folder.tokenizer_file)
+    for with_optimizer, expected in ((True, step), (False, step + 1)):
+        parts = folder.path, finished.model, tokenizer
+        start = Start.open(*parts, with_optimizer=with_optimizer)
+        assert start.checkpoint.step == expected
+
+
 def test_fewer_tokens_and_another_tokenizer_are_refused(
     finished: RunConfig, corpus_folder: Path
 ) -> None:

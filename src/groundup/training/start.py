@@ -1,6 +1,7 @@
 """What a run starts from: another run's weights, a program's own parts, and its environment, whose
 changes a resume reports."""
 
+import contextlib
 import datetime
 import operator
 import os
@@ -74,7 +75,10 @@ class Start:
         *,
         with_optimizer: bool = False,
     ) -> "Start":
-        """The newest checkpoint in `path`; `tokenizer` may have more tokens than the run's."""
+        """The newest checkpoint in `path`; `tokenizer` may have more tokens than the run's.
+
+        with_optimizer: to continue the training there, from the checkpoint that validates best.
+        """
         folder = RunFolder(path)
         source, known = folder.read_config().model, Tokenizer.load(folder.tokenizer_file)
         theirs, ours = _decisive(source), _decisive(config)
@@ -95,7 +99,8 @@ class Start:
         if not ranks.broadcast(bool(checkpoints.steps())):
             raise CheckpointError(f"{path} has no checkpoint yet: train until one is written")
         # Only rank 0 hashes it.
-        checkpoint = ranks.broadcast(checkpoints.newest() if ranks.is_first else None)
+        chosen = _find(checkpoints, is_best=with_optimizer) if ranks.is_first else None
+        checkpoint = ranks.broadcast(chosen)
         weights = checkpoint.model_state()
         check_shapes(weight_shapes(source), weights)
         return cls(folder, checkpoint, weights, tuple(sorted(tokenizer.vocab.keys() - ids)))
@@ -139,6 +144,14 @@ class Start:
         except CheckpointError:
             return False
         return bool(stored["state"])
+
+
+def _find(checkpoints: CheckpointFolder, *, is_best: bool) -> Checkpoint:
+    if is_best:
+        # None may have a metric.
+        with contextlib.suppress(CheckpointError):
+            return checkpoints.best()
+    return checkpoints.newest()
 
 
 def _decisive(config: ModelConfig) -> dict[str, Any]:
