@@ -124,6 +124,7 @@ def test_a_damaged_newest_is_reported_and_the_one_before_is_used(
         folder.load(2)
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_anywhere_is_seen(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path)
     path = save(folder, 1, metric=1.0)

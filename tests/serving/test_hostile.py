@@ -111,6 +111,7 @@ def test_a_thousand_slow_clients_keep_nobody_out(start: Any, long_model: Languag
         assert running.get("/health").json()["status"] == "ok"
 
 
+@pytest.mark.slow
 def test_a_request_that_takes_too_long_to_send_is_given_up(
     start: Any, long_model: LanguageModel
 ) -> None:
@@ -130,6 +131,7 @@ def test_a_request_that_takes_too_long_to_send_is_given_up(
         assert answer.json()["usage"]["completion_tokens"] == 800
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_read_is_cut_off(start: Any, long_model: LanguageModel) -> None:
     with (
         start(long_model, stalled_write_seconds=0.3, max_client_rows=8) as running,

@@ -100,6 +100,7 @@ def test_a_template_that_does_not_compile_or_render_is_named(source: str, noun: 
             TOKENIZER.with_chat(source)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
     [

@@ -73,6 +73,7 @@ def make_tokenizer(seed: int) -> Tokenizer:
     return with_special(dict(enumerate(tokens)), merges, special, pattern, is_whole)
 
 
+@pytest.mark.slow
 @hypothesis.given(
     tokenizer=st.integers(0, 299).map(make_tokenizer),
     texts=st.lists(TEXTS, max_size=5),

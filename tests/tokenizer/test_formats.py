@@ -368,6 +368,7 @@ def test_broken_gpt2_files_are_named(
         read_gpt2_files(vocab_path, merges_path, [END])
 
 
+@pytest.mark.slow
 def test_published_ranks_survive_all_formats(unpack: Callable[[str], Path], tmp_path: Path) -> None:
     definition = read_definition(unpack("tokenizers/p50k_base.tiktoken"))
     for format in ("groundup", "huggingface"):

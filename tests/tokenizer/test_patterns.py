@@ -61,6 +61,7 @@ BEHAVIOURS = {
 }
 
 
+@pytest.mark.slow
 @hypothesis.given(
     text=TEXTS,
     stages=st.lists(

@@ -182,6 +182,7 @@ def test_metrics_that_cannot_be_written_wait_in_memory_and_come_before_a_checkpo
     assert caplog.text.count("cannot be written") == 1 and saved[-1] == 12
 
 
+@pytest.mark.slow
 def test_too_little_memory_halves_the_micro_batch_until_it_is_one_sequence(
     make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

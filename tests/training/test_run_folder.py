@@ -194,6 +194,7 @@ def test_files_that_a_failed_run_found_stay(make_config: MakeConfig, tmp_path: P
     assert not config.run_folder.joinpath("config.yaml").exists()
 
 
+@pytest.mark.slow
 def test_a_run_that_took_no_step_is_begun_again(
     make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
