@@ -75,9 +75,9 @@ def _cosines(model: TransformerLM, ids: Tensor, vocab_size: int) -> Tensor:
 def _follow_sampling(logits: Tensor, ids: Tensor, sampler: Sampler, seed: int) -> dict[str, Any]:
     """From the model's probabilities to one id.
 
-    candidates: the likeliest ids before any rule, and the sampled one if it is not among them.
+    candidates: the most likely ids before any rule, and the sampled one if it is not among them.
     stages: their probabilities, for the model ("model") and after each rule that is in use.
-    number: the random number in [0, 1) that chose; None where the likeliest is taken.
+    number: the random number in [0, 1) that chose; None where the most likely is taken.
     """
     seen = torch.zeros_like(logits, dtype=torch.bool)
     seen[ids] = True

@@ -69,7 +69,7 @@ def as_utf8(
 
     ASCII is the same in all; the first chunk with more in it tells which one it is. Without an
     --encoding it is the one that `guess` finds in that chunk. Bad bytes of UTF-8 stay, unless they
-    are to be replaced: whoever takes the text apart names the place.
+    are replaced: whoever takes the text apart names the place.
 
     is_first: the stream begins where its file does.
     """
@@ -155,7 +155,7 @@ def find_encoding(source: Source) -> str | None:
 
 
 def guess_encoding(sample: bytes) -> str | None:
-    """The likeliest encoding of a text that is not UTF-8; None if it is or none is likely."""
+    """The most likely encoding of a text that is not UTF-8; None if it is or none is likely."""
     # Where most of what is not ASCII is sound UTF-8, the rest is damage.
     if sample.startswith(codecs.BOM_UTF8):
         return None

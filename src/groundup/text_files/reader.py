@@ -132,7 +132,7 @@ class _Waiting:
 
 
 class _Reader(NamedTuple):
-    """The documents of a source as they come; `notes` takes what is to be said of it."""
+    """The documents of a source as they come; `notes` collects remarks about it."""
 
     reading: Reading
     batch_bytes: int
