@@ -148,7 +148,7 @@ class Start:
 
 def _find(checkpoints: CheckpointFolder, *, is_best: bool) -> Checkpoint:
     if is_best:
-        # None may have a metric.
+        # There may be no checkpoint with a metric.
         with contextlib.suppress(CheckpointError):
             return checkpoints.best()
     return checkpoints.newest()

@@ -220,8 +220,8 @@ def _load(matrix, row, column, num_rows, DEPTH: tl.constexpr):
 
 @triton.jit
 def _together(tiles, NUM: tl.constexpr):
-    """The tiles, with none waited for before all are on their way: loads do not move past a
-    barrier, and what needs a tile does not move before the instruction that does nothing to it."""
+    """The tiles, with all loads issued before the first is waited for: loads cannot move below the
+    barrier, and uses of a tile cannot move above the opaque move instruction."""
     held = ()
     if NUM > 0:
         tl.debug_barrier()
@@ -284,7 +284,7 @@ def _multiply(
                 value = _load(inputs, input_row, index * span + of_input, num_rows, DEPTH)
             total = tl.dot(tiles[index], value, total)
             if EPILOGUE != "add" and index == 0:
-                # Beside the products, for neither waits for the other.
+                # Overlaps with the matmul.
                 scale = _row_scale(sums, eps, DEPTH)
     else:
         steps: tl.constexpr = _PART // STEP

@@ -32,7 +32,7 @@ _CHUNK, _SPAN = tl.constexpr(1024), tl.constexpr(4096)
 # Ids of a bin that can be listed.
 _LISTED = tl.constexpr(64)
 _NONE = tl.constexpr(0x7FFFFFFF)
-# Warps of the launches that have one program a row: these are latency alone.
+# Warps of the kernels with one program per row, which are bound by latency.
 _FIND_WARPS, _PICK_WARPS = 16, 8
 
 
@@ -186,7 +186,7 @@ def _weigh(
     wait(EARLY)
     segment, row = tl.program_id(0), tl.program_id(1)
     num: tl.constexpr = triton.cdiv(VOCAB, _SEGMENT)
-    # Loads come first, here and below: together they take as long as one.
+    # Issue all loads first, here and below, so that their latencies overlap.
     column, value = _load(logits, row, segment, float("-inf"), VOCAB)
     all_tops = _of_segments(tops, row, float("-inf"), NUM_TOPS)
     temperature = tl.load(state.temperature + row)
@@ -307,7 +307,7 @@ def _threshold(work, row, COUNTS: tl.constexpr, VOCAB: tl.constexpr):
     between = _of_segments(work.between, row, 0, num)
     index = tl.arange(0, triton.next_power_of_2(num))
     if num_between <= _LISTED:
-        # What is listed beyond those is left from earlier.
+        # Entries beyond `num_between` are stale.
         bits = tl.where(number < num_between, bits, 0)
         count = _count(bits.to(tl.float32, bitcast=True), COUNTS)
         is_before = bits[:, None] > bits[None, :]
