@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from groundup.data.chat_files import read_conversations
+from groundup.data.chats import read_conversations
 from groundup.files import read_json_lines
 from groundup.generation import LanguageModel
 from groundup.interop import export_huggingface, import_huggingface

@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groundup.data.chat_files import Conversation, read_conversations
 from groundup.data.chats import (
     IGNORED,
+    Conversation,
     EncodedConversations,
     PackedRows,
     encode_conversations,
     find_answers,
     pack,
+    read_conversations,
     split,
 )
 from groundup.errors import DataError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from groundup.data.chat_files import read_conversations
+from groundup.data.chats import read_conversations
 from groundup.data.samples import (
     DIALOGUES,
     SEPARATOR,

@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from groundup.data.chat_files import read_conversations
+from groundup.data.chats import read_conversations
 from groundup.files import read_json_lines
 from groundup.generation import LanguageModel
 from groundup.generation.special_ids import chat_prompt

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from groundup.data.chat_files import read_conversations
+from groundup.data.chats import read_conversations
 from groundup.files import append_json_line
 from groundup.generation import LanguageModel
 from groundup.generation.request import Sampler

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from groundup.text_files.conversations import find_turns
+from groundup.text_files.records import find_turns
 
 QUESTION, ANSWER = "Who has it?", "The mouse."
 PAIR = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}]

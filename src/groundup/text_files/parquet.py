@@ -4,9 +4,14 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 from groundup.errors import DataError, MissingExtraError
-from groundup.text_files.conversations import find_turns, text_of_turns
 from groundup.text_files.documents import Reading, UnreadableError
-from groundup.text_files.records import TURNS, choose_field, longest_field
+from groundup.text_files.records import (
+    TURNS,
+    choose_field,
+    find_turns,
+    longest_field,
+    text_of_turns,
+)
 
 _TEXT_TYPES = "string large_string string_view binary large_binary binary_view".split()
 _BATCH_BYTES = 8 << 20

@@ -1,4 +1,5 @@
-"""Records: the lines of JSON lines, the items of a JSON list, the rows of a table.
+"""Records: the lines of JSON lines, the items of a JSON list, the rows of a table; and the
+conversations in them, in the shapes that data sets have them.
 
 The text of a record is in the field asked for, else in a usual one, else it is a conversation; else
 it is in the field that holds the longest texts in the first records of a file.
@@ -14,7 +15,6 @@ from typing import IO, Any
 
 from groundup.errors import DataError
 from groundup.runtime import count_of
-from groundup.text_files.conversations import find_turns, text_of_turns
 from groundup.text_files.documents import NO_TEXT, Reading, Source, encode
 from groundup.text_files.encodings import as_utf8, guess_encoding
 from groundup.text_files.opening import open_source, stream_of
@@ -27,6 +27,22 @@ TURNS = "\0turns"
 """Stands for the fields of a conversation."""
 # So many records are looked at to find the longest texts.
 _NUM_SEEN, _SEEN_BYTES = 64, 1 << 20
+
+SHAPES = (
+    "messages (role and content), conversations (from and value), instruction, input and output, "
+    "or a pair such as prompt and completion, question and answer, or input and output"
+)
+"""For errors."""
+
+_LISTS = ("messages", "conversations", "conversation", "dialogue", "dialog")
+_ROLES = {
+    **dict.fromkeys(("human", "prompter"), "user"),
+    **dict.fromkeys(("gpt", "chatgpt", "bot", "model"), "assistant"),
+}
+_QUESTIONS = ("prompt", "instruction", "question", "query", "input", "user", "human")
+_ANSWERS = ("completion", "response", "output", "answer", "reply", "assistant", "gpt")
+# What a question may be about.
+_CONTEXTS = ("input", "context")
 
 # A record's place, for errors, and what it holds; a DataError where it cannot be read.
 Record = tuple[str, Any]
@@ -211,3 +227,52 @@ def _next_row(rows: Any, where: str) -> list[str] | None:
         raise DataError(f"{where} cannot be read: {error} (is a quote open?); fix it") from error
     finally:
         csv.field_size_limit(limit)
+
+
+def find_turns(record: Any) -> list[Any] | None:
+    """The turns of a conversation, each with role and content; None where there is none.
+
+    Only the shape is looked at: a turn may have an odd role, or a number for its content. A last
+    turn of the user, whom nobody answers, is left out.
+    """
+    if isinstance(record, list) and all(isinstance(one, Mapping) for one in record):
+        record = {"messages": record}
+    if not isinstance(record, Mapping):
+        return None
+    fields = {str(name).strip().lower(): value for name, value in record.items()}
+    turns: list[Any] = []
+    if listed := next((name for name in _LISTS if isinstance(fields.get(name), list)), None):
+        turns = [_turn(one) for one in fields[listed]]
+    else:
+        question = next((name for name in _QUESTIONS if name in fields), None)
+        answer = next((name for name in _ANSWERS if name in fields), None)
+        if question is None or answer is None:
+            return None
+        asked, about = fields[question], [fields.get(one) for one in _CONTEXTS if one != question]
+        if isinstance(asked, str):
+            asked = "\n\n".join([asked, *(one for one in about if one and isinstance(one, str))])
+        for role, value in (("user", asked), ("assistant", fields[answer])):
+            turns += value if isinstance(value, list) else [{"role": role, "content": value}]
+    system = fields.get("system") or fields.get("system_prompt")
+    if system and isinstance(system, str):
+        turns.insert(0, {"role": "system", "content": system})
+    if len(turns) > 1 and isinstance(turns[-1], Mapping) and turns[-1].get("role") == "user":
+        turns.pop()
+    return turns
+
+
+def text_of_turns(turns: list[Any]) -> str:
+    """A conversation as plain text: who speaks and what they say, a paragraph for each turn."""
+    said = (
+        one for one in turns if isinstance(one, Mapping) and isinstance(one.get("content"), str)
+    )
+    return "\n\n".join(f"{str(one.get('role')).capitalize()}: {one['content']}" for one in said)
+
+
+def _turn(turn: Any) -> Any:
+    if not isinstance(turn, Mapping):
+        return turn
+    role = turn.get("role", turn.get("from"))
+    if isinstance(role, str):
+        role = _ROLES.get(role.lower(), role.lower())
+    return {"role": role, "content": turn.get("content", turn.get("value"))}

@@ -16,8 +16,13 @@ from groundup.data.batches.order import (
     ShuffledEpochs,
     join_shards,
 )
-from groundup.data.chat_files import read_conversations
-from groundup.data.chats import PackedRows, ShuffledRows, encode_conversations, split
+from groundup.data.chats import (
+    PackedRows,
+    ShuffledRows,
+    encode_conversations,
+    read_conversations,
+    split,
+)
 from groundup.data.shards import (
     DataIds,
     Shards,
@@ -207,7 +212,7 @@ def _order(config: RunConfig, rows: Rows) -> SampleOrder:
     """The order of rows: shuffled conversations, or windows of one text or a weighted mix."""
     length, seed = config.model.context_length, config.seed
     if isinstance(rows, PackedRows):
-        return ShuffledRows(rows, seed)
+        return ShuffledRows(rows.num_rows, length, seed)
     weights = {path: weight for path, weight in config.data.folders.items() if weight}
     if len(weights) < 2:
         return ShuffledEpochs(rows.num_tokens, length, seed)
