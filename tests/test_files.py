@@ -113,6 +113,16 @@ def test_a_new_folder_is_synced_with_all_that_libraries_wrote_into_it(
     assert synced == ["file", "deep", folder.name, tmp_path.name]
 
 
+def test_a_discarded_folder_is_gone_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "old" / "deep").mkdir(parents=True)
+    synced: list[int] = []
+    monkeypatch.setattr("groundup.disk.sync", lambda path: synced.append(len(os.listdir(path))))
+    files.discard_folder(tmp_path / "old")
+    assert synced == [1, 0]
+
+
 WRITER_THAT_HANGS = """
 import sys, time
 from groundup.files import atomic_path

@@ -89,11 +89,13 @@ def atomic_folder(destination: Path) -> Iterator[Path]:
 
 
 def discard_folder(path: Path) -> None:
-    """Delete a folder; at no moment is half of it under its own name."""
+    """Delete a folder for good; at no moment is half of it under its own name."""
     doomed = _hidden_sibling(path, "discarded")
     disk.rename(path, doomed)
     disk.sync(path.parent)
     disk.remove_tree(doomed)
+    # A finished run is not opened again: what came back there would stay.
+    disk.sync(path.parent)
 
 
 def find_folders(parent: Path) -> dict[str, Path]:
@@ -106,6 +108,11 @@ def find_folders(parent: Path) -> dict[str, Path]:
     hidden = {path: _HIDDEN.fullmatch(path.name) for path in folders}
     aside = {it["name"]: path for path, it in hidden.items() if it and it["role"] == "replaced"}
     return aside | {path.name: path for path, match in hidden.items() if match is None}
+
+
+def is_leftover(name: str) -> bool:
+    """Is this what a killed writer leaves?"""
+    return _HIDDEN.fullmatch(name) is not None
 
 
 def remove_leftovers(parent: Path, name: str | None = None) -> None:

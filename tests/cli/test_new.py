@@ -266,7 +266,12 @@ def test_changed_text_goes_on_after_a_stop_before_its_shards(
 ) -> None:
     words = ["text.txt", "--num-steps", "2"]
     Path("text.txt").write_text(TEXT_OF_ONE * 50)
+    # What a kill leaves of the first write is nobody's.
+    leftover = Path("prepared/text/.new.json.writing-0123456789ab")
+    leftover.parent.mkdir(parents=True)
+    leftover.write_text("{")
     new(capsys, *words)
+    assert not leftover.exists()
     Path("text.txt").write_text("Another fox. " + TEXT_OF_ONE * 60)
     with locked(Path("prepared/text/shards")):
         assert main(["new", *words]) == 2

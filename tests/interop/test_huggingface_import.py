@@ -200,6 +200,11 @@ def test_a_run_that_exists_is_left_alone(make_checkpoint: MakeCheckpoint, runs: 
     folder = make_checkpoint()
     run = import_huggingface(folder, "taken", runs_folder=runs)
     before = hash_file(run / "environment.json")
+    # The same import again, as after a kill, has nothing to do.
+    assert import_huggingface(folder, "taken", runs_folder=runs) == run
+    with pytest.raises(ConfigError, match="exists: choose another --name"):
+        import_huggingface(folder, "taken", runs_folder=runs, context_length=4)
+    (folder / "generation_config.json").write_text('{"temperature": 0.5}')
     with pytest.raises(ConfigError, match="exists: choose another --name"):
         import_huggingface(folder, "taken", runs_folder=runs)
     with pytest.raises(ConfigError, match="no name for a run"):

@@ -154,9 +154,6 @@ class Train:
 class Verb:
     """Command lines that write below `root`, one over what another has made."""
 
-    is_cleaned = True
-    """Whether all that killed writers left is gone at the end."""
-
     def __init__(self, case: Case, root: Path) -> None:
         self.name, self.made, self.root, rng = case.turn(ORDER), case.made, root, case.random
         case.row = f"power lost: {self.name}"
@@ -218,15 +215,11 @@ class Verb:
         self.commands[-1]()
         if self.find() != self.versions[-1]:
             raise Lost("it ends with something else than undisturbed")
-        if self.is_cleaned:
-            check_no_leftovers(self.root)
+        check_no_leftovers(self.root)
 
 
 class Sweep(Verb):
     """Two trials, in this process, so that their writes are seen too."""
-
-    # Nobody opens a finished trial again, where a loss of power may bring back what was discarded.
-    is_cleaned = False
 
     def __init__(self, case: Case, root: Path) -> None:
         super().__init__(case, root)

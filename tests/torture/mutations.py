@@ -66,8 +66,12 @@ def _restructure(data: bytes, rng: random.Random) -> bytes:
     """Another value for one, in JSON, in a line of JSON, or in a safetensors header."""
     if data[8:9] == b"{":
         length = int.from_bytes(data[:8], "little")
-        header = _restructure(data[8 : 8 + length], rng)
+        header = _restructure_json(data[8 : 8 + length], rng)
         return len(header).to_bytes(8, "little") + header + data[8 + length :]
+    return _restructure_json(data, rng)
+
+
+def _restructure_json(data: bytes, rng: random.Random) -> bytes:
     lines = data.split(b"\n") if data.count(b"\n{") else [data]
     number = rng.randrange(len(lines))
     try:

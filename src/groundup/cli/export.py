@@ -67,4 +67,4 @@ def huggingface(arguments: Huggingface) -> None:
     from groundup.interop import import_huggingface
 
     folder = import_huggingface(**arguments.model_dump())
-    print(f"wrote {folder}: try groundup generate {folder} --prompt TEXT")
+    print(f"imported as {folder}: try groundup generate {folder} --prompt TEXT")

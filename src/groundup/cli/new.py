@@ -24,7 +24,7 @@ from groundup.cli.verbs import find_verb
 from groundup.config import MAX_STEPS, Seed, Settings, as_yaml, load_settings
 from groundup.disk import remove
 from groundup.errors import ConfigError, DataError
-from groundup.files import parse_json, write_json_atomic, write_text_atomic
+from groundup.files import is_leftover, parse_json, write_json_atomic, write_text_atomic
 from groundup.runs.config import NAME_PATTERN, RunConfig
 from groundup.runs.folder import RunFolder, list_checkpoints
 from groundup.runtime import STARTED, count_of
@@ -127,7 +127,8 @@ class Project:
         load_settings(RunConfig, overrides={"device": self.arguments.device})
         path, plan, file = self.folder, self.read_plan(), self.arguments.files[0]
         own = {"new.json", "stories.txt", "stories.json", "train.yaml"}
-        if path.exists() and not plan and not {one.name for one in path.iterdir()} <= own:
+        names = {one.name for one in path.iterdir()} if path.exists() else set[str]()
+        if not plan and not {name for name in names if not is_leftover(name)} <= own:
             raise ConfigError(f"folder {path} holds other files; choose another --name")
         made_from = plan.get("named_after", _whole_path(file))
         if self.arguments.name is None and made_from != _whole_path(file):

@@ -140,16 +140,20 @@ def import_huggingface(
 ) -> Path:
     """Make the run folder `name` from a checkpoint folder; gives its path.
 
-    Everything is checked before the run folder appears, which is at once and whole.
+    Everything is checked before the run folder appears, which is at once and whole. One that is
+    there stays: it is an error unless it is the import of this checkpoint.
     """
     folder = Path(folder)
     if not re.fullmatch(NAME_PATTERN, name):
         raise ConfigError(f"{name!r:.80} is no name for a run: use letters, digits and . _ + = -")
     destination = Path(runs_folder) / name
-    if destination.exists():
-        raise ConfigError(f"{destination} exists: choose another --name for the imported run")
     value = _read_json(folder / CONFIG_NAME)
     config, architecture = read_config_json(value, folder / CONFIG_NAME, context_length)
+    if destination.exists():
+        run = RunFolder(destination)
+        if is_import_of(folder, run) and run.read_config().model == config:
+            return destination
+        raise ConfigError(f"{destination} exists: choose another --name for the imported run")
     tokenizer = _read_tokenizer(folder, config)
     files = _find_weights(folder)
     names = OWN_NAMES if architecture is GROUNDUP else HUGGINGFACE_NAMES
