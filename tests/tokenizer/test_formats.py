@@ -158,7 +158,7 @@ def steps(*given: Any) -> dict[str, Any]:
         ("huggingface", "pre_tokenizer", steps({"type": "Whitespace"}, BYTE_LEVEL), "Whitespace"),
         ("huggingface", "pre_tokenizer", split_step("a"), "ByteLevel"),
         *(
-            ("huggingface", "pre_tokenizer", steps(step, BYTE_LEVEL), "cannot honour")
+            ("huggingface", "pre_tokenizer", steps(step, BYTE_LEVEL), "does not support")
             for step in (
                 *map(split_step, (r"a+$", r"^a+", r"[^\w]", r"\p{N}{1,3}+")),
                 split_step("a", "Sideways"),
@@ -325,7 +325,7 @@ def test_a_file_cut_short_is_named(tmp_path: Path, format: Any) -> None:
         (b" \n", "file"),
         (b"hello", "JSON"),
         (b'{"a": "\xff"}', "JSON"),
-        (b'{"a": "b"}', "no tokenizer file"),
+        (b'{"a": "b"}', "not a known tokenizer file"),
         (b'{"a": 1}', "without merges"),
         (b"[]", "object"),
         (b'{"a":' * 100_000, "JSON"),

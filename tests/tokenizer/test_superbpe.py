@@ -11,7 +11,7 @@ from oracles import END, PATTERNS, SNIPPETS, learn
 from groundup.errors import TokenizerError
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.patterns import GPT2, LLAMA3, Pattern, superword_pattern
-from groundup.tokenizer.reference import MOST_WORDS, encode_reference, train_bpe_reference
+from groundup.tokenizer.reference import MAX_WORDS, encode_reference, train_bpe_reference
 from groundup.tokenizer.training import train_from_files
 
 TEXTS = st.one_of(
@@ -70,7 +70,7 @@ def test_files_give_the_ids_of_tokenizers_and_ours(pattern: Pattern, tmp_path: P
     (tmp_path / "text.txt").write_text(text)
     ours = Tokenizer.train(tmp_path / "text.txt", 1200, [END], pattern=pattern, superbpe_from=400)
     words = {len(token.split()) for token in ours.vocab.values()}
-    assert max(words) == MOST_WORDS
+    assert max(words) == MAX_WORDS
     ours.save(tmp_path / "tokenizer.json", "huggingface")
     theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     held_out = text[::-1] + "of the, 1984123 in\n\n   a was \n"

@@ -166,7 +166,7 @@ def test_a_word_that_takes_too_much_memory_is_refused(
     path = tmp_path / "letters.txt"
     path.write_bytes(b"a word, then " + b"a" * 3_000_000)
     assert train_from_files([path], 258, [])[0].merges[:2] == [(b"a", b"a"), (b"aa", b"aa")]
-    monkeypatch.setattr(training, "_LONGEST_WORD_BYTES", 1_000_000)
+    monkeypatch.setattr(training, "_MAX_WORD_BYTES", 1_000_000)
     with pytest.raises(TokenizerError, match="pre-token"):
         train_from_files([path], 300, [], block_bytes=1 << 16)
     with pytest.raises(TokenizerError, match="3000000 bytes"):

@@ -1,8 +1,8 @@
-"""A conversation as one text: messages through a Jinja template, the form that Hugging Face uses.
+"""Chat templates: Jinja, in Hugging Face's form, rendering messages to one text.
 
-The template is data of the tokenizer, so whoever has the tokenizer renders the same text. It runs
-in Jinja's sandbox and sees the messages, `add_generation_prompt` and nothing else: no clock, no
-files. Any but our own runs in another process, see `template_process`.
+The template is stored with the tokenizer, so every user of the tokenizer renders the same text. It
+runs in Jinja's sandbox and sees only the messages and `add_generation_prompt`: no clock, no files.
+Any template but the default one runs in a separate process; see `template_process`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CHATML = """\
 <|im_start|>assistant
 {% endif %}
 """
-"""The default template: ChatML. Blocks take their line ends with them."""
+"""The default template: ChatML. A block tag swallows the newline after it (`trim_blocks`)."""
 
 CHAT_TOKENS = ("<|im_start|>", "<|im_end|>")
 """The special tokens that the default template needs."""
@@ -44,7 +44,7 @@ CHAT_TOKENS = ("<|im_start|>", "<|im_end|>")
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """A template in Jinja; a source that does not compile is a TokenizerError."""
+    """A Jinja template. Raises TokenizerError if the source does not compile."""
 
     source: str
 
@@ -52,9 +52,9 @@ class ChatTemplate:
         self._run(None)
 
     def render(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> str:
-        """The text of a conversation; one that the template refuses is a TokenizerError.
+        """Render a conversation; with `add_generation_prompt`, end with the assistant's header.
 
-        With `add_generation_prompt` it ends with what begins an assistant's turn.
+        Raises TokenizerError if the template rejects the messages.
         """
         return self._run(messages, add_generation_prompt)
 
@@ -65,14 +65,14 @@ class ChatTemplate:
 
 
 def check_messages(messages: Any, where: str) -> list[Message]:
-    """The messages with role and content alone; what is not a conversation is a DataError.
+    """Return the messages reduced to role and content; raise DataError for an invalid conversation.
 
-    Content may also come as OpenAI's list of parts, if all of them are text. `where` is their place
-    for an error, such as "line 3 of chats.jsonl".
+    Content may be OpenAI's list of parts if every part is text. `where` locates the messages in
+    errors, such as "line 3 of chats.jsonl".
     """
     if not isinstance(messages, list | tuple) or not messages:
         raise DataError(
-            f"messages in {where} is {excerpt(messages)}; it must have at least one: {_FORM}, …]"
+            f"messages in {where} is {excerpt(messages)}; it needs at least one: {_FORM}, …]"
         )
     checked: list[Message] = []
     for number, message in enumerate(messages, start=1):
@@ -87,7 +87,7 @@ def check_messages(messages: Any, where: str) -> list[Message]:
             if not fits:
                 raise DataError(
                     f"{name} is {excerpt(value)} in message {number} of {where}; messages are "
-                    f"{_FORM}, …] with a role of {', '.join(ROLES)}, and text"
+                    f"{_FORM}, …] with text content and one of the roles {', '.join(ROLES)}"
                 )
         checked.append({"role": cast(Role, role), "content": cast(str, content)})
     return checked

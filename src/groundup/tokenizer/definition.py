@@ -1,7 +1,7 @@
-"""What a tokenizer is, as plain data: vocabulary, merges, special tokens, split pattern.
+"""A tokenizer as plain data: vocabulary, merges, special tokens, split pattern.
 
-Checks that the parts hold together and gives them one content id. Encoding with them is the
-tokenizer's work, writing them to files is that of `formats`.
+Validates that the parts are consistent and hashes them to a content id. `tokenizer` encodes with
+them and `formats` reads and writes them.
 """
 
 from __future__ import annotations
@@ -23,18 +23,17 @@ from groundup.errors import TokenizerError
 from groundup.tokenizer.patterns import GPT2, Pattern
 
 SpecialTokens = Mapping[str, int] | Iterable[str]
-"""Texts to keep whole, with their ids or without."""
+"""Special tokens, with or without their ids."""
 
 
 @dataclass(frozen=True)
 class TokenizerDefinition:
-    """A byte-level BPE tokenizer; earlier merges go first.
+    """A byte-level BPE tokenizer; earlier merges have priority.
 
-    `vocab` holds every token under its id, special ones as the UTF-8 of their text. With
-    `whole_words` a pre-token that is a vocabulary entry is that token, even where the merges would
-    not reach it. `lineage` says where the tokenizer came from and `chat_template` how a
-    conversation becomes a text; neither changes the ids of a text, so the content id leaves them
-    out.
+    `vocab` maps each id to its token; special tokens are the UTF-8 of their text. With
+    `whole_words` a pre-token found in the vocabulary becomes that token, even if the merges would
+    not produce it. `lineage` records the tokenizer's origin and `chat_template` renders
+    conversations; neither affects the ids of a text, so the content id ignores them.
     """
 
     vocab: dict[int, bytes]
@@ -47,16 +46,16 @@ class TokenizerDefinition:
 
     @property
     def vocab_size(self) -> int:
-        """One more than the greatest id, so that an array of this length has an entry for each."""
+        """The largest id plus one: the number of rows of an embedding table."""
         return max(self.vocab) + 1 if self.vocab else 0
 
     def ordinary_tokens(self) -> dict[int, bytes]:
-        """The vocabulary without the special tokens, in the order of ids."""
+        """Return the vocabulary without special tokens, sorted by id."""
         special_ids = set(self.special_tokens.values())
         return {id: self.vocab[id] for id in sorted(self.vocab) if id not in special_ids}
 
     def ids_by_token(self) -> dict[bytes, int]:
-        """The id of each token; an ordinary token goes before a special one of the same bytes."""
+        """Map each token to its id; an ordinary token wins over a special one with its bytes."""
         ids = dict(zip(self.vocab.values(), self.vocab.keys(), strict=True))
         if len(ids) < len(self.vocab):
             ids.update({token: id for id, token in self.ordinary_tokens().items()})
@@ -65,7 +64,7 @@ class TokenizerDefinition:
     def with_special_tokens(
         self, special_tokens: SpecialTokens | None, pattern: Pattern | None = None
     ) -> TokenizerDefinition:
-        """The definition with these special tokens too and, if one is given, with this pattern."""
+        """Return the definition with these special tokens added and, if given, this pattern."""
         if special_tokens is None and pattern is None:
             return self
         added = assign_special_tokens(self.vocab, special_tokens or (), self.special_tokens)
@@ -76,17 +75,17 @@ class TokenizerDefinition:
         ).validate()
 
     def validate(self) -> TokenizerDefinition:
-        """The definition itself if its parts hold together, else a TokenizerError."""
+        """Return the definition itself; raise TokenizerError if its parts are inconsistent."""
         if self._problem is not None:
             raise TokenizerError(self._problem)
         return self
 
     def content_id(self) -> str:
-        """A hash of all that decides the ids of a text: "sha256:" and 64 hexadecimal digits."""
+        """Hash everything that determines the ids of a text: "sha256:" and 64 hex digits."""
         return self._content_id
 
     def trust(self, content_id: str) -> TokenizerDefinition:
-        """Take content id and validity as given, from a file whose checksum holds."""
+        """Skip validation and hashing: the checksum of the file vouches for its content."""
         self.__dict__.update(_content_id=content_id, _problem=None)
         return self
 
@@ -109,7 +108,7 @@ class TokenizerDefinition:
 
     @cached_property
     def _problem(self) -> str | None:
-        """What is wrong with the vocabulary, the special tokens or the merges, if anything."""
+        """The first inconsistency found, as an error message; None if there is none."""
         special_ids = set(self.special_tokens.values())
         if len(special_ids) < len(self.special_tokens):
             return "two special tokens have the same id; give each its own"
@@ -118,7 +117,7 @@ class TokenizerDefinition:
                 return f"the special token with id {id} is empty"
             if self.vocab.get(id) != encode_special_token(text):
                 found = repr(self.vocab[id]) if id in self.vocab else "nothing"
-                return f"the special token {text!r} has id {id}, where the vocabulary has {found}"
+                return f"the special token {text!r} has id {id}, but vocab[{id}] is {found}"
         ids, ordinary = self.ids_by_token(), self.ordinary_tokens()
         for id, token in ordinary.items():
             if ids[token] != id:
@@ -137,8 +136,8 @@ class TokenizerDefinition:
         parts = chain(chain.from_iterable(self.merges), starmap(operator.add, self.merges))
         if (absent := next(filterfalse(ids.__contains__, parts), None)) is not None:
             return (
-                f"a merge names the token {absent!r}, which is not in the vocabulary; vocabulary "
-                f"and merges do not belong together"
+                f"a merge contains the token {absent!r}, which is not in the vocabulary; use "
+                f"vocabulary and merges from the same tokenizer"
             )
         if len(set(self.merges)) < len(self.merges):
             left, right = Counter(self.merges).most_common(1)[0][0]
@@ -151,8 +150,8 @@ def assign_special_tokens(
     special_tokens: SpecialTokens,
     preferred_ids: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
-    """The id of each special token: as a mapping says, a preferred one, that of the same entry of
-    the vocabulary, or a new one."""
+    """Return the id of each special token: the one given, the preferred one, that of its vocabulary
+    entry, or a new one."""
     if isinstance(special_tokens, Mapping):
         return dict(special_tokens)
     texts = check_special_token_texts(special_tokens)
@@ -168,7 +167,7 @@ def assign_special_tokens(
 
 
 def add_to_vocab(vocab: Mapping[int, bytes], special_tokens: Mapping[str, int]) -> dict[int, bytes]:
-    """The vocabulary, in order of ids, with the special tokens it lacks."""
+    """Return the vocabulary with its missing special tokens added, sorted by id."""
     missing = {
         id: encode_special_token(text) for text, id in special_tokens.items() if id not in vocab
     }
@@ -176,9 +175,9 @@ def add_to_vocab(vocab: Mapping[int, bytes], special_tokens: Mapping[str, int]) 
 
 
 def check_special_token_texts(special_tokens: Iterable[str]) -> list[str]:
-    """The texts as a list; an empty one or one given twice is a TokenizerError."""
+    """Return the texts as a list; raise TokenizerError for an empty or repeated one."""
     if isinstance(special_tokens, str):
-        raise TokenizerError(f"special tokens are a list: write [{special_tokens!r}]")
+        raise TokenizerError(f"special_tokens must be a list: write [{special_tokens!r}]")
     texts = list(special_tokens)
     if "" in texts:
         raise TokenizerError("a special token is empty; it needs at least one character")
@@ -189,7 +188,7 @@ def check_special_token_texts(special_tokens: Iterable[str]) -> list[str]:
 
 
 def count_merges(vocab_size: int, num_special_tokens: int) -> int:
-    """How many merges fill a vocabulary up."""
+    """Return the number of merges that fill the vocabulary."""
     smallest = 256 + num_special_tokens
     if not smallest <= vocab_size < 2**63:
         raise TokenizerError(
@@ -200,7 +199,7 @@ def count_merges(vocab_size: int, num_special_tokens: int) -> int:
 
 
 def encode_special_token(text: str) -> bytes:
-    """The bytes of a special token; text that has none in UTF-8 is a TokenizerError."""
+    """Encode a special token as UTF-8; raise TokenizerError if its text has a lone surrogate."""
     try:
         return text.encode()
     except UnicodeEncodeError:

@@ -1,6 +1,6 @@
-"""How a text becomes ids, step by step: pre-tokens, their UTF-8 bytes, merges.
+"""Trace how a text is encoded: pre-tokens, their UTF-8 bytes, and each merge.
 
-Gives results as small dataclasses; printing them is the command line's work.
+Returns dataclasses; the command line prints them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from groundup.tokenizer.reference import merge_steps, split_into_bytes, split_sp
 
 @dataclass(frozen=True)
 class MergeStep:
-    """One merge that fired: its rank, its two parts, and the symbols of the pre-token after it."""
+    """One applied merge: its rank, its two parts, and the pre-token's symbols after it."""
 
     rank: int
     left: bytes
@@ -24,7 +24,7 @@ class MergeStep:
 
 @dataclass(frozen=True)
 class PreToken:
-    """A pre-token on its way from bytes to ids; a special token is one too, with no merges."""
+    """How one pre-token is encoded; a special token is a pre-token without merges."""
 
     text: str
     start: tuple[bytes, ...]
@@ -36,7 +36,7 @@ class PreToken:
 
 
 def explain(definition: TokenizerDefinition, text: str) -> list[PreToken]:
-    """Follow a text through pre-tokens and merges to its ids."""
+    """Trace the encoding of a text, pre-token by pre-token."""
     follow = follow_merges(definition)
     return [
         follow(pre_token, is_special)
@@ -46,7 +46,7 @@ def explain(definition: TokenizerDefinition, text: str) -> list[PreToken]:
 
 
 def follow_merges(definition: TokenizerDefinition) -> Callable[[str, bool], PreToken]:
-    """What explains one pre-token, or a special token, after the other."""
+    """Return a function that traces one pre-token or special token."""
     ranks = {pair: rank for rank, pair in enumerate(definition.merges)}
     ids_by_token = definition.ids_by_token()
 

@@ -1,4 +1,4 @@
-"""The one door to the native core: says how to build it where it is missing."""
+"""The only module that imports the native core; without it, the error says how to build it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ except ImportError as error:  # pragma: no cover - needs an installation without
 try:
     vectors()
 except ValueError as error:
-    # GROUNDUP_VECTORS names what this processor cannot run.
+    # GROUNDUP_VECTORS names an instruction set that this CPU lacks.
     raise ConfigError(str(error)) from None
 
 __all__ = ["Encoder", "Splitter", "WordCounter", "as_array", "recover_merges", "vectors"]
 
 
 def as_array(buffer: Buffer, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """The memory of a native result as an array; nothing is copied."""
+    """View the memory of a native result as an array, without copying."""
     return np.frombuffer(memoryview(buffer), dtype)

@@ -1,7 +1,7 @@
-"""The regular expressions that cut text into pre-tokens, the units nothing merges across.
+"""Split patterns: regular expressions that cut text into pre-tokens, which merges never cross.
 
-The published patterns stand here as text with all the spellings they go by. The native core
-compiles any pattern to a machine that takes time linear in the text, and refuses the others.
+Lists the published patterns with their alternative spellings. The native core compiles a pattern
+to an automaton that runs in linear time, and rejects patterns for which it cannot.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from groundup.tokenizer.native import Splitter, as_array
 
 @dataclass(frozen=True)
 class Pattern:
-    """One regular expression or several, each cutting the pieces the one before it left.
+    """One or more regular expressions, each applied to the pieces left by the previous one.
 
-    `behaviours` say what becomes of the matches of each: "isolated" where they say nothing, else
-    "removed", "kept" (the text between them is removed), "merged with previous", "merged with next"
-    or "contiguous".
+    `behaviours` states per stage how matches are split off: "isolated" (the default), "removed",
+    "kept" (the text between matches is removed), "merged with previous", "merged with next" or
+    "contiguous".
     """
 
     name: str
@@ -30,11 +30,11 @@ class Pattern:
 
     @property
     def splitter(self) -> Splitter:
-        """What cuts text natively; a pattern that cannot be compiled is a TokenizerError."""
+        """The compiled pattern; raises TokenizerError if it cannot be compiled."""
         return _compile(self)
 
     def split(self, text: str) -> list[str]:
-        """Cut text into pre-tokens; what no match covers is kept as a pre-token of its own."""
+        """Split text into pre-tokens; unmatched text between matches is a pre-token too."""
         data = text.encode()
         bounds = as_array(self.splitter.split(data), np.uint64).reshape(-1, 2).tolist()
         return [data[begin:end].decode() for begin, end in bounds]
@@ -46,8 +46,8 @@ GPT2 = Pattern(
 )
 
 
-# White space that ends the text stays in one piece here, newlines or not; LLAMA3, the older form of
-# the same pattern, cuts it after its last newline.
+# Keeps whitespace at the end of the text in one piece; LLAMA3, the older form of this pattern,
+# splits it after the last newline.
 CL100K = Pattern(
     "cl100k",
     (
@@ -99,9 +99,9 @@ _PATTERN_OF_NAME = {pattern.name: pattern for pattern in _PUBLISHED} | {
 }
 PATTERN_NAMES = tuple(_PATTERN_OF_NAME)
 
-# Other spellings in use for the same cuts: of GPT-2's in tiktoken (early, now) and in papers; of
-# the cl100k family in tiktoken over time (the `\s++$` of its present form means the end of the text
-# only).
+# Alternative spellings of the same splits: GPT-2's in papers and in old and current tiktoken; the
+# cl100k family's in tiktoken over time (in the current one, `\s++$` matches only at the end of the
+# text).
 _PATTERN_OF_STAGES = {pattern.stages: pattern for pattern in _PUBLISHED} | {
     (r"'s|'t|'re|'ve|'m|'ll|'d| ?[\p{L}]+| ?[\p{N}]+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",): GPT2,
     (r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",): GPT2,
@@ -117,21 +117,21 @@ _PATTERN_OF_STAGES = {pattern.stages: pattern for pattern in _PUBLISHED} | {
 }
 
 
-# A line with its line ends and the blanks before the next line, but for a last one, which belongs
-# to the word behind it.
+# A line with its line breaks and the indentation of the next line, except for the last blank, which
+# belongs to the word after it.
 _LINE = r"[^\r\n]*[\r\n]+(?:[^\S\r\n]+(?!\S))?|[^\r\n]+"
 
 
 def superword_pattern(pattern: Pattern) -> Pattern:
-    """The cuts that merges across words keep to: between lines, and between groups of digits where
-    this pattern limits those."""
+    """Return the pattern for SuperBPE's merges across words: it splits between lines, and between
+    groups of digits if `pattern` limits their length."""
     first, *more = pattern.split("1" * 9)
     digits = [rf"\p{{N}}{{1,{len(first)}}}"] if more else []
     return find_staged_pattern((*digits, _LINE))
 
 
 def find_pattern(text: str | Pattern) -> Pattern:
-    """The pattern of that name or regular expression, in any spelling, else a custom one."""
+    """Return the published pattern with this name or regular expression, else a custom one."""
     if isinstance(text, Pattern):
         return text
     if text in _PATTERN_OF_NAME:
@@ -142,7 +142,7 @@ def find_pattern(text: str | Pattern) -> Pattern:
 
 
 def find_staged_pattern(stages: tuple[str, ...], behaviours: tuple[str, ...] = ()) -> Pattern:
-    """The published pattern with exactly these stages, else a custom one, each stage checked."""
+    """Return the published pattern with exactly these stages, else a custom one that compiles."""
     if not set(behaviours) - {"isolated"}:
         behaviours = ()
         if stages in _PATTERN_OF_STAGES:
@@ -163,6 +163,6 @@ def _compile(pattern: Pattern) -> Splitter:
             stage if len(stage) <= 60 else stage[:57] + "..." for stage in pattern.stages
         )
         raise TokenizerError(
-            f"the split pattern {shown} has {error}; correct it, or name one of "
+            f"the split pattern {shown} has {error}; fix it, or name one of "
             f"{', '.join(PATTERN_NAMES)}"
         ) from None

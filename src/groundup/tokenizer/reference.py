@@ -1,7 +1,6 @@
-"""Byte-level BPE in plain Python: the definition, written to be read, and the oracle of the tests.
+"""Byte-level BPE in plain Python: the readable definition, and the oracle of the tests.
 
-Nothing here is fast. The native core gives the same merges and the same ids; this file says which
-those are.
+It is slow. The native core must produce the same merges and the same ids.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from groundup.tokenizer.patterns import GPT2, Pattern, superword_pattern
 Pair = tuple[bytes, bytes]
 Symbols = tuple[bytes, ...]
 
-MOST_WORDS = 4
+MAX_WORDS = 4
 
 
 def train_bpe_reference(
@@ -31,11 +30,11 @@ def train_bpe_reference(
     pattern: Pattern = GPT2,
     superbpe_from: int | None = None,
 ) -> tuple[dict[int, bytes], list[Pair]]:
-    """Learn merges: again and again, join the pair of neighbours that occurs most often.
+    """Learn merges: repeatedly join the most frequent pair of adjacent symbols.
 
-    Ids: the 256 bytes, then one token for each merge, then the special tokens. Nothing merges
-    across documents, special tokens or pre-tokens. With `superbpe_from` the pre-tokens are lines:
-    so many merges are learned within their words, the others across them.
+    Ids: the 256 bytes, then one token per merge, then the special tokens. Merges never cross
+    documents, special tokens or pre-tokens. With `superbpe_from` the pre-tokens are lines: that
+    many merges are learned within words, the remaining ones across them.
     """
     special_tokens = check_special_token_texts(special_tokens)
     num_merges = count_merges(vocab_size, len(special_tokens))
@@ -52,7 +51,7 @@ def train_bpe_reference(
         learn_merges(merges, min(superbpe_from, num_merges), words)
         for pair in merges:
             lines = merge_everywhere(lines, pair)
-        learn_merges(merges, num_merges, lines, MOST_WORDS)
+        learn_merges(merges, num_merges, lines, MAX_WORDS)
 
     tokens = [bytes([byte]) for byte in range(256)]
     tokens += [left + right for left, right in merges]
@@ -61,18 +60,18 @@ def train_bpe_reference(
 
 
 def learn_merges(
-    merges: list[Pair], num_merges: int, words: Counter[Symbols], most_words: int | None = None
+    merges: list[Pair], num_merges: int, words: Counter[Symbols], max_words: int | None = None
 ) -> None:
-    """Add merges until there are so many, none of them making a token of more words."""
+    """Append to `merges` until it has `num_merges`; no token may exceed `max_words` words."""
     while len(merges) < num_merges:
         pair_counts: Counter[Pair] = Counter()
         for symbols, count in words.items():
             for pair in pairwise(symbols):
-                if most_words is None or len((pair[0] + pair[1]).split()) <= most_words:
+                if max_words is None or len((pair[0] + pair[1]).split()) <= max_words:
                     pair_counts[pair] += count
         if not pair_counts:
             break
-        # Among equally frequent pairs, the lexicographically greater pair of byte strings.
+        # Ties go to the lexicographically greater pair of byte strings.
         best = max(pair_counts, key=lambda pair: (pair_counts[pair], pair))
         merges.append(best)
         words = merge_everywhere(words, best)
@@ -88,7 +87,7 @@ def merge_everywhere(words: Counter[Symbols], pair: Pair) -> Counter[Symbols]:
 def count_words(
     documents: Iterable[str], special_tokens: Sequence[str], pattern: Pattern
 ) -> Counter[Symbols]:
-    """Count the pre-tokens of the documents, each as the sequence of its bytes."""
+    """Count the pre-tokens of the documents, each as a sequence of single bytes."""
     words: Counter[Symbols] = Counter()
     for document in documents:
         for piece, is_special in split_special_tokens(document, special_tokens):
@@ -99,7 +98,7 @@ def count_words(
 
 
 def split_into_bytes(data: bytes) -> Symbols:
-    """Cut bytes into single ones, the symbols every merge starts from."""
+    """Split into single bytes, the symbols that merging starts from."""
     return tuple(bytes([byte]) for byte in data)
 
 
@@ -118,18 +117,18 @@ def merge_pair(symbols: Symbols, pair: Pair) -> Symbols:
 
 
 def split_special_tokens(text: str, special_tokens: Iterable[str]) -> list[tuple[str, bool]]:
-    """Cut text at its special tokens, leftmost first and there the longest: (piece, special)."""
+    """Split text at special tokens, leftmost-longest, into (piece, is_special) tuples."""
     longest_first = sorted(special_tokens, key=len, reverse=True)
     if not longest_first:
         return [(text, False)] if text else []
-    # A capturing group makes `split` return the separators too, at the odd indices.
+    # With a capturing group, `split` also returns the separators, at odd indices.
     separator = "(" + "|".join(map(re.escape, longest_first)) + ")"
     pieces = re.split(separator, text)
     return [(piece, index % 2 == 1) for index, piece in enumerate(pieces) if piece]
 
 
 def encode_reference(definition: TokenizerDefinition, text: str) -> list[int]:
-    """Text to ids: special tokens stay whole, each pre-token is merged on its own."""
+    """Encode text: special tokens stay whole, and each pre-token is merged separately."""
     ids_by_token = definition.ids_by_token()
     ranks = {pair: rank for rank, pair in enumerate(definition.merges)}
     ids: list[int] = []
@@ -151,10 +150,10 @@ def encode_reference(definition: TokenizerDefinition, text: str) -> list[int]:
 def merge_steps(
     data: bytes, rank_of: Callable[[Pair], int | None]
 ) -> Iterator[tuple[int, Pair, Symbols]]:
-    """Merge the bytes of one pre-token: the lowest rank first, its leftmost occurrence first.
+    """Merge the bytes of one pre-token: lowest rank first, leftmost occurrence first.
 
-    Yields the rank of each merge, its pair, and the symbols after it. A pair without a rank does
-    not merge.
+    Yields the rank of each merge, its pair, and the symbols after it. A pair without a rank is
+    never merged.
     """
     symbols = list(split_into_bytes(data))
     while True:
@@ -169,15 +168,15 @@ def merge_steps(
 
 
 def decode_reference(definition: TokenizerDefinition, ids: Iterable[int]) -> str:
-    """Ids to text; bytes that are not UTF-8 become U+FFFD."""
+    """Decode ids to text; invalid UTF-8 becomes U+FFFD."""
     return b"".join(definition.vocab[id] for id in ids).decode("utf-8", errors="replace")
 
 
 def recover_merges_reference(tokens: Sequence[bytes]) -> list[tuple[int, int]]:
-    """For each token in the order of ranks, the two tokens whose merge makes it, or (-1, -1).
+    """Return, for each token in rank order, the pair of tokens that merges into it, or (-1, -1).
 
-    Any two neighbours that together are a token may merge, the lowest rank first. The bytes of a
-    token go through one sequence of such merges, so the two parts it ends in are its only pair.
+    Any two adjacent symbols that form a token may merge, lowest rank first. That sequence of merges
+    is unique for the bytes of a token, so the last two symbols left are its only possible pair.
     """
     rank_of = {token: rank for rank, token in enumerate(tokens)}
     pairs: list[tuple[int, int]] = []

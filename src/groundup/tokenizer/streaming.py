@@ -1,4 +1,4 @@
-"""Text that comes in pieces: ids before it ends, characters once they are whole."""
+"""Incremental encoding of text in pieces, and incremental decoding of ids to whole characters."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from groundup.tokenizer.native import Encoder
 
 
 def encode_pieces(encoder: Encoder, pieces: Iterable[str]) -> Iterator[int]:
-    """The ids of the joined pieces; what a later piece could still change is held back."""
+    """Yield the ids of the joined pieces, holding back text that a later piece could affect."""
     pending = b""
     half = ""
     searched = 0
     for piece in pieces:
         piece = half + piece
-        # The first half of a surrogate pair waits for the second.
+        # A high surrogate is kept until its low surrogate arrives.
         half = piece[-1:] if "\ud800" <= piece[-1:] <= "\udbff" else ""
         pending += _to_utf8(piece[:-1] if half else piece)
-        # Where no cut was found, look again only when the text has doubled.
+        # After a search without a cut, wait until the text has doubled: total time stays linear.
         if len(pending) < 2 * searched:
             continue
         try:
@@ -33,23 +33,23 @@ def encode_pieces(encoder: Encoder, pieces: Iterable[str]) -> Iterator[int]:
 
 
 class StreamingDecoder:
-    """Decodes ids into text as they come; a character appears once its last byte is there."""
+    """Decodes ids to text incrementally; a character is returned once its last byte has arrived."""
 
     def __init__(self, decode_bytes: Callable[[Iterable[int]], bytes]) -> None:
         self._decode_bytes = decode_bytes
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, *ids: int) -> str:
-        """Take some ids, give the text that is complete now (often less than they stand for)."""
+        """Add ids and return the text completed by them, which may be empty."""
         return self._decoder.decode(self._decode_bytes(ids))
 
     def finish(self) -> str:
-        """Give what is left: U+FFFD for a character that never became complete."""
+        """Return the remaining text: U+FFFD for an incomplete character."""
         return self._decoder.decode(b"", final=True)
 
 
 def without_lone_surrogates(text: str) -> str:
-    """Whole surrogate pairs become characters; lone halves, which UTF-8 cannot hold, U+FFFD."""
+    """Replace surrogate pairs by their characters and lone surrogates by U+FFFD."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,11 +1,11 @@
-"""Foreign chat templates run in a process of their own, with little time and memory.
+"""Renders untrusted chat templates in a subprocess with limited time and memory.
 
-Jinja's sandbox keeps a template from files and from Python's insides, but not from endless work:
-`{{ 7 ** (10 ** 8) }}` is worked out while it is compiled. What takes too much here ends this
-process and nothing else; the next request starts another one.
+Jinja's sandbox keeps a template away from files and Python internals, but does not bound its work:
+`{{ 7 ** (10 ** 8) }}` is evaluated at compile time. A template that exceeds the limits kills only
+this subprocess; the next request starts a new one.
 
-    a line of JSON in:  {"source": …, "messages": …, "add_generation_prompt": …}
-    a line of JSON out: {"text": …}, or {"error": …}
+    request, a line of JSON:  {"source": …, "messages": …, "add_generation_prompt": …}
+    response, a line of JSON: {"text": …}, or {"error": …}
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 _SECONDS = 2.0
 _MEMORY_BYTES = 1 << 30
-# A text may be larger than its conversation by what the template says around it.
-_MOST_CHARACTERS, _MOST_TIMES = 1 << 20, 16
-_LONGEST_ERROR = 300
-_TOO_MUCH = (
-    f"the chat template takes more than {_SECONDS:g} s or {_MEMORY_BYTES >> 30} GiB for a "
-    f"conversation: correct it, or take another one"
+# Limit on the rendered text: 2^20 characters, or 16 times the size of the request if that is more.
+_MAX_CHARACTERS, _MAX_EXPANSION = 1 << 20, 16
+_MAX_ERROR_CHARACTERS = 300
+_LIMIT_EXCEEDED = (
+    f"the chat template takes more than {_SECONDS:g} s or {_MEMORY_BYTES >> 30} GiB for one "
+    f"conversation: fix it, or use another one"
 )
 
 
 class TemplateProcess:
-    """The process, started when it is first needed; safe to call from several threads."""
+    """The subprocess, started on first use. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -47,7 +47,7 @@ class TemplateProcess:
         self._owner = 0
 
     def ask(self, source: str, messages: Any, add_generation_prompt: bool) -> str:
-        """What `render_here` gives, or raises, within the limits."""
+        """Call `render_here` in the subprocess."""
         request = {"source": source, "messages": messages}
         line = json.dumps({**request, "add_generation_prompt": add_generation_prompt})
         with self._lock:
@@ -61,21 +61,21 @@ class TemplateProcess:
                 reply = b""
             if not reply:
                 self.end()
-                raise TokenizerError(_TOO_MUCH)
+                raise TokenizerError(_LIMIT_EXCEEDED)
         answer = json.loads(reply)
         if "error" in answer:
             raise TokenizerError(answer["error"])
         return str(answer["text"])
 
     def end(self) -> None:
-        """End the process, if there is one."""
+        """Kill the subprocess, if one is running."""
         if self._process is not None and self._owner == os.getpid():
             self._process.kill()
             self._process.communicate()
         self._process = None
 
     def _started(self) -> subprocess.Popen[bytes]:
-        # A forked process must not talk through its parent's pipes.
+        # A forked process must not use its parent's pipes.
         if self._process is None or self._owner != os.getpid():
             command = [sys.executable, "-P", "-m", __name__]
             pipe = subprocess.PIPE
@@ -91,17 +91,17 @@ PROCESS = TemplateProcess()
 
 
 def render_here(source: str, messages: Sequence[Any] | None, add_generation_prompt: bool) -> str:
-    """The text of a conversation, in this process; compiled only if there are no messages."""
+    """Render a conversation in this process; with messages=None, only compile the template."""
     template = _compile(source)
     if messages is None:
         return ""
     try:
         return template.render(messages=messages, add_generation_prompt=add_generation_prompt)
-    # A template can fail as any program can: a wrong type, an unknown name, its own refusal.
+    # A template can fail like any program: a wrong type, an undefined name, raise_exception().
     except Exception as error:
         reason = str(error) or type(error).__name__
         raise TokenizerError(
-            f"the chat template does not render these {len(messages)} messages: {reason}"
+            f"the chat template cannot render these {len(messages)} messages: {reason}"
         ) from None
 
 
@@ -115,18 +115,18 @@ def _compile(source: str) -> jinja2.Template:
         raise TokenizerError(
             f"line {error.lineno} of the chat template does not compile: {error}"
         ) from None
-    # Python compiles what Jinja makes of it, and has limits of its own.
+    # Python compiles the code that Jinja generates, and may reject it.
     except Exception as error:
         raise TokenizerError(f"the chat template does not compile: {error}") from None
 
 
 def _make_environment() -> jinja2.Environment:
-    """What Hugging Face's templates expect to find, the clock apart."""
+    """The environment that Hugging Face's templates expect, without access to the time."""
     import jinja2.ext
     import jinja2.sandbox
 
     class Generation(jinja2.ext.Extension):
-        """`{% generation %}` marks the assistant's text and renders as what is inside."""
+        """`{% generation %}` marks the assistant's text; it renders as its content."""
 
         tags: set[str] = {"generation"}  # noqa: RUF012
 
@@ -155,22 +155,22 @@ def _to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
 
 def _serve() -> None:
     import jinja2.ext
-    import jinja2.sandbox  # noqa: F401 - before files cannot be written
+    import jinja2.sandbox  # noqa: F401 - before RLIMIT_FSIZE forbids writing .pyc files
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for kind, most in (("AS", _MEMORY_BYTES), ("CORE", 0), ("FSIZE", 0)):
         number = getattr(resource, f"RLIMIT_{kind}")
         resource.setrlimit(number, (most, resource.getrlimit(number)[1]))
     for line in sys.stdin.buffer:
-        # At the end of this time the system ends the process, whatever it is doing.
+        # After this much CPU time SIGPROF kills the process, whatever it is doing.
         signal.setitimer(signal.ITIMER_PROF, _SECONDS)
         try:
             text = render_here(**json.loads(line))
-            if len(text) > max(_MOST_CHARACTERS, _MOST_TIMES * len(line)):
-                raise TokenizerError(f"the chat template renders {len(text):,} characters")
+            if len(text) > max(_MAX_CHARACTERS, _MAX_EXPANSION * len(line)):
+                raise TokenizerError(f"the chat template renders {len(text):,} characters; fix it")
             reply = json.dumps({"text": text})
         except Exception as error:
-            reply = json.dumps({"error": str(error)[:_LONGEST_ERROR]})
+            reply = json.dumps({"error": str(error)[:_MAX_ERROR_CHARACTERS]})
         signal.setitimer(signal.ITIMER_PROF, 0)
         sys.stdout.buffer.write(reply.encode() + b"\n")
         sys.stdout.buffer.flush()

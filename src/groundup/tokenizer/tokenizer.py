@@ -1,7 +1,7 @@
-"""The tokenizer a person holds: text to ids and back.
+"""The public tokenizer: encodes text to ids and decodes ids to text.
 
-The work is done by the native core; what a tokenizer is made of is a `TokenizerDefinition`, and
-reading and writing files is `formats`.
+The native core does the work. `TokenizerDefinition` holds the vocabulary and merges, and `formats`
+reads and writes files.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ if TYPE_CHECKING:
 
     from groundup.tokenizer.formats import FormatName
 
-# Below this much text a second thread costs more than it saves.
+# With less text per thread, starting the thread costs more than it saves.
 _BYTES_PER_THREAD = 1 << 16
 
 
 class Tokenizer:
-    """Byte-level BPE. Any text can be encoded, and decoding gives it back unchanged, but for text
-    that another project's pattern removes.
+    """A byte-level BPE tokenizer. Any text can be encoded, and decoding restores it exactly, except
+    for text that an imported split pattern removes.
 
-    Special tokens given here are kept whole, the longest first where they overlap; ones missing
-    from the vocabulary are appended to it. A special token that is not given is ordinary text.
-    Safe to use from many threads. The first merge was learned first; the pattern is a name or a
-    regular expression.
+    `merges` are in the order in which they were learned; `pattern` is the name of a split pattern
+    or a regular expression. Special tokens are kept whole, the longest first if they overlap; ones
+    missing from the vocabulary are appended to it. A special token that is not listed is ordinary
+    text. Thread-safe.
     """
 
     def __init__(
@@ -74,13 +74,13 @@ class Tokenizer:
         special_tokens: Sequence[str] = (END_OF_TEXT,),
         **options: Unpack[TrainingOptions],
     ) -> Tokenizer:
-        """Learn a vocabulary as `train_bpe` does; the special tokens are part of `vocab_size`."""
+        """Train on files as `train_bpe` does; `vocab_size` includes the special tokens."""
         learned, _ = train_from_files(files, vocab_size, special_tokens, **options)
         return cls.from_definition(learned)
 
     @classmethod
     def from_definition(cls, definition: TokenizerDefinition) -> Tokenizer:
-        """A tokenizer with any pattern and any ids."""
+        """Make a tokenizer from a definition, with any pattern and any ids."""
         tokenizer = cls.__new__(cls)
         tokenizer._set_up(definition)
         return tokenizer
@@ -102,20 +102,20 @@ class Tokenizer:
         pattern: str | Pattern | None = None,
         special_tokens: SpecialTokens | None = None,
     ) -> Tokenizer:
-        """Read our JSON, a Hugging Face tokenizer.json or .tiktoken ranks, known by content.
+        """Read our JSON, Hugging Face's tokenizer.json or tiktoken ranks, detected by content.
 
-        Pattern and special tokens are for a format that does not hold them.
+        Give `pattern` and `special_tokens` for formats that do not store them.
         """
         return cls.from_definition(read_definition(path, pattern, special_tokens))
 
     def save(self, path: str | os.PathLike[str], format: FormatName = "groundup") -> None:
-        """Write one JSON file, or another format; for gpt2, the path is a folder."""
+        """Write the tokenizer to a file; with format="gpt2", `path` is a folder."""
         write_definition(self.definition, path, format)
 
     def with_chat(self, template: str = CHATML) -> Tokenizer:
-        """This tokenizer with a chat template, and with the special tokens of ChatML that it uses.
+        """Return this tokenizer with a chat template and the ChatML special tokens it uses.
 
-        Ones that are missing are appended, so the vocabulary may grow.
+        Missing tokens are appended, so the vocabulary may grow.
         """
         ChatTemplate(template)
         used = [text for text in CHAT_TOKENS if text in template]
@@ -128,16 +128,16 @@ class Tokenizer:
         self.vocab, self.merges = definition.vocab, definition.merges
         self.special_tokens, self.pattern = definition.special_tokens, definition.pattern
         self.chat_template = definition.chat_template
-        """How a conversation becomes a text, in Jinja; None before `with_chat`."""
+        """The Jinja template that renders conversations, or None; see `with_chat`."""
         self.vocab_size = self.n_vocab = definition.vocab_size
-        """One more than the greatest id; tiktoken calls it n_vocab."""
+        """The largest id plus one; tiktoken calls it n_vocab."""
         self._encoder = self._make_encoder(self.special_tokens)
         self._other_encoders: dict[frozenset[str], Encoder] = {}
         self.id_type = np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.uint32)
-        """uint16 where the vocabulary allows, else uint32."""
+        """uint16 if all ids fit, else uint32."""
 
     def _make_encoder(self, special_tokens: Collection[str]) -> Encoder:
-        """What keeps these special tokens whole, and takes the others for ordinary text."""
+        """Make an encoder that keeps these special tokens whole and treats others as text."""
         tokens = list(map(self.vocab.get, range(self.vocab_size)))
         if hidden := self.special_tokens.keys() - special_tokens:
             merged = {left + right for left, right in self.merges}
@@ -149,18 +149,18 @@ class Tokenizer:
         try:
             return Encoder(tokens, self.merges, special, splitter, whole_words)
         except ValueError as error:
-            raise TokenizerError(f"{error}; vocabulary and merges do not belong together") from None
+            raise TokenizerError(f"{error}; use the merges that fit the vocabulary") from None
 
     @property
     def id(self) -> str:
-        """The content id: equal for tokenizers that give every text the same ids."""
+        """The content id: tokenizers with the same id encode every text to the same ids."""
         return self.definition.content_id()
 
     def encode(
         self, text: str, *, allowed_special: Literal["all"] | Collection[str] = "all"
     ) -> list[int]:
-        """The ids of a text. The special tokens in `allowed_special` are kept whole; others are
-        ordinary text, never an error. tiktoken allows none by default, and raises for any."""
+        """Encode a text. Special tokens in `allowed_special` are kept whole; others are ordinary
+        text, never an error (tiktoken allows none by default and raises if it finds one)."""
         encoder = self._encoder if allowed_special == "all" else self._encoder_of(allowed_special)
         try:
             return encoder.encode(text)
@@ -170,7 +170,7 @@ class Tokenizer:
             raise _not_a_text(text) from None
 
     def encode_ordinary(self, text: str) -> list[int]:
-        """The ids of a text in which special tokens mean nothing, as in text of strangers."""
+        """Encode untrusted text: special tokens in it are ordinary text."""
         return self.encode(text, allowed_special=())
 
     def _encoder_of(self, allowed_special: Collection[str]) -> Encoder:
@@ -178,14 +178,14 @@ class Tokenizer:
         if unknown := allowed - self.special_tokens.keys():
             hint = did_you_mean(min(unknown), self.special_tokens)
             raise TokenizerError(
-                f"allowed_special, 'all' or a set of special tokens, has {min(unknown)!r}: {hint}"
+                f"allowed_special must be 'all' or special tokens, not {min(unknown)!r}: {hint}"
             )
         if allowed not in self._other_encoders:
             self._other_encoders[allowed] = self._make_encoder(allowed)
         return self._other_encoders[allowed]
 
     def encode_to_numpy(self, text: str) -> npt.NDArray[Any]:
-        """The ids of a text as an array of uint16 or uint32."""
+        """Encode a text to an array of uint16 or uint32."""
         try:
             ids = self._encoder.encode_array(text)
         except UnicodeEncodeError:
@@ -197,9 +197,9 @@ class Tokenizer:
     def encode_batch(
         self, texts: Sequence[str], num_threads: int | None = None
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-        """The ids of many documents, and where each begins: `ids[offsets[i]:offsets[i + 1]]`."""
+        """Return all ids and the offsets: document i is `ids[offsets[i]:offsets[i + 1]]`."""
         if isinstance(texts, str | bytes):
-            raise TypeError("encode_batch takes a list of texts: for a single one, encode")
+            raise TypeError("encode_batch takes a list of texts; use encode for one text")
         texts = texts if isinstance(texts, list | tuple) else list(texts)
         threads = self._num_threads(num_threads, sum(map(len, texts)))
         try:
@@ -218,9 +218,9 @@ class Tokenizer:
         num_threads: int | None = None,
         end_id: int | None = None,
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-        """The same for documents in one buffer of UTF-8, `bounds` giving begin and end of each.
+        """Encode documents in one UTF-8 buffer; each row of `bounds` is a document's begin and end.
 
-        Special tokens inside a document are kept whole. `end_id` is put behind every document.
+        Special tokens inside a document are kept whole. `end_id` is appended to every document.
         """
         if end_id is not None and end_id not in self.vocab:
             raise TokenizerError(f"end_id {end_id} is not in the vocabulary")
@@ -232,28 +232,28 @@ class Tokenizer:
         return as_array(ids, self.id_type), as_array(offsets, np.int64)
 
     def encode_iterable(self, iterable: Iterable[str]) -> Iterator[int]:
-        """The ids of a text that comes in pieces, lazily, in memory that does not grow with it.
+        """Lazily encode a text that comes in pieces, in constant memory.
 
-        They are the ids of the joined text: what a later piece could still change is held back.
+        Yields the ids of the joined text: text that a later piece could affect is held back.
         """
         return encode_pieces(self._encoder, iterable)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of some ids; bytes that are not UTF-8 become U+FFFD."""
+        """Decode ids to text; invalid UTF-8 becomes U+FFFD."""
         try:
             return self._encoder.decode(_as_sequence(ids))
         except (KeyError, TypeError) as error:
             raise self._cannot_decode(error) from None
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """The bytes of some ids, as they are."""
+        """Decode ids to their bytes, which need not be valid UTF-8."""
         try:
             return self._encoder.decode_bytes(_as_sequence(ids))
         except (KeyError, TypeError) as error:
             raise self._cannot_decode(error) from None
 
     def decode_stream(self) -> StreamingDecoder:
-        """A decoder that takes one id at a time and never gives out half a character."""
+        """Return an incremental decoder that only returns complete characters."""
         return StreamingDecoder(self.decode_bytes)
 
     @cached_property
@@ -261,7 +261,7 @@ class Tokenizer:
         return self.definition.ids_by_token()
 
     def token_to_id(self, token: str | bytes) -> int | None:
-        """The id of a token, given as its text or bytes; None for what is no token."""
+        """Return the id of a token given as text or bytes; None if there is no such token."""
         if isinstance(token, str):
             if token in self.special_tokens:
                 return self.special_tokens[token]
@@ -269,14 +269,14 @@ class Tokenizer:
         return self._ids_by_token.get(token)
 
     def id_to_token(self, id: int) -> bytes | None:
-        """The bytes of a token, which may be a part of a character; None for no id of this one."""
+        """Return the bytes of a token, possibly a partial character; None for an unknown id."""
         return self.vocab.get(id)
 
     def __len__(self) -> int:
         return self.vocab_size
 
     def __eq__(self, other: object) -> bool:
-        """Whether every text has the same ids; a chat template makes no difference."""
+        """Whether both encode every text to the same ids; chat templates are ignored."""
         return self.id == other.id if isinstance(other, Tokenizer) else NotImplemented
 
     def __hash__(self) -> int:
@@ -302,7 +302,7 @@ class Tokenizer:
 
 
 def _not_a_text(text: object) -> TypeError:
-    return TypeError(f"encode takes one text, not {type(text).__name__}: for several, encode_batch")
+    return TypeError(f"encode takes one text, not {type(text).__name__}; use encode_batch for many")
 
 
 def _as_sequence(ids: Iterable[int]) -> Sequence[int] | npt.NDArray[Any]:
@@ -311,8 +311,8 @@ def _as_sequence(ids: Iterable[int]) -> Sequence[int] | npt.NDArray[Any]:
     if isinstance(ids, np.ndarray) or hasattr(ids, "__array__"):
         array = np.asarray(ids)
         if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
-            found = f"{array.ndim} dimensions and type {array.dtype}"
-            raise TokenizerError(f"cannot decode an array of {found}; it is 1-D and of integers")
+            found = f"{array.ndim} dimensions and dtype {array.dtype}"
+            raise TokenizerError(f"cannot decode an array of {found}; give a 1-D integer array")
         is_id = array.dtype.isnative and array.dtype in (np.uint16, np.uint32)
         return np.ascontiguousarray(array, array.dtype if is_id else np.int64)
     return list(ids)

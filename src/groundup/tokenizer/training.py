@@ -1,7 +1,7 @@
-"""Learning a vocabulary: count the pre-tokens of the text, then merge pairs, most frequent first.
+"""BPE training: count the pre-tokens of the text, then merge pairs, most frequent first.
 
-Finding and opening files is `text_files`. The native core counts and merges; `reference` says in
-plain Python what it does.
+`text_files` finds and reads the files, the native core counts and merges, and `reference` is the
+same algorithm in plain Python.
 """
 
 from __future__ import annotations
@@ -30,22 +30,20 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _MAX_THREADS = 1_024
-# Enough to keep each core busy for a while, in memory that is small beside the counts.
+# Text read per core and block: enough to keep it busy, small next to the memory of the counts.
 _BLOCK_BYTES_PER_CORE = 2 << 20
-# How much text is counted between two calls of `progress`.
-_STEP_BYTES = 64 << 20
-# A longer pre-token is hardly text, and would take 24 times its size.
-_LONGEST_WORD_BYTES = 64 << 20
-# Text whose counts a part sends at once.
+# A longer pre-token is hardly text, and needs 24 times its size in memory.
+_MAX_WORD_BYTES = 64 << 20
+# Text counted into one table of `PartCounting`.
 _TABLE_TEXT_BYTES = 256 << 20
 
 
 Inputs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-"""A file, folder or glob, or several."""
+"""One or more files, folders or globs."""
 
 
 class TrainingOptions(TypedDict, total=False):
-    """Split pattern and threads of a training, and how the text is read (`text_files.Reading`)."""
+    """Training options: split pattern, SuperBPE, threads, and those of `text_files.Reading`."""
 
     pattern: str | Pattern
     superbpe_from: int | None
@@ -60,7 +58,7 @@ class TrainingOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class TrainingSummary:
-    """What training did, for the reader of its last lines."""
+    """Statistics of a training run, printed at its end."""
 
     num_bytes: int
     num_words: int
@@ -71,7 +69,7 @@ class TrainingSummary:
 
 
 def bytes_per_token(num_bytes: int, num_tokens: int) -> float:
-    """UTF-8 bytes of documents for each of their tokens; what separates them counts in neither."""
+    """Return UTF-8 bytes per token; document separators count in neither."""
     return num_bytes / max(1, num_tokens)
 
 
@@ -81,13 +79,13 @@ def train_bpe(
     special_tokens: Sequence[str],
     **options: Unpack[TrainingOptions],
 ) -> tuple[dict[int, bytes], list[tuple[bytes, bytes]]]:
-    """Learn a byte-level BPE vocabulary; returns the tokens by id and the merges in order.
+    """Train byte-level BPE; return the vocabulary {id: token} and the merges in order.
 
-    The 256 bytes, the merges and the special tokens make up `vocab_size`; special tokens get the
-    last ids. The most frequent pair is merged, ties go to the lexicographically greater pair of
-    byte strings; nothing merges across pre-tokens or special tokens. With `superbpe_from` only so
-    many merges keep to them, the later ones to lines, and tokens to four words (SuperBPE). The
-    result is the same for any number of threads.
+    `vocab_size` counts the 256 bytes, the merges and the special tokens, which get the last ids.
+    The most frequent pair is merged first; ties go to the lexicographically greater pair of byte
+    strings. Merges never cross pre-tokens or special tokens. With `superbpe_from` (SuperBPE), only
+    that many merges stay within pre-tokens; later ones stay within lines, and tokens have up to
+    four words. The result does not depend on the number of threads.
     """
     learned, _ = train_from_files(input_path, vocab_size, special_tokens, **options)
     return learned.vocab, learned.merges
@@ -111,7 +109,7 @@ def train_from_files(
     follow_links: bool = False,
     drop_duplicates: bool = False,
 ) -> tuple[TokenizerDefinition, TrainingSummary]:
-    """Train on files, folders or globs; an `engine` counts parts of the text elsewhere."""
+    """Train on files, folders or globs; an `engine` counts parts of the text in other processes."""
     inputs = [input_path] if isinstance(input_path, str | os.PathLike) else list(input_path)
     texts = check_special_token_texts(special_tokens)
     num_merges = count_merges(vocab_size, len(texts))
@@ -137,7 +135,7 @@ def train_from_files(
 
 
 class WordCounting:
-    """Counts pre-tokens."""
+    """Counts pre-tokens and learns merges from the counts."""
 
     def __init__(
         self, pattern: Pattern, special_tokens: list[str], num_threads: int | None
@@ -149,32 +147,32 @@ class WordCounting:
         self.num_bytes = 0
         tokens = [encode_special_token(text) for text in special_tokens]
         self.counter = WordCounter(
-            pattern.splitter, tokens, num_threads or num_cores(), _LONGEST_WORD_BYTES
+            pattern.splitter, tokens, num_threads or num_cores(), _MAX_WORD_BYTES
         )
 
     def add(
         self, block: Buffer, progress: Progress | None = None, num_bytes: int | None = None
     ) -> None:
-        """Count a block; `num_bytes` is what its documents have, if not all of it."""
+        """Count a block; `num_bytes` is the total of its documents, by default the whole block."""
         text = memoryview(block).cast("B")
         try:
             self.counter.add_text(text)
         except ValueError as error:
-            raise TokenizerError(f"{error}; break it up or leave it out") from None
+            raise TokenizerError(f"{error}; split it up or remove it") from None
         self.num_bytes += len(text) if num_bytes is None else num_bytes
         if progress:
             progress(self.num_bytes, None)
 
     def merge(self, num_bytes: int, words: Mapping[bytes, int]) -> None:
-        """Add the counts of text that was counted elsewhere."""
+        """Add counts from another process."""
         self.counter.add_words(list(words), list(words.values()))
         self.num_bytes += num_bytes
 
     def learn(
         self, num_merges: int, within: Pattern | None = None, superbpe_from: int = 0
     ) -> tuple[TokenizerDefinition, TrainingSummary]:
-        """Merge the most frequent pairs, the first `superbpe_from` within the words of a pattern if
-        one is given."""
+        """Learn `num_merges` merges, the first `superbpe_from` of them inside the pre-tokens of
+        `within`, if given."""
         splitter = None if within is None else within.splitter
         try:
             packed, num_bytes, num_symbols, num_words = self.counter.train(
@@ -209,7 +207,7 @@ class WordCounting:
 
 @dataclass(frozen=True)
 class PartCounting:
-    """Counts the pre-tokens of a part of a corpus, in any process."""
+    """Counts the pre-tokens of one part of a corpus; can be sent to another process."""
 
     pattern: Pattern
     special_tokens: list[str]
@@ -217,7 +215,7 @@ class PartCounting:
     block_bytes: int
 
     def __call__(self, part: Part) -> Iterator[tuple[int, dict[bytes, int]]]:
-        """Yield bytes counted and pre-tokens with their counts, in tables of bounded size."""
+        """Yield tables of bounded size: (bytes counted, {pre-token: count})."""
         counting = WordCounting(self.pattern, self.special_tokens, 1)
         for block, num_bytes in self.blocks(part):
             counting.add(block, None, num_bytes)
@@ -227,15 +225,15 @@ class PartCounting:
         yield counting.num_bytes, counting.counter.items()
 
     def blocks(self, part: Part) -> Iterator[tuple[bytes | memoryview, int]]:
-        """The text in blocks that can be counted one by one, and the bytes of documents in each."""
+        """Yield blocks that can be counted independently, each with its bytes of documents."""
         counter = WordCounting(self.pattern, self.special_tokens, 1).counter
 
         def find_cut(text: memoryview) -> int:
-            """The last place where a document longer than a block may be cut; 0 for none yet."""
+            """Return the last boundary at which to cut a long document; 0 if none is known yet."""
             cut = counter.find_last_cut(text)
-            if not cut and len(text) > max(_LONGEST_WORD_BYTES, self.block_bytes):
+            if not cut and len(text) > max(_MAX_WORD_BYTES, self.block_bytes):
                 raise TokenizerError(
-                    f"a pre-token has more than {len(text):,} bytes; break it up or leave it out"
+                    f"a pre-token has more than {len(text):,} bytes; split it up or remove it"
                 )
             return cut
 

@@ -1,7 +1,7 @@
-"""Tokenizer files: ours and those of GPT-2, tiktoken and Hugging Face, read and written.
+"""Read and write tokenizer files: our own and those of GPT-2, tiktoken and Hugging Face.
 
-A file is known by what is in it, never by its name. Each format has its own module here; the
-meaning of what they read is `TokenizerDefinition`.
+The format is detected from the content, never from the file name. Each format has a module that
+converts it to and from a `TokenizerDefinition`.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def read_definition(
 ) -> TokenizerDefinition:
     """Read a tokenizer file of any known format.
 
-    A pattern given here replaces the file's. Special tokens given here come on top of the
-    file's own, new ones after the last id; a mapping says the ids too.
+    `pattern` replaces the file's. `special_tokens` are added to the file's own: new ones get ids
+    after the last one, or those of a mapping.
     """
     path = Path(path)
     chosen = find_pattern(pattern) if pattern is not None else None
@@ -58,7 +58,7 @@ def read_definition(
         definition = huggingface.read(value, path)
     else:
         raise TokenizerError(
-            f"{path} is JSON but no tokenizer file we know (groundup's, Hugging Face's "
+            f"{path} is JSON, but not a known tokenizer file (groundup's, Hugging Face's "
             f"tokenizer.json or GPT-2's vocab.json)"
         )
     return definition.with_special_tokens(special_tokens, chosen)
@@ -69,9 +69,9 @@ def write_definition(
     path: str | os.PathLike[str],
     format: FormatName = "groundup",
 ) -> list[Path]:
-    """Write a tokenizer file (for gpt2, a folder of two), or refuse what the format cannot express.
+    """Write a tokenizer file (for gpt2, a folder with two files) and return the paths.
 
-    Returns the paths.
+    Raises TokenizerError if the format cannot express the definition.
     """
     writer = _WRITERS.get(format)
     if writer is None:

@@ -1,4 +1,4 @@
-"""GPT-2's pair of files: a vocabulary {token: id} as JSON and the merges as lines of two tokens."""
+"""GPT-2's pair of files: the vocabulary as JSON {token: id}, and one merge per line."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from groundup.tokenizer.patterns import GPT2, Pattern
 
 
 def find_merges(vocab_path: Path) -> Path:
-    """The merges file that lies beside a vocabulary."""
+    """Return the merges file next to a vocabulary file."""
     for name in ("merges.txt", "vocab.bpe"):
         if vocab_path.with_name(name).is_file():
             return vocab_path.with_name(name)
-    raise TokenizerError(f"{vocab_path} is a vocabulary without merges: put merges.txt beside it")
+    raise TokenizerError(f"{vocab_path} is a vocabulary without merges: put merges.txt next to it")
 
 
 def read_gpt2_files(
@@ -35,7 +35,7 @@ def read_gpt2_files(
     *,
     pattern: Pattern | None = None,
 ) -> TokenizerDefinition:
-    """Read the pair; special tokens that the vocabulary lacks are appended to it."""
+    """Read both files; special tokens missing from the vocabulary are appended to it."""
     vocab_path, merges_path = Path(vocab_path), Path(merges_path)
     vocab_data, merges_data = read_file(vocab_path), read_file(merges_path, merges_path.parent)
     spelled = parse_json(vocab_data, vocab_path)
@@ -53,10 +53,10 @@ def read_gpt2_files(
 
 
 def write(definition: TokenizerDefinition, path: Path) -> list[Path]:
-    """Write vocab.json and merges.txt into a folder, or beside each other under this path."""
+    """Write vocab.json and merges.txt to a folder; a path ending in .json names the vocabulary."""
     if definition.pattern != GPT2 or definition.whole_words:
         raise TokenizerError(
-            f"GPT-2's files imply its split pattern and merges alone, and this tokenizer has "
+            f"GPT-2's files imply its split pattern and no whole_words, but this tokenizer has "
             f"{definition.pattern.name} (whole_words: {definition.whole_words}); convert to "
             f"huggingface or groundup instead"
         )
@@ -74,6 +74,6 @@ def _merge_lines(data: bytes, path: Path) -> list[str]:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise TokenizerError(f"the merges file {path} is damaged: {error}") from None
-    # Not splitlines: a spelled token may hold U+0085.
+    # Not splitlines: a spelled token may contain U+0085.
     lines = text.replace("\r\n", "\n").rstrip("\n").split("\n")
     return lines[1:] if lines[0].startswith("#version") else lines

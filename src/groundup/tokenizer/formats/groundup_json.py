@@ -1,8 +1,7 @@
-"""Our own tokenizer file: one readable JSON object that holds all of a definition.
+"""Our own tokenizer file: one readable JSON object with the whole definition.
 
-Tokens are in GPT-2's byte spelling, one a line: the index of one in `vocabulary` is its id. The
-last line is a hash of all text before it, so a whole file is known at once and needs no second look
-at its parts.
+Tokens are in GPT-2's byte spelling, one per line; a token's index in `vocabulary` is its id. The
+last line is a checksum of the text before it: if it matches, validation is skipped.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ _CHECKSUM_MARK = b',\n"checksum": '
 
 
 def read(value: dict[str, Any], data: bytes, path: Path) -> TokenizerDefinition:
-    """Read our JSON object; a newer version or a content that does not match its id is refused."""
+    """Read our JSON object; raise TokenizerError for another version or a content id mismatch."""
     version = require(value, "version", int, path)
     if version != VERSION:
         raise TokenizerError(
-            f"the tokenizer file {path} has format version {version}, and this groundup reads "
+            f"the tokenizer file {path} has format version {version}, but this groundup reads "
             f"{VERSION}: use the groundup that wrote it"
         )
     pattern = require(value, "pattern", dict, path)
@@ -68,13 +67,13 @@ def read(value: dict[str, Any], data: bytes, path: Path) -> TokenizerDefinition:
     if definition.content_id() != content_id:
         raise TokenizerError(
             f"the content of the tokenizer file {path} does not match its content id: it was "
-            f"changed after it was written; restore it, or make it again"
+            f"changed after it was written; restore it, or train it again"
         )
     return definition.validate()
 
 
 def write(definition: TokenizerDefinition, path: Path) -> list[Path]:
-    """Write the definition as our JSON."""
+    """Write a definition as our JSON object."""
     spellings = dict(zip(definition.vocab, spell_tokens(definition.vocab.values()), strict=True))
     template, pattern = definition.chat_template, definition.pattern
     behaviours = {"behaviours": pattern.behaviours} if pattern.behaviours else {}
@@ -103,6 +102,6 @@ def _dump(value: Any) -> str:
 
 
 def _dump_lines(value: Any) -> str:
-    # The fast encoder of `json` cannot indent, but its separators may hold line ends.
+    # The fast C encoder of `json` cannot indent, but separators may contain newlines.
     text = json.dumps(value, ensure_ascii=False, separators=(",\n", ": "))
     return f"{text[0]}\n{text[1:-1]}\n{text[-1]}" if value else text

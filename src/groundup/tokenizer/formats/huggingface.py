@@ -1,8 +1,8 @@
-"""Hugging Face's tokenizer.json, as far as it is byte-level BPE.
+"""Hugging Face's tokenizer.json, for byte-level BPE.
 
-What would change the ids of a text and cannot be honoured here is refused by name. Padding,
-truncation and the tokens a post-processor puts around a text dress the ids up afterwards; they are
-the caller's.
+An unsupported setting that affects the ids raises an error that names it. Padding, truncation and
+the tokens added by a post-processor apply after encoding and are ignored: they are the caller's
+concern.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from groundup.tokenizer.formats.json_files import excerpt, parse_json, read_file
 from groundup.tokenizer.formats.spelling import read_merges, read_vocab, spell_merges, spell_vocab
 from groundup.tokenizer.patterns import GPT2, Pattern, find_staged_pattern
 
-# These mean one thing to Hugging Face's engine (Oniguruma: anchors are of lines, `{1,3}+` repeats,
-# `\w` has other members) and another to ours, so only published patterns may hold them.
+# Syntax that Hugging Face's engine (Oniguruma) interprets differently from ours: anchors match at
+# lines, `{1,3}+` repeats, `\w` is another set. Only published patterns may contain it.
 _DIALECT = re.compile(r"\}\+|\\[zZ]|(?<!\\)\$|(?<!\\)\^|\\[wW]")
 _CLASS = re.compile(r"(?<!\\)\[\^?\]?(?:\\.|[^\]\\])*\]")
 
-# What a split does with its matches, and whether it takes what lies between them for matches.
+# (behavior, invert) of a Split to our behaviour; `invert` swaps matches with the text between them.
 _BEHAVIOURS = {
     ("Isolated", False): "isolated",
     ("Removed", False): "removed",
@@ -33,7 +33,7 @@ _BEHAVIOURS = {
     ("MergedWithNext", False): "merged with next",
     ("Contiguous", False): "contiguous",
 }
-# Where no two of them touch, what lies between matches goes to the other side.
+# With `invert`, merging goes to the other side, provided no two matches are adjacent.
 _INVERTED = {
     "Isolated": "isolated",
     "Contiguous": "contiguous",
@@ -55,7 +55,8 @@ def read(value: dict[str, Any], path: Path) -> TokenizerDefinition:
     for text, id in special_tokens.items():
         if vocabulary.get(text, id) != id:
             raise TokenizerError(
-                f"the added token {text!r} in {path} has id {id}, but another in the vocabulary"
+                f"the added token {text!r} in {path} has id {id}, but "
+                f"{excerpt(vocabulary[text])} in the vocabulary"
             )
     vocab, token_of = read_vocab(vocabulary, path, plain_texts=special_tokens)
     return TokenizerDefinition(
@@ -70,7 +71,7 @@ def read(value: dict[str, Any], path: Path) -> TokenizerDefinition:
 
 
 def write(definition: TokenizerDefinition, path: Path) -> list[Path]:
-    """Write a tokenizer.json; a chat template goes into the tokenizer_config.json beside it."""
+    """Write a tokenizer.json, and the chat template to the tokenizer_config.json next to it."""
     vocabulary = spell_vocab(definition, "Hugging Face")
     flags = dict.fromkeys((*_STRIPPING, "normalized"), False)
     added_tokens = [
@@ -109,13 +110,13 @@ def _read_settings(path: Path) -> dict[str, Any]:
 
 
 def _read_chat_template(folder: Path) -> str | None:
-    """The template beside a tokenizer.json, in a file of its own or among the settings."""
+    """Read the template next to a tokenizer.json: chat_template.jinja or tokenizer_config.json."""
     settings = _read_settings(folder / _SETTINGS_NAME)
     found = settings.get("chat_template")
     if (path := folder / "chat_template.jinja").is_file():
         found = read_file(path, folder).decode("utf-8", "replace")
     elif isinstance(found, list):
-        # Several by name, for tools or retrieval too; they call the plain one default.
+        # Named templates, some for tools or retrieval; the plain one is called "default".
         by_name = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
         found = by_name.get("default")
     if found is None:
@@ -125,7 +126,7 @@ def _read_chat_template(folder: Path) -> str | None:
 
 
 def _with_roles(template: str, settings: dict[str, Any]) -> str:
-    """The template with the texts of `bos_token` and its like set, where it names them."""
+    """Prefix the template with definitions of `bos_token` etc., if it uses them undefined."""
     lines = ""
     for role in ("bos_token", "eos_token", "pad_token", "unk_token"):
         text = settings.get(role)
@@ -138,13 +139,13 @@ def _with_roles(template: str, settings: dict[str, Any]) -> str:
 
 def _refuse(what: str, path: Path) -> TokenizerError:
     return TokenizerError(
-        f"the tokenizer file {path} has {what}, which groundup cannot honour: it would give other "
-        f"ids; only plain byte-level BPE can be read"
+        f"the tokenizer file {path} has {what}, which groundup does not support: the ids would "
+        f"differ; only plain byte-level BPE can be read"
     )
 
 
 def _check(model: dict[str, Any], normalizer: Any, path: Path) -> None:
-    # Early files name no type; merges then tell BPE apart.
+    # Early files have no type; merges identify BPE.
     kind = model.get("type") or ("BPE" if "merges" in model else "unknown")
     if kind != "BPE":
         raise _refuse(f"a model of type {kind}", path)
@@ -167,7 +168,7 @@ def _read_added_tokens(added_tokens: list[Any], path: Path) -> dict[str, int]:
 
 
 def _read_pattern(pre_tokenizer: Any, path: Path) -> Pattern:
-    """The stages of a pre-tokenizer, whose last step must be the byte-level one."""
+    """Convert a pre-tokenizer to a pattern; its last step must be ByteLevel."""
     steps = [pre_tokenizer]
     if isinstance(pre_tokenizer, dict) and pre_tokenizer.get("type") == "Sequence":
         steps = require(pre_tokenizer, "pretokenizers", list, path)
@@ -194,14 +195,14 @@ def _read_pattern(pre_tokenizer: Any, path: Path) -> Pattern:
         stages.extend(GPT2.stages)
         behaviours.append("isolated")
     if not stages:
-        # Without any pattern the whole text is one pre-token.
+        # Without a pattern, the whole text is one pre-token.
         return Pattern("custom", (r"(?s:.+)",))
-    # Between the matches of published patterns lies nothing that could be removed.
+    # The matches of published patterns cover the text, so "kept" removes nothing.
     if behaviours == ["kept"] and (known := find_staged_pattern(tuple(stages))).name != "custom":
         return known
     pattern = find_staged_pattern(tuple(stages), tuple(behaviours))
     if (found := _find_dialect(pattern)) is not None:
-        raise _refuse(f"{found!r} in its split pattern, read differently there", path)
+        raise _refuse(f"{found!r} in its split pattern, with another meaning there", path)
     return pattern
 
 
@@ -224,7 +225,7 @@ def _read_behaviour(step: dict[str, Any], path: Path) -> str:
 
 def _find_dialect(pattern: Pattern) -> str | None:
     for stage in pattern.stages if pattern.name == "custom" else ():
-        # Inside a class, $ and ^ are ordinary in both.
+        # Inside a class, $ and ^ are literals in both engines.
         outside = _CLASS.sub(lambda found: "".join(re.findall(r"\\[wW]", found.group())), stage)
         if stage not in GPT2.stages and (found := _DIALECT.search(outside)):
             return found.group()
@@ -236,8 +237,8 @@ def _express_pattern(pattern: Pattern) -> dict[str, Any]:
         return _byte_level(use_regex=True)
     if (found := _find_dialect(pattern)) is not None:
         raise TokenizerError(
-            f"Hugging Face reads {found!r} in a split pattern differently; convert to groundup "
-            f"instead"
+            f"Hugging Face interprets {found!r} in a split pattern differently; convert to "
+            f"groundup instead"
         )
     names = {behaviour: name for name, behaviour in _BEHAVIOURS.items()}
     behaviours = pattern.behaviours or ("isolated",) * len(pattern.stages)

@@ -1,4 +1,4 @@
-"""Reading tokenizer files: whole files, JSON objects, entries of a known type."""
+"""Read tokenizer files: bytes, JSON objects, and entries of a required type."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _JSON_NAMES = {dict: "object", list: "array", str: "string", int: "integer", boo
 
 
 def read_file(path: Path, inside: Path | None = None) -> bytes:
-    """The bytes of a tokenizer file; one that cannot be read is a TokenizerError.
+    """Return the bytes of a tokenizer file; raise TokenizerError if it cannot be read.
 
-    inside: the folder that a link may not lead out of, for files that nobody named.
+    inside: the folder that symbolic links must stay in, for files the user did not name.
     """
     try:
         return read_plain_file(path, inside)
@@ -27,20 +27,20 @@ def read_file(path: Path, inside: Path | None = None) -> bytes:
 
 
 def parse_json(data: bytes, path: Path) -> dict[str, Any]:
-    """Read a JSON object."""
+    """Parse a JSON object."""
     try:
         value = json.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        # Bytes that are not UTF-8, broken or endless JSON, or a number of thousands of digits.
+        # Not UTF-8, invalid or too deeply nested JSON, or a number with thousands of digits.
         raise TokenizerError(
             f"the tokenizer file {path} is neither a JSON object nor lines of base64 and a rank "
-            f"({error}); if it was cut short, make it or fetch it again"
+            f"({error}); if it was truncated, create or download it again"
         ) from None
     return require({"content": value}, "content", dict, path)  # type: ignore[no-any-return]
 
 
 def require(value: Mapping[str, Any], key: str, kind: type, path: Path) -> Any:
-    """The entry `key` of a JSON object; a missing one or another kind is a TokenizerError."""
+    """Return the entry `key`; raise TokenizerError if it is missing or not of type `kind`."""
     entry = value.get(key)
     if not isinstance(entry, kind) or (kind is int and isinstance(entry, bool)):
         found = f"is {excerpt(entry)}" if key in value else "is missing"
@@ -51,14 +51,14 @@ def require(value: Mapping[str, Any], key: str, kind: type, path: Path) -> Any:
 
 
 def describe_source(format_name: str, path: Path, data: bytes) -> dict[str, Any]:
-    """The lineage of a tokenizer read from another project's file."""
+    """Return the lineage of a tokenizer imported from another project's file."""
     return {"source": {"format": format_name, "file": path.name, "content_id": hash_bytes(data)}}
 
 
 def excerpt(value: Any) -> str:
-    """A value as an error shows it, in at most 60 characters."""
+    """Format a value for an error message, in at most 60 characters."""
     try:
         text = repr(value)
     except RecursionError:
-        return "nested too deeply to be shown"
+        return "nested too deeply to show"
     return text if len(text) <= 60 else text[:57] + "..."

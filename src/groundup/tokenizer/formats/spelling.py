@@ -1,8 +1,7 @@
-"""GPT-2's byte spelling: any token as visible characters, so that it can stand in a text file.
+"""GPT-2's byte spelling: maps each byte to a visible character, so that text files can hold tokens.
 
-A byte that is a visible Latin-1 character is written as that character; the other 68 (controls,
-space, delete, no-break space, soft hyphen) take the characters from U+0100 on, in order: a space
-reads `Ġ`.
+A byte that is a visible Latin-1 character maps to that character; the other 68 (control characters,
+space, delete, no-break space, soft hyphen) map in order to U+0100 and up: a space becomes `Ġ`.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ _Spelled = TypeVar("_Spelled", str, bytes)
 
 _VISIBLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
 _REPLACEMENTS = iter(range(0x100, 0x200))
-# A string of 256 characters is what Python's single-byte codecs are made of, so both directions run
-# in C over a whole vocabulary at once.
+# A 256-character string defines a single-byte codec in Python, so both directions run in C over a
+# whole vocabulary at once.
 ALPHABET = "".join(chr(byte if byte in _VISIBLE else next(_REPLACEMENTS)) for byte in range(256))
 _ENCODING_MAP = codecs.charmap_build(ALPHABET)
 
 
 def spell_bytes(data: bytes) -> str:
-    """Write bytes as visible characters, one for each byte."""
+    """Spell bytes as visible characters, one per byte."""
     return codecs.charmap_decode(data, "strict", ALPHABET)[0]
 
 
 def read_spelling(text: str) -> bytes:
-    """Read visible characters back as bytes; any other is a UnicodeEncodeError."""
+    """Invert `spell_bytes`; raise UnicodeEncodeError for a character outside the alphabet."""
     return codecs.charmap_encode(text, "strict", _ENCODING_MAP)[0]
 
 
@@ -43,24 +42,24 @@ def spell_tokens(tokens: Iterable[bytes]) -> list[str]:
 
 
 def read_tokens(spellings: list[str], path: Path) -> list[bytes]:
-    """Read the spelled tokens of a file in one go; each character is one byte, so the lengths carry
-    over."""
+    """Convert spelled tokens to bytes, all at once: each character is one byte, so the lengths are
+    the same."""
     try:
         return _cut(read_spelling("".join(spellings)), spellings)
     except UnicodeEncodeError:
         spelling = next(one for one in spellings if not set(ALPHABET).issuperset(one))
         raise TokenizerError(
-            f"the token {spelling!r} in {path} is not written in GPT-2's byte spelling; if it is a "
-            f"special token, name it as one"
+            f"the token {spelling!r} in {path} is not in GPT-2's byte spelling; if it is a special "
+            f"token, pass it in special_tokens"
         ) from None
 
 
 def read_vocab(
     spelled: Mapping[str, Any], path: Path, plain_texts: Iterable[str] = ()
 ) -> tuple[dict[int, bytes], dict[str, bytes]]:
-    """Read {spelled token: id}; returns the vocabulary in order of ids, and the bytes by spelling.
+    """Read {spelled token: id}; return the vocabulary sorted by id and the bytes of each spelling.
 
-    `plain_texts` are the special tokens that stand there as they are, not in GPT-2's spelling.
+    `plain_texts` are special tokens that the file has as plain text, not in GPT-2's spelling.
     """
     plain = {text for text in plain_texts if text in spelled}
     spellings = [spelling for spelling in spelled if spelling not in plain]
@@ -82,7 +81,7 @@ def read_vocab(
 def read_merges(
     merges: Sequence[Any], token_of: Mapping[str, bytes], path: Path
 ) -> list[tuple[bytes, bytes]]:
-    """Read merges written as "left right" or [left, right], spelled as in the vocabulary."""
+    """Read merges in the form "left right" or [left, right], spelled as in the vocabulary."""
     kinds = set(map(type, merges))
     parts: list[Any] = [None]
     if kinds == {str} and set(map(str.count, merges, repeat(" "))) == {1}:
@@ -94,20 +93,20 @@ def read_merges(
         return list(zip(tokens, tokens, strict=True))
     except (KeyError, ValueError, TypeError) as error:
         raise TokenizerError(
-            f"a merge of {path} is not two tokens of the vocabulary, as text with one space "
-            f"between them or as a list: {error!r:.200}"
+            f"a merge in {path} is not two tokens of the vocabulary, separated by one space or "
+            f"as a list: {error!r:.200}"
         ) from None
 
 
 def spell_vocab(definition: TokenizerDefinition, format_name: str) -> dict[str, int]:
-    """The vocabulary as {spelled token: id}, special tokens as plain text."""
+    """Return the vocabulary as {spelled token: id}, with special tokens as plain text."""
     ordinary = definition.ordinary_tokens()
     spelled = dict(zip(spell_tokens(ordinary.values()), ordinary, strict=True))
     for text, id in definition.special_tokens.items():
         if text in spelled:
             raise TokenizerError(
-                f"{format_name} files cannot hold the special token {text!r}: an ordinary token is "
-                f"spelled so; use groundup's own format"
+                f"{format_name} files cannot hold the special token {text!r}: an ordinary token "
+                f"has the same spelling; use groundup's own format"
             )
         spelled[text] = id
     return dict(sorted(spelled.items(), key=lambda item: item[1]))
@@ -116,7 +115,7 @@ def spell_vocab(definition: TokenizerDefinition, format_name: str) -> dict[str, 
 def spell_merges(
     definition: TokenizerDefinition, spelled: Mapping[str, int] | None = None
 ) -> list[str]:
-    """The merges as lines of two spelled tokens, which `spelled`, if given, must hold."""
+    """Return the merges as "left right"; if `spelled` is given, it must contain both tokens."""
     lefts = spell_tokens(left for left, _ in definition.merges)
     rights = spell_tokens(right for _, right in definition.merges)
     if spelled is not None and (special := {*lefts, *rights} - spelled.keys()):

@@ -1,7 +1,7 @@
-"""Reading tiktoken's ranks: lines of a token in base64 and its rank, its id and order of merging.
+"""Read tiktoken's ranks: per line a token in base64 and its rank, which is its id and its priority.
 
-Such a file holds neither pattern nor special tokens; those of the published files are known here by
-the hash of their content. The merges are recovered from the ranks.
+The file has neither split pattern nor special tokens; for published files we know them by content
+hash. The merges are recovered from the ranks.
 """
 
 from __future__ import annotations
@@ -61,20 +61,20 @@ _PUBLISHED: dict[str, tuple[Pattern, dict[str, int]]] = {
 
 
 def recognise(data: bytes) -> bool:
-    """Whether the first line is a token in base64 and a number."""
+    """Whether the first line is base64 and a number."""
     return _FIRST_LINE.match(data[:4096]) is not None
 
 
 def read(
     data: bytes, path: Path, pattern: Pattern | None, special_tokens: SpecialTokens | None
 ) -> TokenizerDefinition:
-    """Read ranks; a file that is not a published one needs its pattern from the caller."""
+    """Read ranks; `pattern` is required unless the file is a published one."""
     known = hash_bytes(data).removeprefix("sha256:")
     known_pattern, known_ids = _PUBLISHED.get(known, (None, {}))
     pattern = pattern or known_pattern
     if pattern is None:
         raise TokenizerError(
-            f"the ranks file {path} holds no split pattern and is none of the published ones; "
+            f"the ranks file {path} has no split pattern and is not a published one; "
             f"give the pattern: one of {', '.join(PATTERN_NAMES)}, or a regular expression"
         )
     vocab = _parse_ranks(data, path)
@@ -91,16 +91,15 @@ def read(
         merges=[(tokens[left], tokens[right]) for left, right in pairs if left >= 0],
         special_tokens=special_ids,
         pattern=pattern,
-        # tiktoken always looks for the whole pre-token first; where the merges reach every token
-        # that changes nothing, and leaving it out keeps one tokenizer one content id in all
-        # formats.
+        # tiktoken always looks up the whole pre-token first. If the merges produce every token,
+        # that changes nothing; leaving it out then gives the same content id in all formats.
         whole_words=unreachable,
         lineage=describe_source("tiktoken", path, data),
     ).validate()
 
 
 def recover_merges(tokens: Sequence[bytes]) -> list[tuple[int, int]]:
-    """The pair of tokens that makes each token, or (-1, -1); see `recover_merges_reference`."""
+    """Return the pair that merges into each token, or (-1, -1); see `recover_merges_reference`."""
     buffer = native.recover_merges(list(tokens))
     flat = memoryview(buffer).cast("B").cast("i").tolist()
     return list(zip(flat[::2], flat[1::2], strict=True))
@@ -119,7 +118,7 @@ def _parse_ranks(data: bytes, path: Path) -> dict[int, bytes]:
         if not token or rank < 0 or rank in vocab:
             raise TokenizerError(
                 f"line {number} of the ranks file {path} is {line[:60]!r}; it should be a token in "
-                f"base64, a space and a rank of its own: the file was cut short or changed"
+                f"base64, a space and a unique rank: the file was truncated or changed"
             )
         vocab[rank] = token
     return dict(sorted(vocab.items()))
