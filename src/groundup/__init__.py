@@ -26,16 +26,4 @@ if TYPE_CHECKING:
     from groundup.tokenizer import train_bpe as train_bpe
     from groundup.training import train as train
 
-__getattr__, __dir__, __all__ = lazy_exports(
-    __name__,
-    {
-        "errors": "CheckpointError ConfigError DataError GroundupError MissingExtraError "
-        "TokenizerError",
-        "data": "open_shards",
-        "generation": "LanguageModel",
-        "model": "ModelConfig TransformerLM",
-        "runs": "RunConfig",
-        "tokenizer": "Tokenizer train_bpe",
-        "training": "train",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

@@ -7,22 +7,18 @@ from typing import Any
 
 
 def lazy_exports(
-    package: str, names_of: dict[str, str]
+    package: str, file: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """The `__getattr__`, `__dir__` and `__all__` of a package whose names live in its modules.
-
-    Type checkers see the names by imports of the form `import name as name`.
-
-    names_of: the names that each module of it, or one of groundup by its whole name, gives.
-    """
-    home_of = {name: home for home, names in names_of.items() for name in names.split()}
+    """The `__getattr__`, `__dir__` and `__all__` of a package: its names and their homes are read
+    from the lines `from home import name as name` that its file has for type checkers."""
+    with open(file, encoding="utf-8") as lines:
+        words = [line.split() for line in lines if line.startswith("    from ")]
+    home_of = {name: home for _, home, _, _, _, name in words}
 
     def resolve(name: str) -> Any:
         if name not in home_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        home = home_of[name]
-        module = home if home.startswith("groundup.") else f"{package}.{home}"
-        value = getattr(import_module(module), name)
+        value = getattr(import_module(home_of[name]), name)
         setattr(sys.modules[package], name, value)
         return value
 

@@ -11,6 +11,4 @@ if TYPE_CHECKING:
     from groundup.data.batches.loader import get_batch as get_batch
     from groundup.data.shards import open_shards as open_shards
 
-__getattr__, __dir__, __all__ = lazy_exports(
-    __name__, {"batches.loader": "get_batch", "shards": "open_shards"}
-)
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

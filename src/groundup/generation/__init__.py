@@ -14,11 +14,4 @@ if TYPE_CHECKING:
     from groundup.generation.request import GenerationSettings as GenerationSettings
     from groundup.generation.request import Sampler as Sampler
 
-__getattr__, __dir__, __all__ = lazy_exports(
-    __name__,
-    {
-        "engine": "Engine",
-        "language_model": "LanguageModel",
-        "request": "GenerationRequest GenerationSettings Sampler",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

@@ -10,6 +10,4 @@ if TYPE_CHECKING:
     from groundup.model.config import preset as preset
     from groundup.model.transformer import TransformerLM as TransformerLM
 
-__getattr__, __dir__, __all__ = lazy_exports(
-    __name__, {"config": "PRESETS ModelConfig preset", "transformer": "TransformerLM"}
-)
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

@@ -26,18 +26,4 @@ if TYPE_CHECKING:
     from groundup.nn.norm import RMSNorm as RMSNorm
     from groundup.nn.rope import RotaryEmbedding as RotaryEmbedding
 
-__getattr__, __dir__, __all__ = lazy_exports(
-    __name__,
-    {
-        "attention": "MultiHeadSelfAttention",
-        "block": "TransformerBlock",
-        "embedding": "Embedding",
-        "feed_forward": "FeedForward SwiGLU",
-        "functional": "gelu scaled_dot_product_attention silu softmax squared_relu",
-        "kv_cache": "KVCache",
-        "linear": "Linear",
-        "losses": "cross_entropy z_loss",
-        "norm": "RMSNorm",
-        "rope": "RotaryEmbedding",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

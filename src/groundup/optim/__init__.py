@@ -15,16 +15,4 @@ if TYPE_CHECKING:
     from groundup.optim.schedules import cosine_schedule as cosine_schedule
     from groundup.optim.sgd import SGD as SGD
 
-__getattr__, __dir__, __all__ = lazy_exports(
-    __name__,
-    {
-        "adamw": "AdamW",
-        "build": "build_optimizer",
-        "clipping": "clip_gradients",
-        "config": "OptimizerConfig ScheduleConfig",
-        "groundup.nn.losses": "cross_entropy",
-        "muon": "Muon",
-        "schedules": "cosine_schedule",
-        "sgd": "SGD",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

@@ -1,37 +1,18 @@
 """What a run costs before it runs: parameters, operations, memory, time, money. No torch."""
 
-from groundup.planner.hardware import (
-    Accelerator,
-    describe_cpu,
-    find_accelerator,
-    get_accelerator,
-    peak_flops_per_second,
-)
-from groundup.planner.memory import Execution, MeasuredStep, StepMemory, step_memory
-from groundup.planner.parameters import (
-    check_holdable,
-    count_parameters,
-    forward_flops,
-    step_flops,
-    training_flops_per_token,
-)
-from groundup.planner.plan import Plan, make_plan
-
-__all__ = [
-    "Accelerator",
-    "Execution",
-    "MeasuredStep",
-    "Plan",
-    "StepMemory",
-    "check_holdable",
-    "count_parameters",
-    "describe_cpu",
-    "find_accelerator",
-    "forward_flops",
-    "get_accelerator",
-    "make_plan",
-    "peak_flops_per_second",
-    "step_flops",
-    "step_memory",
-    "training_flops_per_token",
-]
+from groundup.planner.hardware import Accelerator as Accelerator
+from groundup.planner.hardware import describe_cpu as describe_cpu
+from groundup.planner.hardware import find_accelerator as find_accelerator
+from groundup.planner.hardware import get_accelerator as get_accelerator
+from groundup.planner.hardware import peak_flops_per_second as peak_flops_per_second
+from groundup.planner.memory import Execution as Execution
+from groundup.planner.memory import MeasuredStep as MeasuredStep
+from groundup.planner.memory import StepMemory as StepMemory
+from groundup.planner.memory import step_memory as step_memory
+from groundup.planner.parameters import check_holdable as check_holdable
+from groundup.planner.parameters import count_parameters as count_parameters
+from groundup.planner.parameters import forward_flops as forward_flops
+from groundup.planner.parameters import step_flops as step_flops
+from groundup.planner.parameters import training_flops_per_token as training_flops_per_token
+from groundup.planner.plan import Plan as Plan
+from groundup.planner.plan import make_plan as make_plan

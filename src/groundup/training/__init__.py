@@ -10,6 +10,4 @@ if TYPE_CHECKING:
     from groundup.training.verify import Comparison as Comparison
     from groundup.training.verify import verify_resume as verify_resume
 
-__getattr__, __dir__, __all__ = lazy_exports(
-    __name__, {"loop": "TrainSummary train", "verify": "Comparison verify_resume"}
-)
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)
