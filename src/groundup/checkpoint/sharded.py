@@ -34,7 +34,6 @@ from groundup.checkpoint.record import (
     pack_tree,
     write_record,
 )
-from groundup.config import current_name
 from groundup.errors import GroundupError
 
 
@@ -131,8 +130,7 @@ def load_into(
     for index, values in state["state"].items():
         tensors = {key: one for key, one in values.items() if isinstance(one, Tensor)}
         values.update({key: place(index, one) for key, one in tensors.items()})
-    names = {name: current_name(name) for name in stored}
-    model = {name: model_state[new] for name, new in names.items() if new in model_state}
+    model = {name: one for name, one in model_state.items() if name in stored}
     load({**model, **pack(state)[1]}, storage_reader=reader, process_group=group)
     for values in state["state"].values():
         values.update({key: _local(one) for key, one in values.items()})

@@ -14,7 +14,6 @@ import pydantic
 from pydantic_core import to_json
 
 from groundup._native import hash_documents
-from groundup.config import with_current_names
 from groundup.errors import DataError
 from groundup.files import parse_json, write_bytes_atomic
 
@@ -38,11 +37,6 @@ class Record(pydantic.BaseModel):
     """A part of a JSON file of ours: frozen, and without names we do not know."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def _rename(cls, values: Any) -> Any:
-        return with_current_names(values)
 
 
 class ShardEntry(Record):
