@@ -52,7 +52,7 @@ def test_parts_are_counted_outside_of_strings(value: Any, in_ascii: bool) -> Non
 
 @pytest.mark.parametrize("model", [CompletionRequest, TokenizeRequest])
 @pytest.mark.parametrize(
-    ("body", "has_too_many_parts"),
+    ("body", "has_too_many_elements"),
     [
         (listed('"a"', 1, "1," * MAX_ELEMENTS + "1"), True),
         (listed("[]", MAX_STRUCTURES), True),
@@ -70,7 +70,7 @@ def test_parts_are_counted_outside_of_strings(value: Any, in_ascii: bool) -> Non
     ],
 )
 def test_a_hostile_body_is_refused_in_little_memory(
-    model: Any, body: bytes, has_too_many_parts: bool
+    model: Any, body: bytes, has_too_many_elements: bool
 ) -> None:
     tracemalloc.start()
     try:
@@ -79,7 +79,7 @@ def test_a_hostile_body_is_refused_in_little_memory(
         assert tracemalloc.get_traced_memory()[1] < 100 * len(body) + 100_000
     finally:
         tracemalloc.stop()
-    assert ("too many parts" in caught.value.message) == has_too_many_parts
+    assert ("too many elements" in caught.value.message) == has_too_many_elements
     assert len(caught.value.message) < 300
 
 

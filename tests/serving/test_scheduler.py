@@ -255,7 +255,7 @@ async def test_long_prompts_are_read_over_several_steps(
 def test_tokens_wait_for_each_other_but_not_for_long(
     patience_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("groundup.serving.jobs._PATIENCE_SECONDS", patience_seconds)
+    monkeypatch.setattr("groundup.serving.jobs._FLUSH_SECONDS", patience_seconds)
 
     async def scene() -> None:
         outbox, job = Outbox(asyncio.get_running_loop()), Job()

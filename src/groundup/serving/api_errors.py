@@ -1,6 +1,6 @@
 """Errors as OpenAI's clients expect them: a status and {"error": {message, type, param, code}}.
 
-Every answer that is not a success has this shape.
+Every error response has this shape.
 """
 
 import re
@@ -20,15 +20,15 @@ _TYPES = {
     500: "server_error",
     503: "server_error",
 }
-# What fields of several types take, instead of one complaint for each type.
+# The types that a union field accepts, in place of pydantic's error for each member.
 _SHAPES = {
-    "prompt": "it must be a text, a list of texts, a list of ids or a list of such lists",
-    "stop": "it must be a text or a list of at most 16 texts of 1 to 1000 characters",
+    "prompt": "it must be a string, a list of strings, a list of token ids or a list of such lists",
+    "stop": "it must be a string or a list of at most 16 strings of 1 to 1000 characters",
 }
 
 
 class ApiError(Exception):
-    """An answer other than success: its status and what to tell the client."""
+    """An error response: its status and the message for the client."""
 
     def __init__(
         self,
@@ -56,19 +56,19 @@ class ApiError(Exception):
 
 
 def internal_error() -> ApiError:
-    """Says nothing about the cause, which goes to the log alone."""
-    message = "the server failed to answer this request: its log says why"
+    """A 500 that does not reveal the cause, which is only logged."""
+    message = "the server failed to answer this request: see its log"
     return ApiError(500, message, code="internal_error")
 
 
 def invalid_request(error: ValidationError) -> ApiError:
-    """The first thing that pydantic found wrong with a body or a query, as a sentence."""
+    """Describe pydantic's first error in a body or a query in one sentence."""
     finding = error.errors(include_url=False, include_context=False)[0]
     kind, reason = finding["type"], finding["msg"].removeprefix("Value error, ")
     if kind == "json_invalid":
         return ApiError(400, f"the body is not valid JSON: {reason.partition(': ')[2]}")
     if not finding["loc"]:
-        # Fields that do not go together: the sentence begins with the name of one.
+        # Contradicting fields: the message begins with the name of one.
         return ApiError(400, reason, param=reason.partition(" ")[0])
     field = str(finding["loc"][0]).encode("ascii", "backslashreplace").decode()[:60]
     reason = _SHAPES.get(field) or reason[:1].lower() + reason[1:]
@@ -76,14 +76,14 @@ def invalid_request(error: ValidationError) -> ApiError:
 
 
 def answer_http_exception(request: Request, error: Exception) -> JSONResponse:
-    """Starlette's own errors: an unknown path, a method that a path does not take."""
+    """Convert Starlette's own errors: an unknown path, a method not allowed."""
     assert isinstance(error, HTTPException)
     message = f"{excerpt(request.method)} {excerpt(request.url.path)}: {error.detail}"
     return ApiError(error.status_code, message, headers=error.headers).response()
 
 
 def excerpt(value: object) -> str:
-    """A value from outside, short and printable; text that is a plain name stays as it is."""
+    """Shorten an untrusted value and make it printable; plain names are unchanged."""
     if isinstance(value, str) and len(value) <= 60 and re.fullmatch(r"[\w./-]+", value, re.ASCII):
         return value
     return reprlib.repr(value)[:60].encode("ascii", "backslashreplace").decode()

@@ -1,8 +1,8 @@
-"""The app: the routes of the models, the pages, and what stands before them.
+"""The ASGI app: API routes, pages and middleware.
 
-The pages are the playground with the tokenizer view at `/`, the chat at `/chat`, a prompt's way
-through the model at `/inside` and the runs at `/runs`. Their files are those of static/ and
-plotly's own script.
+The pages are the playground with the tokenizer view at `/`, the chat at `/chat`, a prompt's path
+through the model at `/inside` and the runs at `/runs`. Their files are in static/; plotly.js comes
+from the plotly package.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ def create_app(
     workers: Workers,
     on_start: Callable[[], None],
 ) -> Starlette:
-    """An app that serves the models by their names, the first one to requests that name none."""
+    """Create the app; requests without a model name use the first model."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -105,7 +105,7 @@ def _model_routes(models: Models, workers: Workers) -> list[Route]:
         body = await read_body(request, RatingRequest)
         folder = models.ratings_folder(body.model)
         if folder is None:
-            raise ApiError(403, "this server saves no ratings: start it with --save-ratings yes")
+            raise ApiError(403, "ratings are not saved: start the server with --save-ratings yes")
         client = request.scope["client_name"]
         await workers.run("view", client, functools.partial(save_rating, folder, body))
         return JSONResponse({"rating": body.rating})
@@ -123,7 +123,7 @@ def _model_routes(models: Models, workers: Workers) -> list[Route]:
 
 def _monitor_routes(models: Models, metrics: Metrics) -> list[Route]:
     async def health(request: Request) -> Response:
-        """Whether requests are taken, and how many sequences run and wait."""
+        """Whether requests are accepted, and the numbers of running and waiting sequences."""
         schedulers = models.schedulers
         states = {"ok", *(scheduler.status for scheduler in schedulers)}
         status = next(state for state in ("failed", "stopping", "ok") if state in states)
@@ -163,7 +163,7 @@ def _page_routes() -> list[Route | Mount]:
 
 
 class _StaticFiles(StaticFiles):
-    """A newer groundup brings newer pages: browsers ask each time and are told "unchanged"."""
+    """Browsers revalidate each file, because upgrading groundup changes the pages."""
 
     def file_response(self, *given: Any, **options: Any) -> Response:
         response = super().file_response(*given, **options)

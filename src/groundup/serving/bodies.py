@@ -1,6 +1,7 @@
-"""Request bodies as pydantic models, in time and memory that are linear in their size.
+"""Parse request bodies into pydantic models, in time and memory linear in their size.
 
-What a megabyte of JSON can cost lies in its small parts, so they are counted before any is parsed.
+JSON with many small elements takes far more memory than its text, so they are counted before
+parsing.
 """
 
 from typing import TypeVar
@@ -13,12 +14,12 @@ from groundup.serving.api_errors import ApiError, invalid_request
 
 # Mostly the ids of a prompt.
 MAX_ELEMENTS = 100_000
-# Lists, objects and the names in objects, each of which takes up to a hundred times its text.
+# Lists, objects and keys; each takes up to a hundred times the memory of its text.
 MAX_STRUCTURES = 10_000
 
 
 class Body(BaseModel):
-    """What a client sends. Types are strict ("5" is not a number), unknown fields are errors."""
+    """A request body. Types are strict ("5" is not a number); unknown fields are errors."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -37,8 +38,8 @@ def parse_body(body: bytes, model: type[AnyBody]) -> AnyBody:
     if num_elements > MAX_ELEMENTS or num_structures > MAX_STRUCTURES:
         raise ApiError(
             400,
-            f"the body has too many parts: at most {MAX_ELEMENTS} list elements and "
-            f"{MAX_STRUCTURES} lists, objects and fields are read",
+            f"the body has too many elements: send at most {MAX_ELEMENTS} list elements and "
+            f"{MAX_STRUCTURES} lists, objects and fields",
         )
     try:
         return model.model_validate_json(body)
@@ -47,11 +48,11 @@ def parse_body(body: bytes, model: type[AnyBody]) -> AnyBody:
 
 
 def _count_parts(body: bytes) -> tuple[int, int]:
-    """Elements and structures, or more than there are as long as they are few."""
+    """Count elements and structures; may overestimate as long as both are below the limits."""
     counts = _count_marks(body)
     if counts[0] <= MAX_ELEMENTS and counts[1] <= MAX_STRUCTURES:
         return counts
-    # Most marks may be in the strings of a long text: after an odd number of quotes.
+    # Ignore marks inside strings, that is, after an odd number of quotes.
     bare = body.replace(b"\\\\", b"").replace(b'\\"', b"")
     characters = np.frombuffer(bare, np.uint8)
     num_quotes = np.cumsum(characters == ord('"'), dtype=np.uint8)

@@ -1,8 +1,8 @@
-"""POST /v1/completions and /v1/chat/completions from the request to its answer: one JSON object, or
+"""POST /v1/completions and /v1/chat/completions: from the request to one JSON object or a stream of
 server-sent events.
 
-The scheduler generates a row for each choice; its ids become text in `choices`; here the pieces
-become what OpenAI's clients read.
+The scheduler generates one row per choice; `choices` decodes its ids; this module formats the
+pieces as OpenAI's clients expect them.
 """
 
 import asyncio
@@ -32,12 +32,12 @@ Result = TypeVar("Result")
 
 _log = logging.getLogger(__name__)
 
-# Encoding a shorter prompt takes no longer than handing it to a thread.
+# Encoding a shorter prompt is faster than a thread switch.
 _LONG_BYTES = 2_000
-# What servers log for a client that left; nobody reads it.
-_CLIENT_LEFT = 499
+# nginx's status for "client closed request"; only metrics see it.
+_CLIENT_CLOSED = 499
 
-# ASCII, because some clients take other line ends of Unicode for the end of an event.
+# ASCII, because some clients end an event at any of Unicode's line breaks.
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -60,7 +60,7 @@ class ServedModel:
         )
         self.spelling = TokenSpelling(language_model.tokenizer)
         self._settings = settings
-        # Requests that are being read; the scheduler has them later.
+        # Requests that are not in the scheduler yet also keep the model loaded.
         self.num_users = 0
 
     @property
@@ -74,7 +74,7 @@ class ServedModel:
         length = int(request.headers.get("content-length", _LONG_BYTES))
         template = self.language_model.tokenizer.chat_template
         if isinstance(body, ChatRequest) and template not in (None, CHATML):
-            # A foreign template is another process, which may take its time.
+            # Templates other than ours run in a subprocess, which may be slow.
             requests = await self._workers.run("template", client, make)
         elif length >= _LONG_BYTES:
             requests = await self._workers.run("text", client, make)
@@ -83,17 +83,17 @@ class ServedModel:
         running = _Running(self, requests, body, client)
         try:
             if body.stream:
-                # The first tokens decide the status: an error before them is not a stream.
-                news = await _unless_left(request, running.next_pieces())
-                return _EventStream(running.events(news), running.close)
-            parts = await _unless_left(request, running.collect())
+                # Wait for the first tokens: an error before them can still set the status.
+                first = await _until_disconnect(request, running.next_pieces())
+                return _EventStream(running.events(first), running.close)
+            parts = await _until_disconnect(request, running.collect())
         except BaseException as error:
             running.close()
             if isinstance(error, ClientDisconnect):
-                return Response(status_code=_CLIENT_LEFT)
+                return Response(status_code=_CLIENT_CLOSED)
             raise
         render = functools.partial(running.render, parts)
-        # With log-probabilities an answer may have megabytes.
+        # With logprobs, a response may be megabytes long.
         if running.has_logprobs:
             content = await self._workers.run("answer", client, render)
         else:
@@ -102,8 +102,8 @@ class ServedModel:
 
 
 class _Running:
-    """The choices of an answer while they are generated. `close` it whatever happens, so that rows
-    that nobody reads are freed."""
+    """The choices of a response while they are generated. Always `close` it, which frees the rows
+    that are still running."""
 
     def __init__(
         self,
@@ -137,19 +137,19 @@ class _Running:
     def is_done(self) -> bool:
         return all(text.is_done for text in self._texts)
 
-    async def events(self, news: list[tuple[int, list[Piece]]]) -> AsyncIterator[bytes]:
-        """The stream: pieces as they come, the usage if wanted, and [DONE]."""
+    async def events(self, pieces: list[tuple[int, list[Piece]]]) -> AsyncIterator[bytes]:
+        """Yield the stream: pieces as they arrive, the usage if requested, and [DONE]."""
         try:
             if self._is_chat:
                 opening = {"delta": {"role": "assistant", "content": ""}}
                 rest = {**opening, "logprobs": None, "finish_reason": None}
                 yield b"".join(self._wrap({"index": n, **rest}) for n in range(len(self._texts)))
             while True:
-                if chunks := [self._wrap(chunk) for one in news for chunk in self._chunks(*one)]:
+                if chunks := [self._wrap(chunk) for one in pieces for chunk in self._chunks(*one)]:
                     yield b"".join(chunks)
                 if self.is_done:
                     break
-                news = await self.next_pieces()
+                pieces = await self.next_pieces()
             if self._wants_usage:
                 yield _event({**self._frame, "choices": [], **self._summary()})
             yield b"data: [DONE]\n\n"
@@ -157,11 +157,11 @@ class _Running:
             if not isinstance(error, ApiError):
                 _log.exception("a stream failed")
                 error = internal_error()
-            # The status has been sent; clients know an error inside a stream by this shape.
+            # The status has been sent; clients recognize an error inside a stream by this shape.
             yield _event(error.body())
 
     def _chunks(self, index: int, pieces: list[Piece]) -> Iterator[dict[str, Any]]:
-        """One event a token if log-probabilities are wanted, else one for all that has come."""
+        """Yield one event per token with logprobs, else one for all new pieces."""
         groups = [[piece] for piece in pieces] if self.has_logprobs and pieces else [pieces]
         for number, group in enumerate(groups, start=1):
             end = self._texts[index].finish_reason if number == len(groups) else None
@@ -177,15 +177,15 @@ class _Running:
             field = {"message": {"role": "assistant", "content": text, "refusal": None}}
         elif self._is_chat:
             field = {"delta": {"content": text} if text else {}}
-        tell = spelling.chat_logprobs if self._is_chat else spelling.logprobs
-        field["logprobs"] = tell(pieces) if self.has_logprobs else None
+        logprobs = spelling.chat_logprobs if self._is_chat else spelling.logprobs
+        field["logprobs"] = logprobs(pieces) if self.has_logprobs else None
         return {"index": index, **field, "finish_reason": reason}
 
     def _wrap(self, choice: dict[str, Any]) -> bytes:
         return f'data: {self._head},"choices":[{_to_json(choice)}],"usage":null}}\n\n'.encode()
 
     def render(self, parts: list[list[Piece]]) -> bytes:
-        """The whole answer, one choice at a time: the encoder holds Python's lock."""
+        """Encode the whole response, one choice at a time: the JSON encoder holds the GIL."""
         choices = []
         for index, (pieces, text) in enumerate(zip(parts, self._texts, strict=True)):
             choice = self._choice(index, pieces, text.finish_reason, is_whole=True)
@@ -197,26 +197,26 @@ class _Running:
         num_new = sum(text.num_tokens for text in self._texts)
         usage = {"prompt_tokens": self._num_prompt_tokens, "completion_tokens": num_new}
         usage["total_tokens"] = self._num_prompt_tokens + num_new
-        # As it was sent: requests have signed seeds.
+        # As the client sent it: seeds in requests are signed.
         return {"usage": usage, "seed": self._seed - 2**64 * (self._seed >= 2**63)}
 
     async def next_pieces(self) -> list[tuple[int, list[Piece]]]:
-        """Wait for tokens: the choices that have more text now, or have come to their end."""
-        news: dict[int, list[Piece]] = {}
-        for index, came in await self._job.next_events():
+        """Wait for tokens; return the choices that have new text or have finished."""
+        pieces: dict[int, list[Piece]] = {}
+        for index, event in await self._job.next_events():
             text = self._texts[index]
             if text.is_done:
                 continue
-            if isinstance(came, ApiError):
-                raise came
-            news.setdefault(index, []).extend(text.push(came))
-            if came.finish_reason is None and text.finish_reason is not None:
-                # A stop string has come, of which the engine knows nothing.
+            if isinstance(event, ApiError):
+                raise event
+            pieces.setdefault(index, []).extend(text.push(event))
+            if event.finish_reason is None and text.finish_reason is not None:
+                # A stop string was found; the engine does not check those.
                 self._scheduler.cancel([self._job.rows[index]])
-        return list(news.items())
+        return list(pieces.items())
 
     async def collect(self) -> list[list[Piece]]:
-        """All pieces of each choice, to its end."""
+        """Wait for all choices to finish; return the pieces of each."""
         parts: list[list[Piece]] = [[] for _ in self._texts]
         while True:
             for index, pieces in await self.next_pieces():
@@ -225,7 +225,7 @@ class _Running:
                 return parts
 
     def close(self) -> None:
-        """Cancel what has not come to its end."""
+        """Cancel the rows if any is unfinished."""
         if not self.is_done:
             self._scheduler.cancel(self._job.rows)
 
@@ -235,7 +235,7 @@ def _event(value: dict[str, Any]) -> bytes:
 
 
 class _EventStream(StreamingResponse):
-    """Server-sent events that free their rows however they end, begun or not."""
+    """Server-sent events that free their rows however the response ends, even before it starts."""
 
     def __init__(self, events: AsyncIterator[bytes], close: Callable[[], None]) -> None:
         super().__init__(events, media_type="text/event-stream")
@@ -249,20 +249,20 @@ class _EventStream(StreamingResponse):
             self._close()
 
 
-async def _unless_left(request: Request, awaitable: Awaitable[Result]) -> Result:
-    """Wait, but no longer than the client does."""
+async def _until_disconnect(request: Request, awaitable: Awaitable[Result]) -> Result:
+    """Await it; raise ClientDisconnect if the client disconnects first."""
 
-    async def until_left() -> None:
+    async def wait_for_disconnect() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
 
     work = asyncio.ensure_future(awaitable)
-    left = asyncio.ensure_future(until_left())
+    disconnect = asyncio.ensure_future(wait_for_disconnect())
     try:
-        await asyncio.wait({work, left}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({work, disconnect}, return_when=asyncio.FIRST_COMPLETED)
         if work.done():
             return work.result()
         raise ClientDisconnect
     finally:
         work.cancel()
-        left.cancel()
+        disconnect.cancel()

@@ -1,7 +1,7 @@
-"""Connections that may not linger: time to send a request, time to read an answer, and how many.
+"""Limits on connections: time to send a request, time to read the response, number of connections.
 
-uvicorn bounds none of these: a few thousand clients that send a byte now and then could keep
-everybody else out. The protocol here is uvicorn's own with asyncio's callbacks overridden.
+uvicorn bounds none of these, so a few thousand slow clients could lock out all others. The protocol
+is uvicorn's own with asyncio's callbacks overridden.
 """
 
 import asyncio
@@ -15,22 +15,22 @@ from groundup.serving.api_errors import ApiError
 from groundup.serving.guards import SECURITY_HEADERS
 from groundup.serving.settings import ServerSettings
 
-# The line before a chunk of less than 256 bytes. Chunks of a byte take h11 a thousand times as long
-# as the same bytes in one, and nobody else is answered meanwhile.
-_CRUMB = re.compile(rb"\r\n0*[0-9A-Fa-f]{1,2}[ \t]*(?:;[^\r\n]*)?\r\n")
-_MAX_CRUMBS = 256
+# The header of a chunk below 256 bytes. One-byte chunks take h11 a thousand times as long as one
+# chunk with the same bytes, and block the event loop.
+_SMALL_CHUNK = re.compile(rb"\r\n0*[0-9A-Fa-f]{1,2}[ \t]*(?:;[^\r\n]*)?\r\n")
+_MAX_SMALL_CHUNKS = 256
 _MIN_CHUNK_BYTES = 64
-# Reading a request and beginning to answer it takes the event loop a millisecond: all requests of a
-# burst at once would take seconds, in which nobody else is answered.
-_READ_AT_ONCE = 4
+# Connections read per round of the event loop. Starting one request takes a millisecond, so a burst
+# in one round would block the loop for seconds.
+_MAX_READS = 4
 
 
 class Connection(H11Protocol):
-    """One connection: a timer while its request arrives, another while its client does not read."""
+    """A connection with timers for receiving a request and for a client that stops reading."""
 
     settings: ServerSettings
     max_connections: int
-    # Those that have sent something: a few are read in each round of the event loop.
+    # Connections with unread data.
     waiting: collections.deque["Connection"]
     _arrived = b""
     _opened = 0.0
@@ -39,7 +39,7 @@ class Connection(H11Protocol):
 
     @property
     def has_request(self) -> bool:
-        """Whether a request has arrived completely and is being answered."""
+        """Whether a complete request has arrived and is being answered."""
         cycle = self.cycle
         return cycle is not None and not (cycle.more_body or cycle.response_complete)
 
@@ -63,7 +63,7 @@ class Connection(H11Protocol):
         if is_waiting:
             self.flow.pause_reading()
         elif data.startswith(b"GET "):
-            # Pages and monitors are not kept waiting.
+            # Pages, health and metrics are not queued.
             self.read()
         else:
             self.waiting.append(self)
@@ -71,18 +71,18 @@ class Connection(H11Protocol):
                 self.loop.call_soon(self.read_some)
 
     def read_some(self) -> None:
-        for _ in range(min(_READ_AT_ONCE, len(self.waiting))):
+        for _ in range(min(_MAX_READS, len(self.waiting))):
             self.waiting.popleft().read()
         if self.waiting:
             self.loop.call_soon(self.read_some)
 
     def read(self) -> None:
-        """Take in what has arrived: some of a request, or of several."""
+        """Parse the data that has arrived: part of a request, or several requests."""
         data, self._arrived = self._arrived, b""
         self.flow.resume_reading()
         if self.transport.is_closing():
             return
-        if len(_CRUMB.findall(data)) > _MAX_CRUMBS + len(data) // _MIN_CHUNK_BYTES:
+        if len(_SMALL_CHUNK.findall(data)) > _MAX_SMALL_CHUNKS + len(data) // _MIN_CHUNK_BYTES:
             self._refuse(ApiError(400, "the body has too many small chunks", code="invalid_http"))
             return
         if self._read_timer is None and not self.has_request:
@@ -105,7 +105,7 @@ class Connection(H11Protocol):
         super().resume_writing()
 
     def _make_room(self) -> bool:
-        """Close the oldest other connection without a complete request, if there are too many."""
+        """At the limit, close the oldest other connection without a complete request."""
         others = [one for one in self.connections if isinstance(one, Connection) and one != self]
         opened = [one for one in others if not one.transport.is_closing()]
         if len(opened) < self.max_connections:
@@ -127,7 +127,7 @@ class Connection(H11Protocol):
             self._read_timer = None
 
     def _refuse(self, error: ApiError) -> None:
-        """Answer without the app, unless it has begun to, and close."""
+        """Send the error without the app, unless its response has started, and close."""
         self._stop_read_timer()
         cycle = self.cycle
         if cycle is not None and cycle.response_started and not cycle.response_complete:

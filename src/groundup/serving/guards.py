@@ -1,7 +1,7 @@
-"""ASGI middleware before every route: who may ask, from where, and how much they may send.
+"""ASGI middleware for every route: authentication, Host and Origin checks, body size limits.
 
-Pure ASGI, so that a body is refused before it is read and streams pass through untouched. It also
-counts the answers and adds the security headers.
+Pure ASGI, so that a large body is refused before it is read and streams pass through unbuffered.
+It also counts responses and adds the security headers.
 """
 
 import hmac
@@ -18,7 +18,7 @@ from groundup.serving.settings import ServerSettings
 
 _log = logging.getLogger(__name__)
 
-# Scripts, styles, connections and everything else come from here alone.
+# Scripts, styles and connections are restricted to this origin.
 SECURITY_HEADERS = {
     "content-security-policy": (
         "default-src 'self'; img-src 'self' data: blob:; "
@@ -31,17 +31,15 @@ SECURITY_HEADERS = {
 }
 
 _HOST = re.compile(r"(\[[^\]]+\]|[^:\[\]]+)(?::\d*)?")
-# A browser cannot send a token when it opens a page; these files hold no secret.
+# A browser cannot send a token when it opens a page; these files contain no secrets.
 _OPEN_PATHS = ("/", "/chat", "/inside", "/tokenizer", "/runs", "/health")
 
-# A refused client is still sending, and closing at once would lose it the answer: so many times the
-# largest body is discarded, for as long as a request may take.
+# A refused client may still be sending; closing the connection would discard the response. So up to
+# this many times the largest body is read and dropped, within the request timeout.
 _DISCARD_BODIES = 8
 
 
 class Guards:
-    """The checks of one server."""
-
     def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: Metrics) -> None:
         self._app = app
         self._settings = settings
@@ -71,7 +69,7 @@ class Guards:
             if message["type"] == "http.response.start":
                 is_answered = True
                 message["headers"] = [*message.get("headers", ()), *self._headers]
-                # The route's own pattern: metrics have few labels whatever is asked for.
+                # The route's pattern, not the path, to bound the number of labels.
                 route = getattr(scope.get("route"), "path", None) or "other"
                 self._metrics.answers.labels(route, str(message["status"])).inc()
             await send(message)
@@ -91,10 +89,10 @@ class Guards:
             await self._refuse(error, None if is_complete else receive, send_guarded)
 
     def _check(self, scope: Scope) -> str:
-        """Whose request it is, by key or else by address; an ApiError if it is refused."""
+        """Return the client's name, its key or else its address; raise ApiError if refused."""
         headers = Headers(scope=scope)
         if "transfer-encoding" in headers and "content-length" in headers:
-            # A proxy may have read another end of the body than this server does.
+            # A proxy may disagree with this server on where the body ends (request smuggling).
             raise ApiError(
                 400,
                 "Content-Length and Transfer-Encoding contradict each other: send one of them",
@@ -104,22 +102,22 @@ class Guards:
         host, origin = headers.get("host", ""), headers.get("origin")
         found = _HOST.fullmatch(host)
         known = [name.lower() for name in (self._settings.host, self._settings.public_host) if name]
-        # A foreign name may resolve to this machine too.
+        # Against DNS rebinding: a foreign name may resolve to this machine.
         is_known = found and (is_loopback(found[1]) or found[1].lower() in known)
         if self._is_local and not is_known:
             raise ApiError(
                 403,
-                f"the Host header is {excerpt(host)}, but this server answers only by a name "
-                f"of this machine: use http://127.0.0.1 or http://localhost, or --public-host",
+                f"the Host header is {excerpt(host)}, but this server accepts only names of this "
+                f"machine: use http://127.0.0.1, http://localhost or --public-host",
                 code="foreign_host",
             )
         if origin is not None and origin.partition("://")[2].lower() != host.lower():
-            message = f"pages of {excerpt(origin)} may not use this server"
+            message = f"pages from {excerpt(origin)} may not use this server"
             raise ApiError(403, message, code="foreign_origin")
         path = scope["path"]
         if self._tokens and path not in _OPEN_PATHS and not path.startswith("/static/"):
             number = self._check_token(", ".join(headers.getlist("authorization")))
-            # A single key does not tell clients apart.
+            # With a single key, clients are told apart by address.
             if len(self._tokens) > 1:
                 return f"key {number}"
         return _network_of(scope)
@@ -127,19 +125,19 @@ class Guards:
     def _check_token(self, authorization: str) -> int:
         scheme, _, given = authorization.partition(" ")
         data = given.strip().encode("utf-8", "replace")
-        # All are compared, so that the time tells nothing.
+        # Compare all of them: constant time.
         matches = [hmac.compare_digest(data, token) for token in self._tokens]
         if scheme.lower() != "bearer" or not any(matches):
             raise ApiError(
                 401,
-                "this server needs its token: send the header Authorization: Bearer TOKEN",
+                "this server requires a token: send the header Authorization: Bearer TOKEN",
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
         return matches.index(True)
 
     async def _refuse(self, error: ApiError, receive: Receive | None, send: Send) -> None:
-        """Answer at once, then discard a little of what is still being sent, if anything is."""
+        """Respond at once, then discard some of the body that is still being sent, if any."""
         response = error.response()
         start = {"type": "http.response.start", "status": error.status}
         await send({**start, "headers": response.raw_headers})
@@ -154,7 +152,7 @@ class Guards:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address; of names only localhost."""
+    """Whether an address is reachable only from this machine; the only such name is localhost."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -167,7 +165,7 @@ def _too_large(max_bytes: int) -> ApiError:
 
 
 def _network_of(scope: Scope) -> str:
-    """The client's address, or its /64 network in IPv6: one subscriber has all of it."""
+    """The client's address, or for IPv6 its /64 network, which belongs to one subscriber."""
     host = (scope.get("client") or ("unknown", 0))[0]
     try:
         address = ipaddress.ip_address(host.partition("%")[0])

@@ -1,8 +1,8 @@
-"""A server as a process: its socket, the event loop, the signals, the end.
+"""The server process: socket, event loop, signals, graceful shutdown.
 
-The socket is opened before the model is loaded, so that mistakes show at once. The first SIGINT or
-SIGTERM lets what is running and waiting finish while new requests are refused, for a limited time;
-the second ends the process at once.
+The socket is opened before the model is loaded, so that a wrong address fails at once. After the
+first SIGINT or SIGTERM, new requests are refused and the accepted ones have a limited time to
+finish; the second ends the process at once.
 """
 
 import asyncio
@@ -31,26 +31,26 @@ from groundup.serving.workers import Workers
 
 _log = logging.getLogger(__name__)
 
-# After everything is generated, time to send the last of it.
-_LAST_WORDS_SECONDS = 5
-# The engine releases the GIL with every operation of torch and waits so long to get it back from a
+# Time to send the rest of the responses after the last token.
+_FLUSH_SECONDS = 5
+# The engine releases the GIL in every torch operation and waits this long to get it back from a
 # busy event loop. The default is ten times as long.
 _SWITCH_SECONDS = 0.0005
 _MAX_HEAD_BYTES = 16_384
 
-# Files that are open beside the connections.
+# File descriptors for everything except connections.
 _OTHER_FILES = 128
-_ENOUGH_FILES = 65536
+_MAX_FILES = 65536
 
 
 def open_socket(settings: ServerSettings) -> socket.socket:
-    """Bind to the host and port; a ConfigError says what to do if that fails."""
+    """Bind to the host and port; raise ConfigError if that fails."""
     host, port = settings.host, settings.port
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         raise ConfigError(
-            f"--host {host} cannot be found ({error}): use an address of this machine"
+            f"--host {host} cannot be resolved ({error}): use an address of this machine"
         ) from error
     family, kind, protocol, _, address = found[0]
     is_local = ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback
@@ -74,7 +74,7 @@ def open_socket(settings: ServerSettings) -> socket.socket:
 
 
 def address_to_open(listener: socket.socket) -> str:
-    """What to type into a browser on this machine."""
+    """Return the URL to open in a browser on this machine."""
     host, port = listener.getsockname()[:2]
     if ipaddress.ip_address(host).is_unspecified:
         host = "::1" if ":" in host else "127.0.0.1"
@@ -87,17 +87,17 @@ def serve(
     listener: socket.socket,
     on_start: Callable[[LanguageModel], None],
 ) -> None:
-    """Serve models by name until a signal comes; `on_start` is called when requests are taken, with
-    the first model, which is loaded by then."""
-    # Only our own failures are worth a line: clients are told their mistakes.
+    """Serve models by name until a signal arrives; once the server accepts requests, `on_start` is
+    called with the first model, already loaded."""
+    # Log only the server's failures: clients receive their errors in the response.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     sys.setswitchinterval(_SWITCH_SECONDS)
     server = make_server(models, settings, on_start)
-    # What is here stays: looking through it for garbage again and again would delay everyone.
+    # Exclude the model and modules from garbage collection, whose pauses delay all requests.
     gc.collect()
     gc.freeze()
     server.run(sockets=[listener])
-    # All are answered: the process may end in its own time.
+    # Cancel the alarm of the shutdown: all requests are answered.
     signal.setitimer(signal.ITIMER_REAL, 0)
 
 
@@ -106,7 +106,7 @@ def make_server(
     settings: ServerSettings,
     on_start: Callable[[LanguageModel], None] = lambda first: None,
 ) -> "Server":
-    """A server that is not running yet; the arguments are those of `serve`."""
+    """Build a server without running it; same arguments as `serve`."""
     metrics, workers = Metrics(), Workers(settings.work_seconds)
     models = Models(sources, settings, metrics, workers)
     first = models.load_first()
@@ -125,13 +125,13 @@ def make_server(
         server_header=False,
         proxy_headers=bool(settings.trusted_proxies),
         forwarded_allow_ips=list(settings.trusted_proxies),
-        timeout_graceful_shutdown=_LAST_WORDS_SECONDS,
+        timeout_graceful_shutdown=_FLUSH_SECONDS,
     )
     return Server(config, models, settings.drain_seconds)
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, with a shutdown of our own."""
+    """uvicorn's server with a graceful shutdown that waits for the schedulers."""
 
     def __init__(self, config: uvicorn.Config, models: Models, drain_seconds: float) -> None:
         super().__init__(config)
@@ -141,36 +141,36 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
-        # SIGALRM kills the process then, whatever holds it up.
+        # SIGALRM then kills the process even if the shutdown hangs.
         signal.setitimer(signal.ITIMER_REAL, self._drain_seconds)
-        # The event loop runs in the thread that gets the signals.
+        # The event loop runs in the main thread, which receives the signals.
         name = signal.Signals(sig).name
-        asyncio.get_running_loop().call_soon_threadsafe(self._begin_to_end, name)
+        asyncio.get_running_loop().call_soon_threadsafe(self._start_shutdown, name)
 
     @property
     def _num_unfinished(self) -> int:
         return sum(one.num_running + one.num_waiting for one in self.models.schedulers)
 
-    def _begin_to_end(self, name: str) -> None:
+    def _start_shutdown(self, name: str) -> None:
         if count := self._num_unfinished:
-            words = "%s: %d running or waiting, given %g s to finish; press again to quit now"
+            words = "%s: %d running or waiting, with %g s to finish; press again to quit now"
             _log.warning(words, name, count, self._drain_seconds)
         self.models.is_stopping = True
         for scheduler in self.models.schedulers:
             scheduler.refuse_new()
-        self._ending = asyncio.create_task(self._end())
+        self._draining = asyncio.create_task(self._drain())
 
-    async def _end(self) -> None:
-        last_words = min(_LAST_WORDS_SECONDS, self._drain_seconds / 2)
+    async def _drain(self) -> None:
+        flush_seconds = min(_FLUSH_SECONDS, self._drain_seconds / 2)
         try:
-            async with asyncio.timeout(self._drain_seconds - last_words):
+            async with asyncio.timeout(self._drain_seconds - flush_seconds):
                 for scheduler in self.models.schedulers:
                     await scheduler.wait_until_idle()
         except TimeoutError:
-            _log.warning("%d not finished in time: given up", self._num_unfinished)
+            _log.warning("%d not finished in time: cancelled", self._num_unfinished)
             for scheduler in self.models.schedulers:
                 scheduler.give_up()
-        # A request that has not arrived by now is not waited for.
+        # Do not wait for incomplete requests.
         for connection in list(self.server_state.connections):
             if not getattr(connection, "has_request", True):
                 connection.transport.abort()
@@ -178,10 +178,10 @@ class Server(uvicorn.Server):
 
 
 def raise_file_limit(max_connections: int) -> int:
-    """Let the process open as many files as it may; how many connections that allows."""
+    """Raise the soft limit on open files; return how many connections it then allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH_FILES)
-    # Some systems promise more than they let a process have.
+    wanted = _MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_FILES)
+    # Some systems refuse values below the hard limit they report.
     with contextlib.suppress(ValueError, OSError):
         if 0 <= soft < wanted:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

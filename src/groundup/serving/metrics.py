@@ -1,4 +1,4 @@
-"""Metrics for Prometheus. Those of a model carry its name as a label."""
+"""Prometheus metrics. Per-model metrics carry the model's name as a label."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -15,22 +15,22 @@ from prometheus_client import (
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _STEP_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
 _OF_MODELS: dict[str, tuple[Any, ...]] = {
-    "prompt_tokens": (Counter, "Tokens read from prompts."),
+    "prompt_tokens": (Counter, "Prompt tokens processed."),
     "generated_tokens": (Counter, "Tokens generated."),
     "cancelled_texts": (Counter, "Sequences cancelled by clients."),
     "engine_failures": (Counter, "Engines replaced after an error."),
     "queue_depth": (Gauge, "Sequences waiting for a row."),
     "running_rows": (Gauge, "Sequences being generated."),
-    "max_rows": (Gauge, "Sequences that can be generated at once."),
-    "time_to_first_token_seconds": (Histogram, "From request to token.", _SECONDS),
-    "step_seconds": (Histogram, "From one token of a sequence to its next.", _STEP_SECONDS),
+    "max_rows": (Gauge, "Maximum number of sequences generated concurrently."),
+    "time_to_first_token_seconds": (Histogram, "From request to first token.", _SECONDS),
+    "step_seconds": (Histogram, "Time between two tokens of a sequence.", _STEP_SECONDS),
 }
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Metrics:
-    """All metrics of one server, in a registry of its own."""
+    """The metrics of one server, in their own registry."""
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
@@ -43,7 +43,7 @@ class Metrics:
             self._of_models[name] = metric
 
     def of(self, model: str) -> Any:
-        """The metrics of a model by their names."""
+        """The metrics of a model, as attributes."""
         found = {name: metric.labels(model) for name, metric in self._of_models.items()}
         return SimpleNamespace(**found)
 

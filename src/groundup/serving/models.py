@@ -1,5 +1,5 @@
-"""The models of a server: loaded when they are first asked for, the least recently used unloaded
-when there are too many or their memory is needed. What is running in a model is finished first.
+"""The models of a server: loaded on first use; at the maximum number of models, or out of memory,
+the least recently used one is unloaded after its running requests have finished.
 """
 
 import asyncio
@@ -33,14 +33,14 @@ _log = logging.getLogger(__name__)
 
 
 class Source(NamedTuple):
-    """What gives a model, and the run that it is of."""
+    """A model's loader and its run folder."""
 
     load: Callable[[], LanguageModel]
     folder: RunFolder | None = None
 
 
 class Models:
-    """The models by their names. Used in the event loop, `load_first` before there is one."""
+    """The models by name. Used in the event loop, except `load_first`, which runs before it."""
 
     def __init__(
         self,
@@ -52,14 +52,15 @@ class Models:
         self._sources, self._settings, self._metrics = sources, settings, metrics
         self._workers = workers
         self._created = int(time.time())
-        # What /v1/models says of each, as far as somebody has asked.
+        # Cached model details for /v1/models.
         self._cards: dict[str, dict[str, Any]] = {}
-        # The least recently used first; and those that end what is running in them.
+        # In order of use, the least recently used first.
         self._loaded: dict[str, ServedModel] = {}
-        self._leaving: list[ServedModel] = []
+        # Being unloaded, while their running requests finish.
+        self._draining: list[ServedModel] = []
         self._loading: dict[str, asyncio.Task[None]] = {}
         self._num_waiting: collections.Counter[str] = collections.Counter()
-        self._turn = asyncio.Lock()
+        self._load_lock = asyncio.Lock()
         self.is_stopping = False
 
     @property
@@ -68,10 +69,10 @@ class Models:
 
     @property
     def schedulers(self) -> list[Scheduler]:
-        return [model.scheduler for model in (*self._loaded.values(), *self._leaving)]
+        return [model.scheduler for model in (*self._loaded.values(), *self._draining)]
 
     def load_first(self) -> LanguageModel:
-        """Load the model of requests that name none; errors are raised as they are."""
+        """Load the default model; its errors are not converted to an ApiError."""
         name = self.names[0]
         self._loaded[name] = self._load(name)
         return self._loaded[name].language_model
@@ -86,7 +87,8 @@ class Models:
 
     @contextlib.asynccontextmanager
     async def use(self, name: str | None) -> AsyncIterator[ServedModel]:
-        """The model of that name, or the first; loaded if it is not, and kept until the end."""
+        """Yield the named model or the first one, loading it if necessary; it stays loaded until
+        the context exits."""
         name = self._check(self.names[0] if name is None else name)
         self._num_waiting[name] += 1
         try:
@@ -97,7 +99,7 @@ class Models:
                 if task is None:
                     task = self._loading[name] = asyncio.create_task(self._make_room_and_load(name))
                     task.add_done_callback(lambda _: self._loading.pop(name))
-                # Others may wait for it too, so that a client that leaves does not end it.
+                # A disconnecting client must not cancel loading: others may wait for it.
                 await asyncio.shield(task)
         finally:
             self._num_waiting[name] -= 1
@@ -109,7 +111,7 @@ class Models:
             model.num_users -= 1
 
     async def card(self, name: str, client: str) -> dict[str, Any]:
-        """What /v1/models says of a model; it need not be loaded for that."""
+        """Return the /v1/models entry of a model, without loading it."""
         folder = self._sources[self._check(name)].folder
         if name not in self._cards and folder is not None:
             self._cards[name] = await self._workers.run("view", client, lambda: _read_card(folder))
@@ -125,7 +127,7 @@ class Models:
         }
 
     def ratings_folder(self, name: str | None) -> Path | None:
-        """Where ratings of a model's answers are saved, if they are."""
+        """The folder for ratings of a model's answers, or None if they are not saved."""
         folder = self._sources[self._check(self.names[0] if name is None else name)].folder
         wanted = self._settings.save_ratings
         is_wanted = wanted == "yes" or (wanted == "auto" and is_loopback(self._settings.host))
@@ -134,11 +136,11 @@ class Models:
     def _check(self, name: str) -> str:
         if name in self._sources:
             return name
-        message = f"model {excerpt(name)} does not exist here; served are {', '.join(self.names)}"
+        message = f"model {excerpt(name)} does not exist: use one of {', '.join(self.names)}"
         raise ApiError(404, message, param="model", code="model_not_found")
 
     async def _make_room_and_load(self, name: str) -> None:
-        async with self._turn:
+        async with self._load_lock:
             while len(self._loaded) >= self._settings.max_models:
                 await self._unload_one()
             while True:
@@ -158,16 +160,16 @@ class Models:
             self._loaded[name] = model
 
     async def _unload_one(self) -> None:
-        """The one that nobody has used for longest, or whose running texts are waited for."""
-        # Whoever waited for a model that is loaded now takes it at once.
+        """Unload the least recently used idle model, or wait for a busy one to finish."""
+        # Keep models that have been loaded for requests still waiting to use them.
         while not (found := [name for name in self._loaded if not self._num_waiting[name]]):
             await asyncio.sleep(0.02)
         model = self._loaded.pop(min(found, key=lambda name: self._loaded[name].is_busy))
-        self._leaving.append(model)
+        self._draining.append(model)
         while model.is_busy:
             await asyncio.sleep(0.02)
         await asyncio.to_thread(model.scheduler.stop)
-        self._leaving.remove(model)
+        self._draining.remove(model)
         del model
         give_back_freed_memory()
         if torch.cuda.is_available():
@@ -204,18 +206,18 @@ def _describe(tokenizer: Tokenizer, context_length: int, sampler: Sampler) -> di
 
 
 def _prompts(folder: RunFolder | None) -> list[str]:
-    """What to offer in the playground. Default prompts say nothing about the model."""
+    """Prompts for the playground; none if the run did not sample, as the defaults do not fit it."""
     if folder is None or not (samples := folder.read_config().samples).every_steps:
         return []
     return list(samples.prompts)
 
 
 class _FullError(ConfigError):
-    """There is not enough memory beside the other models."""
+    """Not enough memory next to the other loaded models."""
 
 
 def _check_rows(language_model: LanguageModel, max_rows: int) -> None:
-    """Refuse more rows than there is free memory for their keys and values."""
+    """Raise _FullError if the KV cache of `max_rows` rows exceeds the free memory."""
     config, weight = language_model.model.config, language_model.model.output_weight
     row_bytes = 2 * config.num_layers * config.key_value_heads * config.d_head
     row_bytes *= config.context_length * weight.element_size()

@@ -1,7 +1,7 @@
-"""What clients send: OpenAI's completions and chat completions as pydantic models, with our fields.
+"""Request schemas: OpenAI's completions and chat completions as pydantic models, with our fields.
 
-`make_requests` turns one into requests to the engine, or says why the model or the server's limits
-do not allow it. Answers are written by `choices` and `completions`.
+`make_requests` converts one to engine requests, or raises an ApiError if the model or the server's
+limits do not allow it. `choices` and `completions` write the responses.
 """
 
 import secrets
@@ -30,7 +30,7 @@ from groundup.serving.bodies import Body
 from groundup.serving.settings import ServerSettings
 from groundup.tokenizer.chat_template import check_messages
 
-# Random stream of the seeds of choices. Never change it: samples depend on it.
+# Random stream for the seeds of choices. Never change it: samples depend on it.
 _STREAM = 0x5E87
 
 MAX_LOGPROBS = 20
@@ -44,9 +44,9 @@ NumTokens = Annotated[int, Field(ge=1)]
 
 
 def _refuse_unsupported(value: Any) -> Any:
-    """Ignoring it would give another text than the one asked for; what is empty is fine."""
+    """Refuse fields that would change the text; empty values are accepted."""
     if value and value != {"type": "text"}:
-        raise ValueError("this server does not support it: leave it out")
+        raise ValueError("this server does not support it: omit it")
     return value
 
 
@@ -54,14 +54,14 @@ Unsupported = Annotated[Any, AfterValidator(_refuse_unsupported)]
 
 
 class StreamOptions(Body):
-    """What a stream ends with. Nothing is ever padded, so obfuscation has no effect."""
+    """Whether a stream ends with usage. Events are never padded: obfuscation has no effect."""
 
     include_usage: bool | None = False
     include_obfuscation: bool | None = False
 
 
 class SamplingBody(Body):
-    """How an id is sampled, by which model; `null` stands for a field's default."""
+    """Model and sampling parameters; `null` means the default."""
 
     model: str | None = None
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
@@ -73,20 +73,20 @@ class SamplingBody(Body):
     repetition_penalty: float | None = None
 
     def sampler(self, defaults: Sampler) -> Sampler:
-        """With those of the model for what is not given; `Sampler` checks the numbers."""
+        """The sampling parameters, with the model's defaults; `Sampler` validates them."""
         given = {name: getattr(self, name) for name in Sampler.model_fields}
         given = {name: value for name, value in given.items() if value is not None}
         try:
             return Sampler(**{**defaults.model_dump(), **given})
         except ConfigError as error:
-            # The sentence begins with the name of a field.
+            # The message begins with the name of a field.
             raise ApiError(400, str(error), param=str(error).partition(" ")[0]) from error
 
 
 class GenerationBody(SamplingBody):
-    """How to continue what is given."""
+    """Fields that completions and chat completions share."""
 
-    # The field with what is continued.
+    # The field that holds the input.
     subject: ClassVar[str]
     default_max_tokens: ClassVar[int]
 
@@ -99,7 +99,7 @@ class GenerationBody(SamplingBody):
     ) = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    # Accepted without effect.
+    # Accepted and ignored.
     user: Any = None
     metadata: Any = None
     parallel_tool_calls: Any = None
@@ -123,7 +123,7 @@ class GenerationBody(SamplingBody):
 
 
 class CompletionRequest(GenerationBody):
-    """A prompt, and how to continue it. Nothing, or an empty text, begins a document."""
+    """A prompt to continue; without one, or with an empty string, a document is begun."""
 
     subject: ClassVar[str] = "prompt"
     default_max_tokens: ClassVar[int] = 16
@@ -136,24 +136,24 @@ class CompletionRequest(GenerationBody):
         | None
     ) = None
     logprobs: NumLogprobs | None = None
-    # Every text generated is returned.
+    # Only n: all generated texts are returned.
     best_of: Literal[1] | None = None
 
     @property
     def num_alternatives(self) -> int:
-        """How many of the most likely tokens to return with each; below 0, no log-probabilities."""
+        """Number of top logprobs per token; below 0, no logprobs at all."""
         return -1 if self.logprobs is None else self.logprobs
 
 
 class ChatRequest(GenerationBody):
-    """A conversation, and how to answer it."""
+    """A conversation to answer."""
 
     subject: ClassVar[str] = "messages"
-    # An answer may fill what is left of the context.
+    # An answer may fill the rest of the context.
     default_max_tokens: ClassVar[int] = 10**9
 
     messages: list[Any]
-    # The first name is the newer one.
+    # max_completion_tokens is the newer name.
     max_tokens: NumTokens | None = Field(
         default=None, validation_alias=AliasChoices("max_completion_tokens", "max_tokens")
     )
@@ -164,7 +164,7 @@ class ChatRequest(GenerationBody):
     @classmethod
     def _check_messages(cls, value: Any) -> Any:
         if isinstance(value, list):
-            # The newer name of the system role.
+            # "developer" is the newer name of the system role.
             value = [
                 {**one, "role": "system"}
                 if isinstance(one, dict) and one.get("role") == "developer"
@@ -193,14 +193,11 @@ AnyRequest = CompletionRequest | ChatRequest
 def make_requests(
     body: AnyRequest, language_model: LanguageModel, settings: ServerSettings
 ) -> list[GenerationRequest]:
-    """One for each choice, or an ApiError that says what is not possible.
-
-    Without a seed there is a new one each time.
-    """
+    """Return one request per choice, or raise ApiError. The default seed is random."""
     sampler = body.sampler(language_model.sampler)
     prompts = _read_prompts(body, language_model, settings)
     seed = secrets.randbits(48) if body.seed is None else body.seed % 2**64
-    # The first choice has the seed itself, so its text is the one it would have alone.
+    # The first choice has the seed itself: its text does not depend on n.
     others = np.arange(1, body.num_choices, dtype=np.uint64)
     seeds = [seed, *random_uint64(seed, _STREAM, others).tolist()]
     return [
@@ -236,7 +233,7 @@ def _read_prompts(
         given = body.prompt
     limit = min(settings.max_choices, settings.client_held)
     if len(given) * body.num_choices > limit:
-        message = f"this server generates at most {limit} texts for one request"
+        message = f"this server generates at most {limit} texts per request: ask for fewer"
         raise ApiError(400, message, param="n")
     return [_read_prompt(prompt, language_model, body.subject) for prompt in given]
 
@@ -249,8 +246,8 @@ def _read_prompt(
     if len(ids) > context:
         raise ApiError(
             400,
-            f"the request has {count_of(len(ids), 'token')}, more than the model's context of "
-            f"{context}: shorten it",
+            f"the request has {count_of(len(ids), 'token')}, more than the model's context "
+            f"length of {context}: shorten it",
             param=subject,
             code="context_length_exceeded",
         )

@@ -1,8 +1,7 @@
-"""The API behind the page at /runs: a list, the details of one run, and its metrics as they come.
+"""The API behind the page at /runs: the list of runs, one run's details, and its metrics.
 
-It only reads, and copes with whatever a run folder holds. A name is looked up among the entries of
-the runs folder and never joined to a path as it came, and links are not followed, so that no
-spelling of a name leads elsewhere.
+It is read-only and tolerates damaged run folders. A name is looked up among the entries of the runs
+folder, never joined to a path, and links are not followed, so that no name leads elsewhere.
 """
 
 import contextlib
@@ -32,12 +31,12 @@ from groundup.serving.api_errors import ApiError, excerpt, invalid_request
 
 _SUMMARY = ("step", "tokens", "loss", "validation_loss", "tokens_per_second", "wall_seconds")
 
-# A run is expected to write something at least this often.
-_PATIENCE_SECONDS = 300.0
+# A run that writes nothing for this long counts as stalled.
+_STALLED_SECONDS = 300.0
 
 
 class _Query(BaseModel):
-    """Which lines of metrics.jsonl a page asks for: those it does not have."""
+    """The lines of metrics.jsonl that a page requests: those it does not have yet."""
 
     after: int = Field(default=0, ge=0)
     version: str | None = Field(default=None, max_length=100)
@@ -45,7 +44,7 @@ class _Query(BaseModel):
 
 
 def runs_routes(runs_folder: Path, served: str | None = None) -> list[Route]:
-    """The routes over one folder; the page shows the run named `served` first."""
+    """The routes for one runs folder; the page first shows the run named `served`."""
     runs_folder = Path(runs_folder).absolute()
 
     def find(request: Request) -> RunFolder:
@@ -53,9 +52,9 @@ def runs_routes(runs_folder: Path, served: str | None = None) -> list[Route]:
         for folder in find_runs(runs_folder):
             if folder.path.name == name:
                 return folder
-        raise ApiError(404, f"run {excerpt(name)} does not exist here", code="run_not_found")
+        raise ApiError(404, f"run {excerpt(name)} does not exist", code="run_not_found")
 
-    # Not coroutines: they read files, so Starlette calls them in its threads.
+    # Not coroutines: Starlette calls them in threads, because they read files.
     def list_runs(request: Request) -> Response:
         runs = [summarize(folder) for folder in find_runs(runs_folder)]
         runs.sort(key=lambda run: run["started"] or run["updated"] or 0.0, reverse=True)
@@ -81,13 +80,13 @@ def runs_routes(runs_folder: Path, served: str | None = None) -> list[Route]:
 
 
 def find_runs(runs_folder: Path) -> list[RunFolder]:
-    """Every run folder directly below `runs_folder`, by name."""
+    """Every run folder directly below `runs_folder`, sorted by name."""
     try:
         with os.scandir(runs_folder) as entries:
             names = sorted(
                 entry.name
                 for entry in entries
-                # Names on disk need not be text.
+                # File names need not be valid text.
                 if entry.name.isprintable() and entry.is_dir(follow_symlinks=False)
             )
     except OSError:
@@ -97,7 +96,7 @@ def find_runs(runs_folder: Path) -> list[RunFolder]:
 
 
 def summarize(folder: RunFolder) -> dict[str, Any]:
-    """A row of the list; whatever is not known is None."""
+    """A row of the list; unknown values are None."""
     settings, newest, started, num_parameters = _read_small(folder)
     num_steps = settings.get("num_steps")
     num_steps = num_steps if isinstance(num_steps, int) else None
@@ -116,23 +115,23 @@ def summarize(folder: RunFolder) -> dict[str, Any]:
 
 
 def status_of(folder: RunFolder, step: int | None, num_steps: int | None) -> tuple[str, str]:
-    """The state of a run in a word and a sentence; a run that is silent too long is stalled."""
+    """The status of a run and a sentence about it; a run without recent writes is stalled."""
     state, reason = folder.judge(step, num_steps)
     if state == "finished":
         return "finished", "All steps are done."
     if state in ("failed", "diverged"):
-        return "failed", (reason or "Its folder does not say why.")[:2_000]
+        return "failed", (reason or "The run folder does not say why.")[:2_000]
     if state == "stopped":
         return "stopped", "Stopped and saved; continue it with --resume."
-    if time.time() - (last_change(folder) or 0.0) <= _PATIENCE_SECONDS:
+    if time.time() - (last_change(folder) or 0.0) <= _STALLED_SECONDS:
         return "running", "Training." if step else "Started; no metrics yet."
     if state != "killed":
-        return "stalled", f"Nothing new for {_PATIENCE_SECONDS / 60:.0f} minutes or more."
-    return "failed", "No process holds this run: it was killed, or it trains on another machine."
+        return "stalled", f"No output for {_STALLED_SECONDS / 60:.0f} minutes or more."
+    return "failed", "No process holds this run: it was killed, or it runs on another machine."
 
 
 def last_change(folder: RunFolder) -> float | None:
-    """When the run last wrote something, in seconds since the epoch."""
+    """Time of the run's last write, in seconds since the epoch."""
     files = (folder.metrics_file, folder.log_file, folder.config_file, folder.environment_file)
     signatures = (file_signature(path) for path in files)
     return max((found[2] / 1e9 for found in signatures if found is not None), default=None)
@@ -174,7 +173,8 @@ def describe(folder: RunFolder) -> dict[str, Any]:
 def lines_after(
     reader: MetricsReader, after: int, version: str | None = None, limit: int = 100_000
 ) -> dict[str, Any]:
-    """The lines from number `after` on, thinned to about `limit`; all again of another version."""
+    """The lines from number `after` on, thinned to about `limit`; if the file was rewritten since
+    `version`, all lines."""
     with reader.reading() as metrics:
         total = metrics.num_lines
         is_restarted = after > total or (after > 0 and version not in (None, reader.version))
@@ -188,8 +188,8 @@ def lines_after(
 
 
 def thin(metrics: Metrics, first: int, limit: int) -> list[int]:
-    """The line numbers to keep from `first` on: all, or about `limit` of which the loss is lowest
-    and highest, with those of evaluations and skipped steps."""
+    """The line numbers to keep from `first` on: all, or about `limit` lines with the lowest and the
+    highest loss of each interval, plus all evaluations and skipped steps."""
     numbers = numpy.arange(first, metrics.num_lines)
     if len(numbers) <= limit:
         return list(map(int, numbers))
@@ -205,7 +205,7 @@ def thin(metrics: Metrics, first: int, limit: int) -> list[int]:
 
 
 def as_json(value: Any) -> bytes:
-    """JSON that any client can read, whatever a file held: what is no finite number is null."""
+    """Encode as strictly valid JSON: NaN and infinity become null."""
     text = json.dumps(value, default=str, skipkeys=True)
     if "NaN" in text or "Infinity" in text:
         text = json.dumps(json.loads(text, parse_constant=lambda name: None))
@@ -219,12 +219,12 @@ def _answer(value: dict[str, Any]) -> Response:
 
 @lru_cache(maxsize=32)
 def _reader_of(path: Path) -> MetricsReader:
-    """The reader of a run looked at lately; it remembers what it has parsed."""
+    """A cached reader, which keeps what it has parsed."""
     return MetricsReader(path)
 
 
 def _line(metrics: Metrics, index: int) -> dict[str, Any]:
-    """The numbers of a line as they were written, without its texts."""
+    """The numbers of a line, without its sample texts."""
     values = ((name, metrics.at(name, index)) for name in metrics.columns)
     line: dict[str, Any] = {name: value for name, value in values if value is not None}
     if index in metrics.reasons:
@@ -236,17 +236,17 @@ _Small = tuple[dict[str, Any], Metrics, float | None, int | None]
 
 
 def _read_small(folder: RunFolder) -> _Small:
-    """Settings, newest metrics, the start in seconds since the epoch, and parameters."""
+    """Settings, newest metrics, start in seconds since the epoch, and number of parameters."""
     files = (folder.config_file, folder.metrics_file, folder.environment_file)
     return _read_once(folder.path, tuple(map(file_signature, files)))
 
 
 @lru_cache(maxsize=1024)
 def _read_once(path: Path, signatures: tuple[tuple[int, int, int] | None, ...]) -> _Small:
-    """Read again only if the signature of a file has changed."""
+    """Cached until the signature of a file changes."""
     folder = RunFolder(path)
     settings = folder.read_settings()
-    # A copied folder still says when the run began.
+    # The recorded start, unlike the file's time, survives copying.
     started = None if signatures[2] is None else signatures[2][2] / 1e9
     with contextlib.suppress(ValueError, OverflowError):
         text = str(folder.read_environment().get("started"))

@@ -1,7 +1,7 @@
-"""Continuous batching: one thread owns the engine, and requests join and leave between its steps.
+"""Continuous batching: one thread owns the engine; requests join and leave between its steps.
 
-Requests wait in a queue of bounded length, from which clients take turns; none may hold all of the
-rows or the whole queue. What is refused raises the ApiError that the client is told.
+Requests wait in a bounded queue that is fair between clients: no client may hold all rows or the
+whole queue. Refused requests raise the ApiError sent to the client.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ from groundup.serving.settings import ServerSettings
 
 _log = logging.getLogger(__name__)
 
-# Prompts are read between two steps; while a burst of long ones is read, nobody gets a new token.
-_PROMPT_IDS_A_STEP = 4096
+# Prompt tokens processed between two steps; running sequences wait for them.
+_MAX_PROMPT_TOKENS = 4096
 
 
 class Scheduler:
-    """Hands requests to the engine and its tokens back to their jobs."""
+    """Passes requests to the engine and its tokens to their jobs."""
 
     def __init__(
         self,
@@ -39,10 +39,10 @@ class Scheduler:
         self._make_engine = make_engine
         self._settings = settings
         self._wake = threading.Condition()
-        # By client, the one whose turn is longest ago first.
+        # By client, the least recently served first.
         self._waiting: dict[str, collections.deque[Row]] = {}
         self._running: dict[int, Row] = {}
-        # Rows that each client holds: admitted and not yet free.
+        # Number of rows that each client occupies.
         self._held: collections.Counter[str] = collections.Counter()
         self._cancelled: list[Row] = []
         self._last_step: float | None = None
@@ -55,16 +55,16 @@ class Scheduler:
         self._metrics.max_rows.set(settings.max_rows)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Make the engine, whose errors are raised here, and start the thread.
+        """Create the engine, whose errors are raised here, and start the thread.
 
-        loop: the event loop that requests come from.
+        loop: the event loop of the requests.
         """
         self._outbox = Outbox(loop)
         self._engine = self._make_engine()
         self._thread.start()
 
     def submit(self, requests: Sequence[GenerationRequest], client: str = "") -> Job:
-        """Queue all sequences of a request, or none. Called in the event loop, as `cancel`."""
+        """Queue all sequences of a request, or none. Call it in the event loop, like `cancel`."""
         job = Job(client)
         job.rows = [Row(job, index, one) for index, one in enumerate(requests)]
         with self._wake:
@@ -74,7 +74,7 @@ class Scheduler:
         return job
 
     def cancel(self, rows: Sequence[Row]) -> None:
-        """Free rows that nobody wants any more, before the next step."""
+        """Free these rows before the next step."""
         with self._wake:
             for row in rows:
                 row.is_cancelled = True
@@ -85,7 +85,7 @@ class Scheduler:
             self._wake.notify()
 
     def refuse_new(self) -> None:
-        """From now on only finish what is queued and running."""
+        """Refuse new requests; finish the queued and running ones."""
         if self.status == "ok":
             self.status = "stopping"
 
@@ -94,7 +94,7 @@ class Scheduler:
             await asyncio.sleep(0.02)
 
     def give_up(self) -> None:
-        """End the thread after its current step; whatever still waits gets an error."""
+        """End the thread after its current step; unfinished requests get an error."""
         self.refuse_new()
         with self._wake:
             self._is_stopped = True
@@ -146,7 +146,7 @@ class Scheduler:
         self._fail(_unavailable("the server stopped"), with_waiting=True)
 
     def _work(self, cancelled: Sequence[Row]) -> None:
-        """One round: rows leave, rows join, everyone gets a token."""
+        """Remove cancelled rows, admit waiting ones, and take one step."""
         for row in cancelled:
             if row.handle is not None and self._running.pop(row.handle, None) is not None:
                 self._engine.remove(row.handle)
@@ -154,7 +154,7 @@ class Scheduler:
                 self._metrics.cancelled_texts.inc()
         admitted = self._admit()
         if admitted:
-            # Reading their prompts takes longer than a step.
+            # Prefill takes longer than a step: deliver the tokens generated so far.
             self._outbox.send()
         for row in admitted:
             self._begin(row)
@@ -162,17 +162,17 @@ class Scheduler:
             self._step()
 
     def _admit(self) -> list[Row]:
-        """As many as there are free rows and time to read their prompts."""
+        """Take waiting rows while rows are free and their prompts are within the limit."""
         admitted: list[Row] = []
         prompts: set[int] = set()
         num_tokens = 0
         with self._wake:
             while (row := self._next_row()) is not None:
-                # The engine reads a prompt once for all the rows that begin with it.
+                # The engine processes a prompt once for all rows that share it.
                 prompt = row.request.prompt_ids
                 num_tokens += 0 if id(prompt) in prompts else len(prompt)
                 prompts.add(id(prompt))
-                if admitted and num_tokens > _PROMPT_IDS_A_STEP:
+                if admitted and num_tokens > _MAX_PROMPT_TOKENS:
                     break
                 self._take(row)
                 self._held[row.job.client] += 1
@@ -180,7 +180,7 @@ class Scheduler:
         return admitted
 
     def _next_row(self) -> Row | None:
-        """Of the clients that may have another row, the next one of the one that holds least."""
+        """The next waiting row of the client with the fewest rows, if below its limit."""
         if self.num_running >= self._settings.max_rows:
             return None
         clients = [one for one in self._waiting if self._held[one] < self._settings.client_rows]
@@ -188,18 +188,18 @@ class Scheduler:
         return None if client is None else self._waiting[client][0]
 
     def _take(self, row: Row) -> None:
-        """Out of the queue; its client's next turn comes after those of all who wait now."""
+        """Remove it from the queue and move its client behind all others."""
         rows = self._waiting.pop(row.job.client)
         rows.remove(row)
         if rows:
             self._waiting[row.job.client] = rows
 
     def _begin(self, row: Row) -> None:
-        """Let the sequence join; what cannot be begun fails alone."""
+        """Add the sequence to the engine; an error fails only this row."""
         try:
             row.handle = self._engine.add(row.request)
         except Exception:
-            _log.exception("a request could not be begun")
+            _log.exception("the engine rejected a request")
             self._outbox.put(row, internal_error())
             self._free(row)
         else:
@@ -225,7 +225,7 @@ class Scheduler:
             elif not row.is_cancelled:
                 is_urgent = row.num_new == 1 or token.finish_reason is not None
                 self._outbox.put(row, token, is_urgent=is_urgent)
-        # Includes the prompts read since the last step: a running row waited for them too.
+        # Includes the prefill since the last step, which running rows waited for.
         self._metrics.step_seconds.observe(now - self._last_step)
         self._last_step = now if self._running else None
         self._metrics.generated_tokens.inc(len(tokens))
@@ -235,20 +235,20 @@ class Scheduler:
         client = row.job.client
         with self._wake:
             self._held[client] -= 1
-            # Without zeros.
+            # Drop clients with zero rows.
             self._held = +self._held
 
     def _replace_engine(self) -> None:
-        """Fail what was running and make a new engine."""
+        """Fail the running rows and create a new engine."""
         self._metrics.engine_failures.inc()
         self._fail(internal_error(), with_waiting=False)
         self._last_step = None
-        # The memory of the old one must be free before the new one asks for as much.
+        # Free the old engine's memory before the new one allocates as much.
         del self._engine
         try:
             self._engine = self._make_engine()
         except Exception:
-            _log.exception("the engine cannot be replaced: every request is refused from now on")
+            _log.exception("the engine cannot be replaced: all further requests are refused")
             self.status = "failed"
             self._fail(internal_error(), with_waiting=True)
 
@@ -259,7 +259,7 @@ class Scheduler:
                 rows += itertools.chain.from_iterable(self._waiting.values())
                 self._waiting.clear()
             for row in rows:
-                # A new engine may give the same handle to another row.
+                # A new engine may reuse the handle for another row.
                 row.handle = None
                 self._outbox.put(row, error)
             self._running.clear()

@@ -1,4 +1,4 @@
-"""Settings of a server: where it listens, how much it takes on, who may use it."""
+"""Server settings: address, limits and authentication."""
 
 import os
 import re
@@ -11,9 +11,9 @@ from groundup.config import Settings
 from groundup.errors import ConfigError
 
 TOKEN_VARIABLE = "GROUNDUP_SERVE_TOKEN"
-_SHORTEST_TOKEN = 16
-# One client leaves one in so many rows and places in the queue for others.
-_RESERVED = 8
+_MIN_TOKEN_LENGTH = 16
+# A single client may not use the last 1/8 of the rows and of the queue.
+_RESERVED_DIVISOR = 8
 
 
 class ServerFlags(Settings):
@@ -49,51 +49,51 @@ class ServerFlags(Settings):
 
 
 class ServerSettings(ServerFlags):
-    """The limits hold for a request or for the server as a whole; times are in seconds."""
+    """All settings. Limits apply per request or to the whole server."""
 
     runs_folder: Path = Path("runs")
-    # Secrets, so that no log and no traceback shows them.
+    # SecretStr, so that no log or traceback shows them.
     tokens: tuple[pydantic.SecretStr, ...] = ()
     # Addresses whose X-Forwarded-For is trusted.
     trusted_proxies: tuple[str, ...] = ()
 
-    # What one request may ask for.
+    # Limits of one request.
     max_new_tokens: int = pydantic.Field(default=4096, ge=1, le=10**9)
     max_choices: int = pydantic.Field(default=16, ge=1, le=10**6)
     max_body_bytes: int = pydantic.Field(default=1_000_000, ge=1, le=10**9)
 
-    # How long a request may take before and after the model, waiting for its turn included.
+    # Time for a request's work before and after the model, including the wait for a thread.
     work_seconds: float = pydantic.Field(default=30, gt=0, le=1e6)
 
-    # How long a connection may take to send a request, and to read a piece of the answer.
+    # Time for a connection to send a request, and to read a piece of the response.
     max_connections: int = pydantic.Field(default=2048, ge=1, le=10**6)
     request_seconds: float = pydantic.Field(default=20, gt=0, le=1e6)
     stalled_write_seconds: float = pydantic.Field(default=30, gt=0, le=1e6)
 
     @property
     def client_rows(self) -> int:
-        """Rows that one client may hold: 7/8 of them by default."""
-        default = self.max_rows - self.max_rows // _RESERVED
+        """Rows that one client may hold."""
+        default = self.max_rows - self.max_rows // _RESERVED_DIVISOR
         return min(self.max_client_rows or default, self.max_rows)
 
     @property
     def client_held(self) -> int:
         """Sequences of one client that may run or wait."""
-        return self.client_rows + self.max_queue - self.max_queue // _RESERVED
+        return self.client_rows + self.max_queue - self.max_queue // _RESERVED_DIVISOR
 
 
 def read_tokens(file: Path | None) -> tuple[pydantic.SecretStr, ...]:
-    """The bearer tokens in a file, one a line, or else in the environment variable."""
+    """Read the bearer tokens, one per line, from a file or from the environment variable."""
     text = (
         os.environ.get(TOKEN_VARIABLE, "") if file is None else file.read_text("utf-8", "replace")
     )
     tokens = [token.strip() for token in text.strip().splitlines()]
     if file is not None:
         tokens = tokens or [""]
-    if not all(re.fullmatch(rf"[!-~]{{{_SHORTEST_TOKEN},}}", token) for token in tokens):
+    if not all(re.fullmatch(rf"[!-~]{{{_MIN_TOKEN_LENGTH},}}", token) for token in tokens):
         raise ConfigError(
-            f"a token in {file or TOKEN_VARIABLE} cannot be used: it must be {_SHORTEST_TOKEN} or "
-            f"more ASCII letters, digits and signs without a space, on a line of its own; make one "
-            f"with python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+            f"a token in {file or TOKEN_VARIABLE} is invalid: it must be at least "
+            f"{_MIN_TOKEN_LENGTH} ASCII letters, digits and symbols without spaces, one per line; "
+            f"make one with python -c 'import secrets; print(secrets.token_urlsafe(32))'"
         )
     return tuple(map(pydantic.SecretStr, tokens))

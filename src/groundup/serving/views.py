@@ -1,5 +1,5 @@
-"""What the pages ask for besides completions: a text's way to its ids (`POST /api/tokenize`), a
-prompt's way through the model (`/api/inside`), and the rating of an answer (`/api/rating`).
+"""The pages' own endpoints: how a text is tokenized (`POST /api/tokenize`), a prompt's path through
+the model (`/api/inside`), and the rating of an answer (`/api/rating`).
 """
 
 import json
@@ -20,8 +20,8 @@ from groundup.tokenizer.inspection import PreToken, follow_merges
 from groundup.tokenizer.reference import split_special_tokens
 
 MAX_CHARACTERS = 20_000
-# Each step shows about half of the pre-token's bytes as symbols, so the size of all steps grows
-# with the square of its length.
+# Each merge step lists about half of the pre-token's bytes as symbols, so the size of all steps
+# grows with the square of its length.
 MAX_SYMBOLS = 100_000
 
 
@@ -31,7 +31,7 @@ class TokenizeRequest(Body):
 
 
 def describe_tokenization(language_model: LanguageModel, body: TokenizeRequest) -> str:
-    """The JSON of a text's way through pre-tokens and merges to its ids."""
+    """Return JSON of a text's pre-tokens, their merges and ids."""
     tokenizer, text = language_model.tokenizer, body.text
     definition = tokenizer.definition
     follow = follow_merges(definition)
@@ -57,7 +57,7 @@ def describe_tokenization(language_model: LanguageModel, body: TokenizeRequest) 
             start += len(part)
     num_tokens = sum(len(one["tokens"]) for one in pre_tokens)
     sizes = {"num_tokens": num_tokens, "num_bytes": len(text.encode()), "num_characters": len(text)}
-    # Bytes as lists of numbers.
+    # Bytes become lists of numbers.
     return json.dumps({"pre_tokens": pre_tokens, **sizes}, default=list)
 
 
@@ -66,7 +66,7 @@ class InsideRequest(SamplingBody):
 
 
 def describe_inside(language_model: LanguageModel, body: InsideRequest) -> str:
-    """The JSON of `inspect_prompt`."""
+    """Return the JSON of `inspect_prompt`."""
     try:
         sampler = body.sampler(language_model.sampler)
         seed = (body.seed or 0) % 2**64
@@ -76,7 +76,7 @@ def describe_inside(language_model: LanguageModel, body: InsideRequest) -> str:
 
 
 class RatingRequest(Body):
-    """A conversation up to the answer that is rated."""
+    """A conversation up to the rated answer."""
 
     messages: list[Any]
     rating: Literal["up", "down"]
@@ -84,7 +84,7 @@ class RatingRequest(Body):
 
 
 def save_rating(folder: Path, body: RatingRequest) -> None:
-    """In chats_up.jsonl or chats_down.jsonl of a run, which `groundup tune` reads."""
+    """Append it to chats_up.jsonl or chats_down.jsonl in the run folder, for `groundup tune`."""
     try:
         messages = check_messages(body.messages, "the request")
         append_json_line(folder / f"chats_{body.rating}.jsonl", {"messages": messages})

@@ -1,6 +1,6 @@
-"""CPU work of requests: beside the event loop, a client's pieces in turn, with a deadline.
+"""Run the CPU work of requests in threads: one task per client and kind at a time, with a deadline.
 
-All of it takes time linear in the request. Whoever sends much of it waits for that alone.
+Each task takes time linear in its request. A client with many tasks delays only itself.
 """
 
 import asyncio
@@ -14,27 +14,27 @@ from groundup.serving.api_errors import ApiError
 Kind = Literal["text", "template", "answer", "view"]
 Result = TypeVar("Result")
 
-# More threads would keep Python's lock from the event loop. Each kind has its own, so that slow
-# templates and long answers delay nothing else.
+# Threads per kind of work. More would keep the GIL from the event loop; separate pools keep slow
+# templates and long responses from delaying the rest.
 _NUM_THREADS = 2
 
 
 class Workers:
-    """The threads of one server. Used in its event loop."""
+    """The thread pools of one server. Used in its event loop."""
 
     def __init__(self, seconds: float) -> None:
-        """`seconds` is the deadline, with the time that a piece of work waits for its turn."""
+        """`seconds` is the deadline of a task, including its wait for a thread."""
         self._seconds = seconds
         self._pools = {
             kind: ThreadPoolExecutor(_NUM_THREADS, f"groundup-{kind}") for kind in get_args(Kind)
         }
-        self._turns: WeakValueDictionary[tuple[Kind, str], asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[tuple[Kind, str], asyncio.Lock] = WeakValueDictionary()
 
     async def run(self, kind: Kind, client: str, function: Callable[[], Result]) -> Result:
-        """What the function returns or raises; an ApiError if that takes too long."""
-        turn = self._turns.setdefault((kind, client), asyncio.Lock())
+        """Return the function's result; raise ApiError after the deadline."""
+        lock = self._locks.setdefault((kind, client), asyncio.Lock())
         try:
-            async with asyncio.timeout(self._seconds) as deadline, turn:
+            async with asyncio.timeout(self._seconds) as deadline, lock:
                 return await asyncio.get_running_loop().run_in_executor(self._pools[kind], function)
         except TimeoutError:
             if not deadline.expired():
