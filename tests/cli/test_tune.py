@@ -86,7 +86,7 @@ def test_flags_and_a_file_decide_over_the_defaults(shell: Any, folder: Path) -> 
         (PAIR.replace("a", "a long question"), (), "no answer begins within"),
         (PAIR, ("--tuning.template", "bad"), "template does not"),
         (PAIR, ("--lora-rank", "0"), "--lora-rank"),
-        (PAIR, ("--tuning.template", "chats.jsonl"), "turn after turn"),
+        (PAIR, ("--tuning.template", "chats.jsonl"), "turn by turn"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(

@@ -148,7 +148,7 @@ def test_other_templates_have_answers_too() -> None:
     (begin, end), data = spans[0], text.encode()
     assert data[begin:end].decode() == f" {ANSWER['content']}\n"
     last = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}{{ messages|length }}")
-    with pytest.raises(DataError, match="adds turn after turn"):
+    with pytest.raises(DataError, match="renders turn by turn"):
         find_answers(last, [USER, ANSWER, USER, ANSWER], ())
 
 

@@ -157,7 +157,7 @@ def test_counting_alone_writes_nothing(tmp_path: Path) -> None:
         ("out.txt", {}, ConfigError, "jsonl"),
         ("in.jsonl", {}, ConfigError, "one of the inputs"),
         ("there.jsonl", {}, ConfigError, "--overwrite"),
-        ("out.jsonl", {"min_characters": 10_000}, DataError, "no document is left"),
+        ("out.jsonl", {"min_characters": 10_000}, DataError, "documents were removed"),
         ("out.jsonl", {"max_symbols": 1.5}, ConfigError, "max_symbols"),
     ],
 )

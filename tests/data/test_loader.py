@@ -208,7 +208,7 @@ def test_get_batch_samples_windows_by_the_seed() -> None:
 def test_get_batch_takes_the_only_window_and_refuses_less() -> None:
     inputs, targets = get_batch(np.arange(8), 3, 7, "cpu")
     assert inputs.tolist() == [list(range(7))] * 3 and targets.tolist() == [list(range(1, 8))] * 3
-    with pytest.raises(DataError, match=r"has 7 tokens.* takes 8"):
+    with pytest.raises(DataError, match=r"has 7 tokens.* needs 8"):
         get_batch(np.arange(7), 3, 7, "cpu")
     with pytest.raises(ConfigError, match="batch_size is 0"):
         get_batch(np.arange(8), 0, 7, "cpu")

@@ -13,11 +13,11 @@ from groundup.data.batches.order import (
     MixedOrder,
     ShuffledEpochs,
     batch_samples,
+    consecutive_windows,
     fixed_windows,
     join_shards,
     quotas_of,
     sliding_windows,
-    whole_walk,
 )
 from groundup.data.counter_random import permute, random_uint64
 from groundup.data.prepare import prepare
@@ -107,7 +107,7 @@ def test_fixed_windows_are_distinct_and_do_not_overlap(
 
 @given(st.integers(2, 500), st.integers(1, 600))
 def test_the_whole_walk_predicts_every_id_once(num_tokens: int, context_length: int) -> None:
-    starts, tail_start, tail_length = whole_walk(num_tokens, context_length)
+    starts, tail_start, tail_length = consecutive_windows(num_tokens, context_length)
     predicted = [start + np.arange(1, context_length + 1) for start in starts]
     predicted.append(tail_start + np.arange(1, tail_length + 1))
     assert np.concatenate(predicted).tolist() == list(range(1, num_tokens))
@@ -123,13 +123,13 @@ def test_what_gives_no_windows_is_refused() -> None:
         (
             lambda: ShuffledEpochs(256, 256, 0),
             DataError,
-            "256 tokens.* takes 257",
+            "256 tokens.* needs 257",
         ),
         (lambda: ShuffledEpochs(256, 0, 0), ConfigError, "context_length is 0"),
         (lambda: ShuffledEpochs(100, 5, -1), ConfigError, "seed"),
         (lambda: ShuffledEpochs(100, 5, 2**64), ConfigError, "seed"),
         (lambda: fixed_windows(256, 256), DataError, "257"),
-        (lambda: whole_walk(1, 4), DataError, "has 1 tokens"),
+        (lambda: consecutive_windows(1, 4), DataError, "has 1 tokens"),
         (lambda: batch_samples(0, 10, 0, 4), ConfigError, "batch_size 10 .* for example 12"),
     ):
         with pytest.raises(error, match=message):

@@ -209,7 +209,7 @@ def test_a_finished_folder_of_something_else_is_refused(
     work.refuse(r"its tokenizer is sha256:.*--overwrite", tokenizer=other_tokenizer)
     work.refuse("its shard_bytes is 20000, not 5000", shard_bytes=5000)
     work.refuse(r"second\.txt has changed since", work.corpus[:1])
-    work.refuse("another order", work.corpus[::-1])
+    work.refuse("order of its sources", work.corpus[::-1])
     work.refuse(r"third\.txt has changed", [*work.corpus, work.file("third.txt", "more")])
     change_text(work.corpus[1])
     work.refuse(r"second\.txt has changed since")
@@ -221,7 +221,7 @@ def test_a_finished_folder_of_something_else_is_refused(
 def test_a_foreign_index_is_not_overwritten(work: Work) -> None:
     work.out.mkdir()
     work.file("out/index.json", '{"name": "mine"}')
-    work.refuse(r"index\.json is no index of shards; choose another folder", overwrite=True)
+    work.refuse(r"index\.json is not an index of shards; choose another folder", overwrite=True)
     assert contents(work.out)["index.json"] == b'{"name": "mine"}'
 
 
@@ -412,4 +412,4 @@ def test_a_named_pipe_is_a_source_that_cannot_be_read_again(work: Work) -> None:
     with subprocess.Popen(["sh", "-c", f"printf 'one<|endoftext|>two' > {pipe}"]):
         index = work.prepare([pipe]).index
     assert [(entry.size, entry.num_documents) for entry in index.sources] == [(None, 2)]
-    work.refuse(rf"{pipe} has changed since, or cannot be read again", [pipe])
+    work.refuse(rf"{pipe} has changed since, or cannot be re-read", [pipe])

@@ -64,7 +64,7 @@ def test_tasks_are_called_like_their_files_or_by_path(tmp_path: Path) -> None:
         ({**OURS, "choices": ["a", " "]}, "line 2: one of the choices is empty"),
         ({**OURS, "answer": 3}, "line 2: answer 3"),
         ({**OURS, "answer": -1}, "line 2: answer -1"),
-        ({**OURS, "answer": True}, "line 2: answer must be the index of the right choice"),
+        ({**OURS, "answer": True}, "line 2: answer must be the index of the correct choice"),
         ({**OURS, "answer": "blue."}, "line 2: answer must be the index"),
         ({**OURS, "context": None}, "line 2: context must be text"),
         ({**BLIMP, "sentence_bad": 1}, "line 2: a sentence must be text"),

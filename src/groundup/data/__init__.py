@@ -1,6 +1,6 @@
-"""Files to shards to batches: reading corpora and writing the built-in one.
+"""Turn files into shards and shards into batches; the built-in sample corpus.
 
-Its names are found on first use, so that what only handles text costs no torch import.
+Names are imported on first use, so that handling text does not import torch.
 """
 
 from typing import TYPE_CHECKING

@@ -1,5 +1,5 @@
-"""Conversations to learn answers from: as files have them, as ids with the answers marked, and in
-rows of several, of which a batch is made. No torch here."""
+"""Conversations for fine-tuning: read from files, encoded with a loss mask, and packed into rows
+that `BatchLoader` turns into batches. Does not import torch."""
 
 import itertools
 import json
@@ -27,18 +27,18 @@ Span = tuple[int, int]
 
 _FORMATS = ("text", "json", "json_lines", "delimited")
 _COMPLAINTS_SHOWN = 3
-# So many are encoded at once: enough for all cores, little memory.
+# Conversations encoded per batch: enough to occupy all cores with little memory.
 _BATCH_SIZE = 1024
 
 _log = logging.getLogger(__name__)
 
 
 class Conversation(NamedTuple):
-    """The turns of one record, in which every user's turn has its answer."""
+    """The turns of one record; every user turn is followed by an answer."""
 
     messages: list[Message]
     where: str
-    """For errors: the file, and the line or the number of the record."""
+    """For error messages: the file, and the line or record number."""
 
 
 def read_conversations(
@@ -46,8 +46,8 @@ def read_conversations(
 ) -> Iterator[Conversation]:
     """Yield the conversations of files, folders or globs, in order.
 
-    A record that is no conversation is left out and named in a warning; with `strict`, or where no
-    other is left, it is a DataError. `is_quiet` leaves the warning out.
+    Skips records that are not conversations and logs a warning, unless `is_quiet`. Raises DataError
+    for the first one if `strict`, or if no record is a conversation.
     """
     complaints: list[DataError] = []
     num_read = 0
@@ -87,18 +87,18 @@ def _messages_of(record: Any, where: str) -> list[Message]:
     for number, (message, after) in enumerate(zip(messages, following, strict=True), start=1):
         place = f"message {number} of {where}"
         if message["role"] == "user" and after != "assistant":
-            raise DataError(f"{place} is a user's turn without an answer: {after} follows it")
+            raise DataError(f"{place} is a user turn without an answer: {after} follows it")
         if message["role"] == "assistant" and not message["content"].strip():
-            raise DataError(f"{place} is an empty answer; write one, or remove the turn")
+            raise DataError(f"{place} is an empty answer; fill it in, or remove the turn")
     if all(message["role"] != "assistant" for message in messages):
-        raise DataError(f"{where} has no answer; add a message of the assistant")
+        raise DataError(f"{where} has no answer; add an assistant message")
     return messages
 
 
 def _records(source: Source) -> Iterator[Record]:
-    """Yield what a file holds; of JSON such as {"version": …, "data": […]} what the list holds."""
+    """Yield a file's records; for JSON like {"version": …, "data": […]}, the list's items."""
     if source.format not in _FORMATS:
-        raise DataError(f"{source} is neither JSON nor CSV; write its conversations as either")
+        raise DataError(f"{source} is neither JSON nor CSV; convert its conversations to either")
     for where, record in read_records(source, source.format.replace("text", "json")):
         values = record.values() if where == str(source) and isinstance(record, dict) else ()
         items = next((one for one in values if isinstance(one, list)), None)
@@ -110,22 +110,22 @@ def _records(source: Source) -> Iterator[Record]:
 
 @dataclass(frozen=True)
 class EncodedConversations:
-    """Conversation i is ids[offsets[i]:offsets[i + 1]]; `is_answer` marks the tokens to learn."""
+    """Conversation i is ids[offsets[i]:offsets[i + 1]]; `is_answer` is the loss mask."""
 
     ids: npt.NDArray[Any]
     is_answer: npt.NDArray[np.bool_]
     offsets: npt.NDArray[np.int64]
     num_cut: int
-    """Those that were longer than allowed and lost their end."""
+    """Conversations truncated to the maximum length."""
     numbers: tuple[int, ...] = ()
-    """Which of the conversations that were read each one is."""
+    """The index of each conversation among those that were read."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     @cached_property
     def content_id(self) -> str:
-        """Equal for the same conversations with the same tokens to learn."""
+        """A hash of the ids and the loss mask."""
         parts = (self.ids, self.is_answer, self.offsets)
         return hash_bytes(b"".join(part.tobytes() for part in parts))
 
@@ -133,9 +133,9 @@ class EncodedConversations:
 def encode_conversations(
     conversations: Iterable[Conversation], tokenizer: Tokenizer, max_ids: int
 ) -> EncodedConversations:
-    """Render by the tokenizer's template, encode, mark the answers, and keep up to `max_ids`."""
+    """Render with the tokenizer's template, encode, mark the answers, and truncate to `max_ids`."""
     if tokenizer.chat_template is None:
-        raise DataError("the tokenizer has no chat template; make one with its with_chat")
+        raise DataError("the tokenizer has no chat template; add one with Tokenizer.with_chat")
     template = ChatTemplate(tokenizer.chat_template)
     special_tokens = tuple(tokenizer.special_tokens)
     sizes = token_sizes(tokenizer)
@@ -162,11 +162,11 @@ def encode_conversations(
                 marks.append(is_answer[:max_ids])
         num_seen += len(batch)
     if not num_seen:
-        raise DataError("there is no conversation to learn from: write one a line")
+        raise DataError("there is no conversation to train on; write one per line")
     if not kept:
         raise DataError(
-            f"no answer begins within the context of {max_ids - 1} ids, and the longest "
-            f"conversation has {longest}; give the model a larger --model.context-length"
+            f"no answer begins within the context of {max_ids - 1} tokens, and the longest "
+            f"conversation has {longest}; increase --model.context-length"
         )
     lengths = [len(ids) for ids in kept]
     return EncodedConversations(
@@ -181,10 +181,10 @@ def encode_conversations(
 def find_answers(
     template: ChatTemplate, messages: list[Message], special_tokens: tuple[str, ...]
 ) -> tuple[str, list[Span]]:
-    """The rendered conversation, and begin and end of every answer in it, in bytes of UTF-8.
+    """Return the rendered conversation, and the UTF-8 byte span of each answer in it.
 
-    An answer is what the template adds for an assistant's turn behind the prompt for it, up to the
-    last special token: its content and the token that ends the turn, not the line end after it.
+    An answer is the text that the template appends to the generation prompt for an assistant turn,
+    up to the last special token: the content and the end-of-turn token, but no newline after it.
     """
     text = template.render(messages)
     spans = []
@@ -195,8 +195,8 @@ def find_answers(
         after = template.render(messages[: number + 1])
         if after == before or not (after.startswith(before) and text.startswith(after)):
             raise DataError(
-                f"the chat template does not put the answer of message {number + 1} behind what it "
-                f"renders for the turns before; use one that adds turn after turn"
+                f"the chat template does not append the answer in message {number + 1} to the "
+                f"earlier turns; use a template that renders turn by turn"
             )
         ends = [after.rfind(token) + len(token) for token in special_tokens if token in after]
         end = max([end for end in ends if end > len(before)], default=len(after))
@@ -214,15 +214,15 @@ def _render(
 
 
 IGNORED = -1
-"""The target that the loss ignores."""
+"""The target value that the loss ignores."""
 
-# Streams of `counter_random`; 0 to 4 are in `data.batches.order`.
+# Random streams; 0 to 4 are in `data.batches.order`.
 _ROW_SHUFFLES = 16
 _VALIDATION = 17
 
 
 class PackedRows:
-    """Some conversations, packed into rows of `context_length` inputs."""
+    """The chosen conversations, packed into rows of `context_length` inputs."""
 
     num_parts = 3
     """Inputs, targets and positions."""
@@ -244,14 +244,14 @@ class PackedRows:
 
     @property
     def num_tokens(self) -> int:
-        """Of all rows, padding included."""
+        """The size of all rows, padding included."""
         return self.num_rows * self.context_length
 
     def fill(self, target: npt.NDArray[np.int64], rows: Starts) -> None:
-        """Write rows as (3, rows, context_length): inputs, targets, positions.
+        """Write inputs, targets and positions of some rows to `target`, (3, rows, context_length).
 
-        A target is IGNORED where the next id is not part of an answer; padding is, too, and every
-        id of it is a sequence by itself.
+        A target is IGNORED unless the next token belongs to an answer. Every padding token is a
+        sequence of its own, with the target IGNORED.
         """
         all_ids, is_answer = self.conversations.ids, self.conversations.is_answer
         offsets = self.conversations.offsets
@@ -271,7 +271,7 @@ class PackedRows:
 
 
 class ShuffledRows:
-    """Every row once an epoch, in an order that differs every epoch."""
+    """Every row once per epoch, shuffled anew each epoch."""
 
     def __init__(
         self, num_rows: int, context_length: int, seed: int, stream: int = _ROW_SHUFFLES
@@ -281,7 +281,7 @@ class ShuffledRows:
         self.seed, self._stream = check_seed(seed), stream
 
     def starts(self, first_sample: int, count: int) -> Starts:
-        """The numbers of the rows of some samples."""
+        """Return the row index of each sample."""
         samples = number_samples(first_sample, count)
         epochs, positions = np.divmod(samples, np.uint64(self.num_rows))
         rows = permute(self.seed, self._stream, epochs, positions, self.num_rows)
@@ -291,9 +291,9 @@ class ShuffledRows:
 def split(
     count: int, validation_fraction: float
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Which of `count` conversations are for training and which for validation, whatever the seed.
+    """Split the indices of `count` conversations into training and validation, always the same.
 
-    There are three for validation at least, or a fifth of a few; none with a fraction of 0.
+    Validation gets at least three, or a fifth of fewer than 15; none if the fraction is 0.
     """
     least = max(1, min(3, count // 5))
     num_held = max(least, round(validation_fraction * count)) if validation_fraction else 0
@@ -303,10 +303,10 @@ def split(
 
 
 def pack(lengths: npt.NDArray[np.int64], capacity: int) -> npt.NDArray[np.int64]:
-    """The row of each length, the longest first, each into the fullest row that has room for it."""
+    """Assign each length to a row by best-fit decreasing bin packing; returns the row indices."""
     rows = np.empty(len(lengths), np.int64)
     by_room: list[list[int]] = [[] for _ in range(capacity + 1)]
-    rooms = 0  # Bit r is set where a row has room for r.
+    rooms = 0  # Bit r is set if a row has room for exactly r.
     num_rows = 0
     for number in np.argsort(-lengths, kind="stable").tolist():
         length = int(lengths[number])

@@ -1,8 +1,8 @@
-"""Text worth learning from: duplicates, near duplicates and poor documents are left out.
+"""Corpus cleaning: removes duplicates, near-duplicates and low-quality documents.
 
-Documents are measured by all cores, or by an engine; one process judges them in order. What is kept
-depends on the text, its order and the settings alone. MinHash signatures of shingles (runs of 5
-words) estimate the Jaccard similarity of documents; candidates share a band of their signature.
+All cores, or an engine, compute statistics of each document; one process filters them in order. The
+result depends only on the text, its order and the settings. Near-duplicates are found by MinHash
+with LSH banding over shingles of 5 words.
 """
 
 import contextlib
@@ -39,21 +39,21 @@ from groundup.text_files import (
 _DEPTH = 2
 _SHINGLE_WORDS = 5
 _SIGNATURE_SIZE = 128
-# A measured document, as the native core lays it out.
+# The native core's record for a document.
 _MEASURED = np.dtype(
     [(name, np.int64) for name in ("characters", "spaces", "symbols")]
     + [("hash", np.uint64), ("signature", np.uint32, (_SIGNATURE_SIZE,))]
 )
-# What became of a document, by number; the first three are those of `DuplicateIndex`.
+# Indexed by outcome; `DuplicateIndex.add` returns the first three.
 _OUTCOMES = ("kept", "near duplicates", "same", "short", "symbols")
-# More documents that share a band, a common opening for example, need not be compared.
-_MOST_CANDIDATES = 64
+# Documents remembered per band, so that a common band (boilerplate) stays cheap to compare.
+_MAX_CANDIDATES = 64
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 class CleanSettings(Settings):
-    """What is left out; see each setting."""
+    """Which documents to remove."""
 
     near_duplicates: Fraction = 0.8
     """Remove documents whose 5-word shingles have at least this Jaccard similarity with an earlier
@@ -68,7 +68,7 @@ class CleanSettings(Settings):
 
 
 class Count(NamedTuple):
-    """How many documents, and their text."""
+    """A number of documents and the size of their text."""
 
     num_documents: int
     num_bytes: int
@@ -76,7 +76,7 @@ class Count(NamedTuple):
 
 @dataclass(frozen=True)
 class CleanSummary:
-    """What was read, left out for each reason, and kept."""
+    """Counts of documents read, removed for each reason, and kept."""
 
     counts: dict[str, Count]
     seconds: float
@@ -96,8 +96,8 @@ def clean(
 ) -> CleanSummary:
     """Write the documents worth keeping as JSON lines.
 
-    out: the .jsonl file; None counts only.
-    engine: reads and measures parts of the text elsewhere; what is written is the same.
+    out: a .jsonl file; None only counts.
+    engine: reads and measures the text elsewhere; the output is the same.
     reading: field, encoding and errors, see `text_files.Reading`.
     """
     started = time.perf_counter()
@@ -106,7 +106,7 @@ def clean(
     target = None if out is None else Path(out)
     if target is not None:
         if target.suffix != ".jsonl" or target.is_dir():
-            raise ConfigError(f"--out {target} must be a file of JSON lines; name it .jsonl")
+            raise ConfigError(f"--out {target} must be a JSON lines file; name it .jsonl")
         check_not_input(target, sources)
         if target.exists() and not overwrite:
             raise ConfigError(f"{target} exists; name another file, or use --overwrite")
@@ -131,7 +131,7 @@ def clean(
             raise nothing_in(sources, how)
         if not totals[0, 0]:
             raise DataError(
-                f"no document is left of {read_all.num_documents:,}; loosen the settings"
+                f"all {read_all.num_documents:,} documents were removed; loosen the settings"
             )
     counts = {"read": read_all}
     for name, row in zip(_OUTCOMES[::-1], totals[::-1].tolist(), strict=True):
@@ -140,17 +140,16 @@ def clean(
 
 
 class _Group(NamedTuple):
-    """Measured documents."""
+    """Measured documents, each as a line of JSON."""
 
     lines: list[bytes]
-    """As lines of JSON."""
     lengths: npt.NDArray[np.int64]
     measured: npt.NDArray[np.void]
 
 
 @dataclass(frozen=True)
 class _Measuring:
-    """All that can be found out about documents by themselves; it can be pickled."""
+    """Computes the statistics of each document of a part. Picklable."""
 
     reading: Reading
     num_threads: int
@@ -167,13 +166,13 @@ class _Measuring:
 def measure(
     data: bytes | memoryview, bounds: npt.NDArray[np.int64], num_threads: int
 ) -> npt.NDArray[np.void]:
-    """Counts, hash and signature of each document."""
+    """Return the character counts, hash and MinHash signature of each document."""
     found = measure_documents(data, bounds.data, _SHINGLE_WORDS, num_threads)
     return np.frombuffer(memoryview(found), _MEASURED)
 
 
 class DuplicateIndex:
-    """Documents that were kept: their hashes, and their signatures by each band."""
+    """LSH index of the documents kept so far: their hashes, and their signatures by band."""
 
     def __init__(self, threshold: float) -> None:
         self._threshold, self._num_bands = threshold, num_bands_for(threshold)
@@ -181,7 +180,8 @@ class DuplicateIndex:
         self._signatures: dict[bytes, list[npt.NDArray[np.uint32]]] = {}
 
     def add(self, row: np.void) -> int:
-        """1 if an earlier document is like this one, 2 if the same; else 0, and it is kept."""
+        """Return 1 for a near-duplicate of an earlier document and 2 for an exact one; otherwise
+        add the document and return 0."""
         hash, signature = int(row["hash"]), row["signature"].copy()
         if hash in self._hashes:
             return 2
@@ -194,7 +194,7 @@ class DuplicateIndex:
                 return 1
         self._hashes.add(hash)
         for found in alike:
-            if len(found) < _MOST_CANDIDATES:
+            if len(found) < _MAX_CANDIDATES:
                 found.append(signature)
         return 0
 
@@ -202,7 +202,7 @@ class DuplicateIndex:
 def judge(
     rows: npt.NDArray[np.void], settings: CleanSettings, index: DuplicateIndex
 ) -> npt.NDArray[np.int64]:
-    """The number of each document's outcome; the index remembers those that are kept."""
+    """Return the outcome of each document, and add those that are kept to the index."""
     num_visible = np.maximum(rows["characters"] - rows["spaces"], 1)
     outcomes = np.where(rows["symbols"] / num_visible > settings.max_symbols, 4, 0)
     outcomes[rows["characters"] < settings.min_characters] = 3
@@ -212,14 +212,14 @@ def judge(
 
 
 def num_bands_for(threshold: float) -> int:
-    """The fewest bands that find nine in ten of the pairs just at the threshold; 0 for equality."""
+    """Return the smallest number of bands that finds 90% of the pairs at the threshold."""
     if not threshold:
         return 0
-    # A pair shares a band of n numbers with the probability threshold ** n.
+    # A pair shares a given band of r values with probability threshold ** r.
     chances = {n: 1 - (1 - threshold ** (_SIGNATURE_SIZE // n)) ** n for n in (8, 16, 32, 64)}
     return next((n for n, chance in chances.items() if chance >= 0.9), _SIGNATURE_SIZE)
 
 
 def encode_line(text: bytes, field: str) -> bytes:
-    """UTF-8 as a line of JSON."""
+    """Encode a UTF-8 document as a JSON line."""
     return json.dumps({field: text.decode()}, ensure_ascii=False).encode() + b"\n"

@@ -1,6 +1,6 @@
-"""Stages of work that overlap: each reads ahead from the one before, in a thread of its own.
+"""Pipelines: each stage runs in its own thread and prefetches from the stage before.
 
-The work itself should release the interpreter's lock.
+Stages overlap as far as their work releases the GIL.
 """
 
 import contextlib
@@ -16,9 +16,9 @@ _END: Any = object()
 
 @contextlib.contextmanager
 def read_ahead(items: Iterable[Item], depth: int) -> Iterator[Iterator[Item]]:
-    """Yield an iterator over `items` that keeps up to `depth` of them ready.
+    """Yield an iterator over `items` that prefetches up to `depth` of them.
 
-    An exception of `items` arrives in its turn. Leaving the block ends the thread.
+    An exception in `items` is raised in its turn. Leaving the block ends the thread.
     """
     source = iter(items)
     with ThreadPoolExecutor(1, "read ahead") as thread:

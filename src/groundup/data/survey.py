@@ -1,4 +1,4 @@
-"""A look at a text before anything is learned from it: how much there is, and how it begins."""
+"""Survey a text before training: its size, and prompts taken from its documents."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from groundup.text_files import Part, Reading, find_sources, nothing_in, read
 
-# So much of the text is read, and of that so many excerpts are looked at.
+# At most this much text is read, with this many excerpts per batch searched for prompts.
 _MAX_BYTES = 64_000_000
 _BATCH_BYTES = 4_000_000
 _EXCERPTS_PER_BATCH = 40
@@ -21,22 +21,22 @@ _NUM_PROMPTS = 3
 
 @dataclass(frozen=True)
 class Survey:
-    """What a text is like; beyond the part that was read, counts are estimated from it."""
+    """Size and prompts of a text; counts are extrapolated if it was not read to its end."""
 
     num_files: int
     num_documents: int
     num_bytes: int
-    """Of the text, unpacked."""
+    """Size of the text, decompressed."""
     document_bytes: int
-    """The median of the documents."""
+    """The median size of a document."""
     prompts: tuple[str, ...]
-    """How a few of the documents begin."""
+    """The first words of a few documents."""
     is_whole: bool
-    """Whether all of it was read."""
+    """Whether the whole text was read."""
 
 
 def survey_text(inputs: Sequence[str | os.PathLike[str]], **reading: Any) -> Survey:
-    """Read the beginning of a text, 64 MB at most, and describe it."""
+    """Survey a text by reading at most its first 64 MB."""
     how = Reading(**reading)
     sources = find_sources(inputs, how)
     part = Part(tuple(sources))
@@ -67,13 +67,13 @@ def survey_text(inputs: Sequence[str | os.PathLike[str]], **reading: Any) -> Sur
 
 
 def _openings(data: memoryview, bounds: npt.NDArray[np.int64]) -> Iterator[str]:
-    """The first words of documents, or of lines all over a few long ones."""
+    """Yield the first words of documents, or of lines throughout a few long documents."""
     step = max(1, len(bounds) // _EXCERPTS_PER_BATCH)
     for begin, end in bounds[::step].tolist():
         stride = max(_EXCERPT_BYTES, (end - begin) * len(bounds) // _EXCERPTS_PER_BATCH)
         for place in range(begin, end, stride):
             text = str(data[place : min(end, place + _EXCERPT_BYTES)], "utf-8", "ignore")
-            # In the middle of a document the first line is the rest of one.
+            # An excerpt from the middle of a document starts within a line: skip that.
             lines = text.splitlines()[int(place > begin) :]
             starts = (line.split()[:4] for line in lines)
             whole = (one for one in starts if len(one) == 4 and sum(map(str.isalpha, one)) >= 3)

@@ -1,9 +1,9 @@
-"""Multiple-choice tasks: questions out of JSON lines, in formats that their fields tell apart.
+"""Multiple-choice tasks from JSON lines, in one of two formats:
 
-{"context": …, "choices": […], "answer": i}                         ours; i counts from 0
+{"context": …, "choices": […], "answer": i}                         our own; i counts from 0
 {"sentence_good": …, "sentence_bad": …}                             BLiMP
 
-What a model makes of them is measured by `training.tasks`.
+`training.tasks` evaluates a model on them.
 """
 
 import json
@@ -19,18 +19,18 @@ from groundup.text_files.records import read_records
 
 
 class Question(NamedTuple):
-    """A text and several ways to continue it."""
+    """A context and several continuations of it."""
 
     context: str
     """May be empty: then the choices are whole texts."""
     choices: tuple[str, ...]
     answer: int
-    """The index of the right choice, from 0."""
+    """The index of the correct choice."""
 
     def continuation(self, index: int) -> str:
-        """A choice as it follows the context: after a space, unless there is white space already.
+        """Return a choice with a leading space, unless it or the context supplies white space.
 
-        A space also stands before a choice without context, as lm-evaluation-harness has it.
+        As in lm-evaluation-harness, a choice without context gets the space too.
         """
         choice = self.choices[index]
         has_space = self.context[-1:].isspace() or choice[:1].isspace()
@@ -39,22 +39,22 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """Questions that are measured together."""
+    """A named set of questions, scored together."""
 
     name: str
     questions: tuple[Question, ...]
 
     @property
     def chance(self) -> float:
-        """The accuracy of a guess."""
+        """The expected accuracy of random guessing."""
         return sum(1 / len(question.choices) for question in self.questions) / len(self.questions)
 
 
 def read_tasks(names: Sequence[str]) -> list[Task]:
-    """The tasks of files, folders or globs.
+    """Read one task per file of the given files, folders or globs.
 
-    A task is called like its file without suffixes, or by its path where two files share a name.
-    A mistake in a file is a DataError with file and line.
+    A task is named after its file without suffixes, or by its path if two files share a name.
+    Raises DataError with file and line for a malformed question.
     """
     found = find_sources(names) if names else []
     files = [file for file in found if file.format == "json_lines" or file.path in names]
@@ -77,7 +77,7 @@ def _read_file(file: Source) -> list[Question]:
         except DataError as error:
             raise DataError(f"{where}: {error}") from None
     if not questions:
-        raise DataError(f"{file} has no questions; each line of a task must be a JSON object")
+        raise DataError(f"{file} has no questions; write one JSON object per line")
     return questions
 
 
@@ -90,13 +90,13 @@ def _question_of(record: Any) -> Question:
     for name in ("context", "choices", "answer"):
         if name not in record:
             raise DataError(
-                f"no field {name} (fields: {', '.join(record) or 'none'}); a question has context, "
-                f"choices and answer, or BLiMP's fields"
+                f"no field {name} (fields: {', '.join(record) or 'none'}); a question needs "
+                f"context, choices and answer, or BLiMP's fields"
             )
     answer = record["answer"]
     if type(answer) is not int:
         shown = json.dumps(answer)[:60]
-        raise DataError(f"answer must be the index of the right choice, from 0, got {shown}")
+        raise DataError(f"answer must be the index of the correct choice, from 0, got {shown}")
     (context,) = _texts([record["context"]], "context")
     return _checked(Question(context, _texts(record["choices"], "choices"), answer))
 
@@ -106,7 +106,7 @@ def _checked(question: Question) -> Question:
     if count < 2:
         raise DataError(f"{count_of(count, 'choice')}; a question needs at least 2")
     if not 0 <= question.answer < count:
-        raise DataError(f"answer {question.answer} is not one of the {count} choices, from 0 on")
+        raise DataError(f"answer {question.answer} must be from 0 to {count - 1}, a choice's index")
     if not all(choice.strip() for choice in question.choices):
         raise DataError("one of the choices is empty; give it some text")
     return question

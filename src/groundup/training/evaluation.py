@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from groundup.data.batches.loader import Batch
-from groundup.data.batches.order import IdArray, WindowReader, fixed_windows, whole_walk
+from groundup.data.batches.order import IdArray, WindowReader, consecutive_windows, fixed_windows
 from groundup.data.chats import PackedRows
 from groundup.data.shards import Shards
 from groundup.distributed.process_group import ONE_PROCESS, ProcessGroup
@@ -99,7 +99,7 @@ class Evaluator:
             return
         length, tail = min(self._context_length, split.num_tokens - 1), [0, 0]
         if self._num_windows is None or split.num_tokens <= self._context_length:
-            starts, *tail = whole_walk(split.num_tokens, self._context_length)
+            starts, *tail = consecutive_windows(split.num_tokens, self._context_length)
         else:
             starts = fixed_windows(split.num_tokens, length, self._num_windows)
         reader = WindowReader(split, length)

@@ -1,4 +1,4 @@
-"""Shards to batches: the windows that a step takes (`order`), and their way to the device.
+"""Turn shards into batches: which windows each step reads (`order`), and copying to the device.
 
-Nothing is imported here, so that `order` costs no torch.
+Empty, so that `order` can be imported without torch.
 """

@@ -1,7 +1,7 @@
-"""Batches on the device, read ahead: a batch is a pure function of (seed, step, rank, world_size).
+"""Prefetched batches on the device: a batch is a pure function of (seed, step, rank, world_size).
 
-The order decides which windows a step takes; here they are gathered in a thread of their own and
-copied while the step before still computes. `get_batch` is the plain form, of random windows.
+`order` decides which windows a step reads. A separate thread reads them and copies them to the
+device while the previous step computes. `get_batch` is the simple form, with random windows.
 """
 
 import contextlib
@@ -19,17 +19,16 @@ from groundup.data.chats import PackedRows
 from groundup.data.pipeline import read_ahead
 from groundup.errors import ConfigError
 
-# Batches that are kept ready.
 _PREFETCH = 2
 
 
 def get_batch(
     dataset: Ids, batch_size: int, context_length: int, device: torch.device | str
 ) -> tuple[Tensor, Tensor]:
-    """Inputs and targets, both int64 (batch_size, context_length): windows from anywhere.
+    """Return inputs and targets of random windows, both int64 (batch_size, context_length).
 
-    Starts are sampled from torch's global generator for the CPU, which `set_seed` governs. Target
-    [i, t] is the id that follows input [i, t]. `dataset` is any 1-D array of integers.
+    Starts are sampled from torch's global CPU generator (see `set_seed`). Target [i, t] is the id
+    that follows input [i, t]. `dataset` is any 1-D array of integers.
     """
     if batch_size < 1:
         raise ConfigError(f"batch_size is {batch_size}; it must be at least 1")
@@ -46,10 +45,10 @@ def get_batch(
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One rank's part of a step: inputs and targets, int64, of shape (rows, context_length).
+    """One rank's batch for a step: inputs and targets, int64, of shape (rows, context_length).
 
-    Rows that hold several sequences come with positions, counted from 0 in each of them; targets
-    below 0 are then not to be learned.
+    Rows packed with several sequences have positions, which restart at 0 in each sequence; the loss
+    then ignores targets below 0.
     """
 
     step: int
@@ -59,7 +58,7 @@ class Batch:
     positions: Tensor | None = None
 
     def micro_batches(self) -> list["Batch"]:
-        """Batches of `micro_batch_size` rows, which divides those there are."""
+        """Split into batches of `micro_batch_size` rows, which must divide the number of rows."""
         size = self.micro_batch_size or len(self.inputs)
         count = len(self.inputs) // size
         inputs, targets = self.inputs.chunk(count), self.targets.chunk(count)
@@ -71,9 +70,9 @@ class Batch:
 
 
 class BatchLoader:
-    """Makes the batches of any step: `with loader.batches(first_step) as batches: …`.
+    """Loads the batches from any step on: `with loader.batches(first_step) as batches: …`.
 
-    `batch_size` counts rows over all ranks.
+    `batch_size` is the number of rows over all ranks.
     """
 
     def __init__(
@@ -87,7 +86,7 @@ class BatchLoader:
         world_size: int = 1,
         first_row: int = 0,
     ) -> None:
-        """first_row: how many rows of the order come before the first step."""
+        """first_row: the position in the order at which step 0 begins."""
         self._reader: WindowReader | PackedRows = (
             rows if isinstance(rows, PackedRows) else WindowReader(rows, order.context_length)
         )
@@ -101,11 +100,11 @@ class BatchLoader:
         self.world_size = world_size
 
     def batches(self, first_step: int = 0, num_steps: int | None = None) -> "Batches":
-        """The batches of steps first_step, first_step + 1, …; without `num_steps`, for ever."""
+        """Iterate over the batches of steps first_step, first_step + 1, …; endless by default."""
         return Batches(self, first_step, num_steps)
 
     def starts(self, step: int) -> Starts:
-        """Where the windows of this rank's rows begin at a step."""
+        """Return the start of each window of this rank's rows at a step."""
         samples = batch_samples(step, self.batch_size, self.rank, self.world_size)
         return self.order.starts(self.first_row + samples.start, len(samples))
 
@@ -117,9 +116,10 @@ class BatchLoader:
 
 
 class Batches(Iterator[Batch]):
-    """Batches in the order of their steps. Leaving a `with` block, or `close`, ends the thread.
+    """Iterator over batches in step order, with a prefetching thread.
 
-    It also ends with the last batch, with an error, and when nobody holds this object any more.
+    The thread ends on `close`, on leaving a `with` block, after the last batch, on an error, and
+    when this object is garbage-collected.
     """
 
     def __init__(self, loader: BatchLoader, first_step: int, num_steps: int | None) -> None:
@@ -153,7 +153,7 @@ class Batches(Iterator[Batch]):
 
 
 def _close(resources: contextlib.ExitStack) -> None:
-    # The garbage collector may run in the very thread that is to end, which cannot wait for
-    # itself; it has been told to stop all the same.
+    # The garbage collector may run in the prefetching thread, which cannot join itself but has
+    # been told to stop by then.
     with contextlib.suppress(RuntimeError):
         resources.close()

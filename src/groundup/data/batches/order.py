@@ -1,8 +1,7 @@
-"""Which windows of a text are read, and when: sample number n is a pure function of (seed, n).
+"""The order in which windows of a text are read: sample n is a pure function of (seed, n).
 
-Whatever the number of ranks, threads or resumes, the stream of samples is the same, and any
-position in it is reached at once. A window of context_length inputs takes one id more, for the last
-target. Making batches of windows is left to `loader`.
+The stream of samples does not depend on ranks, threads or resumes, and allows random access. A
+window has context_length + 1 ids, the last of which is only a target. `loader` makes the batches.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,30 +17,30 @@ from groundup.errors import ConfigError, DataError
 
 Starts = npt.NDArray[np.int64]
 
-# Numbers that tell the uses of one seed apart; to change one is to change every run's order.
+# Independent random streams of a seed; changing a number changes the sample order of every run.
 _, _EPOCH_OFFSETS, _EPOCH_SHUFFLES, _FIXED_WINDOWS, _MIXED = range(5)
 
 BLOCK_SAMPLES = 10_000
-"""Weights are exact to one part in so many."""
+"""Samples per block of a mix: the resolution of its weights."""
 
 
 class SampleOrder(Protocol):
-    """An endless sequence of windows over a text of `num_tokens` ids."""
+    """An infinite sequence of windows over a text of `num_tokens` ids."""
 
     @property
     def num_tokens(self) -> int: ...
     @property
     def context_length(self) -> int: ...
     def starts(self, first_sample: int, count: int) -> Starts:
-        """Where the windows of samples first_sample … first_sample + count - 1 begin."""
+        """Return the window starts of samples first_sample … first_sample + count - 1."""
         ...
 
 
 class ShuffledEpochs:
-    """Windows that lie end to end, each once an epoch, in an order that differs every epoch.
+    """Consecutive windows, each once per epoch, shuffled anew each epoch.
 
-    Every epoch begins at another position, so that all ids are seen in time; to make room for that,
-    up to two windows of ids are left out of an epoch.
+    Each epoch's windows start at a different random offset, so that every id is eventually seen; in
+    exchange, an epoch leaves out up to two windows of ids.
     """
 
     def __init__(self, num_tokens: int, context_length: int, seed: int) -> None:
@@ -56,7 +55,7 @@ class ShuffledEpochs:
         return self.starts_of(number_samples(first_sample, count))
 
     def starts_of(self, samples: UInt64) -> Starts:
-        """Where the windows of the samples with these numbers begin."""
+        """Return the window starts of the given sample numbers."""
         epochs, positions = np.divmod(samples, np.uint64(self.num_windows))
         num_offsets = self.num_tokens - self.num_windows * self.context_length
         offsets = random_below(self.seed, _EPOCH_OFFSETS, epochs, num_offsets)
@@ -65,11 +64,11 @@ class ShuffledEpochs:
 
 
 class MixedOrder:
-    """The orders of several texts that lie one behind the other, mixed by weight.
+    """Mixes the orders of several concatenated texts by weight.
 
-    Of every block of samples each text has the same number, as its weight says, at positions that a
-    permutation chooses; which of its own samples come next follows by counting. So any position is
-    reached at once, and each text keeps its own order and epochs.
+    Every block has the same number of samples from each text, proportional to its weight, at
+    randomly permuted positions. A text's own sample number follows from its quota per block, so
+    random access stays cheap, and each text keeps its own order and epochs.
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class MixedOrder:
         self.context_length = orders[0].context_length
         self.seed = check_seed(seed)
         self.quotas = quotas_of(weights)
-        """Samples of each text in a block."""
+        """Samples per block from each text."""
         self._orders = list(orders)
         self._ends = np.cumsum(self.quotas)
         self._begins = np.cumsum([0, *(order.num_tokens for order in orders)])
@@ -100,9 +99,9 @@ class MixedOrder:
 
 
 def quotas_of(weights: Sequence[float]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """How many samples of a block each weight comes to; the largest remainders get what is over.
+    """Return the samples per block for each weight, by the largest-remainder method.
 
-    weights: of any sum; those that are not 0 come to one sample at least.
+    Weights need not sum to 1; each nonzero weight gets at least one sample.
     """
     exact = np.array(weights, np.float64) / float(sum(weights)) * BLOCK_SAMPLES
     quotas = np.floor(exact).astype(np.int64)
@@ -116,24 +115,24 @@ def quotas_of(weights: Sequence[float]) -> np.ndarray[tuple[int], np.dtype[np.in
 
 
 def check_window(num_tokens: int, context_length: int) -> None:
-    """Make sure that a text is long enough for one window."""
+    """Check that a text is long enough for one window."""
     if context_length < 1:
         raise ConfigError(f"context_length is {context_length}; it must be at least 1")
     if num_tokens < context_length + 1:
         raise DataError(
-            f"the text has {num_tokens} tokens, and one window of context_length {context_length} "
-            f"takes {context_length + 1}; prepare more text or set a smaller context_length"
+            f"the text has {num_tokens} tokens, but a window of context_length {context_length} "
+            f"needs {context_length + 1}; prepare more text or set a smaller context_length"
         )
 
 
 def batch_samples(step: int, batch_size: int, rank: int = 0, world_size: int = 1) -> range:
-    """The numbers of the samples that one of `world_size` ranks takes at a step.
+    """Return the sample numbers of one rank's batch at a step.
 
-    The ranks' parts, joined in order, are the samples step * batch_size up to the next step's.
+    In rank order, they are contiguous from step * batch_size.
     """
     if batch_size % world_size != 0:
         raise ConfigError(
-            f"batch_size {batch_size} cannot be divided among {world_size} ranks: choose a "
+            f"batch_size {batch_size} is not divisible by the {world_size} ranks; choose a "
             f"multiple, for example {-(-batch_size // world_size) * world_size}"
         )
     count = batch_size // world_size
@@ -144,9 +143,9 @@ def batch_samples(step: int, batch_size: int, rank: int = 0, world_size: int = 1
 def fixed_windows(
     num_tokens: int, context_length: int, num_windows: int | None = None, seed: int = 0
 ) -> Starts:
-    """Start positions of windows that do not overlap, ascending; the same on every call.
+    """Return the sorted starts of non-overlapping windows, sampled by `seed`.
 
-    num_windows: how many; with None, or more than there are, all that fit from the first id on.
+    num_windows: None, or more than there are, returns all.
     """
     check_window(num_tokens, context_length)
     available = (num_tokens - 1) // context_length
@@ -158,13 +157,13 @@ def fixed_windows(
     return np.sort(chosen.astype(np.int64)) * context_length
 
 
-def whole_walk(num_tokens: int, context_length: int) -> tuple[Starts, int, int]:
-    """Windows that predict every id once, save the first, which nothing precedes.
+def consecutive_windows(num_tokens: int, context_length: int) -> tuple[Starts, int, int]:
+    """Cut a text into windows that together predict every id but the first once.
 
-    Returns the starts of whole windows, and start and number of targets of a shorter last one.
+    Returns the starts of the full windows, and start and number of targets of a shorter last one.
     """
     if num_tokens < 2:
-        raise DataError(f"the text has {num_tokens} tokens; at least 2 are needed to predict one")
+        raise DataError(f"the text has {num_tokens} tokens; it needs at least 2 to predict one")
     num_windows, num_left = divmod(num_tokens - 1, context_length)
     starts = np.arange(num_windows, dtype=np.int64) * context_length
     return starts, num_windows * context_length, num_left
@@ -173,10 +172,11 @@ def whole_walk(num_tokens: int, context_length: int) -> tuple[Starts, int, int]:
 def sliding_windows(
     num_tokens: int, num_predicted: int, context_length: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Windows that predict the last ids of a text once each: begin, end, and how many it predicts.
+    """Yield begin, end and number of targets of windows that predict each of the last ids once.
 
-    What fits into a context is predicted at once. Of more, each id has at least half a context
-    before it, or all there is. A window holds its last target: up to context_length + 1 ids.
+    Ids that fit in one context are predicted by one window. Otherwise each id is predicted from at
+    least half a context, or from all ids before it. Windows include the last target, so they have
+    up to context_length + 1 ids.
     """
     done = num_tokens - num_predicted
     end = num_tokens if num_predicted <= context_length else max(done, context_length + 1)
@@ -187,15 +187,15 @@ def sliding_windows(
 
 
 def number_samples(first: int, count: int) -> UInt64:
-    """The numbers of `count` samples from `first` on."""
+    """Return the sample numbers first … first + count - 1."""
     return np.arange(count, dtype=np.uint64) + np.uint64(first)
 
 
 class IdArray:
-    """Ids in memory, or in a mapped file of the caller's, read as those of shards are."""
+    """Ids in memory or in the caller's memmap, with the reading methods of `Shards`."""
 
     def __init__(self, ids: npt.ArrayLike) -> None:
-        # As a plain array: the memmap subclass would look after every slice of itself.
+        # A plain array: the memmap subclass makes every slice slower.
         self._ids = np.asarray(ids)
         self.num_tokens = self._ids.size
         if self._ids.ndim != 1 or self._ids.dtype.kind not in "iu":
@@ -203,11 +203,11 @@ class IdArray:
             raise DataError(f"ids must be a one-dimensional array of integers, not {found}")
 
     def read(self, begin: int, end: int) -> npt.NDArray[Any]:
-        """The ids from `begin` up to `end`."""
+        """Return ids[begin:end]."""
         return self._ids[begin:end]
 
     def read_windows(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[Any]:
-        """The rows ids[start : start + length]."""
+        """Return the rows ids[start : start + length]."""
         return sliding_window_view(self._ids, length)[starts]
 
 
@@ -215,7 +215,7 @@ Ids = Shards | IdArray | npt.NDArray[Any]
 
 
 class WindowReader:
-    """Reads windows of context_length + 1 ids; ids of shards stay on disk until then."""
+    """Reads windows of context_length + 1 ids."""
 
     num_parts = 2
     """Inputs and targets."""
@@ -227,23 +227,23 @@ class WindowReader:
         self.length = context_length + 1
 
     def read(self, starts: npt.ArrayLike) -> npt.NDArray[Any]:
-        """The rows ids[start : start + length], in the order of `starts`, as the ids' type."""
+        """Return the windows at `starts`, in the dtype of the ids."""
         return self._ids.read_windows(np.asarray(starts, np.int64), self.length)
 
     def fill(self, target: npt.NDArray[np.int64], starts: npt.ArrayLike) -> None:
-        """Write inputs and targets to `target`, (2, windows, context_length)."""
+        """Write inputs and targets into `target`, (2, windows, context_length)."""
         windows = self.read(starts)
         target[0] = windows[:, :-1]
         target[1] = windows[:, 1:]
 
 
 def join_shards(parts: Sequence[Shards]) -> Shards:
-    """The same split of several folders as one, in their order; a window must not cross."""
+    """Concatenate one split of several folders; windows must not cross from one to the next."""
     first = parts[0]
     for part in parts[1:]:
         if part.index.end != first.index.end:
             raise DataError(
-                f"documents end with {first.index.end.text} in one folder of the mix and with "
+                f"documents end with {first.index.end.text} in one folder of the mix but with "
                 f"{part.index.end.text} in another; prepare them with the same --separator"
             )
     return Shards(first.split, [file for part in parts for file in part.files], first.index)

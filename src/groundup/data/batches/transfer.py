@@ -1,33 +1,33 @@
-"""From host memory to the device beside the computation: one copy a batch, in the order sent.
+"""Copies from host memory to the device, one per batch and in order, overlapped with computation.
 
-A sender takes a host buffer, fills it and sends it, in whatever thread; the receiver gets the
-tensor on its device, safe to use on its current stream. Buffers are used again where that helps.
+A sender fills a host buffer and sends it, from any thread; the receiver gets a device tensor that
+is safe to use on its current stream.
 """
 
 import torch
 from torch import Tensor
 
-# One is filled while the other is on its way.
+# One is filled while the other is being copied.
 _NUM_BUFFERS = 2
 
 
 Sent = tuple[Tensor, torch.cuda.Event | None]
-"""A copy under way, and the event at its end where the device has such things."""
+"""The tensor of a pending copy, and on CUDA the event that marks its end."""
 
 
 class Transfer:
-    """For devices without streams of copies: the receiver copies, and buffers are given away."""
+    """For devices without copy streams: the receiver copies, and each buffer is used once."""
 
     def __init__(self, shape: tuple[int, ...], device: torch.device) -> None:
         self.shape = shape
         self.device = device
 
     def host_buffer(self) -> Tensor:
-        """An int64 tensor in host memory that may be overwritten."""
+        """Return an int64 tensor in host memory that may be overwritten."""
         return torch.empty(self.shape, dtype=torch.int64, device="cpu")
 
     def send(self, filled: Tensor) -> Sent:
-        """Begin to copy what `host_buffer` gave."""
+        """Start copying a buffer from `host_buffer`."""
         return filled, None
 
     def receive(self, sent: Sent) -> Tensor:
@@ -35,11 +35,11 @@ class Transfer:
 
 
 class CudaTransfer(Transfer):
-    """Copies from pinned memory on a stream of their own, so that they overlap with kernels."""
+    """Copies from reused pinned buffers on a separate stream, to overlap with kernels."""
 
     def __init__(self, shape: tuple[int, ...], device: torch.device) -> None:
         super().__init__(shape, device)
-        # Pinned here: a thread of its own would start from device 0 and wake that up.
+        # Pin here: the sending thread defaults to device 0 and would create a context there.
         with torch.cuda.device(device):
             self._buffers = [
                 torch.empty(shape, dtype=torch.int64, device="cpu", pin_memory=True)
@@ -47,8 +47,8 @@ class CudaTransfer(Transfer):
             ]
         self._copied: list[torch.cuda.Event | None] = [None] * _NUM_BUFFERS
         self._turn = 0
-        # torch hands out 32 streams of a priority in turn. The graph of a step is recorded on one
-        # of normal priority; a copy sent on that one meanwhile would be recorded, too.
+        # torch hands out a pool of 32 streams per priority in turn. A CUDA graph is captured on one
+        # of normal priority; a copy on that same stream would be captured too.
         self._stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
     def host_buffer(self) -> Tensor:
@@ -71,18 +71,18 @@ class CudaTransfer(Transfer):
         tensor, arrived = sent
         if arrived is not None:
             stream.wait_event(arrived)
-        # The memory belongs to the copying stream; it must not be used again there while kernels
-        # of this one still read it.
+        # The copy stream owns the memory: keep the allocator from reusing it while kernels of this
+        # stream still read it.
         tensor.record_stream(stream)
         return tensor
 
 
 def transfer_to(device: torch.device, shape: tuple[int, ...]) -> Transfer:
-    """The way to send int64 tensors of one shape to a device."""
+    """Create the transfer of int64 tensors of one shape to a device."""
     return CudaTransfer(shape, device) if device.type == "cuda" else Transfer(shape, device)
 
 
 def with_index(device: torch.device) -> torch.device:
-    """`cuda` means the current one, which another thread may not share: say which."""
+    """Replace `cuda` with the current device's index: other threads have another current device."""
     is_bare = device == torch.device("cuda")
     return torch.device("cuda", torch.cuda.current_device()) if is_bare else device

@@ -1,4 +1,4 @@
-"""Files to shards: documents are read, encoded and written; after a kill, whole shards are kept."""
+"""Encode files into shards. An interrupted run resumes after its last finished shard."""
 
 from groundup.data.prepare.prepare import PrepareSummary, prepare
 

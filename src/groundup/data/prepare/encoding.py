@@ -1,4 +1,4 @@
-"""Parts of a corpus as documents of ids, encoded here or wherever an engine runs."""
+"""Encode parts of a corpus, in this process or in an engine's workers."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,15 +28,15 @@ class EncodedDocuments:
     hashes: npt.NDArray[np.uint64]
     lengths: npt.NDArray[np.int64]
     ends: Sequence[tuple[int, Source, str | None]]
-    """As a `DocumentBatch` has them."""
+    """See `DocumentBatch.ends`."""
     read_bytes: int
     continues: bool
-    """A piece of a single document, whose rest follows."""
+    """Whether this is a piece of a single document that continues in the next batch."""
 
 
 @dataclass(frozen=True)
 class PartEncoder:
-    """Reads and encodes a part of a corpus; it can be pickled."""
+    """Reads and encodes a part of a corpus. Picklable."""
 
     tokenizer: "Tokenizer"
     end_id: int
@@ -46,7 +46,7 @@ class PartEncoder:
 
     def __call__(self, part: Part) -> Iterator[EncodedDocuments]:
         """Yield the documents of a part in order."""
-        # A source is over with the part that holds its last byte.
+        # A source ends in the part that holds its last byte.
         is_end = part.span is None or part.span[1] == part.sources[0].size
         batches = read(part, self.reading, batch_bytes=self.batch_bytes, find_cut=self._find_cut())
         with read_ahead(batches, _DEPTH) as ready:
@@ -61,7 +61,7 @@ class PartEncoder:
                 batch.data, bounds, self.num_threads, end_id
             )
         except ValueError as error:
-            # A pre-token that these merges cannot take in parts.
+            # A long pre-token that these merges cannot encode in pieces.
             raise TokenizerError(str(error)) from None
         return EncodedDocuments(
             ids,
@@ -80,7 +80,7 @@ class PartEncoder:
         def find_cut(text: memoryview) -> int:
             cut = counter.find_last_cut(text)
             if not cut:
-                raise DataError(f"a pre-token has more than {len(text):,} bytes: split it")
+                raise DataError(f"a pre-token has more than {len(text):,} bytes; split it")
             return cut
 
         return find_cut

@@ -1,8 +1,8 @@
-"""Files to shards: documents are read ahead, encoded by all cores, and written in order.
+"""Encode files into shards: a pipeline that reads ahead, encodes on all cores and writes in order.
 
-Shard k holds the documents that begin in part k of the sources. The shards depend on sources,
-tokenizer and settings alone: not on threads, batches, engines or kills. A document goes to the
-validation split by its own hash, so it stays there when files are added.
+Shard k holds the documents that begin in part k of the sources. The shards depend only on sources,
+tokenizer and settings, not on threads, batches, engines or interruptions. A document's hash decides
+its split, so it stays there when files are added.
 """
 
 import contextlib
@@ -62,10 +62,10 @@ if TYPE_CHECKING:
 _BATCH_BYTES = 8 << 20
 _BATCH_BYTES_PER_THREAD = 2 << 20
 _DEPTH = 2
-_OURS = re.compile(r"(?:(?:train|validation)_\d{6,}\.bin(?:\.partial)?|shard_\d{6,}\.json)")
+_SHARD_FILES = re.compile(r"(?:(?:train|validation)_\d{6,}\.bin(?:\.partial)?|shard_\d{6,}\.json)")
 
-# Of the piece that is taken for validation where there are too few documents to choose from.
-_FEWEST_IDS = 16
+# If no document is selected, validation takes the text's last tenth or less, within these limits.
+_MIN_TAIL_IDS = 16
 _SMALL_TAIL_IDS = 4_096
 
 _log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PrepareSummary:
-    """What was done: `outcome` says how, `num_bytes` how much text this process encoded."""
+    """The result of `prepare`; `num_bytes` is the size of the text that this call encoded."""
 
     folder: Path
     index: ShardIndex
@@ -100,16 +100,16 @@ def prepare(
 ) -> PrepareSummary:
     """Encode the documents of files, folders or globs into shards in the folder `out`.
 
-    A folder that was not finished keeps its first shards as far as they are what this call would
-    write. A finished one is left alone if it came from the same, and refused otherwise.
+    An unfinished folder keeps its first shards as far as they match what this call would write. A
+    finished folder is left as it is if it matches, and raises DataError otherwise.
 
-    validation_fraction: of the documents, chosen by their hashes, from 0 to below 1. Where they are
-        so few that none is chosen, the end of the text is taken, a tenth of a small one.
-    shard_bytes: about how much of the files makes a shard; a packed file is never divided.
-    separator: the special token between documents of plain text, which ends each one in the shards.
-    num_threads, batch_bytes: how much is encoded at once; the shards do not depend on it.
+    validation_fraction: of the documents, selected by their hashes, in [0, 1). If none is selected,
+        the end of the text is used instead, a tenth of a small text.
+    shard_bytes: approximate size of the files per shard; a compressed file is never divided.
+    separator: the special token that separates documents in plain text and ends each in the shards.
+    num_threads, batch_bytes: do not affect the shards.
     engine: reads and encodes parts of `part_bytes` elsewhere; the shards are the same.
-    reading: field, encoding and errors, see `text_files.Reading`.
+    reading: see `text_files.Reading`.
     """
     started = time.perf_counter()
     if separator not in tokenizer.special_tokens:
@@ -146,13 +146,13 @@ def prepare(
         raise DataError(f"{folder} is a file; name a folder for the shards") from None
     with locked(folder) as is_ours:
         if not is_ours:
-            raise DataError(f"another process is writing to {folder}; wait until it is done")
+            raise DataError(f"another process is writing to {folder}; wait until it finishes")
         remove_leftovers(folder)
         if overwrite:
-            # Of a damaged index its format is most likely still there.
+            # Even a damaged index most likely still names its format.
             if index_path.is_file() and FORMAT.encode() not in index_path.read_bytes():
-                raise DataError(f"{index_path} is no index of shards; choose another folder")
-            # It goes first: without it the folder no longer looks finished.
+                raise DataError(f"{index_path} is not an index of shards; choose another folder")
+            # Remove the index first, so that the folder no longer counts as finished.
             disk.remove(index_path)
             disk.sync(folder)
             _remove_all_but(folder, ())
@@ -170,7 +170,7 @@ def prepare(
 
 
 class _Preparing:
-    """One run over the parts, each of which becomes a shard."""
+    """One run of `prepare`; each part becomes a shard."""
 
     def __init__(
         self, folder: Path, made_with: dict[str, Any], encoder: PartEncoder, parts: list[Part]
@@ -183,7 +183,7 @@ class _Preparing:
         self.num_bytes = 0
 
     def resume(self) -> int:
-        """Keep the first shards that are there and what they should be; returns how many."""
+        """Keep the first shards that are intact and match the parts; returns their number."""
         for number, part in enumerate(self._parts):
             try:
                 sidecar = read_record(self._sidecar(number), Sidecar)
@@ -201,7 +201,7 @@ class _Preparing:
         return len(self._done)
 
     def run(self, engine: Engine | None, part_bytes: int, progress: Progress | None) -> None:
-        """Write the shards that are missing."""
+        """Write the remaining shards."""
         total = sum(part.num_bytes for part in self._parts) or None
         items = self._encode(engine, part_bytes)
         with (
@@ -224,7 +224,7 @@ class _Preparing:
                     progress(done, total)
 
     def finish(self, end: EndToken) -> ShardIndex:
-        """Write the index: from now on the folder is finished."""
+        """Write the index, which makes the folder finished."""
         splits: dict[str, list[ShardEntry]] = {
             split: [one.shards[split] for one in self._done if split in one.shards]
             for split in SPLITS
@@ -233,13 +233,13 @@ class _Preparing:
             sources = [source for part in self._parts for source in part.sources]
             raise nothing_in(sources, self._encoder.reading)
         if self._fraction and not splits["validation"]:
-            self._cut_a_tail(splits, end)
+            self._split_off_tail(splits, end)
         index = ShardIndex(
             **{**self._made_with, "end": end},
             splits={split: SplitEntry.of(shards) for split, shards in splits.items()},
             sources=join_sources(one.sources for one in self._done),
         )
-        # The names of the shards last before the index that counts on them does.
+        # The shards' directory entries must be durable before the index that refers to them.
         disk.sync(self._folder)
         write_record(self._folder / INDEX_NAME, index)
         _remove_all_but(self._folder, (shard.file for shard in index.shards))
@@ -248,7 +248,7 @@ class _Preparing:
     def _encode(
         self, engine: Engine | None, part_bytes: int
     ) -> Generator[tuple[int, int, EncodedDocuments | None], None, None]:
-        """Yield shard numbers, bytes read so far, and documents; None after the last of a shard."""
+        """Yield shard number, bytes read so far, and documents; None at the end of each shard."""
         first, reading = len(self._done), self._encoder.reading
         done = sum(part.num_bytes for part in self._parts[:first])
         work: list[tuple[int, bool, Part]] = []
@@ -271,24 +271,24 @@ class _Preparing:
         write_record(self._sidecar(number), sidecar)
         self._done.append(sidecar)
 
-    def _cut_a_tail(self, splits: dict[str, list[ShardEntry]], end: EndToken) -> None:
-        """Let the end of the text, at least a tenth of a small one, be the validation split.
+    def _split_off_tail(self, splits: dict[str, list[ShardEntry]], end: EndToken) -> None:
+        """Move the end of the last training shard into a validation split.
 
-        A kill in between leaves a shard that is not what its sidecar says, which is written anew.
+        If interrupted, the shard no longer matches its sidecar, and a resume rewrites it.
         """
         last = splits["train"][-1]
-        if last.num_tokens < 2 * _FEWEST_IDS:
+        if last.num_tokens < 2 * _MIN_TAIL_IDS:
             return
         all_ids = sum(shard.num_tokens for shard in splits["train"])
         wanted = max(int(self._fraction * all_ids), min(all_ids // 10, _SMALL_TAIL_IDS))
         path = self._folder / last.file
         ids = np.memmap(path, self._dtype, "r")
-        cut = len(ids) - min(max(wanted, _FEWEST_IDS), len(ids) // 2)
+        cut = len(ids) - min(max(wanted, _MIN_TAIL_IDS), len(ids) // 2)
         tail = ids[cut:]
         num_documents = int(np.count_nonzero(tail == end.id))
         num_bytes = int(token_sizes(self._encoder.tokenizer)[tail].sum())
         num_bytes -= num_documents * len(end.text.encode())
-        _log.info("too few documents: the last %d of %d ids validate", len(tail), all_ids)
+        _log.info("too few documents: validating on the last %d of %d tokens", len(tail), all_ids)
         name = last.file.replace("train", "validation")
         splits["validation"] = [write_shard(path.with_name(name), [tail], num_documents, num_bytes)]
         head = [ids[:cut], np.array([end.id], self._dtype)]
@@ -300,22 +300,22 @@ class _Preparing:
 
 
 def _remove_all_but(folder: Path, kept: Iterable[str]) -> None:
-    """Delete files of shards, finished or not, that are not among those to keep."""
+    """Delete shard files, finished or not, except those to keep."""
     for name in {*os.listdir(folder)} - {*kept}:
-        if _OURS.fullmatch(name):
+        if _SHARD_FILES.fullmatch(name):
             disk.remove(folder / name)
 
 
 def _check_finished(
     folder: Path, made_with: dict[str, Any], sources: Sequence[Source]
 ) -> ShardIndex:
-    """The index of a folder that is what would be written; a DataError names the difference."""
+    """Return the index of a finished folder; raises DataError if this call would write another."""
     index = read_index(folder)
     found = {**index.model_dump(include=set(made_with) - {"settings"}), **index.settings}
     wanted = {name: value for name, value in made_with.items() if name != "settings"}
     wanted |= made_with["settings"]
     if found.get("errors") == "strict":
-        # It met no error, so that any other law would have given the same.
+        # There was no decoding error, so the other settings give the same shards.
         found["errors"] = wanted["errors"]
     old = [(entry.path, entry.size, entry.stamp) for entry in index.sources]
     new = [(path_text(source), source.size, source.stamp) for source in sources]
@@ -325,13 +325,13 @@ def _check_finished(
         name = different[0]
         reason = f"its {name} is {found.get(name)}, not {wanted.get(name)}"
     elif changed := {*old} ^ {*new} or {one for one in new if one[2] is None}:
-        reason = f"{min(path for path, *_ in changed)} has changed since, or cannot be read again"
+        reason = f"{min(path for path, *_ in changed)} has changed since, or cannot be re-read"
     elif old != new:
-        reason = "its sources have another order"
+        reason = "the order of its sources has changed"
     else:
         for shard in index.shards:
             check_shard_file(folder, shard, index.id_bytes)
         return index
     raise DataError(
-        f"{folder} is finished, but {reason}; choose another folder, or replace it with --overwrite"
+        f"{folder} is finished, but {reason}; choose another folder, or use --overwrite"
     )

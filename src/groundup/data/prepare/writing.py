@@ -1,6 +1,6 @@
-"""One shard of both splits: ids go to `.partial` files, which take their names when complete.
+"""Write one shard of both splits: ids go to `.partial` files, which are renamed when complete.
 
-What is known about a finished shard stays in a sidecar, written last, until the index has it.
+A sidecar, written last, describes the finished shard until the index does.
 """
 
 import dataclasses
@@ -26,12 +26,12 @@ from groundup.data.shards.index import (
 from groundup.files import hash_bytes
 from groundup.text_files import Part, Source, path_text
 
-# Syncing on the way leaves little to wait for when a shard is complete.
+# Sync as the file grows, so that the final sync is short.
 _SYNC_BYTES = 8 << 20
 
 
 class Sidecar(Record):
-    """A finished shard: what it was made of and with, its files, and what its sources hold."""
+    """A finished shard: the settings and sources it was made from, and its files."""
 
     format: Literal["groundup-shard"] = "groundup-shard"
     version: Literal[1] = 1
@@ -42,13 +42,13 @@ class Sidecar(Record):
 
 
 def describe_part(part: Part) -> list[Any]:
-    """A part as a sidecar has it; equal as long as its sources are unchanged."""
+    """Describe a part for a sidecar; the same for as long as its sources are unchanged."""
     sources = [[path_text(source), source.size, source.stamp] for source in part.sources]
     return [sources, None if part.span is None else list(part.span)]
 
 
 class ShardWriter:
-    """Takes the documents of one part, in order."""
+    """Writes the documents of one part, in order."""
 
     def __init__(
         self, folder: Path, number: int, dtype: np.dtype[Any], validation_fraction: float
@@ -57,7 +57,7 @@ class ShardWriter:
         self._files = {
             split: _SplitFile(folder / f"{split}_{number:06d}.bin", dtype) for split in SPLITS
         }
-        # The split of a document that comes in pieces.
+        # The split of the current document, if it comes in pieces.
         self._inside: Split | None = None
         self._sources: list[SourceEntry] = []
         self._begin_source()
@@ -82,9 +82,9 @@ class ShardWriter:
         self._count(item, begin, len(item.hashes))
 
     def finish(self, part: Part) -> tuple[dict[str, ShardEntry], list[SourceEntry]]:
-        """Complete the files; returns what they and the sources hold."""
+        """Complete the files; returns the entries of the shards and of the sources."""
         if len(self._sources) < len(part.sources):
-            # A range that ends before its source does.
+            # The part is a range that ends before its source does.
             self._end_source(part.sources[-1], None)
         entries = {split: file.finish() for split, file in self._files.items()}
         return {split: entry for split, entry in entries.items() if entry}, self._sources
@@ -110,7 +110,7 @@ class ShardWriter:
 
 
 def join_sources(shards: Iterable[list[SourceEntry]]) -> list[SourceEntry]:
-    """The sources of all shards; one that several shards share is counted together."""
+    """Join the sources of all shards, merging the entries of one split over several shards."""
     joined: list[SourceEntry] = []
     for entry in (entry for entries in shards for entry in entries):
         if joined and joined[-1].path == entry.path:
@@ -129,7 +129,7 @@ def join_sources(shards: Iterable[list[SourceEntry]]) -> list[SourceEntry]:
 def gather(
     ids: npt.NDArray[Any], offsets: npt.NDArray[np.int64], mask: npt.NDArray[np.bool_]
 ) -> list[npt.NDArray[Any]]:
-    """The ids of the chosen documents: views of runs of them."""
+    """Return the ids of the selected documents, as a view of each contiguous run."""
     runs = np.flatnonzero(np.diff(mask, prepend=False, append=False)).reshape(-1, 2)
     return [ids[begin:end] for begin, end in offsets[runs].tolist()]
 
@@ -137,7 +137,7 @@ def gather(
 def write_shard(
     path: Path, chunks: Sequence[npt.NDArray[Any]], num_documents: int, num_bytes: int
 ) -> ShardEntry:
-    """Write a whole shard at once."""
+    """Write a whole shard."""
     file = _SplitFile(path, chunks[0].dtype)
     for ids in chunks:
         file.write(ids)
@@ -148,7 +148,7 @@ def write_shard(
 
 
 class _SplitFile:
-    """A file of ids, hashed on the way in blocks."""
+    """A file of ids, hashed in blocks while it is written."""
 
     def __init__(self, path: Path, dtype: np.dtype[Any]) -> None:
         self._path = path

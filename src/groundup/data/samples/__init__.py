@@ -1,8 +1,7 @@
-"""The built-in corpus: little stories of any amount, so that everything works with no download,
-and little dialogues that teach a model of them to answer.
+"""The built-in corpus, which needs no download: short stories in any amount, and short dialogues to
+fine-tune a model of the stories.
 
-What they say is in the files of `stories` and `dialogues`, which `grammar` expands; here they are
-counted and written to a file.
+`grammar` generates them from the files in `stories` and `dialogues`.
 """
 
 import json
@@ -25,18 +24,17 @@ SEPARATOR = "<|endoftext|>"
 
 
 class SampleCorpus(NamedTuple):
-    """What was written."""
+    """The number of stories or dialogues that were written, and their size."""
 
     num_texts: int
-    """Stories or dialogues."""
     num_bytes: int
 
 
 def write_stories(num_bytes: int, seed: int = 0) -> Iterator[str]:
-    """Yield stories until they and their separator lines take at least `num_bytes` in UTF-8.
+    """Yield stories until they and their separator lines have at least `num_bytes` in UTF-8.
 
-    The same seed gives the same stories on every machine and Python version, and a longer run
-    begins with the stories of a shorter one.
+    A seed gives the same stories on every machine and Python version, and a larger corpus begins
+    with the stories of a smaller one.
     """
     written = 0
     for telling in _read_grammar(STORIES).tellings(seed):
@@ -54,9 +52,9 @@ def write_sample_corpus(
     progress: "Progress | None" = None,
     kind: Literal["stories", "dialogues"] = "stories",
 ) -> SampleCorpus:
-    """Write whole stories or dialogues until `path` holds `megabytes` million bytes or a few more.
+    """Write whole stories or dialogues until `path` has at least `megabytes` million bytes.
 
-    `<|endoftext|>` stands on a line of its own after each story. Dialogues are JSON lines with
+    `<|endoftext|>` follows each story on a line of its own. Dialogues are JSON lines with
     `messages`, for `groundup tune`.
     """
     total = round(megabytes * 1e6)
@@ -76,9 +74,9 @@ def write_sample_corpus(
 
 
 def write_dialogues(seed: int = 0) -> Iterator[list[dict[str, str]]]:
-    """Yield dialogues without end, each a list of messages in which user and assistant take turns.
+    """Yield endless dialogues, each a list of messages in which user and assistant take turns.
 
-    The same seed gives the same dialogues on every machine and Python version.
+    A seed gives the same dialogues on every machine and Python version.
     """
     for telling in _read_grammar(STORIES, DIALOGUES).tellings(seed):
         turns = telling.expand("dialogue").split("\n\n")

@@ -1,8 +1,8 @@
-"""Texts out of a grammar: rules in plain files that a person can edit, expanded by a seed.
+"""Generate texts from a grammar: rules in editable plain text files, expanded at random.
 
-`stories/README.md` describes the files. A rule without words of its own in a text samples one of
-its options, and none twice before all have come; `pick` and `let` fix words for the rest of a text.
-Where rules or tables have tags, each text gets one of the tags by chance.
+`stories/README.md` describes the files. Expanding a rule samples one of its options, without
+repetition within a text until all have been used; `pick` and `let` fix words for the rest of a
+text. If rules or tables have tags, each text gets a random tag.
 """
 
 import re
@@ -21,7 +21,7 @@ _VOWEL_SOUND = re.compile(r"(?!(?:uni|use|one\b|eu))(?:[aeiou]|hour|honest)", re
 
 @dataclass
 class _Block:
-    """A rule or a table as it stands in its file; `columns` is empty for a rule."""
+    """A parsed rule or table; `columns` is empty for a rule."""
 
     name: str
     tag: str
@@ -32,16 +32,16 @@ class _Block:
 
 @dataclass(frozen=True)
 class _View:
-    """All that holds in texts of one tag."""
+    """The rules and tables for texts with one tag."""
 
     rules: dict[str, tuple[Option, ...]] = field(default_factory=dict)
     tables: dict[str, tuple[Row, ...]] = field(default_factory=dict)
 
 
 class Grammar:
-    """Rules and tables, ready to be expanded, out of the texts of files by name.
+    """Compiled rules and tables, from the texts of files by name.
 
-    The files are part of the package, so a mistake in them is no error of a user: it is a KeyError.
+    The files are part of the package, so a mistake in them raises a plain KeyError.
     """
 
     def __init__(self, files: Mapping[str, str]) -> None:
@@ -72,12 +72,12 @@ class Grammar:
 
     @classmethod
     def read(cls, *folders: Path) -> "Grammar":
-        """The grammar of all `.txt` files of some folders."""
+        """Read all `.txt` files of the given folders."""
         paths = [path for folder in folders for path in sorted(folder.glob("*.txt"))]
         return cls({path.name: path.read_text("utf-8") for path in paths})
 
     def tellings(self, seed: int) -> Iterator["Telling"]:
-        """Texts to be told, without end; the same for a seed on every machine and Python."""
+        """Yield endless texts, the same for a seed on every machine and Python version."""
         random = Random(seed).random
         views = list(self._views.values())
         while True:
@@ -85,7 +85,7 @@ class Grammar:
             yield Telling(view, random)
 
     def _bind(self, text: str) -> str:
-        """The table that a `pick` or `let` line takes a row from."""
+        """Return the table of a `pick` line, or of a `let` line a new table with one row."""
         match = _BINDING.fullmatch(text)
         assert match is not None
         table, name, value = match.groups()
@@ -97,7 +97,7 @@ class Grammar:
         return str(table)
 
     def _compile(self, text: str) -> Option:
-        """Text with choices turned into rules of their own, so that only `{name}` remains."""
+        """Turn choices in braces into rules of their own, so that only `{name}` remains."""
         template, position = "", 0
         while (begin := text.find("{", position)) >= 0:
             template += text[position:begin]
@@ -117,7 +117,7 @@ class Grammar:
 
 
 class Telling(dict[str, str]):
-    """One text in the making: the words fixed so far; any other name is sampled from its rule."""
+    """The words fixed so far in one text; looking up any other name expands its rule."""
 
     __slots__ = ("_random", "_rules", "_tables", "_used")
 
@@ -129,17 +129,17 @@ class Telling(dict[str, str]):
         self._used: dict[str, int] = {}
 
     def expand(self, rule: str) -> str:
-        """The text of a rule, in paragraphs; the words that it fixes stay for the next call."""
+        """Expand a rule into paragraphs; words that it fixes stay fixed for the next call."""
         text = self[rule]
-        # Options that came out empty leave their spaces behind.
+        # Empty options leave their surrounding spaces.
         while "  " in text:
             text = text.replace("  ", " ")
         return "\n\n".join(filter(None, (part.strip() for part in text.split("¶"))))
 
     def pick(self, table: str) -> None:
-        """Fix the words of one row of a table."""
+        """Fix the words of a random row of a table."""
         rows = self._tables[table]
-        # From random() alone: its stream is the same in every Python.
+        # Only random(): its stream is the same in every Python version.
         for name, option in rows[int(self._random() * len(rows))].items():
             self[name] = option if isinstance(option, str) else option(self)
 
@@ -201,7 +201,7 @@ def _read_header(line: str) -> _Block:
 
 
 def _split_braces(text: str, begin: int) -> tuple[list[str], int]:
-    """The parts between `/` of the braces that open at `begin`, and the position after them."""
+    """Split the braces opened at `begin` at each `/`; returns the parts and the position behind."""
     parts = [""]
     depth = 0
     for position in range(begin + 1, len(text)):

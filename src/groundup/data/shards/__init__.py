@@ -1,7 +1,7 @@
-"""Encoded corpora on disk: the index of a folder, its ids, and whether they are sound.
+"""Encoded corpora on disk: index, reading and integrity checks. `prepare` writes them.
 
-A folder holds `train_000000.bin`, `validation_000000.bin` and so on, raw little-endian ids, and
-`index.json`, which describes them. Making such a folder is left to `prepare`.
+A folder holds raw little-endian token ids in `train_000000.bin`, `validation_000000.bin` and so on,
+and `index.json`, which describes them.
 """
 
 from groundup.data.shards.check import DataIds, check_shards, check_vocabulary, content_id, verify

@@ -1,6 +1,6 @@
-"""Are shards whole, and do they belong to this tokenizer and model?
+"""Check that shards are intact and match a tokenizer and model.
 
-`check_shards` looks at what training needs; `verify` reads every byte.
+`check_shards` checks quickly what training needs; `verify` reads every byte.
 """
 
 import json
@@ -33,17 +33,17 @@ _READ_BYTES = 16 * HASH_BLOCK_BYTES
 
 @dataclass(frozen=True)
 class DataIds:
-    """What a run was trained on, to be written down with it."""
+    """The data of a run, as recorded with it."""
 
     folder: str
     content: str
-    """Equal for folders that hold the same ids in the same order."""
+    """`content_id` of the folder."""
     tokenizer: str
     vocab_size: int
     num_tokens: dict[str, int]
     """By split."""
     mix: dict[str, str] | None = None
-    """The contents of the other folders that were mixed in."""
+    """`content_id` of each of the other folders of the mix."""
 
 
 def check_shards(
@@ -53,10 +53,10 @@ def check_shards(
     full: bool = False,
     index: ShardIndex | None = None,
 ) -> DataIds:
-    """Make sure that a folder of shards can be trained on; a DataError says why it cannot.
+    """Check that a folder of shards can be trained on; raises DataError otherwise.
 
-    The index, the files of `splits` with their sizes, and the tokenizer are checked; with `full`,
-    the hashes of all files.
+    Checks the index, the tokenizer, and that the files of `splits` exist with the right sizes; with
+    `full`, also the hashes of all files.
     """
     index = index or read_index(Path(folder))
     num_tokens = {}
@@ -75,7 +75,7 @@ def check_shards(
 
 
 def check_vocabulary(index: ShardIndex, vocab_size: int) -> None:
-    """Make sure that a model with `vocab_size` tokens knows all ids of the shards."""
+    """Check that all ids of the shards are below `vocab_size`."""
     if vocab_size < index.vocab_size:
         raise ConfigError(
             f"vocab_size {vocab_size} is too small for shards with ids up to "
@@ -84,7 +84,7 @@ def check_vocabulary(index: ShardIndex, vocab_size: int) -> None:
 
 
 def content_id(index: ShardIndex) -> str:
-    """One hash for all ids of a folder, whatever files they came from."""
+    """Return a hash of all ids of a folder in order, independent of the source files."""
     shards = {
         name: [[shard.num_tokens, shard.hash] for shard in split.shards]
         for name, split in index.splits.items()
@@ -99,9 +99,9 @@ def verify(
     progress: Progress | None = None,
     index: ShardIndex | None = None,
 ) -> ShardIndex:
-    """Read all shards again; a DataError names the first that is not what the index says.
+    """Re-read all shards; raises DataError for the first that does not match the index.
 
-    With `tokenizer` its id must be the one in the index.
+    If given, `tokenizer` must match the index too.
     """
     folder = Path(folder)
     index = index or read_index(folder)
@@ -117,7 +117,7 @@ def verify(
 
 
 def check_hash(folder: Path, shard: ShardEntry, id_bytes: int) -> None:
-    """Make sure that a shard is there, whole and unchanged."""
+    """Check that a shard's size and hash match the index."""
     path, tree = check_shard_file(folder, shard, id_bytes), HashTree()
     view = memoryview(bytearray(_READ_BYTES))
     with open(path, "rb") as file:
@@ -125,13 +125,13 @@ def check_hash(folder: Path, shard: ShardEntry, id_bytes: int) -> None:
             tree.add_bytes(view[:count])
     if tree.value() != shard.hash:
         raise DataError(
-            f"{path} is damaged: its hash is {tree.value()} where the index says {shard.hash}; "
+            f"{path} is damaged: its hash is {tree.value()}, but the index has {shard.hash}; "
             f"{RESTORE}"
         )
 
 
 def token_sizes(tokenizer: "Tokenizer") -> npt.NDArray[np.int64]:
-    """Bytes of each token by id; 0 where the vocabulary has a gap."""
+    """Return the length of each token in bytes, by id; 0 for unused ids."""
     sizes = np.zeros(tokenizer.vocab_size, np.int64)
     sizes[list(tokenizer.vocab)] = [len(token) for token in tokenizer.vocab.values()]
     return sizes

@@ -1,7 +1,4 @@
-"""What `index.json` says about a folder of shards, and the hash that everything in it is known by.
-
-Reading it names every mistake a file can have; opening the shards themselves is left to `reading`.
-"""
+"""The schema of `index.json`, which describes a folder of shards, and the hash that it uses."""
 
 import hashlib
 from dataclasses import dataclass
@@ -20,7 +17,7 @@ from groundup.files import parse_json, write_bytes_atomic
 FORMAT: Literal["groundup-shards"] = "groundup-shards"
 INDEX_NAME = "index.json"
 SIDECARS = "shard_*.json"
-"""What finished shards leave in a folder that is not finished."""
+"""Sidecars of finished shards, in a folder that is not finished."""
 
 Split = Literal["train", "validation"]
 SPLITS: tuple[Split, ...] = ("train", "validation")
@@ -34,24 +31,24 @@ Optional = Annotated[
 
 
 class Record(pydantic.BaseModel):
-    """A part of a JSON file of ours: frozen, and without names we do not know."""
+    """Part of one of our JSON files: frozen, with unknown fields forbidden."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class ShardEntry(Record):
-    """One finished shard: whole documents, each with the end id behind it."""
+    """One finished shard: whole documents, each followed by the end token."""
 
     file: str
     num_tokens: int = pydantic.Field(gt=0)
     num_documents: int
     num_bytes: int
-    """Bytes of text, without separators."""
+    """Size of the text, without separators."""
     hash: str
 
 
 class SplitEntry(Record):
-    """All shards of a split, and their sums."""
+    """All shards of a split, and their totals."""
 
     num_tokens: int
     num_documents: int
@@ -67,9 +64,9 @@ class SplitEntry(Record):
 
 @dataclass(frozen=True, slots=True)
 class SourceEntry:
-    """A file that was read: its hash is that of its documents, so repacking does not change it.
+    """A source file. The hash covers its documents, so that recompressing the file keeps it.
 
-    There may be as many as documents, so this is something smaller than a Record.
+    A dataclass, which is smaller than a Record: there may be one per document.
     """
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(extra="forbid")
@@ -80,20 +77,20 @@ class SourceEntry:
     num_bytes: pydantic.StrictInt
     hash: pydantic.StrictStr
     unreadable: Optional = None
-    """Why it, or the rest of it, was skipped."""
+    """Why the file, or the rest of it, was skipped."""
     stamp: Optional = None
-    """Its time, ETag or blob id."""
+    """Its modification time, ETag or blob id."""
 
 
 class EndToken(Record):
-    """The id behind every document, and the text that separates documents in plain files."""
+    """The token after every document; its text separates documents in plain text files."""
 
     id: int
     text: str
 
 
 class ShardIndex(Record):
-    """The whole of `index.json`."""
+    """The contents of `index.json`."""
 
     format: Literal["groundup-shards"] = FORMAT
     version: Literal[1] = 1
@@ -104,7 +101,7 @@ class ShardIndex(Record):
     splits: dict[str, SplitEntry]
     sources: list[SourceEntry]
     settings: dict[str, Any]
-    """What decides the ids besides tokenizer and sources, as `prepare` was given it."""
+    """The arguments of `prepare` that affect the ids, besides tokenizer and sources."""
 
     @property
     def id_bytes(self) -> int:
@@ -116,10 +113,10 @@ class ShardIndex(Record):
 
 
 class HashTree:
-    """A hash over many: SHA-256 of the native 64-bit hashes of blocks or documents, in order.
+    """SHA-256 over the native 64-bit hashes of blocks or documents, in order.
 
-    The leaves run at memory speed, several times that of SHA-256 over the bytes. It finds damage;
-    it does not withstand an adversary.
+    The 64-bit hashes run at memory speed, several times as fast as SHA-256 over the bytes. Detects
+    corruption; not secure against an adversary.
     """
 
     def __init__(self) -> None:
@@ -129,7 +126,7 @@ class HashTree:
         self._digest.update(leaves.astype("<u8", copy=False).data)
 
     def add_bytes(self, data: bytes | memoryview) -> None:
-        """Add bytes of a shard: whole blocks of HASH_BLOCK_BYTES, only the last may be shorter."""
+        """Add bytes of a shard in multiples of HASH_BLOCK_BYTES, except for the last call."""
         begins = np.arange(0, len(data), HASH_BLOCK_BYTES, dtype=np.int64)
         ends = np.minimum(begins + HASH_BLOCK_BYTES, len(data))
         self.add(hash_each(data, np.stack([begins, ends], axis=1)))
@@ -139,27 +136,27 @@ class HashTree:
 
 
 def hash_each(data: bytes | memoryview, bounds: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """The native hash of every document of a buffer."""
+    """Return the native hash of each document in a buffer."""
     return np.frombuffer(memoryview(hash_documents(data, bounds.data)), np.uint64)
 
 
 def read_index(folder: Path) -> ShardIndex:
-    """The index of a finished folder; a DataError says what is wrong with any other."""
+    """Read the index of a finished folder; raises DataError if it is missing or damaged."""
     path = folder / INDEX_NAME
     if not path.is_file():
         if any(folder.glob(SIDECARS)):
-            raise DataError(f"{folder} is not finished: run the same groundup data prepare again")
+            raise DataError(f"{folder} is not finished; run the same groundup data prepare again")
         what = f"has no {INDEX_NAME}" if folder.is_dir() else "does not exist"
         raise DataError(f"folder {folder} {what}; make shards with groundup data prepare")
     index = read_record(path, ShardIndex)
     for name, split in index.splits.items():
         if split != SplitEntry.of(split.shards):
-            raise DataError(f"{path} is damaged: the sums of split {name} are not its shards'")
+            raise DataError(f"{path} is damaged: the totals of split {name} do not add up")
     return index
 
 
 def find_index(folder: Path) -> ShardIndex | None:
-    """The index of a folder, or None where there is none that can be read."""
+    """Read the index of a folder; None if it is missing or damaged."""
     try:
         return read_index(folder)
     except DataError:
@@ -167,20 +164,19 @@ def find_index(folder: Path) -> ShardIndex | None:
 
 
 def write_record(path: Path, record: Record) -> None:
-    """Write a record as indented JSON."""
-    # As bytes at once: with many sources the text is larger than all else in memory.
+    # Straight to bytes: with many sources, a str as well would dominate memory.
     write_bytes_atomic(path, to_json(record, indent=2) + b"\n")
 
 
 def read_record(path: Path, record_type: type[RecordType]) -> RecordType:
-    """Read a record; a DataError says where its file is damaged."""
+    """Read a record; raises DataError with the position if its file is damaged."""
     try:
         return record_type.model_validate(parse_json(path.read_bytes()))
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = f"at {'.'.join(map(str, first['loc']))}: {first['msg']}"
     except ValueError as error:
-        where = f"or cut short: {error}"
+        where = f"or truncated: {error}"
     raise DataError(
         f"{path} is damaged or from another version of groundup, {where}; "
         f"run groundup data prepare again"

@@ -1,7 +1,6 @@
-"""The ids of a split: `open_shards` opens its files and reads what is asked for.
+"""Reading the ids of a split: `open_shards` opens its files and makes the cheap checks.
 
-Opening checks what is cheap. Ids are read when they are asked for, and not mapped: a mapped file
-that shrinks is a bus error.
+Ids are read on demand rather than memory-mapped, because a mapped file that shrinks raises SIGBUS.
 """
 
 import os
@@ -19,11 +18,11 @@ if TYPE_CHECKING:
     from groundup.tokenizer import Tokenizer
 
 RESTORE = "put the file back as it was, or run groundup data prepare again with --overwrite"
-"""What to do about a damaged file."""
+"""Advice for errors about a damaged file."""
 
 
 class ShardFile:
-    """The ids in one open file."""
+    """One open shard."""
 
     def __init__(self, path: Path, num_tokens: int) -> None:
         self.path = path
@@ -35,7 +34,7 @@ class ShardFile:
         return self._num_tokens
 
     def read_into(self, ids: npt.NDArray[Any], position: int) -> None:
-        """Fill `ids` with those from a position on."""
+        """Fill `ids` from the file, starting at the id at `position`."""
         view, offset = ids.data.cast("B"), position * ids.itemsize
         while view:
             try:
@@ -43,12 +42,12 @@ class ShardFile:
             except OSError as error:
                 raise DataError(f"{self.path} cannot be read: {error.strerror}") from error
             if not count:
-                raise DataError(f"{self.path} became shorter while it was in use; {RESTORE}")
+                raise DataError(f"{self.path} was truncated while in use; {RESTORE}")
             view, offset = view[count:], offset + count
 
 
 class Shards:
-    """The ids of one split as one long array; what is read may cross from shard to shard."""
+    """All ids of one split as a single array; reads may cross shard boundaries."""
 
     def __init__(self, split: str, files: list[ShardFile], index: ShardIndex) -> None:
         self.split = split
@@ -62,7 +61,7 @@ class Shards:
         return self.num_tokens
 
     def read_windows(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[Any]:
-        """The rows ids[start : start + length], as (count, length), for starts that all exist."""
+        """Return the rows ids[start : start + length]; the starts must be in range."""
         rows = np.empty((len(starts), length), self.dtype)
         numbers = np.searchsorted(self._begins, starts, side="right") - 1
         positions = starts - self._begins[numbers]
@@ -74,14 +73,14 @@ class Shards:
         return rows
 
     def read(self, begin: int, end: int) -> npt.NDArray[Any]:
-        """The ids from `begin` up to `end`."""
+        """Return ids[begin:end]."""
         if not 0 <= begin <= end <= self.num_tokens:
             raise IndexError(f"ids {begin} to {end} of {self.num_tokens} in split {self.split}")
         return self.read_windows(np.array([begin]), end - begin).reshape(-1)
 
     def __getitem__(self, key: slice) -> npt.NDArray[Any]:
         if not isinstance(key, slice):
-            raise TypeError(f"shards are read in slices, as in shards[5:7], not by {key!r:.60}")
+            raise TypeError(f"index shards with a slice such as shards[5:7], not {key!r:.60}")
         begin, end, step = key.indices(self.num_tokens)
         return self.read(begin, max(begin, end))[::step]
 
@@ -92,9 +91,9 @@ def open_shards(
     tokenizer: "Tokenizer | None" = None,
     index: ShardIndex | None = None,
 ) -> Shards:
-    """Open the shards of a split; with `tokenizer`, make sure that it is the one they came from.
+    """Open the shards of a split; `tokenizer`, if given, must be the one that encoded them.
 
-    `index` is the folder's, where it has been read already.
+    index: the folder's index, if it has already been read.
     """
     folder = Path(folder)
     index = index or read_index(folder)
@@ -112,16 +111,16 @@ def open_shards(
 def check_tokenizer(folder: Path, index: ShardIndex, tokenizer: "Tokenizer") -> None:
     if index.tokenizer != tokenizer.id:
         raise DataError(
-            f"{folder} was encoded with tokenizer {index.tokenizer}, not with {tokenizer.id}; give "
-            f"the tokenizer it was made with, or run groundup data prepare with this one"
+            f"{folder} was encoded with tokenizer {index.tokenizer}, not with {tokenizer.id}; use "
+            f"the original tokenizer, or run groundup data prepare with this one"
         )
     if index.vocab_size != tokenizer.vocab_size:
-        found = f"vocab_size {index.vocab_size}, and its tokenizer has {tokenizer.vocab_size}"
-        raise DataError(f"the index of {folder} says {found}; {RESTORE}")
+        found = f"vocab_size {index.vocab_size}, but its tokenizer has {tokenizer.vocab_size}"
+        raise DataError(f"the index of {folder} has {found}; {RESTORE}")
 
 
 def check_shard_file(folder: Path, shard: ShardEntry, id_bytes: int) -> Path:
-    """The path of a shard that is there and as long as the index says."""
+    """Return the path of a shard after checking that it exists with the size in the index."""
     path = folder / shard.file
     if Path(shard.file).name != shard.file:
         raise DataError(f"{folder}: the index names {shard.file}, which is not in the folder")
@@ -130,5 +129,5 @@ def check_shard_file(folder: Path, shard: ShardEntry, id_bytes: int) -> Path:
     size = path.stat().st_size
     expected = shard.num_tokens * id_bytes
     if size != expected:
-        raise DataError(f"{path} has {size} bytes where the index says {expected}; {RESTORE}")
+        raise DataError(f"{path} has {size} bytes instead of {expected} as in the index; {RESTORE}")
     return path
