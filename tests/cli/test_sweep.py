@@ -69,21 +69,20 @@ def test_a_dry_run_of_a_search_says_how_far_it_is(
     ranges = {RATE: {"low": 1e-3, "high": 0.1, "scale": "log"}}
     search: dict[str, Any] = {"sampler": "tpe", "ranges": ranges, "seeds": [0, 1]}
     spec = write_sweep(**search, num_trials=2)
-    assert "trials: none finished, 4 left" in shell("sweep", spec, "--dry-run")
+    assert "a search proposes 2 points" in shell("sweep", spec, "--dry-run")
     assert not SWEEP.exists()
     run_sweep(load_sweep(spec), SWEEP, command=metrics_only)
     before = files()
     page = shell("sweep", spec, "--dry-run")
-    assert page.splitlines()[1:] == ["trials: 4 finished, 0 left"]
+    assert page.count("finished") == 4 and "0 of 4 trials are left" in page
     trial = next(iter(SweepFolder(SWEEP).records().values()))
     SweepFolder(SWEEP).add_record(TrialRecord(trial.trial, trial.point, "failed", trial.seed))
     page = shell("sweep", write_sweep(**search, num_trials=3), "--dry-run")
-    assert "trials: 3 finished, 3 left" in page and before.keys() == files().keys()
+    assert "1 of 4 trials are left" in page and before.keys() == files().keys()
     # Three heads cannot share a width of 16.
     spec = write_sweep(name="heads", sampler="tpe", num_trials=2, grid={"model.num_heads": [3]})
     run_sweep(load_sweep(spec), Path("sweeps/heads"), command=metrics_only)
-    page = shell("sweep", spec, "--dry-run")
-    assert page.splitlines()[1:] == ["trials: none finished, 0 left"]
+    assert "0 of 0 trials are left" in shell("sweep", spec, "--dry-run")
 
 
 @pytest.mark.parametrize(

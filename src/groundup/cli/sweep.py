@@ -1,6 +1,5 @@
 """`groundup sweep` and `groundup ablate`: many runs around one base, and a table of results."""
 
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,22 +129,14 @@ def _finish(outcome: "SweepOutcome", folder: Path) -> int:
 
 
 def _print_outlook(spec: "SweepConfig", folder: Path) -> int:
-    """Print each trial with its size, length and state; for a search, whose trials are proposed
-    later, only the counts."""
+    """Print each trial with its size, length and state."""
     from groundup.experiments.sweep import look_ahead
     from groundup.experiments.sweep_folder import SweepFolder
     from groundup.planner.parameters import count_parameters, training_flops_per_token
 
     outlook = look_ahead(spec, folder)
     states = SweepFolder(folder).states(outlook.trials)
-    num_left, rows = len(outlook.left), []
-    if spec.is_search:
-        left = {trial.name for trial in outlook.left}
-        ended = Counter(state for name, state in states.items() if name not in left)
-        counts = [f"{count} {state}" for state, count in ended.items()] or ["none finished"]
-        print(f"{spec.name}: {spec.num_trials} points are proposed while the sweep runs")
-        print(f"trials: {', '.join(counts)}, {num_left + outlook.num_to_propose} left")
-        return 0
+    rows = []
     for trial in outlook.trials:
         config = trial.config
         length = [f"{config.minutes} minutes", "", ""]
@@ -157,5 +148,7 @@ def _print_outlook(spec: "SweepConfig", folder: Path) -> int:
         rows.append([trial.name, f"{num_parameters:,}", *length, states[trial.name]])
     headers = ("trial", "parameters", "steps", "tokens", "FLOPs", "state")
     print_table(f"{spec.name}: trials", headers, rows)
-    print(f"{num_left} of {len(outlook.trials)} trials are left")
+    print(f"{len(outlook.left)} of {len(outlook.trials)} trials are left")
+    if spec.is_search:
+        print(f"a search proposes {spec.num_trials} points, one after the other as it runs")
     return 0

@@ -102,13 +102,12 @@ def _make_sampler(spec: SweepConfig, number: int) -> Any:
     from optuna.exceptions import ExperimentalWarning
 
     seed = random.Random(f"{spec.sampler_seed}/{number}").getrandbits(32)
-    options: dict[str, Any] = {"seed": seed}
     if spec.sampler == "random":
-        return samplers.RandomSampler(**options)
+        return samplers.RandomSampler(seed=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         # Assuming bad results for running points keeps concurrent jobs apart.
-        return samplers.TPESampler(**options, constant_liar=True)
+        return samplers.TPESampler(seed=seed, constant_liar=True)
 
 
 def _ends(one: RangeConfig, name: str) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """Run trials as child processes, one per slot at a time.
 
-A single-threaded loop starts, polls and ends them. A trial gets SIGTERM when the thread that
-started it ends; it then saves, and the next sweep resumes it.
+A single-threaded loop starts, polls and ends them. Trials of a sweep that was killed go on; the
+next one waits for them.
 """
 
 import contextlib
@@ -18,7 +18,6 @@ from pathlib import Path
 
 from groundup import disk
 from groundup.config import save_yaml
-from groundup.experiments import die_with_parent
 from groundup.experiments.run_result import describe_divergence, find_state
 from groundup.experiments.spec import PruneConfig, SweepConfig
 from groundup.experiments.sweep_folder import SweepFolder
@@ -34,8 +33,6 @@ from groundup.training.clock import StopRequest
 Command = Callable[[Path, bool], list[str]]
 
 _POLL_SECONDS = 0.1
-# -P keeps this folder off sys.path; -S saves startup time.
-_DIE_WITH_PARENT = [sys.executable, "-P", "-S", die_with_parent.__file__]
 
 _log = logging.getLogger(__name__)
 
@@ -139,7 +136,7 @@ class Runner:
         output = self._folder.trials / f"{trial.name}.txt"
         with disk.open_stream(output, append=True) as file:
             process = subprocess.Popen(
-                [*_DIE_WITH_PARENT, str(os.getpid()), *command],
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,

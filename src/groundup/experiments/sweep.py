@@ -45,8 +45,6 @@ class Outlook:
     """All known trials; a search proposes more."""
     left: list[Trial]
     """Those that would run."""
-    num_to_propose: int = 0
-    """Number of trials that a search has yet to propose."""
 
 
 def run_sweep(
@@ -103,25 +101,23 @@ def look_ahead(
 ) -> Outlook:
     """Check and list the known trials that `run_sweep` would run; writes nothing."""
     check_packages(spec.sampler)
-    folder, num_to_propose = SweepFolder(path), 0
+    folder = SweepFolder(path)
     is_search = points is None and spec.is_search
     trials = [] if is_search else plan_trials(spec, path, points)
     folder.check(spec, trials)
     if is_search:
-        proposed = folder.proposals()
-        for point in proposed:
+        for point in folder.proposals():
             # The sweep skips points that cannot be built, too.
             with contextlib.suppress(ConfigError):
                 found = plan_trials(spec, path, [point])
                 folder.check(spec, found)
                 trials += found
-        num_to_propose = max(0, (spec.num_trials or 0) - len(proposed)) * len(spec.seeds)
     trials = list({one.name: one for one in trials}.values())
     states = folder.states(trials)
     left = [trial for trial in trials if states[trial.name] in ("begun", "to run")]
     for trial in left if needs_data else ():
         _check_data(trial, is_begun=states[trial.name] == "begun")
-    return Outlook(trials, left, num_to_propose)
+    return Outlook(trials, left)
 
 
 def plan_trials(

@@ -2,10 +2,9 @@
 
 import datetime
 import json
-import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jinja2
 from markupsafe import Markup
@@ -20,7 +19,7 @@ from groundup.experiments.report.tables import (
     settings_table,
 )
 from groundup.planner.quantities import show_count, show_flops
-from groundup.runtime import format_duration
+from groundup.runtime import format_duration, without_controls
 
 _STATIC = Path(__file__).parent / "static"
 _METRICS = {
@@ -31,8 +30,6 @@ _METRICS = {
     "gradient_norm": "Gradient norm",
     "tokens_per_second": "Tokens per second",
 }
-# Characters that change the direction of all text after them.
-_TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufffe\uffff")
 
 
 class Chart(NamedTuple):
@@ -54,14 +51,11 @@ class Section(NamedTuple):
     more: Sequence[Block] = ()
 
 
-def visible(text: str) -> str:
-    """Text that any page or terminal may hold; control characters become U+FFFD."""
-
-    def is_shapeless(sign: str) -> bool:
-        is_control = unicodedata.category(sign) in ("Cc", "Cs") and sign not in "\n\t"
-        return is_control or sign in _TURNING
-
-    return "".join("\ufffd" if is_shapeless(sign) else sign for sign in text.replace("\r\n", "\n"))
+def _shown(value: Any) -> str:
+    """Foreign text as any page may hold it; what is markup stays as it is."""
+    if isinstance(value, Markup):
+        return value
+    return without_controls(str(value)).encode("utf-8", "backslashreplace").decode()
 
 
 def render(comparison: Comparison) -> str:
@@ -69,7 +63,7 @@ def render(comparison: Comparison) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_STATIC),
         autoescape=True,
-        finalize=lambda value: value if isinstance(value, Markup) else visible(str(value)),
+        finalize=_shown,
         undefined=jinja2.StrictUndefined,
     )
     environment.filters |= {
