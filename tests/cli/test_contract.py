@@ -371,7 +371,7 @@ def bare_machine(with_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("tokenizer decode bad.txt --ids 1", "either --ids or"),
         ("tokenizer decode --ids x", "--ids cannot be read as ids"),
         ("tokenizer decode odd.bin", "odd.bin"),
-        ("tokenizer decode --ids 1 --tokenizer cut.json", "was cut short"),
+        ("tokenizer decode --ids 1 --tokenizer cut.json", "truncated"),
         ("data prepare stories.txt --separator <|end|>", "has no special token <|end|>"),
         ("data verify runs", "runs"),
         ("data verify a b", "takes no argument b"),
