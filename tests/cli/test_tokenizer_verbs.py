@@ -132,16 +132,3 @@ def test_compare_measures_every_tokenizer_on_every_text(
     told += shell("data", "prepare", corpus, "--tokenizer", other, "--out", tmp_path / "shards")
     same = f"{results[1]['bytes_per_token']:.4f}"
     assert re.findall(r"bytes per token +(.*)", told) == [same, same]
-
-
-def test_convert_says_what_a_format_cannot_hold(
-    tokenizer_path: Path, tmp_path: Path, shell: Any
-) -> None:
-    chatty = Tokenizer.load(tokenizer_path).with_chat()
-    chatty.save(tokenizer_path)
-    there, back = tmp_path / "there", tmp_path / "back.json"
-    printed = shell("tokenizer", "convert", tokenizer_path, there, "--to", "gpt2")
-    assert END in printed and "the chat template" in printed
-    words = ["--pattern", "gpt2", *(f"--special-token={one}" for one in chatty.special_tokens)]
-    shell("tokenizer", "convert", there, back, *words)
-    assert Tokenizer.load(back).vocab == chatty.vocab

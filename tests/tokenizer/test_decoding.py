@@ -1,4 +1,4 @@
-"""Ids back to text: from any container, each mistake named, and no half characters in a stream."""
+"""Ids back to text: from any container, each mistake named."""
 
 from typing import Any
 
@@ -75,18 +75,5 @@ def test_an_id_in_a_gap_of_the_vocabulary_is_refused() -> None:
 
 @hypothesis.given(ids=st.lists(st.integers(0, 295), max_size=30))
 def test_any_ids_decode_as_the_reference_does(ids: list[int]) -> None:
-    decoder = TOKENIZER.decode_stream()
     expected = decode_reference(TOKENIZER.definition, ids)
     assert TOKENIZER.decode(ids) == expected
-    assert "".join(map(decoder.push, ids)) + decoder.finish() == expected
-
-
-@hypothesis.given(text=st.text(max_size=30))
-def test_streamed_text_never_holds_half_a_character(text: str) -> None:
-    decoder = TOKENIZER.decode_stream()
-    seen = ""
-    for id in text.encode():
-        seen += decoder.push(id)
-        assert text.startswith(seen)
-    assert seen == text
-    assert decoder.finish() == ""

@@ -1,6 +1,7 @@
 """Tokenizer files: each format both ways, the published ones as their own libraries read them."""
 
 import base64
+import contextlib
 import dataclasses
 import json
 from collections.abc import Callable, Iterable
@@ -16,7 +17,14 @@ from groundup.errors import TokenizerError
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.definition import TokenizerDefinition
 from groundup.tokenizer.formats import read_definition, read_gpt2_files, write_definition
-from groundup.tokenizer.formats.spelling import ALPHABET, read_spelling, spell_bytes, spell_tokens
+from groundup.tokenizer.formats.spelling import (
+    ALPHABET,
+    read_spelling,
+    spell_bytes,
+    spell_merges,
+    spell_tokens,
+    spell_vocab,
+)
 from groundup.tokenizer.patterns import CL100K, DEEPSEEK, GPT2, LLAMA3, QWEN2, Pattern, find_pattern
 from groundup.tokenizer.reference import encode_reference, train_bpe_reference
 
@@ -90,24 +98,6 @@ def test_a_definition_comes_back_from_a_file_of_any_name(
         value = json.loads(path.read_text("utf-8"))
         value["model"]["merges"] = [merge.split(" ") for merge in value["model"]["merges"]]
         assert read_value(tmp_path, value).content_id() == read.content_id()
-
-
-@pytest.mark.parametrize("target", ["folder", "folder/vocab.json"])
-def test_gpt2_files_are_a_pair(tmp_path: Path, target: str) -> None:
-    paths = write_definition(SMALL, tmp_path / target, "gpt2")
-    assert paths == [tmp_path / "folder" / "vocab.json", tmp_path / "folder" / "merges.txt"]
-    header, lines = paths[1].read_text("utf-8").split("\n", 1)
-    assert header == "#version: 0.2"
-    for source in (tmp_path / "folder", paths[0]):
-        assert read_definition(source, special_tokens=[END]).merges == SMALL.merges
-    # The header is not part of the course's files.
-    paths[1].write_text(lines, "utf-8")
-    vocab, merges = paths
-    assert read_gpt2_files(vocab, merges, [END]).content_id() == SMALL.content_id()
-    plain = read_gpt2_files(vocab, merges)
-    assert plain.special_tokens == {} and len(encode_reference(plain, "<|end|>")) > 1
-    appended = read_gpt2_files(vocab, merges, ["<|new|>"])
-    assert appended.special_tokens == {"<|new|>": SMALL.vocab_size}
 
 
 def written(tmp_path: Path, format: Any = "huggingface") -> dict[str, Any]:
@@ -268,8 +258,6 @@ def test_tokens_that_no_merge_reaches_make_whole_words(tmp_path: Path) -> None:
     definition = read_definition(tmp_path / "ranks", "gpt2")
     assert definition.whole_words
     assert encode_reference(definition, "abc abc") == [256, 32, 97, 98, 99]
-    with pytest.raises(TokenizerError, match="whole_words"):
-        write_definition(definition, tmp_path / "out", "gpt2")
 
 
 TOKEN = spell_bytes(b" the")
@@ -282,12 +270,10 @@ SPELLED_LIKE_ORDINARY = {
 @pytest.mark.parametrize(
     ("changes", "format", "noun"),
     [
-        ({"pattern": CL100K}, "gpt2", "cl100k"),
         ({"merges": [*SMALL.merges, (b"<|", b"end|>")]}, "groundup", "merge"),
         ({"pattern": find_pattern(r"a+$")}, "huggingface", r"'\$'"),
         ({"pattern": CL100K}, "yaml", "'yaml'"),
         (SPELLED_LIKE_ORDINARY, "huggingface", "Ġthe"),
-        (SPELLED_LIKE_ORDINARY, "gpt2", "Ġthe"),
     ],
 )
 def test_what_a_format_cannot_express_is_refused(
@@ -349,6 +335,8 @@ def test_other_content_is_named(tmp_path: Path, content: bytes, noun: str) -> No
 @pytest.mark.parametrize(
     ("vocab", "merges", "noun"),
     [
+        ({}, "", ""),
+        ({}, "\n", ""),
         ({"extra": 700}, "", "id 300"),
         ({"extra": 5}, "", "'extra' .* id 5"),
         ({}, "\nt zzz", r"merges\.txt .*zzz"),
@@ -357,15 +345,19 @@ def test_other_content_is_named(tmp_path: Path, content: bytes, noun: str) -> No
         ({"日": 300}, "", "'日'"),
     ],
 )
-def test_broken_gpt2_files_are_named(
+def test_gpt2_files_are_a_pair_and_broken_ones_are_named(
     tmp_path: Path, vocab: dict[str, int], merges: str, noun: str
 ) -> None:
-    vocab_path, merges_path = write_definition(SMALL, tmp_path / "out", "gpt2")
-    value = {**json.loads(vocab_path.read_text("utf-8")), **vocab}
-    vocab_path.write_text(json.dumps(value), "utf-8")
-    merges_path.write_text(merges_path.read_text("utf-8").rstrip("\n") + merges, "utf-8")
-    with pytest.raises(TokenizerError, match=noun):
-        read_gpt2_files(vocab_path, merges_path, [END])
+    vocab_path, merges_path = tmp_path / "vocab.json", tmp_path / "merges.txt"
+    vocab_path.write_text(json.dumps(spell_vocab(SMALL, "GPT-2's") | vocab), "utf-8")
+    # The header is not part of the course's files.
+    for header in ("", "#version: 0.2\n"):
+        merges_path.write_text(header + "\n".join(spell_merges(SMALL)) + merges, "utf-8")
+        with pytest.raises(TokenizerError, match=noun) if noun else contextlib.nullcontext():
+            read = read_gpt2_files(vocab_path, merges_path, [END, "<|new|>"])
+            expected = SMALL.with_special_tokens([END, "<|new|>"])
+            assert read.content_id() == expected.content_id()
+            assert read_definition(tmp_path).special_tokens == {}
 
 
 @pytest.mark.slow

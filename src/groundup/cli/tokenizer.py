@@ -211,9 +211,9 @@ class Convert(SplitFlags):
     """The tokenizer file, or a folder with one; the format is detected from the content."""
 
     out: Positional[Path]
-    """The file to write; for gpt2 a folder, or the vocabulary with merges.txt beside it."""
+    """The file to write."""
 
-    to: Literal["groundup", "huggingface", "gpt2"] = "groundup"
+    to: Literal["groundup", "huggingface"] = "groundup"
     """The format to write."""
 
 
@@ -223,11 +223,6 @@ def convert(arguments: Convert) -> None:
     definition = arguments.read(arguments.source)
     paths = write_definition(definition, arguments.out, arguments.to)
     print(f"wrote {' and '.join(map(str, paths))}: {len(definition.vocab):,} tokens")
-    if arguments.to == "gpt2":
-        special = ", ".join(definition.special_tokens) or "none"
-        print(f"not in the file: pattern {definition.pattern.name}; special tokens {special}")
-        if definition.chat_template is not None:
-            print("not in the file: the chat template")
 
 
 def read_text(file: str) -> str:

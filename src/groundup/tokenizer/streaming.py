@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import codecs
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from groundup.errors import TokenizerError
 from groundup.tokenizer.native import Encoder
@@ -30,22 +29,6 @@ def encode_pieces(encoder: Encoder, pieces: Iterable[str]) -> Iterator[int]:
         searched = 0 if used else len(pending)
         pending = pending[used:]
     yield from encoder.encode(pending + _to_utf8(half))
-
-
-class StreamingDecoder:
-    """Decodes ids to text incrementally; a character is returned once its last byte has arrived."""
-
-    def __init__(self, decode_bytes: Callable[[Iterable[int]], bytes]) -> None:
-        self._decode_bytes = decode_bytes
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def push(self, *ids: int) -> str:
-        """Add ids and return the text completed by them, which may be empty."""
-        return self._decoder.decode(self._decode_bytes(ids))
-
-    def finish(self) -> str:
-        """Return the remaining text: U+FFFD for an incomplete character."""
-        return self._decoder.decode(b"", final=True)
 
 
 def without_lone_surrogates(text: str) -> str:

@@ -29,7 +29,6 @@ from groundup.tokenizer.formats import read_definition, read_gpt2_files, write_d
 from groundup.tokenizer.native import Encoder, as_array
 from groundup.tokenizer.patterns import GPT2, Pattern, find_pattern
 from groundup.tokenizer.streaming import (
-    StreamingDecoder,
     encode_pieces,
     without_lone_surrogates,
 )
@@ -109,7 +108,7 @@ class Tokenizer:
         return cls.from_definition(read_definition(path, pattern, special_tokens))
 
     def save(self, path: str | os.PathLike[str], format: FormatName = "groundup") -> None:
-        """Write the tokenizer to a file; with format="gpt2", `path` is a folder."""
+        """Write the tokenizer to one JSON file."""
         write_definition(self.definition, path, format)
 
     def with_chat(self, template: str = CHATML) -> Tokenizer:
@@ -251,10 +250,6 @@ class Tokenizer:
             return self._encoder.decode_bytes(_as_sequence(ids))
         except (KeyError, TypeError) as error:
             raise self._cannot_decode(error) from None
-
-    def decode_stream(self) -> StreamingDecoder:
-        """Return an incremental decoder that only returns complete characters."""
-        return StreamingDecoder(self.decode_bytes)
 
     @cached_property
     def _ids_by_token(self) -> dict[bytes, int]:

@@ -103,17 +103,13 @@ def train_from_files(
     engine: Engine | None = None,
     part_bytes: int = 64 << 20,
     block_bytes: int | None = None,
-    field: str = "text",
-    encoding: str | None = None,
-    errors: Errors = "strict",
-    follow_links: bool = False,
-    drop_duplicates: bool = False,
+    **reading: Any,
 ) -> tuple[TokenizerDefinition, TrainingSummary]:
     """Train on files, folders or globs; an `engine` counts parts of the text in other processes."""
     inputs = [input_path] if isinstance(input_path, str | os.PathLike) else list(input_path)
     texts = check_special_token_texts(special_tokens)
     num_merges = count_merges(vocab_size, len(texts))
-    how = Reading(tuple(texts), field, encoding, errors, follow_links, drop_duplicates)
+    how = Reading(tuple(texts), **reading)
     block_bytes = block_bytes or num_cores() * _BLOCK_BYTES_PER_CORE
     pattern = find_pattern(pattern)
     within = None if superbpe_from is None else pattern

@@ -1,4 +1,4 @@
-"""Read and write tokenizer files: our own and those of GPT-2, tiktoken and Hugging Face.
+"""Read tokenizer files, our own and those of GPT-2, tiktoken and Hugging Face; write some.
 
 The format is detected from the content, never from the file name. Each format has a module that
 converts it to and from a `TokenizerDefinition`.
@@ -17,13 +17,9 @@ from groundup.tokenizer.formats.gpt2_files import read_gpt2_files
 from groundup.tokenizer.formats.json_files import parse_json, read_file
 from groundup.tokenizer.patterns import Pattern, find_pattern
 
-FormatName = Literal["groundup", "huggingface", "gpt2"]
+FormatName = Literal["groundup", "huggingface"]
 
-_WRITERS = {
-    "groundup": groundup_json.write,
-    "huggingface": huggingface.write,
-    "gpt2": gpt2_files.write,
-}
+_WRITERS = {"groundup": groundup_json.write, "huggingface": huggingface.write}
 FORMAT_NAMES = tuple(_WRITERS)
 
 __all__ = ["FORMAT_NAMES", "FormatName", "read_definition", "read_gpt2_files", "write_definition"]
@@ -69,7 +65,7 @@ def write_definition(
     path: str | os.PathLike[str],
     format: FormatName = "groundup",
 ) -> list[Path]:
-    """Write a tokenizer file (for gpt2, a folder with two files) and return the paths.
+    """Write a tokenizer file and return the paths.
 
     Raises TokenizerError if the format cannot express the definition.
     """

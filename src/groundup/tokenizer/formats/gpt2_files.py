@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from groundup.errors import TokenizerError
-from groundup.files import write_text_atomic
 from groundup.tokenizer.definition import (
     SpecialTokens,
     TokenizerDefinition,
@@ -16,7 +14,7 @@ from groundup.tokenizer.definition import (
     assign_special_tokens,
 )
 from groundup.tokenizer.formats.json_files import describe_source, parse_json, read_file
-from groundup.tokenizer.formats.spelling import read_merges, read_vocab, spell_merges, spell_vocab
+from groundup.tokenizer.formats.spelling import read_merges, read_vocab
 from groundup.tokenizer.patterns import GPT2, Pattern
 
 
@@ -50,23 +48,6 @@ def read_gpt2_files(
         pattern=pattern or GPT2,
         lineage=describe_source("gpt2", vocab_path, vocab_data),
     ).validate()
-
-
-def write(definition: TokenizerDefinition, path: Path) -> list[Path]:
-    """Write vocab.json and merges.txt to a folder; a path ending in .json names the vocabulary."""
-    if definition.pattern != GPT2 or definition.whole_words:
-        raise TokenizerError(
-            f"GPT-2's files imply its split pattern and no whole_words, but this tokenizer has "
-            f"{definition.pattern.name} (whole_words: {definition.whole_words}); convert to "
-            f"huggingface or groundup instead"
-        )
-    vocab_path = path if path.suffix == ".json" else path / "vocab.json"
-    merges_path = vocab_path.with_name("merges.txt")
-    vocabulary = spell_vocab(definition, "GPT-2's")
-    merges = spell_merges(definition, vocabulary)
-    write_text_atomic(merges_path, "\n".join(["#version: 0.2", *merges]) + "\n")
-    write_text_atomic(vocab_path, json.dumps(vocabulary, ensure_ascii=False))
-    return [vocab_path, merges_path]
 
 
 def _merge_lines(data: bytes, path: Path) -> list[str]:
