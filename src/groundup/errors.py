@@ -51,6 +51,12 @@ class MissingExtraError(GroundupError):
         return type(self), self._given
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether this is Python's MemoryError, or torch's RuntimeError on any device."""
+    words = ("out of memory", "not enough memory", "can't allocate memory")
+    return isinstance(error, MemoryError) or any(one in str(error).lower() for one in words)
+
+
 def nearest_name(name: str, known_names: Iterable[str]) -> str | None:
     """The known name most like `name`, or None when nothing is close."""
     by_folded = {known.casefold().replace("_", "-"): known for known in known_names}

@@ -9,7 +9,6 @@ import errno
 import json
 import os
 import platform
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,11 +16,15 @@ from collections.abc import Callable, Iterator, Sequence
 from groundup import disk
 from groundup.cli.terminal import prepare_streams, printable
 from groundup.cli.verbs import GROUPS, MEANT, VERBS, find_verb
-from groundup.errors import NATIVE_MISSING, ConfigError, GroundupError, did_you_mean
+from groundup.errors import (
+    NATIVE_MISSING,
+    ConfigError,
+    GroundupError,
+    did_you_mean,
+    is_out_of_memory,
+)
 
 _HELP_FLAGS = ("-h", "--help", "help")
-# torch's messages, on any device.
-_NO_MEMORY = re.compile(r"out of memory|not enough memory|can't allocate memory", re.IGNORECASE)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _fail(_describe_os_error(error), 1 if error.errno == errno.EIO else 2)
     except (MemoryError, RuntimeError) as error:
-        if not (isinstance(error, MemoryError) or _NO_MEMORY.search(str(error))):
+        if not is_out_of_memory(error):
             raise
         return _fail("out of memory: close other programs or work on less at once", 1)
 

@@ -38,9 +38,6 @@ class Arguments(TrainingFlags):
     ShareGPT's conversations, Alpaca's instruction and output, or pairs such as question and
     answer."""
 
-    strict: bool = False
-    """Stop at a record that is not a conversation, instead of skipping and listing it."""
-
     lora_rank: int | None = Field(default=None, ge=1, le=2**16)
     """Train LoRA adapters of this rank instead of all weights; commands that open the run see
 merged weights."""
@@ -94,8 +91,6 @@ def _settings(arguments: Arguments, source: Path) -> RunConfig:
 
     given: dict[str, Any] = {"name": f"{source.name}-chat", "runs_folder": source.parent}
     given |= {"tuning.chats": arguments.chats} | arguments.settings
-    if arguments.strict:
-        given["tuning.strict"] = True
     if arguments.lora_rank is not None:
         given["tuning.lora_rank"] = arguments.lora_rank
     run = RunFolder(given["runs_folder"] / given["name"])

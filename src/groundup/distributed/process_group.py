@@ -3,8 +3,6 @@
 A single process answers every collective at once, so callers need not ask how many ranks there are.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import datetime

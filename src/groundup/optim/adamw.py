@@ -1,7 +1,5 @@
 """Adam with decoupled weight decay: one fused kernel where there is one, else the formula."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any

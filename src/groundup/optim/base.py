@@ -1,7 +1,5 @@
 """What all optimizers share: a step that scales or skips on the device, and an EMA of weights."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect

@@ -1,7 +1,5 @@
 """Build an optimizer from settings; parameter groups follow from names and shapes."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Gradient clipping without device synchronization."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import torch

@@ -1,7 +1,5 @@
 """Muon: orthogonalized momentum for the matrices, AdamW for all else, in one optimizer."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any, TypeAlias

@@ -1,7 +1,5 @@
 """The nearest orthogonal matrix by matmuls only, for Muon."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeAlias
 

@@ -1,7 +1,5 @@
 """Learning rates over time, as functions of the step or of the progress of a run. No torch here."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -53,7 +51,7 @@ def cosine_schedule(
 
 
 def learning_rate_factor(
-    schedule: ScheduleConfig, position: float, delta: float, length: float
+    schedule: "ScheduleConfig", position: float, delta: float, length: float
 ) -> float:
     """A step's fraction of the peak learning rate.
 

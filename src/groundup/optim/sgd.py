@@ -1,7 +1,5 @@
 """Stochastic gradient descent with a falling learning rate."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

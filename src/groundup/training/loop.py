@@ -7,7 +7,6 @@ a log line follows a step, its result is read while the device computes the next
 import contextlib
 import gc
 import logging
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,7 @@ from groundup.distributed.process_group import (
     lost_ranks_named,
     open_process_group,
 )
-from groundup.errors import ConfigError, GroundupError
+from groundup.errors import ConfigError, GroundupError, is_out_of_memory
 from groundup.files import read_json_lines
 from groundup.nn.adapters import adapted_state
 from groundup.runs.config import RunConfig
@@ -52,7 +51,6 @@ from groundup.training.start import (
 from groundup.training.state import build_state
 from groundup.training.step import QueuedStep, Step
 
-_NO_MEMORY = re.compile(r"out of memory|not enough memory|can't allocate memory", re.IGNORECASE)
 # Assumed disk speed, to reserve time for a timed run's last checkpoint.
 _SAVED_BYTES_PER_SECOND = 5e8
 
@@ -116,9 +114,7 @@ def train(
             if resume and folder.has_run():
                 previous = folder.read_config(parts)
                 check_parts(folder.path, previous.parts, parts)
-            known: dict[str, Any] = {"make_optimizer": overrides.get("optimizer")}
-            known["previous"] = previous
-            run = ranks.broadcast(resolve(config, machine, ranks, **known))
+            run = ranks.broadcast(resolve(config, machine, ranks, previous=previous))
         with ranks.barrier():
             if ranks.is_first:
                 stack.enter_context(folder.claim(resume=resume))
@@ -132,7 +128,7 @@ def train(
             data = open_data(run.config, folder, overrides, ranks, resume=resume)
             if run.config.num_steps is None:
                 rows = data.epoch_rows(run.config.model.context_length)
-                run = resolve(config, machine, ranks, epoch_rows=rows, **known)
+                run = resolve(config, machine, ranks, previous=previous, epoch_rows=rows)
                 run = ranks.broadcast(run)
         while True:
             try:
@@ -142,7 +138,7 @@ def train(
                 record.takes_errors, record.outcome = True, loop.outcome
                 return loop.run()
             except (RuntimeError, MemoryError) as error:
-                if not isinstance(error, MemoryError) and not _NO_MEMORY.search(str(error)):
+                if not is_out_of_memory(error):
                     raise
                 size, half = run.config.sequences_in_memory, run.halved()
                 found = f"out of memory on {machine.device} with {size} sequences at once"
