@@ -239,7 +239,7 @@ def test_chat(
         assert browser.find(f"{ANSWER} .output-text").text == "yes!"
         fill(browser, "#system", "cat")
         ask(browser, "a", num_answers=2)
-        assert "the text ended" in browser.find(f"{ANSWER} .results").text
+        assert "end of text" in browser.find(f"{ANSWER} .results").text
         # Turns that no longer fit are left out; a message that is too long is refused.
         fill(browser, "#system", "")
         for number, question in enumerate(("abc" * 4, "def" * 4), start=3):
@@ -290,7 +290,7 @@ def test_conversations_are_kept_edited_rated_and_exported(
         press("Regenerate")
         browser.wait(lambda: "2 of 2" in browser.find(ANSWER).text)
         browser.find("#send")
-        press("Version before")
+        press("Previous version")
         browser.wait(lambda: "1 of 2" in browser.find(ANSWER).text)
         press("Good answer")
         browser.wait(lambda: browser.all("[aria-pressed=true]"))
@@ -301,7 +301,7 @@ def test_conversations_are_kept_edited_rated_and_exported(
         fill(browser, "[data-editing] textarea", "what?")
         browser.find("[data-editing] .primary").click()
         wait_for_answers("what?", "yes!")
-        press("Version before")
+        press("Previous version")
         wait_for_answers("who?", "yes!")
         press("Edit", 1)
         browser.driver.switch_to.active_element.send_keys(" indeed")
@@ -379,7 +379,7 @@ def test_inside(browser: Any, running: Any, language_model: LanguageModel) -> No
     assert len(browser.all("#layer option")) == config.num_layers
     assert len(browser.all("#lens tr")) == 1 + 1 + config.num_layers
     assert len(browser.all("#lens td[data-chosen]")) == 1 + config.num_layers
-    # The chosen token takes from itself and those before it; another head and another token.
+    # The selected token attends to itself and those before it; another head and another token.
     browser.all("#heads button")[-1].click()
     assert f"head {config.num_heads}" in browser.find("#weights-title").text
     browser.all("#chips button")[1].click()

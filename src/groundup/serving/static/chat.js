@@ -1,5 +1,5 @@
-// The chat page: a conversation with branches, each answer streamed and open to a look at its
-// tokens, and the conversations that this browser keeps.
+// The chat page: a conversation with branches, streamed answers with inspectable tokens, and the
+// conversations stored in this browser.
 
 import { streamChat } from "./completions.js";
 import { Conversation, keepConversation, listConversations, toJsonLines } from "./conversations.js";
@@ -15,11 +15,12 @@ const inspector = chat.querySelector(".inspector");
 const settings = new Settings("chat-", { root: chat });
 
 let conversation = new Conversation();
-// How each message looks, { root, parts }, by its id; the first `numForgotten` no longer fit.
-let looks = new Map();
+// Elements of each message, { root, parts, actions }, by id.
+let views = new Map();
+// Number of leading messages that no longer fit into the context.
 let numForgotten = 0;
 let running = null;
-// Keeps what has come of the answer, for a page that is left.
+// Saves a partial answer when the page is closed.
 let keepPart = () => {};
 let model = null;
 
@@ -30,7 +31,7 @@ function send() {
   ask(conversation.add(conversation.branch.at(-1), "user", content));
 }
 
-/** Streams an answer to a message of the visitor. */
+/** Streams an answer to a user message. */
 async function ask(question) {
   const run = new AbortController();
   const asked = conversation;
@@ -40,7 +41,7 @@ async function ask(question) {
   problem.textContent = "";
   keep();
   showAll();
-  const { root, parts } = looks.get(said.id);
+  const { root, parts } = views.get(said.id);
   const answer = new Answer({ ...parts, inspector });
   let hasFailed = false;
   const body = { model: model.id, ...settings.toRequest(Math.floor(Math.random() * 2 ** 31)) };
@@ -62,7 +63,7 @@ async function ask(question) {
   keepPart = () => {};
   said.content = answer.text;
   if (answer.tokens.length === 0 && (run.signal.aborted || hasFailed)) {
-    // Nothing came: a new question goes back to where it can be asked again.
+    // No answer: put a new question back into the input field.
     asked.remove(said);
     if (before !== undefined) asked.show(before);
     else if (running === run && input.value === "" && asked.branch.at(-1) === question) {
@@ -78,7 +79,7 @@ async function ask(question) {
   input.focus();
 }
 
-/** The stream of an answer; if the conversation is too long its oldest turns are left out. */
+/** Streams an answer; drops the oldest turns if the conversation exceeds the context. */
 async function* streamFitting(turns, body, signal) {
   const head = turns[0].role === "system" ? turns.slice(0, 1) : [];
   const rest = turns.slice(head.length);
@@ -96,10 +97,10 @@ async function* streamFitting(turns, body, signal) {
   }
 }
 
-/** Keeps what has been said; what is shown in the address is found again after a reload. */
+/** Saves the conversation and puts its id into the URL, so that a reload shows it again. */
 function keep(changed = conversation) {
   changed.changed = Date.now();
-  if (!keepConversation(changed)) problem.textContent = "This browser has no room to keep the conversation: export it.";
+  if (!keepConversation(changed)) problem.textContent = "The browser's storage is full and the conversation is not saved: export it.";
   if (changed === conversation) history.replaceState(null, "", changed.messages.length ? `#${changed.id}` : location.pathname);
   showHistory();
 }
@@ -107,11 +108,11 @@ function keep(changed = conversation) {
 function showAll() {
   const branch = conversation.branch;
   for (const message of branch) {
-    const look = looks.get(message.id) ?? buildLook(message);
-    looks.set(message.id, look);
-    look.actions.replaceChildren(...buildActions(message));
+    const view = views.get(message.id) ?? buildView(message);
+    views.set(message.id, view);
+    view.actions.replaceChildren(...buildActions(message));
   }
-  messages.replaceChildren(...branch.map(({ id }) => looks.get(id).root));
+  messages.replaceChildren(...branch.map(({ id }) => views.get(id).root));
   markForgotten();
   find("send").hidden = running !== null;
   find("stop").hidden = running === null;
@@ -122,7 +123,7 @@ function markForgotten() {
   [...messages.children].forEach((root, index) => root.toggleAttribute("data-forgotten", index < numForgotten));
 }
 
-function buildLook({ role, content, model: name }) {
+function buildView({ role, content, model: name }) {
   const title = role === "user" ? "You" : (name ?? "Model");
   const parts = {
     text: element("p", { className: "output-text" }, content),
@@ -150,9 +151,9 @@ function buildActions(message) {
     return isAnswer && model?.can_rate && buildAction(mark, () => rateAnswer(message, rating), { ariaLabel: label, ...state });
   };
   return [
-    versions.length > 1 && buildAction("‹", turn(-1), { ariaLabel: "Version before", disabled: place === 0 }),
+    versions.length > 1 && buildAction("‹", turn(-1), { ariaLabel: "Previous version", disabled: place === 0 }),
     versions.length > 1 && element("span", {}, `${place + 1} of ${versions.length}`),
-    versions.length > 1 && buildAction("›", turn(1), { ariaLabel: "Version after", disabled: place === versions.length - 1 }),
+    versions.length > 1 && buildAction("›", turn(1), { ariaLabel: "Next version", disabled: place === versions.length - 1 }),
     isAnswer && buildAction("Regenerate", () => ask(conversation.parentOf(message))),
     buildAction("Copy", (event) => copy(message, event.target)),
     buildAction("Edit", () => edit(message)),
@@ -183,13 +184,13 @@ async function copy({ content }, button) {
     await navigator.clipboard.writeText(content);
     button.textContent = "Copied";
   } catch {
-    problem.textContent = "This browser does not let the page copy: select the text.";
+    problem.textContent = "The browser blocked copying: select the text and copy it.";
   }
 }
 
-/** A text area in place of a message; saving makes another version of it. */
+/** Replaces a message by a text area; saving adds a new version of the message. */
 function edit(message) {
-  const { root, parts, actions } = looks.get(message.id);
+  const { root, parts, actions } = views.get(message.id);
   const field = element("textarea", { className: "reading", ariaLabel: "Edit the message", value: message.content });
   const save = element("button", { className: "button primary" }, message.role === "user" ? "Save and ask" : "Save");
   const cancel = buildAction("Cancel", () => close(), { className: "button" });
@@ -212,7 +213,7 @@ function edit(message) {
   field.focus();
 }
 
-/** The server keeps it with the run, once. */
+/** Saves the rating in the run folder; a message can be rated once. */
 async function rateAnswer(message, rating) {
   try {
     await request("/api/rating", {
@@ -227,7 +228,7 @@ async function rateAnswer(message, rating) {
   }
 }
 
-// The page moves on with an answer for as long as the visitor is at its end.
+// Scrolls along with an answer while the end of the page is in view.
 function keepInView() {
   const { scrollHeight } = document.documentElement;
   if (innerHeight + scrollY >= scrollHeight - 200) scrollTo(0, scrollHeight);
@@ -238,7 +239,7 @@ function open(other = new Conversation({ system: system.value })) {
   running?.abort();
   running = null;
   conversation = other;
-  looks = new Map();
+  views = new Map();
   numForgotten = 0;
   system.value = conversation.system;
   problem.textContent = "";

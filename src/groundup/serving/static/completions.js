@@ -1,11 +1,11 @@
-// One streamed completion, of a text or of a conversation: server-sent events in, tokens with their
-// alternatives out.
+// Streamed completions of a prompt or a conversation: reads server-sent events, yields tokens with
+// their alternatives.
 
 import { RequestProblem, request } from "./shell.js";
 
 const NUM_ALTERNATIVES = 8;
 
-/** Yields { text, tokens, finishReason, usage } for each event until the server is done. */
+/** Yields { text, tokens, finishReason, usage } for each event. */
 export async function* streamCompletion(body, signal) {
   const whole = { ...body, logprobs: NUM_ALTERNATIVES };
   for await (const event of streamEvents("/v1/completions", whole, signal)) {
@@ -14,7 +14,7 @@ export async function* streamCompletion(body, signal) {
   }
 }
 
-/** The same for the answer to a conversation. */
+/** Like streamCompletion, for a conversation. */
 export async function* streamChat(body, signal) {
   const whole = { ...body, logprobs: true, top_logprobs: NUM_ALTERNATIVES };
   for await (const event of streamEvents("/v1/chat/completions", whole, signal)) {
@@ -42,7 +42,7 @@ async function* streamEvents(path, body, signal) {
       if (error.name === "AbortError") throw error;
       return { done: true };
     });
-    if (piece.done) throw new RequestProblem("The connection was lost in the middle of the text. Try again.");
+    if (piece.done) throw new RequestProblem("The connection was lost before the text was complete. Try again.");
     const lines = (pending + piece.value).split("\n");
     pending = lines.pop();
     for (const line of lines) {
@@ -55,8 +55,8 @@ async function* streamEvents(path, body, signal) {
   }
 }
 
-// The likeliest first, as their ids come. The texts are sorted again because an object of
-// JavaScript puts the keys that look like numbers before all others.
+// Most likely first, the order of their ids. The texts are sorted again because JavaScript objects
+// list keys that look like integers first.
 function readTokens(logprobs) {
   return (logprobs?.tokens ?? []).map((text, index) => ({
     id: logprobs.token_ids[index],

@@ -1,5 +1,5 @@
-// Conversations as trees of messages, of which one branch is shown, and where this browser keeps
-// them. No page here.
+// Conversations as trees of messages with one visible branch, and their storage in this browser.
+// Does not touch the DOM.
 
 import { recall, remember } from "./shell.js";
 
@@ -8,8 +8,8 @@ const MOST_KEPT = 200;
 const TITLE_LENGTH = 60;
 const ROOT = 0;
 
-/** Messages are { id, parent, role, content, model, rating }; `chosen` has for each parent the
- *  message under it that is shown, where that is not the newest. */
+/** Messages are { id, parent, role, content, model, rating }. `chosen` maps a parent's id to its
+ *  visible child; by default the newest child is visible. */
 export class Conversation {
   constructor({ id, system, messages, chosen, next, changed } = {}) {
     this.id = id ?? Date.now().toString(36) + Math.random().toString(36).slice(2, 8);
@@ -25,7 +25,7 @@ export class Conversation {
     return first.length > TITLE_LENGTH ? `${first.slice(0, TITLE_LENGTH)}…` : first;
   }
 
-  /** The messages that are shown, from the first on. */
+  /** The visible messages, first to last. */
   get branch() {
     const shown = [];
     let parent = ROOT;
@@ -38,7 +38,7 @@ export class Conversation {
     }
   }
 
-  /** Adds a message under another, or at the beginning, and shows it. */
+  /** Adds a message below its parent, or at the root, and makes it visible. */
   add(parent, role, content, more = {}) {
     const id = this.next++;
     const message = { id, parent: parent?.id ?? ROOT, role, content, ...more };
@@ -47,12 +47,12 @@ export class Conversation {
     return message;
   }
 
-  /** The message that this one follows. */
+  /** The parent message, or null. */
   parentOf({ parent }) {
     return this.messages.find(({ id }) => id === parent) ?? null;
   }
 
-  /** The versions of a message, itself included. */
+  /** All versions of a message, including itself. */
   versionsOf({ parent }) {
     return this.#below(parent);
   }
@@ -61,16 +61,16 @@ export class Conversation {
     this.chosen[parent] = id;
   }
 
-  /** Removes a message and all that follows it; another version is shown, if there is one. */
+  /** Removes a message and its descendants; another version becomes visible, if there is one. */
   remove(message) {
     const gone = new Set([message.id]);
-    // A message always has a larger id than the one it follows.
+    // A message's id is always larger than its parent's.
     for (const { id, parent } of this.messages) if (gone.has(parent)) gone.add(id);
     this.messages = this.messages.filter(({ id }) => !gone.has(id));
     for (const id of [message.parent, ...gone]) delete this.chosen[id];
   }
 
-  /** What an API takes: the messages up to this one. */
+  /** The messages up to this one, in the API's format. */
   turnsUpTo(message) {
     const branch = this.branch;
     const turns = branch.slice(0, branch.indexOf(message) + 1).map(({ role, content }) => ({ role, content }));
@@ -83,7 +83,7 @@ export class Conversation {
   }
 }
 
-/** All that is kept, the last changed first. */
+/** All stored conversations, most recently changed first. */
 export function listConversations() {
   try {
     const kept = JSON.parse(recall(KEY) ?? "[]").map((one) => new Conversation(one));
@@ -93,10 +93,10 @@ export function listConversations() {
   }
 }
 
-/** Keeps a conversation, or removes it if nothing is said in it any more; what is full loses its
- *  oldest. Whether there was room. */
+/** Stores a conversation, or removes it if it is empty; drops the oldest ones if storage is full.
+ *  Returns whether it was stored. */
 export function keepConversation(conversation) {
-  // Another tab may have written since.
+  // Read again: another tab may have written.
   const kept = listConversations().filter(({ id }) => id !== conversation.id);
   if (conversation.messages.length > 0) kept.unshift(conversation);
   for (let count = Math.min(kept.length, MOST_KEPT); ; count = Math.floor(count * 0.9)) {
@@ -105,7 +105,7 @@ export function keepConversation(conversation) {
   }
 }
 
-/** JSON lines as `groundup tune` reads them: what is shown of each, up to its last answer. */
+/** JSON lines for `groundup tune`: each visible branch up to its last answer. */
 export function toJsonLines(conversations) {
   const lines = conversations
     .map((conversation) => {

@@ -1,4 +1,4 @@
-// Inside the model: one prompt's tokens, attention, predictions of each layer, and sampling.
+// Inside the model: a prompt's tokens, attention, predictions of each layer, and sampling.
 
 import { offerModels } from "./models.js";
 import { Settings } from "./settings.js";
@@ -55,7 +55,7 @@ async function look() {
 function show() {
   find("found").hidden = false;
   find("cut-note").hidden = !found.is_cut;
-  find("cut-note").textContent = `The first ${countOf(found.tokens.length, "token")} of the prompt are shown.`;
+  find("cut-note").textContent = `Only the first ${countOf(found.tokens.length, "token")} of the prompt are shown.`;
   chosen = found.tokens.length - 1;
   head = Math.min(head, found.num_heads - 1);
   const before = Math.min(Number(layer.value), found.num_layers - 1);
@@ -79,16 +79,16 @@ function show() {
   showChosen();
 }
 
-/** What is about the chosen token alone. */
+/** The parts that depend on the selected token. */
 function showChosen() {
   const near = found.neighbours;
-  find("neighbours-title").textContent = `Nearest embeddings of ${nameOf(chosen)}, by cosine`;
+  find("neighbours-title").textContent = `Nearest embeddings of ${nameOf(chosen)} by cosine similarity`;
   neighbours.replaceChildren(
     ...near.tokens[chosen].map(([, bytes], index) => buildBar(visibleBytes(bytes), near.values[chosen][index].toFixed(2), near.values[chosen][index])),
   );
   const row = rowOf(Number(layer.value), head, chosen);
   const order = row.map((_, key) => key).sort((a, b) => row[b] - row[a]);
-  find("weights-title").textContent = `Layer ${Number(layer.value) + 1}, head ${head + 1}: ${nameOf(chosen)} takes from`;
+  find("weights-title").textContent = `Layer ${Number(layer.value) + 1}, head ${head + 1}: ${nameOf(chosen)} attends to`;
   weights.replaceChildren(
     ...order.slice(0, 6).map((key) => buildBar(nameOf(key), formatProbability(row[key]), row[key])),
   );
@@ -103,7 +103,7 @@ function nameOf(index) {
   return visibleBytes(found.tokens[index][1]);
 }
 
-/** A query's weights on the keys up to it, from 0 to 1. */
+/** A query's attention weights on the keys up to it, from 0 to 1. */
 function rowOf(ofLayer, ofHead, query) {
   const count = found.tokens.length;
   const start = ((ofLayer * found.num_heads + ofHead) * count + query) * count;
@@ -135,7 +135,7 @@ function drawHead(canvas, ofHead) {
   }
 }
 
-/** A row a layer, the last one first; the likeliest next token of each place. */
+/** The most likely next token at each position, one row per layer, the last layer first. */
 function showLens() {
   const { tokens, values } = found.predicted;
   const head = found.tokens.map(([, bytes], index) =>
@@ -171,11 +171,11 @@ function showSampling() {
   const token = visibleBytes(candidates.find(([id]) => id === sampled)[1]);
   find("sampling-note").textContent =
     number === null
-      ? `At temperature 0 the likeliest token is taken: ${token}.`
-      : `Each rule in turn changes the probabilities of the likeliest tokens (– is left out). Laid end to end in the order of ids, what is left fills 0 to 1; the seed's number ${number.toFixed(4)} falls on ${token}.`;
+      ? `At temperature 0, the most likely token is chosen: ${token}.`
+      : `Each rule in turn changes the probabilities of the most likely tokens (–: removed). The remaining probabilities, stacked in the order of ids, fill 0 to 1; the random number ${number.toFixed(4)} of this seed selects ${token}.`;
 }
 
-// The URL holds the prompt and the settings, so that a link shows the same.
+// The URL contains the prompt and the settings, so that links reproduce the view.
 function restore() {
   const parameters = new URLSearchParams(location.hash.slice(1));
   prompt.value = parameters.get("prompt") ?? EXAMPLE;

@@ -1,10 +1,10 @@
-// The models that the server has, and the menus that choose one of them.
+// The server's models, and the menu that selects one.
 
 import { element, formatCount, recall, remember, request } from "./shell.js";
 
 let listed = null;
 
-/** All models as /v1/models tells of them, asked for once. */
+/** The models of /v1/models, requested once. */
 export function listModels() {
   listed ??= request("/v1/models")
     .then((answer) => answer.json())
@@ -13,8 +13,8 @@ export function listModels() {
   return listed;
 }
 
-/** Says in `note` which model is chosen, with a menu before it if there are several; the choice
- *  holds for all pages. `onChoose(model)` is called now and for each other choice. */
+/** Describes the selected model in `note`, with a menu before it if there are several. The selection
+ *  applies to all pages. Calls `onChoose(model)` now and after each change. */
 export async function offerModels(note, onChoose) {
   const models = await listModels();
   const menu = new ModelMenu(models, (model) => {
@@ -27,8 +27,7 @@ export async function offerModels(note, onChoose) {
   menu.choose(recall("model"));
 }
 
-/** A menu without a place yet; `choose` it a model before it is used. */
-
+/** A menu that is not in the page yet; call `choose` before use. */
 export class ModelMenu {
   #models;
   #onChoose;
@@ -40,7 +39,7 @@ export class ModelMenu {
     this.root.addEventListener("change", () => this.choose(this.root.value));
   }
 
-  /** A name that is not served stands for the first model. */
+  /** Selects a model by name; an unknown name selects the first. */
   choose(name) {
     const model = this.#models.find(({ id }) => id === name) ?? this.#models[0];
     this.root.value = model.id;

@@ -1,4 +1,4 @@
-// The playground: one prompt, one column or two, what runs now, and the state kept in the URL.
+// The playground: a prompt, one or two columns of output, and the state in the URL.
 
 import { streamChat, streamCompletion } from "./completions.js";
 import { ModelMenu, describeModel, listModels } from "./models.js";
@@ -16,7 +16,7 @@ const asMessage = find("as-message");
 let running = null;
 let saveTimer = 0;
 
-/** One column: its model and settings, its streamed answer as text or tokens, its numbers. */
+/** One column: model, settings, streamed output as text or tokens, and statistics. */
 class Column {
   constructor(name, initial) {
     this.name = name;
@@ -34,7 +34,7 @@ class Column {
     fillLegend(part(".legend"));
   }
 
-  /** Of several models each column chooses its own. */
+  /** With several models, each column has its own menu. */
   offer(models, usual) {
     const row = this.root.querySelector(".column-model");
     this.usual = usual;
@@ -66,7 +66,7 @@ class Column {
     this.settings.writeTo(parameters);
   }
 
-  /** Streams the answer; `seed` is used if none is set. */
+  /** Streams the output; `seed` is the default seed. */
   async run(seed, signal) {
     const isMessage = asMessage.checked && this.model?.has_chat_template;
     this.answer.begin(isMessage ? "" : prompt.value);
@@ -96,7 +96,7 @@ async function generate() {
   problem.textContent = "";
   showRunning(true);
   const chosen = compare.checked ? columns : columns.slice(0, 1);
-  // One for both columns: what then differs comes from the settings.
+  // The same seed for both columns, so that only their settings differ.
   const seed = Math.floor(Math.random() * 2 ** 31);
   const results = await Promise.allSettled(chosen.map((column) => column.run(seed, run.signal)));
   if (running !== run) return;
@@ -120,7 +120,7 @@ function showChoices() {
   for (const { root } of columns) root.dataset.view = form.elements.view.value;
 }
 
-/** A prompt that the run itself was sampled with. */
+/** A button for one of the run's own sample prompts. */
 function buildPrompt(example) {
   const button = element("button", { className: "button", type: "button" }, example);
   button.addEventListener("click", () => {
@@ -131,7 +131,7 @@ function buildPrompt(example) {
   return button;
 }
 
-// The URL holds whatever differs from a fresh page, so that a link shows the same settings.
+// The URL contains everything that differs from a fresh page, so that links reproduce the settings.
 function saveSoon() {
   clearTimeout(saveTimer);
   saveTimer = setTimeout(save, 300);

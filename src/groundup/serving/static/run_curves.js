@@ -1,11 +1,11 @@
-// Lines of metrics.jsonl as plotly wants them: traces and layouts in the colours of the theme.
+// Converts lines of metrics.jsonl to plotly traces and layouts in the colors of the theme.
 
 import { themeColor } from "./shell.js";
 import { isNumber } from "./run_format.js";
 
 const DENSE = 800;
 
-/** How the horizontal axis is shown: seconds in the unit that suits the longest run. */
+/** Unit and title of the horizontal axis; time is in the unit that suits the longest run. */
 export function scaleOf(curves, x) {
   if (x === "step") return { divisor: 1, title: "step", hover: "step %{x:,}" };
   if (x === "tokens") return { divisor: 1, title: "tokens", hover: "%{x:.3s} tokens" };
@@ -16,7 +16,7 @@ export function scaleOf(curves, x) {
   return { divisor, title, hover: `%{x:.2f} ${title}` };
 }
 
-/** What one run adds to one plot. */
+/** The traces of one run in one plot. */
 export function tracesOf(plot, curve, view, scale) {
   const color = themeColor(`series-${curve.slot}`);
   const main = seriesOf(curve.lines, plot.metric, view.x, scale);
@@ -75,7 +75,7 @@ export function layoutOf(plot, view, scale, revision) {
     showlegend: false,
     hovermode: "x unified",
     hoverlabel: { bgcolor: surface, bordercolor: line, font: { color: text, size: 12 }, align: "left" },
-    // A finger that drags means to scroll the page.
+    // On touch screens, dragging scrolls the page.
     dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
     xaxis: {
       ...axis,
@@ -89,7 +89,7 @@ export function layoutOf(plot, view, scale, revision) {
     yaxis: {
       ...axis,
       nticks: plot.isLarge ? 8 : 5,
-      // Else what never changes would stand between one less and one more.
+      // Without it, plotly centers a constant value between value - 1 and value + 1.
       rangemode: plot.isLarge ? "normal" : "tozero",
       tickformat: isLog ? "~g" : (plot.tickformat ?? ""),
       type: isLog ? "log" : "linear",
@@ -98,7 +98,7 @@ export function layoutOf(plot, view, scale, revision) {
   };
 }
 
-/** Skipped steps as crosses at the loss before them. */
+/** Crosses for skipped steps, at the previous loss. */
 function eventsOf(plot, curve, view, scale) {
   const marks = { x: [], y: [], text: [] };
   let before = null;
@@ -126,7 +126,7 @@ function seriesOf(lines, metric, x, scale) {
   return series;
 }
 
-/** A running mean that forgets, freed of its pull towards the beginning. */
+/** Bias-corrected exponential moving average. */
 function smooth(values, weight) {
   let mean = 0;
   let total = 0;
@@ -137,13 +137,13 @@ function smooth(values, weight) {
   });
 }
 
-// No tag in it: plotly would style one inline, which the server's policy refuses.
+// Without tags: plotly would style them inline, which the Content-Security-Policy forbids.
 function hoverTexts(label, values, plot) {
   const safe = escaped(label);
   return values.map((value) => `${plot.format(value)}  ${safe}`);
 }
 
-/** plotly reads a little markup in its texts; names are only ever text. */
+/** Escapes the markup that plotly supports in texts. */
 function escaped(text) {
   return text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 }

@@ -1,4 +1,4 @@
-// Metrics as a reader wants them: few digits, a unit, and a dash for what is not known.
+// Formats metrics with few digits and a unit; unknown values are a dash.
 
 import { element, formatCount } from "./shell.js";
 
@@ -19,7 +19,7 @@ function inUnits(value, units) {
   return found && `${(value / found[0]).toPrecision(3)}${found[1]}`;
 }
 
-/** 1638400 -> "1.64M": three digits and a unit. */
+/** 1638400 -> "1.64M": three significant digits. */
 export function formatShort(value) {
   if (!isNumber(value)) return UNKNOWN;
   return inUnits(value, [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "k"]]) ?? String(Math.round(value));
@@ -57,7 +57,7 @@ export function formatStep(step) {
   return isNumber(step) ? formatCount(step) : UNKNOWN;
 }
 
-/** The colour of a run as a small square; the name stands beside it, so it says nothing itself. */
+/** A square in the run's color; hidden from screen readers, because the name is next to it. */
 export function swatch(slot) {
   return element("span", { className: "swatch", dataset: { slot: String(slot) }, ariaHidden: "true" });
 }

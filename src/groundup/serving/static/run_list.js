@@ -1,5 +1,5 @@
-// The table of all runs: which are shown, how they stand. Rows are kept and updated in place, so
-// that neither focus nor scroll position is lost while runs move on.
+// The table of all runs with their status. Rows are updated in place, so that updates do not lose
+// focus or scroll position.
 
 import { element } from "./shell.js";
 import { formatNumber, formatStep, isNumber } from "./run_format.js";
@@ -44,7 +44,7 @@ export class RunList {
 
   #makeRow(name) {
     const check = element("input", { type: "checkbox", className: "run-check" });
-    const only = element("button", { type: "button", className: "run-only", ariaLabel: `Show ${name} alone` }, "Only");
+    const only = element("button", { type: "button", className: "run-only", ariaLabel: `Show only ${name}` }, "Only");
     const row = {
       check,
       status: element("span", { className: "status" }),

@@ -1,6 +1,5 @@
-// The plots: a large one of the losses and small ones of speed, MFU, gradients and learning rate.
-// Beside each stands, in words, what it ends with and its best value; they are its legend too.
-// Every task that a run is measured on gets a plot as well.
+// The plots: a large one for the losses, small ones for speed, MFU, gradient norm and learning rate,
+// and one per evaluation task. Above each, a text with the last and best values is also the legend.
 
 import { element } from "./shell.js";
 import { layoutOf, scaleOf, tracesOf } from "./run_curves.js";
@@ -16,13 +15,13 @@ const PLOTS = [
 const TASK = "task/";
 const CONFIG = { displayModeBar: false, showTips: false };
 
-// plotly brings styles for maps along, inline, which the server's policy refuses with an error in the
-// console. A page that has an element of this id is not given them.
+// plotly adds inline styles for maps, which the Content-Security-Policy refuses with an error in the
+// console. It skips them if the page has an element with this id.
 const MAP_STYLE_ID = "9f215cf04c5486422605d13261cb87401f4e7763b6296af81e98efbc0130da53";
 
 let plotly = null;
 
-/** plotly is large, so the page is usable before it has come. */
+/** Loads plotly in the background: it is large, and the page works without it. */
 export function loadPlotly() {
   plotly ??= new Promise((resolve, reject) => {
     const script = element("script", { src: "/static/plotly.min.js", async: true });
@@ -68,7 +67,7 @@ export class RunPlots {
     }
   }
 
-  /** One plot at a time; what was asked for meanwhile is plotted next, and only the newest of it. */
+  /** Draws one plot at a time; of the requests that arrive meanwhile, only the newest is drawn. */
   async #drawAll() {
     this.isDrawing = true;
     try {
@@ -96,7 +95,7 @@ export class RunPlots {
 
   #watch(Plotly, card) {
     card.isWatched = true;
-    // The width of a plot changes with the window, also while another tab hides it.
+    // The window may be resized while another tab hides the plot.
     let width = card.area.offsetWidth;
     new ResizeObserver(() => {
       const now = card.area.offsetWidth;
@@ -174,7 +173,7 @@ function wordsFor(lines, metric, plot) {
     if (best === null || isBetter) best = line;
   }
   if (last === null) return null;
-  const word = plot.best === "most" ? "most" : "best";
+  const word = plot.best === "most" ? "max" : "best";
   const bestWords = `${word} ${plot.format(best[metric])} at ${formatStep(best.step)}`;
   return { last: plot.format(last[metric]), best: plot.best && best !== last ? bestWords : null };
 }

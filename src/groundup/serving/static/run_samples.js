@@ -1,4 +1,4 @@
-// What the runs wrote while they learned: one moment at a time, chosen runs side by side.
+// Texts that the selected runs generated during training, side by side, one step at a time.
 
 import { element } from "./shell.js";
 import { formatNumber, formatStep, isNumber, swatch } from "./run_format.js";
@@ -17,9 +17,9 @@ export class RunSamples {
     this.none = element(
       "p",
       { className: "card hint" },
-      "None of the chosen runs has written samples. Train with ",
+      "The selected runs have no samples. Train with ",
       element("code", {}, "--samples.every-steps 100"),
-      " to read along while a model learns.",
+      " to follow a model's progress here.",
     );
     root.append(this.bar, this.none, this.cards);
     this.slider.addEventListener("input", () => this.#show());
@@ -53,13 +53,13 @@ export class RunSamples {
   }
 }
 
-/** The newest that a run had written by then. */
+/** The run's newest samples at that step. */
 function card({ run, slot, lines, details }, step) {
   const earlier = (details?.samples ?? []).filter((sample) => sample.step <= step);
   const newest = earlier.filter((sample) => sample.step === earlier.at(-1).step);
   const loss = lines.findLast((line) => line.step <= newest[0]?.step && isNumber(line.loss))?.loss;
   const words = [
-    newest.length === 0 ? "nothing written by then" : `step ${formatStep(newest[0].step)}`,
+    newest.length === 0 ? "no samples yet" : `step ${formatStep(newest[0].step)}`,
     isNumber(loss) && `loss ${formatNumber(loss)}`,
   ];
   return element(

@@ -1,4 +1,4 @@
-// What the page knows of the runs: the list, the lines of the chosen ones, and their colours.
+// The page's data: the list of runs, the metrics of the selected ones, and their colors.
 
 import { request } from "./shell.js";
 
@@ -18,7 +18,7 @@ export class RunStore {
     this.slots = readSlots();
   }
 
-  /** Seconds since a moment of the server's clock. */
+  /** Seconds since a time on the server's clock. */
   secondsSince(moment) {
     return moment === null ? null : Date.now() / 1000 + this.clockOffset - moment;
   }
@@ -27,7 +27,7 @@ export class RunStore {
     return this.runs.find((run) => run.name === name);
   }
 
-  /** Undefined until they have been read for the first time. */
+  /** Undefined until they have been fetched. */
   lines(name) {
     return this.curves.get(name)?.lines;
   }
@@ -44,7 +44,7 @@ export class RunStore {
     }
   }
 
-  /** Bring one run up to date; true if anything is new. */
+  /** Updates one run; resolves to true if anything is new. */
   async refreshRun(name) {
     const updated = this.run(name)?.updated;
     const curve = this.curves.get(name);
@@ -54,7 +54,7 @@ export class RunStore {
     return gotLines || curve === undefined;
   }
 
-  /** The number of a run's colour: kept between visits, and never that of another chosen run. */
+  /** The index of a run's color: the same on every visit, and unique among the selected runs. */
   slot(name, chosen) {
     const taken = new Set(chosen.filter((other) => other !== name).map((other) => this.slots[other]));
     let slot = this.slots[name];
@@ -76,7 +76,7 @@ export class RunStore {
       if (before.version) query.set("version", before.version);
     }
     const answer = await (await request(`${pathOf(name)}/metrics?${query}`)).json();
-    // Another look may have come first; its lines are these same ones.
+    // A concurrent request has already stored these lines.
     if (this.curves.get(name) !== before) return true;
     const isAnew = before === undefined || isTooLong || answer.restarted;
     this.curves.set(name, {
@@ -96,7 +96,7 @@ function pathOf(name) {
   return `/api/runs/${encodeURIComponent(name)}`;
 }
 
-// Storage may be refused by the browser's settings; colours are then chosen anew each time.
+// With storage disabled, colors are assigned anew on each visit.
 function readSlots() {
   try {
     return Object.assign(Object.create(null), JSON.parse(localStorage.getItem(COLOURS_KEY)));
@@ -109,6 +109,6 @@ function writeSlots(slots) {
   try {
     localStorage.setItem(COLOURS_KEY, JSON.stringify(slots));
   } catch {
-    // As above.
+    // Storage is full or disabled.
   }
 }

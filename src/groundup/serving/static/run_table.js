@@ -1,5 +1,5 @@
-// Everything known of the chosen runs but curves and texts, one column a run: results, health,
-// settings, machine. Of several runs, what differs can be shown alone.
+// A table with one column per selected run: results, health, settings, machine. With several runs it
+// can be limited to the rows that differ.
 
 import { countOf, element } from "./shell.js";
 import { formatAgo, formatBytes, formatDuration, formatNumber, formatPercent } from "./run_format.js";
@@ -15,10 +15,10 @@ export class RunTable {
   constructor(root) {
     this.onlyDifferent = element("input", { type: "checkbox" });
     this.filter = element("input", { type: "search", ariaLabel: "Filter by name", placeholder: "Filter by name" });
-    this.switch = element("label", { className: "switch" }, this.onlyDifferent, "Only what differs");
+    this.switch = element("label", { className: "switch" }, this.onlyDifferent, "Only differences");
     this.table = element("table", { className: "run-table" });
     const bar = element("div", { className: "row table-bar" }, this.filter, this.switch);
-    const frame = { className: "card table-scroll", tabIndex: 0, role: "region", ariaLabel: "The chosen runs" };
+    const frame = { className: "card table-scroll", tabIndex: 0, role: "region", ariaLabel: "Selected runs" };
     root.append(bar, element("div", frame, this.table));
     bar.addEventListener("input", () => this.#show());
   }
@@ -119,7 +119,7 @@ function healthOf({ run, details, age }) {
   };
 }
 
-/** "2 (step 5: …; step 9: …)": how many, and the last few. */
+/** "2 (step 9: …; step 5: …)": the number of items and the newest few. */
 function listOf(count, items) {
   if (count === 0) return "none";
   const rest = count > SHOWN_AT_ONCE ? `; ${countOf(count - SHOWN_AT_ONCE, "earlier one")}` : "";

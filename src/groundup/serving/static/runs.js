@@ -1,4 +1,4 @@
-// The page of the runs: which are chosen, which view is open, and the clock that keeps all current.
+// The runs page: selected runs, open view, and polling for updates.
 
 import { countOf, onThemeChange, readProblem, themeColor } from "./shell.js";
 import { RunList } from "./run_list.js";
@@ -9,9 +9,10 @@ import { MAX_CHOSEN, RunStore } from "./run_store.js";
 
 const TABS = ["curves", "table", "samples"];
 const X_AXES = ["step", "tokens", "wall_seconds"];
-const BUSY_MILLISECONDS = 1500;
-const CALM_MILLISECONDS = 3000;
-const TROUBLED_MILLISECONDS = 8000;
+// Polling intervals: while a run is training, otherwise, and after an error.
+const RUNNING_MILLISECONDS = 1500;
+const IDLE_MILLISECONDS = 3000;
+const ERROR_MILLISECONDS = 8000;
 
 const part = (id) => document.getElementById(id);
 const controls = part("controls");
@@ -41,26 +42,26 @@ function choose(names) {
   look();
 }
 
-/** Ask the server what is new, show it, and come back later. */
+/** Fetches and shows updates, and schedules the next call. */
 async function look() {
   clearTimeout(timer);
   turn += 1;
   const mine = turn;
-  let pause = CALM_MILLISECONDS;
+  let pause = IDLE_MILLISECONDS;
   try {
     await store.refreshList();
     dropVanished();
     chooseFirst();
     render();
     const answers = await Promise.allSettled(view.chosen.map((name) => store.refreshRun(name)));
-    // A run deleted since the list was read is fine: the next list is without it.
+    // Ignore a run deleted since the list was fetched; the next list omits it.
     const failure = answers.find(({ reason }) => reason !== undefined && reason.status !== 404);
     if (failure) throw failure.reason;
     showProblem(notice);
-    if (store.runs.some((run) => run.status === "running")) pause = BUSY_MILLISECONDS;
+    if (store.runs.some((run) => run.status === "running")) pause = RUNNING_MILLISECONDS;
   } catch (error) {
     showProblem(readProblem(error));
-    pause = TROUBLED_MILLISECONDS;
+    pause = ERROR_MILLISECONDS;
   }
   if (mine !== turn) return;
   render();
@@ -71,11 +72,11 @@ function dropVanished() {
   const gone = view.chosen.filter((name) => store.run(name) === undefined);
   if (gone.length === 0) return;
   view.chosen = view.chosen.filter((name) => !gone.includes(name));
-  if (!isFirstLook) notice = `${gone.join(", ")}: the run folder is gone.`;
+  if (!isFirstLook) notice = `${gone.join(", ")}: the run folder no longer exists.`;
   writeAddress();
 }
 
-/** Someone who comes for the first time sees the run that is served, else what trains now or did last. */
+/** Selects a run on a fresh page: the served one, else the running or most recently updated one. */
 function chooseFirst() {
   if (view.chosen.length === 0 && store.runs.length > 0 && isFirstLook) {
     const running = store.runs.filter((run) => run.status === "running");
@@ -160,7 +161,7 @@ function showControls() {
   part("curve-options").hidden = view.tab !== "curves";
 }
 
-/** The address holds the view, so that it can be kept as a bookmark. */
+/** The URL contains the view, so that it can be bookmarked. */
 function readAddress() {
   const query = new URLSearchParams(location.search);
   const smoothing = Number(query.get("smoothing"));

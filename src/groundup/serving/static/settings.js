@@ -1,20 +1,20 @@
-// The sampling settings of one column: their fields, their keys in the URL and in a request.
+// The sampling settings of one column: input fields, URL parameters and request fields.
 
 import { element } from "./shell.js";
 
-// A field at its `off` value is left out of the digest. The server says which values it refuses.
+// A field at its `off` value is omitted from the summary line. The server validates the values.
 const FIELDS = [
-  { name: "temperature", label: "Temperature", initial: "1", step: 0.1, help: "0 is greedy, above 1 more random" },
-  { name: "top_p", label: "Top-p", initial: "1", off: 1, step: 0.05, help: "likeliest tokens up to this sum; 1: all" },
-  { name: "min_p", label: "Min-p", initial: "0", off: 0, step: 0.01, help: "drops tokens below this part of the best" },
+  { name: "temperature", label: "Temperature", initial: "1", step: 0.1, help: "0: greedy; above 1: more random" },
+  { name: "top_p", label: "Top-p", initial: "1", off: 1, step: 0.05, help: "most likely tokens up to this sum; 1: all" },
+  { name: "min_p", label: "Min-p", initial: "0", off: 0, step: 0.01, help: "drops tokens below this fraction of the best" },
   { name: "repetition_penalty", label: "Repeat penalty", initial: "1", off: 1, step: 0.05, help: "above 1: fewer repeats" },
-  { name: "top_k", label: "Top-k", initial: "", step: 1, placeholder: "off", help: "likeliest tokens kept" },
-  { name: "max_tokens", label: "Max tokens", initial: "256", step: 1, help: "the most to generate" },
-  { name: "seed", label: "Seed", initial: "", step: 1, placeholder: "random", help: "repeats a text" },
-  { name: "stop", label: "Stop strings", initial: "", placeholder: "one a line", help: "\\n is a line break" },
+  { name: "top_k", label: "Top-k", initial: "", step: 1, placeholder: "off", help: "number of most likely tokens kept" },
+  { name: "max_tokens", label: "Max tokens", initial: "256", step: 1, help: "upper limit of the output" },
+  { name: "seed", label: "Seed", initial: "", step: 1, placeholder: "random", help: "reproduces an output" },
+  { name: "stop", label: "Stop strings", initial: "", placeholder: "one per line", help: "\\n is a line break" },
 ];
 
-/** The fields of one column. `prefix` keeps ids and URL keys of two columns apart. */
+/** The fields of one column; `prefix` makes their ids and URL parameters unique. */
 export class Settings {
   #inputs = new Map();
   #prefix;
@@ -22,7 +22,7 @@ export class Settings {
   #digest;
   #fields;
 
-  /** names: of the fields to show, all of them if not given. */
+  /** names: the fields to show. Default: all. */
   constructor(prefix, { root, initial = {}, onChange = () => {}, names }) {
     this.#fields = FIELDS.filter(({ name }) => names?.includes(name) ?? true);
     this.#prefix = prefix;
@@ -37,7 +37,7 @@ export class Settings {
     this.readFrom(new URLSearchParams());
   }
 
-  /** The part of a request's body that these settings make; `seed` stands in for an empty one. */
+  /** The settings as request fields; `seed` is the default seed. */
   toRequest(seed) {
     const body = { seed };
     for (const { name } of this.#fields) {
@@ -52,14 +52,14 @@ export class Settings {
     return body;
   }
 
-  /** Adds what differs from the initial settings to the URL's parameters. */
+  /** Adds the values that differ from the initial ones to the URL parameters. */
   writeTo(parameters) {
     for (const [name, { value }] of this.#inputs) {
       if (value !== this.#initial[name]) parameters.set(this.#prefix + name, value);
     }
   }
 
-  /** Takes a model's own settings for the initial ones; a field that was changed stays. */
+  /** Sets a model's defaults as initial values; fields that the user changed keep theirs. */
   setInitial(values = {}) {
     for (const [name, input] of this.#inputs) {
       if (values[name] === undefined) continue;

@@ -1,9 +1,9 @@
-// What every page needs: the theme button, the current link, requests that answer in words, and
-// building elements by textContent so that no text can become markup.
+// Shared by all pages: theme button, navigation, requests with readable errors, and building
+// elements from text, never from markup.
 
 const TOKEN_KEY = "groundup-token";
 
-/** A request that failed, with a message meant for the reader. */
+/** A failed request, with a message to show to the user. */
 export class RequestProblem extends Error {
   constructor(message, status = 0, code = null) {
     super(message);
@@ -13,8 +13,8 @@ export class RequestProblem extends Error {
   }
 }
 
-/** element("p", { className: "x", dataset: { id: 1 } }, "text", child): text is never markup;
- *  null, undefined and false among the children are left out. */
+/** element("p", { className: "x", dataset: { id: 1 } }, "text", child): text is never parsed as
+ *  markup; children that are null, undefined or false are skipped. */
 export function element(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
@@ -27,15 +27,15 @@ export function element(tag, properties = {}, ...children) {
   return made;
 }
 
-/** fetch on our own server; a refusal or a lost connection becomes a RequestProblem.
- *  On 401 the visitor is asked for the server's token, which this tab then remembers. */
+/** fetch from this server; throws RequestProblem for error responses and lost connections.
+ *  On 401 it asks the user for the token and keeps it for this tab. */
 export async function request(path, options = {}) {
   const response = await send(path, options);
   if (response.status === 401) {
     const hadToken = sessionStorage.getItem(TOKEN_KEY) !== null;
     sessionStorage.removeItem(TOKEN_KEY);
     const token = await askForToken(hadToken);
-    if (token === null) throw new RequestProblem("This server needs a token.", 401);
+    if (token === null) throw new RequestProblem("This server requires a token.", 401);
     sessionStorage.setItem(TOKEN_KEY, token);
     return request(path, options);
   }
@@ -43,7 +43,7 @@ export async function request(path, options = {}) {
   return response;
 }
 
-/** The words to show for anything that was thrown. */
+/** The message to show for any exception. */
 export function readProblem(error) {
   if (error instanceof RequestProblem) return error.message;
   return `Something went wrong in this page: ${error?.message ?? error}`;
@@ -58,17 +58,17 @@ export function countOf(number, singular) {
   return `${formatCount(number)} ${singular}${number === 1 ? "" : "s"}`;
 }
 
-/** 0.4216 -> "42.2%"; what would round to nothing says so. */
+/** 0.4216 -> "42.2%", 0.0001 -> "<0.1%". */
 export function formatProbability(value) {
   if (value > 0 && value < 0.0005) return "<0.1%";
   const percent = value * 100;
   return `${percent.toFixed(percent >= 99.95 ? 0 : 1)}%`;
 }
 
-// light-dark() is resolved only in a property that is in use.
+// Browsers resolve light-dark() only in a property of an element.
 const probe = document.head.appendChild(element("meta"));
 
-/** The current value of a colour of pages.css, for plots: themeColor("accent"). */
+/** The current value of a color in pages.css, for plots: themeColor("accent"). */
 export function themeColor(name) {
   probe.style.color = `var(--${name})`;
   return getComputedStyle(probe).color;
@@ -94,7 +94,7 @@ async function send(path, options) {
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new RequestProblem(
-      "The server does not answer. Is groundup serve still running? Start it and try again.",
+      "The server does not respond. Check that groundup serve is running, and try again.",
     );
   }
 }
@@ -107,7 +107,7 @@ async function problemOf(response) {
   return new RequestProblem(message, response.status, body.error?.code ?? null);
 }
 
-// Several requests may be refused at once: they share one question.
+// Concurrent 401 responses share one dialog.
 let pendingQuestion = null;
 
 function askForToken(wasWrong) {
@@ -120,7 +120,7 @@ function askForToken(wasWrong) {
 function openTokenDialog(wasWrong) {
   const input = element("input", { id: "server-token", type: "password", autocomplete: "off" });
   const label = element("label", { className: "field-label", htmlFor: "server-token" }, "Token");
-  const hint = element("p", { className: "hint" }, "Kept in this tab alone, until it is closed.");
+  const hint = element("p", { className: "hint" }, "Stored only in this tab, until it is closed.");
   const use = element("button", { className: "button primary", value: "use" }, "Use token");
   const dialog = element(
     "dialog",
@@ -128,8 +128,8 @@ function openTokenDialog(wasWrong) {
     element(
       "form",
       { method: "dialog", className: "stack" },
-      element("h2", { id: "server-token-title" }, "This server needs a token"),
-      wasWrong && element("p", { className: "alert", role: "alert" }, "That token was refused."),
+      element("h2", { id: "server-token-title" }, "This server requires a token"),
+      wasWrong && element("p", { className: "alert", role: "alert" }, "The token is not valid."),
       element("div", { className: "field" }, label, input, hint),
       use,
     ),
@@ -145,7 +145,7 @@ function openTokenDialog(wasWrong) {
   });
 }
 
-/** What this browser keeps under a name; its settings may refuse to keep anything. */
+/** A value from localStorage; null if there is none or storage is disabled. */
 export function recall(name) {
   try {
     return localStorage.getItem(`groundup-${name}`);
@@ -154,7 +154,7 @@ export function recall(name) {
   }
 }
 
-/** Keeps a text under a name; whether the browser has room and allows it. */
+/** Stores a value in localStorage; false if it is full or disabled. */
 export function remember(name, text) {
   try {
     localStorage.setItem(`groundup-${name}`, text);

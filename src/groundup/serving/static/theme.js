@@ -1,7 +1,7 @@
-// The visitor's choice of a theme, before the first paint; without one the system's applies.
-// A classic script in the head, since a module would run after the page has shown itself.
+// Applies the chosen theme before the first paint; the default is the system's.
+// A classic script in the head, because modules run after the first paint.
 try {
   document.documentElement.dataset.theme = localStorage.getItem("groundup-theme") ?? "";
 } catch {
-  // The browser's settings may refuse storage.
+  // Storage may be disabled.
 }

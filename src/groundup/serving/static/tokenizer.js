@@ -1,4 +1,4 @@
-// The tokenizer view: a text as pre-tokens and tokens while it is typed, and the merges of one.
+// The tokenizer view: the pre-tokens and tokens of a text as it is typed, and one pre-token's merges.
 
 import { offerModels } from "./models.js";
 import { element, formatCount, readProblem, request } from "./shell.js";
@@ -72,7 +72,7 @@ function buildChip(token, group, index, number) {
   );
 }
 
-/** One pre-token in full: its tokens with ids and bytes, and each merge from bytes to tokens. */
+/** One pre-token: its tokens with ids and bytes, and each merge from bytes to tokens. */
 function showSteps(chip) {
   chips.querySelector(".pre-token[data-chosen]")?.removeAttribute("data-chosen");
   steps.replaceChildren();
@@ -115,10 +115,10 @@ function buildSteps(preToken) {
 }
 
 function whyNoSteps(preToken) {
-  if (preToken.is_special) return "A special token is kept whole: nothing is merged.";
-  if (preToken.is_too_long) return "This pre-token is too long for its steps to be shown.";
-  if (preToken.is_whole_word) return "The pre-token is in the vocabulary: no merge is needed.";
-  return preToken.merges.length === 0 ? "No merge applies: each byte is a token of its own." : null;
+  if (preToken.is_special) return "Special tokens are not split: there are no merges.";
+  if (preToken.is_too_long) return "This pre-token is too long to show its merges.";
+  if (preToken.is_whole_word) return "The whole pre-token is in the vocabulary: no merges are needed.";
+  return preToken.merges.length === 0 ? "No merge applies: each byte is a token." : null;
 }
 
 function buildStep(name, symbols, merged) {

@@ -1,17 +1,17 @@
-// Tokens on a page: their text made visible, their colours, one streamed answer, and the panel that
-// tells of one token what else could have come.
+// Displaying tokens: visible text, colors, a streamed answer, and the panel with one token's
+// alternatives.
 
 import { countOf, element, formatCount, formatProbability } from "./shell.js";
 
 const NAMED = { " ": "␣", "\n": "↵", "\t": "⇥" };
-const FINISH_REASONS = { stop: "the text ended", length: "length reached", stopped: "stopped by you" };
+const FINISH_REASONS = { stop: "end of text", length: "length limit", stopped: "stopped by you" };
 const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
-// How the server spells a token that is not whole characters: bytes:\xf0\x9f
+// The server's spelling of a token that is not valid UTF-8: bytes:\xf0\x9f
 const SPELLED_BYTES = /^bytes:((?:\\x[0-9a-f]{2})+)$/;
-// The least probability of each step of the colour scale, from a surprise to nearly sure.
+// The lower bound of each level of the color scale.
 const LEVELS = [0, 0.05, 0.2, 0.5, 0.9];
 
-/** " it\n" -> "␣it↵": every character can be seen. */
+/** " it\n" -> "␣it↵": makes every character visible. */
 export function visibleText(text) {
   if (text === "") return "∅";
   return [...readable(text)].map((character) => NAMED[character] ?? character).join("");
@@ -23,7 +23,7 @@ export function spokenText(text) {
   return spoken.trim() || "empty";
 }
 
-/** [32, 105, 116] -> "␣it"; half a character has no text of its own and is shown as numbers. */
+/** [32, 105, 116] -> "␣it"; bytes of a partial character are shown in hexadecimal. */
 export function visibleBytes(bytes) {
   try {
     return visibleText(decoder.decode(new Uint8Array(bytes)));
@@ -37,7 +37,7 @@ export function hexBytes(bytes) {
   return bytes.map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
 }
 
-// Control characters become their pictures, which Unicode keeps in the same order.
+// Replaces control characters by Unicode's control pictures, which are in the same order.
 function readable(text) {
   const bytes = SPELLED_BYTES.exec(text)?.[1];
   if (bytes !== undefined) return `⟨${bytes.slice(2).replaceAll("\\x", "·")}⟩`;
@@ -46,8 +46,8 @@ function readable(text) {
   );
 }
 
-/** A list of buttons takes one stop of the Tab key; arrows, Home and End move inside it.
- *  `onChoose(button)` is told which one has the focus. */
+/** Makes a list of buttons one Tab stop; arrow keys, Home and End move the focus inside it.
+ *  Calls `onChoose(button)` with the focused button. */
 export function moveByArrows(list, onChoose) {
   list.addEventListener("click", (event) => event.target.closest("button")?.focus());
   list.addEventListener("focusin", ({ target }) => {
@@ -67,24 +67,24 @@ export function moveByArrows(list, onChoose) {
   });
 }
 
-/** Its step of the colour scale, 0 for a surprise. */
+/** The level of the color scale: 0 for the lowest probabilities. */
 export function levelOf(probability) {
   return LEVELS.findLastIndex((least) => probability >= least);
 }
 
-/** The colour scale in words, each step as it looks on a token. */
+/** Shows each level of the color scale with its label. */
 export function fillLegend(legend) {
-  const labels = ["under 5%", "5–20%", "20–50%", "50–90%", "90% and more"];
+  const labels = ["under 5%", "5–20%", "20–50%", "50–90%", "90% or more"];
   const steps = labels.map((label, level) => element("span", { className: "token", dataset: { level } }, label));
   legend.replaceChildren(...steps.reverse());
 }
 
-/** Shows a token of the list, or how to choose one when there is none. */
+/** Shows a token, or instructions if none is selected. */
 export function fillInspector(panel, token, index, count) {
   if (!token) {
     panel.replaceChildren(
-      element("h3", {}, "Look at a token"),
-      element("p", { className: "hint" }, "Choose a token, or move with the arrow keys, to see what else could have come."),
+      element("h3", {}, "Inspect a token"),
+      element("p", { className: "hint" }, "Select a token by click or arrow keys to see its alternatives."),
     );
     return;
   }
@@ -93,7 +93,7 @@ export function fillInspector(panel, token, index, count) {
     element("p", { className: "inspector-token mono" }, visibleText(token.text)),
     element("p", { className: "hint" }, element("strong", {}, formatProbability(token.probability)), ` id ${token.id}`),
     element("ol", { className: "alternatives" }, ...token.alternatives.map((one) => buildAlternative(one, token))),
-    element("p", { className: "hint" }, "The model's own probabilities, before temperature and the other settings."),
+    element("p", { className: "hint" }, "Probabilities of the model before temperature and the other sampling settings."),
   );
 }
 
@@ -104,7 +104,7 @@ function buildAlternative({ id, text, probability }, chosen) {
   return bar;
 }
 
-/** A name, what stands between, a number in words, and a bar for it, from 0 to 1. */
+/** A list item: a name, an optional element, the value as text, and a bar from 0 to 1. */
 export function buildBar(name, words, fraction, between = null) {
   const bar = element("span", { className: "bar", ariaHidden: "true" });
   bar.style.setProperty("--fraction", String(Math.min(1, Math.max(0, fraction))));
@@ -112,7 +112,7 @@ export function buildBar(name, words, fraction, between = null) {
   return element("li", { className: "alternative" }, ...made);
 }
 
-/** One streamed answer: fills one element with its text and one with its tokens. */
+/** A streamed answer, shown as text in one element and as tokens in another. */
 export class Answer {
   tokens = [];
   text = "";
@@ -128,7 +128,7 @@ export class Answer {
     fillInspector(inspector, null);
   }
 
-  /** Begins anew, with a text that stands before the answer. */
+  /** Clears the answer and shows `before` ahead of it. */
   begin(before = "") {
     this.tokens = [];
     this.text = "";
@@ -137,7 +137,7 @@ export class Answer {
     this.#parts.tokens.replaceChildren(echo());
   }
 
-  /** Shows the events of a stream; gives how it ended, the prompt's tokens and the seconds. */
+  /** Shows the events of a stream; resolves to { reason, numPromptTokens, seconds }. */
   async show(events, onText = () => {}) {
     const outcome = { reason: null, numPromptTokens: null, seconds: 0 };
     let firstTime = null;
@@ -146,7 +146,7 @@ export class Answer {
         firstTime ??= performance.now();
         outcome.reason = event.finishReason ?? outcome.reason;
         outcome.numPromptTokens = event.usage?.prompt_tokens ?? outcome.numPromptTokens;
-        // Tokens may come faster than the screen is painted: they are shown once a frame.
+        // Update once per frame: tokens may arrive faster than the browser paints.
         this.#waiting.push(event);
         this.#frame ||= requestAnimationFrame(() => this.#flush());
         onText();
@@ -161,7 +161,7 @@ export class Answer {
     return outcome;
   }
 
-  /** The numbers of the answer as a row of terms and values. */
+  /** The statistics of the answer as a row of terms and values. */
   buildResults({ reason, numPromptTokens, seconds }, seed) {
     const count = this.tokens.length;
     const surprise = this.tokens.reduce((sum, token) => sum - Math.log(token.probability), 0);
@@ -171,7 +171,7 @@ export class Answer {
       count > 1 && seconds > 0 && ["Speed", `${formatCount((count - 1) / seconds)} tokens/s`],
       count > 0 && ["Perplexity", Math.exp(surprise / count).toFixed(2)],
       ["Seed", String(seed)],
-      reason !== null && ["Ended", FINISH_REASONS[reason] ?? reason],
+      reason !== null && ["Stopped at", FINISH_REASONS[reason] ?? reason],
     ]);
   }
 
