@@ -20,11 +20,10 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from groundup.serving.api_errors import ApiError, answer_http_exception
-from groundup.serving.bodies import read_body
 from groundup.serving.guards import Guards
 from groundup.serving.metrics import Metrics
 from groundup.serving.models import Models
-from groundup.serving.protocol import ChatRequest, CompletionRequest
+from groundup.serving.protocol import AnyBody, ChatRequest, CompletionRequest, parse_body
 from groundup.serving.runs_api import runs_routes
 from groundup.serving.settings import ServerSettings
 from groundup.serving.views import (
@@ -85,7 +84,7 @@ def _model_routes(models: Models, workers: Workers) -> list[Route]:
 
     def complete(kind: type[CompletionRequest | ChatRequest]) -> Any:
         async def answer(request: Request) -> Response:
-            body = await read_body(request, kind)
+            body = await _read_body(request, kind)
             async with models.use(body.model) as model:
                 return await model.answer(request, body)
 
@@ -93,7 +92,7 @@ def _model_routes(models: Models, workers: Workers) -> list[Route]:
 
     def view(kind: type[TokenizeRequest | InsideRequest], describe: Any) -> Any:
         async def answer(request: Request) -> Response:
-            body = await read_body(request, kind)
+            body = await _read_body(request, kind)
             async with models.use(body.model) as model:
                 work = functools.partial(describe, model.language_model, body)
                 content = await workers.run("view", request.scope["client_name"], work)
@@ -102,7 +101,7 @@ def _model_routes(models: Models, workers: Workers) -> list[Route]:
         return answer
 
     async def rate(request: Request) -> Response:
-        body = await read_body(request, RatingRequest)
+        body = await _read_body(request, RatingRequest)
         folder = models.ratings_folder(body.model)
         if folder is None:
             raise ApiError(403, "ratings are not saved: start the server with --save-ratings yes")
@@ -119,6 +118,12 @@ def _model_routes(models: Models, workers: Workers) -> list[Route]:
         Route("/api/rating", rate, methods=["POST"]),
         Route("/api/inside", view(InsideRequest, describe_inside), methods=["POST"]),
     ]
+
+
+async def _read_body(request: Request, kind: type[AnyBody]) -> AnyBody:
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise ApiError(400, "the body must be JSON, sent with content-type application/json")
+    return parse_body(await request.body(), kind)
 
 
 def _monitor_routes(models: Models, metrics: Metrics) -> list[Route]:

@@ -6,15 +6,18 @@ limits do not allow it. `choices` and `completions` write the responses.
 
 import secrets
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from pydantic import (
     AfterValidator,
     AliasChoices,
+    BaseModel,
+    ConfigDict,
     Field,
     StrictInt,
     StrictStr,
+    ValidationError,
     field_validator,
     model_validator,
 )
@@ -25,8 +28,7 @@ from groundup.generation import LanguageModel
 from groundup.generation.request import GenerationRequest, Sampler
 from groundup.generation.special_ids import chat_prompt
 from groundup.runtime import count_of
-from groundup.serving.api_errors import ApiError, excerpt
-from groundup.serving.bodies import Body
+from groundup.serving.api_errors import ApiError, excerpt, invalid_request
 from groundup.serving.settings import ServerSettings
 from groundup.tokenizer.chat_template import check_messages
 
@@ -51,6 +53,22 @@ def _refuse_unsupported(value: Any) -> Any:
 
 
 Unsupported = Annotated[Any, AfterValidator(_refuse_unsupported)]
+
+
+class Body(BaseModel):
+    """A request body. Types are strict ("5" is not a number); unknown fields are errors."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+AnyBody = TypeVar("AnyBody", bound=Body)
+
+
+def parse_body(body: bytes, model: type[AnyBody]) -> AnyBody:
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        raise invalid_request(error) from None
 
 
 class StreamOptions(Body):

@@ -60,7 +60,8 @@ class ServerSettings(ServerFlags):
     # Limits of one request.
     max_new_tokens: int = pydantic.Field(default=4096, ge=1, le=10**9)
     max_choices: int = pydantic.Field(default=16, ge=1, le=10**6)
-    max_body_bytes: int = pydantic.Field(default=1_000_000, ge=1, le=10**9)
+    # Parsing takes up to a hundred times the memory of a body, and holds up the event loop.
+    max_body_bytes: int = pydantic.Field(default=250_000, ge=1, le=10**9)
 
     # Time for a request's work before and after the model, including the wait for a thread.
     work_seconds: float = pydantic.Field(default=30, gt=0, le=1e6)

@@ -13,8 +13,7 @@ from groundup.files import append_json_line
 from groundup.generation import LanguageModel
 from groundup.generation.inspection import inspect_prompt
 from groundup.serving.api_errors import ApiError
-from groundup.serving.bodies import Body
-from groundup.serving.protocol import SamplingBody
+from groundup.serving.protocol import Body, SamplingBody
 from groundup.tokenizer.chat_template import check_messages
 from groundup.tokenizer.inspection import PreToken, follow_merges
 from groundup.tokenizer.reference import split_special_tokens
