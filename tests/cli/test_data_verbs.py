@@ -64,7 +64,7 @@ def test_only_bad_files_are_an_error_with_the_reason(
     Path("f/b.jsonl").write_text("{}\n{}\n")
     assert "f/b.jsonl line 1 has no field text" in fails()
     Path("f/b.jsonl").unlink()
-    assert "f/a.txt holds no text" in fails()
+    assert "f/a.txt has no text" in fails()
 
 
 def test_a_special_token_can_be_added_to_serve_as_separator(shell: Any) -> None:

@@ -185,15 +185,15 @@ def test_one_table_says_what_was_read_and_why_the_rest_was_not(
     for line in (
         "read as cp1252: odd/h.txt",
         "read as gb18030: odd/i.txt",
-        "ends inside a character, and is read up to there: odd/j.txt",
-        "skipped, the same as odd/c.py: odd/v copy of c.py",
-        "skipped, a link out of the folder: see --follow-links: odd/x.txt",
-        "skipped, no regular file: odd/y.txt",
+        "ends in the middle of a character, which is dropped: odd/j.txt",
+        "skipped, a duplicate of odd/c.py: odd/v copy of c.py",
+        "skipped, a link out of the folder; see --follow-links: odd/x.txt",
+        "skipped, not a regular file: odd/y.txt",
         "skipped, empty: odd/s.txt",
         "skipped, cannot be read: File is not a zip file: odd/u\\n.zip",
-        "skipped, no text: odd/q.bin",
-        "c.txt: read as cp1252; d.epub: cannot be read: File is not a zip file; left out as no "
-        "text: e.png: odd/n.zip",
+        "skipped, not text: odd/q.bin",
+        "c.txt: read as cp1252; d.epub: cannot be read: File is not a zip file; skipped "
+        "(not text): e.png: odd/n.zip",
     ):
         assert page.count(line) == 1, line
     assert sum(one.num_documents for one in open_shards("shards").index.sources) == len(
@@ -213,17 +213,17 @@ def test_archives_have_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ):
         (tmp_path / name).write_bytes(data)
         with monkeypatch.context() as context:
-            context.setattr(archives, "_LEAST_LIMIT_BYTES", 300_000)
-            context.setattr(archives, "_MOST_RATIO", 0)
+            context.setattr(archives, "_MIN_LIMIT_BYTES", 300_000)
+            context.setattr(archives, "_MAX_RATIO", 0)
             with pytest.raises(DataError, match=f"{name} unpacks to more than 300,000 bytes"):
                 documents(tmp_path / name, "strict")
-            context.setattr(archives, "_MOST_MEMBERS", 1)
-            context.setattr(archives, "_LEAST_LIMIT_BYTES", 1 << 30)
+            context.setattr(archives, "_MAX_MEMBERS", 1)
+            context.setattr(archives, "_MIN_LIMIT_BYTES", 1 << 30)
             if name != "c.tar":
                 with pytest.raises(DataError, match=f"{name} has more than 1 files"):
                     documents(tmp_path / name, "strict")
     (tmp_path / "d.zip.gz").write_bytes(gzip.compress(pack_zip({"a.txt": "x"})))
-    with pytest.raises(DataError, match=r"d\.zip\.gz is packed twice; unpack it"):
+    with pytest.raises(DataError, match=r"d\.zip\.gz is compressed twice; unpack it"):
         documents(tmp_path / "d.zip.gz")
 
 

@@ -367,7 +367,7 @@ def test_settings_that_make_no_sense_are_refused_before_anything_is_written(
 
 def test_one_source_may_be_empty_but_not_all(work: Work) -> None:
     blank, empty = work.file("blank.jsonl", "\n\n"), work.file("empty.txt", END * 3)
-    work.refuse("holds no text", [blank, empty])
+    work.refuse("has no text", [blank, empty])
     assert not (work.out / "index.json").exists()
     index = work.prepare([blank, *work.corpus], "beside").index
     assert [source.num_documents for source in index.sources] == [0, 400, 400]

@@ -46,5 +46,5 @@ def test_what_is_beyond_the_part_read_is_estimated(
 
 def test_no_text_is_said_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("<|endoftext|>" * 3)
-    with pytest.raises(DataError, match="holds no text"):
+    with pytest.raises(DataError, match="has no text"):
         survey_text([tmp_path])

@@ -158,7 +158,7 @@ def test_a_bad_record_is_named_and_can_be_left_out(
     with pytest.raises(DataError, match=rf"{path} .*{message}|{path} {message}"):
         read(path)
     assert read(path, errors="skip") == [b"fine"]
-    assert name in caplog.text and "left out 1" in caplog.text
+    assert name in caplog.text and "skipped 1" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -186,8 +186,8 @@ def test_lists_of_json_are_read_and_other_json_is_passed_over(
     (tmp_path / "d.json").write_text(json.dumps({"messages": TALK}), "utf-16")
     expected = ["one é", "two", "lines", "too", "User: Hi\n\nAssistant: Yes?"]
     assert read(tmp_path) == [text.encode() for text in expected]
-    assert f"{tmp_path / 'b.json'}: no list of records" in caplog.text
-    monkeypatch.setattr(records, "LONGEST_RECORD_BYTES", 9)
+    assert f"{tmp_path / 'b.json'}: not a list of records" in caplog.text
+    monkeypatch.setattr(records, "MAX_RECORD_BYTES", 9)
     with pytest.raises(DataError, match=r"a\.json has more than 9 bytes; write it as JSON lines"):
         read(tmp_path / "a.json")
 

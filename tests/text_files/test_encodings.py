@@ -142,7 +142,7 @@ def test_a_file_that_is_cut_inside_its_last_character_is_read_up_to_there(
         data = "text\nné\n日本".encode()[:-1]
         (tmp_path / name).write_bytes(gzip.compress(data) if name == "b.txt.gz" else data)
     assert read(tmp_path) == "text\nné\n日" * 2 + "text né 日né日"
-    assert caplog.text.count("ends inside a character, and is read up to there") == 4
+    assert caplog.text.count("ends in the middle of a character, which is dropped") == 4
     # Damage in UTF-8 is no other encoding.
     (tmp_path / "a.txt").write_bytes(
         "né né né \xff".encode("latin-1").replace(b"\xe9", b"\xc3\xa9")

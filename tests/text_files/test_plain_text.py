@@ -69,7 +69,7 @@ def test_invalid_utf8_is_named_replaced_or_left_out(
     expected = BAD[:-2].decode(errors="replace").encode().split(SEPARATOR.encode())
     assert read(path, batch_bytes=batch_bytes, errors="replace") == expected
     assert read(path, batch_bytes=batch_bytes, errors="skip") == [*expected[::2], b"cut "]
-    assert "ends inside a character" in caplog.text and "left out 1 document" in caplog.text
+    assert "the middle of a character" in caplog.text and "skipped 1 document" in caplog.text
 
 
 def test_a_long_document_ends_at_its_bad_byte(

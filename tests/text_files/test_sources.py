@@ -105,7 +105,7 @@ def test_what_has_no_text_is_skipped_and_named_unless_it_is_named_outright(
     (tree / "unknown.suffix").symlink_to(tree / "nowhere")
     assert find(tree) == regular
     assert f"skipped (empty): {tree / 'none.txt'}" in caplog.text
-    assert f"skipped (no regular file): {tree / 'pipe.txt'}" in caplog.text
+    assert f"skipped (not a regular file): {tree / 'pipe.txt'}" in caplog.text
     assert find(f"{tree}/*.txt") == [tree / "b.txt"]
     for name in ("none.txt", "pipe.txt"):
         assert find(tree / name) == [tree / name]

@@ -190,7 +190,7 @@ def _print_files(sources: "Sequence[SourceEntry]", skipped: "Sequence[Skipped]")
     reasons: dict[str, list[str]] = {}
     files = [(one.path, one.size, 0, f"skipped, {one.reason}") for one in skipped]
     for entry in sources:
-        note = entry.unreadable or ("" if entry.num_documents else "holds no text")
+        note = entry.unreadable or ("" if entry.num_documents else "has no text")
         note = note if entry.num_documents or not note else f"skipped, {note}"
         files.append((entry.path, entry.size or 0, entry.num_documents, note))
     for path, size, num_documents, note in files:

@@ -43,7 +43,7 @@ class Train(CorpusFlags):
 
 
 def train(arguments: Train) -> None:
-    from groundup.text_files import Reading, check_not_input, find_sources, nothing_in
+    from groundup.text_files import Reading, check_not_input, find_sources, no_text_error
     from groundup.tokenizer import Tokenizer
     from groundup.tokenizer.training import train_from_files
 
@@ -64,7 +64,7 @@ def train(arguments: Train) -> None:
             **work,
         )
         if not summary.num_words:
-            raise nothing_in(sources, how)
+            raise no_text_error(sources, how)
     Tokenizer.from_definition(learned).save(out)
     values = asdict(summary)
     longest = [repr(token.decode("utf-8", "replace")[:24]) for token in summary.longest_tokens[:8]]

@@ -31,7 +31,7 @@ from groundup.text_files import (
     check_not_input,
     cut_into_parts,
     find_sources,
-    nothing_in,
+    no_text_error,
     read,
     run_parts,
 )
@@ -128,7 +128,7 @@ def clean(
                 file.writelines(lines[row] for row in np.flatnonzero(outcomes == 0))
         read_all = Count(*totals.sum(axis=0).tolist())
         if not read_all.num_documents:
-            raise nothing_in(sources, how)
+            raise no_text_error(sources, how)
         if not totals[0, 0]:
             raise DataError(
                 f"all {read_all.num_documents:,} documents were removed; loosen the settings"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from groundup.text_files import Part, Reading, find_sources, nothing_in, read
+from groundup.text_files import Part, Reading, find_sources, no_text_error, read
 
 # At most this much text is read, with this many excerpts per batch searched for prompts.
 _MAX_BYTES = 64_000_000
@@ -51,7 +51,7 @@ def survey_text(inputs: Sequence[str | os.PathLike[str]], **reading: Any) -> Sur
         openings |= dict.fromkeys(_openings(memoryview(batch.data), batch.bounds))
     num_bytes = sum(sizes)
     if not num_bytes:
-        raise nothing_in(sources, how)
+        raise no_text_error(sources, how)
     is_whole = num_bytes < _MAX_BYTES
     factor = 1.0 if is_whole else max(1.0, part.num_bytes / max(1, read_bytes))
     found = list(openings)

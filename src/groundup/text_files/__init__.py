@@ -1,7 +1,4 @@
-"""Text from files: which files are meant, how they are opened, and the documents in them.
-
-What is done with documents is left to the packages above.
-"""
+"""Reading text: finding and opening files of many formats, and splitting them into documents."""
 
 from groundup.text_files.documents import (
     END_OF_TEXT,
@@ -14,7 +11,7 @@ from groundup.text_files.documents import (
     Source,
 )
 from groundup.text_files.parts import cut_into_parts, cut_part, run_parts
-from groundup.text_files.reader import nothing_in, read, read_document_batches
+from groundup.text_files.reader import no_text_error, read, read_document_batches
 from groundup.text_files.sources import check_not_input, find_sources, path_text
 
 __all__ = [
@@ -30,7 +27,7 @@ __all__ = [
     "cut_into_parts",
     "cut_part",
     "find_sources",
-    "nothing_in",
+    "no_text_error",
     "path_text",
     "read",
     "read_document_batches",

@@ -1,4 +1,4 @@
-"""The types that readers share, and the promise that documents are UTF-8."""
+"""The types that all readers share. Documents are UTF-8."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -14,19 +14,19 @@ from groundup.errors import ConfigError, DataError
 END_OF_TEXT = "<|endoftext|>"
 STDIN = "-"
 NO_TEXT = b"\xff"
-"""Stands for a record that is left out."""
+"""Marks a record to be skipped: not valid UTF-8, so it is dropped later."""
 
 Errors = Literal["strict", "replace", "skip"]
 Bounds = npt.NDArray[np.int64]
 FindCut = Callable[[memoryview], int]
-"""The last position where a document may be cut without changing its pre-tokens; 0 for none."""
+"""Returns the last position where cutting does not change pre-tokens; 0 if there is none."""
 
 
 class Source(NamedTuple):
-    """One file to read. Size and stamp (its time, ETag or blob id) tell that it is unchanged."""
+    """One file to read. Size and stamp (modification time, ETag or blob id) reveal changes."""
 
     path: str
-    """A path, an address such as hf://…, or "-" for standard input."""
+    """A path, a URL such as hf://…, or "-" for standard input."""
     format: str = "text"
     compression: Literal["gzip", "zstd", "xz"] | None = None
     size: int | None = None
@@ -37,12 +37,12 @@ class Source(NamedTuple):
         return self.path
 
     def __str__(self) -> str:
-        """The path in one line."""
+        """The path on one line."""
         return self.path.replace("\n", "\\n")
 
 
 class Skipped(NamedTuple):
-    """A file that is not read."""
+    """A file that was not read, and why."""
 
     path: str
     reason: str
@@ -51,22 +51,21 @@ class Skipped(NamedTuple):
 
 @dataclass(frozen=True)
 class Reading:
-    """How text is read."""
+    """Options for reading text."""
 
     separators: tuple[str, ...] = (END_OF_TEXT,)
-    """Texts that end a document of plain text."""
+    """Strings that separate documents in plain text."""
     field: str = "text"
-    """The field of JSON lines, or the column of CSV and Parquet, that holds the text."""
+    """The field of JSON lines, or the column of CSV and Parquet, that contains the text."""
     encoding: str | None = None
-    """Of files that are not UTF-8, and of standard input; a byte order mark counts more. Without
-    one it is guessed."""
+    """Encoding of input that is not UTF-8 and has no byte order mark. Default: guessed."""
     errors: Errors = "strict"
-    """What becomes of bytes that are not UTF-8: an error, U+FFFD, or the document is left out. With
-    skip, records without a text and files that cannot be read are left out too."""
+    """How to handle invalid UTF-8: raise an error, replace it with U+FFFD, or skip the document.
+    With skip, records without text and unreadable files are skipped too."""
     follow_links: bool = False
-    """Whether links of a folder may lead out of it."""
+    """Whether to follow links that lead out of a folder."""
     drop_duplicates: bool = False
-    """Whether files that hold the same as an earlier one are left out."""
+    """Whether to skip files with the same content as an earlier one."""
 
     def __post_init__(self) -> None:
         if self.errors not in get_args(Errors):
@@ -75,24 +74,24 @@ class Reading:
             "x".encode(self.encoding or "utf-8")
         except LookupError:
             raise ConfigError(
-                f"encoding is {self.encoding!r}; it must be one that Python knows, such as "
+                f"encoding is {self.encoding!r}; it must be one that Python supports, such as "
                 f"latin-1, cp1252, utf-16, shift_jis or koi8-r"
             ) from None
 
     @cached_property
     def marks(self) -> list[bytes]:
-        """The separators as they stand in files."""
+        """The separators, as bytes."""
         return [separator.encode() for separator in self.separators]
 
     @property
     def glue(self) -> bytes:
-        """What stands between documents of a batch."""
+        """The separator that joins documents in a batch."""
         return self.marks[0] if self.marks else b""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Whole sources, or the documents of a single one that begin in a range of its bytes."""
+    """Whole sources, or the documents of one source that begin in a byte range."""
 
     sources: tuple[Source, ...]
     span: tuple[int, int] | None = None
@@ -105,38 +104,39 @@ class Part:
 
 
 class DocumentBatch(NamedTuple):
-    """Documents in one buffer of UTF-8: document i is data[bounds[i, 0]:bounds[i, 1]].
+    """Documents in one UTF-8 buffer: document i is data[bounds[i, 0]:bounds[i, 1]].
 
-    A separator stands between documents wherever `Reading` has one.
+    If `Reading` has a separator, one is between any two documents.
     """
 
     data: bytes | memoryview
     bounds: Bounds
     ends: Sequence[tuple[int, Source, str | None]] = ()
-    """After how many of the documents a source is over, and why it could not be read to its end."""
+    """The sources that end in this batch: how many documents come before the end, the source, and a
+    note on problems in reading it."""
     read_bytes: int = 0
-    """How much of the part's files has been read; of the source alone before batches are joined."""
+    """Bytes of the part's files read so far; of the current source before batches are joined."""
     continues: bool = False
-    """A piece of one long document, the rest of which follows."""
+    """Whether this is a piece of a long document that continues in the next batch."""
     is_alone: bool = False
-    """Any piece of a long document, which shares its batch with no other."""
+    """Whether this is a piece of a long document, which shares its batch with no other document."""
 
 
 class UnreadableError(DataError):
-    """A file that cannot be read, which a corpus of many may do without."""
+    """A file that cannot be read; errors="skip" skips it."""
 
 
 def pack(texts: Sequence[bytes | memoryview], glue: bytes) -> tuple[bytes, Bounds]:
-    """Texts in one buffer with glue between them, and their bounds."""
+    """Join texts with glue; returns the buffer and their bounds."""
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
     ends = np.cumsum(lengths + len(glue)) - len(glue)
     return glue.join(texts), np.stack([ends - lengths, ends], axis=1)
 
 
 def encode(text: str, errors: Errors, where: str) -> bytes:
-    """Text that was decoded with surrogateescape as UTF-8.
+    """Encode text that was decoded with surrogateescape as UTF-8.
 
-    Half of a surrogate pair is no UTF-8 either.
+    Lone surrogates are handled as invalid UTF-8, too.
     """
     try:
         return text.encode()
@@ -154,7 +154,7 @@ def not_utf8(where: str) -> DataError:
 
 
 def split_documents(data: bytes | memoryview, marks: Iterable[bytes]) -> Bounds:
-    """The bounds of the documents between separators, empty ones left out."""
+    """Return the bounds of the documents between separators, without empty ones."""
     from groundup._native import find_documents
 
     return np.frombuffer(memoryview(find_documents(data, list(marks))), np.int64).reshape(-1, 2)

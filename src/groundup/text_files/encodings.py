@@ -1,6 +1,6 @@
-"""Text that is not UTF-8: what encoding it is in, and decoding it on the way.
+"""Detecting and decoding text that is not UTF-8.
 
-A byte order mark counts most, then that it is UTF-8, then what the text looks like.
+A byte order mark takes precedence, then valid UTF-8, then a guess from the text.
 """
 
 import codecs
@@ -15,13 +15,13 @@ from groundup.text_files.documents import DocumentBatch, Reading, Source, not_ut
 from groundup.text_files.opening import open_source
 
 _CHUNK_BYTES = 1 << 18
-# So much of a text is looked at to guess its encoding, and so much to see that it is UTF-16.
+# How much of a text is examined to guess its encoding, and to detect UTF-16.
 _SAMPLE_BYTES, _HEAD_BYTES = 1 << 13, 1 << 12
-NOT_UTF8 = "not UTF-8, which --encoding or --errors replace may read"
-CUT = "ends inside a character, and is read up to there"
+NOT_UTF8 = "not UTF-8; try --encoding or --errors replace"
+CUT = "ends in the middle of a character, which is dropped"
 _CHINESE = "的一是不了在人有我他中大上到和你地出道也年就那要下以生自去之家可得天小多心好看起然事"
-# The letters that texts in an encoding are full of, by which close guesses are told apart: those
-# of Russian without the ones that are common letters of Hebrew in another encoding.
+# Frequent letters of texts in each encoding, to decide between close guesses. The Russian ones omit
+# letters whose bytes are frequent in Hebrew encodings.
 _LETTERS = {
     "cp1252": "[áàâäãåæçéèêëíìîïñóòôöõøúùûüýßœÉÀÖÜÄ¿¡«»’]",
     "cp1250": "[áâăäąćčçďđéěęëíîłľňńóôöőřŕśšşťţúůüűýźžż]",
@@ -35,15 +35,15 @@ _LETTERS = {
     "gb18030": f"[{_CHINESE}这来国个说们为时会后学对过里没还]",
     "big5": f"[{_CHINESE}這來國個說們為時會後學對過裡沒還]",
 }
-# Of a few bytes that are not ASCII, in a text of Western Europe or code.
+# Frequent symbols in Western European text and source code.
 _SIGNS = "[©®°§±µ·²³½×÷£€–—‘“”•…]"
 _MARK_BAD = "groundup-mark-bad"
-# Half of a surrogate pair is no UTF-8 either, so those who look for bad bytes find the document.
+# A decoding error becomes byte 0xff under surrogateescape, which marks the document as invalid.
 codecs.register_error(_MARK_BAD, lambda error: ("\udcff", getattr(error, "end", 0)))
 
 
 def marked_encoding(data: bytes) -> str | None:
-    """UTF-16 or UTF-32 where a byte order mark says so, or where every other byte is 0."""
+    """Detect UTF-16 or UTF-32 by a byte order mark, or UTF-16 by zeros in every other byte."""
     if data.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         return "utf-32"
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -65,13 +65,13 @@ def as_utf8(
     guess: Callable[[bytes], str | None],
     is_first: bool,
 ) -> Iterator[bytes | memoryview]:
-    """Yield a stream as UTF-8, without a byte order mark, whatever encoding it is in.
+    """Yield a stream in any encoding as UTF-8 without a byte order mark.
 
-    ASCII is the same in all; the first chunk with more in it tells which one it is. Without an
-    --encoding it is the one that `guess` finds in that chunk. Bad bytes of UTF-8 stay, unless they
-    are replaced: whoever takes the text apart names the place.
+    The first chunk that is not ASCII decides the encoding: UTF-8, else `reading.encoding`, else the
+    result of `guess`. Invalid UTF-8 is passed on unless errors is "replace"; `drop_invalid` or the
+    reader of the format handles it.
 
-    is_first: the stream begins where its file does.
+    is_first: whether the stream starts at the beginning of its file.
     """
     found: str | None = None
     decoder: Any = None
@@ -106,18 +106,18 @@ def as_utf8(
 
 
 def is_utf8(head: bytes) -> bool:
-    """Whether the beginning of a text shows that it is UTF-8: it holds more than ASCII."""
+    """Whether the beginning of a text is valid UTF-8 and not just ASCII."""
     head = head[: len(head) - num_cut_bytes(head)]
     return not head.isascii() and find_invalid_utf8(head) < 0 and not marked_encoding(head)
 
 
-def leave_out_bad(piece: DocumentBatch, source: Source, reading: Reading) -> DocumentBatch:
-    """The documents of a piece that are UTF-8, or all with U+FFFD, as `errors` says."""
+def drop_invalid(piece: DocumentBatch, source: Source, reading: Reading) -> DocumentBatch:
+    """Apply `errors` to invalid UTF-8: raise DataError, insert U+FFFD, or drop the documents."""
     position = find_invalid_utf8(piece.data)
     if position < 0:
         return piece
     view = memoryview(piece.data)
-    # Of a long document, the pieces before have been given.
+    # A long document cannot be dropped: its earlier pieces have already been yielded.
     if reading.errors == "strict" or piece.is_alone:
         before = str(view[max(0, position - 20) : position], "utf-8", "replace")
         raise not_utf8(f"{source}, after {before!r}")
@@ -131,14 +131,14 @@ def leave_out_bad(piece: DocumentBatch, source: Source, reading: Reading) -> Doc
 def _encoding_of(
     chunk: bytes, encoding: str | None, is_last: bool, guess: Callable[[bytes], str | None]
 ) -> str | None:
-    """The encoding of a text from this chunk on; None as long as it reads the same in all."""
+    """Detect the encoding by this chunk; None while all of the text so far is plain ASCII."""
     if not chunk.isascii():
         if not encoding:
             return guess(chunk) or "utf-8"
         cut = 0 if is_last else num_cut_bytes(chunk)
         return encoding if find_invalid_utf8(chunk[: len(chunk) - cut]) >= 0 else "utf-8"
     if encoding:
-        # Some encodings are all ASCII, as iso2022_jp is, or UTF-16 of such letters.
+        # Some encodings use only ASCII bytes: iso2022_jp, or UTF-16 of some letters.
         text = codecs.getincrementaldecoder(encoding)("replace").decode(chunk, final=is_last)
         return None if text == chunk.decode() else encoding
     return None
@@ -146,7 +146,7 @@ def _encoding_of(
 
 @functools.lru_cache(maxsize=256)
 def find_encoding(source: Source) -> str | None:
-    """What the first piece of a source that is not ASCII looks like; None for UTF-8 or nothing."""
+    """Guess the encoding of a source from its first chunk that is not ASCII."""
     with open_source(source) as (stream, _):
         while chunk := stream.read(_CHUNK_BYTES):
             if not chunk.isascii():
@@ -155,8 +155,8 @@ def find_encoding(source: Source) -> str | None:
 
 
 def guess_encoding(sample: bytes) -> str | None:
-    """The most likely encoding of a text that is not UTF-8; None if it is or none is likely."""
-    # Where most of what is not ASCII is sound UTF-8, the rest is damage.
+    """Return the most likely encoding of a text; None if it is UTF-8 or no guess is good."""
+    # If most non-ASCII characters are valid UTF-8, the others are corruption.
     if sample.startswith(codecs.BOM_UTF8):
         return None
     text = sample[: len(sample) - num_cut_bytes(sample)].decode("utf-8", "surrogateescape")
@@ -171,28 +171,28 @@ def guess_encoding(sample: bytes) -> str | None:
 @functools.lru_cache(maxsize=256)
 def _guess(sample: bytes) -> str | None:
     high = re.findall(rb"[\x80-\xff]", sample)
-    # A few bytes may be anything, but most often they are these letters and signs.
+    # Too few bytes for statistics: most often they are these letters and symbols.
     if len(high) < 6:
         known = f"{_LETTERS['cp1252']}|{_SIGNS}"
         is_known = all(re.match(known, one.decode("cp1252", "replace")) for one in high)
         return "cp1252" if is_known and not re.search(rb"[\0-\x08\x0e-\x1a]", sample) else None
     from charset_normalizer import from_bytes
 
-    # What is cut inside a character is no text in its encoding.
+    # The sample may end within a two-byte character, which would rule out its encoding.
     tails = (sample, sample[:-1]) if sample[-1] >= 0x80 else (sample,)
     matches = [one for tail in tails for one in from_bytes(tail, cp_isolation=list(_LETTERS))]
     least = min((one.chaos for one in matches), default=0)
     names = [one.encoding for one in matches if one.chaos <= least + 0.1]
-    # These two differ in few letters, and equal texts are listed once.
+    # These two differ in few letters, and only one is listed if both give the same text.
     names = ["cp1252"] * ("cp1250" in names) + names
-    shares = [_share_of_letters(sample, one) for one in names]
+    shares = [_letter_fraction(sample, one) for one in names]
     share, found = max(zip(shares, names, strict=True), key=lambda it: it[0], default=(0.0, ""))
     return found.replace("koi8_r", "koi8-r") if share >= 0.3 else None
 
 
-def _share_of_letters(sample: bytes, encoding: str) -> float:
-    """How much of what is not ASCII are the letters that texts in an encoding are full of; those of
-    Chinese that are listed make up a quarter of a text."""
+def _letter_fraction(sample: bytes, encoding: str) -> float:
+    """Return the fraction of non-ASCII characters that are frequent letters of the encoding. The
+    listed Chinese characters make up only a quarter of a text, so their fraction is scaled."""
     text = sample.decode(encoding, "replace")
     num_letters = len(re.findall(f"{_LETTERS[encoding]}|{_SIGNS}", text))
     share = num_letters / max(1, len(re.findall(r"[^\0-\x7f]", text)))
@@ -200,6 +200,6 @@ def _share_of_letters(sample: bytes, encoding: str) -> float:
 
 
 def num_cut_bytes(data: bytes | memoryview) -> int:
-    """How many bytes at the end begin a character of UTF-8 that does not come."""
+    """Return the number of bytes at the end that begin an incomplete UTF-8 character."""
     tail = bytes(data[-3:])
     return len(tail) - codecs.utf_8_decode(tail, "ignore", False)[1]

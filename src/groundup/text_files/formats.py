@@ -1,4 +1,4 @@
-"""The kinds of files that are read: another one is a row in `FORMATS`."""
+"""Supported file formats; to add one, add a row to `FORMATS`."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,18 +18,18 @@ from groundup.text_files.records import read_texts
 
 
 class Format(NamedTuple):
-    """How the files with some suffixes are read."""
+    """How to read files with these suffixes."""
 
     suffixes: str
     read: Callable[[IO[bytes], Reading, str, list[str]], Iterator[bytes]] | None = None
-    """Yields the documents of an unpacked stream, given its name for errors, and notes what was
-    left out. None for plain text, whose documents stand between separators."""
+    """Yields the documents of a decompressed stream, given its name for errors; adds notes on what
+    was skipped. None for plain text, which is split at separators."""
     is_binary: bool = False
-    """Not text in some encoding, so nothing is decoded before."""
+    """Not text: skip detecting and decoding its encoding."""
 
 
 FORMATS = {
-    # Prose and source code: each file is one text unless a separator stands in it.
+    # Prose and source code: each file is one document unless it contains separators.
     "text": Format(
         ".txt .text .md .markdown .rst .tex .org .adoc .asciidoc "
         ".py .pyi .c .h .cc .cpp .cxx .hh .hpp .cu .cuh .cs .java .kt .scala .go .rs .swift .m .mm "
@@ -47,7 +47,7 @@ FORMATS = {
     "odt": Format(".odt", read_odt, is_binary=True),
     "epub": Format(".epub", read_epub, is_binary=True),
     "pdf": Format(".pdf", read_pdf, is_binary=True),
-    # Read through, each file as what it is.
+    # Each member is read according to its own suffix.
     "archive": Format(".zip .tar", is_binary=True),
 }
 BY_SUFFIX = {suffix: name for name, one in FORMATS.items() for suffix in one.suffixes.split()}

@@ -1,10 +1,10 @@
-"""Pages of HTML: the text that a reader sees, blocks in lines of their own."""
+"""Extract the visible text of HTML pages, with each block on lines of its own."""
 
 import re
 from html.parser import HTMLParser
 
 _HIDDEN = frozenset("script style template noscript svg".split())
-# Behind these stands an empty line; behind the others a line ends.
+# Paragraphs are followed by an empty line, other blocks by a newline.
 _PARAGRAPHS = frozenset(
     "p h1 h2 h3 h4 h5 h6 ul ol dl pre table blockquote figure section article".split()
 )
@@ -15,7 +15,7 @@ _BLOCKS = _PARAGRAPHS | frozenset(
 
 
 def text_of_page(page: str) -> str:
-    """The text of a page of HTML, sound or not, without tags, scripts and styles."""
+    """Return the text of an HTML page, valid or not, without tags, scripts and styles."""
     parser = _TextParser()
     parser.feed(page)
     parser.close()
@@ -23,18 +23,18 @@ def text_of_page(page: str) -> str:
 
 
 class _TextParser(HTMLParser):
-    """Collects text; white space is one space, save in preformatted text."""
+    """Collects text and collapses white space, except in preformatted text."""
 
     def __init__(self) -> None:
         super().__init__()
         self.parts: list[str] = []
         self._hidden = self._pre = 0
         self._line_ends = 0
-        """To write before the next text."""
+        """Pending newlines before the next text."""
 
     def handle_starttag(self, tag: str, attrs: object) -> None:
         if tag == "body":
-            # Whatever was left open in the head.
+            # Close tags that were left open in the head.
             self._hidden = 0
         self._break(tag)
         self._hidden += tag in _HIDDEN

@@ -1,4 +1,4 @@
-"""Files that are one document: pages, notebooks, Word documents, e-books and PDF."""
+"""Formats with one document per file: HTML, notebooks, Word, OpenDocument, e-books and PDF."""
 
 import functools
 import json
@@ -13,16 +13,16 @@ from xml.etree import ElementTree
 from groundup.errors import GroundupError, MissingExtraError
 from groundup.text_files.documents import Reading, UnreadableError, encode
 from groundup.text_files.html import text_of_page
-from groundup.text_files.records import LONGEST_RECORD_BYTES
+from groundup.text_files.records import MAX_RECORD_BYTES
 
 _HOLD_TEXT = frozenset("t p h span a".split())
-# Said twice, deleted, or a note at the margin.
+# Alternative versions, deleted text and margin comments.
 _UNSEEN = frozenset("Fallback tracked-changes annotation".split())
 _SIGNS = {"tab": "\t", "br": "\n", "line-break": "\n", "s": " "}
 
 
 def _one_document(parse: Callable[[IO[bytes]], str]) -> Callable[..., Iterator[bytes]]:
-    """A reader of a format out of a function that finds the text of a file."""
+    """Turn a function that extracts the text of a file into the `read` of a format."""
 
     @functools.wraps(parse)
     def read(stream: IO[bytes], reading: Reading, name: str, notes: list[str]) -> Iterator[bytes]:
@@ -31,7 +31,7 @@ def _one_document(parse: Callable[[IO[bytes]], str]) -> Callable[..., Iterator[b
         except GroundupError:
             raise
         except Exception as error:
-            # Whatever a damaged file makes of its library.
+            # The libraries raise any kind of exception for damaged files.
             reason = str(error) or type(error).__name__
             raise UnreadableError(f"{name} cannot be read: {reason:.200}") from error
         yield encode(text, reading.errors, name)
@@ -41,13 +41,13 @@ def _one_document(parse: Callable[[IO[bytes]], str]) -> Callable[..., Iterator[b
 
 @_one_document
 def read_html(stream: IO[bytes]) -> str:
-    return text_of_page(_whole(stream).decode("utf-8", "surrogateescape"))
+    return text_of_page(_read_all(stream).decode("utf-8", "surrogateescape"))
 
 
 @_one_document
 def read_notebook(stream: IO[bytes]) -> str:
-    """The cells of a Jupyter notebook, without what they put out; code stands between fences."""
-    notebook = json.loads(_whole(stream))
+    """The cells of a Jupyter notebook without their output; code is fenced."""
+    notebook = json.loads(_read_all(stream))
     language = notebook.get("metadata", {}).get("kernelspec", {}).get("language", "python")
     cells = []
     for cell in notebook["cells"]:
@@ -65,13 +65,13 @@ def read_docx(stream: IO[bytes]) -> str:
 
 @_one_document
 def read_odt(stream: IO[bytes]) -> str:
-    """The same of an OpenDocument text."""
+    """The paragraphs and table rows of an OpenDocument text."""
     return _text_of(_member(zipfile.ZipFile(stream), "content.xml"))
 
 
 @_one_document
 def read_epub(stream: IO[bytes]) -> str:
-    """The chapters of an e-book in their order."""
+    """The chapters of an e-book in reading order."""
     book = zipfile.ZipFile(stream)
     container = _member(book, "META-INF/container.xml")
     root = next(one.attrib["full-path"] for one in container.iter() if "full-path" in one.attrib)
@@ -82,29 +82,29 @@ def read_epub(stream: IO[bytes]) -> str:
         if "idref" in one.attrib:
             href = posixpath.join(posixpath.dirname(root), unquote(hrefs[one.attrib["idref"]]))
             with book.open(posixpath.normpath(href)) as page:
-                chapters.append(text_of_page(_whole(page).decode("utf-8-sig", "replace")))
+                chapters.append(text_of_page(_read_all(page).decode("utf-8-sig", "replace")))
     return "\n\n".join(chapters)
 
 
 @_one_document
 def read_pdf(stream: IO[bytes]) -> str:
-    """The text of all pages; a scanned page has none."""
+    """The text of all pages; scanned pages have none."""
     try:
         import pypdf
     except ImportError as error:
         raise MissingExtraError("reading .pdf files", "documents") from error
-    # It tells of every odd thing in a file.
+    # pypdf logs every oddity in a file.
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)
     return "\n\n".join(page.extract_text() for page in pypdf.PdfReader(stream).pages)
 
 
 def _member(archive: zipfile.ZipFile, name: str) -> ElementTree.Element:
     with archive.open(name) as stream:
-        return ElementTree.fromstring(_whole(stream))
+        return ElementTree.fromstring(_read_all(stream))
 
 
 def _text_of(node: ElementTree.Element) -> str:
-    """The text of an element of Word's or OpenDocument's XML, whose names do not collide."""
+    """Extract the text of an element of Word's or OpenDocument's XML; their names do not clash."""
     name = node.tag.rpartition("}")[2]
     if name in _UNSEEN:
         return ""
@@ -119,8 +119,8 @@ def _text_of(node: ElementTree.Element) -> str:
     return _SIGNS.get(name, text)
 
 
-def _whole(stream: IO[Any]) -> bytes:
-    data = bytes(stream.read(LONGEST_RECORD_BYTES + 1))
-    if len(data) > LONGEST_RECORD_BYTES:
-        raise ValueError(f"a text of more than {LONGEST_RECORD_BYTES:,} bytes; cut it up")
+def _read_all(stream: IO[Any]) -> bytes:
+    data = bytes(stream.read(MAX_RECORD_BYTES + 1))
+    if len(data) > MAX_RECORD_BYTES:
+        raise ValueError(f"a text of more than {MAX_RECORD_BYTES:,} bytes; split it up")
     return data

@@ -1,6 +1,6 @@
-"""Opening sources: files, pipes, addresses and standard input, unpacked on the way.
+"""Open sources (files, pipes, URLs and standard input) and decompress them.
 
-Whatever goes wrong while reading becomes an `UnreadableError` that names the source.
+Errors while reading become an `UnreadableError` that names the source.
 """
 
 import contextlib
@@ -18,16 +18,16 @@ from groundup.errors import GroundupError, MissingExtraError
 from groundup.text_files.documents import STDIN, Source, UnreadableError
 
 _CHUNK_BYTES = 1 << 20
-# Four bytes can stand for a block of 128 kB: unpacked at once, this much gives 64 MB at most.
+# Four bytes can encode a block of 128 kB, so decompressing this much yields at most 64 MB.
 _STEP_BYTES = 1 << 11
-# The strongest setting of xz needs 65 MB to unpack; a file may ask for gigabytes.
+# Decompressing xz's highest preset takes 65 MB, but a file may demand gigabytes.
 _XZ_MEMORY_BYTES = 256 << 20
 _ZSTD_WINDOW_BYTES = 1 << 31
 
 
 @contextlib.contextmanager
 def open_source(source: Source) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    """The text of a source from its beginning, and the file itself; errors are explained."""
+    """Yield the decompressed stream of a source and its raw file; explains errors."""
     with explained_errors(source), contextlib.ExitStack() as stack:
         if source.path == STDIN:
             yield sys.stdin.buffer, sys.stdin.buffer
@@ -36,23 +36,23 @@ def open_source(source: Source) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
         if source.compression == "gzip":
             stream = cast(IO[bytes], stack.enter_context(gzip.open(raw)))
         elif source.compression is not None:
-            stream = stack.enter_context(stream_of(_unpack(raw, source.compression)))
+            stream = stack.enter_context(stream_of(_decompress(raw, source.compression)))
         yield stream, raw
         if not source.is_remote:
             check_unchanged(source, raw.fileno())
 
 
 def check_unchanged(source: Source, file: int) -> None:
-    """Raise UnreadableError if a regular file differs from what was found at first."""
+    """Raise UnreadableError if a regular file has changed since it was found."""
     if (source.size, source.stamp) not in (stamp_of(os.fstat(file)), (None, None)):
         raise UnreadableError(
             f"{source} changed while it was in use, or differs between machines; run the command "
-            f"again when nothing writes to it"
+            f"again once nothing writes to it"
         )
 
 
 def stamp_of(status: os.stat_result) -> tuple[int | None, str | None]:
-    """Size and time of a regular file, which tell that it is unchanged; None for pipes and such."""
+    """Return size and modification time of a regular file; None for pipes and devices."""
     if not stat.S_ISREG(status.st_mode):
         return None, None
     return status.st_size, str(status.st_mtime_ns)
@@ -60,7 +60,7 @@ def stamp_of(status: os.stat_result) -> tuple[int | None, str | None]:
 
 @contextlib.contextmanager
 def explained_errors(source: Source | str) -> Iterator[None]:
-    """Turn what goes wrong with a source or an address into an error that names it."""
+    """Turn exceptions in reading a source or URL into an error that names it."""
     try:
         yield
     except GroundupError:
@@ -86,9 +86,9 @@ def _open_raw(source: Source) -> IO[bytes]:
     return cast(IO[bytes], io.BufferedReader(system.open(path, "rb"), _CHUNK_BYTES))
 
 
-def _unpack(raw: IO[bytes], compression: str) -> Iterator[bytes]:
-    """Yield the text of zstd's or xz's frames. zstandard's own reader takes a cut frame for the end
-    and lzma's has no bound on its memory; this one does not and has."""
+def _decompress(raw: IO[bytes], compression: str) -> Iterator[bytes]:
+    """Yield the contents of zstd or xz frames. Unlike zstandard's own reader this detects truncated
+    frames, and unlike lzma's it limits memory."""
     damage: type[Exception] = lzma.LZMAError
     unpacker: Any = None
     if compression == "zstd":
@@ -116,7 +116,7 @@ def _unpack(raw: IO[bytes], compression: str) -> Iterator[bytes]:
 
 
 def stream_of(chunks: Iterator[bytes | memoryview]) -> IO[bytes]:
-    """A buffered stream, to be read in any sizes, of what `chunks` yields."""
+    """Wrap an iterator of chunks in a buffered stream."""
     return io.BufferedReader(_ChunkStream(chunks), 1 << 16)
 
 

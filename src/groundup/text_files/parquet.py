@@ -1,4 +1,4 @@
-"""Parquet: each row of one column is a document, or each conversation of several."""
+"""Parquet: each row is a document, the value of a text column or a conversation."""
 
 from collections.abc import Iterator
 from typing import IO, Any
@@ -21,18 +21,18 @@ _NUM_SEEN = 64
 def read_parquet(
     stream: IO[bytes], reading: Reading, name: str, notes: list[str]
 ) -> Iterator[bytes]:
-    """Yield the texts of a column; a missing value is an empty text."""
+    """Yield the text of each row; missing values are empty."""
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
         raise MissingExtraError("reading .parquet files", "parquet") from error
     if not stream.seekable() or hasattr(stream, "mtime"):
-        # It is read from its end; gzip would unpack all before for every step back.
-        raise DataError(f"{name} is a compressed Parquet file: decompress it first")
+        # Parquet is read from its end, and gzip decompresses from the start for each seek back.
+        raise DataError(f"{name} is a compressed Parquet file; decompress it first")
     try:
         table = pyarrow.parquet.ParquetFile(stream)
-        schema, num_rows = table.schema_arrow, _rows_in(table.metadata)
+        schema, num_rows = table.schema_arrow, _batch_rows(table.metadata)
         texts = [one.name for one in schema if _is_text(one.type, pyarrow.types)]
         head = next(table.iter_batches(min(num_rows, _NUM_SEEN), columns=texts), None)
         longest = longest_field(head.to_pylist() if head else ())
@@ -60,8 +60,8 @@ def read_parquet(
         raise UnreadableError(f"{name} is not a readable Parquet file: {error}") from error
 
 
-def _rows_in(metadata: Any) -> int:
-    """How many rows make up about a batch, all their columns counted."""
+def _batch_rows(metadata: Any) -> int:
+    """Return the number of rows in about `_BATCH_BYTES`, counting all columns."""
     groups = map(metadata.row_group, range(metadata.num_row_groups))
     total = sum(int(group.total_byte_size) for group in groups)
     return max(1, min(1 << 20, _BATCH_BYTES * int(metadata.num_rows) // max(1, total)))

@@ -1,7 +1,7 @@
-"""A corpus cut into parts, each to be read by itself: whole files, or a range of one.
+"""Split a corpus into parts that can be read independently: whole files, or a byte range of one.
 
-A range is moved to where documents begin, by whoever reads it: neighbours find the same place, so
-the parts hold every document once, in order, and nobody else has to look at the text.
+Each reader moves its range to the next document boundaries. Neighbors find the same boundary, so
+the parts contain every document once, in order, without a prior pass over the text.
 """
 
 import itertools
@@ -17,8 +17,8 @@ _WINDOW_BYTES = 1 << 16
 
 
 def can_cut(source: Source, reading: Reading) -> bool:
-    """Whether a range of a source can be read: packed files, tables and pages are read from
-    front to back, as is what has to be decoded; a server of the web may not give ranges."""
+    """Whether a source can be read in ranges. Compressed files, tables, pages and files to decode
+    must be read from the start, and web servers may not support ranges."""
     if source.compression or reading.encoding or source.path.startswith("http"):
         return False
     is_text = source.format == "text" and not _may_overlap(reading.marks)
@@ -27,16 +27,16 @@ def can_cut(source: Source, reading: Reading) -> bool:
 
 
 def cut_into_parts(
-    sources: Sequence[Source], part_bytes: int, reading: Reading, most_sources: int = 4096
+    sources: Sequence[Source], part_bytes: int, reading: Reading, max_sources: int = 4096
 ) -> list[Part]:
-    """The sources in parts of about `part_bytes` of their files, in order."""
+    """Group or split sources into parts of about `part_bytes`, in order."""
     parts: list[Part] = []
     waiting: list[Source] = []
     num_bytes = 0
     for source in sources:
         size = source.size or 0
         is_cut = size > part_bytes and can_cut(source, reading)
-        is_full = num_bytes + size > part_bytes or len(waiting) >= most_sources
+        is_full = num_bytes + size > part_bytes or len(waiting) >= max_sources
         if waiting and (is_cut or is_full):
             parts.append(Part(tuple(waiting)))
             waiting, num_bytes = [], 0
@@ -49,7 +49,7 @@ def cut_into_parts(
 
 
 def cut_part(part: Part, part_bytes: int, reading: Reading) -> list[Part]:
-    """A part in smaller ones."""
+    """Split a part into smaller ones."""
     if part.span is None:
         return cut_into_parts(part.sources, part_bytes, reading)
     first, last = part.span
@@ -63,7 +63,7 @@ def run_parts(
     parts: Sequence[Part],
     progress: Progress | None,
 ) -> Iterator[Any]:
-    """What a function yields for all parts, in order; `progress` is told the bytes done."""
+    """Run a function on all parts and yield its results in order; reports bytes to `progress`."""
     done, total = 0, sum(part.num_bytes for part in parts)
     for part, results in zip(parts, engine(function, parts), strict=True):
         yield from results
@@ -75,7 +75,7 @@ def run_parts(
 def open_span(
     raw: IO[bytes], span: tuple[int, int], size: int, marks: Sequence[bytes]
 ) -> tuple[IO[bytes], int]:
-    """A stream of the documents that begin in a range of a file, and where it begins."""
+    """Return a stream of the documents that begin in a byte range of a file, and its position."""
     first, last = span
     begin = end = _find_start(raw, first, min(last, size), size, marks)
     if begin < last:
@@ -85,7 +85,7 @@ def open_span(
 
 
 def _find_start(raw: IO[bytes], begin: int, limit: int, size: int, marks: Sequence[bytes]) -> int:
-    """Where the first document from `begin` on begins, or `limit` if none does before it."""
+    """Return the start of the first document at or after `begin`, but at most `limit`."""
     longest = max(map(len, marks), default=0)
     if begin == 0:
         return 0
@@ -102,17 +102,17 @@ def _find_start(raw: IO[bytes], begin: int, limit: int, size: int, marks: Sequen
 
 
 def _read(raw: IO[bytes], num_bytes: int) -> Iterator[bytes]:
-    """Yield what follows in a file, up to a number of bytes."""
+    """Yield the next `num_bytes` bytes of a file."""
     while num_bytes > 0:
         data = raw.read(min(num_bytes, _WINDOW_BYTES))
         if not data:
-            raise OSError("it became shorter while it was being read")
+            raise OSError("it was truncated while being read")
         yield data
         num_bytes -= len(data)
 
 
 def _may_overlap(marks: Sequence[bytes]) -> bool:
-    """Whether which separators are in a text may depend on where one begins to look."""
+    """Whether separators can overlap, so that matches depend on where the search starts."""
     return any(
         one[:1] in other[1:] or (one is not other and other.startswith(one))
         for one, other in itertools.product(marks, repeat=2)

@@ -1,6 +1,6 @@
-"""Plain text from a stream, cut into pieces of whole documents at separators.
+"""Read plain text from a stream, split into batches of whole documents at separators.
 
-Memory follows the longest document, unless a `find_cut` cuts long ones into pieces.
+Memory grows with the longest document, unless a `find_cut` cuts long documents into pieces.
 """
 
 import sys
@@ -21,13 +21,13 @@ def read_text(
     find_cut: FindCut | None,
     piece_bytes: int,
 ) -> Iterator[DocumentBatch]:
-    """Yield documents as they stand between separators, byte for byte.
+    """Yield the documents between separators, byte for byte.
 
-    A document of more than `piece_bytes` comes in pieces that `find_cut` chooses. They depend on
-    the document alone, not on `batch_bytes`.
+    A document longer than `piece_bytes` is yielded in pieces, cut by `find_cut`. They depend only
+    on the document, not on `batch_bytes`.
     """
     longest = max(map(len, marks), default=0)
-    # A separator in the last bytes may be the beginning of a longer one, so a cut needs room.
+    # A separator at the end of the window may be a prefix of a longer one, so leave a margin.
     room_bytes = 2 * longest + 1
     most_bytes = piece_bytes if find_cut else sys.maxsize
     window = batch_bytes = min(batch_bytes, most_bytes)
@@ -71,8 +71,8 @@ def read_text(
 
 
 def _fill(stream: IO[bytes], rest: bytes | memoryview, size: int) -> tuple[memoryview, bool]:
-    """`rest` and what follows it, up to `size` bytes, and whether the stream is over."""
-    # Left as the system gives it: zeroing it first would cost as much as reading.
+    """Return `rest` followed by the stream, up to `size` bytes, and whether the stream ended."""
+    # Uninitialized: zeroing would cost as much as reading.
     buffer = np.empty(size, np.uint8).data
     filled = len(rest)
     buffer[:filled] = rest

@@ -1,4 +1,4 @@
-"""All sources of a part, one after another, as batches of documents."""
+"""Read the sources of a part, one after another, as batches of documents."""
 
 import dataclasses
 import io
@@ -27,26 +27,26 @@ from groundup.text_files.documents import (
 from groundup.text_files.encodings import (
     NOT_UTF8,
     as_utf8,
+    drop_invalid,
     find_encoding,
     guess_encoding,
     is_utf8,
-    leave_out_bad,
     marked_encoding,
 )
 from groundup.text_files.formats import FORMATS
 from groundup.text_files.opening import check_unchanged, explained_errors, open_source, stream_of
 from groundup.text_files.parts import open_span
 from groundup.text_files.plain_text import read_text
-from groundup.text_files.records import LONGEST_RECORD_BYTES
+from groundup.text_files.records import MAX_RECORD_BYTES
 from groundup.text_files.sources import classify, find_sources, show_names
 
 BATCH_BYTES = 16 << 20
 PIECE_BYTES = 64 << 20
 
 _SMALL_BYTES = 64 << 10
-_MOST_SOURCES = 4096
-_MOST_REMARKS = 5
-# After pieces of a long document whose rest cannot be read.
+_MAX_SOURCES = 4096
+_MAX_REMARKS = 5
+# Ends a long document if the rest of it cannot be read.
 _END_OF_DOCUMENT = DocumentBatch(b"", np.zeros((1, 2), np.int64), is_alone=True)
 
 _log = logging.getLogger(__name__)
@@ -62,14 +62,14 @@ def read(
 ) -> Iterator[DocumentBatch]:
     """Yield the documents of a part in order, in batches of about `batch_bytes`.
 
-    In plain text a document is what stands between separators or file ends, byte for byte: only a
-    byte order mark is taken off. In JSON lines, tables and Parquet each record is one, of HTML each
-    page; empty ones are left out. Small files share a batch.
+    A plain text document is the exact text between separators or file ends, without a byte order
+    mark. In JSON lines, tables and Parquet each record is a document; in HTML, each page. Empty
+    documents are skipped, and small files share a batch.
 
-    find_cut: cuts documents of more than `piece_bytes` into pieces; without it they stay whole.
+    find_cut: cuts documents longer than `piece_bytes` into pieces; by default they stay whole.
     """
     reader = _Reader(reading, batch_bytes, find_cut, piece_bytes)
-    waiting = _Waiting(reading.glue, batch_bytes)
+    waiting = _BatchBuilder(reading.glue, batch_bytes)
     for source in part.sources:
         notes: list[str] = []
         for piece in reader.checked(reader.read(source, part.span, notes), source, notes):
@@ -81,12 +81,12 @@ def read(
     yield from waiting.take()
 
 
-class _Waiting:
-    """Pieces, small ones of several sources, that become one batch."""
+class _BatchBuilder:
+    """Joins small pieces, of one or several sources, into batches."""
 
     def __init__(self, glue: bytes, batch_bytes: int) -> None:
         self._glue, self._batch_bytes = glue, batch_bytes
-        # How much of this source has been read, and of those before.
+        # Bytes read of the current source, and of all sources before.
         self._position = self._done = 0
         self._clear()
 
@@ -111,11 +111,11 @@ class _Waiting:
     def end(self, source: Source, note: str | None, num_bytes: int) -> Iterator[DocumentBatch]:
         self._ends.append((self._num_rows, source, note))
         self._done, self._position = self._done + num_bytes, 0
-        if len(self._ends) >= _MOST_SOURCES:
+        if len(self._ends) >= _MAX_SOURCES:
             yield from self.take()
 
     def take(self) -> Iterator[DocumentBatch]:
-        """All that waits as one batch; a single piece is not copied."""
+        """Yield all pending pieces as one batch; a single piece is not copied."""
         pieces, ends, read_bytes = self._pieces, self._ends, self._done + self._position
         self._clear()
         if not pieces:
@@ -132,7 +132,7 @@ class _Waiting:
 
 
 class _Reader(NamedTuple):
-    """The documents of a source as they come; `notes` collects remarks about it."""
+    """Yields the documents of a source; `notes` collects remarks about it."""
 
     reading: Reading
     batch_bytes: int
@@ -142,15 +142,15 @@ class _Reader(NamedTuple):
     def checked(
         self, pieces: Iterator[DocumentBatch], source: Source, notes: list[str], archive: str = ""
     ) -> Iterator[DocumentBatch]:
-        """The documents that are UTF-8; if others may be left out, notes what was and why.
+        """Handle invalid UTF-8 and unreadable files; notes what was skipped, and why.
 
-        archive: that the source is a file of.
+        archive: the archive that contains the source.
         """
         num_left_out = 0
         is_inside = False
         try:
             for piece in pieces:
-                sound = leave_out_bad(piece, source, self.reading)
+                sound = drop_invalid(piece, source, self.reading)
                 num_left_out += len(piece.bounds) - len(sound.bounds)
                 is_inside = sound.continues
                 yield sound
@@ -164,7 +164,7 @@ class _Reader(NamedTuple):
                 yield _END_OF_DOCUMENT
         if num_left_out:
             is_text = FORMATS[source.format].read is None
-            notes += [NOT_UTF8] * is_text + [f"left out {count_of(num_left_out, 'document')}"]
+            notes += [NOT_UTF8] * is_text + [f"skipped {count_of(num_left_out, 'document')}"]
 
     def read(
         self, source: Source, span: tuple[int, int] | None, notes: list[str]
@@ -193,11 +193,11 @@ class _Reader(NamedTuple):
         begin: int = 0,
         guess: Callable[[bytes], str | None] = guess_encoding,
     ) -> Iterator[DocumentBatch]:
-        """The documents of an opened source, or of a range of one that begins at `begin`."""
+        """Yield the documents of an open source, or of a range of one that begins at `begin`."""
         reading, kind = self.reading, FORMATS[source.format]
         head = b"" if kind.read else stream.peek(1)  # type: ignore[attr-defined]
         if reading.errors != "replace" and is_utf8(head):
-            # Most text: nothing is copied on the way.
+            # The common case, without a copy.
             stream.read(3 * (not begin and head.startswith(BOM_UTF8)))
         elif not kind.is_binary:
             stream = stream_of(as_utf8(stream, source, reading, notes, guess, not begin))
@@ -212,9 +212,9 @@ class _Reader(NamedTuple):
     def _read_span(
         self, source: Source, raw: IO[bytes], span: tuple[int, int], notes: list[str]
     ) -> Iterator[DocumentBatch]:
-        """The documents that begin in a range of a source.
+        """Yield the documents that begin in a range of a source.
 
-        In other encodings nobody sees where one begins: the first part reads all of it.
+        Boundaries cannot be found in other encodings: the first part reads the whole source.
         """
         head = raw.peek(1)  # type: ignore[attr-defined]
         if marked_encoding(head) or (find_invalid_utf8(head) >= 0 and guess_encoding(head)):
@@ -228,7 +228,7 @@ class _Reader(NamedTuple):
     def _read_members(
         self, source: Source, stream: IO[bytes], notes: list[str]
     ) -> Iterator[DocumentBatch]:
-        """The documents of an archive's files; one that fails is left out by itself."""
+        """Yield the documents of an archive's files; unreadable ones are skipped individually."""
         left_out: dict[str, list[str]] = {}
         remarks: list[str] = []
         for name, content in open_members(stream, source):
@@ -236,23 +236,23 @@ class _Reader(NamedTuple):
             if any(one.startswith((".", "__MACOSX")) for one in name.split("/")):
                 continue
             if kind in (None, "archive") or compression is not None:
-                reason = "packed once more" if kind else "as no text"
+                reason = "compressed again" if kind else "not text"
                 left_out.setdefault(reason, []).append(name)
                 continue
             member, own = Source(f"{source}/{name}", kind or "text"), list[str]()
             if FORMATS[member.format].is_binary:
-                content = io.BytesIO(content.read(LONGEST_RECORD_BYTES))
+                content = io.BytesIO(content.read(MAX_RECORD_BYTES))
             pieces = self._read_stream(member, content, own)
             yield from self.checked(pieces, member, own, str(source))
             remarks += [f"{name}: {one}" for one in own]
-        remarks += [f"left out {why}: {show_names(names)}" for why, names in left_out.items()]
-        notes += remarks[:_MOST_REMARKS]
-        if len(remarks) > _MOST_REMARKS:
-            notes.append(f"{len(remarks) - _MOST_REMARKS:,} more remarks")
+        remarks += [f"skipped ({why}): {show_names(names)}" for why, names in left_out.items()]
+        notes += remarks[:_MAX_REMARKS]
+        if len(remarks) > _MAX_REMARKS:
+            notes.append(f"{len(remarks) - _MAX_REMARKS:,} more remarks")
 
 
 def _pack_pieces(texts: Iterator[bytes], num_bytes: int, glue: bytes) -> Iterator[DocumentBatch]:
-    """Texts together until they add up to this many bytes."""
+    """Group texts into pieces of at least this many bytes."""
     waiting: list[bytes] = []
     size = 0
     for text in itertools.chain(texts, [None]):
@@ -266,7 +266,7 @@ def _pack_pieces(texts: Iterator[bytes], num_bytes: int, glue: bytes) -> Iterato
 
 
 def _read_small(source: Source, marks: Sequence[bytes]) -> DocumentBatch | None:
-    """A small file at once: the general way, left for marked ones, takes longer than its text."""
+    """Read a small file in one go, which saves the overhead of streams; None if not UTF-8."""
     with explained_errors(source):
         file = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -283,11 +283,11 @@ def _read_small(source: Source, marks: Sequence[bytes]) -> DocumentBatch | None:
     return DocumentBatch(data, bounds)
 
 
-def nothing_in(sources: Sequence[Source], reading: Reading) -> DataError:
-    """Why there is no text: the first mistake is raised, if there is one."""
+def no_text_error(sources: Sequence[Source], reading: Reading) -> DataError:
+    """Return the error for sources without any text; raises the first error in them, if any."""
     for _ in read(Part(tuple(sources)), dataclasses.replace(reading, errors="strict")):
         pass
-    return DataError(f"{show_names([*map(str, sources)])} holds no text; name a file that does")
+    return DataError(f"{show_names([*map(str, sources)])} has no text; name a file that does")
 
 
 def read_document_batches(
@@ -297,7 +297,7 @@ def read_document_batches(
     progress: Progress | None = None,
     **reading: Any,
 ) -> Iterator[DocumentBatch]:
-    """Yield the documents of files, folders, globs or `-`; `reading` are fields of `Reading`."""
+    """Yield the documents of files, folders, globs or `-`; reading: see `Reading`."""
     how = Reading(**reading)
     part = Part(tuple(find_sources(inputs, how)))
     is_empty = True
@@ -308,4 +308,4 @@ def read_document_batches(
         if progress is not None:
             progress(batch.read_bytes, part.num_bytes or None)
     if is_empty and how.errors == "skip":
-        raise nothing_in(part.sources, how)
+        raise no_text_error(part.sources, how)

@@ -1,8 +1,8 @@
-"""Records: the lines of JSON lines, the items of a JSON list, the rows of a table; and the
-conversations in them, in the shapes that data sets have them.
+"""Records: JSON lines, the items of a JSON list or the rows of a table; and the conversations in
+them, in the shapes common in datasets.
 
-The text of a record is in the field asked for, else in a usual one, else it is a conversation; else
-it is in the field that holds the longest texts in the first records of a file.
+The text of a record is the requested field, else a usual one, else its conversation, else the field
+with the longest texts in the first records of the file.
 """
 
 import csv
@@ -19,20 +19,20 @@ from groundup.text_files.documents import NO_TEXT, Reading, Source, encode
 from groundup.text_files.encodings import as_utf8, guess_encoding
 from groundup.text_files.opening import open_source, stream_of
 
-LONGEST_RECORD_BYTES = 256 << 20
-"""A record is held several times over while it is taken apart."""
+MAX_RECORD_BYTES = 256 << 20
+"""Limited because parsing holds several copies of a record."""
 _DELIMITERS = ",\t;|"
 _USUAL_FIELDS = ("text", "content", "body")
 TURNS = "\0turns"
-"""Stands for the fields of a conversation."""
-# So many records are looked at to find the longest texts.
+"""Stands for the fields that make up a conversation."""
+# How much of a file is searched for the field with the longest texts.
 _NUM_SEEN, _SEEN_BYTES = 64, 1 << 20
 
 SHAPES = (
     "messages (role and content), conversations (from and value), instruction, input and output, "
     "or a pair such as prompt and completion, question and answer, or input and output"
 )
-"""For errors."""
+"""For error messages."""
 
 _LISTS = ("messages", "conversations", "conversation", "dialogue", "dialog")
 _ROLES = {
@@ -41,17 +41,17 @@ _ROLES = {
 }
 _QUESTIONS = ("prompt", "instruction", "question", "query", "input", "user", "human")
 _ANSWERS = ("completion", "response", "output", "answer", "reply", "assistant", "gpt")
-# What a question may be about.
+# Fields with the context of a question.
 _CONTEXTS = ("input", "context")
 
-# A record's place, for errors, and what it holds; a DataError where it cannot be read.
+# A record's location for error messages, and its value: a DataError if it cannot be parsed.
 Record = tuple[str, Any]
 
 
 def read_texts(
     kind: str, stream: IO[bytes], reading: Reading, name: str, notes: list[str]
 ) -> Iterator[bytes]:
-    """Yield the texts of the records of a stream; the first one that has none is noted."""
+    """Yield the text of each record of a stream; notes the first that is skipped."""
     records = _read_records(kind, stream, name, reading.field)
     head: list[Record] = []
     size = 0
@@ -62,7 +62,7 @@ def read_texts(
     num_bad = 0
     for where, record in itertools.chain(head, records):
         if where == name and find_turns(record) is None:
-            notes.append("no list of records")
+            notes.append("not a list of records")
             return
         try:
             yield encode(_text_of(record, reading, longest, where), reading.errors, where)
@@ -77,13 +77,13 @@ def read_texts(
 
 
 def read_records(source: Source, kind: str) -> Iterator[Record]:
-    """Yield the records of a file, whatever encoding it is in, with their places.
+    """Yield the records of a file in any encoding, with their locations.
 
-    Bad ones are a DataError instead. JSON that is no list of records is one, placed by the file.
+    The value of a malformed record is a DataError. JSON other than a list is a single record.
     """
     with open_source(source) as (stream, _):
         utf8 = stream_of(as_utf8(stream, source, Reading(), [], guess_encoding, True))
-        records = _read_records(kind, utf8, str(source), "", 8 * LONGEST_RECORD_BYTES)
+        records = _read_records(kind, utf8, str(source), "", 8 * MAX_RECORD_BYTES)
         for where, record in records:
             try:
                 json.dumps(record, ensure_ascii=False, default=str).encode()
@@ -93,7 +93,7 @@ def read_records(source: Source, kind: str) -> Iterator[Record]:
 
 
 def has_usual_field(source: Source, reading: Reading) -> bool:
-    """Whether the first line's text is where it can be found without the lines that follow."""
+    """Whether the first line alone shows which field contains the text."""
     with open_source(source) as (stream, _):
         for _, record in _read_lines(stream, str(source)):
             if isinstance(record, dict):
@@ -102,7 +102,7 @@ def has_usual_field(source: Source, reading: Reading) -> bool:
 
 
 def choose_field(record: Mapping[str, Any], wanted: str, longest: str | None) -> str | None:
-    """The field of a record that holds its text, or TURNS; None for none."""
+    """Return the field of a record that contains its text, or TURNS; None if there is none."""
     if wanted in record:
         return wanted
     names = {name.strip().lower(): name for name in record if isinstance(record[name], str)}
@@ -112,7 +112,7 @@ def choose_field(record: Mapping[str, Any], wanted: str, longest: str | None) ->
 
 
 def longest_field(records: Iterable[Mapping[str, Any]]) -> str | None:
-    """The field with the longest texts; a word of ASCII may be an address or a number."""
+    """Return the field with the longest texts. Single ASCII words count less: they may be URLs."""
     sizes = Counter[str]()
     for record in records:
         for name, value in record.items():
@@ -138,7 +138,7 @@ def _text_of(record: Any, reading: Reading, longest: str | None, where: str) -> 
     text = text_of_turns(turns) if turns else value
     if not isinstance(text, str):
         raise DataError(
-            f"{where} holds {json.dumps(value):.40}, not a text; fix it, or use --errors skip"
+            f"{where} holds {json.dumps(value):.40}, not text; fix it, or use --errors skip"
         )
     return text
 
@@ -150,15 +150,15 @@ def _read_records(
         return _read_lines(stream, name)
     if kind == "delimited":
         return _read_table(stream, name, field)
-    return _read_json(stream, name, most_bytes or LONGEST_RECORD_BYTES)
+    return _read_json(stream, name, most_bytes or MAX_RECORD_BYTES)
 
 
 def _read_lines(stream: IO[bytes], name: str) -> Iterator[Record]:
-    lines = iter(lambda: stream.readline(LONGEST_RECORD_BYTES + 1), b"")
+    lines = iter(lambda: stream.readline(MAX_RECORD_BYTES + 1), b"")
     for number, line in enumerate(lines, start=1):
         where = f"{name} line {number}"
-        if len(line) > LONGEST_RECORD_BYTES:
-            raise DataError(f"{where} is longer than {LONGEST_RECORD_BYTES:,} bytes")
+        if len(line) > MAX_RECORD_BYTES:
+            raise DataError(f"{where} is longer than {MAX_RECORD_BYTES:,} bytes")
         if not line.isspace():
             try:
                 yield where, json.loads(line.decode("utf-8-sig", "surrogateescape"))
@@ -167,7 +167,7 @@ def _read_lines(stream: IO[bytes], name: str) -> Iterator[Record]:
 
 
 def _read_json(stream: IO[bytes], name: str, most_bytes: int) -> Iterator[Record]:
-    """A list of records, or JSON lines by another name."""
+    """Yield the records of a JSON list, or of JSON lines with the suffix .json."""
     data = stream.read(most_bytes + 1)
     if len(data) > most_bytes:
         raise DataError(f"{name} has more than {most_bytes:,} bytes; write it as JSON lines")
@@ -186,7 +186,7 @@ def _read_json(stream: IO[bytes], name: str, most_bytes: int) -> Iterator[Record
 
 
 def _read_table(stream: IO[bytes], name: str, field: str) -> Iterator[Record]:
-    """The first line names the columns, and tells what parts them."""
+    """Yield the rows of a CSV table; its first line shows the columns and the delimiter."""
     lines = io.TextIOWrapper(stream, "utf-8", errors="surrogateescape", newline="")
     try:
         header = lines.readline()
@@ -218,8 +218,8 @@ def _read_table(stream: IO[bytes], name: str, field: str) -> Iterator[Record]:
 
 
 def _next_row(rows: Any, where: str) -> list[str] | None:
-    # The limit of 128 kB a value is one for the whole process.
-    limit = csv.field_size_limit(LONGEST_RECORD_BYTES)
+    # The csv module's limit, 128 kB per value, is global to the process.
+    limit = csv.field_size_limit(MAX_RECORD_BYTES)
     try:
         row: list[str] | None = next(rows, None)
         return row
@@ -230,10 +230,10 @@ def _next_row(rows: Any, where: str) -> list[str] | None:
 
 
 def find_turns(record: Any) -> list[Any] | None:
-    """The turns of a conversation, each with role and content; None where there is none.
+    """Return the turns of a conversation, each with role and content; None if it is not one.
 
-    Only the shape is looked at: a turn may have an odd role, or a number for its content. A last
-    turn of the user, whom nobody answers, is left out.
+    Only checks the shape: a turn may have an unknown role, or content that is not text. A final
+    user turn, which has no answer, is dropped.
     """
     if isinstance(record, list) and all(isinstance(one, Mapping) for one in record):
         record = {"messages": record}
@@ -262,7 +262,7 @@ def find_turns(record: Any) -> list[Any] | None:
 
 
 def text_of_turns(turns: list[Any]) -> str:
-    """A conversation as plain text: who speaks and what they say, a paragraph for each turn."""
+    """Format a conversation as plain text, with a paragraph "Role: content" per turn."""
     said = (
         one for one in turns if isinstance(one, Mapping) and isinstance(one.get("content"), str)
     )

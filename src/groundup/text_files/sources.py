@@ -1,4 +1,4 @@
-"""Which files are meant: files, folders, globs and addresses become a list of sources."""
+"""Resolve files, folders, globs and URLs to a list of sources."""
 
 import contextlib
 import functools
@@ -34,14 +34,13 @@ def find_sources(
     reading: Reading | None = None,
     skipped: list[Skipped] | None = None,
 ) -> list[Source]:
-    """The files that `inputs` name, in order; those of a folder or glob are sorted by path.
+    """Return the files that `inputs` name, in order; those of a folder or glob are sorted by path.
 
-    Of a folder, visible regular files with a suffix of text count, at any depth; folders of models
-    and runs, links to folders, empty and other files are left out, and so are links that lead out
-    of the folder, unless `follow_links`. What is named outright is read whatever it is. A file
-    named twice is read once.
+    A folder is searched at any depth for visible, regular, non-empty files with a known suffix.
+    Skips folders of models and runs, links to folders and, unless `follow_links`, links that lead
+    out of the folder. Files named explicitly are always read; a file named twice is read once.
 
-    skipped: takes what is left out; without it there is a warning.
+    skipped: collects the files that were skipped; by default a warning names them.
     """
     reading = reading or Reading()
     found: dict[object, tuple[int, Source]] = {}
@@ -50,7 +49,7 @@ def find_sources(
         matches = list(_expand(text, left_out, reading.follow_links))
         for source, identity in matches:
             if found.setdefault(identity, (number, source))[0] != number:
-                _log.warning("%s is named twice; it is read once", source)
+                _log.warning("%s is named twice; reading it once", source)
         if not matches:
             _warn(left_out)
             raise DataError(
@@ -70,32 +69,32 @@ def find_sources(
 
 
 def show_names(names: Sequence[str]) -> str:
-    """A few names of many."""
+    """Join the first few names and count the others."""
     more = len(names) - _NAMES_SHOWN
     return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def check_not_input(out: Path, sources: Sequence[Source]) -> None:
-    """Raise ConfigError for a file to write that is one of those to read."""
+    """Raise ConfigError if the output file is one of the inputs."""
     real = os.path.realpath(out)
     if any(not source.is_remote and os.path.realpath(source) == real for source in sources):
         raise ConfigError(f"--out {out} is one of the inputs; name another file")
 
 
 def path_text(path: str | os.PathLike[str]) -> str:
-    """A path or address as UTF-8 can hold it."""
+    """Return a path or URL as valid UTF-8 text, with other bytes escaped."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _expand(
     text: str | os.PathLike[str], skipped: list[Skipped], follow_links: bool
 ) -> Iterator[tuple[Source, object]]:
-    """What one input names, each source with what it is known by."""
+    """Yield the sources of one input, each with a key that identifies the file."""
     path = os.fspath(text)
     if isinstance(text, Source):
         yield text, text.path
     elif not path:
-        raise DataError("an input is an empty string: name a file, a folder or a glob")
+        raise DataError("an input is an empty string; name a file, a folder or a glob")
     elif path == STDIN:
         yield Source(STDIN), STDIN
     elif _ADDRESS.match(path) and not os.path.lexists(path):
@@ -115,7 +114,7 @@ def _expand(
             if os.path.isdir(match):
                 yield from _walk(match, skipped, follow_links)
             else:
-                yield from _some_file(match, skipped, root)
+                yield from _found_file(match, skipped, root)
     else:
         raise DataError(f"{path} does not exist; check the name")
 
@@ -123,7 +122,7 @@ def _expand(
 def _walk(
     folder: str, skipped: list[Skipped], follow_links: bool
 ) -> Iterator[tuple[Source, object]]:
-    """The text files under a folder in the order of their paths."""
+    """Yield the text files in a folder, sorted by path."""
 
     def fail(error: OSError) -> None:
         if error.filename == folder:
@@ -140,19 +139,19 @@ def _walk(
         paths += [os.path.join(parent, name) for name in names if not name.startswith(".")]
     for path in sorted(paths, key=_parts):
         if classify(path)[0] is None:
-            skipped.append(Skipped(path, "no text", _size(path)))
+            skipped.append(Skipped(path, "not text", _size(path)))
         else:
-            yield from _some_file(path, skipped, None if follow_links else folder)
+            yield from _found_file(path, skipped, None if follow_links else folder)
 
 
-def _some_file(
+def _found_file(
     path: str, skipped: list[Skipped], root: str | None
 ) -> Iterator[tuple[Source, object]]:
-    """A file that nobody named, if it is regular, has something in it, and is no link that leads
-    out of the folder `root`."""
+    """Yield a file found in a folder or glob if it is regular and not empty, unless it is a link
+    that leads out of the folder `root`."""
     inside = os.path.join(os.path.realpath(root), "") if root is not None else ""
     if os.path.islink(path) and not os.path.realpath(path).startswith(inside):
-        skipped.append(Skipped(path, "a link out of the folder: see --follow-links"))
+        skipped.append(Skipped(path, "a link out of the folder; see --follow-links"))
         return
     with contextlib.suppress(OSError):
         status = os.stat(path)
@@ -160,7 +159,7 @@ def _some_file(
             yield _source(path, status), (status.st_dev, status.st_ino)
             return
     is_empty = os.path.isfile(path) and not _size(path)
-    skipped.append(Skipped(path, "empty" if is_empty else "no regular file"))
+    skipped.append(Skipped(path, "empty" if is_empty else "not a regular file"))
 
 
 def _size(path: str) -> int:
@@ -170,7 +169,7 @@ def _size(path: str) -> int:
 
 
 def _without_duplicates(sources: list[Source], skipped: list[Skipped]) -> Iterator[Source]:
-    """The sources without those that hold the same as an earlier one of their kind."""
+    """Yield the sources, without those that have the same content and format as an earlier one."""
     sizes = Counter(one.size for one in sources)
     first: dict[object, Source] = {}
     for one in sources:
@@ -181,12 +180,12 @@ def _without_duplicates(sources: list[Source], skipped: list[Skipped]) -> Iterat
         if other is one:
             yield one
         else:
-            skipped.append(Skipped(one.path, f"the same as {other}", one.size or 0))
+            skipped.append(Skipped(one.path, f"a duplicate of {other}", one.size or 0))
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def _digest(source: Source) -> bytes:
-    """A hash of a file; of its name if it cannot be read."""
+    """Return a hash of a file, or its path if it cannot be read."""
     with contextlib.suppress(OSError), open(source, "rb") as file:
         return hashlib.file_digest(file, "blake2b").digest()
     return os.fsencode(source.path)
@@ -210,9 +209,9 @@ def _find_remote(address: str, skipped: list[Skipped]) -> Iterator[Source]:
         if info.get("type", "file") != "file":
             continue
         if kind is None and not is_file:
-            skipped.append(Skipped(full, "no text", info.get("size") or 0))
+            skipped.append(Skipped(full, "not text", info.get("size") or 0))
             continue
-        # Some servers tell only the size.
+        # Some servers only report the size.
         stamp = next(filter(None, map(info.get, ("ETag", "etag", "blob_id", "mtime"))), "unknown")
         yield Source(full, kind or "text", compression, info.get("size"), str(stamp), True)
 
@@ -223,7 +222,7 @@ def _source(path: str, status: os.stat_result) -> Source:
 
 
 def classify(path: str) -> tuple[str | None, Literal["gzip", "zstd", "xz"] | None]:
-    """The format of a file and how it is packed, by its name."""
+    """Return the format and compression of a file, by its name."""
     stem, suffix = os.path.splitext(path.lower())
     if suffix in (".tgz", ".txz"):
         stem, suffix = f"{stem}.tar", f".{suffix[2:]}"
@@ -234,7 +233,7 @@ def classify(path: str) -> tuple[str | None, Literal["gzip", "zstd", "xz"] | Non
 
 
 def _is_model(names: Sequence[str]) -> bool:
-    """Whether a folder is an exported model or a run of ours, whose cards and logs are no text."""
+    """Whether a folder is an exported model or a run, whose cards and logs are not a corpus."""
     is_run = {"config.yaml", "metrics.jsonl"} <= set(names)
     return is_run or any(name.endswith(".safetensors") for name in names)
 

@@ -52,7 +52,7 @@ from groundup.text_files import (
     cut_into_parts,
     cut_part,
     find_sources,
-    nothing_in,
+    no_text_error,
     path_text,
 )
 
@@ -160,7 +160,7 @@ def prepare(
             index = _check_finished(folder, made_with, sources)
             _remove_all_but(folder, (shard.file for shard in index.shards))
             return PrepareSummary(folder, index, "up to date", 0, time.perf_counter() - started)
-        parts = cut_into_parts(sources, shard_bytes, how, most_sources=1 << 40)
+        parts = cut_into_parts(sources, shard_bytes, how, max_sources=1 << 40)
         work = _Preparing(folder, made_with, encoder, parts)
         num_kept = work.resume()
         work.run(engine, part_bytes, progress)
@@ -231,7 +231,7 @@ class _Preparing:
         }
         if not splits["train"] and not splits["validation"]:
             sources = [source for part in self._parts for source in part.sources]
-            raise nothing_in(sources, self._encoder.reading)
+            raise no_text_error(sources, self._encoder.reading)
         if self._fraction and not splits["validation"]:
             self._split_off_tail(splits, end)
         index = ShardIndex(
