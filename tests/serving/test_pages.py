@@ -324,7 +324,7 @@ def test_conversations_are_kept_edited_rated_and_exported(
         wait_for_answers("who?", "yes!")
         browser.find("[aria-label='Delete <b>']").click()
         browser.wait(lambda: texts(browser, ".history-title") == ["who?"])
-        # A store that is full loses its oldest conversations, and few of them.
+        # Full storage drops a few of the oldest conversations.
         browser.script(FILL_WITH_CHATS + FILL)
         browser.driver.refresh()
         num_kept = browser.wait(lambda: len(browser.all(".history-title")))
@@ -334,10 +334,10 @@ def test_conversations_are_kept_edited_rated_and_exported(
         kept = texts(browser, ".history-title")
         assert kept[0] == "more?" and num_kept - 3 <= len(kept) < num_kept
         assert kept[1:3] == ["who?", "chat 99"]
-        # One that others have filled keeps nothing more, and says so; an export has all of it.
+        # Storage filled by others stores nothing and says so; an export has all of it.
         browser.script("localStorage.clear();" + FILL)
         ask(browser, "again?", num_answers=2)
-        assert "no room" in browser.find("#problem").text
+        assert "storage is full" in browser.find("#problem").text
         said = ["more?", "yes!", "again?", "yes!"]
         assert exported("#export", "chat.jsonl") == [said]
         browser.script("localStorage.removeItem('filler')")
