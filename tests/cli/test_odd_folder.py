@@ -72,12 +72,6 @@ def make_docx(*lines: str) -> bytes:
     return pack_zip({"word/document.xml": f'<w:d xmlns:w="{WORD_XML}">{text}</w:d>'})
 
 
-ODT = """<o:document-content xmlns:o="o" xmlns:t="t"><o:tracked-changes><t:p>gone</t:p>
-</o:tracked-changes><t:h>Title</t:h><t:p>One <t:span>open</t:span> text<t:line-break/>x<t:s/>y</t:p>
-<o:table-row><o:table-cell><t:p>a</t:p></o:table-cell><o:table-cell><t:p>b</t:p></o:table-cell>
-</o:table-row></o:document-content>"""
-
-
 def make_epub(*chapters: str) -> bytes:
     items = "".join(f'<item id="c{n}" href="c%20{n}.html"/>' for n in range(len(chapters)))
     order = "".join(f'<itemref idref="c{n}"/>' for n in reversed(range(len(chapters))))
@@ -117,7 +111,6 @@ FILES: dict[str, tuple[bytes, list[str]]] = {
     "j.txt": (CHINESE.encode()[:-1], [CHINESE[:-1]]),
     "k.pdf": (make_pdf("A page of text"), ["A page of text"]),
     "l.docx": (make_docx("One é", "Name\tAge", "Two"), ["One é\nName\tAge\nTwo"]),
-    "l.odt": (pack_zip({"content.xml": ODT}), ["Title\nOne open text\nx y\na\tb"]),
     "m.epub": (make_epub("The end", "The beginning"), ["The beginning\n\nThe end"]),
     "n.zip": (
         pack_zip(

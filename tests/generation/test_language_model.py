@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from groundup.checkpoint import Checkpoint, CheckpointFolder
+from groundup.checkpoint import CheckpointFolder
 from groundup.errors import CheckpointError, ConfigError, GroundupError
 from groundup.generation import GenerationSettings, LanguageModel
 from groundup.model import ModelConfig, TransformerLM
@@ -142,20 +141,6 @@ def test_a_mistake_is_told_before_the_first_piece(
 ) -> None:
     with pytest.raises(ConfigError, match=noun):
         LanguageModel.load(run).stream(**settings)
-
-
-def test_a_checkpoint_that_its_run_removes_meanwhile_is_looked_for_again(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = Checkpoint.model_state
-    newest = run / "checkpoints" / "step_000030"
-
-    def remove_and_read(checkpoint: Checkpoint) -> Any:
-        shutil.rmtree(newest, ignore_errors=True)
-        return read(checkpoint)
-
-    monkeypatch.setattr(Checkpoint, "model_state", remove_and_read)
-    assert LanguageModel.load(run).step == 20
 
 
 def likes(*ids: int) -> TransformerLM:

@@ -46,16 +46,8 @@ def load_run(
     shapes = weight_shapes(config)
     if model is not None:
         shapes = {name: tuple(one.shape) for name, one in model.state_dict().items()}
-    while True:
-        try:
-            weights = found.model_state()
-            check_shapes(shapes, weights)
-            break
-        except CheckpointError:
-            # A run that goes on replaces its checkpoints and removes old ones.
-            passed, found = found, _find_checkpoint(folder, checkpoint)
-            if (found.step, found.weights_id) == (passed.step, passed.weights_id):
-                raise
+    weights = found.model_state()
+    check_shapes(shapes, weights)
     if torch.device(device or "cpu").type == "cpu":
         check_holdable(config, memory_bytes(), num_sequences=1)
     if model is None:

@@ -147,8 +147,8 @@ def _monitor_routes(models: Models, metrics: Metrics) -> list[Route]:
 
 
 def _page_routes() -> list[Route | Mount]:
-    static = _StaticFiles(directory=STATIC_FOLDER)
-    plotly = _StaticFiles(packages=[("plotly", "package_data")])
+    static = StaticFiles(directory=STATIC_FOLDER)
+    plotly = StaticFiles(packages=[("plotly", "package_data")])
 
     def page(files: StaticFiles, name: str) -> Any:
         async def answer(request: Request) -> Response:
@@ -165,12 +165,3 @@ def _page_routes() -> list[Route | Mount]:
         Route("/static/plotly.min.js", page(plotly, "plotly.min.js")),
         Mount("/static", static),
     ]
-
-
-class _StaticFiles(StaticFiles):
-    """Browsers revalidate each file, because upgrading groundup changes the pages."""
-
-    def file_response(self, *given: Any, **options: Any) -> Response:
-        response = super().file_response(*given, **options)
-        response.headers["Cache-Control"] = "no-cache"
-        return response

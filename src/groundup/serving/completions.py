@@ -239,7 +239,6 @@ class _EventStream(StreamingResponse):
 
     def __init__(self, events: AsyncIterator[bytes], close: Callable[[], None]) -> None:
         super().__init__(events, media_type="text/event-stream")
-        self.headers["Cache-Control"] = "no-store"
         self._close = close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

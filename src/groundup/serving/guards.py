@@ -28,6 +28,8 @@ SECURITY_HEADERS = {
     "x-frame-options": "DENY",
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",
+    # Upgrading groundup changes the pages, and the rest changes all the time.
+    "cache-control": "no-cache",
 }
 
 _HOST = re.compile(r"(\[[^\]]+\]|[^:\[\]]+)(?::\d*)?")

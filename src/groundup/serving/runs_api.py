@@ -213,8 +213,7 @@ def as_json(value: Any) -> bytes:
 
 
 def _answer(value: dict[str, Any]) -> Response:
-    headers = {"Cache-Control": "no-store"}
-    return Response(as_json(value), headers=headers, media_type="application/json")
+    return Response(as_json(value), media_type="application/json")
 
 
 @lru_cache(maxsize=32)

@@ -10,7 +10,6 @@ from groundup.text_files.office import (
     read_epub,
     read_html,
     read_notebook,
-    read_odt,
     read_pdf,
 )
 from groundup.text_files.parquet import read_parquet
@@ -44,7 +43,6 @@ FORMATS = {
     "parquet": Format(".parquet", read_parquet, is_binary=True),
     "notebook": Format(".ipynb", read_notebook),
     "docx": Format(".docx", read_docx, is_binary=True),
-    "odt": Format(".odt", read_odt, is_binary=True),
     "epub": Format(".epub", read_epub, is_binary=True),
     "pdf": Format(".pdf", read_pdf, is_binary=True),
     # Each member is read according to its own suffix.

@@ -15,10 +15,7 @@ from groundup.text_files.documents import Reading, UnreadableError, encode
 from groundup.text_files.html import text_of_page
 from groundup.text_files.records import MAX_RECORD_BYTES
 
-_HOLD_TEXT = frozenset("t p h span a".split())
-# Alternative versions, deleted text and margin comments.
-_UNSEEN = frozenset("Fallback tracked-changes annotation".split())
-_SIGNS = {"tab": "\t", "br": "\n", "line-break": "\n", "s": " "}
+_SIGNS = {"tab": "\t", "br": "\n"}
 
 
 def _one_document(parse: Callable[[IO[bytes]], str]) -> Callable[..., Iterator[bytes]]:
@@ -64,12 +61,6 @@ def read_docx(stream: IO[bytes]) -> str:
 
 
 @_one_document
-def read_odt(stream: IO[bytes]) -> str:
-    """The paragraphs and table rows of an OpenDocument text."""
-    return _text_of(_member(zipfile.ZipFile(stream), "content.xml"))
-
-
-@_one_document
 def read_epub(stream: IO[bytes]) -> str:
     """The chapters of an e-book in reading order."""
     book = zipfile.ZipFile(stream)
@@ -104,17 +95,14 @@ def _member(archive: zipfile.ZipFile, name: str) -> ElementTree.Element:
 
 
 def _text_of(node: ElementTree.Element) -> str:
-    """Extract the text of an element of Word's or OpenDocument's XML; their names do not clash."""
+    """The text of an element of Word's XML; a fallback repeats what stands beside it."""
     name = node.tag.rpartition("}")[2]
-    if name in _UNSEEN:
+    if name == "Fallback":
         return ""
-    holds_text = name in _HOLD_TEXT
-    text = (node.text or "") if holds_text else ""
-    for one in node:
-        text += _text_of(one) + ((one.tail or "") if holds_text else "")
-    if name in ("tc", "table-cell"):
+    text = (node.text or "") if name == "t" else "".join(map(_text_of, node))
+    if name == "tc":
         return " ".join(text.split()) + "\t"
-    if name in ("p", "h", "tr", "table-row"):
+    if name in ("p", "tr"):
         return text.rstrip() + "\n"
     return _SIGNS.get(name, text)
 
