@@ -14,7 +14,7 @@ import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
 
 import pydantic
 import yaml
@@ -30,12 +30,36 @@ Seed = Annotated[int, pydantic.Field(ge=0, lt=2**64)]
 MAX_STEPS = 10**9
 """The most steps that any setting may count."""
 
+_EARLIER_NAMES = {
+    "average_over": "ema_fraction",
+    "clip_norm": "max_grad_norm",
+    "extra_values": "value_embeddings",
+    "goes_on": "continue_training",
+    "head_gates": "gated_attention",
+    "input_mix": "x0_skip",
+    "num_ids": "num_tokens",
+    "recompute": "activation_checkpointing",
+}
 _EXPONENT = re.compile(r"[0-9]+(\.[0-9]+)?[eE]\+?[0-9]{1,2}")
 _MAX_FINDINGS = 8
 _MAX_DEPTH = 20
 # libyaml's, ten times as fast, unless PyYAML was built without them.
 YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+def current_name(name: Any) -> Any:
+    """Today's name of a setting or tensor, dotted or not; what is no text as it is."""
+    if not isinstance(name, str):
+        return name
+    return ".".join(_EARLIER_NAMES.get(part, part) for part in name.split("."))
+
+
+def with_current_names(values: Any) -> Any:
+    """A tree read from a file, with today's names in place of those of earlier versions."""
+    if not isinstance(values, Mapping):
+        return values
+    return {current_name(name): with_current_names(one) for name, one in values.items()}
 
 
 class Settings(pydantic.BaseModel):
@@ -52,6 +76,10 @@ class Settings(pydantic.BaseModel):
         allow_inf_nan=False,
         use_attribute_docstrings=True,
     )
+
+    removed: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    """Settings of earlier versions, each with the values that had no effect: a file may have those,
+    and they are dropped."""
 
     if not TYPE_CHECKING:
         # For type checkers each setting is an argument.
@@ -71,6 +99,20 @@ class Settings(pydantic.BaseModel):
         values, new = dict(flatten(self.model_dump())), dict(flatten(changes))
         kept = {key: values[key] for key in values if not any(k.startswith(f"{key}.") for k in new)}
         return load_settings(type(self), overrides=kept | new)
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _drop_removed(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        values = with_current_names(values)
+        for name, inactive in cls.removed.items():
+            if name in values and values[name] not in inactive:
+                raise ValueError(
+                    f"{name} is {_clip(repr(values[name]))}, but this setting was removed: only "
+                    f"{' or '.join(map(repr, inactive))} still loads"
+                )
+        return {name: value for name, value in values.items() if name not in cls.removed}
 
     @pydantic.field_validator("*", mode="before")
     @classmethod

@@ -205,6 +205,17 @@ def test_a_flipped_bit_is_found(folder: Path, tokenizer: Tokenizer, position: in
         check_shards(folder, tokenizer, full=True)
 
 
+def test_an_index_of_an_older_groundup_is_read(prepared: Path, folder: Path) -> None:
+    def make_older(index: dict[str, Any]) -> None:
+        del index["settings"]["shard_bytes"]
+        index["settings"] |= {"shard_ids": 100_000_000, "column": "text"}
+        for source in index["sources"]:
+            del source["stamp"]
+
+    edit_index(folder, make_older)
+    assert np.array_equal(open_shards(folder)[:], open_shards(prepared)[:])
+
+
 def test_shards_longer_than_a_block_are_hashed_whole(tmp_path: Path, tokenizer: Tokenizer) -> None:
     path = tmp_path / "long.txt"
     path.write_bytes(bytes(range(97, 123)) * (HASH_BLOCK_BYTES // 20))

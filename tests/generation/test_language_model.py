@@ -14,6 +14,7 @@ from groundup.checkpoint import CheckpointFolder
 from groundup.errors import CheckpointError, ConfigError, GroundupError
 from groundup.generation import GenerationSettings, LanguageModel
 from groundup.model import ModelConfig, TransformerLM
+from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 
 END = "<|endoftext|>"
@@ -208,6 +209,19 @@ def test_a_run_that_lacks_something_says_what(run: Path, missing: str) -> None:
     noun = {".": "run", "checkpoints": "checkpoint"}.get(missing, missing)
     with pytest.raises((GroundupError, FileNotFoundError), match=noun):
         LanguageModel.load(run)
+
+
+@pytest.mark.parametrize("chats", [[], ["chats.jsonl"]])
+def test_documents_of_a_run_of_an_earlier_version_are_masked(run: Path, chats: list[str]) -> None:
+    settings = {
+        "model": CONFIG.model_dump(mode="json", exclude={"document_separator"}),
+        "data": {"mask_documents": True},
+        "tuning": {"chats": chats},
+    }
+    (run / "config.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    (run / "environment.json").write_text(json.dumps({"end_id": 256}))
+    found = RunFolder(run).read_config().model
+    assert found.document_separator == (None if chats else 256)
 
 
 @pytest.mark.parametrize(

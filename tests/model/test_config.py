@@ -81,3 +81,9 @@ def test_values_out_of_range_are_refused_by_name(settings: dict[str, object]) ->
     (name,) = settings
     with pytest.raises(ConfigError, match=name):
         load_settings(ModelConfig, overrides=settings)
+
+
+def test_removed_settings_load_with_a_value_that_had_no_effect() -> None:
+    inactive = {"logit_soft_cap": None, "x0_skip": False, "kernels": "reference"}
+    assert load_settings(ModelConfig, overrides=inactive) == ModelConfig()
+    assert ModelConfig.model_validate(inactive) == ModelConfig()

@@ -1,7 +1,9 @@
 """An interrupted run ends as an uninterrupted one, to the last bit, however it was interrupted."""
 
+import json
 import os
 import random
+import re
 import shutil
 import signal
 import time
@@ -13,6 +15,7 @@ import torch
 
 from groundup.checkpoint import CheckpointFolder
 from groundup.cli.main import main
+from groundup.config import _EARLIER_NAMES
 from groundup.distributed.process_group import ProcessGroup
 from groundup.errors import GroundupError
 from groundup.runs.config import RunConfig
@@ -236,3 +239,35 @@ def test_a_run_that_is_renamed_meanwhile_loses_nothing(
     remove = AfterStep(lambda step, _: shutil.rmtree(gone, True) if step == 5 else None)
     with pytest.raises(GroundupError, match="moved away or deleted"):
         train(deleted, callbacks=[remove])
+
+
+@pytest.mark.slow
+def test_a_run_with_the_names_of_an_earlier_version_resumes_with_the_same_bits(
+    make_config: MakeConfig, corpus_folder: Path, tmp_path: Path
+) -> None:
+    corpus = shutil.copytree(corpus_folder, tmp_path / "corpus")
+    changes = {"model.gated_attention": True, "model.value_embeddings": "projection"}
+    config = make_config("old", {**changes, "data.shards": str(corpus / "shards")})
+    train(config)
+    folder = CheckpointFolder(config.run_folder / "checkpoints", keep_last=None)
+    end = folder.load(12).model_state()
+    shutil.rmtree(folder.path_of(12))
+
+    def earlier(text: str) -> str:
+        for old, new in _EARLIER_NAMES.items():
+            text = re.sub(rf"(?<![a-z_]){new}(?![a-z_])", old, text)
+        return text
+
+    for path in (*config.run_folder.glob("*.yaml"), *config.run_folder.glob("env*.json")):
+        path.write_text(earlier(path.read_text("utf-8")), "utf-8")
+    index = corpus / "shards" / "index.json"
+    index.write_text(earlier(index.read_text("utf-8")), "utf-8")
+    saved = folder.newest()
+    weights = {earlier(name): tensor for name, tensor in saved.adapted_state().items()}
+    state = json.loads(earlier(json.dumps(saved.state)))
+    assert weights.keys() != saved.adapted_state().keys() and state != saved.state
+    folder.save(saved.step, weights, saved.optimizer_state(), state, saved.metric)
+    train(config, resume=True)
+    resumed = folder.load(12).model_state()
+    assert resumed.keys() == end.keys()
+    assert all(torch.equal(resumed[name], end[name]) for name in end)

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from groundup import __version__
 from groundup.checkpoint.weights import read_metadata, read_weights
+from groundup.config import with_current_names
 from groundup.errors import CheckpointError
 from groundup.files import hash_bytes, hash_file, parse_json, write_text_atomic
 from groundup.nn.adapters import merge_adapters
@@ -121,7 +122,7 @@ def open_checkpoint(path: Path, step: int, *, weights_only: bool = False) -> Che
         weights = {name: one for name, one in record.files.items() if _MODEL_FILE.fullmatch(name)}
         record = record.model_copy(update={"files": weights})
     check_files(path, record, contents=True)
-    state = unpack(record.state, {}, str(path / STATE_NAME))
+    state = with_current_names(unpack(record.state, {}, str(path / STATE_NAME)))
     return Checkpoint(path, step, record.metric, record.weights_id, state, record)
 
 

@@ -34,6 +34,7 @@ from groundup.checkpoint.record import (
     pack_tree,
     write_record,
 )
+from groundup.config import current_name
 from groundup.errors import GroundupError
 
 
@@ -130,7 +131,8 @@ def load_into(
     for index, values in state["state"].items():
         tensors = {key: one for key, one in values.items() if isinstance(one, Tensor)}
         values.update({key: place(index, one) for key, one in tensors.items()})
-    model = {name: one for name, one in model_state.items() if name in stored}
+    names = {name: current_name(name) for name in stored}
+    model = {name: model_state[new] for name, new in names.items() if new in model_state}
     load({**model, **pack(state)[1]}, storage_reader=reader, process_group=group)
     for values in state["state"].values():
         values.update({key: _local(one) for key, one in values.items()})

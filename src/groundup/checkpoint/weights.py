@@ -17,6 +17,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from groundup.config import current_name
 from groundup.errors import CheckpointError
 from groundup.files import PathLike, atomic_path, parse_json
 
@@ -68,7 +69,7 @@ def read_weights(*paths: PathLike) -> tuple[dict[str, Tensor], dict[str, str]]:
             for name in file.keys():  # noqa: SIM118
                 first, *_ = offsets.get(name, {}).get("saved_offsets") or [0]
                 # Copied: the library maps the file, which may change before the tensor is used.
-                parts.setdefault(name, {})[first] = file.get_tensor(name).clone()
+                parts.setdefault(current_name(name), {})[first] = file.get_tensor(name).clone()
             for alias, name in parse_json(notes.get(_SHARED_KEY, "{}")).items():
                 parts[alias] = parts[name]
     whole = {}

@@ -6,7 +6,7 @@ The sections that belong to a component are declared there (`ModelConfig`, `Opti
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
@@ -22,6 +22,8 @@ _SHARDS = Path("shards")
 
 class DataConfig(Settings):
     """Training data."""
+
+    removed: ClassVar = {"order": ("epochs",), "mask_documents": (False,)}
 
     shards: Path = _SHARDS
     """Folder written by groundup data prepare; with data.mix, the one to validate on."""
@@ -96,6 +98,8 @@ class Interval(Settings):
 class EvaluationConfig(Interval):
     """Evaluation on the validation split; always once at the end."""
 
+    removed: ClassVar = {"tasks": ((), [])}
+
     num_windows: int | None = Field(default=256, ge=1, le=10**9)
     """Number of windows to evaluate, the same each time; None uses the whole split."""
 
@@ -118,6 +122,11 @@ class CheckpointConfig(Interval):
 
 class LoggingConfig(Interval):
     """How often a line goes to metrics.jsonl, to callbacks and the console."""
+
+    removed: ClassVar = {
+        **dict.fromkeys(("tensorboard", "trackio", "wandb"), (False,)),
+        "project": ("groundup",),
+    }
 
     every_fraction: float = Field(default=0.002, ge=0, le=1)
     """Interval as a fraction of the run."""
@@ -148,6 +157,8 @@ class SampleConfig(Interval):
 
 class DistributedConfig(Settings):
     """Distributed training under torchrun."""
+
+    removed: ClassVar = {"reduce_dtype": ("float32", "bfloat16")}
 
     strategy: Literal["auto", "ddp", "fsdp", "hsdp"] = "auto"
     """ddp replicates the model on each rank, fsdp shards it over all ranks, hsdp shards within a
@@ -294,7 +305,7 @@ float8 (Hopper and later) is bfloat16 with most training matmuls in 8 bits."""
         is_tuned = tuning.get("chats") if is_map else getattr(tuning, "chats", ())
         if not is_tuned and all(values.get(name) is None for name in lengths):
             values = {**values, "num_steps": DEFAULT_NUM_STEPS}
-        return values
+        return _translated(values)
 
     @model_validator(mode="after")
     def _check(self) -> "RunConfig":
@@ -308,6 +319,17 @@ float8 (Hopper and later) is bfloat16 with most training matmuls in 8 bits."""
         if self.tuning.chats and self.multi_token_weight:
             raise ValueError("multi_token_weight is not for tuning.chats: set it to 0")
         return self
+
+
+def _translated(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Settings of an earlier version: data.mask_documents became model.document_separator."""
+    data, model = values.get("data"), values.get("model", {})
+    if not (isinstance(data, Mapping) and isinstance(model, Mapping)):
+        return values
+    if data.get("mask_documents") is not True:
+        return values
+    data = {name: value for name, value in data.items() if name != "mask_documents"}
+    return {**values, "data": data, "model": {"document_separator": "auto", **model}}
 
 
 def in_fractions(config: RunConfig, chosen: Collection[str] = ()) -> dict[str, Any]:

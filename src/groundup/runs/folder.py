@@ -31,6 +31,7 @@ from groundup.config import (
     flatten,
     load_settings,
     save_yaml,
+    with_current_names,
 )
 from groundup.errors import ConfigError, GroundupError
 from groundup.files import (
@@ -99,7 +100,11 @@ class RunFolder:
             raise ConfigError(f"{self.config_file} does not exist: name the folder of a run")
         config = load_settings(RunConfig, self.config_file)
         check_parts(self.path, config.parts, parts or {}, of="model")
-        return config
+        if config.model.document_separator != "auto":
+            return config
+        # Of a run of an earlier version, which had the id elsewhere and conversations without it.
+        separator = None if config.tuning.chats else self.read_environment().get("end_id", -1)
+        return load_settings(RunConfig, self.config_file, {"model.document_separator": separator})
 
     @contextlib.contextmanager
     def claim(self, *, resume: bool) -> Iterator[None]:
@@ -193,13 +198,13 @@ class RunFolder:
         text = self._read_small(self.config_file, _MAX_YAML_BYTES)
         with contextlib.suppress(*_DAMAGE, yaml.YAMLError):
             check_yaml(text)
-            return dict(flatten(yaml.load(text, YAML_LOADER)))
+            return dict(flatten(with_current_names(yaml.load(text, YAML_LOADER))))
         return {}
 
     def read_environment(self) -> dict[str, Any]:
         """What the run began on; nothing if that cannot be read."""
         with contextlib.suppress(*_DAMAGE):
-            return dict(parse_json(self._read_small(self.environment_file)))
+            return dict(with_current_names(parse_json(self._read_small(self.environment_file))))
         return {}
 
     @contextlib.contextmanager

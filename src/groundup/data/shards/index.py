@@ -11,6 +11,7 @@ import pydantic
 from pydantic_core import to_json
 
 from groundup._native import hash_documents
+from groundup.config import with_current_names
 from groundup.errors import DataError
 from groundup.files import parse_json, write_bytes_atomic
 
@@ -34,6 +35,11 @@ class Record(pydantic.BaseModel):
     """Part of one of our JSON files: frozen, with unknown fields forbidden."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _rename(cls, values: Any) -> Any:
+        return with_current_names(values)
 
 
 class ShardEntry(Record):
