@@ -1,5 +1,6 @@
 """How a run computes: every "auto" resolved, switches put back, compiled models equal, its peak."""
 
+import dataclasses
 import functools
 import itertools
 import os
@@ -109,6 +110,27 @@ def test_a_device_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
 
 BATCH_OF_24 = RunConfig(device="cpu", batch_size=24, distributed={"reduction": "fast"})
+
+
+def test_a_programs_own_optimizer_is_sized_by_its_state_after_a_step() -> None:
+    class Hoarder(torch.optim.Optimizer):
+        def __init__(self, model: torch.nn.Module, copies: int) -> None:
+            super().__init__(model.parameters(), {})
+            self.copies = range(copies)
+
+        def step(self, closure: Any = None) -> Any:
+            for one in self.param_groups[0]["params"]:
+                self.state[one] = {str(copy): one.clone() for copy in self.copies}
+
+    memory = planned_memory(BATCH_OF_24.with_(precision="float32"), 16 << 30)
+    hoarded = dataclasses.replace(memory, optimizer_state=8 * memory.weights)
+    on = Machine("cpu", "small", 1 + round(hoarded.bytes_at(6, 4) / 0.6))
+    sizes = [
+        resolve(BATCH_OF_24, on=on, make_optimizer=functools.partial(Hoarder, copies=copies))
+        for copies in (7, 8, 9)
+    ]
+    found = [one.sequences_in_memory for one in sizes]
+    assert found[0] > found[1] == 6 > found[2], found
 
 
 @pytest.mark.parametrize(

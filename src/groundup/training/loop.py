@@ -114,7 +114,9 @@ def train(
             if resume and folder.has_run():
                 previous = folder.read_config(parts)
                 check_parts(folder.path, previous.parts, parts)
-            run = ranks.broadcast(resolve(config, machine, ranks, previous=previous))
+            known: dict[str, Any] = {"make_optimizer": overrides.get("optimizer")}
+            known["previous"] = previous
+            run = ranks.broadcast(resolve(config, machine, ranks, **known))
         with ranks.barrier():
             if ranks.is_first:
                 stack.enter_context(folder.claim(resume=resume))
@@ -128,7 +130,7 @@ def train(
             data = open_data(run.config, folder, overrides, ranks, resume=resume)
             if run.config.num_steps is None:
                 rows = data.epoch_rows(run.config.model.context_length)
-                run = resolve(config, machine, ranks, previous=previous, epoch_rows=rows)
+                run = resolve(config, machine, ranks, epoch_rows=rows, **known)
                 run = ranks.broadcast(run)
         while True:
             try:

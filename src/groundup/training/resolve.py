@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from groundup.config import flatten
 from groundup.data.batches.order import batch_samples
 from groundup.data.shards import find_index
 from groundup.distributed.process_group import ONE_PROCESS, ProcessGroup
 from groundup.errors import ConfigError
-from groundup.model import TransformerLM
+from groundup.model import ModelConfig, TransformerLM
 from groundup.nn import float8
 from groundup.planner import Execution, StepMemory, count_parameters, step_memory
 from groundup.planner.memory import (
@@ -29,6 +31,7 @@ from groundup.planner.quantities import show_count
 from groundup.runs.config import RunConfig
 from groundup.runtime import count_of, why_no_bfloat16
 from groundup.training.machine import Machine
+from groundup.training.start import MakeOptimizer
 
 # Fine-tuning gains more from many small steps than from a few large ones, and few conversations
 # want many epochs (measured: docs/guides/tuning.md).
@@ -76,12 +79,13 @@ def resolve(
     *,
     previous: RunConfig | None = None,
     epoch_rows: int | None = None,
+    make_optimizer: MakeOptimizer | None = None,
 ) -> ResolvedRun:
     """Decide device, precision, compilation, length, strategy and micro-batch size of a run; raise
     ConfigError if it cannot be trained here.
 
     previous: the settings of the run to resume. epoch_rows: batch rows per epoch, once the data are
-    known; `epochs` needs them.
+    known; `epochs` needs them. make_optimizer: a custom optimizer.
     """
     config = _with_embedding_scale(resolve_device(config, machine), previous)
     config = _with_separator(config)
@@ -101,6 +105,8 @@ def resolve(
     exact = ("exact", "auto") if wants_exact else ("exact",)
     is_exact = strategy == "ddp" and config.distributed.reduction in exact
     memory = planned_memory(config, machine.memory_bytes)
+    if make_optimizer is not None:
+        memory = replace(memory, optimizer_state=_measure_state(config.model, make_optimizer))
     size = _find_micro_batch(config, memory, machine, ranks, previous, strategy, is_exact)
     return ResolvedRun(_changed(config, micro_batch_size=size), strategy, is_exact)
 
@@ -215,6 +221,26 @@ def _find_strategy(config: RunConfig, machine: Machine, ranks: ProcessGroup) -> 
         gpus_per_machine=ranks.local_size,
         micro_batch=config.micro_batch,
     )
+
+
+def _measure_state(config: ModelConfig, make_optimizer: MakeOptimizer) -> int:
+    """Bytes of a custom optimizer's state, extrapolated from a step of a tiny model."""
+    few = min(64, config.vocab_size)
+    values = {"num_layers": min(1, config.num_layers), "vocab_size": few}
+    model = TransformerLM.from_config(config.with_(**values, document_separator=None))
+    parameters = [one for one in model.parameters() if one.requires_grad]
+    for one in parameters:
+        one.grad = torch.zeros_like(one)
+    optimizer = make_optimizer(model)
+    optimizer.step()
+    kept = sum(
+        value.nbytes
+        for state in optimizer.state.values()
+        for value in state.values()
+        if isinstance(value, torch.Tensor)
+    )
+    whole = sum(count_parameters(config).values())
+    return round(kept / sum(one.numel() for one in parameters) * whole)
 
 
 def _find_micro_batch(
