@@ -8,16 +8,16 @@
 namespace groundup {
 
 namespace {
-constexpr size_t kMostSymbols = 250, kMostStates = 4096;
-constexpr size_t kMostWork = size_t{1} << 25;    // steps followed while states are made
-constexpr size_t kMostThreads = size_t{1} << 22;  // in all states
-constexpr size_t kMostRuns = size_t{1} << 20;
-// What an entry of the runs says besides the row.
+constexpr size_t kMaxSymbols = 250, kMaxStates = 4096;
+constexpr size_t kMaxWork = size_t{1} << 25;    // steps followed during construction
+constexpr size_t kMaxThreads = size_t{1} << 22;  // summed over all states
+constexpr size_t kMaxRuns = size_t{1} << 20;
+// The flags of an entry of `runs_`.
 constexpr uint32_t kEnds = 1, kEndedBefore = 2, kUnclear = 4;
 }  // namespace
 
 Symbols::Symbols(const std::vector<CodePoints>& sets) {
-    // Code points between two neighbouring edges belong to the same sets.
+    // Code points between two adjacent edges belong to the same sets.
     CodePoints edges{0, kEndOfText, kEndOfText + 1};
     for (const CodePoints& set : sets) edges.insert(edges.end(), set.begin(), set.end());
     std::sort(edges.begin(), edges.end());
@@ -33,8 +33,8 @@ Symbols::Symbols(const std::vector<CodePoints>& sets) {
             kinds[i] = split.emplace(kind, static_cast<uint32_t>(split.size())).first->second;
         }
         num_kinds = static_cast<uint32_t>(split.size());
-        if (num_kinds > kMostSymbols)
-            throw InputError("more than " + std::to_string(kMostSymbols) + " kinds of characters");
+        if (num_kinds > kMaxSymbols)
+            throw InputError("more than " + std::to_string(kMaxSymbols) + " classes of characters");
     }
     members_.assign(num_kinds, std::vector<bool>(sets.size()));
     std::vector<uint8_t> symbols(kEndOfText);
@@ -45,7 +45,7 @@ Symbols::Symbols(const std::vector<CodePoints>& sets) {
         if (i + 1 < count)
             std::fill(symbols.begin() + edges[i], symbols.begin() + edges[i + 1], static_cast<uint8_t>(kinds[i]));
     }
-    // The end of the text may share a kind with characters, but is a symbol of its own.
+    // The end of the text may be in the same sets as characters, but has a symbol of its own.
     members_.push_back(std::vector<bool>(members_[kinds.back()]));
     std::copy(symbols.begin(), symbols.begin() + 128, ascii_);
     std::unordered_map<std::string_view, uint16_t> numbers;
@@ -69,10 +69,10 @@ Automaton::Automaton(const Program& program, const Symbols& symbols) : num_symbo
         if (is_new) num_threads += found->first.size();
         return found->second * num_symbols_;
     };
-    number_of({});  // no way on
+    number_of({});  // the dead state
     start_ = begin_ = number_of({program.start});
     const auto is_begin = [](const Step& step) { return step.kind == Step::kBegin; };
-    // The state in which a text begins is told by a number that no step has.
+    // The state at the start of the text is marked by a number that no step has.
     if (std::any_of(program.steps.begin(), program.steps.end(), is_begin)) begin_ = number_of({program.start, kNone});
     std::vector<uint32_t> seen(program.steps.size(), 0), taken(program.steps.size(), 0), stack;
     uint32_t round = 0;
@@ -107,12 +107,12 @@ Automaton::Automaton(const Program& program, const Symbols& symbols) : num_symbo
             }
             table_.push_back(number_of(symbol == symbols.end() ? Threads() : std::move(next)) << 1 | ends);
         }
-        if (states.size() > kMostStates || work > kMostWork || num_threads > kMostThreads)
-            throw InputError("more than " + std::to_string(kMostStates) + " states or too long a way to them");
+        if (states.size() > kMaxStates || work > kMaxWork || num_threads > kMaxThreads)
+            throw InputError("more than " + std::to_string(kMaxStates) + " states or is too complex");
     }
     if (std::none_of(table_.begin(), table_.end(), [](uint32_t to) { return to & 1; }))
         throw InputError("no text that it matches");
-    // A state is sure of a match where every symbol ends one or leads to a state that is.
+    // A state is sure to match if every symbol ends a match or leads to such a state.
     sure_.assign(states.size(), true);
     sure_[0] = false;
     for (bool changed = true; changed;) {
@@ -127,13 +127,13 @@ Automaton::Automaton(const Program& program, const Symbols& symbols) : num_symbo
     make_runs();
 }
 
-// What is known of a match that ends before a character that was read already decides how the search behind
-// it stands by now; kGap is text that begins no match.
+// A run's state is the automaton's row and, if a match ends before the last character, that character: together
+// they determine the state of the search for the next match. kGap is text in which no match has started.
 void Automaton::make_runs() {
     constexpr uint32_t kGap = UINT32_MAX >> 1;
     std::map<std::pair<uint32_t, uint32_t>, uint32_t> numbers;
     std::vector<std::pair<uint32_t, uint32_t>> runs;
-    // A state, and the character read last where a match ends before it.
+    // The row, and the last character read if a match ends before it.
     const auto number_of = [&](uint32_t to, uint32_t symbol) {
         const auto run = std::make_pair(to >> 1, to & 1 ? symbol : kNone);
         const auto [found, is_new] = numbers.emplace(run, static_cast<uint32_t>(runs.size()));
@@ -141,7 +141,7 @@ void Automaton::make_runs() {
         return found->second * num_symbols_ * 8;
     };
     number_of(start_ << 1, 0);
-    for (size_t i = 0; i < runs.size() && runs_.size() < kMostRuns; i++) {
+    for (size_t i = 0; i < runs.size() && runs_.size() < kMaxRuns; i++) {
         for (uint32_t symbol = 0; symbol < num_symbols_; symbol++) {
             const auto [row, before] = runs[i];
             const uint32_t begun = entry(start_, symbol) ? entry(start_, symbol) : kGap << 1;
@@ -161,7 +161,7 @@ void Automaton::make_runs() {
             runs_.push_back(to ? number_of(to, symbol) | ended : kUnclear);
         }
     }
-    if (runs_.size() >= kMostRuns) runs_.assign(num_symbols_, kUnclear);
+    if (runs_.size() >= kMaxRuns) runs_.assign(num_symbols_, kUnclear);
 }
 
 size_t Automaton::run(const Symbols& symbols, Span text, size_t at, size_t stop, size_t base, uint32_t* ends) const {
@@ -222,11 +222,11 @@ void Automaton::find_first_bytes(const Symbols& symbols, bool* begins) const {
     }
 }
 
-bool Automaton::parts(uint32_t a, uint32_t b) const {
+bool Automaton::separates(uint32_t a, uint32_t b) const {
     for (uint32_t row = num_symbols_; row < table_.size(); row += num_symbols_) {
-        const uint32_t behind = entry(row, a) >> 1;
-        if (!behind) continue;
-        if (entry(behind, b) >> 1 || entry(behind, b) != entry(behind, num_symbols_ - 1)) return false;
+        const uint32_t after = entry(row, a) >> 1;
+        if (!after) continue;
+        if (entry(after, b) >> 1 || entry(after, b) != entry(after, num_symbols_ - 1)) return false;
     }
     return true;
 }

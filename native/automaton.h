@@ -1,7 +1,7 @@
-// The machine that finds a pattern's match: one table look-up a character, whatever the pattern.
+// A DFA that finds a pattern's matches with one table lookup per character, whatever the pattern.
 //
-// A state is the list of the steps that are still possible, the preferred one first; a step that has
-// matched cuts off those behind it. What looks ahead is decided a character late, on reading the next.
+// A state is the list of possible steps in order of preference; a step that matches discards those of
+// lower preference. Look-ahead is resolved one character late, when the next character is read.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,8 @@
 
 namespace groundup {
 
-// Characters that no set of a pattern tells apart share a symbol; the last symbol is the end of the text.
+// Maps characters to symbols: characters that belong to the same sets share a symbol, and the last symbol
+// is the end of the text.
 class Symbols {
 public:
     explicit Symbols(const std::vector<CodePoints>& sets);
@@ -26,7 +27,7 @@ public:
     };
     uint32_t of(uint32_t code_point) const { return blocks_[pages_[code_point >> 6] << 6 | (code_point & 63)]; }
 
-    // The character at p; a byte that begins none counts as U+FFFD.
+    // Reads the character at p; an invalid byte counts as U+FFFD.
     Read read(const Byte* p, const Byte* end) const {
         if (__builtin_expect(*p < 0x80, 1)) return {ascii_[*p], 1};
         uint32_t code_point;
@@ -41,8 +42,8 @@ private:
     uint8_t ascii_[128];
 };
 
-// Where searches ran on for long without a match: one that comes there in the same state stops, which
-// keeps the work linear in the text.
+// Remembers (position, state) of long searches that found no match, every 64 bytes: a later search that
+// gets there in the same state stops, which keeps the total time linear in the text.
 class Overruns {
 public:
     static constexpr size_t kEvery = 64;
@@ -51,7 +52,7 @@ public:
         if (!failing_.empty() && at > furthest_) failing_.clear();
     }
     void clear() {
-        if (!failing_.empty()) failing_.clear();  // which takes time even where there is nothing
+        if (!failing_.empty()) failing_.clear();  // clear() takes time even if the set is empty
     }
     bool stops(size_t at, uint32_t state, size_t last) {
         if (!trail_.empty() && last >= trail_.back().first) trail_.clear();
@@ -77,17 +78,17 @@ private:
 
 class Automaton {
 public:
-    static constexpr size_t kMostRun = 1024, kRunBytes = 512;
+    static constexpr size_t kMaxRun = 1024, kRunBytes = 512;
 
-    // Throws InputError when it would take too many states.
+    // Throws InputError if it needs too many states.
     Automaton(const Program& program, const Symbols& symbols);
 
-    // The end of the match at text.data[begin], at most `end`; 0 when there is none. `reach` is set to where the search
-    // ended: what comes behind it decided nothing, unless it is `end`.
+    // Returns the end of the match that starts at text[begin], at most `end`, or 0 if there is none. Sets `reach` to
+    // where the search stopped: the match does not depend on text after it, unless it is `end`.
     size_t match(const Symbols& symbols, const Byte* text, size_t begin, size_t end, bool is_first,
                  Overruns& overruns, size_t& reach) const;
 
-    // The same search, one character at a time; false when it is over.
+    // The same search, one character at a time; step() returns false when it is over.
     struct Search {
         size_t at;
         uint32_t row;
@@ -103,25 +104,25 @@ public:
         return search.row != 0;
     }
 
-    // Writes where one match after the other ends from `at` to about `stop`, as long as that takes one look-up a character
-    // and no match is long: where the last ended, match() goes on. Returns their number, at most kMostRun.
+    // Writes the ends of consecutive matches from `at` to about `stop`, relative to `base`, as long as one lookup per
+    // character decides them and no match is long; match() continues after the last. Returns their number, up to kMaxRun.
     size_t run(const Symbols& symbols, Span text, size_t at, size_t stop, size_t base, uint32_t* ends) const;
 
     bool may_begin(uint32_t symbol) const { return entry(start_, symbol) > 1; }
-    // Of each byte, whether a match may begin with it.
+    // For each byte, whether a match may begin with it.
     void find_first_bytes(const Symbols& symbols, bool* begins) const;
-    // Whether a match ends where the text does.
+    // Whether a match ends if the text ends in this state.
     bool ends(uint32_t row) const { return entry(row, num_symbols_ - 1) & 1; }
     bool has_begin() const { return begin_ != start_; }
 
-    // Whether a match that comes to `a` ends before `b`, or not, as it does before the end of the text.
-    bool parts(uint32_t a, uint32_t b) const;
-    // Whether a search that begins at a symbol, or has come so far, finds a further end, whatever follows.
+    // Whether every search that reads `a` stops before `b`, with the result it has if the text ends there.
+    bool separates(uint32_t a, uint32_t b) const;
+    // Whether a search that starts with this symbol, or is in this state, finds a (later) end, whatever follows.
     bool surely_begins(uint32_t symbol) const { return is_sure(entry(start_, symbol) >> 1); }
     bool is_sure(uint32_t row) const { return sure_[row / num_symbols_]; }
 
 private:
-    // The row of the state behind a symbol, times two; one more where a match ends before the symbol.
+    // Twice the row of the next state, plus 1 if a match ends before the symbol.
     uint32_t entry(uint32_t row, uint32_t symbol) const { return table_[row + symbol]; }
 
     void make_runs();
@@ -129,7 +130,7 @@ private:
     uint32_t num_symbols_;
     uint32_t start_ = 0, begin_ = 0;
     std::vector<uint32_t> table_;
-    std::vector<uint32_t> runs_;  // the row to go on with, times eight, and what ends
+    std::vector<uint32_t> runs_;  // eight times the next row, plus the flags kEnds, …
     std::vector<bool> sure_;  // by state
 };
 

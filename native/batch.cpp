@@ -17,7 +17,7 @@ struct Piece {
     size_t num_ids = 0;
 };
 
-// Pieces that one thread takes together, and where their ids are in its output.
+// Consecutive pieces that one thread encodes, and the range of their ids in its output.
 struct Unit {
     size_t first, end;
     size_t thread = 0, first_id = 0, num_ids = 0;

@@ -1,4 +1,4 @@
-// Documents inside a large buffer: where one lies, and a stable hash of it.
+// Documents in a large buffer: their bounds and a stable hash.
 #pragma once
 
 #include "types.h"
@@ -9,8 +9,8 @@ struct Bounds {
     int64_t begin, end;
 };
 
-// Part of the shard format (it decides which split a document goes to): never change it. Words of
-// eight bytes, little end first, the last one filled up with zeros, go in turn to four lanes.
+// Part of the shard format (it assigns documents to splits), so it must never change. Little-endian
+// 64-bit words, the last one zero-padded, are distributed round-robin over four lanes.
 uint64_t hash_document(Span document);
 
 }  // namespace groundup

@@ -10,12 +10,12 @@ template <class Id>
 class WorkspaceOf final : public Workspace {
 public:
     explicit WorkspaceOf(const Encoder& encoder)
-        : encoder_(encoder), cache_(encoder.ready_words_.size()), ends_(kMaxEnds), part_ends_(kMaxEnds) {
-        // Everything a stream of ordinary text needs is taken now, so that none of it is later.
-        long_words_.make_room(encoder.merges_.num_merges(), kReadyWord);
+        : encoder_(encoder), cache_(encoder.preloaded_.size()), ends_(kMaxEnds), part_ends_(kMaxEnds) {
+        // Allocate everything an ordinary stream needs now, so that encoding it allocates nothing.
+        long_words_.make_room(encoder.merges_.num_merges(), kInitialWord);
         if (encoder.within_words_) within_words_ = std::make_unique<WorkspaceOf>(*encoder.within_words_);
-        ids_.resize(kReadyWord);
-        for (const uint32_t id : encoder.ready_words_) {
+        ids_.resize(kInitialWord);
+        for (const uint32_t id : encoder.preloaded_) {
             const std::string& token = encoder.tokens_[id];
             const Byte* const word = reinterpret_cast<const Byte*>(token.data());
             const WordKey key = word_key(word, token.size(), word + token.size());
@@ -36,7 +36,7 @@ public:
         encode_ordinary({text.data + at, text.size - at}, text.data + text.size, out);
     }
 
-    size_t encode_settled(Span word, IdBuffer& out) override {
+    size_t encode_stable(Span word, IdBuffer& out) override {
         const size_t window = encoder_.merges_.window_bytes();
         size_t done = 0;
         while (word.size - done > window)
@@ -47,11 +47,11 @@ public:
 private:
     using Cache = WordCache<Id>;
     using Entry = typename Cache::Entry;
-    static constexpr size_t kReadyWord = 4096;
+    static constexpr size_t kInitialWord = 4096;
     static constexpr size_t kBatch = 128;
     static constexpr size_t kSlack = Cache::kInlineIds;
 
-    // `limit` is the end of what may be read; text may end before it.
+    // Bytes up to `limit` may be read; `text` may end earlier.
     void encode_ordinary(Span text, const Byte* limit, IdBuffer& out) {
         for (Cursor cursor(*encoder_.splitter_); cursor.at < text.size;) {
             size_t begin;
@@ -62,20 +62,20 @@ private:
         }
     }
 
-    // One pre-token's position in the batch being looked up.
+    // One pre-token of the batch being looked up.
     struct Lookup {
         WordKey key;
         Entry* home;
     };
 
-    // Encodes the words base[0..word_ends[0]), base[word_ends[0]..word_ends[1]), …; returns where its ids end.
+    // Encodes the words base[0..word_ends[0]), base[word_ends[0]..word_ends[1]), …; returns the end of the ids written.
     Id* encode_words(const Byte* base, const uint32_t* word_ends, size_t count, const Byte* limit, Id* next) {
         uint32_t begin = 0;
         for (size_t done = 0; done < count; done += kBatch) {
             const size_t batch = std::min(kBatch, count - done);
             const uint32_t* const ends = word_ends + done;
             Lookup lookups[kBatch];
-            // All lines are asked for before the first is read.
+            // Prefetch all cache lines before reading the first.
             if (limit - (base + ends[batch - 1]) >= 16) {
                 look_up<true>(base, begin, ends, batch, limit, lookups);
             } else {
@@ -92,7 +92,7 @@ private:
                     std::swap(*home, *other);
                 } else {
                     const uint32_t from = i ? ends[i - 1] : begin;
-                    next += encode_rare(base + from, ends[i] - from, lookups[i].key, next);
+                    next += encode_slow(base + from, ends[i] - from, lookups[i].key, next);
                 }
             }
             begin = ends[batch - 1];
@@ -115,12 +115,12 @@ private:
         }
     }
 
-    // A word that does not stand in its own line with its ids beside it.
-    __attribute__((noinline)) size_t encode_rare(const Byte* word, size_t size,
+    // A cache miss, or a hit outside the home line or with ids in the arena.
+    __attribute__((noinline)) size_t encode_slow(const Byte* word, size_t size,
                                                  const WordKey& key, Id* out) {
         const uint64_t hash = hash_of(key);
         size_t count = 0;
-        if (const Id* ids = cache_.find_rare(hash, key, word, size, count)) {
+        if (const Id* ids = cache_.find_slow(hash, key, word, size, count)) {
             std::memcpy(out, ids, count * sizeof(Id));
             return count;
         }
@@ -129,7 +129,7 @@ private:
                 std::string(reinterpret_cast<const char*>(word), size));
             if (found != encoder_.unreachable_.end()) ids_[count++] = found->second;
         }
-        if (!count && size > kLongestCachedWord) return encode_long(word, size, out);
+        if (!count && size > kMaxCachedWord) return encode_long(word, size, out);
         if (!count && size > kShortWord) {
             count = encode_long(word, size, out);
             std::copy_n(out, count, room_for(count));
@@ -141,19 +141,19 @@ private:
         return count;
     }
 
-    // Window by window where it would take too much space for every byte of it.
+    // Encodes window by window if the whole word would need too much memory.
     size_t encode_long(const Byte* word, size_t size, Id* out) {
         size_t count = 0, done = 0;
         while (size - done > encoder_.merges_.window_bytes()) count += encode_window(word + done, out + count, done);
         return count + encode_whole(word + done, size - done, out + count);
     }
 
-    // The ids of a window that hold, whatever follows it; their bytes are added to `done`.
+    // Writes the ids of a window that later text cannot affect; adds their bytes to `done`.
     size_t encode_window(const Byte* word, Id* out, size_t& done) {
-        const size_t settled = encoder_.merges_.settled_bytes();
+        const size_t stable = encoder_.merges_.stable_bytes();
         encode_whole(word, encoder_.merges_.window_bytes(), out);
         size_t count = 0, used = 0;
-        for (size_t end; (end = used + encoder_.offsets_[2 * size_t{out[count]} + 1]) <= settled; used = end) count++;
+        for (size_t end; (end = used + encoder_.offsets_[2 * size_t{out[count]} + 1]) <= stable; used = end) count++;
         done += used;
         return count;
     }
@@ -165,7 +165,7 @@ private:
         return copy_ids(encoder_.merges_.merge_on(ids, room_for(count), long_words_), out);
     }
 
-    // Part by part, cut where nothing merges.
+    // Encodes part by part, split where nothing merges.
     size_t encode_parts(const Byte* word, size_t size, Id* out) {
         const auto end_of_part = [&](size_t at) {
             while (++at < size && encoder_.inside_[size_t{word[at - 1]} << 8 | word[at]]) continue;
@@ -233,13 +233,13 @@ Encoder::Encoder(Vocabulary vocabulary, std::shared_ptr<const Splitter> splitter
     for (uint32_t id = 0; id < tokens_.size(); id++) {
         const std::string& token = tokens_[id];
         if (!vocabulary.present[id] || token.empty() || special[id]) continue;
-        const bool may_be_ready = id < kMostReadyWords && token.size() <= kInlineWord;
-        if (!may_be_ready && !vocabulary.whole_words) continue;
+        const bool may_preload = id < kMaxPreloaded && token.size() <= kInlineWord;
+        if (!may_preload && !vocabulary.whole_words) continue;
         ids.resize(token.size());
         const Byte* bytes = reinterpret_cast<const Byte*>(token.data());
         const bool is_reachable = merges_.encode(bytes, token.size(), ids.data(), space) == 1 && ids[0] == id;
         if (vocabulary.whole_words && !is_reachable) unreachable_.emplace(token, id);
-        if (may_be_ready && (is_reachable || vocabulary.whole_words)) ready_words_.push_back(id);
+        if (may_preload && (is_reachable || vocabulary.whole_words)) preloaded_.push_back(id);
     }
     borrow();
 }
@@ -276,11 +276,11 @@ size_t Encoder::encode_stream(Span text, IdBuffer& out) const {
         encode({text.data, cut}, out);
         return cut;
     }
-    // Nowhere between pre-tokens: perhaps inside of a long one that begins the text.
+    // No cut between pre-tokens: try inside the first one, if it is long.
     constexpr size_t kTried = 64;
-    const Span settled = find_settled(text, special_tokens_);
-    if (settled.size < 2 * merges_.window_bytes()) return 0;
-    std::vector<size_t> places{borrow()->encode_settled(settled, out)};
+    const Span stable = stable_prefix(text, special_tokens_);
+    if (stable.size < 2 * merges_.window_bytes()) return 0;
+    std::vector<size_t> places{borrow()->encode_stable(stable, out)};
     const size_t num_ids = out.count;
     while (out.count && places.size() < kTried) {
         uint32_t id = 0;
@@ -288,7 +288,7 @@ size_t Encoder::encode_stream(Span text, IdBuffer& out) const {
         places.push_back(places.back() - offsets_[2 * size_t{id} + 1]);
     }
     std::reverse(places.begin(), places.end());
-    const size_t found = splitter_->find_resumption(settled, places);
+    const size_t found = splitter_->find_resumption(stable, places);
     const auto place = std::find(places.begin(), places.end(), found);
     out.count = found ? num_ids - static_cast<size_t>(places.end() - place - 1) : 0;
     return found;

@@ -1,4 +1,4 @@
-// Text to ids and back, for one vocabulary. Safe to use from many threads at once.
+// Encodes text to ids and decodes ids for one vocabulary. Thread-safe.
 #pragma once
 
 #include <memory>
@@ -15,20 +15,20 @@ namespace groundup {
 
 struct Vocabulary {
     std::vector<std::string> tokens;  // by id
-    std::vector<bool> present;        // ids may leave gaps
+    std::vector<bool> present;        // false for unused ids
     std::vector<std::pair<std::string, std::string>> merges;
     std::vector<std::pair<std::string, uint32_t>> special_tokens;
-    bool whole_words = false;  // a pre-token that is in the vocabulary is that token, merges or not
+    bool whole_words = false;  // a pre-token in the vocabulary becomes that token, whatever the merges
 };
 
-// Ids as they come out: two bytes each where the vocabulary allows, else four.
+// Encoded ids: two bytes each if all of the vocabulary's fit, else four.
 class IdBuffer {
 public:
     explicit IdBuffer(size_t id_bytes) : id_bytes_(id_bytes) {}
     size_t id_bytes() const { return id_bytes_; }
     size_t count = 0;
 
-    // Room for `more` ids behind those there are.
+    // Reserves space for `more` ids after the current ones.
     Byte* room(size_t more) {
         block_.reserve((count + more) * id_bytes_);
         return block_.data() + count * id_bytes_;
@@ -45,17 +45,17 @@ private:
     GrowingBlock block_;
 };
 
-// What one thread needs while it encodes: the word cache above all.
+// The state of one encoding thread, mainly its word cache.
 class Workspace {
 public:
     virtual ~Workspace() = default;
     virtual void encode(Span text, IdBuffer& out) = 0;
-    // Encodes what holds of the beginning of a long pre-token, whatever follows it; returns its bytes.
-    virtual size_t encode_settled(Span word, IdBuffer& out) = 0;
+    // Encodes the prefix of a long pre-token that later text cannot affect; returns its size in bytes.
+    virtual size_t encode_stable(Span word, IdBuffer& out) = 0;
 };
 
-// Ids below this are tried: those behind them are rare words, and each costs 64 bytes a thread.
-constexpr uint32_t kMostReadyWords = 1u << 16;
+// Only ids below this are preloaded: later ones are rare words, and each costs 64 bytes per thread.
+constexpr uint32_t kMaxPreloaded = 1u << 16;
 
 class Encoder {
 public:
@@ -67,17 +67,17 @@ public:
 
     void encode(Span text, IdBuffer& out) const;
 
-    // The ids that what comes later in a stream cannot change; returns how many bytes they stand for.
+    // Encodes the prefix of a stream that later text cannot affect; returns its size in bytes.
     size_t encode_stream(Span text, IdBuffer& out) const;
 
-    // A position at or after `from` to cut one long text for several threads.
+    // Returns a position at or after `from` at which a long text can be split between threads.
     size_t parallel_cut(Span text, size_t from) const { return find_cut(text, from, *splitter_, special_tokens_); }
 
     size_t decoded_size(const uint32_t* ids, size_t count) const;
-    void decode(const uint32_t* ids, size_t count, Byte* out) const;  // 16 bytes behind out's end
+    void decode(const uint32_t* ids, size_t count, Byte* out) const;  // may write 16 bytes past the end
     bool knows(uint64_t id) const { return id < tokens_.size() && offsets_[2 * id + 1] != kNone; }
 
-    // A workspace for one thread, which comes back when it is let go.
+    // Borrows a workspace for one thread; it returns to the pool when released.
     std::shared_ptr<Workspace> borrow() const;
 
 private:
@@ -85,25 +85,25 @@ private:
     friend class WorkspaceOf;
 
     std::vector<std::string> tokens_;
-    std::vector<uint32_t> offsets_;  // begin and size in blob_ of every id
+    std::vector<uint32_t> offsets_;  // of every id: its offset in blob_ and its size
     std::vector<Byte> blob_;
     MergeTable merges_;
-    // What a long pre-token is cut into, so that its parts are looked up as words are: no token has two bytes
-    // beside each other that are not `inside_`. Where later merges go across words, the ones before the first
-    // such do this, as an encoder of their own.
+    // inside_[a << 8 | b]: whether a token may contain the bytes a b. A long pre-token is split between all other
+    // pairs of bytes, and its parts are looked up like words. If later merges cross words (SuperBPE), an encoder
+    // with only the merges before the first such one does this.
     std::vector<bool> inside_;
     std::unique_ptr<Encoder> within_words_;
     SpecialTokens special_tokens_;
-    std::vector<uint32_t> ready_words_;  // tokens that words are, put into the cache beforehand
-    std::unordered_map<std::string, uint32_t> unreachable_;  // whole words that merges do not make
+    std::vector<uint32_t> preloaded_;  // tokens inserted into every new cache
+    std::unordered_map<std::string, uint32_t> unreachable_;  // whole words that merges do not produce
     std::shared_ptr<const Splitter> splitter_;
 
     mutable std::mutex mutex_;
     mutable std::vector<std::unique_ptr<Workspace>> free_;
 };
 
-// Writes the ids of all documents, `end_id` behind each unless it is kNone, and where each document begins and
-// the last ends.
+// Encodes all documents, with `end_id` after each unless it is kNone. `offsets` gets the index of each document's
+// first id, and the total.
 void encode_batch(const Encoder& encoder, const std::vector<Span>& documents, size_t num_threads, uint32_t end_id,
                   IdBuffer& ids, std::vector<int64_t>& offsets);
 

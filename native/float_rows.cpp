@@ -19,11 +19,11 @@ namespace groundup {
 namespace {
 
 #pragma GCC diagnostic push
-// Vectors are never passed between instruction sets: all that takes them is inlined.
+// Vectors are never passed between instruction sets: every function that takes them is inlined.
 #pragma GCC diagnostic ignored "-Wpsabi"
 
-// Sixteen bytes are what every processor of 64 bits has: NEON on Arm, SSE2 on x86.
-namespace small {
+// Every 64-bit CPU has 16-byte vectors: NEON on Arm, SSE2 on x86.
+namespace baseline {
 #define VECTOR_BYTES 16
 #include "float_rows.inc"
 #undef VECTOR_BYTES
@@ -58,11 +58,11 @@ Pass<Work> find_pass() {
         case Vectors::kAvx2: return avx2::pass;
         case Vectors::kAvx512: return avx512::pass;
 #endif
-        default: return small::pass;
+        default: return baseline::pass;
     }
 }
 
-// How much there is to do, and an array that the sums of all blocks come to, if there is one.
+// The number of rows, and the array of `width` values that receives the sums over all blocks, if any.
 struct Extent {
     size_t num_rows, width = 0;
     float* total = nullptr;
@@ -79,8 +79,8 @@ Extent extent_of(const Orthogonalization& work) { return {work.count}; }
 
 constexpr size_t kNumBlocks = 64;
 
-// The pool of threads that torch computes with, where torch brought one of GNU's: while they wait
-// for the next matmul they keep the cores busy, and threads of our own would have to fight them.
+// Torch's thread pool, if it is GNU OpenMP's: its threads spin while they wait for the next matmul, so
+// threads of our own would compete with them for the cores.
 struct Pool {
     void (*run)(void (*)(void*), void*, unsigned, unsigned);
     int (*thread_number)();
@@ -112,8 +112,8 @@ void run_on_threads(size_t num_threads, Work work) {
 
 }  // namespace
 
-// A thread that never comes costs nothing: the blocks are taken one after the other, each thread beginning where
-// its own part does. Every block adds to sums of its own, which come to the total one after the other.
+// Threads claim blocks dynamically, each starting at its own share, so a thread that never starts costs nothing.
+// Every block has sums of its own, which are added to the total in order.
 template <class Work>
 void run(const Work& work, size_t num_threads) {
     static const Pass<Work> pass = find_pass<Work>();

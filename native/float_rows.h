@@ -1,8 +1,8 @@
-// What a training step on a CPU does to rows of float32 between its matmuls: each of these
-// is one pass over memory where separate operations would take three to six.
+// CPU kernels for the operations between the matmuls of a training step, on rows of float32: each makes
+// one pass over memory where separate operations would make three to six.
 //
-// Rows are shared among threads in blocks that do not depend on how many there are, so that sums
-// come out the same.
+// Rows are divided into blocks that do not depend on the number of threads, so that sums are
+// reproducible.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace groundup {
 
-// out = (x + addend) · scale · gain, scale = 1 / sqrt(mean((x + addend)²) + eps). Without an addend
-// no total is written either.
+// out = (x + addend) · scale · gain, scale = 1 / sqrt(mean((x + addend)²) + eps), total = x + addend.
+// Without an addend, no total is written.
 struct NormRows {
     const float *x, *addend, *gain;
     float *total, *out, *scale;
@@ -19,7 +19,7 @@ struct NormRows {
     float eps;
 };
 
-// Its gradient, with `x` the total; d_total comes to d_x besides. `d_gain` is written.
+// The gradient of NormRows, where `x` is the total; d_total is added to d_x. Overwrites d_gain.
 struct NormGradientRows {
     const float *d_out, *d_total, *x, *gain, *scale;
     float *d_x, *d_gain;
@@ -40,9 +40,9 @@ struct GateGradientRows {
 };
 
 // Causal attention of every head of every sequence. A row of `packed` has queries, keys and values
-// side by side. Queries and keys are normalized if there are gains, first those of queries, and then
-// rotated if there are cosines and sines. `starts` has the first position that each one sees: in a
-// sequence no less than the one before has, and not behind itself. Without it all see the first.
+// side by side. Queries and keys are normalized if there are `gains` (first the queries', then the
+// keys'), and then rotated if there are `cos` and `sin`. starts[i] is the first position that i attends
+// to: non-decreasing within a sequence and at most i; without `starts` it is 0.
 struct AttentionShape {
     size_t batch, seq, num_heads, d_head;
     const float *cos, *sin, *gains;
@@ -53,26 +53,26 @@ struct AttentionShape {
 struct Attention {
     AttentionShape shape;
     const float* packed;
-    // For each query of each head the logarithm, to base 2, of the sum that its weights are divided by.
+    // log_sums: log2 of the softmax denominator of every query of every head.
     float *out, *log_sums;
 };
 
-// `d_gains` is written.
+// Overwrites d_gains.
 struct AttentionGradient {
     AttentionShape shape;
     const float *packed, *out, *log_sums, *d_out;
     float *d_packed, *d_gains;
 };
 
-// Each matrix X, of no more rows than columns: X / ‖X‖ and then a X + b (X Xᵀ) X + c (X Xᵀ)² X for every
-// (a, b, c) of the coefficients.
+// For every matrix X with at most as many rows as columns: X ← X / ‖X‖, then X ← a X + b (X Xᵀ) X +
+// c (X Xᵀ)² X for every (a, b, c) of the coefficients.
 struct Orthogonalization {
     const float *matrices, *coefficients;
     float* out;
     size_t count, rows, columns, num_steps;
 };
 
-// losses = log Z - l_target + z_loss · (log Z)², and the gradient in place of the logits.
+// losses = log Z - l_target + z_loss · (log Z)²; the logits are overwritten by their gradient.
 struct LossRows {
     float *logits, *losses;
     const int64_t* targets;
@@ -80,7 +80,7 @@ struct LossRows {
     float z_loss;
 };
 
-// For each of the above.
+// Defined for each struct above.
 template <class Work>
 void run(const Work& work, size_t num_threads);
 

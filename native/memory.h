@@ -1,5 +1,5 @@
-// Blocks of memory straight from the system: zeroed, on large pages where it offers them, and
-// growing in place where it can.
+// Memory allocated directly from the operating system: zeroed, on huge pages where available, and
+// grown in place where possible.
 #pragma once
 
 #include <cstdlib>
@@ -14,12 +14,12 @@
 
 namespace groundup {
 
-// A fixed, zeroed table.
+// A zeroed block of fixed size.
 class ZeroedBlock {
 public:
     explicit ZeroedBlock(size_t size) : size_(size) {
 #if defined(__linux__)
-        // Large pages begin at multiples of their size, so map a little more and align.
+        // Huge pages are aligned to their size, so map one page more and align.
         constexpr size_t kLargePage = size_t{1} << 21;
         mapped_ = size >= kLargePage ? size + kLargePage : size;
         base_ = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -58,9 +58,9 @@ private:
 #endif
 };
 
-// A growing run of bytes. Large ones are mapped, so that they grow without being copied and use
-// large pages. Smaller ones are left to malloc, which reuses what was freed: fresh pages for every call
-// cost 4% of encoding 10 MB.
+// A growable byte array. Large ones use mmap, so they grow without being copied and use huge pages.
+// Smaller ones use malloc, which recycles freed memory: fresh pages for every call cost 4% when
+// encoding 10 MB.
 class GrowingBlock {
 public:
     GrowingBlock() = default;

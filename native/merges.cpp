@@ -27,8 +27,8 @@ namespace avx2 {
 END_VECTOR_CODE
 #endif
 
-// Merges the bytes of a token of two or more on their own, the lowest rank first, until two parts are left or none
-// merges. rank_of(begin, middle, end) is that of two neighbours. Returns where the parts begin and end.
+// Merges the bytes of one token of at least two bytes, lowest rank first, until two parts are left or nothing merges.
+// rank_of(begin, middle, end) is the rank of two adjacent parts. Returns the boundaries of the parts.
 template <class RankOf>
 std::vector<uint32_t> merge_alone(size_t size, RankOf rank_of) {
     std::vector<uint32_t> cuts(size + 1), ranks(size - 1);
@@ -49,8 +49,9 @@ std::vector<uint32_t> merge_alone(size_t size, RankOf rank_of) {
 
 using MergeList = std::vector<std::pair<std::string, std::string>>;
 
-// The merges that can fire, of a list in which several make the same token. The bytes between two
-// boundaries merge alike wherever they stand, so merging a token's bytes alone shows its one merge.
+// For a list in which several merges produce the same token, keeps those that can be applied. The bytes
+// between two boundaries merge the same way in any context, so merging a token's bytes in isolation
+// finds its only merge.
 MergeList without_dead_merges(const MergeList& merges) {
     const auto key_of = [](const std::string& left, const std::string& right) {
         return std::to_string(left.size()) + ":" + left + right;
@@ -90,7 +91,7 @@ MergeTable::MergeTable(const std::vector<std::string>& tokens, const std::vector
     for (int b = 0; b < 256; b++) {
         const std::string byte(1, static_cast<char>(b));
         const uint32_t id = id_of(byte);
-        if (id == kNone) throw InputError("the vocabulary lacks the single byte " + std::to_string(b));
+        if (id == kNone) throw InputError("the vocabulary has no token for byte " + std::to_string(b));
         symbol_of_[id] = static_cast<Symbol>(b);
         id_of_.push_back(id);
     }
@@ -101,9 +102,9 @@ MergeTable::MergeTable(const std::vector<std::string>& tokens, const std::vector
         const auto& [left, right] = (*list)[rank];
         product.assign(left).append(right);
         const uint32_t id = id_of(product);
-        if (id == kNone) throw InputError("merge " + std::to_string(rank + 1) + " makes a token that is not in the vocabulary");
+        if (id == kNone) throw InputError("merge " + std::to_string(rank + 1) + " produces a token that is not in the vocabulary");
         if (symbol_of_[id] != kNone && list == &merges) {
-            // Some token is made twice: begin again with the merges that can fire.
+            // Two merges produce the same token: restart with the merges that can be applied.
             kept = without_dead_merges(merges);
             list = &kept;
             for (size_t symbol = 256; symbol < id_of_.size(); symbol++) symbol_of_[id_of_[symbol]] = kNone;
@@ -134,11 +135,11 @@ MergeTable::MergeTable(const std::vector<std::string>& tokens, const std::vector
         const std::string* sides[2] = {&(*list)[rank].first, &(*list)[rank].second};
         for (int k = 0; k < 2; k++) {
             const uint32_t id = id_of(*sides[k]);
-            if (id == kNone) throw InputError("merge " + std::to_string(rank + 1) + " is of a token that is not in the vocabulary");
+            if (id == kNone) throw InputError("merge " + std::to_string(rank + 1) + " uses a token that is not in the vocabulary");
             symbols[k] = symbol_of_[id];
             if (symbols[k] != kNone && symbols[k] >= 256 + rank) ordered_ = false;
         }
-        // A side that no merge makes never stands in a word.
+        // A side that no merge produces never occurs in a word.
         if (symbols[0] != kNone && symbols[1] != kNone)
             insert(symbols[0], symbols[1], static_cast<uint32_t>(rank));
         reach_ += sides[0]->size() + sides[1]->size() - 1;
@@ -149,7 +150,7 @@ MergeTable::MergeTable(const std::vector<std::string>& tokens, const std::vector
 }
 
 void MergeTable::insert(Symbol left, Symbol right, uint32_t rank) {
-    if (rank_of(left, right) != kNone) return;  // the first of two equal merges counts
+    if (rank_of(left, right) != kNone) return;  // of two equal merges the first wins
     const uint64_t key = PairRanks::key_of(left, right);
     size_t i = ranks_.home_of(key);
     while (ranks_.slots[i] != UINT64_MAX) i = (i + 1) & ranks_.mask;
@@ -158,11 +159,11 @@ void MergeTable::insert(Symbol left, Symbol right, uint32_t rank) {
     ranks_.sides[right] |= 2;
 }
 
-size_t MergeTable::settled_bytes() const {
+size_t MergeTable::stable_bytes() const {
     if (!ordered_)
-        throw InputError("a pre-token is longer than " + std::to_string(kMostUnordered) +
-                         " bytes, which needs merges of which none uses what a later one makes; put white "
-                         "space or another break into the text");
+        throw InputError("a pre-token is longer than " + std::to_string(kMaxUnordered) +
+                         " bytes, which is unsupported if a merge uses the token of a later merge; "
+                         "insert whitespace or another break into the text");
     return window_bytes() - reach_;
 }
 
@@ -172,9 +173,9 @@ size_t MergeTable::merge_on(const std::vector<uint32_t>& ids, uint32_t* out, Lon
     return merge_long(ids.size(), out, space);
 }
 
-// Merges the first symbols of `s`, rank by rank, each from left to right. Where no merge uses what a later one
-// makes, all positions of a pair arise in that order during one merge before: ranks only rise, and the time
-// is linear in the text but for finding the next rank. Else each position waits for its turn alone.
+// Merges the first `size` symbols of `s`, rank by rank, each from left to right. If merges are ordered, all positions
+// of a pair arise in text order during a single earlier merge: ranks only increase, and time is linear in the text
+// except for finding the next rank. Otherwise the heap holds every position separately.
 size_t MergeTable::merge_long(size_t size, uint32_t* out, LongWordSpace& s) const {
     const uint32_t n = static_cast<uint32_t>(size);
     const auto push = [&s](uint32_t rank, uint32_t at) {
@@ -194,7 +195,7 @@ size_t MergeTable::merge_long(size_t size, uint32_t* out, LongWordSpace& s) cons
         s.rank[at] = rank;
         if (rank != kNone) add(at, rank);
     };
-    // Memory may have ended in the middle of another word.
+    // The previous call may have run out of memory and left these.
     for (const uint64_t item : s.heap) s.first[item >> 32] = kNone;
     s.heap.clear();
     s.entries.clear();

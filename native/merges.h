@@ -1,7 +1,7 @@
 // Byte-pair merging of one pre-token.
 //
-// Inside, a symbol is a byte (0 to 255) or 256 + the rank of the merge that made it, so the order of
-// symbols is the order of merges; `id_of` gives the vocabulary's own numbers.
+// Internally, a symbol is a byte (0 to 255) or 256 + the rank of the merge that produces it, so symbols
+// are ordered like merges; `id_of` maps them to the vocabulary's ids.
 #pragma once
 
 #include <algorithm>
@@ -15,22 +15,22 @@ namespace groundup {
 
 using Symbol = uint32_t;
 
-constexpr uint32_t kMaxSymbols = 1u << 20;  // three symbols and two bits share a word of the pair table
-constexpr size_t kShortWord = 64;           // symbols that fit one machine word of "alive" bits
-constexpr size_t kLeastWindow = size_t{1} << 19;
+constexpr uint32_t kMaxSymbols = 1u << 20;  // a 64-bit slot of the pair table holds three, and two bits
+constexpr size_t kShortWord = 64;           // bytes; one 64-bit mask has an "alive" bit for each
+constexpr size_t kMinWindow = size_t{1} << 19;
 
-// Space for words longer than kShortWord, kept between words.
+// Buffers for words longer than kShortWord, reused between words.
 struct LongWordSpace {
     struct Entry {
         uint32_t position, next;
     };
     std::vector<Symbol> symbols;
-    std::vector<uint32_t> next, prev;    // neighbours in the word
+    std::vector<uint32_t> next, prev;    // positions of the adjacent symbols
     std::vector<uint32_t> rank;          // of the pair that starts here
-    std::vector<uint64_t> heap;          // the ranks that have positions, or with those where order demands it
-    std::vector<uint32_t> first, last;   // by rank, in the entries
-    std::vector<Entry> entries;          // positions of pairs, some out of date
-    std::vector<uint32_t> batch;         // those of one rank
+    std::vector<uint64_t> heap;          // ranks of pairs in the word; with their positions if merges are unordered
+    std::vector<uint32_t> first, last;   // by rank: its list in `entries`
+    std::vector<Entry> entries;          // positions of pairs, some stale
+    std::vector<uint32_t> batch;         // positions of one rank
 
     void make_room(size_t num_merges, size_t size) {
         for (auto* positions : {&symbols, &next, &prev, &rank})
@@ -40,15 +40,15 @@ struct LongWordSpace {
     }
 };
 
-// The rank of every pair that merges. Left, right, the rank and the sides of what it makes share a word; the last
-// two are what find() gives.
+// Hash table of the ranks of pairs. A slot packs left, right, the rank and the `sides` of the merged symbol; find()
+// returns the last two.
 struct PairRanks {
     uint64_t* slots;
     size_t mask;
     int shift;
-    uint32_t* byte_pairs;  // the same of each pair of bytes
-    uint32_t* id_of;       // of each symbol
-    uint8_t* sides;        // of each symbol: 1 some merge has it left, 2 right
+    uint32_t* byte_pairs;  // the result of find() for every pair of bytes
+    uint32_t* id_of;       // by symbol
+    uint8_t* sides;        // by symbol: 1 if some merge has it on the left, 2 if on the right
 
     uint32_t tagged(Symbol symbol) const { return symbol | uint32_t{sides[symbol]} << 30; }
     static bool may_merge(uint32_t left_tagged, uint32_t right_tagged) {
@@ -69,49 +69,49 @@ struct PairRanks {
 
 class MergeTable {
 public:
-    // tokens[id] are the bytes of the vocabulary; merges are in order of rank. Throws InputError
-    // where a merge names something the vocabulary lacks or a single byte is missing.
     MergeTable(const MergeTable&) = delete;
     MergeTable& operator=(const MergeTable&) = delete;
+    // tokens[id] are the vocabulary's tokens; merges are in order of rank. Throws InputError if the
+    // vocabulary lacks a token of a merge or a single byte.
     MergeTable(const std::vector<std::string>& tokens, const std::vector<bool>& present,
                const std::vector<std::pair<std::string, std::string>>& merges);
 
     size_t num_merges() const { return id_of_.size() - 256; }
 
-    // Merges text[0..size) and writes the vocabulary's ids; returns how many. `out` has room for
-    // `size` of them. Takes space for every byte.
+    // Merges text[0..size), writes the vocabulary's ids to `out`, which has room for `size`, and
+    // returns their number. Memory is proportional to `size`.
     size_t encode(const Byte* text, size_t size, uint32_t* out, LongWordSpace& space) const;
-    // The same from ids on that some first merges have made.
+    // Continues to merge ids that some first merges produced.
     size_t merge_on(const std::vector<uint32_t>& ids, uint32_t* out, LongWordSpace& space) const;
 
-    // A word of more bytes is merged window by window. What stands behind a window changes no boundary that
-    // lies further from its end than reach_bytes(), and nothing merges across a boundary, so the
-    // next window begins at the last one that holds.
+    // A longer word is merged window by window. Text after a window cannot change a token boundary more
+    // than `reach_` bytes before the window's end, and nothing merges across a boundary, so the next
+    // window starts at the last boundary that is stable.
     //
-    // Why it holds: compare two texts with a common beginning, merge by merge. Before the first merge
-    // they agree on all boundaries in that beginning. Let them agree up to m before some merge. It is
-    // made from left to right, so inside of m it goes alike, except where it takes the last token that
-    // ends before m together with one that passes m. That removes one boundary, which lies less than
-    // the new token's size before m. So each merge costs its token's size less one, once.
+    // Proof: compare two texts with a common prefix, merge by merge. At first they agree on all
+    // boundaries in the prefix. Suppose they agree up to m before some merge. It is applied from left to
+    // right, so up to m it does the same to both, except that in one of them it may join the last token
+    // before m with one that extends past m. That removes one boundary, less than the new token's size
+    // before m. So each merge costs its token's size minus one, once.
     //
-    // Where a merge uses a token that a later one makes, this does not hold: then there is one window.
-    size_t window_bytes() const { return ordered_ ? reach_ + std::max(reach_, kLeastWindow) : kMostUnordered; }
-    // Of a window, the bytes that what follows it cannot change; InputError where there are none.
-    size_t settled_bytes() const;
+    // The proof needs ordered merges (see is_ordered); without them there is a single window.
+    size_t window_bytes() const { return ordered_ ? reach_ + std::max(reach_, kMinWindow) : kMaxUnordered; }
+    // Size of the part of a window that later text cannot affect; InputError if merges are unordered.
+    size_t stable_bytes() const;
 
-    // Whether no merge uses what a later one makes.
+    // Whether no merge uses a token that a later merge produces.
     bool is_ordered() const { return ordered_; }
 
 private:
-    static constexpr size_t kMostUnordered = size_t{1} << 24;
+    static constexpr size_t kMaxUnordered = size_t{1} << 24;
 
     uint32_t rank_of(Symbol left, Symbol right) const;
     void insert(Symbol left, Symbol right, uint32_t rank);
     size_t merge_long(size_t size, uint32_t* out, LongWordSpace& space) const;
 
     std::vector<uint32_t> id_of_;
-    std::vector<Symbol> symbol_of_;  // of each id
-    std::unique_ptr<ZeroedBlock> block_;  // what `ranks_` points to, on large pages: look-ups are all over it
+    std::vector<Symbol> symbol_of_;  // by id
+    std::unique_ptr<ZeroedBlock> block_;  // memory of `ranks_`, on huge pages since lookups are random
     PairRanks ranks_;
     size_t (*encode_short_)(const PairRanks&, const Byte*, size_t, uint32_t*);
     bool ordered_ = true;
@@ -136,8 +136,8 @@ inline size_t MergeTable::encode(const Byte* text, size_t size, uint32_t* out,
     return merge_long(size, out, space);
 }
 
-// For ranks without merges (.tiktoken files): the two earlier tokens whose merge makes each token,
-// as indices into `tokens`, or kNone twice where no merge does.
+// For ranks without merges (.tiktoken files): the indices of the two tokens that merge into each token,
+// or kNone twice if no merge produces it.
 std::vector<std::pair<uint32_t, uint32_t>> recover_merges(const std::vector<std::string>& tokens);
 
 }  // namespace groundup

@@ -13,7 +13,7 @@ namespace {
 constexpr uint64_t kWordFactor = 0x9FB21C651E98DF25ull;
 constexpr uint64_t kShingleFactor = 0xC2B2AE3D27D4EB4Full;
 
-// Scripts without spaces between words: every character is one. Hangul, which has spaces, is not.
+// In scripts without spaces between words, every character is a word. Hangul has spaces.
 bool is_word_alone(uint32_t code_point) {
     return code_point >= 0x2E80 && !(code_point >= 0xAC00 && code_point <= 0xD7AF);
 }
@@ -25,7 +25,7 @@ Span trimmed(Span text) {
     return text;
 }
 
-// Calls shingle(hash) for every run of words, and character(Char) for every character.
+// Calls shingle(hash) for every shingle and character(Char) for every character.
 template <class Shingle, class Character>
 void scan(Span text, size_t num_words, uint64_t hash, Shingle shingle, Character character) {
     std::vector<uint64_t> ring(num_words, 0);
@@ -59,8 +59,8 @@ void scan(Span text, size_t num_words, uint64_t hash, Shingle shingle, Character
     else if (num_seen < num_words) shingle(mix(rolling ^ kSeedA, kSeedB));
 }
 
-// The least values of all hash functions over shingles so far. Several shingles are taken at once: a
-// load and a store of each number for one alone cost more than its hash.
+// The running minima of all hash functions. Shingles are processed in blocks, because loading and storing
+// every minimum for a single one would cost more than hashing it.
 class Signature {
 public:
     explicit Signature(uint32_t* numbers) : numbers_(numbers) { std::fill_n(numbers_, kSignatureSize, UINT32_MAX); }
@@ -76,7 +76,7 @@ public:
 
 private:
     static constexpr size_t kBlock = 8;
-    // One hash function for each number: an odd factor and something to be xored before.
+    // One hash function per component: XOR with a mask, then multiply by an odd factor.
     struct Functions {
         uint32_t factors[kSignatureSize], masks[kSignatureSize];
         Functions() {

@@ -1,4 +1,4 @@
-// Runs one function on several threads and brings its exceptions home.
+// Runs a function on several threads and rethrows the first exception on the calling thread.
 #pragma once
 
 #include <exception>
@@ -11,7 +11,7 @@
 
 namespace groundup {
 
-// Work on several threads, of which the first exception is kept.
+// Wraps the work of several threads and keeps their first exception.
 template <class Work>
 class Guarded {
 public:
@@ -26,7 +26,7 @@ public:
         }
     }
 
-    // Once all threads have ended.
+    // Call after all threads have ended.
     void rethrow() const {
         if (failure_) std::rethrow_exception(failure_);
     }
@@ -37,7 +37,7 @@ private:
     std::mutex mutex_;
 };
 
-// Calls work(thread) for thread = 0 .. num_threads - 1, number 0 on the calling thread.
+// Calls work(thread) for thread = 0 .. num_threads - 1; thread 0 is the calling thread.
 template <class Work>
 void run_threads(size_t num_threads, Work work) {
     Guarded<Work> guarded(work);
@@ -45,7 +45,7 @@ void run_threads(size_t num_threads, Work work) {
     try {
         for (size_t i = 1; i < num_threads; i++) threads.emplace_back(std::ref(guarded), i);
     } catch (...) {
-        // Fewer threads than hoped for: the work is shared out as it is taken, so nothing is lost.
+        // Fewer threads started than requested: threads claim work dynamically, so none is lost.
     }
     guarded(0);
     for (std::thread& thread : threads) thread.join();

@@ -7,10 +7,10 @@ namespace groundup {
 
 namespace {
 
-constexpr size_t kMostBytes = 1 << 16, kMostSets = 250, kMostSteps = 20000;
-constexpr int kDeepest = 100;
+constexpr size_t kMaxBytes = 1 << 16, kMaxSets = 250, kMaxSteps = 20000;
+constexpr int kMaxDepth = 100;
 constexpr uint32_t kLongS = 0x17F, kKelvin = 0x212A;
-constexpr uint32_t kMostRepeats = 1000;
+constexpr uint32_t kMaxRepeats = 1000;
 
 CodePoints combine(const CodePoints& a, const CodePoints& b, bool (*keep)(bool, bool)) {
     CodePoints made;
@@ -23,36 +23,36 @@ CodePoints combine(const CodePoints& a, const CodePoints& b, bool (*keep)(bool, 
     return made;
 }
 
-CodePoints join(const CodePoints& a, const CodePoints& b) {
+CodePoints unite(const CodePoints& a, const CodePoints& b) {
     return combine(a, b, [](bool x, bool y) { return x || y; });
 }
 
-CodePoints without(const CodePoints& a, const CodePoints& b) {
+CodePoints difference(const CodePoints& a, const CodePoints& b) {
     return combine(a, b, [](bool x, bool y) { return x && !y; });
 }
 
-CodePoints all_but(const CodePoints& a) { return without({0, kEndOfText}, a); }
+CodePoints complement(const CodePoints& a) { return difference({0, kEndOfText}, a); }
 
-// What part of a pattern means, before it is laid out as steps.
+// A node of the syntax tree.
 struct Node {
     enum Kind : uint8_t { kSet, kLook, kBegin, kSequence, kAlternatives, kRepeat } kind;
     CodePoints set;
     std::vector<Node> parts;
-    uint32_t least = 1, most = 1;  // kNone: any number
+    uint32_t min_count = 1, max_count = 1;  // kNone: any number
     char mode = 0;                 // '?': lazy, '+': possessive
 
     bool may_be_empty() const {
         const auto is_empty = [](const Node& part) { return part.may_be_empty(); };
         if (kind == kSet) return false;
         if (kind == kAlternatives) return std::any_of(parts.begin(), parts.end(), is_empty);
-        return least == 0 || std::all_of(parts.begin(), parts.end(), is_empty);
+        return min_count == 0 || std::all_of(parts.begin(), parts.end(), is_empty);
     }
 };
 
 class Parser {
 public:
     Parser(const std::string& text, std::vector<CodePoints>& sets) : sets_(sets) {
-        if (text.size() > kMostBytes) throw InputError("more than " + std::to_string(kMostBytes) + " bytes");
+        if (text.size() > kMaxBytes) throw InputError("more than " + std::to_string(kMaxBytes) + " bytes");
         const Byte* p = reinterpret_cast<const Byte*>(text.data());
         for (const Byte* const end = p + text.size(); p < end; p += decode_char(p, end).size)
             text_.push_back(decode_char(p, end).code_point);
@@ -60,20 +60,20 @@ public:
 
     Program parse() {
         const Node whole = alternatives();
-        if (at_ < text_.size()) refuse("a parenthesis that nothing opens", at_);
-        if (whole.may_be_empty()) refuse("a match of no characters, which splits nothing (write + for *),", 0);
+        if (at_ < text_.size()) fail("an unmatched ')'", at_);
+        if (whole.may_be_empty()) fail("a match of no characters (write + instead of *),", 0);
         const uint32_t end = add({Step::kMatch, 0, 0, 0});
-        program_.start = lay_out(whole, end);
+        program_.start = emit(whole, end);
         return std::move(program_);
     }
 
 private:
-    [[noreturn]] static void refuse(const std::string& what, size_t position) {
+    [[noreturn]] static void fail(const std::string& what, size_t position) {
         throw InputError(what + " at position " + std::to_string(position));
     }
 
     uint32_t peek(size_t ahead = 0) const { return at_ + ahead < text_.size() ? text_[at_ + ahead] : kNone; }
-    bool take(const char* expected) {
+    bool accept(const char* expected) {
         size_t size = 0;
         for (; expected[size]; size++)
             if (peek(size) != static_cast<Byte>(expected[size])) return false;
@@ -81,14 +81,14 @@ private:
         return true;
     }
 
-    // What stands up to a parenthesis that closes, or the end.
+    // Parses up to a closing parenthesis or the end.
     Node alternatives() {
         Node node{Node::kAlternatives, {}, {}};
         do {
             Node sequence{Node::kSequence, {}, {}};
             while (at_ < text_.size() && peek() != '|' && peek() != ')') quantified(sequence.parts);
             node.parts.push_back(std::move(sequence));
-        } while (take("|"));
+        } while (accept("|"));
         return node.parts.size() == 1 ? Node(std::move(node.parts[0])) : node;
     }
 
@@ -97,27 +97,27 @@ private:
         Node node = atom();
         const size_t position = at_;
         Node repeat{Node::kRepeat, {}, {}};
-        if (take("*")) {
-            repeat.least = 0, repeat.most = kNone;
-        } else if (take("+")) {
-            repeat.most = kNone;
-        } else if (take("?")) {
-            repeat.least = 0;
-        } else if (take("{")) {
+        if (accept("*")) {
+            repeat.min_count = 0, repeat.max_count = kNone;
+        } else if (accept("+")) {
+            repeat.max_count = kNone;
+        } else if (accept("?")) {
+            repeat.min_count = 0;
+        } else if (accept("{")) {
             const bool bare = peek() == ',';
-            repeat.least = bare ? 0 : number(position);
-            repeat.most = repeat.least;
-            if (take(",")) repeat.most = peek() == '}' && !bare ? kNone : number(position);
-            if (!take("}") || repeat.most < repeat.least) refuse("a brace that bounds no repetition", position);
+            repeat.min_count = bare ? 0 : number(position);
+            repeat.max_count = repeat.min_count;
+            if (accept(",")) repeat.max_count = peek() == '}' && !bare ? kNone : number(position);
+            if (!accept("}") || repeat.max_count < repeat.min_count) fail("an invalid repetition in braces", position);
         } else {
             parts.push_back(std::move(node));
             return;
         }
-        repeat.mode = take("?") ? '?' : take("+") ? '+' : 0;
-        if (peek() == '*' || peek() == '+' || peek() == '?' || peek() == '{') refuse("a repetition of a repetition", at_);
+        repeat.mode = accept("?") ? '?' : accept("+") ? '+' : 0;
+        if (peek() == '*' || peek() == '+' || peek() == '?' || peek() == '{') fail("a repetition of a repetition", at_);
         if (node.kind == Node::kSequence && node.parts.size() == 1) node = Node(std::move(node.parts[0]));
-        if (repeat.mode == '+' && node.kind != Node::kSet) refuse("a possessive repetition of a group", position);
-        if (repeat.most > 1 && node.may_be_empty()) refuse("a repetition of what may match nothing", begin);
+        if (repeat.mode == '+' && node.kind != Node::kSet) fail("a possessive repetition of a group", position);
+        if (repeat.max_count > 1 && node.may_be_empty()) fail("a repetition of something that can match nothing", begin);
         repeat.parts.push_back(std::move(node));
         parts.push_back(std::move(repeat));
     }
@@ -126,9 +126,9 @@ private:
         uint32_t value = kNone;
         for (; peek() >= '0' && peek() <= '9'; at_++) {
             value = (value == kNone ? 0 : 10 * value) + peek() - '0';
-            if (value > kMostRepeats) refuse("a repetition of more than 1000 times", position);
+            if (value > kMaxRepeats) fail("a repetition of more than 1000 times", position);
         }
-        if (value == kNone) refuse("a brace that bounds no repetition", position);
+        if (value == kNone) fail("an invalid repetition in braces", position);
         return value;
     }
 
@@ -140,18 +140,18 @@ private:
         switch (c) {
             case '(': return group(position);
             case '[': return set_of(class_set(position));
-            case '.': return set_of(dot_all_ ? all_but({}) : all_but({'\n', '\n' + 1}));
+            case '.': return set_of(dot_all_ ? complement({}) : complement({'\n', '\n' + 1}));
             case '^': return {Node::kBegin, {}, {}};
             case '$': return {Node::kLook, {kEndOfText, kEndOfText + 1}, {}};
-            case '*': case '+': case '?': refuse("a repetition of nothing", position);
-            case '{': refuse("a brace that bounds no repetition (fuzzy matching is none; write \\{)", position);
+            case '*': case '+': case '?': fail("a quantifier after nothing", position);
+            case '{': fail("a brace that starts no repetition (fuzzy matching is unsupported; write \\{)", position);
             case '\\': break;
             default: return set_of(with_cases({c, c + 1}, position));
         }
         switch (peek()) {
             case 'A': at_++; return {Node::kBegin, {}, {}};
             case 'z': case 'Z': at_++; return {Node::kLook, {kEndOfText, kEndOfText + 1}, {}};
-            case 'b': case 'B': refuse("a word boundary", position);
+            case 'b': case 'B': fail("a word boundary", position);
             default: return set_of(escape(position));
         }
     }
@@ -159,45 +159,45 @@ private:
     Node group(size_t position) {
         const bool any_case = any_case_, dot_all = dot_all_;
         enter(position);
-        const bool looks = take("?=") || take("?!"), negative = text_[at_ - 1] == '!';
-        if (!looks && take("?")) {
-            const bool named = take("P<") || (peek() == '<' && peek(1) != '=' && peek(1) != '!');
+        const bool looks = accept("?=") || accept("?!"), negative = text_[at_ - 1] == '!';
+        if (!looks && accept("?")) {
+            const bool named = accept("P<") || (peek() == '<' && peek(1) != '=' && peek(1) != '!');
             while (named && peek() != kNone && text_[at_++] != '>') continue;
-            for (bool on = true; !named && !take(":"); at_++) {
+            for (bool on = true; !named && !accept(":"); at_++) {
                 const uint32_t c = peek();
                 if (c == ')') {
-                    // Flags for the rest of the group around.
+                    // Flags for the rest of the enclosing group.
                     at_++, depth_--;
                     return {Node::kSequence, {}, {}};
                 }
                 if (c == '-') on = false;
                 else if (c == 'i') any_case_ = on;
                 else if (c == 's') dot_all_ = on;
-                else refuse(c == '<' ? "a look-behind" : c == '>' ? "an atomic group" : c == '(' ? "a conditional"
+                else fail(c == '<' ? "a look-behind" : c == '>' ? "an atomic group" : c == '(' ? "a conditional"
                             : c == 'R' || c == '&' || (c >= '0' && c <= '9') ? "a recursion"
-                            : "a group of an unknown kind", position);
+                            : "a group of unknown kind", position);
             }
         }
         Node node = alternatives();
-        if (!take(")")) refuse("a parenthesis that nothing closes", position);
+        if (!accept(")")) fail("an unclosed '('", position);
         depth_--;
         any_case_ = any_case;
         dot_all_ = dot_all;
         if (!looks) return node;
         const CodePoints ahead = look_set(node, position);
-        return {Node::kLook, negative ? without({0, kEndOfText + 1}, ahead) : ahead, {}};
+        return {Node::kLook, negative ? difference({0, kEndOfText + 1}, ahead) : ahead, {}};
     }
 
     void enter(size_t position) {
-        if (++depth_ > kDeepest) refuse("a group in a hundred others", position);
+        if (++depth_ > kMaxDepth) fail("more than a hundred nested groups", position);
     }
 
     CodePoints look_set(const Node& node, size_t position) const {
         if (node.kind == Node::kSet || (node.kind == Node::kLook && node.set[0] == kEndOfText)) return node.set;
         if (node.kind == Node::kSequence && node.parts.size() == 1) return look_set(node.parts[0], position);
-        if (node.kind != Node::kAlternatives) refuse("a look-ahead of other than one character", position);
+        if (node.kind != Node::kAlternatives) fail("a look-ahead that is not one character", position);
         CodePoints set;
-        for (const Node& part : node.parts) set = join(set, look_set(part, position));
+        for (const Node& part : node.parts) set = unite(set, look_set(part, position));
         return set;
     }
 
@@ -209,28 +209,28 @@ private:
 
     CodePoints class_set(size_t position) {
         enter(position);
-        const bool negative = take("^");
+        const bool negative = accept("^");
         Ranges characters, ranges;
-        CodePoints met = all_but({});
+        CodePoints met = complement({});
         const auto meet = [&] {
             add_set(ranges, with_cases(set_of_ranges(characters), position));
-            met = without(met, all_but(set_of_ranges(ranges)));
+            met = difference(met, complement(set_of_ranges(ranges)));
             characters.clear(), ranges.clear();
         };
-        for (bool is_first = true; is_first || !take("]"); is_first = false) {
+        for (bool is_first = true; is_first || !accept("]"); is_first = false) {
             const size_t begin = at_;
-            if (at_ >= text_.size()) refuse("a class that nothing closes", position);
-            if (take("[:")) refuse("a POSIX class", begin);
-            if (take("&&")) {
+            if (at_ >= text_.size()) fail("an unclosed '['", position);
+            if (accept("[:")) fail("a POSIX class", begin);
+            if (accept("&&")) {
                 meet();
-            } else if (take("[")) {
+            } else if (accept("[")) {
                 add_set(ranges, class_set(begin));
             } else {
                 CodePoints item = class_item(begin);
                 if (is_single(item) && peek() == '-' && peek(1) != ']' && peek(1) != kNone) {
                     at_++;
                     const CodePoints high = class_item(begin);
-                    if (!is_single(high) || high[0] < item[0]) refuse("a range without an end", begin);
+                    if (!is_single(high) || high[0] < item[0]) fail("an invalid range", begin);
                     item[1] = high[1];
                     characters.emplace_back(item[0], item[1]);
                 } else {
@@ -240,11 +240,11 @@ private:
         }
         meet();
         depth_--;
-        return negative ? all_but(met) : met;
+        return negative ? complement(met) : met;
     }
 
     CodePoints class_item(size_t position) {
-        if (take("\\")) return escape(position);
+        if (accept("\\")) return escape(position);
         at_++;
         return {text_[at_ - 1], text_[at_ - 1] + 1};
     }
@@ -261,7 +261,7 @@ private:
         return set;
     }
 
-    // With (?i), the letters of a set in both cases; only ASCII has cases here, and what folds to it.
+    // With (?i), adds the other case of each letter. Limited to ASCII and the two characters that fold to it.
     CodePoints with_cases(CodePoints set, size_t position) const {
         if (!any_case_) return set;
         Ranges ranges;
@@ -274,26 +274,26 @@ private:
                     if (small == 's') ranges.emplace_back(kLongS, kLongS + 1);
                     if (small == 'k') ranges.emplace_back(kKelvin, kKelvin + 1);
                 } else if (c >= 0x80 && (class_of_code_point(c) == kUpper || class_of_code_point(c) == kLower)) {
-                    refuse("a letter with cases beyond ASCII inside (?i:…)", position);
+                    fail("a cased letter beyond ASCII inside (?i:…)", position);
                 }
             }
         }
         return set_of_ranges(ranges);
     }
 
-    // What an escape stands for, behind its backslash.
+    // The set of an escape, after its backslash.
     CodePoints escape(size_t position) {
         const uint32_t c = peek();
         at_++;
         const auto one = [](uint32_t code_point) { return CodePoints{code_point, code_point + 1}; };
         switch (c) {
-            case kNone: refuse("a backslash at the end", position);
+            case kNone: fail("a backslash at the end", position);
             case 's': return find_property("space");
-            case 'S': return all_but(find_property("space"));
+            case 'S': return complement(find_property("space"));
             case 'd': return find_property("nd");
-            case 'D': return all_but(find_property("nd"));
+            case 'D': return complement(find_property("nd"));
             case 'w': return find_property("word");
-            case 'W': return all_but(find_property("word"));
+            case 'W': return complement(find_property("word"));
             case 'p': case 'P': return property(c == 'P', position);
             case 'n': return one('\n');
             case 'r': return one('\r');
@@ -304,20 +304,20 @@ private:
             case 'u': return one(hexadecimal(4, position));
             default: break;
         }
-        if (c >= '1' && c <= '9') refuse("a back-reference", position);
+        if (c >= '1' && c <= '9') fail("a back-reference", position);
         if (c < 0x80 && (kAsciiClass[c] == kNumber || is_letter(static_cast<CharClass>(kAsciiClass[c]))))
-            refuse(std::string("the escape \\") + static_cast<char>(c), position);
+            fail(std::string("the escape \\") + static_cast<char>(c), position);
         return one(c);
     }
 
-    // So many digits, or any number in braces.
+    // Parses `digits` hexadecimal digits, or any number of them in braces.
     uint32_t hexadecimal(int digits, size_t position) {
-        const bool braces = take("{");
+        const bool braces = accept("{");
         uint32_t value = 0;
         for (int i = 0; braces ? peek() != '}' : i < digits; i++, at_++) {
             const uint32_t digit = peek() - '0' < 10 ? peek() - '0' : (peek() | 0x20) - 'a' + 10;
             value = value << 4 | digit;
-            if (digit > 15 || value >= kEndOfText) refuse("a code point that there is none of", position);
+            if (digit > 15 || value >= kEndOfText) fail("an invalid code point", position);
         }
         at_ += braces;
         return value;
@@ -325,67 +325,67 @@ private:
 
     CodePoints property(bool negative, size_t position) {
         std::string name;
-        const bool braces = take("{");
-        if (braces && take("^")) negative = !negative;
+        const bool braces = accept("{");
+        if (braces && accept("^")) negative = !negative;
         for (bool more = true; more; more = braces && peek() != '}') {
             const uint32_t c = peek();
             at_++;
-            if (c >= 0x80 || name.size() > 60) refuse("a property that nothing closes", position);
+            if (c >= 0x80 || name.size() > 60) fail("an unclosed property", position);
             if (c == '=' || c == ':') name.clear();
             else if (c != '_' && c != '-' && c != ' ') name += static_cast<char>(c >= 'A' && c <= 'Z' ? c | 0x20 : c);
         }
         if (braces) at_++;
-        if (any_case_ && (name == "lu" || name == "ll" || name == "lt")) refuse("a property of case inside (?i:…)", position);
+        if (any_case_ && (name == "lu" || name == "ll" || name == "lt")) fail("a case property inside (?i:…)", position);
         const CodePoints set = find_property(name);
-        if (set.empty()) refuse("the unknown property \\p{" + name + "}", position);
-        return negative ? all_but(set) : set;
+        if (set.empty()) fail("the unknown property \\p{" + name + "}", position);
+        return negative ? complement(set) : set;
     }
 
     uint32_t add(const Step& step) {
-        if (program_.steps.size() >= kMostSteps) throw InputError("more than 20000 steps, with repeated ones");
+        if (program_.steps.size() >= kMaxSteps) throw InputError("more than 20000 steps after expanding repetitions");
         program_.steps.push_back(step);
         return static_cast<uint32_t>(program_.steps.size() - 1);
     }
 
     uint32_t number_of(const CodePoints& set) {
         const auto found = std::find(sets_.begin(), sets_.end(), set);
-        if (found == sets_.end() && sets_.size() == kMostSets) throw InputError("more than 250 sets of characters");
+        if (found == sets_.end() && sets_.size() == kMaxSets) throw InputError("more than 250 character sets");
         const auto number = found - sets_.begin();
         if (found == sets_.end()) sets_.push_back(set);
         return static_cast<uint32_t>(number);
     }
 
-    // The steps of a node before `next`; returns the first.
-    uint32_t lay_out(const Node& node, uint32_t next) {
+    // Emits the steps of a node, which continue at `next`; returns the first.
+    uint32_t emit(const Node& node, uint32_t next) {
         if (node.kind == Node::kSet) return add({Step::kSet, number_of(node.set), next, 0});
         if (node.kind == Node::kLook) return add({Step::kLook, number_of(node.set), next, 0});
         if (node.kind == Node::kBegin) return add({Step::kBegin, 0, next, 0});
         if (node.kind == Node::kSequence) {
-            for (size_t i = node.parts.size(); i-- > 0;) next = lay_out(node.parts[i], next);
+            for (size_t i = node.parts.size(); i-- > 0;) next = emit(node.parts[i], next);
             return next;
         }
         if (node.kind == Node::kAlternatives) {
-            uint32_t entry = lay_out(node.parts.back(), next);
+            uint32_t entry = emit(node.parts.back(), next);
             for (size_t i = node.parts.size() - 1; i-- > 0;)
-                entry = add({Step::kSplit, 0, lay_out(node.parts[i], next), entry});
+                entry = add({Step::kSplit, 0, emit(node.parts[i], next), entry});
             return entry;
         }
         const Node& part = node.parts[0];
         // Possessive: no character of the set may follow.
-        uint32_t behind = next;
+        uint32_t after = next;
         if (node.mode == '+')
-            behind = add({Step::kLook, number_of(without({0, kEndOfText + 1}, part.set)), next, 0});
+            after = add({Step::kLook, number_of(difference({0, kEndOfText + 1}, part.set)), next, 0});
         const auto choice = [&](uint32_t more) {
-            return node.mode == '?' ? Step{Step::kSplit, 0, behind, more} : Step{Step::kSplit, 0, more, behind};
+            return node.mode == '?' ? Step{Step::kSplit, 0, after, more} : Step{Step::kSplit, 0, more, after};
         };
         uint32_t entry = next;
-        if (node.most == kNone) {
+        if (node.max_count == kNone) {
             entry = add({});
-            program_.steps[entry] = choice(lay_out(part, entry));
+            program_.steps[entry] = choice(emit(part, entry));
         } else {
-            for (uint32_t i = node.least; i < node.most; i++) entry = add(choice(lay_out(part, entry)));
+            for (uint32_t i = node.min_count; i < node.max_count; i++) entry = add(choice(emit(part, entry)));
         }
-        for (uint32_t i = 0; i < node.least; i++) entry = lay_out(part, entry);
+        for (uint32_t i = 0; i < node.min_count; i++) entry = emit(part, entry);
         return entry;
     }
 

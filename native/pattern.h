@@ -1,7 +1,7 @@
-// The pattern language of published tokenizers: from a pattern's text to a program of single steps.
+// Parses the regular expressions of published tokenizers into programs of single steps.
 //
-// Sets with Unicode properties, alternatives in order, repetition (greedy, lazy, possessive), groups and
-// looking one character ahead. What a machine of bounded size cannot follow is refused by name and place.
+// Supports sets with Unicode properties, ordered alternatives, repetition (greedy, lazy, possessive), groups
+// and one character of look-ahead. What a finite automaton cannot match is rejected, by name and position.
 #pragma once
 
 #include <string>
@@ -12,11 +12,11 @@
 
 namespace groundup {
 
-// The end of the text is a character too, for what looks ahead.
+// For look-ahead, the end of the text is a character too.
 constexpr uint32_t kEndOfText = 0x110000;
 
-// kSet takes a character of a set, kLook only looks whether it is one, kBegin holds where the text begins;
-// kSplit tries `next` and then `other`.
+// kSet consumes a character of a set, kLook tests for one without consuming it, kBegin holds at the start of
+// the text; kSplit tries `next`, then `other`.
 struct Step {
     enum Kind : uint8_t { kMatch, kSet, kLook, kBegin, kSplit } kind;
     uint32_t set;
@@ -28,7 +28,7 @@ struct Program {
     uint32_t start;
 };
 
-// Adds the sets it uses to `sets`, each once. Throws InputError for what is not in the language.
+// Adds the sets it uses to `sets`, without duplicates. Throws InputError for unsupported syntax.
 Program parse_pattern(const std::string& text, std::vector<CodePoints>& sets);
 
 }  // namespace groundup

@@ -14,7 +14,7 @@ namespace {
 
 inline bool is_newline(Byte b) { return b == '\n' || b == '\r'; }
 
-// Length of 's 'd 'm 't 'll 've 're at the apostrophe p, 0 when there is none; the long s (U+017F) is a case of s.
+// Length of a contraction ('s 'd 'm 't 'll 've 're) at the apostrophe p, or 0; the long s (U+017F) folds to s.
 template <bool kAnyCase>
 inline size_t contraction_size(const Byte* p, const Byte* end) {
     constexpr Byte kFold = kAnyCase ? 0x20 : 0;
@@ -30,7 +30,7 @@ inline size_t contraction_size(const Byte* p, const Byte* end) {
 
 constexpr size_t kBlocksPerWindow = kWindowBytes / 64;
 
-// The masks of a window and of the block behind it, for the characters that look ahead.
+// Bit masks of a window and, for look-ahead, of the block after it.
 struct WindowMasks {
     uint64_t letter[kBlocksPerWindow + 2];
     uint64_t number[kBlocksPerWindow + 2];
@@ -38,14 +38,14 @@ struct WindowMasks {
     uint64_t blank[kBlocksPerWindow + 2];  // U+0020
     uint64_t apostrophe[kBlocksPerWindow + 2];
     uint64_t high[kBlocksPerWindow + 2];  // bytes of characters beyond ASCII
-    uint64_t tail[kBlocksPerWindow + 2];  // those of them that begin none
+    uint64_t tail[kBlocksPerWindow + 2];  // their bytes after the first
     uint64_t upper[kBlocksPerWindow + 2];
     uint64_t newline[kBlocksPerWindow + 2];
-    uint32_t reach, reaching;  // bytes of the next block that a letter (1) or capital (3) of this one takes
+    uint32_t reach, reaching;  // bytes of this block's last character in the next one; 1: a letter, 3: a capital
 };
 
 #if defined(__aarch64__)
-// The positions of the bits that are set in each byte, a byte each, from the lowest on.
+// For each byte value: the positions of its set bits, one byte each, lowest first.
 struct BitPositions {
     uint64_t of[256];
     constexpr BitPositions() : of() {

@@ -1,4 +1,4 @@
-// groundup._native.Encoder: text to ids and back.
+// groundup._native.Encoder: encodes text to ids and decodes ids.
 #include <algorithm>
 
 #include "python_support.h"
@@ -10,7 +10,7 @@ namespace {
 struct EncoderObject {
     PyObject_HEAD
     Encoder* encoder;
-    std::vector<PyObject*>* ints;  // one ready int an id, shared by all lists we make
+    std::vector<PyObject*>* ints;  // one Python int per id, shared by all returned lists
 };
 
 PyObject* encoder_new(PyTypeObject* type, PyObject* args, PyObject*) {
@@ -38,7 +38,7 @@ PyObject* encoder_new(PyTypeObject* type, PyObject* args, PyObject*) {
         });
         auto pattern = splitter_of(splitter);
         auto encoder =
-            unlocked([&] { return std::make_unique<Encoder>(std::move(vocabulary), std::move(pattern)); });
+            without_gil([&] { return std::make_unique<Encoder>(std::move(vocabulary), std::move(pattern)); });
         auto ints = std::make_unique<std::vector<PyObject*>>();
         for (size_t id = 0; id < encoder->vocab_size(); id++)
             ints->push_back(checked(PyLong_FromSize_t(id)));
@@ -75,13 +75,13 @@ PyObject* list_of(const EncoderObject* self, const IdBuffer& ids) {
     return ids.id_bytes() == 2 ? list_of<uint16_t>(self, ids) : list_of<uint32_t>(self, ids);
 }
 
-// Letting go of the interpreter costs more than encoding a few words does.
-constexpr size_t kFewBytes = 256;
+// For shorter text, releasing the GIL costs more than encoding.
+constexpr size_t kMaxBytesWithGil = 256;
 
 template <class Work>
 void work_on(size_t num_bytes, Work work) {
-    if (num_bytes < kFewBytes) return work();
-    unlocked(work);
+    if (num_bytes < kMaxBytesWithGil) return work();
+    without_gil(work);
 }
 
 IdBuffer encode_text(const Encoder& encoder, Span text) {
@@ -108,7 +108,7 @@ PyObject* encoder_encode_array(EncoderObject* self, PyObject* text) {
     });
 }
 
-// The ids of a text's beginning that what follows it cannot change.
+// The ids of the prefix of a text that later text cannot affect, and the size of the prefix.
 PyObject* encoder_encode_stream(EncoderObject* self, PyObject* text) {
     return guarded([&] {
         const Encoder& encoder = *self->encoder;
@@ -125,7 +125,7 @@ PyObject* encode_spans(const Encoder& encoder, const std::vector<Span>& document
                        long long end_id) {
     IdBuffer ids(encoder.id_bytes());
     std::vector<int64_t> offsets;
-    unlocked([&] {
+    without_gil([&] {
         encode_batch(encoder, documents, static_cast<size_t>(std::max<Py_ssize_t>(num_threads, 1)),
                      end_id < 0 ? kNone : static_cast<uint32_t>(end_id), ids, offsets);
     });
@@ -160,7 +160,7 @@ PyObject* encoder_encode_documents(EncoderObject* self, PyObject* args) {
     });
 }
 
-// The ids of a list, or an array of uint16, uint32 or int64, checked against the vocabulary.
+// Reads ids from a list or an array of uint16, uint32 or int64, and checks that the vocabulary has them.
 std::vector<uint32_t> ids_of(const Encoder& encoder, PyObject* object) {
     std::vector<uint32_t> ids;
     const auto refuse = [&](PyObject* id) {
@@ -169,7 +169,7 @@ std::vector<uint32_t> ids_of(const Encoder& encoder, PyObject* object) {
     };
     const auto read = [&](const auto* from, size_t size) {
         ids.resize(size / sizeof *from);
-        const size_t known = unlocked([&] {
+        const size_t known = without_gil([&] {
             size_t i = 0;
             for (; i < ids.size(); i++) {
                 const uint64_t id = static_cast<uint64_t>(from[i]);
@@ -206,7 +206,7 @@ PyObject* decode_with(EncoderObject* self, PyObject* object, Make make) {
     return guarded([&] {
         const std::vector<uint32_t> ids = ids_of(*self->encoder, object);
         GrowingBlock out;
-        const size_t size = unlocked([&] {
+        const size_t size = without_gil([&] {
             const size_t needed = self->encoder->decoded_size(ids.data(), ids.size());
             out.resize(needed + 16);
             self->encoder->decode(ids.data(), ids.size(), out.data());
@@ -232,7 +232,7 @@ PyMethodDef encoder_methods[] = {
     {"encode", reinterpret_cast<PyCFunction>(encoder_encode), METH_O, "text -> list of ids"},
     {"encode_array", reinterpret_cast<PyCFunction>(encoder_encode_array), METH_O, "text -> Buffer of ids"},
     {"encode_stream", reinterpret_cast<PyCFunction>(encoder_encode_stream), METH_O,
-     "UTF-8 so far -> (ids that later text cannot change, bytes they stand for)"},
+     "UTF-8 so far -> (ids that later text cannot affect, their size in bytes)"},
     {"encode_batch", reinterpret_cast<PyCFunction>(encoder_encode_batch), METH_VARARGS,
      "(texts, num_threads, end_id) -> (Buffer of ids, Buffer of int64 offsets)"},
     {"encode_documents", reinterpret_cast<PyCFunction>(encoder_encode_documents), METH_VARARGS,

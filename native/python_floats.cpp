@@ -1,4 +1,4 @@
-// Functions of groundup._native on rows of float32: arrays are checked here, trusted in float_rows.
+// Bindings of the kernels on rows of float32: array sizes are checked here and trusted in float_rows.
 #include <algorithm>
 
 #include "float_rows.h"
@@ -8,7 +8,7 @@ namespace groundup::python {
 
 namespace {
 
-// The arguments of a call, one after the other: sizes and other numbers, contiguous arrays, threads.
+// Reads the arguments of a call in order: sizes, floats and contiguous arrays.
 class Arguments {
 public:
     explicit Arguments(PyObject* tuple) : tuple_(tuple) {}
@@ -21,7 +21,7 @@ public:
     size_t size() {
         const Py_ssize_t value = PyLong_AsSsize_t(next());
         if (value == -1 && PyErr_Occurred()) throw PythonError();
-        if (value < 0 || value > INT32_MAX) throw InputError("no array has these dimensions");
+        if (value < 0 || value > INT32_MAX) throw InputError("a dimension is out of range");
         return static_cast<size_t>(value);
     }
     float real() {
@@ -30,7 +30,7 @@ public:
         return static_cast<float>(value);
     }
 
-    // Arrays with exactly so many values; null is None, where that may be.
+    // Arrays with exactly these dimensions; null for None if `optional`.
     const float* read(std::initializer_list<size_t> dimensions, bool optional = false) {
         return array<float>(dimensions, optional, PyBUF_SIMPLE);
     }
@@ -50,7 +50,7 @@ private:
         if (optional && object == Py_None) return nullptr;
         size_t size = sizeof(Value);
         for (const size_t dimension : dimensions)
-            if (__builtin_mul_overflow(size, dimension, &size)) throw InputError("no array has these dimensions");
+            if (__builtin_mul_overflow(size, dimension, &size)) throw InputError("an array is too large");
         Py_buffer view;
         if (PyObject_GetBuffer(object, &view, flags) != 0) throw PythonError();
         views_.push_back(view);
@@ -64,14 +64,14 @@ private:
     std::vector<Py_buffer> views_;
 };
 
-// Runs what `make` reads from the arguments, on as many threads as the last of them says.
+// Runs the work that `make` reads from the arguments; the last argument is the number of threads.
 template <class Make>
 PyObject* run_pass(PyObject* args, Make make) {
     return guarded([&] {
         Arguments given(args);
         const auto work = make(given);
         const size_t num_threads = given.size();
-        unlocked([&] { run(work, num_threads); });
+        without_gil([&] { run(work, num_threads); });
         Py_RETURN_NONE;
     });
 }
@@ -114,11 +114,11 @@ AttentionShape read_attention(Arguments& given) {
     const float eps = given.real(), *const cos = given.read({seq, d_head / 2}, true);
     const float *const sin = given.read({seq, d_head / 2}, !cos), *const gains = given.read({2, d_head}, true);
     const int64_t* const starts = given.read_positions({batch, seq}, true);
-    if (cos && d_head % 2) throw InputError("a rotation needs heads of an even size");
+    if (cos && d_head % 2) throw InputError("rotary embeddings need an even d_head");
     for (size_t i = 0; starts && i < batch * seq; i++) {
         const int64_t position = static_cast<int64_t>(i % seq), least = position ? starts[i - 1] : 0;
         if (starts[i] < least || starts[i] > position)
-            throw InputError("positions that are seen must begin in order and not behind their own");
+            throw InputError("document starts must be in order and at most the position they belong to");
     }
     return {batch, seq, num_heads, d_head, cos, sin, gains, starts, eps};
 }
@@ -168,14 +168,14 @@ PyObject* py_loss_rows(PyObject*, PyObject* args) {
 }  // namespace
 
 PyMethodDef float_functions[] = {
-    {"norm_rows", py_norm_rows, METH_VARARGS, "root-mean-square norm of rows, of a sum if an addend is given"},
+    {"norm_rows", py_norm_rows, METH_VARARGS, "RMSNorm of rows, or of x + addend if an addend is given"},
     {"norm_gradient_rows", py_norm_gradient_rows, METH_VARARGS, "the gradient of norm_rows"},
     {"gate_rows", py_gate_rows, METH_VARARGS, "silu(gate) * up"},
     {"gate_gradient_rows", py_gate_gradient_rows, METH_VARARGS, "the gradient of gate_rows"},
-    {"attend", py_attend, METH_VARARGS, "causal attention on packed projections, with norm and rotation if given"},
+    {"attend", py_attend, METH_VARARGS, "causal attention on packed projections, with optional QK norm and RoPE"},
     {"attend_back", py_attend_back, METH_VARARGS, "the gradient of attend, packed"},
-    {"orthogonalize", py_orthogonalize, METH_VARARGS, "Muon's matrices, by the coefficients of each step"},
-    {"loss_rows", py_loss_rows, METH_VARARGS, "cross-entropy, and its gradient in place of the logits"},
+    {"orthogonalize", py_orthogonalize, METH_VARARGS, "Muon's orthogonalization, with coefficients per step"},
+    {"loss_rows", py_loss_rows, METH_VARARGS, "cross-entropy; overwrites the logits with their gradient"},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -1,5 +1,5 @@
-// groundup._native: the module itself, and the memory it gives to Python. Text and buffers in, lists
-// and flat arrays out; only the python_*.cpp files know Python.
+// groundup._native: the module, and the Buffer type for memory passed to Python. Functions take text and
+// buffers, and return lists and flat arrays; only python_*.cpp files include Python.h.
 #include "python_support.h"
 
 namespace groundup::python {
@@ -28,12 +28,12 @@ PyType_Slot buffer_slots[] = {
     {Py_tp_dealloc, reinterpret_cast<void*>(buffer_dealloc)},
     {Py_bf_getbuffer, reinterpret_cast<void*>(buffer_get)},
     {Py_sq_length, reinterpret_cast<void*>(buffer_length)},
-    {Py_tp_doc, const_cast<char*>("Bytes made by the native core, for numpy.frombuffer.")},
+    {Py_tp_doc, const_cast<char*>("Memory allocated by the native core, for numpy.frombuffer.")},
     {0, nullptr},
 };
 
 PyModuleDef module_definition = {
-    PyModuleDef_HEAD_INIT, "groundup._native", "The native core: tokenizer, and passes over rows of float32.",
+    PyModuleDef_HEAD_INIT, "groundup._native", "The native core: the tokenizer, and kernels on rows of float32.",
     -1, nullptr, nullptr, nullptr, nullptr, nullptr};
 
 }  // namespace
@@ -76,6 +76,6 @@ PyMODINIT_FUNC PyInit__native() {
             PyObject* object = reinterpret_cast<PyObject*>(type);
             if (PyModule_AddObjectRef(module.get(), name, object) != 0) throw PythonError();
         }
-        return module.give();
+        return module.release();
     });
 }

@@ -1,4 +1,4 @@
-// groundup._native.Splitter: a split pattern, compiled.
+// groundup._native.Splitter: a compiled split pattern.
 #include "python_support.h"
 
 namespace groundup::python {
@@ -27,7 +27,7 @@ PyObject* splitter_new(PyTypeObject* type, PyObject* args, PyObject*) {
             if (i < parsed.size()) parsed[i++].behaviour = behaviour_from_name(text_of(item));
         });
         const Vectors chosen = *vectors ? vectors_from_name(vectors) : vectors_in_use();
-        auto splitter = unlocked([&] { return std::make_shared<const Splitter>(parsed, scanner, chosen); });
+        auto splitter = without_gil([&] { return std::make_shared<const Splitter>(parsed, scanner, chosen); });
         SplitterObject* self = new_object<SplitterObject>(type);
         self->splitter = new std::shared_ptr<const Splitter>(std::move(splitter));
         return reinterpret_cast<PyObject*>(self);
@@ -42,7 +42,7 @@ void splitter_dealloc(SplitterObject* self) {
 PyObject* splitter_split(SplitterObject* self, PyObject* data) {
     return guarded([&] {
         const Text text(data);
-        return to_buffer(unlocked([&] {
+        return to_buffer(without_gil([&] {
             const Splitter& splitter = **self->splitter;
             std::vector<uint64_t> bounds;
             std::vector<uint32_t> ends(kMaxEnds);
@@ -65,13 +65,13 @@ PyType_Slot splitter_slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(splitter_new)},
     {Py_tp_dealloc, reinterpret_cast<void*>(splitter_dealloc)},
     {Py_tp_methods, splitter_methods},
-    {Py_tp_doc, const_cast<char*>("Splitter(stages, behaviours, scanner, vectors in use)")},
+    {Py_tp_doc, const_cast<char*>("Splitter(stages, behaviours, scanner, vectors)")},
     {0, nullptr},
 };
 }  // namespace
 
 std::shared_ptr<const Splitter> splitter_of(PyObject* object) {
-    if (!PyObject_TypeCheck(object, splitter_type)) throw InputError("this is not a splitter");
+    if (!PyObject_TypeCheck(object, splitter_type)) throw InputError("the argument is not a Splitter");
     return *reinterpret_cast<SplitterObject*>(object)->splitter;
 }
 

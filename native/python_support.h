@@ -1,4 +1,4 @@
-// Between the two worlds: what the files that know Python share. No other header includes Python.h.
+// Shared by the Python bindings in python_*.cpp. No other header includes Python.h.
 #pragma once
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -18,15 +18,15 @@
 
 namespace groundup::python {
 
-// What each file adds to the module.
+// The types and functions that each file adds to the module.
 extern PyType_Spec buffer_spec, encoder_spec, splitter_spec, word_counter_spec;
 extern PyTypeObject *buffer_type, *splitter_type;
 extern PyMethodDef float_functions[], text_functions[];
 
-// Thrown when the Python error is set already.
+// Thrown when a Python exception is already set.
 struct PythonError {};
 
-// Runs `body` and turns C++ exceptions into Python's. Returns null after one.
+// Runs `body` and converts a C++ exception to a Python one, returning null.
 template <class Body>
 PyObject* guarded(Body body) {
     try {
@@ -42,12 +42,12 @@ PyObject* guarded(Body body) {
     return nullptr;
 }
 
-// Lets other Python threads run while it lives.
+// Releases the GIL for the lifetime of the object.
 class GilReleased {
 public:
     GilReleased() : state_(PyEval_SaveThread()) {}
-    // While the interpreter ends it lets no other thread in, but unwinds it: nothing on the way may run
-    // without the lock, so the thread waits for the end.
+    // During shutdown, the interpreter unwinds a thread that asks for the GIL. Destructors on the way must
+    // not run without the GIL, so the thread waits here for the process to end.
     ~GilReleased() {
         try {
             PyEval_RestoreThread(state_);
@@ -62,14 +62,14 @@ private:
     PyThreadState* state_;
 };
 
-// What `work` gives, which runs while other threads may have the interpreter.
+// Returns the result of `work`, which runs without the GIL.
 template <class Work>
-auto unlocked(const Work& work) {
+auto without_gil(const Work& work) {
     const GilReleased released;
     return work();
 }
 
-// Held, with the interpreter's lock, by the one thread that may change an object while others run.
+// Marks an object as in use by one thread while it releases the GIL. Set and cleared with the GIL held.
 class InUse {
 public:
     explicit InUse(bool& flag) : flag_(flag) {
@@ -97,7 +97,7 @@ public:
     Owned(const Owned&) = delete;
     Owned& operator=(const Owned&) = delete;
     PyObject* get() const { return object_; }
-    PyObject* give() {
+    PyObject* release() {
         PyObject* object = object_;
         object_ = nullptr;
         return object;
@@ -107,8 +107,8 @@ private:
     PyObject* object_;
 };
 
-// A view of bytes-like input or of a string's UTF-8, which it keeps alive. Python keeps the UTF-8 form of a
-// string once it is asked for it, so a text that is encoded again is not transcoded again.
+// A view of a bytes-like object or of a string's UTF-8, which it keeps alive. Python caches the UTF-8 of a
+// string, so encoding a text again does not transcode it again.
 class Text {
 public:
     explicit Text(PyObject* object) {
@@ -177,10 +177,10 @@ Object* new_object(PyTypeObject* type) {
     return reinterpret_cast<Object*>(checked(alloc(type, 0)));
 }
 
-// The splitter that an object of Python's holds.
+// The splitter inside a Python Splitter.
 std::shared_ptr<const Splitter> splitter_of(PyObject* object);
 
-// The documents in a text, by an array of where each begins and ends.
+// The documents of a text, given a buffer of (begin, end) pairs.
 inline std::vector<Span> documents_of(const Text& buffer, Span text) {
     const Bounds* const bounds = reinterpret_cast<const Bounds*>(buffer.span().data);
     std::vector<Span> documents;
@@ -193,7 +193,7 @@ inline std::vector<Span> documents_of(const Text& buffer, Span text) {
     return documents;
 }
 
-// Memory of ours that Python can see.
+// Wraps native memory in a Python Buffer.
 PyObject* to_buffer(GrowingBlock block, size_t size);
 PyObject* to_buffer(IdBuffer& ids);
 

@@ -1,4 +1,4 @@
-// Functions of groundup._native on text: documents, their hashes and measures.
+// Bindings of functions on text: finding, hashing and measuring documents, and others.
 #include "minhash.h"
 #include "python_support.h"
 #include "unicode.h"
@@ -11,7 +11,7 @@ namespace {
 PyObject* py_find_invalid_utf8(PyObject*, PyObject* data) {
     return guarded([&] {
         const Text text(data);
-        const int64_t at = unlocked([&] { return find_invalid_utf8(text.span()); });
+        const int64_t at = without_gil([&] { return find_invalid_utf8(text.span()); });
         return checked(PyLong_FromLongLong(at));
     });
 }
@@ -22,7 +22,7 @@ PyObject* py_find_documents(PyObject*, PyObject* args) {
     return guarded([&] {
         const Text text(data);
         const SpecialTokens tokens = special_tokens_from(separators);
-        return to_buffer(unlocked([&] {
+        return to_buffer(without_gil([&] {
             std::vector<Bounds> bounds;
             bool more = true;
             for (size_t at = 0; more;) {
@@ -43,7 +43,7 @@ PyObject* py_hash_documents(PyObject*, PyObject* args) {
         const Text text(data), packed(bounds_buffer);
         const std::vector<Span> documents = documents_of(packed, text.span());
         std::vector<uint64_t> hashes;
-        unlocked([&] {
+        without_gil([&] {
             for (const Span document : documents) hashes.push_back(hash_document(document));
         });
         return to_buffer(hashes);
@@ -57,11 +57,11 @@ PyObject* py_measure_documents(PyObject*, PyObject* args) {
     return guarded([&] {
         const Text text(data), packed(bounds_buffer);
         const std::vector<Span> documents = documents_of(packed, text.span());
-        if (num_words < 1 || num_threads < 1) throw InputError("words and threads are at least 1");
+        if (num_words < 1 || num_threads < 1) throw InputError("the numbers of words and threads must be at least 1");
         GrowingBlock block;
         const size_t size = documents.size() * sizeof(MeasuredDocument);
         block.resize(size ? size : 1);
-        unlocked([&] {
+        without_gil([&] {
             measure_documents(documents, static_cast<size_t>(num_words), static_cast<size_t>(num_threads),
                               reinterpret_cast<MeasuredDocument*>(block.data()));
         });
@@ -84,7 +84,7 @@ PyObject* py_recover_merges(PyObject*, PyObject* list) {
     return guarded([&] {
         std::vector<std::string> tokens;
         each_item(list, [&](PyObject* item) { tokens.push_back(bytes_of(item, "a token")); });
-        return to_buffer(unlocked([&] { return recover_merges(tokens); }));
+        return to_buffer(without_gil([&] { return recover_merges(tokens); }));
     });
 }
 
@@ -97,14 +97,14 @@ PyObject* py_class_of(PyObject*, PyObject* code_point) {
 }  // namespace
 
 PyMethodDef text_functions[] = {
-    {"find_invalid_utf8", py_find_invalid_utf8, METH_O, "offset of the first bad byte, or -1"},
+    {"find_invalid_utf8", py_find_invalid_utf8, METH_O, "offset of the first invalid byte, or -1"},
     {"find_documents", py_find_documents, METH_VARARGS, "(data, separators) -> Buffer of int64 bounds"},
     {"hash_documents", py_hash_documents, METH_VARARGS, "(data, bounds) -> Buffer of uint64"},
     {"measure_documents", py_measure_documents, METH_VARARGS,
-     "(data, bounds, words in a shingle, threads) -> Buffer of measured documents"},
-    {"vectors", py_vectors, METH_NOARGS, "the vector instructions in use, and all that there are here"},
+     "(data, bounds, words per shingle, threads) -> Buffer of MeasuredDocument"},
+    {"vectors", py_vectors, METH_NOARGS, "the SIMD instruction set in use, and all that this CPU supports"},
     {"recover_merges", py_recover_merges, METH_O, "tokens by rank -> Buffer of int32 pairs, -1 for none"},
-    {"class_of", py_class_of, METH_O, "class of a code point, as native/unicode.h numbers them"},
+    {"class_of", py_class_of, METH_O, "the CharClass of a code point (native/unicode.h)"},
     {nullptr, nullptr, 0, nullptr},
 };
 

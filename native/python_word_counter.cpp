@@ -1,4 +1,4 @@
-// groundup._native.WordCounter: counting the pre-tokens of a text, and learning merges from them.
+// groundup._native.WordCounter: counts pre-tokens and learns merges from the counts.
 #include <algorithm>
 
 #include "python_support.h"
@@ -46,7 +46,7 @@ PyObject* counter_add_text(WordCounterObject* self, PyObject* data) {
     return guarded([&] {
         const Text text(data);
         const InUse in_use(self->is_in_use);
-        unlocked([&] { count_words(text.span(), **self->splitter, *self->special_tokens, *self->tables); });
+        without_gil([&] { count_words(text.span(), **self->splitter, *self->special_tokens, *self->tables); });
         Py_RETURN_NONE;
     });
 }
@@ -69,7 +69,7 @@ PyObject* counter_add_words(WordCounterObject* self, PyObject* args) {
     });
 }
 
-// Where `data` may be cut at or after `from` without changing the words.
+// Where `data` may be cut, at or after `from`, without changing its pre-tokens.
 PyObject* counter_find_cut(WordCounterObject* self, PyObject* args) {
     PyObject* data;
     Py_ssize_t from;
@@ -81,11 +81,11 @@ PyObject* counter_find_cut(WordCounterObject* self, PyObject* args) {
     });
 }
 
-// The last position found where text that continues may be cut; 0 when there is none yet.
+// The last position found where a stream may be cut; 0 if there is none yet.
 PyObject* counter_find_last_cut(WordCounterObject* self, PyObject* data) {
     return guarded([&] {
         const Text text(data);
-        const size_t cut = unlocked([&] {
+        const size_t cut = without_gil([&] {
             return find_stream_cut(text.span(), **self->splitter, *self->special_tokens);
         });
         return checked(PyLong_FromSize_t(cut));
@@ -121,7 +121,7 @@ PyObject* counter_train(WordCounterObject* self, PyObject* args) {
             if (!ok) throw PythonError();
         };
         const InUse in_use(self->is_in_use);
-        const Training training = unlocked([&] {
+        const Training training = without_gil([&] {
             return train(*self->tables, static_cast<size_t>(num_merges), check_signals, within.get(), static_cast<size_t>(num_within));
         });
         const Owned merges(to_buffer(training.merges));
@@ -132,15 +132,15 @@ PyObject* counter_train(WordCounterObject* self, PyObject* args) {
 }
 
 PyMethodDef counter_methods[] = {
-    {"add_text", reinterpret_cast<PyCFunction>(counter_add_text), METH_O, "count the pre-tokens of UTF-8"},
+    {"add_text", reinterpret_cast<PyCFunction>(counter_add_text), METH_O, "count the pre-tokens of a text in UTF-8"},
     {"add_words", reinterpret_cast<PyCFunction>(counter_add_words), METH_VARARGS, "(words, counts)"},
     {"find_cut", reinterpret_cast<PyCFunction>(counter_find_cut), METH_VARARGS,
      "(data, from) -> where data may be cut without changing its pre-tokens"},
     {"find_last_cut", reinterpret_cast<PyCFunction>(counter_find_last_cut), METH_O,
-     "text so far -> the last position found where it may be cut, 0 for none yet"},
-    {"items", reinterpret_cast<PyCFunction>(counter_items), METH_NOARGS, "dict of words and counts"},
+     "text so far -> the last position found where it may be cut, or 0"},
+    {"items", reinterpret_cast<PyCFunction>(counter_items), METH_NOARGS, "{pre-token: count}"},
     {"train", reinterpret_cast<PyCFunction>(counter_train), METH_VARARGS,
-     "(num_merges, splitter of the words within, merges within) -> (Buffer of uint32 pairs, bytes of text, symbols left, words)"},
+     "(num_merges, within, num_within) -> (Buffer of uint32 pairs, num_bytes, num_symbols, num_words)"},
     {nullptr, nullptr, 0, nullptr},
 };
 PyType_Slot counter_slots[] = {

@@ -6,7 +6,7 @@
 namespace groundup {
 
 namespace {
-constexpr size_t kFewFirsts = 4, kBlock = 256;
+constexpr size_t kMaxFirsts = 4, kBlock = 256;
 }
 
 SpecialTokens::SpecialTokens(const std::vector<std::pair<std::string, uint32_t>>& tokens) {
@@ -29,15 +29,15 @@ SpecialTokens::SpecialTokens(const std::vector<std::pair<std::string, uint32_t>>
     std::sort(tokens_.begin(), tokens_.end());
 }
 
-// The tokens that begin the text here are no greater than it, and begin the last one that is no greater: either
-// that is the longest of them, or they are no longer than what it has in common with the text.
+// Every token that is a prefix of the text sorts no later than the text, and is a prefix of the last token that
+// does: either that token is the longest match, or all matches are prefixes of what it shares with the text.
 bool SpecialTokens::longest_at(Span text, size_t at, Match& match) const {
     std::string_view rest(reinterpret_cast<const char*>(text.data + at), std::min(text.size - at, max_size_));
     while (true) {
-        const auto behind = std::upper_bound(tokens_.begin(), tokens_.end(), rest,
+        const auto after = std::upper_bound(tokens_.begin(), tokens_.end(), rest,
                                              [](std::string_view one, const auto& token) { return one < token.first; });
-        if (behind == tokens_.begin()) return false;
-        const auto& [bytes, id] = behind[-1];
+        if (after == tokens_.begin()) return false;
+        const auto& [bytes, id] = after[-1];
         const size_t same = std::mismatch(rest.begin(), rest.end(), bytes.begin(), bytes.end()).first - rest.begin();
         if (same == bytes.size()) {
             match = {at, same, id};
@@ -47,10 +47,10 @@ bool SpecialTokens::longest_at(Span text, size_t at, Match& match) const {
     }
 }
 
-// Where a token may begin: the next of a few first bytes in a block, or of the pairs of two bytes.
+// The next position where a token may begin: by memchr if there are few first bytes, else by `pairs_`.
 size_t SpecialTokens::next_start(Span text, size_t from) const {
     const Byte* const begin = text.data + from;
-    if (firsts_.size() <= kFewFirsts) {
+    if (firsts_.size() <= kMaxFirsts) {
         size_t reach = firsts_.size() == 1 ? text.size - from : std::min(text.size - from, kBlock);
         for (const char first : firsts_)
             if (const void* hit = std::memchr(begin, static_cast<Byte>(first), reach))

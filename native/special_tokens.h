@@ -1,4 +1,4 @@
-// Finds special tokens in text: leftmost first, the longest where several start at one position.
+// Finds special tokens in text: the leftmost, and the longest of those that start there.
 #pragma once
 
 #include <string>
@@ -22,10 +22,10 @@ public:
     bool empty() const { return tokens_.empty(); }
     size_t max_size() const { return max_size_; }
 
-    // The first match that begins at or after `from`; false when there is none.
+    // Finds the first match that begins at or after `from`.
     bool find(Span text, size_t from, Match& match) const;
 
-    // Whether some special token's occurrence lies across `cut`.
+    // Whether an occurrence of a special token spans `cut`.
     bool crosses(Span text, size_t cut) const;
 
 private:
@@ -36,11 +36,11 @@ private:
     size_t next_start(Span text, size_t from) const;
     bool longest_at(Span text, size_t at, Match& match) const;
 
-    std::vector<std::pair<std::string, uint32_t>> tokens_;  // in the order of their bytes
+    std::vector<std::pair<std::string, uint32_t>> tokens_;  // sorted by their bytes
     size_t max_size_ = 0;
-    std::vector<uint64_t> pairs_;  // one bit for each two bytes a token can start with
+    std::vector<uint64_t> pairs_;  // bit set of the pairs of bytes that a token can start with
     bool starts_[256] = {};
-    std::string firsts_;  // the same bytes
+    std::string firsts_;  // the bytes in starts_
 };
 
 }  // namespace groundup

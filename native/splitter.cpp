@@ -5,7 +5,7 @@
 namespace groundup {
 
 namespace {
-constexpr size_t kMostStages = 16;
+constexpr size_t kMaxStages = 16;
 }  // namespace
 
 Behaviour behaviour_from_name(const std::string& name) {
@@ -21,7 +21,7 @@ Behaviour behaviour_from_name(const std::string& name) {
 Cursor::Cursor(const Splitter& splitter) : levels_(splitter.machines_.size()) {}
 
 Splitter::Splitter(const std::vector<Stage>& stages, const std::string& scanner, Vectors vectors) {
-    if (stages.empty() || stages.size() > kMostStages)
+    if (stages.empty() || stages.size() > kMaxStages)
         throw InputError(std::to_string(stages.size()) + " stages, not 1 to 16");
     std::vector<CodePoints> sets;
     std::vector<Program> programs;
@@ -40,26 +40,26 @@ Splitter::Splitter(const std::vector<Stage>& stages, const std::string& scanner,
     for (uint32_t a = 0; a + 1 < count; a++) {
         for (uint32_t b = 0; b + 1 < count; b++) {
             const Machine& last = machines_.back();
-            const bool behind = last.automaton.surely_begins(a), before = last.automaton.surely_begins(b);
-            bool safe = behind || before;
-            if (last.behaviour == Behaviour::kGapWithMatch) safe = behind;
-            if (last.behaviour == Behaviour::kMatchWithGap) safe = before;
+            const bool left_matches = last.automaton.surely_begins(a), right_matches = last.automaton.surely_begins(b);
+            bool safe = left_matches || right_matches;
+            if (last.behaviour == Behaviour::kGapWithMatch) safe = left_matches;
+            if (last.behaviour == Behaviour::kMatchWithGap) safe = right_matches;
             if (last.behaviour == Behaviour::kContiguous) safe = false;
             for (const Machine& machine : machines_)
-                safe = safe && !machine.automaton.has_begin() && machine.automaton.parts(a, b);
+                safe = safe && !machine.automaton.has_begin() && machine.automaton.separates(a, b);
             cuts_[a * count + b] = safe;
         }
     }
 }
 
-// The next match at or after `from` in the piece that a stage works on; none begins at its end.
+// Finds the next match at or after `from` in the stage's current piece.
 bool Splitter::find_match(size_t stage, Span text, size_t from, Cursor& cursor) const {
     const Automaton& automaton = machines_[stage].automaton;
     Cursor::Level& level = cursor.levels_[stage];
     level.match_begin = level.match_end = level.end;
     const bool* const begins = machines_[stage].begins;
     for (size_t at = from, reach; at < level.end; at++) {
-        // Nothing begins inside of a character either.
+        // Skips continuation bytes too: no match begins inside a character.
         const Byte* const p = text.data;
         while (at + 4 <= level.end && !(begins[p[at]] | begins[p[at + 1]] | begins[p[at + 2]] | begins[p[at + 3]])) at += 4;
         while (at < level.end && !begins[p[at]]) at++;
@@ -78,7 +78,7 @@ bool Splitter::find_match(size_t stage, Span text, size_t from, Cursor& cursor) 
     return false;
 }
 
-// The next piece that a stage leaves, at or after `from`; false when there is none.
+// Finds the next piece of a stage at or after `from`.
 bool Splitter::next_piece(size_t stage, Span text, size_t from, Cursor& cursor, size_t& begin, size_t& end) const {
     Cursor::Level& level = cursor.levels_[stage];
     const Behaviour behaviour = machines_[stage].behaviour;
@@ -123,7 +123,7 @@ size_t Splitter::scan(Span text, Cursor& cursor, size_t& begin, uint32_t* ends) 
             cursor.engine_bytes_ = ends[count - 1] < 256 ? 512 : 16;
             return count;
         }
-        // The longer a text is not for the scanner, the later it is asked again.
+        // Exponential backoff: the longer the scanner fails, the later it is tried again.
         stop = begin + cursor.engine_bytes_;
         cursor.engine_bytes_ = std::min(2 * cursor.engine_bytes_, kWindowBytes);
     }
@@ -144,7 +144,7 @@ size_t Splitter::scan(Span text, Cursor& cursor, size_t& begin, uint32_t* ends) 
         if (end - begin > UINT32_MAX) throw InputError("a single pre-token is larger than 4 GB");
         ends[count++] = static_cast<uint32_t>(end - begin);
         const Cursor::Level& level = cursor.levels_.back();
-        if (!runs_ || cursor.at >= stop || count + Automaton::kMostRun > kMaxEnds) continue;
+        if (!runs_ || cursor.at >= stop || count + Automaton::kMaxRun > kMaxEnds) continue;
         if (const size_t more = machines_.back().automaton.run(*symbols_, {text.data, level.end}, cursor.at, stop, begin, ends + count)) {
             count += more;
             cursor.at = begin + ends[count - 1];
@@ -166,9 +166,9 @@ size_t Splitter::safe_cut(Span text, size_t from) const {
     return text.size;
 }
 
-// Whether text may be cut at `place`, in or at the end of its first pre-token: from there on it then splits as the
-// whole does. `searches` began with the text, one for each stage. Where the text before is to be split
-// again, no match or text between matches may lie across the cut.
+// Whether the text from `place` on, inside or at the end of its first pre-token, splits as it does in the whole
+// text. `searches` started with the text, one per stage. Without `across`, no match or gap may span the cut, because
+// the text before it is split again.
 bool Splitter::resumes(Span text, std::vector<Automaton::Search>& searches, size_t place, bool across) const {
     constexpr size_t kSoon = 64;
     size_t before = place - 1;
@@ -176,14 +176,14 @@ bool Splitter::resumes(Span text, std::vector<Automaton::Search>& searches, size
     const Byte* const end = text.data + text.size;
     const auto last = symbols_->read(text.data + before, end), next = symbols_->read(text.data + place, end);
     if (before + last.size != place) return false;
-    // Up to here, what the stages so far leave goes on alike.
+    // Up to here, the stages so far leave the same pieces with and without the cut.
     size_t reach = std::min(text.size, place + kSoon);
     bool is_cut = across;
     for (size_t i = 0; i < machines_.size(); i++) {
         const Automaton& automaton = machines_[i].automaton;
         Automaton::Search& whole = searches[i];
         while (whole.row && whole.at < place) automaton.step(*symbols_, text, whole);
-        if (automaton.parts(last.symbol, next.symbol)) {
+        if (automaton.separates(last.symbol, next.symbol)) {
             if (whole.row && whole.at == place) automaton.step(*symbols_, text, whole);
             is_cut = is_cut || whole.last == place || automaton.surely_begins(next.symbol);
             size_t at = place;
@@ -194,9 +194,9 @@ bool Splitter::resumes(Span text, std::vector<Automaton::Search>& searches, size
         }
         if (!whole.row || whole.at != place) return false;
         Automaton::Search same = whole, fresh = automaton.begin_at(place);
-        // The first match ends here, as it does before the end of the text, and so do those of later stages.
+        // The first match ends here, as it would at the end of the text, and so do those of later stages.
         if (!automaton.step(*symbols_, text, same)) return same.last == place && automaton.ends(whole.row);
-        // Else two searches have become one when they are in the same state and will end alike.
+        // Otherwise the searches with and without the cut must reach the same state and end alike.
         bool is_one = false;
         for (same = whole; across && !is_one && automaton.step(*symbols_, text, same) && same.at <= reach;) {
             if (!automaton.step(*symbols_, text, fresh)) break;

@@ -1,5 +1,5 @@
-// Cuts text into pre-tokens as a pattern of one or several stages says, each cutting the pieces the
-// one before it left.
+// Splits text into pre-tokens by a pattern of one or more stages, each applied to the pieces left by the
+// previous one.
 #pragma once
 
 #include <memory>
@@ -11,8 +11,9 @@
 
 namespace groundup {
 
-// What becomes of a stage's matches and of the text between them: pieces of their own, no pieces at all,
-// a piece together with the match behind or before it, or one piece of matches that touch.
+// What a stage does with its matches and the gaps between them. kIsolated: all are pieces. kWithoutMatches:
+// matches are removed. kMatchesAlone: gaps are removed. kGapWithMatch: a gap joins the match after it.
+// kMatchWithGap: a match joins the gap after it. kContiguous: adjacent matches are joined.
 enum class Behaviour { kIsolated, kWithoutMatches, kMatchesAlone, kGapWithMatch, kMatchWithGap, kContiguous };
 
 Behaviour behaviour_from_name(const std::string& name);
@@ -24,42 +25,42 @@ struct Stage {
 
 class Splitter;
 
-// Where a scan of a text stands.
+// The position and state of a scan.
 class Cursor {
 public:
     explicit Cursor(const Splitter& splitter);
-    size_t at = 0;  // the text up to here is done
+    size_t at = 0;  // the text before is done
 
 private:
     friend class Splitter;
-    // Of a stage: the piece of the stage before that it works on, and the match it found last.
+    // Of a stage: the current piece of the previous stage, and the last match in it.
     struct Level {
         size_t begin = 0, end = 0, match_begin = 0, match_end = 0;
         Overruns overruns;
     };
     std::vector<Level> levels_;
     size_t engine_bytes_ = 64;
-    size_t next_begin_ = 0, next_end_ = 0;  // a piece that was found behind text left out
+    size_t next_begin_ = 0, next_end_ = 0;  // a piece found after removed text
 };
 
 class Splitter {
 public:
-    // `scanner` names the hand-written scanner that cuts alike, if there is one.
+    // `scanner` names the equivalent hand-written scanner, if there is one.
     Splitter(const std::vector<Stage>& stages, const std::string& scanner, Vectors vectors = vectors_in_use());
 
-    // Writes the ends of pre-tokens from cursor.at on, at most kMaxEnds, relative to `begin`, where the
-    // first begins. Text that belongs to no pre-token may lie before `begin` and behind the last.
+    // Writes up to kMaxEnds ends of pre-tokens from cursor.at on, relative to `begin`, the start of the
+    // first. There may be removed text before `begin` and after the last.
     size_t scan(Span text, Cursor& cursor, size_t& begin, uint32_t* ends) const;
 
-    // The first position at or after `from` where text may be cut so that both sides split as the whole
-    // does; text.size when there is none. It depends on the characters beside it alone.
+    // The first position at or after `from` where cutting the text does not change its pre-tokens;
+    // text.size if there is none. Depends only on the two adjacent characters.
     size_t safe_cut(Span text, size_t from) const;
 
-    // The last of some rising places inside of a pre-token that begins `text` and may go on behind it, from
-    // which on the text splits as the whole does; 0 when there is none.
+    // The last of some increasing positions inside the first pre-token of `text`, which may continue after
+    // it, from which the rest splits as in the whole text; 0 if there is none.
     size_t find_resumption(Span text, const std::vector<size_t>& places) const;
 
-    // As far as text that continues may be cut from pre-token to pre-token; 0 where it may not.
+    // The last boundary of pre-tokens up to which a stream may be cut at every boundary; 0 if there is none.
     size_t last_cut(Span text) const;
 
 private:
@@ -67,7 +68,7 @@ private:
     struct Machine {
         Behaviour behaviour;
         Automaton automaton;
-        bool begins[256];  // the bytes that a match may begin with
+        bool begins[256];  // whether a match may begin with this byte
     };
     bool find_match(size_t stage, Span text, size_t from, Cursor& cursor) const;
     bool next_piece(size_t stage, Span text, size_t from, Cursor& cursor, size_t& begin, size_t& end) const;
@@ -76,10 +77,10 @@ private:
 
     std::unique_ptr<Symbols> symbols_;
     std::vector<Machine> machines_;
-    std::vector<bool> cuts_;  // by the symbols before and behind
+    std::vector<bool> cuts_;  // by the symbols before and after a cut
     ScanFunction scanner_ = nullptr;
-    bool is_plain_ = true;  // whether all matches are isolated, and none asks where a text begins
-    bool runs_ = false;  // whether the last stage's matches may be taken many at a time
+    bool is_plain_ = true;  // whether all matches are isolated, and none depends on the start of the text
+    bool runs_ = false;  // whether Automaton::run can find the last stage's matches
 };
 
 }  // namespace groundup

@@ -2,7 +2,7 @@
 
 namespace groundup {
 
-Span find_settled(Span text, const SpecialTokens& special_tokens) {
+Span stable_prefix(Span text, const SpecialTokens& special_tokens) {
     const size_t held = special_tokens.empty() ? 0 : special_tokens.max_size() - 1;
     if (text.size <= held) return {text.data, 0};
     const size_t size = text.size - held;
@@ -14,13 +14,13 @@ Span find_settled(Span text, const SpecialTokens& special_tokens) {
 }
 
 size_t find_stream_cut(Span text, const Splitter& splitter, const SpecialTokens& special_tokens) {
-    const Span settled = find_settled(text, special_tokens);
-    // The last safe cut is near the end of ordinary text: look in growing steps back from there.
-    for (size_t step = 64; settled.size; step *= 8) {
-        const size_t from = settled.size > step ? settled.size - step : 1;
+    const Span stable = stable_prefix(text, special_tokens);
+    // In ordinary text the last safe cut is near the end: search backwards from there in growing steps.
+    for (size_t step = 64; stable.size; step *= 8) {
+        const size_t from = stable.size > step ? stable.size - step : 1;
         size_t best = 0;
-        for (size_t cut = splitter.safe_cut(settled, from); cut < settled.size;
-             cut = splitter.safe_cut(settled, cut + 1)) {
+        for (size_t cut = splitter.safe_cut(stable, from); cut < stable.size;
+             cut = splitter.safe_cut(stable, cut + 1)) {
             if (!special_tokens.crosses(text, cut)) best = cut;
         }
         if (best) return best;
@@ -28,8 +28,8 @@ size_t find_stream_cut(Span text, const Splitter& splitter, const SpecialTokens&
     }
     SpecialTokens::Match match;
     size_t at = 0;
-    while (special_tokens.find(text, at, match) && match.begin < settled.size) at = match.begin + match.size;
-    return at ? at : splitter.last_cut(settled);
+    while (special_tokens.find(text, at, match) && match.begin < stable.size) at = match.begin + match.size;
+    return at ? at : splitter.last_cut(stable);
 }
 
 }  // namespace groundup

@@ -1,10 +1,10 @@
-// The words stand in one flat array of symbols, most frequent first, with a mark between them. A
-// symbol stands at its first and at its last byte's position, so both neighbours of a position are found
-// without links. Every pair knows its positions; a position is checked when it is used. All
-// positions of a pair arise during one merge (the one that makes its younger half), in order and never
-// later, so the lists are written once, and a pair's count only falls after that: a heap
-// of counts that are at worst too high is enough. Pairs rarer than a limit, which most are, are left out
-// until their turn comes: then all are counted anew.
+// All words are stored in one flat array of symbols, most frequent first, separated by marks. A symbol
+// is stored at the positions of its first and last byte, so both neighbors of a position are found
+// without links. Each pair has a list of positions, which are checked when they are used. All positions
+// of a pair arise during a single merge (the one that produces the later of its two symbols), in order,
+// so each list is written once and the pair's count only decreases afterwards: a heap whose counts may
+// be too high suffices. Pairs rarer than a limit, which is most of them, are left out until their turn
+// comes: then all pairs are recounted.
 #include "trainer.h"
 
 #include <algorithm>
@@ -22,11 +22,11 @@ namespace {
 struct Pair {
     uint32_t left, right;
     uint64_t count;
-    uint64_t first;      // its positions in the arena
+    uint64_t first;      // index of its positions in the arena
     uint32_t num_positions;
 };
 
-// Pair -> number, open addressing.
+// Maps pairs to numbers, by open addressing.
 class PairIndex {
 public:
     PairIndex() : slots_(1 << 16, Slot{UINT64_MAX, 0}) {}
@@ -72,10 +72,10 @@ struct Word {
     uint64_t count;
 };
 
-// How often the word at a position occurs: words of equal counts stand together.
+// The count of the word at a position; words with equal counts are adjacent.
 class Weights {
 public:
-    // The word at `begin` and those behind it.
+    // Sets the count of the word at `begin` and of all later ones.
     void add(uint64_t begin, uint64_t count) {
         if (counts_.empty() || counts_.back() != count) {
             begins_.push_back(begin);
@@ -83,7 +83,7 @@ public:
         }
     }
     void finish(uint64_t size) {
-        if (begins_.empty()) return;  // no word has a pair, so nobody will ask
+        if (begins_.empty()) return;  // there are no words, so at() is never called
         begins_.push_back(UINT64_MAX);
         run_at_.reserve(size / kStep + 1);
         size_t run = 0;
@@ -108,9 +108,9 @@ private:
 template <class Symbol, class Position>
 class Trainer {
 public:
-    // Goes on behind the merges there are, up to `num_merges`; no token gets more than `most_words` words.
-    Trainer(Training& training, size_t num_merges, size_t most_words)
-        : training_(training), num_merges_(num_merges), most_words_(most_words) {
+    // Continues from the existing merges up to `num_merges`; a token has at most `max_words` words (0: any number).
+    Trainer(Training& training, size_t num_merges, size_t max_words)
+        : training_(training), num_merges_(num_merges), max_words_(max_words) {
         for (int b = 0; b < 256; b++) add_token(std::string(1, static_cast<char>(b)));
         for (const auto& [left, right] : training.merges) add_token(tokens_[left] + tokens_[right]);
         sizes_.assign(tokens_.size(), 1);
@@ -118,8 +118,8 @@ public:
         right_group_.assign(256 + num_merges, kNone);
     }
 
-    void run(WordCounts& counts, std::vector<Word> words, size_t num_threads, const std::function<void()>& look_up) {
-        lay_out(words, num_threads);
+    void run(WordCounts& counts, std::vector<Word> words, size_t num_threads, const std::function<void()>& poll) {
+        store_words(words, num_threads);
         words = {};
         counts.clear();
         const uint64_t num_left = std::max<uint64_t>(num_merges_ - training_.merges.size(), 1);
@@ -141,20 +141,20 @@ public:
             }
             training_.merges.emplace_back(pair.left, pair.right);
             merge(top.pair);
-            if (training_.merges.size() % 256 == 0) look_up();
+            if (training_.merges.size() % 256 == 0) poll();
         }
     }
 
 private:
     static constexpr Symbol kMark = static_cast<Symbol>(-1);  // between words
-    static constexpr Symbol kGone = static_cast<Symbol>(-2);  // was the first byte of a right half
+    static constexpr Symbol kGone = static_cast<Symbol>(-2);  // at the first byte of a merged right half
 
     struct Ranked {
         uint64_t count;
-        uint64_t prefix;  // first bytes of the left token, to decide most ties
+        uint64_t prefix;  // first eight bytes of the left token, which decide most ties
         uint32_t pair;
     };
-    struct Later {
+    struct HasLowerPriority {
         const Trainer* trainer;
         bool operator()(const Ranked& a, const Ranked& b) const {
             if (a.count != b.count) return a.count < b.count;
@@ -165,11 +165,11 @@ private:
             return trainer->tokens_[x.right] < trainer->tokens_[y.right];
         }
     };
-    // The positions of one new pair, while the merge that makes it runs.
+    // The positions of one new pair, during the merge that creates it.
     struct Group {
         uint32_t other;
         bool other_is_left;
-        uint64_t lost;    // weight taken from the pair this one replaces
+        uint64_t lost;    // weight lost by the pair that this one replaces
         uint64_t gained;
         uint32_t num_positions;
         uint64_t first;
@@ -189,13 +189,13 @@ private:
 
     bool is_wanted(uint64_t count, uint32_t left, uint32_t right) const {
         const uint32_t a = words_[left], b = words_[right];
-        return count >= limit_ && (!most_words_ || (a >> 2) + (b >> 2) - (a & b >> 1 & 1) <= most_words_);
+        return count >= limit_ && (!max_words_ || (a >> 2) + (b >> 2) - (a & b >> 1 & 1) <= max_words_);
     }
 
-    // The words one behind another, merged by what was learned before; the most frequent first.
-    void lay_out(std::vector<Word>& words, size_t num_threads) {
+    // Stores the words as symbols, most frequent first, with the existing merges applied.
+    void store_words(std::vector<Word>& words, size_t num_threads) {
         std::sort(words.begin(), words.end(), [](const Word& a, const Word& b) { return a.count > b.count; });
-        // With the symbols for ids.
+        // An encoder whose ids are our symbols.
         Vocabulary vocabulary{tokens_, std::vector<bool>(tokens_.size(), true), {}, {}, false};
         for (const auto& [left, right] : training_.merges) vocabulary.merges.emplace_back(tokens_[left], tokens_[right]);
         const Encoder encoder(std::move(vocabulary), std::make_shared<Splitter>(std::vector<Stage>{{"(?s:.+)", Behaviour::kIsolated}}, ""));
@@ -239,11 +239,11 @@ private:
         weights_.finish(symbols_.size());
     }
 
-    // Files the pairs that are frequent enough, as the words stand now.
+    // Rebuilds the index of all pairs that occur at least `limit_` times.
     void index_pairs() {
         pairs_.clear();
         index_ = PairIndex();
-        heap_ = decltype(heap_)(Later{this});
+        heap_ = decltype(heap_)(HasLowerPriority{this});
         const auto each_pair = [this](auto ahead, auto visit) {
             constexpr size_t kAhead = 16;
             for (uint64_t at = 1, next; at < symbols_.size(); at = next) {
@@ -253,7 +253,7 @@ private:
             }
         };
         const auto nothing_ahead = [](uint64_t, uint64_t) {};
-        // What the pairs of one bucket have together is no less than what each has.
+        // The total of a bucket is an upper bound for the count of each of its pairs.
         constexpr uint32_t kBucketBits = 21;
         const auto bucket_of = [](uint64_t left, uint64_t right) { return (left << 32 | right) * kSeedA >> (64 - kBucketBits); };
         std::vector<bool> is_frequent(size_t{1} << kBucketBits, limit_ == 1);
@@ -312,7 +312,7 @@ private:
         return {pair.count, prefix, number};
     }
 
-    // The group of the new pair with `other`, made on first use.
+    // The group of the new pair with `other`, created on first use.
     uint32_t group_of(uint32_t other, bool other_is_left) {
         uint32_t& number = (other_is_left ? left_group_ : right_group_)[other];
         if (number == kNone) {
@@ -351,25 +351,25 @@ private:
             symbols[middle] = kGone;
             symbols[at] = static_cast<Symbol>(made);
             symbols[at + size - 1] = static_cast<Symbol>(made);
-            const Symbol before = symbols[at - 1], behind = symbols[at + size];
+            const Symbol before = symbols[at - 1], after = symbols[at + size];
             if (before != kMark) {
                 if (before == made) {
-                    // The pair (made, left) came into being a moment ago and is gone already.
+                    // The pair (made, left), created one occurrence earlier, is gone already.
                     groups_[group_of(pair.left, false)].gained -= weight;
                 } else {
                     groups_[group_of(before, true)].lost += weight;
                 }
                 gain(before, true, weight, static_cast<Position>(at - sizes_[before]));
             }
-            if (behind != kMark) {
-                groups_[group_of(behind, false)].lost += weight;
-                gain(behind, false, weight, at);
+            if (after != kMark) {
+                groups_[group_of(after, false)].lost += weight;
+                gain(after, false, weight, at);
             }
         }
         record(pair, made);
     }
 
-    // Takes from the old pairs what they lost and files the new ones.
+    // Subtracts what the old pairs lost from their counts, and indexes the new pairs.
     void record(const Pair& merged, uint32_t made) {
         uint64_t end = arena_size_;
         for (Group& group : groups_) {
@@ -377,7 +377,7 @@ private:
             if (group.lost) {
                 const uint32_t old = group.other_is_left ? index_.find(group.other, merged.left)
                                                          : index_.find(merged.right, group.other);
-                // The merged pair itself (in runs of one symbol) has its count set already.
+                // The merged pair itself (in runs of one symbol) already has a count of 0.
                 if (old != kNone && pairs_[old].count) pairs_[old].count -= group.lost;
             }
             group.first = end;
@@ -401,18 +401,18 @@ private:
     }
 
     Training& training_;
-    size_t num_merges_, most_words_;
+    size_t num_merges_, max_words_;
     uint64_t limit_ = 1;
     std::vector<Symbol> symbols_;
     Weights weights_;
     std::vector<std::string> tokens_;
-    std::vector<uint32_t> words_;  // of each token how many; whether it begins with one, and ends
-    std::vector<uint32_t> sizes_;  // the positions that a token takes
+    std::vector<uint32_t> words_;  // by token: 4 * number of words + 2 * (starts with one) + (ends with one)
+    std::vector<uint32_t> sizes_;  // by token: number of positions
     std::vector<Pair> pairs_;
     PairIndex index_;
-    GrowingBlock arena_;  // positions of pairs, one list behind another
+    GrowingBlock arena_;  // the lists of positions of all pairs
     uint64_t arena_size_ = 0;
-    std::priority_queue<Ranked, std::vector<Ranked>, Later> heap_{Later{this}};
+    std::priority_queue<Ranked, std::vector<Ranked>, HasLowerPriority> heap_{HasLowerPriority{this}};
     std::vector<uint32_t> left_group_, right_group_;  // by symbol; kNone outside a merge
     std::vector<Group> groups_;
     std::vector<Found> found_;
@@ -420,23 +420,23 @@ private:
 
 }  // namespace
 
-Training train(std::vector<WordCounts>& tables, size_t num_merges, const std::function<void()>& look_up,
+Training train(std::vector<WordCounts>& tables, size_t num_merges, const std::function<void()>& poll,
                const Splitter* within, size_t num_within) {
     join(tables);
     Training training;
-    const auto learn = [&](WordCounts& counts, size_t up_to, size_t most_words) {
+    const auto learn = [&](WordCounts& counts, size_t up_to, size_t max_words) {
         std::vector<Word> words;
         uint64_t size = 1;
         counts.for_each([&](const Byte* bytes, size_t length, uint64_t count) {
             words.push_back({bytes, length, count});
             size += length + 1;
         });
-        // A merge takes away one symbol at least: however many are asked for, there are no more.
+        // Each merge removes at least one symbol, which bounds their number.
         up_to = std::min<uint64_t>(up_to, training.merges.size() + size);
-        const auto run = [&](auto trainer) { trainer.run(counts, std::move(words), tables.size(), look_up); };
-        if (size >= UINT32_MAX) run(Trainer<uint32_t, uint64_t>(training, up_to, most_words));
-        else if (up_to + 256 < 65534) run(Trainer<uint16_t, uint32_t>(training, up_to, most_words));
-        else run(Trainer<uint32_t, uint32_t>(training, up_to, most_words));
+        const auto run = [&](auto trainer) { trainer.run(counts, std::move(words), tables.size(), poll); };
+        if (size >= UINT32_MAX) run(Trainer<uint32_t, uint64_t>(training, up_to, max_words));
+        else if (up_to + 256 < 65534) run(Trainer<uint16_t, uint32_t>(training, up_to, max_words));
+        else run(Trainer<uint32_t, uint32_t>(training, up_to, max_words));
     };
     tables[0].for_each([&](const Byte*, size_t size, uint64_t count) {
         training.num_words++;
@@ -454,7 +454,7 @@ Training train(std::vector<WordCounts>& tables, size_t num_merges, const std::fu
         training.num_words = parts[0].size();
         learn(parts[0], std::min(num_within, num_merges), 0);
     }
-    learn(tables[0], num_merges, within ? kMostWords : 0);
+    learn(tables[0], num_merges, within ? kMaxWords : 0);
     return training;
 }
 

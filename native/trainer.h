@@ -1,4 +1,4 @@
-// Learns merges from counted words: always the most frequent pair, ties to the greater byte strings.
+// Learns merges from word counts: the most frequent pair first, ties to the greater byte strings.
 #pragma once
 
 #include <functional>
@@ -16,13 +16,13 @@ struct Training {
     uint64_t num_symbols = 0;  // of the whole text after the last merge
 };
 
-// The most words that a token learned across words has, which are what white space of ASCII parts.
-constexpr size_t kMostWords = 4;
+// Maximum number of words, separated by ASCII whitespace, in a token learned across words.
+constexpr size_t kMaxWords = 4;
 
-// Stops early when no pair is left. The words, joined in the first table, are forgotten once they are laid out.
-// `look_up` is called now and then, and may throw to end the work. With `within`, the first `num_within` merges
-// are learned from the pieces that it cuts the words into, and the others from whole words.
-Training train(std::vector<WordCounts>& tables, size_t num_merges, const std::function<void()>& look_up,
+// Learns `num_merges` merges, or fewer if no pair is left. Clears the tables. `poll` is called regularly and may
+// throw to abort. With `within`, the first `num_within` merges are learned from the pieces into which it splits the
+// words, the others from whole words.
+Training train(std::vector<WordCounts>& tables, size_t num_merges, const std::function<void()>& poll,
                const Splitter* within = nullptr, size_t num_within = 0);
 
 }  // namespace groundup

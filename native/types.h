@@ -1,4 +1,4 @@
-// Small types and primitives that every part of the native core uses.
+// Types and primitives shared by the whole native core.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ using Byte = uint8_t;
 
 constexpr uint32_t kNone = UINT32_MAX;
 
-// A mistake in what the caller gave us; python_support.h turns it into ValueError.
+// Invalid input from the caller; python_support.h converts it to ValueError.
 struct InputError : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
@@ -29,10 +29,10 @@ inline uint64_t load64(const Byte* p) {
     return value;
 }
 
-// gcc and clang have it on every processor of 64 bits; the standard does not know it.
+// Not in the C++ standard, but gcc and clang have it on every 64-bit platform.
 __extension__ typedef unsigned __int128 Uint128;
 
-// Folds the 128-bit product of two words into one: a fast mixer with full avalanche.
+// Folds the 128-bit product of two 64-bit words to 64 bits: a fast mixer with full avalanche.
 inline uint64_t mix(uint64_t a, uint64_t b) {
     const Uint128 product = static_cast<Uint128>(a) * b;
     return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);

@@ -33,7 +33,7 @@ struct Char {
 
 inline bool is_continuation(Byte b) { return (b & 0xC0) == 0x80; }
 
-// Number of bytes of the valid character at p, 0 when there is none. Follows table 3-7 of the
+// Number of bytes of the valid character at p, or 0 if there is none. Follows table 3-7 of the
 // Unicode standard: no overlong forms, no surrogates, nothing above U+10FFFF.
 inline uint32_t valid_char_size(const Byte* p, const Byte* end, uint32_t& code_point) {
     const Byte lead = p[0];
@@ -62,7 +62,7 @@ inline uint32_t valid_char_size(const Byte* p, const Byte* end, uint32_t& code_p
     return 4;
 }
 
-// Decodes one character; a byte that starts no valid character is a kOther of one byte.
+// Decodes one character; an invalid byte is a kOther of one byte.
 inline Char decode_char(const Byte* p, const Byte* end) {
     if (*p < 0x80) return {static_cast<CharClass>(kAsciiClass[*p]), 1, *p};
     uint32_t code_point = 0;
@@ -73,11 +73,11 @@ inline Char decode_char(const Byte* p, const Byte* end) {
 
 inline bool is_letter(CharClass c) { return c >= kUpper && c <= kLetter; }
 
-// Where a set of code points begins and ends, in turn and rising: {65, 91} are the capitals of ASCII.
+// A set of code points as sorted, alternating begins and ends of ranges: {65, 91} is A to Z.
 using CodePoints = std::vector<uint32_t>;
 
-// A general category (L, Lu) or script (Han) by its name in lower case; "space" and "word" are what \s
-// and \w match. Empty for another name.
+// The set of a general category (L, Lu) or script (Han) by its lowercase name; "space" and "word" are
+// \s and \w. Empty if the name is unknown.
 CodePoints find_property(const std::string& name);
 
 // Offset of the first byte that is not part of valid UTF-8, or -1.

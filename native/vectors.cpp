@@ -42,7 +42,7 @@ Vectors vectors_from_name(const std::string& name) {
         if (name == name_of(vectors)) return vectors;
         names += std::string(names.empty() ? "" : ", ") + name_of(vectors);
     }
-    throw InputError("no vector instructions '" + name + "' here; GROUNDUP_VECTORS may be " + names);
+    throw InputError("this CPU does not support the vector instructions '" + name + "'; set GROUNDUP_VECTORS to one of " + names);
 }
 
 Vectors vectors_in_use() {

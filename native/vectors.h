@@ -1,6 +1,5 @@
-// Vector instructions: which ones this processor has, which ones the core uses, and what a file that
-// is compiled once for each of them needs. All of them are in one binary; the choice is made at run
-// time.
+// SIMD instruction sets: those this CPU supports, the one in use, and macros for code that is compiled
+// once per set. One binary contains the code for all of them, and the choice is made at run time.
 #pragma once
 
 #include <string>
@@ -8,19 +7,19 @@
 
 namespace groundup {
 
-// kPlain: C++ that any processor runs. NEON is part of every 64-bit Arm; kAvx512 stands for AVX-512
-// with the byte instructions of Ice Lake (F, BW, VL, DQ and VBMI2).
+// kPlain: portable C++. NEON is part of every 64-bit Arm CPU; kAvx512 is AVX-512 with the byte
+// instructions of Ice Lake (F, BW, VL, DQ and VBMI2).
 enum class Vectors { kPlain, kNeon, kAvx2, kAvx512 };
 
 const char* name_of(Vectors vectors);
 
-// What this processor can run, the fastest last.
+// The sets that this CPU supports, fastest last.
 const std::vector<Vectors>& available_vectors();
 
-// Throws InputError for a name of none that this processor can run.
+// Throws InputError for the name of a set that this CPU does not support.
 Vectors vectors_from_name(const std::string& name);
 
-// The fastest, or what the environment variable GROUNDUP_VECTORS names; read once.
+// The fastest, or the one that the environment variable GROUNDUP_VECTORS names; read once.
 Vectors vectors_in_use();
 
 }  // namespace groundup
@@ -31,7 +30,7 @@ Vectors vectors_in_use();
 #define VECTOR_CODE(features) \
     GROUNDUP_PRAGMA(clang attribute push(__attribute__((target(features))), apply_to = function))
 #define END_VECTOR_CODE GROUNDUP_PRAGMA(clang attribute pop)
-// The lanes of a vector in another order, given as numbers.
+// Permutes the lanes of a vector, given as indices.
 #define SHUFFLED(Type, vector, ...) __builtin_shufflevector(vector, vector, __VA_ARGS__)
 #else
 #define VECTOR_CODE(features) GROUNDUP_PRAGMA(GCC push_options) GROUNDUP_PRAGMA(GCC target(features))

@@ -1,12 +1,12 @@
-// Remembers the ids of words already encoded, in a bounded space.
+// A bounded cache of the ids of encoded words.
 //
-// A line of 64 bytes holds two entries, and either can be a word's home; an entry has the key and up to
-// 16 bytes of ids beside it, so a hit costs one memory access and one comparison. A word whose line is
-// full goes to a neighbouring one; if those are full too, the entry beside its home gives way. Asked
-// for again, a word comes one step nearer to its home: words of the vocabulary that no text uses make
-// way for those it does. Longer words and longer id lists live in an arena; when that is full everything
-// is forgotten. The table starts small, so that a few words stay in the processor's own caches, and
-// grows in place inside address space taken at the start.
+// A 64-byte line holds two entries, and either can be a word's home. An entry holds the key and up to
+// 16 bytes of ids, so a hit costs one memory access and one comparison. If its line is full, a word goes
+// to a nearby line; if those are full too, it replaces the entry next to its home. A hit swaps an entry
+// one step closer to its home, so preloaded words that the text does not use make way for those it does.
+// Longer words and id lists are stored in an arena; when it is full, all words in it are dropped. The
+// table starts small, so that a small working set stays in the CPU caches, and grows in place within
+// address space reserved at the start.
 #pragma once
 
 #include <utility>
@@ -17,10 +17,10 @@
 namespace groundup {
 
 constexpr size_t kFirstLines = size_t{1} << 13;
-constexpr size_t kMostLines = size_t{1} << 19;
+constexpr size_t kMaxLines = size_t{1} << 19;
 constexpr size_t kProbedEntries = 16;
-constexpr size_t kArenaWords = size_t{1} << 23;  // of four bytes
-constexpr size_t kLongestCachedWord = 256;  // clauses of Chinese are words
+constexpr size_t kArenaWords = size_t{1} << 23;  // of 32 bits
+constexpr size_t kMaxCachedWord = 256;  // bytes; a clause of Chinese is one pre-token
 
 template <class Id>
 class WordCache {
@@ -30,24 +30,24 @@ public:
 
     struct Entry {
         uint64_t low;   // as in WordKey
-        uint64_t high;  // as in WordKey; the top four bits count the ids, or say kElsewhere
+        uint64_t high;  // as in WordKey; the top four bits are the number of ids, or kElsewhere
         Id ids[kInlineIds];
 
         size_t num_ids() const { return high >> 60; }
         bool is_free() const { return !high; }
-        // Zero where this is the word's entry and its ids stand here.
+        // Zero if this is the word's entry and its ids are inline.
         uint64_t differs(const WordKey& key) const {
             return (low ^ key.low) | (high ^ key.high) << 4;
         }
     };
     static_assert(sizeof(Entry) == 32);
 
-    // `num_words` are going to be inserted first.
-    explicit WordCache(size_t num_words) : lines_(64 * kMostLines), arena_(kArenaWords * 4) {
+    // Sized for the `num_words` words to be preloaded.
+    explicit WordCache(size_t num_words) : lines_(64 * kMaxLines), arena_(kArenaWords * 4) {
         while (is_crowded(num_words)) mask_ = 2 * mask_ + sizeof(Entry);
     }
 
-    // Where words are looked for, as a copy that a loop keeps in registers.
+    // Address and mask of the table, copied so that a loop keeps them in registers.
     struct Homes {
         Byte* first;
         uint64_t mask;
@@ -60,13 +60,13 @@ public:
         return reinterpret_cast<Entry*>(reinterpret_cast<uintptr_t>(entry) ^ sizeof(Entry));
     }
 
-    // A word that does not stand in its own line with its ids beside it: its ids, or null.
-    const Id* find_rare(uint64_t hash, const WordKey& key, const Byte* word, size_t size,
+    // The slow path, for hits outside the home line or with ids in the arena: the ids, or null.
+    const Id* find_slow(uint64_t hash, const WordKey& key, const Byte* word, size_t size,
                         size_t& count) {
         Entry* const home = homes().of(hash);
         for (size_t step = 0; step < kProbedEntries; step++) {
             Entry* const entry = neighbour_of(home, step);
-            if (entry->is_free()) return nullptr;  // and so nothing went further
+            if (entry->is_free()) return nullptr;  // the word cannot be further on
             if (!entry->differs(key)) {
                 count = entry->num_ids();
                 if (!is_found_in(*beside(home), entry)) return entry->ids;
@@ -81,7 +81,7 @@ public:
 
     void insert(uint64_t hash, const WordKey& key, const Byte* word, size_t size, const uint32_t* ids,
                 size_t count) {
-        if (size > kLongestCachedWord) return;
+        if (size > kMaxCachedWord) return;
         Entry made{key.low, key.high, {}};
         if (size <= kInlineWord && count <= kInlineIds) {
             made.high |= uint64_t{count} << 60;
@@ -91,7 +91,7 @@ public:
             const size_t needed = 2 + word_space + (count * sizeof(Id) + 3) / 4;
             if (arena_used_ + needed > kArenaWords) {
                 arena_used_ = 0;
-                put_all_anew(mask_, false);
+                rehash(mask_, false);
             }
             uint32_t* record = arena() + arena_used_;
             record[0] = static_cast<uint32_t>(size);
@@ -109,11 +109,11 @@ public:
     }
 
 private:
-    // The high half of an entry whose ids are in the arena. Keys have a size there, or their lowest
-    // bit is set: no key may equal such an entry, whatever its word.
+    // The high half of an entry whose ids are in the arena: without size bits and lowest bit. Every key
+    // has a size or its lowest bit set, so differs() is never zero for such an entry.
     static uint64_t elsewhere(uint64_t high) { return (high << 8 >> 8 & ~uint64_t{1}) | kElsewhere << 60; }
 
-    // The entries that a word may stand in, its home first: sixteen that lie together.
+    // The probe sequence of a word: an aligned group of sixteen entries, its home first.
     Entry* neighbour_of(Entry* home, size_t step) const {
         Entry* const first = reinterpret_cast<Entry*>(lines_.data());
         return first + ((home - first) ^ static_cast<ptrdiff_t>(step));
@@ -131,21 +131,21 @@ private:
         *beside(home) = made;
     }
 
-    // Words should find their home free: with half of the entries taken most do.
+    // Up to half load, most words find their home free.
     bool is_crowded(size_t num_words) const {
-        return num_words > mask_ / (2 * sizeof(Entry)) && mask_ < 64 * (kMostLines - 1);
+        return num_words > mask_ / (2 * sizeof(Entry)) && mask_ < 64 * (kMaxLines - 1);
     }
 
-    // Growing looks at one more bit of the hash, so that the words of sixteen entries stay among them
-    // or move to sixteen behind all the old ones: none is lost.
+    // Growing uses one more bit of the hash, so the words of a group either stay in it or move to one
+    // new group: none is lost.
     void grow() {
         const uint64_t old_mask = mask_;
         mask_ = 2 * mask_ + sizeof(Entry);
-        put_all_anew(old_mask, true);
+        rehash(old_mask, true);
     }
 
-    // Words in the arena are left out when it begins anew.
-    void put_all_anew(uint64_t old_mask, bool with_arena) {
+    // Reinserts all entries, except those in the arena if it is being cleared.
+    void rehash(uint64_t old_mask, bool with_arena) {
         num_entries_ = 0;
         Entry moved[kProbedEntries];
         for (uint64_t i = 0; i <= old_mask; i += sizeof(moved)) {
@@ -158,7 +158,7 @@ private:
         }
     }
 
-    // Whether the word of `entry` would be found in `position`: no free entry lies on the way from its home.
+    // Whether the word of `entry` would be found at `position`: no entry before it in the probe sequence is free.
     bool is_found_in(const Entry& entry, const Entry* position) const {
         Entry* const home = homes().of(hash_of(key_of(entry)));
         for (size_t step = 0;; step++) {
@@ -175,7 +175,7 @@ private:
         return word_key(word, record[0], word + record[0]);
     }
 
-    // Ids of an entry that lie in the arena; null when the entry is another word's.
+    // The ids of an entry in the arena; null if the entry is another word's.
     const Id* find_in_arena(const Entry& entry, const Byte* word, size_t size, size_t& count) const {
         const uint32_t* record = arena() + offset_of(entry);
         if (record[0] != size || std::memcmp(record + 2, word, size) != 0) return nullptr;

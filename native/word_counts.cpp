@@ -43,9 +43,9 @@ void WordCounts::add_key(const WordKey& key, uint64_t hash, const Byte* word, si
         }
         if (entry.count) continue;
         if (size > longest_)
-            throw InputError("a pre-token of " + std::to_string(size) + " bytes is longer than the " +
-                             std::to_string(longest_) + " that are allowed");
-        // The entry comes behind all that may run out of memory.
+            throw InputError("a pre-token of " + std::to_string(size) + " bytes is longer than the limit of " +
+                             std::to_string(longest_));
+        // The entry is written last, since storing the word may run out of memory.
         const uint64_t offset = arena_.size();
         if (size > kInlineWord) {
             const uint32_t stored = static_cast<uint32_t>(size);
@@ -125,7 +125,7 @@ void WordCounts::add_text(Span text, const Splitter& splitter, const SpecialToke
 
 void WordCounts::add_all(const WordCounts& other) {
     other.for_each([this](const Byte* word, size_t size, uint64_t count) {
-        // An inline word stands in its 32-byte entry, so 16 bytes can be read there.
+        // An inline word is stored in its 32-byte entry, so 16 bytes are readable.
         add(word, size, count, size <= kInlineWord ? word + 16 : word + size);
     });
 }
@@ -134,13 +134,13 @@ void count_words(Span text, const Splitter& splitter, const SpecialTokens& speci
                  std::vector<WordCounts>& tables) {
     std::mutex mutex;
     size_t next = 0;
-    // Starting a thread takes longer than a small text does.
+    // Starting a thread takes longer than counting a small text.
     const size_t num_threads = text.size > 2 * kPieceBytes ? tables.size() : 1;
     run_threads(num_threads, [&](size_t thread) {
         while (true) {
             Span piece;
             {
-                // Pieces are cut one after another, so that each cut is found once.
+                // Pieces are cut sequentially, so that each cut is searched once.
                 std::lock_guard<std::mutex> lock(mutex);
                 if (next >= text.size) return;
                 const Span rest{text.data + next, text.size - next};

@@ -1,4 +1,4 @@
-// Counts pre-tokens. What the trainer works on is never the text, only its distinct words.
+// Counts pre-tokens: the trainer works on the distinct words, never on the text.
 #pragma once
 
 #include <memory>
@@ -11,10 +11,10 @@
 
 namespace groundup {
 
-// A hash table of words; not shared between threads.
+// A hash table of words and their counts. Not thread-safe.
 class WordCounts {
 public:
-    // A longer word than `longest` is an InputError.
+    // A word of more than `longest` bytes is an InputError.
     explicit WordCounts(size_t longest);
 
     size_t size() const { return used_; }
@@ -24,7 +24,7 @@ public:
     void add_all(const WordCounts& other);
     void clear() { *this = WordCounts(longest_); }
 
-    // The words, or one of several parts of them.
+    // Visits all words, or one of `num_parts` disjoint parts of them.
     template <class Visit>
     void for_each(Visit visit, size_t part = 0, size_t num_parts = 1) const {
         for (size_t i = part; i <= mask_; i += num_parts) {
@@ -39,7 +39,7 @@ private:
     struct Entry {
         uint64_t low, high;  // as in WordKey
         uint64_t count;      // 0: free
-        uint64_t offset;      // of a long word in the arena: its size, then its bytes
+        uint64_t offset;      // of a long word in the arena, which stores its size and bytes
     };
     static_assert(sizeof(Entry) == 32);
 
@@ -61,7 +61,7 @@ private:
 void count_words(Span text, const Splitter& splitter, const SpecialTokens& special_tokens,
                  std::vector<WordCounts>& tables);
 
-// Puts the words of all tables into the first.
+// Adds the counts of all tables to the first, and clears the others.
 void join(std::vector<WordCounts>& tables);
 
 }  // namespace groundup

@@ -1,5 +1,5 @@
-// How a pre-token becomes a hash-table key: up to 15 bytes fit in two words and are compared whole;
-// longer ones are known by a fingerprint first and their bytes after.
+// Hash table keys of pre-tokens: up to 15 bytes are stored in two 64-bit words and compared exactly;
+// longer ones are compared by a fingerprint, then by their bytes.
 #pragma once
 
 #include "types.h"
@@ -25,7 +25,7 @@ struct KeyMasks {
 };
 inline constexpr KeyMasks kKeyMasks{};
 
-// 16 bytes at `word` can be read.
+// Requires 16 readable bytes at `word`.
 inline WordKey short_key(const Byte* word, size_t size) {
     WordKey bytes;
     std::memcpy(&bytes, word, 16);
@@ -45,7 +45,7 @@ inline WordKey long_key(const Byte* word, size_t size) {
     return {a, (b >> 8) | 1};
 }
 
-// The key of any word of text that ends at `limit`, without reading behind it.
+// The key of a word in text that ends at `limit`, without reading past it.
 inline WordKey word_key(const Byte* word, size_t size, const Byte* limit) {
     if (__builtin_expect(size > kInlineWord, 0)) return long_key(word, size);
     if (__builtin_expect(limit - word >= 16, 1)) return short_key(word, size);
@@ -54,8 +54,8 @@ inline WordKey word_key(const Byte* word, size_t size, const Byte* limit) {
     return short_key(padded, size);
 }
 
-// The product of a word's halves. Small Arm cores multiply halves three times as fast as words, but
-// gcc does not see that these are halves.
+// The product of the two 32-bit halves. Small Arm cores multiply 32-bit values three times as fast as
+// 64-bit ones, but gcc does not recognize this case.
 inline uint64_t multiply_halves(uint64_t word) {
 #if defined(__aarch64__)
     uint64_t product;

@@ -29,7 +29,7 @@ CLASSES = [
 CATEGORIES = (
     "Cn Cc Cf Cs Co Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp"
 ).split()
-# Bits beside the number of a category, as native/code_points.cpp reads them.
+# Bits next to the number of a category, as native/unicode.cpp reads them.
 SPACE, WORD = 0x80, 0x40
 
 EVERYTHING = "".join(map(chr, range(NUM_CODE_POINTS)))

@@ -95,7 +95,7 @@ def test_packed_attention_of_documents_is_the_formula(
 @pytest.mark.parametrize("starts", [[0, 1, 0], [0, 2, 2], [-1, 0, 0], [1, 1, 1]])
 def test_starts_out_of_order_or_behind_their_own_token_are_refused(starts: list[int]) -> None:
     packed = _random(1, 3, 3 * 16).detach()
-    with pytest.raises(ValueError, match="must begin in order"):
+    with pytest.raises(ValueError, match="must be in order"):
         cpu.PackedAttention.apply(packed, None, None, None, 0.0, 1, torch.tensor([starts]))
 
 
