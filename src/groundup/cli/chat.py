@@ -137,28 +137,18 @@ class _Talk:
 
 def _read_messages() -> Iterator[str]:
     """Yield the messages as they are typed."""
-    is_terminal = sys.stdin.isatty()
-    if is_terminal:
-        with contextlib.suppress(ImportError):
-            # Gives `input` line editing and history.
-            import readline  # noqa: F401
-
-    def read(mark: str) -> str:
-        if is_terminal:
-            return input(mark)
-        if not (line := sys.stdin.readline()):
-            raise EOFError
-        return line.rstrip("\r\n")
-
+    with contextlib.suppress(ImportError):
+        # Gives `input` line editing and history.
+        import readline  # noqa: F401
     with contextlib.suppress(EOFError, KeyboardInterrupt):
         while True:
-            text = read("> ")
+            text = input("> ").rstrip("\r")
             if text.startswith(_QUOTES):
                 text = text.removeprefix(_QUOTES)
                 while not text.endswith(_QUOTES):
-                    text += "\n" + read(". ")
+                    text += "\n" + input(". ")
                 text = text.removesuffix(_QUOTES).strip("\n")
             while text.endswith("\\"):
-                text = text[:-1] + "\n" + read(". ")
+                text = text[:-1] + "\n" + input(". ")
             yield as_text(text)
     print()

@@ -5,7 +5,6 @@ Settings do not describe them, so a run records them, and whoever opens it has t
 
 import functools
 import inspect
-from types import CodeType
 from typing import Any
 
 from torch import nn
@@ -68,20 +67,11 @@ def _content_of(kind: Any) -> str:
 
 
 def _source_of(kind: Any) -> str:
-    """The text of a class or function; its code where there is no text, as in a console."""
+    """The text of a class or function; its name where there is no text, as in some consoles."""
     try:
         return inspect.getsource(kind)
     except (OSError, TypeError):
-        inner = vars(kind).values() if isinstance(kind, type) else [kind]
-        codes = [one.__code__ for one in inner if hasattr(one, "__code__")]
-        return repr(list(map(_describe_code, codes))) if codes else _name_of(kind)
-
-
-def _describe_code(code: CodeType) -> Any:
-    constants = [
-        _describe_code(one) if isinstance(one, CodeType) else repr(one) for one in code.co_consts
-    ]
-    return code.co_code.hex(), code.co_names, constants
+        return _name_of(kind)
 
 
 def _is_library(kind: Any) -> bool:
