@@ -259,8 +259,3 @@ def test_ray_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r"groundup\[ray\]"):
         next(RayEngine()(iter, [()]))
-
-
-def test_an_address_without_the_engine_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["data", "clean", "x.txt", "--ray-address", "here:1"]) == 2
-    assert "--ray-address needs --engine ray" in capsys.readouterr().err

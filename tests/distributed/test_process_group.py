@@ -21,13 +21,14 @@ from groundup.distributed.process_group import (
 from groundup.distributed.reduction import ExactReduction
 from groundup.errors import ConfigError
 
-PROGRAM = Path(__file__).with_name("rank_program.py")
 VARIABLES = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
 VARIABLES |= {"MASTER_ADDR": "here", "MASTER_PORT": "1"}
 
 
-def test_ranks_hear_each_other_and_miss_who_is_gone(run_program: Any) -> None:
-    run_program(PROGRAM)
+# Ranks that hear each other and miss who is gone; and two ranks that learn what one process does.
+@pytest.mark.parametrize("program", ["rank_program.py", "sharding_program.py"])
+def test_ranks_do_what_one_process_does(run_program: Any, program: str) -> None:
+    run_program(Path(__file__).with_name(program))
 
 
 def tree_by_hand(values: list[Tensor]) -> Tensor:

@@ -1,49 +1,15 @@
 """Laws of the learning rate over time."""
 
-import itertools
 import math
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from groundup.errors import ConfigError
 from groundup.optim import OptimizerConfig, ScheduleConfig, build_optimizer, cosine_schedule
 from groundup.optim.build import set_learning_rates
 from groundup.optim.schedules import learning_rate_factor
-
-SCHEDULES = st.builds(
-    ScheduleConfig,
-    name=st.sampled_from(["cosine", "linear", "constant", "wsd"]),
-    warmup_steps=st.integers(0, 50),
-    min_learning_rate_ratio=st.floats(0, 1),
-    decay_steps=st.none() | st.integers(1, 80),
-)
-
-
-@given(SCHEDULES, st.integers(1, 60), st.floats(1e-6, 10))
-def test_a_run_warms_up_in_a_line_and_then_falls_without_jumps_between_its_bounds(
-    schedule: ScheduleConfig, num_steps: int, high: float
-) -> None:
-    warmup, low = schedule.warmup_steps or 0, high * schedule.min_learning_rate_ratio
-    steps = range(2 * num_steps + 2)
-    rates = [high * learning_rate_factor(schedule, step, 1, num_steps) for step in steps]
-    rise, fall = rates[:warmup], rates[warmup:]
-    assert rise == pytest.approx([high * (step + 1) / warmup for step in range(len(rise))])
-    assert all(low * (1 - 1e-12) <= rate <= high for rate in fall)
-    assert fall == sorted(fall, reverse=True)
-    assert not fall or fall[0] == high
-    # The steepest stage: a line down, or the middle of a cosine.
-    default = max(1, round(num_steps / 5)) if schedule.name == "wsd" else num_steps - warmup
-    steepest = (high - low) * math.pi / 2 / (schedule.decay_steps or max(1, default))
-    if schedule.name != "wsd" or num_steps - warmup >= (schedule.decay_steps or default):
-        drops = [before - after for before, after in itertools.pairwise(fall)]
-        assert all(drop <= steepest * (1 + 1e-9) + 1e-12 for drop in drops)
-    decays = schedule.name != "constant" and schedule.decay_steps is None
-    if decays and len(fall) > num_steps:
-        assert fall[-1] == pytest.approx(low)
 
 
 @pytest.mark.parametrize(
@@ -55,8 +21,8 @@ def test_a_run_warms_up_in_a_line_and_then_falls_without_jumps_between_its_bound
             [0.5, 1, 1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3],
         ),
         (
-            {"name": "linear", "min_learning_rate_ratio": 0.5, "decay_steps": 5},
-            [1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.5, 0.5, 0.5, 0.5],
+            {"name": "linear", "warmup_steps": 2, "min_learning_rate_ratio": 0.5, "decay_steps": 5},
+            [0.5, 1, 1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.5, 0.5],
         ),
         (
             {"name": "wsd", "warmup_steps": 1, "min_learning_rate_ratio": 0},
@@ -65,6 +31,10 @@ def test_a_run_warms_up_in_a_line_and_then_falls_without_jumps_between_its_bound
         (
             {"name": "wsd", "decay_steps": 5, "min_learning_rate_ratio": 0},
             [1, 1, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2],
+        ),
+        (
+            {"name": "wsd", "warmup_steps": 4, "decay_steps": 8, "min_learning_rate_ratio": 0},
+            [0.25, 0.5, 0.75, 1, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6],
         ),
         ({"name": "cosine", "warmup_steps": 20}, [step / 20 for step in range(1, 11)]),
         (

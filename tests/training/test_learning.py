@@ -25,28 +25,6 @@ def evaluate(model: Any, split: Any, tokenizer: Any, **options: Any) -> Evaluati
     return Evaluator(split, tokenizer, model.config.context_length, **options)(model)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"model.num_layers": 0},
-        {"z_loss": 1e-4},
-        {"multi_token_weight": 0.3},
-        {"max_grad_norm": None},
-        {"schedule.name": "wsd"},
-    ],
-    ids=lambda changes: "_".join(f"{key}_{value}" for key, value in changes.items()),
-)
-def test_every_setting_of_a_step_trains(
-    make_config: MakeConfig, records_of: Any, changes: dict[str, Any]
-) -> None:
-    config = make_config("run", {"num_steps": 8, "data.verify": False, **changes})
-    summary = train(config)
-    losses = [record["loss"] for record in records_of(config)]
-    assert len(losses) == 8 and all(map(math.isfinite, losses))
-    assert summary.num_skipped == 0
-    assert min(losses[4:]) < losses[0]
-
-
 @pytest.mark.parametrize(("micro_batch_size", "max_grad_norm"), [(1, None), (2, 0.05)])
 def test_accumulation_equals_the_large_batch(
     make_config: MakeConfig, build: Any, take_step: Any, micro_batch_size: int, max_grad_norm: Any
