@@ -59,10 +59,10 @@ def test_what_cannot_be_saved_or_found_is_refused(folder: CheckpointFolder, tmp_
     for empty in (folder, CheckpointFolder(tmp_path), CheckpointFolder(tmp_path / "file")):
         assert empty.steps() == []
         for find in (empty.newest, empty.best):
-            with pytest.raises(CheckpointError, match="has no checkpoint:"):
+            with pytest.raises(CheckpointError, match="has no checkpoint;"):
                 find()
     save(folder, 3)
-    with pytest.raises(CheckpointError, match="step 4: there is 3"):
+    with pytest.raises(CheckpointError, match="step 4; it has 3"):
         folder.load(4)
     with pytest.raises(CheckpointError, match="metric"):
         folder.best()
@@ -144,7 +144,7 @@ def test_a_flipped_bit_anywhere_is_seen(tmp_path: Path) -> None:
     ("change", "noun"),
     [
         (lambda v: v["files"]["model.safetensors"].update(hash="sha256:00"), "model.*sha256:00"),
-        (lambda v: v["files"]["model.safetensors"].update(num_bytes=3), "says 3"),
+        (lambda v: v["files"]["model.safetensors"].update(num_bytes=3), "has 3"),
         (lambda v: v["files"].update({"../../x": {"num_bytes": 0, "hash": ""}}), "../../x"),
         (lambda v: v["files"].pop("optimizer.safetensors"), "state.json"),
         (lambda v: v.update(version=4), "version 4"),

@@ -131,7 +131,7 @@ def backwards() -> tuple[nn.Module, torch.optim.Optimizer]:
     [
         (lambda: make("AdamW", width=7), r"first\.weight \(\(6, 4\) instead of \(7, 4\)\)"),
         (one_layer, r"\bweight \(missing instead of .* norm\.bias \(\(6,\) instead of nothing\)"),
-        (lambda: make("AdamW in groups"), r"groups of \[8\] parameters, this one of \[3, 5\]"),
+        (lambda: make("AdamW in groups"), r"groups of \[8\] parameters, but this one of \[3, 5\]"),
         (lambda: make("SGD with momentum"), "SGD"),
         (backwards, "same order"),
     ],

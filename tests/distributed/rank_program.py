@@ -82,4 +82,4 @@ if __name__ == "__main__":
     died = run_ranks(lambda ranks: wait_in_vain(ranks, kill), 2)
     hung = run_ranks(lambda ranks: wait_in_vain(ranks, lambda: time.sleep(7)), 2, 0.07)
     assert died[1] is None
-    assert all(re.search("a rank is gone.*--resume", told) for told in (died[0], hung[0]))
+    assert all(re.search("a rank died.*--resume", told) for told in (died[0], hung[0]))

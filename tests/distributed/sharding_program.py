@@ -9,7 +9,7 @@ import torch._dynamo
 from forked_ranks import difference, run_ranks, take_steps, tiny_model, weights
 
 import groundup.distributed.matrices
-from groundup.distributed.matrices import CopiedMatrices
+from groundup.distributed.matrices import ReplicatedMatrices
 from groundup.distributed.process_group import ONE_PROCESS, ProcessGroup
 from groundup.distributed.reduction import FastReduction
 from groundup.distributed.sharding import checkpoint_activations, shard
@@ -73,7 +73,7 @@ def train(
         learning = reduction.parameters
     optimizer = build_optimizer(learning, OptimizerConfig(**options), num_steps=5)
     if isinstance(optimizer, Muon) and strategy == "ddp":
-        optimizer.matrices = CopiedMatrices(ranks, orthogonalize_and_count)
+        optimizer.matrices = ReplicatedMatrices(ranks, orthogonalize_and_count)
     elif isinstance(optimizer, Muon) and is_sharded:
         optimizer.matrices = reduction.matrices()
     num_micro_batches = 4 if strategy == "one" else 2
@@ -116,7 +116,7 @@ def compare(ranks: ProcessGroup) -> bool:
     # Matrices one by one have the same bits on any number of ranks.
     torch.set_num_threads(2)
     matrices = torch.randn(3, 192, 512, generator=torch.Generator().manual_seed(0))
-    ways = [CopiedMatrices(some, orthogonalize_each) for some in (ONE_PROCESS, ranks)]
+    ways = [ReplicatedMatrices(some, orthogonalize_each) for some in (ONE_PROCESS, ranks)]
     assert torch.equal(*(way.orthogonalize(matrices, (192, 512)) for way in ways))
     return True
 

@@ -16,7 +16,7 @@ from groundup.distributed.process_group import (
     LostRankError,
     ProcessGroup,
     find_process_group,
-    lost_ranks_named,
+    lost_rank_errors,
 )
 from groundup.distributed.reduction import ExactReduction
 from groundup.errors import ConfigError
@@ -77,7 +77,7 @@ def test_torchruns_variables_say_who_a_rank_is_and_without_them_it_is_alone() ->
 
 def test_only_errors_of_the_backends_are_lost_ranks() -> None:
     def meet(error: Exception) -> None:
-        with lost_ranks_named():
+        with lost_rank_errors():
             raise error
 
     for text in ("a timeout of the peer connection", "CUDA error: an illegal memory access"):
@@ -86,5 +86,5 @@ def test_only_errors_of_the_backends_are_lost_ranks() -> None:
         assert type(caught.value) is RuntimeError
     gone = RuntimeError("[/x/gloo/transport/tcp/pair.cc:534] Connection closed. See\nthis stack")
     for error, told in (gone, "Connection closed"), (distributed.DistBackendError("NCCL"), "NCCL"):
-        with pytest.raises(LostRankError, match=rf"a rank is gone.* in time \({told}\): see"):
+        with pytest.raises(LostRankError, match=rf"a rank died.* in time \({told}\); see"):
             meet(error)

@@ -218,7 +218,7 @@ def test_what_is_whole_is_saved_when_a_rank_is_lost(
 ) -> None:
     def lose(step: int, progress: float) -> None:
         if step == 5:
-            raise LostRankError("a rank is gone")
+            raise LostRankError("a rank died")
 
     lost = make_config("lost")
     with pytest.raises(LostRankError):
@@ -233,7 +233,7 @@ def test_what_is_whole_is_saved_when_a_rank_is_lost(
     def tear(self: Step, batch: Batch) -> torch.Tensor:
         result = update(self, batch)
         if self.num_updates == 5:
-            raise LostRankError("a rank is gone")
+            raise LostRankError("a rank died")
         return result
 
     monkeypatch.setattr(Step, "_compute", tear)

@@ -1,4 +1,4 @@
-"""Checkpoints: weights, whole training states and random states, safe to load and to be killed."""
+"""Checkpoints of weights, training states and random states; atomic, and safe to load."""
 
 from groundup.checkpoint.folder import CheckpointFolder
 from groundup.checkpoint.random_state import capture_random_state, restore_random_state

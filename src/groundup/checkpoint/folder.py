@@ -1,9 +1,8 @@
-"""The checkpoints of a run: written whole, verified on loading, the last few and the best kept.
+"""The checkpoints of a run: written atomically, verified on loading; keeps the latest and the best.
 
     checkpoints/step_000100/{model.safetensors, optimizer.safetensors, state.json}
 
-A kill or a full disk at any instant leaves the last good one loadable. When to save, and what the
-state means, is left to `training`.
+After a crash or a full disk, the last good one can be loaded. `training` decides when to save.
 """
 
 import contextlib
@@ -42,10 +41,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class CheckpointFolder:
-    """Saves and finds the checkpoints in one folder, which is made at the first save.
+    """Saves and loads the checkpoints in a folder, which the first save creates.
 
-    It keeps the `keep_last` latest steps (None: all) and the one with the lowest metric; with
-    `weights_only` it loads no state of optimizers."""
+    Keeps the `keep_last` latest steps (None: all) and, if `keep_best`, the one with the lowest
+    metric. `weights_only` skips optimizer states when loading."""
 
     path: Path
     keep_last: int | None = 3
@@ -53,7 +52,7 @@ class CheckpointFolder:
     weights_only: bool = False
 
     def prepare(self, work: Callable[[], None]) -> None:
-        """Do what has to come before a save; of several ranks the first does it for all."""
+        """Run work that must precede a save, on the first rank only."""
         work()
 
     def save(
@@ -64,17 +63,18 @@ class CheckpointFolder:
         state: Mapping[str, Any],
         metric: float | None = None,
     ) -> Path:
-        """Write the checkpoint of a step, replacing one that is there, and drop what is too old.
+        """Write the checkpoint of a step, replacing an existing one, and remove old checkpoints.
 
-        The states are those of `state_dict()`, and JSON values of the caller. The best checkpoint
-        has the least `metric`; None, or one that is not finite, is never the best. An OSError (a
-        full disk, say) names the checkpoint; everything that was there before is still there then.
+        model_state, optimizer_state: from `state_dict()`. state: any JSON values.
+        metric: the lowest is the best; None, or a value that is not finite, never is.
+
+        An OSError, such as for a full disk, names the checkpoint and leaves existing ones intact.
         """
         record = new_record(step, state, metric)
         optimizer, outline = pack_tree(dict(optimizer_state))
         with self._new_folder(step) as temporary, ThreadPoolExecutor() as pool:
             save_weights(temporary / MODEL_NAME, model_state)
-            # One file is hashed while the other is written.
+            # Hash one file while writing the other.
             weights = pool.submit(FileEntry.of, temporary / MODEL_NAME)
             save_weights(temporary / OPTIMIZER_NAME, optimizer, outline)
             rest = FileEntry.of(temporary / OPTIMIZER_NAME)
@@ -83,37 +83,37 @@ class CheckpointFolder:
         return self.path_of(step)
 
     def steps(self) -> list[int]:
-        """All steps with a checkpoint, ascending; whether they are whole is seen on loading."""
+        """Return the steps of all checkpoints, ascending; their files are checked on loading."""
         return sorted(self._folders())
 
     def path_of(self, step: int) -> Path:
-        """The folder of a step's checkpoint, whether it is there or not."""
+        """Return the folder of a step's checkpoint, whether or not it exists."""
         return self.path / f"step_{step:06d}"
 
     def load(self, step: int) -> Checkpoint:
-        """The checkpoint of one step, verified."""
+        """Open and verify the checkpoint of a step."""
         folders = self._folders()
         if step not in folders:
             known = ", ".join(map(str, sorted(folders))) or "none"
-            raise CheckpointError(f"{self.path} has no checkpoint of step {step}: there is {known}")
+            raise CheckpointError(f"{self.path} has no checkpoint of step {step}; it has {known}")
         return open_checkpoint(folders[step], step, weights_only=self.weights_only)
 
     def newest(self) -> Checkpoint:
-        """The latest checkpoint that is whole; the log names those passed over, and why."""
-        return self._first_whole(lambda: self.steps()[::-1])
+        """Open the latest intact checkpoint; logs a warning for each damaged one it skips."""
+        return self._first_intact(lambda: self.steps()[::-1])
 
     def best(self) -> Checkpoint:
-        """The one with the lowest metric, the later of equals, others skipped as by `newest`."""
+        """Open the intact checkpoint with the lowest metric; on ties, the latest."""
 
         def from_best() -> list[int]:
             records = self._records()
             return [*(self._folders().keys() - records.keys()), *_by_metric(records)]
 
-        return self._first_whole(from_best)
+        return self._first_intact(from_best)
 
     def end_with_best(self) -> int | None:
-        """Remove the checkpoints after the one with the lowest metric; its step, None if no
-        checkpoint has a metric."""
+        """Remove all checkpoints after the best one; returns its step, or None if no checkpoint has
+        a metric."""
         records = self._records()
         best = next(iter(_by_metric(records)), None)
         for step in records:
@@ -127,7 +127,7 @@ class CheckpointFolder:
 
     @contextlib.contextmanager
     def _new_folder(self, step: int) -> Iterator[Path]:
-        """A folder to fill, which is in its place when the block ends well."""
+        """Yield a temporary folder, which is renamed when the block ends without an error."""
         destination = self.path_of(step)
         try:
             with atomic_folder(destination) as temporary:
@@ -139,8 +139,8 @@ class CheckpointFolder:
     def _drop_old(self, just_saved: int) -> None:
         if self.keep_last is None:
             return
-        # What cannot be read now is neither counted nor removed: it may be the best one. The one
-        # just saved is known to be whole; of later ones only the sizes are.
+        # An unreadable checkpoint is neither counted nor removed, because it may be the best. Keep
+        # the one just saved, which is intact; of later ones only the sizes were checked.
         try:
             records = self._records()
             kept = {*list(records)[-self.keep_last :], just_saved}
@@ -149,10 +149,10 @@ class CheckpointFolder:
             for step in sorted(records.keys() - kept):
                 discard_folder(self.path_of(step))
         except OSError as error:
-            # This costs space and no more; the next save tries again.
+            # This only costs disk space, and the next save tries again.
             _log.warning("old checkpoints in %s cannot be removed: %s", self.path, error.strerror)
 
-    def _first_whole(self, list_steps: Callable[[], Iterable[int]]) -> Checkpoint:
+    def _first_intact(self, list_steps: Callable[[], Iterable[int]]) -> Checkpoint:
         complaints: dict[int, str] = {}
         for step in list_steps():
             try:
@@ -164,20 +164,20 @@ class CheckpointFolder:
                 _log.warning("%s; using %s instead", complaints[passed], checkpoint.path)
             return checkpoint
         if complaints.keys() - self._folders().keys():
-            # A running writer removed one meanwhile, which is no damage.
-            return self._first_whole(list_steps)
+            # A concurrent writer has removed one, which is not damage.
+            return self._first_intact(list_steps)
         if complaints:
             raise CheckpointError(
                 f"none of the {len(complaints)} checkpoints in {self.path} can be used: "
-                f"{'; '.join(complaints.values())}; restore one from a copy or start the run anew"
+                f"{'; '.join(complaints.values())}; restore one from a backup or start a new run"
             )
         lack = "checkpoint with a metric" if self.steps() else "checkpoint"
         raise CheckpointError(
-            f"{self.path} has no {lack}: check the path, or start the run without resuming"
+            f"{self.path} has no {lack}; check the path, or start the run without resuming"
         )
 
     def _records(self) -> dict[int, Record]:
-        """By step, of those that are whole as far as their sizes tell."""
+        """Return the records by step, of checkpoints whose files exist with the right sizes."""
         records = {}
         for step, path in sorted(self._folders().items()):
             with contextlib.suppress(CheckpointError):
@@ -188,6 +188,6 @@ class CheckpointFolder:
 
 
 def _by_metric(records: Mapping[int, Record]) -> list[int]:
-    """The steps that have a metric, from the lowest; of equal ones the later first."""
+    """Return the steps with a metric, lowest metric first; on ties, the latest first."""
     metrics = {step: one.metric for step, one in records.items() if one.metric is not None}
     return sorted(metrics, key=lambda step: (metrics[step], -step))

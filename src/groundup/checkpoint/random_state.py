@@ -1,7 +1,4 @@
-"""The states of all global random generators, as a value that JSON can hold.
-
-Restoring one makes Python, NumPy and torch continue with the numbers that would have come next.
-"""
+"""Capture and restore the global random states of Python, NumPy and torch as JSON values."""
 
 import base64
 import logging
@@ -18,10 +15,10 @@ _log = logging.getLogger(__name__)
 
 
 def capture_random_state(device: torch.device | None = None) -> dict[str, Any]:
-    """What restore_random_state needs to continue from here.
+    """Return the current random states, for `restore_random_state`.
 
-    CUDA devices are included once CUDA is in use: before, they have sampled nothing. With `device`,
-    generators of another kind of device are left out.
+    Includes CUDA devices only if CUDA is initialized, since otherwise they have sampled nothing.
+    With `device`, other types of device are omitted.
     """
     kinds = {"cuda", "mps"} if device is None else {device.type}
     version, words, gauss = random.getstate()
@@ -42,7 +39,7 @@ def capture_random_state(device: torch.device | None = None) -> dict[str, Any]:
 
 
 def restore_random_state(state: dict[str, Any]) -> None:
-    """Continue from a captured state; devices that are not here are named in the log."""
+    """Restore a captured state; logs a warning if it has more CUDA devices than this machine."""
     try:
         python = state["python"]
         words = tuple(_decode(python["words"], "<u4").tolist())
@@ -60,11 +57,11 @@ def restore_random_state(state: dict[str, Any]) -> None:
             torch.mps.set_rng_state(mps_state)
     except (LookupError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(
-            f"the stored random state cannot be used ({type(error).__name__}: {error}): it is "
-            f"damaged, or of another version of Python, NumPy or torch"
+            f"the stored random state cannot be used ({type(error).__name__}: {error}); it is "
+            f"damaged, or from another version of Python, NumPy or torch"
         ) from error
     if (missing := len(cuda_states) - num_devices) > 0:
-        _log.warning("random numbers start anew on %d CUDA devices that are not here", missing)
+        _log.warning("random states of %d CUDA devices not restored: no such devices", missing)
 
 
 def _encode(array: np.ndarray[Any, Any]) -> str:

@@ -1,8 +1,8 @@
-"""What `state.json` says about a checkpoint, and whether the folder is what it says.
+"""The record of a checkpoint in `state.json`, and checking the folder against it.
 
-A checkpoint has one file with all weights, or several with some rows each; who reads it need not
-know. The record carries a hash of itself, so that a flipped digit in it is seen as well. Nested
-values, such as the state of an optimizer, are a JSON skeleton and tensors by name.
+The weights are in one file, or in several files with some rows each, which readers need not
+distinguish. The record includes a hash of itself to detect corruption. Nested values, such as an
+optimizer's state, are stored as a JSON skeleton and tensors by name.
 """
 
 import json
@@ -34,7 +34,7 @@ SHARDED_VERSION = 3
 STATE_NAME = "state.json"
 MODEL_NAME = "model.safetensors"
 OPTIMIZER_NAME = "optimizer.safetensors"
-# Of one process, and of ranks through torch.distributed.checkpoint.
+# Files of a single process, and of several ranks through torch.distributed.checkpoint.
 _MODEL_FILE = re.compile(r"(model|shard-\d{5,}-model-00001-of-00002)\.safetensors")
 _OPTIMIZER_FILE = re.compile(r"(optimizer|shard-\d{5,}-model-00002-of-00002)\.safetensors")
 
@@ -44,7 +44,7 @@ class _Strict(pydantic.BaseModel):
 
 
 class FileEntry(_Strict):
-    """What a file of the folder must be."""
+    """The expected size and hash of a file."""
 
     num_bytes: int
     hash: str
@@ -55,7 +55,7 @@ class FileEntry(_Strict):
 
 
 class Record(_Strict):
-    """The whole of `state.json` but its own hash."""
+    """The contents of `state.json`, without its hash."""
 
     format: str = FORMAT
     version: int = VERSION
@@ -64,11 +64,11 @@ class Record(_Strict):
     metric: float | None
     files: dict[str, FileEntry] = {}
     state: dict[str, Any]
-    """The skeleton of what the caller gave; see `pack`."""
+    """The skeleton of the caller's state; see `pack`."""
     shared: dict[str, str] = {}
-    """Of sharded weights: names that stand for the tensor of another name."""
+    """For sharded weights: names of tied tensors, mapped to the name that is stored."""
     optimizer: dict[str, str] = {}
-    """Of sharded weights: the optimizer's state but its tensors."""
+    """For sharded weights: the optimizer's state without its tensors; see `pack_tree`."""
 
     @property
     def weights_id(self) -> str:
@@ -79,32 +79,32 @@ class Record(_Strict):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint whose files were found to be as they were written."""
+    """A verified checkpoint."""
 
     path: Path
     step: int
     metric: float | None
-    """What the best checkpoint has the least of, say the validation loss."""
+    """Such as the validation loss; the best checkpoint has the lowest."""
     weights_id: str
     state: dict[str, Any]
-    """JSON values of the caller."""
+    """The caller's JSON values."""
     record: Record
 
     def model_state(self) -> dict[str, Tensor]:
-        """The weights, on the CPU, adapters merged into them."""
+        """Load the weights to the CPU, with adapters merged into them."""
         return merge_adapters(self.adapted_state())
 
     def adapted_state(self) -> dict[str, Tensor]:
-        """The weights as they were trained: adapters, if there are any, beside frozen ones."""
+        """Load the weights as trained: adapters, if any, are separate from the frozen weights."""
         weights, _ = read_weights(*self._files(_MODEL_FILE))
         return weights | {alias: weights[name] for alias, name in self.record.shared.items()}
 
     def optimizer_state(self) -> dict[str, Any]:
-        """What `optimizer.state_dict()` gave, with its tensors on the CPU."""
+        """Load the `optimizer.state_dict()`, with its tensors on the CPU."""
         return self.optimizer_tree(read_weights(*self._files(_OPTIMIZER_FILE))[0])
 
     def optimizer_tree(self, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-        """The optimizer's state with other tensors in place of the stored ones, by their names."""
+        """Return the optimizer's state with the given tensors in place of the stored ones."""
         file = next(iter(self._files(_OPTIMIZER_FILE)), None)
         notes = self.record.optimizer or (read_metadata(file) if file is not None else {})
         tree: dict[str, Any] = unpack_tree(tensors, notes, str(self.path / OPTIMIZER_NAME))
@@ -115,8 +115,8 @@ class Checkpoint:
 
 
 def open_checkpoint(path: Path, step: int, *, weights_only: bool = False) -> Checkpoint:
-    """Check everything in the folder, to the last byte; with `weights_only` not the state of the
-    optimizer, which cannot be read then."""
+    """Open a checkpoint after verifying every byte; `weights_only` omits the optimizer's state,
+    which then cannot be read."""
     record = read_record(path, step)
     if weights_only:
         weights = {name: one for name, one in record.files.items() if _MODEL_FILE.fullmatch(name)}
@@ -127,7 +127,7 @@ def open_checkpoint(path: Path, step: int, *, weights_only: bool = False) -> Che
 
 
 def new_record(step: int, state: Mapping[str, Any], metric: float | None, **more: Any) -> Record:
-    """A record without its files."""
+    """Create a record, still without its files."""
     metric = float(metric) if metric is not None and math.isfinite(metric) else None
     skeleton, tensors = pack(dict(state))
     if tensors:
@@ -136,7 +136,7 @@ def new_record(step: int, state: Mapping[str, Any], metric: float | None, **more
 
 
 def write_record(path: Path, record: Record, files: Mapping[str, FileEntry]) -> None:
-    """Write `state.json` of the folder, which has these files."""
+    """Write `state.json` with the entries of the folder's files."""
     body = record.model_copy(update={"files": dict(files)}).model_dump()
     text = json.dumps({**body, "hash": _hash(body)}, indent=2, allow_nan=False)
     write_text_atomic(path / STATE_NAME, text + "\n")
@@ -152,13 +152,13 @@ def read_record(path: Path, step: int) -> Record:
         if (version := value.get("version")) not in (VERSION, SHARDED_VERSION):
             raise ValueError(f"it has format version {version!r:.60}")
         if value.pop("hash", None) != _hash(value):
-            raise ValueError("its content does not have the hash it names")
+            raise ValueError("its content does not match its hash")
         record = Record.model_validate(value)
         if record.step != step:
-            raise ValueError(f"it is of step {record.step}, but its folder is of step {step}")
+            raise ValueError(f"it has step {record.step}, but its folder has step {step}")
         kinds = [[*filter(one.fullmatch, record.files)] for one in (_MODEL_FILE, _OPTIMIZER_FILE)]
         if not all(kinds) or sum(map(len, kinds)) != len(record.files):
-            raise ValueError(f"it describes {', '.join(record.files)}")
+            raise ValueError(f"it lists the wrong files: {', '.join(record.files)}")
     except OSError as error:
         raise CheckpointError(f"{file} cannot be read: {error.strerror}") from error
     except ValueError as error:
@@ -169,7 +169,7 @@ def read_record(path: Path, step: int) -> Record:
 
 
 def check_files(path: Path, record: Record, *, contents: bool) -> None:
-    """Raise a CheckpointError for a file that is not as the record says, by its size or hash."""
+    """Raise CheckpointError if a file's size, or with `contents` its hash, is not as recorded."""
 
     def check(name: str) -> None:
         expected = record.files[name]
@@ -180,17 +180,17 @@ def check_files(path: Path, record: Record, *, contents: bool) -> None:
             raise CheckpointError(f"{path / name} cannot be read: {error.strerror}") from error
         if num_bytes != expected.num_bytes or found != expected:
             raise CheckpointError(
-                f"{path / name} is damaged: it has {num_bytes} bytes ({found.hash}), {STATE_NAME} "
-                f"says {expected.num_bytes} ({expected.hash})"
+                f"{path / name} is damaged: it has {num_bytes} bytes ({found.hash}), but "
+                f"{STATE_NAME} has {expected.num_bytes} ({expected.hash})"
             )
 
-    # Hashes take most of the time of loading.
+    # Hashing takes most of the time to load a checkpoint.
     with ThreadPoolExecutor() as pool:
         list(pool.map(check, record.files))
 
 
 def _hash(body: dict[str, Any]) -> str:
-    """Of the values, whatever the white space and the order of the names."""
+    """Hash the values, independent of white space and key order."""
     return hash_bytes(json.dumps(body, sort_keys=True, separators=(",", ":")).encode("ascii"))
 
 
@@ -198,33 +198,33 @@ _TREE_KEY = "groundup.tree"
 
 
 def pack(value: Any) -> tuple[Any, dict[str, Tensor]]:
-    """Take a value apart; `unpack` gives it back, types and order included.
+    """Split a nested value into a JSON skeleton and tensors named by their keys.
 
-    It may hold dicts with text and integer keys, lists, tuples, None, bools, integers, floats, text
-    and tensors, which are named by their keys. NumPy's scalars come back as Python's.
+    `unpack` restores it with the same types and order, except that NumPy scalars become Python's.
+    Allowed: tensors, None, bool, int, float, str, and lists, tuples and dicts (keys: str or int).
     """
     tensors: dict[str, Tensor] = {}
     return _pack(value, (), tensors), tensors
 
 
 def unpack(skeleton: Any, tensors: Mapping[str, Tensor], name: str) -> Any:
-    """The value that `pack` took apart; errors call where it comes from `name`."""
+    """Restore the value of `pack`. `name` is its origin, for error messages."""
     try:
         return _unpack(skeleton, tensors)
     except (LookupError, TypeError, ValueError, struct.error) as error:
-        raise CheckpointError(f"{name} is damaged: {error!r} among its values") from error
+        raise CheckpointError(f"{name} is damaged: it has an invalid value: {error!r}") from error
 
 
 def pack_tree(value: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a value, and all else as metadata for the header of a file."""
+    """Split a value into tensors and, for the rest, metadata for the header of a file."""
     skeleton, tensors = pack(value)
     return tensors, {_TREE_KEY: json.dumps(skeleton, allow_nan=False, separators=(",", ":"))}
 
 
 def unpack_tree(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], name: str) -> Any:
-    """The value that `pack_tree` took apart."""
+    """Restore the value of `pack_tree`."""
     if _TREE_KEY not in metadata:
-        raise CheckpointError(f"{name} holds tensors only: read it with load_weights")
+        raise CheckpointError(f"{name} contains only tensors; read it with load_weights")
     try:
         skeleton = parse_json(metadata[_TREE_KEY])
     except ValueError as error:
@@ -253,8 +253,8 @@ def _pack(value: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any:
         is_plain = all(type(key) is str and not key.startswith("$") for key in value)
         return dict(pairs) if is_plain else {"$items": pairs}
     raise CheckpointError(
-        f"the {type(value).__name__} at {'.'.join(path) or 'the root'} cannot be stored: use "
-        f"numbers, text, tensors, and lists, tuples or dicts (keys: text or integers) of them"
+        f"the {type(value).__name__} at {'.'.join(path) or 'the root'} cannot be stored; use "
+        f"numbers, strings, tensors, and lists, tuples or dicts (keys: str or int) of them"
     )
 
 

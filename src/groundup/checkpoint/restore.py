@@ -1,6 +1,6 @@
-"""Putting stored states back into a model and an optimizer, or saying what does not fit.
+"""Restore stored states into a model and an optimizer.
 
-A state that does not fit is refused before anything is changed.
+A state that does not match raises CheckpointError before anything is changed.
 """
 
 import textwrap
@@ -14,17 +14,17 @@ from groundup.errors import CheckpointError
 
 
 def restore_model(model: nn.Module, state: Mapping[str, Any]) -> None:
-    """Copy a state of `plain_model(model).state_dict()` into the model's tensors."""
+    """Load a `plain_model(model).state_dict()` into the model."""
     check_model(model, state)
     plain_model(model).load_state_dict(state)
 
 
 def restore_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-    """Load a state of `optimizer.state_dict()`, to the bit.
+    """Load an `optimizer.state_dict()` bitwise.
 
-    torch converts what an optimizer keeps to the type of the weights, so float32 averages of
-    bfloat16 weights would be rounded; here they are not. Options that the state lacks, because it
-    is of an earlier version, stay as the optimizer has them.
+    torch would cast the state to the dtype of the weights, which rounds the float32 averages of
+    bfloat16 weights; this does not. Options missing from the state, which may be from an earlier
+    version, keep the optimizer's values.
     """
     check_optimizer(optimizer, state)
     options = [{**group, "params": []} for group in optimizer.param_groups]
@@ -42,13 +42,13 @@ def restore_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
 
 
 def check_model(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """`check_shapes` for the weights of a model."""
+    """Apply `check_shapes` to the weights of a model."""
     own = plain_model(model).state_dict()
     check_shapes({name: tuple(value.shape) for name, value in own.items()}, state)
 
 
 def check_shapes(expected: Mapping[str, tuple[int, ...]], state: Mapping[str, Tensor]) -> None:
-    """Raise a CheckpointError that lists the names and shapes that differ."""
+    """Raise CheckpointError with the names and shapes that differ, if any."""
     stored = {name: tuple(value.shape) for name, value in state.items()}
     different = [
         f"{name} ({stored.get(name, 'missing')} instead of {expected.get(name, 'nothing')})"
@@ -59,12 +59,12 @@ def check_shapes(expected: Mapping[str, tuple[int, ...]], state: Mapping[str, Te
         raise CheckpointError(
             f"the checkpoint belongs to another model: it has "
             f"{textwrap.shorten(', '.join(different), 1_000)}; build the model with the settings "
-            f"that it was trained with"
+            f"it was trained with"
         )
 
 
 def check_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-    """Raise a CheckpointError when the groups of parameters differ."""
+    """Raise CheckpointError if the sizes of the parameter groups differ."""
     try:
         stored = [len(group["params"]) for group in state["param_groups"]]
         if not all(isinstance(one, dict) for one in state["state"].values()):
@@ -74,13 +74,13 @@ def check_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
     own = [len(group["params"]) for group in optimizer.param_groups]
     if stored != own:
         raise CheckpointError(
-            f"the checkpoint's optimizer has groups of {stored} parameters, this one of {own}: "
-            f"build it over the same model, with the same weight decay of embeddings; a checkpoint "
-            f"without groups, like an imported model's, only starts a new run, with --from"
+            f"the checkpoint's optimizer has groups of {stored} parameters, but this one of {own}; "
+            f"build it for the same model, with the same weight decay of embeddings. A checkpoint "
+            f"without groups, such as an imported model's, can only start a new run, with --from"
         )
 
 
 def plain_model(model: nn.Module) -> nn.Module:
-    """The module inside what `torch.compile` returns, whose names have no prefix."""
+    """Unwrap the result of `torch.compile`, whose parameter names have a prefix."""
     inner = getattr(model, "_orig_mod", model)
     return inner if isinstance(inner, nn.Module) else model

@@ -1,8 +1,8 @@
-"""Checkpoints of sharded weights, through torch.distributed.checkpoint.
+"""Checkpoints of sharded weights, through torch.distributed.checkpoint (DCP).
 
-Every rank writes its rows into one folder that gets its name when all are done: safetensors files,
-one for the rank's weights and one for its optimizer state. torch plans who writes and who reads
-which part, for any number of ranks.
+Each rank writes two safetensors files, its rows of the weights and of the optimizer state, to a
+temporary folder, which is renamed at the end. DCP plans which rank writes and reads which part, for
+any world size.
 """
 
 import contextlib
@@ -40,16 +40,16 @@ from groundup.errors import GroundupError
 
 @dataclass(eq=False)
 class ShardedFolder(CheckpointFolder):
-    """A `CheckpointFolder` that all ranks save to together; an error on one is raised on all.
+    """A `CheckpointFolder` that all ranks save to together; an error on one rank is raised on all.
 
-    The states may hold DTensors, of which each rank writes its own part. `group` is of all ranks,
-    for the host's memory.
+    States may contain DTensors, of which each rank writes its own part. `group` is a CPU process
+    group of all ranks.
     """
 
     group: distributed.ProcessGroup | None = None
 
     def prepare(self, work: Callable[[], None]) -> None:
-        self._first(work)
+        self._on_first(work)
 
     def save(
         self,
@@ -59,16 +59,16 @@ class ShardedFolder(CheckpointFolder):
         state: Mapping[str, Any],
         metric: float | None = None,
     ) -> Path:
-        """All ranks call this, with the same arguments but for their parts of the tensors."""
-        # A rank without a row of a tensor cannot tell whose memory it has.
-        shared = self._first(lambda: _shared(model_state))
+        """All ranks must call this, with the same arguments except for their parts of tensors."""
+        # A rank with no rows of a tensor cannot see which tensors share memory.
+        shared = self._on_first(lambda: _shared(model_state))
         model = {name: one for name, one in model_state.items() if name not in shared}
         optimizer, outline = pack_tree(dict(optimizer_state))
         more = {"version": SHARDED_VERSION, "shared": shared, "optimizer": outline}
         record = new_record(step, state, metric, **more)
         file_of = dict.fromkeys(model, 1) | dict.fromkeys(optimizer, 2)
-        with contextlib.ExitStack() as leaving:
-            folder: Path = self._first(lambda: leaving.enter_context(self._new_folder(step)))
+        with contextlib.ExitStack() as stack:
+            folder: Path = self._on_first(lambda: stack.enter_context(self._new_folder(step)))
             writer = HuggingFaceStorageWriter(str(folder), file_of, save_distributed=True)
             try:
                 save({**model, **optimizer}, storage_writer=writer, process_group=self.group)
@@ -76,23 +76,23 @@ class ShardedFolder(CheckpointFolder):
                 rank, (cause, _) = min(error.failures.items())
                 raise _failure(rank, cause, folder) from error
             own = folder.glob(f"shard-{distributed.get_rank(self.group) + 1:05d}-*")
-            parts = self._all(lambda: {path.name: FileEntry.of(path) for path in own})
+            parts = self._on_all_ranks(lambda: {path.name: FileEntry.of(path) for path in own})
 
             def commit() -> None:
                 write_record(folder, record, {name: one[name] for one in parts for name in one})
-                leaving.close()
+                stack.close()
                 self._drop_old(step)
 
-            self._first(commit)
+            self._on_first(commit)
         return self.path_of(step)
 
-    def _first(self, work: Callable[[], Any]) -> Any:
-        """What the first rank makes, on every rank."""
+    def _on_first(self, work: Callable[[], Any]) -> Any:
+        """Run on the first rank and return the result on every rank."""
         is_first = distributed.get_rank(self.group) == 0
-        return self._all(lambda: work() if is_first else None)[0]
+        return self._on_all_ranks(lambda: work() if is_first else None)[0]
 
-    def _all(self, work: Callable[[], Any]) -> list[Any]:
-        """What every rank makes, or an error of one of them, on every rank."""
+    def _on_all_ranks(self, work: Callable[[], Any]) -> list[Any]:
+        """Run on all ranks and gather the results; an error on one rank is raised on all."""
         made: list[Any] = [None] * distributed.get_world_size(self.group)
         try:
             own = work()
@@ -113,12 +113,12 @@ def load_into(
     place: Callable[[int, Tensor], Tensor],
     group: distributed.ProcessGroup | None = None,
 ) -> dict[str, Any]:
-    """Fill the model's tensors, and give the state of the optimizer. Each rank reads its parts.
+    """Load the model's tensors in place and return the optimizer's state. Each rank reads its part.
 
-    checkpoint: of any layout and number of ranks, with tensors of these names and shapes.
-    place: gives the tensor to load a value of the optimizer's state into, for the number of the
-        parameter and a value of that shape and type. DTensors are returned as this rank's rows.
-    group: of all ranks, for the host's memory; the default one if None.
+    checkpoint: of any layout and world size, with the same names and shapes.
+    place: creates the tensor to load into, given the parameter's index and a meta tensor with shape
+        and dtype of the stored value. DTensors are returned as this rank's rows.
+    group: a CPU process group of all ranks; None is the default group.
     """
     reader = HuggingFaceStorageReader(str(checkpoint.path))
     stored = reader.read_metadata().state_dict_metadata
@@ -145,7 +145,7 @@ def _failure(rank: int, cause: BaseException, path: object) -> OSError:
 
 
 def _shared(state: Mapping[str, Tensor]) -> dict[str, str]:
-    """For each other name of a tensor its first one."""
+    """Map each further name of a tied tensor to its first name."""
     first: dict[int, str] = {}
     local = {name: _local(one) for name, one in state.items()}
     names = {

@@ -1,6 +1,6 @@
-"""A whole training state in one safetensors file or stream, without pickle.
+"""A full training state in one safetensors file or stream, without pickle.
 
-Runs keep folders of checkpoints (see `folder`); this is for scripts and notebooks.
+For scripts and notebooks; runs use a folder of checkpoints (see `folder`).
 """
 
 import os
@@ -26,10 +26,9 @@ Target = str | os.PathLike[str] | IO[bytes]
 
 
 def save_checkpoint(model: nn.Module, optimizer: Optimizer, iteration: int, out: Target) -> None:
-    """Write the model, the state of any torch optimizer and the iteration to `out`.
+    """Write the states of the model and of any torch optimizer, and the iteration, to `out`.
 
-    A path has the old file or the whole new one, even after a kill; a file object is written to
-    from its position.
+    A path is replaced atomically; a file object is written to from its current position.
     """
     tensors, metadata = pack_tree(
         {
@@ -50,16 +49,16 @@ def save_checkpoint(model: nn.Module, optimizer: Optimizer, iteration: int, out:
 
 
 def load_checkpoint(src: Target, model: nn.Module, optimizer: Optimizer) -> int:
-    """Put a saved state into `model` and `optimizer`; return the iteration.
+    """Load a saved state into `model` and `optimizer`; returns the iteration.
 
-    A file that is not one of `save_checkpoint` and a state that does not fit are refused with a
-    CheckpointError before anything is changed.
+    Raises CheckpointError, before anything is changed, if the file is not from `save_checkpoint` or
+    the state does not match.
     """
     if not isinstance(src, str | os.PathLike):
         with tempfile.NamedTemporaryFile() as file:
             shutil.copyfileobj(src, file)
             if file.tell() == 0:
-                raise CheckpointError(f"nothing can be read from {src!r}: call seek(0) before")
+                raise CheckpointError(f"nothing can be read from {src!r}; call seek(0) first")
             file.flush()
             return load_checkpoint(file.name, model, optimizer)
     name = os.fspath(src)
@@ -71,12 +70,12 @@ def load_checkpoint(src: Target, model: nn.Module, optimizer: Optimizer) -> int:
         iteration = int(value["iteration"])
         stored = value["optimizer_name"], value["parameter_shapes"]
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{name} is damaged: {error!r} among its values") from error
+        raise CheckpointError(f"{name} is damaged: it has an invalid value: {error!r}") from error
     own = type(optimizer).__name__, _parameter_shapes(optimizer)
     if stored != own:
         raise CheckpointError(
-            f"the checkpoint's optimizer is {stored!s:.200}, this one is {own!s:.200}: build the "
-            f"same kind over the same parameters in the same order"
+            f"the checkpoint's optimizer is {stored!s:.200}, but this one is {own!s:.200}; build "
+            f"the same type with the same parameters in the same order"
         )
     restore_model(model, value["model"])
     restore_optimizer(optimizer, value["optimizer"])

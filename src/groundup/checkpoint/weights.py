@@ -1,6 +1,6 @@
-"""Weights on disk: tensors by name, in safetensors files. Loading them never runs code.
+"""Weights in safetensors files: tensors by name. Loading them never runs code.
 
-Several files may hold rows of the tensors, as ranks write them; they are read as one.
+Files of several ranks, each with some rows of the tensors, are read as one.
 """
 
 import contextlib
@@ -21,19 +21,18 @@ from groundup.config import current_name
 from groundup.errors import CheckpointError
 from groundup.files import PathLike, atomic_path, parse_json
 
-# JSON in a header: for a name without a tensor of its own, the name whose tensor it shares.
+# JSON in the header: maps each further name of a tied tensor to the name that is stored.
 _SHARED_KEY = "groundup.shared"
-# JSON in a header, as torch writes it: where the rows of a file begin in the whole tensors.
+# JSON in the header, written by torch: where the rows of this file begin in the full tensors.
 _OFFSETS_KEY = "DCP_SHARDING_INFO"
 
 
 def save_weights(
     path: PathLike, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write a file at once and whole.
+    """Write tensors to a file atomically, with `metadata` in its header.
 
-    Names that stand for the very same memory, as tied weights do, share one copy. `metadata` goes
-    into the file's header.
+    Tensors with the same memory, such as tied weights, are stored once.
     """
     kept, shared = _separate_shared(tensors)
     notes = {_SHARED_KEY: json.dumps(shared)} if shared else {}
@@ -48,27 +47,27 @@ def save_weights(
                 number = int(code[1])
                 raise OSError(number, os.strerror(number), os.fspath(path)) from error
             raise CheckpointError(f"{os.fspath(path)} cannot be written: {error}") from error
-        # The library renames a private file of its own over the path.
+        # safetensors replaces the file by one with private permissions.
         os.chmod(temporary, mode)
 
 
 def load_weights(path: PathLike) -> dict[str, Tensor]:
-    """The tensors of a file, on the CPU; names that shared one share it again."""
+    """Load the tensors of a file to the CPU; tied tensors are tied again."""
     return read_weights(path)[0]
 
 
 def read_weights(*paths: PathLike) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and metadata of a file, or of files that hold rows of the tensors, as ranks do."""
+    """Read tensors and metadata of a file, or of several ranks' files with rows of the tensors."""
     parts: dict[str, dict[int, Tensor]] = {}
     metadata: dict[str, str] = {}
     for path in paths:
-        with _opened(path) as file:
+        with _open_file(path) as file:
             notes = file.metadata() or {}
             metadata |= notes
             offsets = parse_json(notes.get(_OFFSETS_KEY, "{}"))
             for name in file.keys():  # noqa: SIM118
                 first, *_ = offsets.get(name, {}).get("saved_offsets") or [0]
-                # Copied: the library maps the file, which may change before the tensor is used.
+                # Copy: safetensors maps the file, which may change before the tensor is used.
                 parts.setdefault(current_name(name), {})[first] = file.get_tensor(name).clone()
             for alias, name in parse_json(notes.get(_SHARED_KEY, "{}")).items():
                 parts[alias] = parts[name]
@@ -80,20 +79,20 @@ def read_weights(*paths: PathLike) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def read_metadata(path: PathLike) -> dict[str, str]:
-    """The texts in a file's header."""
-    with _opened(path) as file:
+    """Read the metadata in a file's header."""
+    with _open_file(path) as file:
         return dict(file.metadata() or {})
 
 
 def _separate_shared(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors to write, each stored once, and for each tied name the one it shares."""
+    """Return the tensors to store, each once, and the stored name of each tied one."""
     kept: dict[str, Tensor] = {}
     shared: dict[str, str] = {}
     views: dict[object, str] = {}
     storages = set()
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor) or tensor.is_meta or tensor.layout != torch.strided:
-            raise CheckpointError(f"{name!r} is not a dense tensor with data: remove it")
+            raise CheckpointError(f"{name!r} is not a dense tensor with data; remove it")
         view = tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
         first = views.setdefault(view if tensor.numel() else name, name)
         if first != name:
@@ -108,8 +107,8 @@ def _separate_shared(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], 
 
 
 @contextlib.contextmanager
-def _opened(path: PathLike) -> Iterator[Any]:
-    """A file to read; any error in the block is a CheckpointError that names it."""
+def _open_file(path: PathLike) -> Iterator[Any]:
+    """Open a file for reading; any error in the block becomes a CheckpointError with its path."""
     try:
         with safetensors.safe_open(path, framework="pt", device="cpu") as file:
             yield file
@@ -118,6 +117,6 @@ def _opened(path: PathLike) -> Iterator[Any]:
         *(ValueError, TypeError, RuntimeError, AttributeError),
     ) as error:
         raise CheckpointError(
-            f"{path} is missing, damaged, cut short or no safetensors file ({error!s:.300}); files "
-            f"of torch.save and pickle can run code and are never loaded"
+            f"{path} is missing, damaged, truncated or not a safetensors file ({error!s:.300}); "
+            f"files of torch.save and pickle can run code and are never loaded"
         ) from error

@@ -1,1 +1,1 @@
-"""Training on many devices and machines; the rest of the package does not know how many."""
+"""Training on several devices and machines, behind interfaces independent of their number."""

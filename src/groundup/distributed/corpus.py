@@ -1,7 +1,7 @@
-"""Work on a corpus by the machines of a Ray cluster: a function on many parts, results in order.
+"""Process a corpus on a Ray cluster: run a function on many parts, with the results in order.
 
-Only a few more parts than there are cores are under way, so memory stays bounded; a part whose
-worker or machine dies is done again.
+Memory is bounded, because only a few parts per core are in flight. A part whose worker or machine
+dies is retried.
 """
 
 import functools
@@ -17,29 +17,29 @@ from groundup import __version__
 from groundup.distributed import ray_task
 from groundup.errors import ConfigError, DataError, GroundupError, MissingExtraError
 
-# A part is given up after so many machines died under it: by then it is the part that kills them.
+# After this many failures the part itself is probably what crashes its workers.
 _RETRIES = 10
-# Enough that no core waits for the one that is furthest behind.
+# Parts in flight: enough that no core waits for the slowest one.
 _PARTS_PER_CORE = 2
 
 _log = logging.getLogger(__name__)
 
 
 class RayEngine:
-    """Runs functions on a cluster, to which it connects for the first of them."""
+    """Runs functions on a Ray cluster; connects on first use."""
 
     def __init__(self, address: str | None = None, **options: Any) -> None:
-        """address: host:port; without one RAY_ADDRESS, the cluster that this machine is part of, or
-        else a new one of this machine alone. options: of Ray's, for the tasks."""
+        """address: host:port. Default: RAY_ADDRESS, else the cluster that this machine belongs to,
+        else a new local one. options: Ray's task options."""
         self._address = address or os.environ.get("RAY_ADDRESS") or None
         self._options = {"num_cpus": 1, "max_retries": _RETRIES, **options}
         self._is_ours = False
 
     @functools.cached_property
     def ray(self) -> Any:
-        """The module, connected."""
+        """The ray module, connected to the cluster."""
         ray = _import_ray()
-        # By its code: by its name, a machine without groundup could not even begin.
+        # Pickled by reference, it could not even be loaded on a machine without groundup.
         ray.cloudpickle.register_pickle_by_value(ray_task)
         if ray.is_initialized():
             return ray
@@ -55,14 +55,14 @@ class RayEngine:
         return ray
 
     def close(self) -> None:
-        """Disconnect, if it has connected."""
+        """Disconnect, unless ray was initialized elsewhere."""
         if self._is_ours:
             self.ray.shutdown()
 
     def __call__(
         self, function: Callable[[Any], Iterator[Any]], tasks: Sequence[Any]
     ) -> Iterator[Iterator[Any]]:
-        """For each task, in order, an iterator over what the function, which is pickled, yields."""
+        """Yield, for each task in order, an iterator over the results of the pickled function."""
         reference = self.ray.put(self.ray.cloudpickle.dumps(function))
         run = self.ray.remote(ray_task.run_task).options(num_returns="streaming", **self._options)
         waiting: deque[Any] = deque()
@@ -74,7 +74,7 @@ class RayEngine:
             yield self._results(waiting.popleft())
 
     def _results(self, references: Iterator[Any]) -> Iterator[Any]:
-        """What a task yields; what it raises, as if it had been done here."""
+        """Yield the results of a task; re-raises its exceptions and replays its log records."""
         errors = self.ray.exceptions
         try:
             for reference in references:
@@ -104,19 +104,19 @@ def _reason(error: Exception) -> str:
 
 
 def _import_ray() -> Any:
-    # Read by the import: nothing is sent to anyone.
+    # Must be set before the import: send no usage statistics.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
     except ImportError as error:
         raise MissingExtraError("--engine ray", "ray") from error
-    # A machine that dies is not worth twenty lines on stdout; the work is done again.
+    # Suppress the twenty lines that Ray prints when a machine dies: the work is retried.
     ray._private.worker._worker_logs_enabled = False
     return ray
 
 
 def _check_address(address: str) -> None:
-    """Whether anything listens there; Ray itself would ask for a minute, in many lines."""
+    """Check that something listens at the address; Ray itself would retry for a minute."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=10.0).close()

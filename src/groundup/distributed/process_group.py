@@ -1,6 +1,6 @@
-"""Rank, world size and collectives of the processes that train one run, as torchrun starts them.
+"""Rank, world size and collectives of the processes of a run, as started by torchrun.
 
-A single process answers every collective at once, so callers need not ask how many ranks there are.
+For a single process every collective returns immediately, so callers need no special case.
 """
 
 import contextlib
@@ -24,16 +24,16 @@ _NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
 
 
 class LostRankError(GroundupError):
-    """Another rank died, or did not answer in time."""
+    """Another rank died, or did not respond in time."""
 
 
 class _FailedRankError(GroundupError):
-    """What a rank that raised an error sends instead of a value."""
+    """Sent by a rank that has raised an error, in place of a value."""
 
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """One of `size` ranks. All of them call the same methods in the same order."""
+    """One of `size` ranks. All ranks must call the same methods in the same order."""
 
     rank: int = 0
     size: int = 1
@@ -50,14 +50,14 @@ class ProcessGroup:
         return self.rank == 0
 
     def gather(self, value: Any) -> list[Any]:
-        """The value of every rank, in their order, on every rank.
+        """Gather the values of all ranks, in rank order, on every rank.
 
-        Raises the error of a rank that has failed within `barrier` instead.
+        If a rank has failed inside `barrier`, raises its error.
         """
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
-        with lost_ranks_named():
+        with lost_rank_errors():
             distributed.all_gather_object(values, value, group=self.host_group)
         for rank, other in enumerate(values):
             if isinstance(other, _FailedRankError) and not isinstance(value, _FailedRankError):
@@ -65,7 +65,7 @@ class ProcessGroup:
         return values
 
     def broadcast(self, value: Any) -> Any:
-        """The value of rank 0, on every rank."""
+        """Return rank 0's value on every rank."""
         return self.gather(value if self.is_first else None)[0]
 
     def all_reduce_max(self, *numbers: int) -> Callable[[], list[int]]:
@@ -74,18 +74,18 @@ class ProcessGroup:
         if self.size == 1:
             return lambda: list(numbers)
         found, how = torch.tensor(numbers), distributed.ReduceOp.MAX
-        with lost_ranks_named():
+        with lost_rank_errors():
             request = distributed.all_reduce(found, how, group=self.host_group, async_op=True)
 
         def wait() -> list[int]:
-            with lost_ranks_named():
+            with lost_rank_errors():
                 request.wait()
             return found.tolist()
 
         return wait
 
     def check_same(self, facts: Mapping[str, Any]) -> None:
-        """Raise ConfigError, on every rank, if one of the facts is not the same everywhere."""
+        """Raise ConfigError on every rank if any of the values differs between ranks."""
         first, *others = self.gather(dict(facts))
         for rank, other in enumerate(others, 1):
             if different := [name for name, value in first.items() if other.get(name) != value]:
@@ -115,7 +115,7 @@ def find_process_group(environment: Mapping[str, str] = os.environ) -> ProcessGr
     if "RANK" not in environment and "WORLD_SIZE" not in environment:
         return ONE_PROCESS
     if missing := [name for name in _NAMES if name not in environment]:
-        raise ConfigError(f"{missing[0]} is not set, which torchrun sets: start ranks with it")
+        raise ConfigError(f"{missing[0]} is not set; start the ranks with torchrun, which sets it")
     rank, size, local_rank, local_size = (int(environment[name]) for name in _NAMES[:4])
     return ProcessGroup(rank, size, local_rank, local_size)
 
@@ -125,20 +125,20 @@ def open_process_group(
     ranks: ProcessGroup, device: str, timeout_minutes: float
 ) -> Iterator[ProcessGroup]:
     """Connect the ranks inside the block: CUDA ranks with NCCL, others with gloo."""
-    # One rank that torchrun started may still be told to divide its weights.
+    # A single rank started by torchrun may still be configured to shard its weights.
     if ranks == ONE_PROCESS and "RANK" not in os.environ:
         yield ranks
         return
     timeout = datetime.timedelta(minutes=timeout_minutes)
-    # NCCL refuses two ranks on one GPU; gloo copies through the host.
+    # NCCL does not support two ranks on one GPU; gloo copies through the host.
     on_gpus = device.startswith("cuda") and ranks.local_size <= torch.cuda.device_count()
     if device == "cuda":
         torch.cuda.set_device(ranks.local_rank % torch.cuda.device_count())
     try:
         store, rank, size = next(rendezvous("env://", timeout=timeout))
         if os.environ.get("GROUP_WORLD_SIZE") == "1":
-            # torchrun on one machine keeps its store when it starts the ranks again, and what they
-            # left there before would lead them to ports that are closed.
+            # When torchrun restarts the ranks on a single machine it keeps its store, whose old
+            # entries would point them to closed ports.
             attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
             store = distributed_c10d.PrefixStore(f"attempt_{attempt}", store)
         backend = "nccl" if on_gpus else "gloo"
@@ -149,33 +149,33 @@ def open_process_group(
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise GroundupError(
             f"rank {ranks.rank} on {socket.gethostname()} cannot connect to {address}, whose "
-            f"port must be open and free: {_first_line(error)}"
+            f"port must be open and not in use: {_first_line(error)}"
         ) from error
     try:
         on_host = distributed.new_group(backend="gloo", timeout=timeout) if on_gpus else None
         yield dataclasses.replace(ranks, is_open=True, host_group=on_host)
     finally:
-        # A rank that failed does not wait for the others to come here.
+        # If this rank failed, the others do not take part.
         with contextlib.suppress(Exception):
             distributed.destroy_process_group()
 
 
 @contextlib.contextmanager
-def lost_ranks_named() -> Iterator[None]:
-    """Convert what the backends raise for a rank that is gone into a LostRankError."""
+def lost_rank_errors() -> Iterator[None]:
+    """Convert the backends' exceptions for a dead or unresponsive rank into LostRankError."""
     try:
         yield
     except RuntimeError as error:
-        # gloo raises plain RuntimeErrors that name a place in its source.
+        # gloo raises plain RuntimeErrors with a location in its source.
         if not isinstance(error, distributed.DistError) and "gloo/" not in str(error):
             raise
         raise LostRankError(
-            f"a rank is gone, or did not answer in time ({_first_line(error)}): see its log beside "
-            f"log.txt, and continue with --resume, or by itself with torchrun --max-restarts"
+            f"a rank died or did not respond in time ({_first_line(error)}); see its log next to "
+            f"log.txt, and continue with --resume, or automatically with torchrun --max-restarts"
         ) from error
 
 
 def _first_line(error: Exception) -> str:
-    """Its first sentence, without the place in torch's source that it names."""
+    """Return the first sentence of a message, without its location in torch's source."""
     text = re.sub(r"\[\S+:\d+\] ", "", str(error).strip().partition("\n")[0])
     return text.partition(". ")[0].rstrip(".")

@@ -1,7 +1,7 @@
-"""What Ray runs on a machine of the cluster.
+"""The task that Ray runs on the machines of the cluster.
 
-It is carried there as code, not by its name, so that it can say what is wrong with the groundup
-that it finds: none, another version, or one without the native core.
+Pickled by value, so that it can report what is wrong with a machine's groundup: not installed,
+another version, or without the native core.
 """
 
 import importlib
@@ -16,15 +16,15 @@ _functions: dict[str, Any] = {}
 
 
 def run_task(version: str, folder: str, function: list[Any], task: bytes) -> Iterator[Any]:
-    """Yield ("result", value) for all that a pickled function, behind a reference, yields for a
-    pickled task, and ("log", …) for what it logs."""
+    """Run a pickled function, given by reference, on a pickled task; yields ("result", value) for
+    each result, then ("log", …) for each log record."""
     import ray
 
     enter(version, folder)
     (reference,) = function
     name = reference.hex()
     if name not in _functions:
-        # One at a time is used again and again.
+        # Cache one function, which is used for many tasks in a row.
         _functions.clear()
         _functions[name] = pickle.loads(ray.get(reference))
     records: list[logging.LogRecord] = []
@@ -43,7 +43,7 @@ def run_task(version: str, folder: str, function: list[Any], task: bytes) -> Ite
 
 
 def enter(version: str, folder: str) -> None:
-    """Raise ImportError, in words for the user, unless this machine can do the work."""
+    """Check this machine's groundup, and use the caller's working directory if it exists here."""
     machine = socket.gethostname()
     try:
         from groundup import __version__ as found

@@ -1,7 +1,7 @@
-"""How the gradients of a step's micro-batches become one sum, over all ranks that train a run.
+"""Summing the gradients of a step over its micro-batches and all ranks.
 
-`Reduction` is all that a training step knows of other processes: `FastReduction` is the backend's
-all-reduce, or nothing for a process alone, `ExactReduction` one fixed binary tree.
+The training step only sees the `Reduction` interface: `FastReduction` uses the backend's all-reduce
+(none for a single process), `ExactReduction` a fixed binary tree.
 """
 
 import itertools
@@ -11,21 +11,21 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor, distributed
 
-from groundup.distributed.matrices import CopiedMatrices
-from groundup.distributed.process_group import ONE_PROCESS, ProcessGroup, lost_ranks_named
+from groundup.distributed.matrices import ReplicatedMatrices
+from groundup.distributed.process_group import ONE_PROCESS, ProcessGroup, lost_rank_errors
 from groundup.optim.clipping import gradient_norm
 from groundup.optim.muon import WholeMatrices
 from groundup.optim.orthogonalization import orthogonalize_each
 
 Backward = Callable[[int], Tensor]
-"""Computes the loss of the micro-batch with this number and adds its gradients to `.grad`; gives
-the loss, detached."""
+"""Runs forward and backward of the micro-batch with this index, accumulating into `.grad`; returns
+the detached loss."""
 
 T = TypeVar("T")
 
-# Gradients travel in pieces of about this size: larger ones are new memory each time.
+# Gradients are exchanged in pieces of about this size: larger buffers are allocated anew each time.
 _PIECE_BYTES = 8 << 20
-# Large enough for the wire to be busy, small enough for the first to leave early.
+# Large enough to saturate the network, small enough for communication to start early.
 _BUCKET_BYTES = 32 << 20
 
 
@@ -39,25 +39,25 @@ class Reduction(Protocol):
     ) -> Tensor:
         """Call `backward` for each of this rank's micro-batches, and leave the sums in `.grad`.
 
-        Gives the sum of the losses. `.grad` is None before.
+        Returns the sum of the losses. `.grad` must be None before.
         """
         ...
 
     def gradient_norm(self, parameters: Sequence[Tensor]) -> Tensor:
-        """The L2 norm of all gradients as one vector, the same on every rank."""
+        """Return the global L2 norm of the gradients, the same on every rank."""
         return gradient_norm(parameters)
 
     def matrices(self) -> WholeMatrices:
-        """How the ranks share what Muon does to matrices."""
-        return CopiedMatrices(self.ranks)
+        """Return how Muon distributes its matrices over the ranks."""
+        return ReplicatedMatrices(self.ranks)
 
 
 class FastReduction(Reduction):
-    """Adds gradients by the backend's all-reduce, in its order: another number of ranks may change
-    the last bits.
+    """Sums gradients by the backend's all-reduce, whose order of summation, and therefore the last
+    bits, may depend on the world size.
 
-    Micro-batches are added on each rank; in the last one a bucket of gradients leaves as soon as
-    all of it has been computed. A parameter without a gradient gets 0, where there are others.
+    Each rank accumulates its micro-batches; during the last backward pass, each bucket of gradients
+    is reduced as soon as it is complete. With several ranks, missing gradients become 0.
     """
 
     def __init__(self, ranks: ProcessGroup = ONE_PROCESS) -> None:
@@ -68,28 +68,28 @@ class FastReduction(Reduction):
     ) -> Tensor:
         learning = [one for one in parameters if one.requires_grad]
         total = torch.zeros((), device=learning[0].device)
-        with lost_ranks_named():
+        with lost_rank_errors():
             for index in range(num_micro_batches - 1):
                 total += backward(index)
             if self.ranks.size == 1:
                 total += backward(num_micro_batches - 1)
                 return total
-            departure = _Departure(learning)
+            buckets = _BucketedAllReduce(learning)
             try:
                 total += backward(num_micro_batches - 1)
             finally:
-                departure.stop()
-            departure.finish()
+                buckets.stop()
+            buckets.finish()
             distributed.all_reduce(total)
         return total
 
 
-class _Departure:
-    """The buckets of one step. They leave in one order, which is that of all ranks."""
+class _BucketedAllReduce:
+    """Asynchronous all-reduces of one step's buckets, in the same order on all ranks."""
 
     def __init__(self, learning: Sequence[Tensor]) -> None:
-        # From the last parameter to the first, as backward comes by.
-        self._buckets = list(_in_pieces(reversed(learning), _BUCKET_BYTES))
+        # From the last parameter to the first, the order of the backward pass.
+        self._buckets = list(_chunks(reversed(learning), _BUCKET_BYTES))
         bucket_of = {id(one): i for i, bucket in enumerate(self._buckets) for one in bucket}
         self._missing = [len(bucket) for bucket in self._buckets]
         self._sent: list[tuple[Tensor, Any]] = []
@@ -105,17 +105,17 @@ class _Departure:
         ]
 
     def stop(self) -> None:
-        """No gradient is awaited any more."""
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
 
     def finish(self) -> None:
-        """Send what is left, and put all sums into `.grad`."""
+        """Reduce the remaining buckets, and copy all sums into `.grad`."""
         while len(self._sent) < len(self._buckets):
             self._send()
         for bucket, (flat, request) in zip(self._buckets, self._sent, strict=True):
             request.wait()
-            _put(flat, [_gradient(one) for one in bucket])
+            _unflatten(flat, [_gradient(one) for one in bucket])
 
     def _send(self) -> None:
         bucket = self._buckets[len(self._sent)]
@@ -126,14 +126,13 @@ class _Departure:
 
 
 class ExactReduction(Reduction):
-    """Adds gradients in one fixed binary tree, so that every number of ranks gives the same bits.
+    """Sums gradients in a fixed binary tree, bitwise the same for any world size.
 
-    The leaves are the micro-batches of the whole batch in their order. A node over micro-batches
-    [a, b) is the sum of the nodes over [a, m) and [m, b), m in the middle. Each rank has a
-    contiguous part of the leaves, and adds up the largest nodes that lie in it: a single one if the
-    number of ranks is a power of two. Then each rank gets a slice of all these nodes, adds the rest
-    of the tree for it, and the slices of the root are gathered. A parameter without a gradient
-    gets 0.
+    The leaves are the micro-batches of the whole batch, in order. The node over micro-batches
+    [a, b) is the sum of the nodes over [a, m) and [m, b), where m is the middle. Each rank has a
+    contiguous range of leaves and sums the largest nodes inside it: a single one if the world size
+    is a power of two. Then each rank receives one slice of all these nodes and sums the rest of the
+    tree for it, and the slices of the root are all-gathered. Missing gradients become 0.
     """
 
     def __init__(self, ranks: ProcessGroup = ONE_PROCESS) -> None:
@@ -160,18 +159,18 @@ class ExactReduction(Reduction):
                 one += other
             return left
 
-        own = [_add_up(node, leaf, add) for node in _largest_nodes(whole, parts[rank])]
+        own = [_tree_sum(node, leaf, add) for node in _largest_nodes(whole, parts[rank])]
         sums = own[0]
         if size > 1:
             nodes = [_largest_nodes(whole, part) for part in parts]
             first = 0
-            with torch.no_grad(), lost_ranks_named():
-                for piece in _in_pieces(sums, _PIECE_BYTES):
+            with torch.no_grad(), lost_rank_errors():
+                for piece in _chunks(sums, _PIECE_BYTES):
                     last = first + len(piece)
                     rows = [
                         torch.cat([one.reshape(-1) for one in node[first:last]]) for node in own
                     ]
-                    _put(_sum_over_ranks(rank, rows, whole, nodes), piece)
+                    _unflatten(_sum_over_ranks(rank, rows, whole, nodes), piece)
                     first = last
         loss, *gradients = sums
         for parameter, gradient in zip(learning, gradients, strict=True):
@@ -179,7 +178,7 @@ class ExactReduction(Reduction):
         return loss
 
     def matrices(self) -> WholeMatrices:
-        return CopiedMatrices(self.ranks, orthogonalize_each)
+        return ReplicatedMatrices(self.ranks, orthogonalize_each)
 
 
 def _halves(node: range) -> tuple[range, range]:
@@ -187,7 +186,7 @@ def _halves(node: range) -> tuple[range, range]:
 
 
 def _largest_nodes(node: range, part: range) -> list[range]:
-    """The nodes below `node` that lie in a part, but not their parents."""
+    """Return the nodes below `node` that are inside a part, but whose parents are not."""
     if node.start >= part.stop or node.stop <= part.start:
         return []
     if part.start <= node.start and node.stop <= part.stop:
@@ -195,32 +194,32 @@ def _largest_nodes(node: range, part: range) -> list[range]:
     return [found for half in _halves(node) for found in _largest_nodes(half, part)]
 
 
-def _add_up(node: range, find: Callable[[range], T | None], add: Callable[[T, T], T]) -> T:
-    """The sum over a node, of the nodes below it that can be found."""
+def _tree_sum(node: range, find: Callable[[range], T | None], add: Callable[[T, T], T]) -> T:
+    """Sum a node recursively from the nodes that `find` returns."""
     if (found := find(node)) is not None:
         return found
     left, right = _halves(node)
-    return add(_add_up(left, find, add), _add_up(right, find, add))
+    return add(_tree_sum(left, find, add), _tree_sum(right, find, add))
 
 
 def _sum_over_ranks(
     rank: int, rows: list[Tensor], whole: range, nodes: list[list[range]]
 ) -> Tensor:
-    """The root, of vectors for the nodes of this rank."""
+    """Return the root's value, given the vectors of this rank's nodes."""
     size, length = len(nodes), len(rows[0])
-    own = _on_wire(torch.nn.functional.pad(torch.stack(rows), (0, -length % size)))
-    # For each rank, its slice of the nodes of this one.
+    own = _to_transport(torch.nn.functional.pad(torch.stack(rows), (0, -length % size)))
+    # For each rank, its slice of this rank's nodes.
     outgoing = own.view(len(rows), size, -1).transpose(0, 1).contiguous()
     incoming = [outgoing.new_empty(len(found), outgoing.shape[2]) for found in nodes]
     _exchange(rank, list(outgoing), incoming)
     slices = dict(zip(itertools.chain(*nodes), torch.cat(incoming), strict=True))
     root = own.new_empty(size, outgoing.shape[2])
-    _exchange(rank, [_add_up(whole, slices.get, torch.add)] * size, list(root))
+    _exchange(rank, [_tree_sum(whole, slices.get, torch.add)] * size, list(root))
     return root.view(-1)[:length].to(rows[0].device)
 
 
 def _exchange(rank: int, outgoing: Sequence[Tensor], incoming: Sequence[Tensor]) -> None:
-    """Send a tensor to each rank, and receive one of each."""
+    """Send one tensor to each rank, and receive one from each."""
     incoming[rank].copy_(outgoing[rank])
     operations = [
         distributed.P2POp(send, tensors[other], other)
@@ -232,8 +231,8 @@ def _exchange(rank: int, outgoing: Sequence[Tensor], incoming: Sequence[Tensor])
         request.wait()
 
 
-def _in_pieces(tensors: Iterable[Tensor], num_bytes: int) -> Iterator[list[Tensor]]:
-    """Neighbours of one type that travel together, up to the tensor that reaches `num_bytes`."""
+def _chunks(tensors: Iterable[Tensor], num_bytes: int) -> Iterator[list[Tensor]]:
+    """Group adjacent tensors of one dtype until a group reaches `num_bytes`."""
     piece: list[Tensor] = []
     size = 0
     for tensor in tensors:
@@ -245,7 +244,7 @@ def _in_pieces(tensors: Iterable[Tensor], num_bytes: int) -> Iterator[list[Tenso
     yield piece
 
 
-def _put(flat: Tensor, tensors: Sequence[Tensor]) -> None:
+def _unflatten(flat: Tensor, tensors: Sequence[Tensor]) -> None:
     parts = torch.split(flat, [one.numel() for one in tensors])
     for tensor, part in zip(tensors, parts, strict=True):
         tensor.copy_(part.view_as(tensor))
@@ -255,7 +254,7 @@ def _gradient(parameter: Tensor) -> Tensor:
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
-def _on_wire(tensor: Tensor) -> Tensor:
-    """gloo sends from the memory of the host alone."""
+def _to_transport(tensor: Tensor) -> Tensor:
+    """Make a tensor contiguous, and copy it to the CPU for gloo's point-to-point operations."""
     tensor = tensor.contiguous()
     return tensor.cpu() if distributed.get_backend() == "gloo" else tensor

@@ -1,8 +1,8 @@
-"""Weights, gradients and optimizer state cut into parts, one a rank: FSDP2 around `model.blocks`.
+"""Sharded weights, gradients and optimizer state: FSDP2 around `model.blocks`.
 
-A block's weights are gathered before it computes and dropped after it; its gradients are summed
-and cut at once. The model does not know, its names stay, and the optimizer works on plain tensors:
-each rank's rows of every parameter.
+A block's weights are all-gathered for its computation and freed after it; its gradients are
+reduce-scattered. The model's code and parameter names stay the same. The optimizer works on plain
+tensors: each rank's rows of every parameter.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 from groundup.distributed.matrices import ShardedMatrices
-from groundup.distributed.process_group import ProcessGroup, lost_ranks_named
+from groundup.distributed.process_group import ProcessGroup, lost_rank_errors
 from groundup.distributed.reduction import Backward
 from groundup.model import TransformerLM
 from groundup.optim.base import Optimizer
@@ -24,10 +24,10 @@ from groundup.optim.clipping import gradient_norm
 
 
 def checkpoint_activations(model: TransformerLM) -> None:
-    """Activation checkpointing: keep only each block's input, and compute the rest again in
-    backward. Call it before any compilation; names stay."""
+    """Enable activation checkpointing: keep only each block's input and recompute the rest in
+    backward. Call it before compiling; parameter names stay the same."""
 
-    # Not functools.partial, which torch.compile does not look into.
+    # Not functools.partial, which torch.compile does not trace into.
     def recomputing(forward: Callable[..., Tensor]) -> Callable[..., Any]:
         return lambda *inputs, **options: checkpoint(
             forward, *inputs, use_reentrant=False, preserve_rng_state=False, **options
@@ -43,10 +43,11 @@ def shard(
     strategy: Literal["fsdp", "hsdp"],
     device: torch.device,
 ) -> "ShardedReduction":
-    """Leave each rank its rows of every parameter, and give what sums the gradients.
+    """Shard a model in place, so that each rank keeps its rows of every parameter; returns the
+    matching reduction.
 
-    The model is the same on every rank, compiled before, and changed in place. fsdp cuts over all
-    ranks, hsdp over those of a machine, with a copy on each machine.
+    The model must be the same on every rank, and already be compiled. fsdp shards over all ranks;
+    hsdp shards within each machine and replicates across machines.
     """
     if strategy == "fsdp":
         mesh = init_device_mesh(device.type, (ranks.size,), mesh_dim_names=("shard",))
@@ -58,13 +59,13 @@ def shard(
         assert isinstance(module, FSDPModule)
         module.set_force_sum_reduction_for_comms(True)
         module.set_gradient_divide_factor(1.0)
-    # Everything that training calls begins here; the output layer is still whole when it returns.
+    # The entry point of training; the output layer is still unsharded when it returns.
     register_fsdp_forward_method(model, "hidden")
     gathering = model.hidden
 
     def hidden(*inputs: Any, **options: Any) -> Tensor:
-        # An evaluation leaves the weights outside the blocks whole, and the next one, or a step,
-        # would see them as they were.
+        # An evaluation leaves the weights outside the blocks unsharded; without this, the next step
+        # or evaluation would use these stale copies.
         assert isinstance(model, FSDPModule)
         model.reshard()
         return gathering(*inputs, **options)
@@ -74,10 +75,10 @@ def shard(
 
 
 class LocalParameters(nn.Module):
-    """This rank's rows of the parameters of a sharded model, by the model's names.
+    """This rank's rows of a sharded model's parameters, under the model's names.
 
-    Plain parameters that share their memory with the model's: what is made for a model, such as an
-    optimizer, can be made for this.
+    Plain parameters that share memory with the model's. An optimizer can be built for this module
+    instead of the model.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -92,37 +93,37 @@ class LocalParameters(nn.Module):
         return ((name, rows) for name, _, rows in self.pairs)
 
     def state_of(self, optimizer: Optimizer) -> dict[str, Any]:
-        """`optimizer.state_dict()`, with what belongs to rows as parts of whole tensors."""
+        """Return `optimizer.state_dict()`, with values of sharded parameters as DTensors."""
         state = optimizer.state_dict()
-        wholes = self._wholes(optimizer)
+        full = self._full_tensors(optimizer)
         state["state"] = {
-            index: {key: _like(wholes[index], value) for key, value in values.items()}
+            index: {key: _like(full[index], value) for key, value in values.items()}
             for index, values in state["state"].items()
         }
         return state
 
     def place_for(self, optimizer: Optimizer) -> Callable[[int, Tensor], Tensor]:
-        """Makes room for values of a stored `state_of` such an optimizer."""
-        wholes = self._wholes(optimizer)
+        """Return a function that creates the tensors to load a stored `state_of` into."""
+        full = self._full_tensors(optimizer)
 
         def place(index: int, value: Tensor) -> Tensor:
-            if index >= len(wholes) or not _is_cut_alike(value, wholes[index]):
+            if index >= len(full) or not _is_sharded_alike(value, full[index]):
                 return torch.empty(value.shape, dtype=value.dtype)
-            rows = wholes[index].to_local()
+            rows = full[index].to_local()
             rows = rows.new_empty(rows.shape[: value.ndim], dtype=value.dtype)
-            part: Tensor = _like(wholes[index], rows)
+            part: Tensor = _like(full[index], rows)
             return part
 
         return place
 
-    def _wholes(self, optimizer: Optimizer) -> list[DTensor]:
+    def _full_tensors(self, optimizer: Optimizer) -> list[DTensor]:
         sharded = {rows: whole for _, whole, rows in self.pairs}
         return [sharded[one] for group in optimizer.param_groups for one in group["params"]]
 
     def take_gradients(self) -> None:
         """Move the gradients from the model's parameters to these."""
         for _, whole, rows in self.pairs:
-            # torch moves rows of uneven parts to other memory once, at the first forward pass.
+            # torch reallocates unevenly sharded rows once, in the first forward pass.
             rows.data = whole.to_local().detach()
             gradient = whole.grad
             if gradient is not None:
@@ -132,8 +133,8 @@ class LocalParameters(nn.Module):
 
 
 class ShardedReduction:
-    """Leaves each rank its rows of the summed gradients, in `parameters`: of each micro-batch at
-    once, so that whole gradients of all blocks are never in memory."""
+    """Leaves each rank its rows of the summed gradients, in `parameters`. Gradients are reduced
+    after each micro-batch, so that the full gradients of all blocks are never in memory."""
 
     def __init__(self, model: TransformerLM, ranks: ProcessGroup, mesh: DeviceMesh) -> None:
         self.ranks = ranks
@@ -142,7 +143,6 @@ class ShardedReduction:
         self._shard_group = mesh.get_group(mesh.ndim - 1)
 
     def matrices(self) -> "ShardedMatrices":
-        """For Muon."""
         shapes: dict[Tensor, tuple[int, ...]]
         shapes = {rows: tuple(whole.shape) for _, whole, rows in self.parameters.pairs}
         return ShardedMatrices(shapes, self._shard_group)
@@ -151,9 +151,9 @@ class ShardedReduction:
         self, parameters: Sequence[Tensor], num_micro_batches: int, backward: Backward
     ) -> Tensor:
         total = torch.zeros((), device=next(self.parameters.parameters()).device)
-        with lost_ranks_named():
+        with lost_rank_errors():
             for index in range(num_micro_batches):
-                # Between machines the sums of all micro-batches go at once.
+                # With hsdp, all-reduce across machines only once, after the last micro-batch.
                 assert isinstance(self._model, FSDPModule)
                 self._model.set_requires_all_reduce(index == num_micro_batches - 1)
                 total += backward(index)
@@ -163,14 +163,14 @@ class ShardedReduction:
 
     def gradient_norm(self, parameters: Sequence[Tensor]) -> Tensor:
         square = gradient_norm(self.parameters.parameters()).square()
-        with lost_ranks_named():
+        with lost_rank_errors():
             distributed.all_reduce(square, group=self._shard_group)
         return square.sqrt()
 
 
 def _like(whole: DTensor, rows: Any) -> Any:
-    """The rows of this rank as a part of a tensor that is cut as `whole` is; others as they are."""
-    if not isinstance(rows, Tensor) or not _is_cut_alike(rows, whole.to_local()):
+    """Wrap this rank's rows in a DTensor sharded like `whole`; return other values unchanged."""
+    if not isinstance(rows, Tensor) or not _is_sharded_alike(rows, whole.to_local()):
         return rows
     return DTensor.from_local(
         rows,
@@ -182,6 +182,6 @@ def _like(whole: DTensor, rows: Any) -> Any:
     )
 
 
-def _is_cut_alike(value: Tensor, rows: Tensor) -> bool:
-    """Whether a value has as many numbers as some rows, or one for each of them."""
+def _is_sharded_alike(value: Tensor, rows: Tensor) -> bool:
+    """Whether a value has the same shape as the rows, or one number per row."""
     return value.ndim > 0 and value.shape in (rows.shape, rows.shape[:1])

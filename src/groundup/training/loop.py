@@ -24,7 +24,7 @@ from groundup.distributed.process_group import (
     LostRankError,
     ProcessGroup,
     find_process_group,
-    lost_ranks_named,
+    lost_rank_errors,
     open_process_group,
 )
 from groundup.errors import ConfigError, GroundupError, is_out_of_memory
@@ -397,7 +397,7 @@ class _Loop:
             self._measured = {step: metric}
         if step == self._saved_step:
             return
-        with self._metrics.pause(), state.averaged(), lost_ranks_named():
+        with self._metrics.pause(), state.averaged(), lost_rank_errors():
             state.wall_seconds, state.clock = self._metrics.wall_seconds, self._clock.state(step)
             optimizer = state.optimizer
             saved = optimizer.state_dict() if local is None else local.state_of(optimizer)
