@@ -44,7 +44,7 @@ def find_kinds() -> list[Kind]:
 
     return [
         Kind("power", histories.lose_power, 0.54, 15),
-        Kind("signals", processes.disturb_training, 0.26, 8),
+        Kind("signals", processes.disturb, 0.26, 8),
         Kind("damage", parsers.damage, 0.04, 22),
         Kind("fuzz", parsers.fuzz, 0.1, 10),
         Kind("clients", web.serve, 0.06, 2),

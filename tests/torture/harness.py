@@ -16,6 +16,7 @@ import resource
 import shutil
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections import Counter
@@ -50,9 +51,8 @@ class Case:
     """The line of the table that it counts for."""
     what: str = ""
     """What exactly is done there."""
-    num_faults: int = 1
-    counts: Counter[str] = field(default_factory=Counter)
-    """What else is counted: the table has the sums."""
+    counts: Counter[str] = field(default_factory=lambda: Counter(injected=1))
+    """Faults that were injected, and what else the table has sums of."""
 
     def __post_init__(self) -> None:
         self.random = random.Random(f"{self.seed}/{self.kind}/{self.number}")
@@ -92,8 +92,7 @@ class Kind:
             lost = f"{case.what}: {where}: {str(error)[:200]}"
         finally:
             shutil.rmtree(case.place, ignore_errors=True)
-        noted = [case.row, lost, {"injected": case.num_faults, **case.counts}]
-        case.place.with_suffix(".json").write_text(json.dumps(noted))
+        case.place.with_suffix(".json").write_text(json.dumps([case.row, lost, case.counts]))
 
 
 @dataclass
@@ -106,12 +105,9 @@ class Results:
     """By what was lost: the commands that show it again."""
 
     def add(self, case: Case, status: int) -> None:
-        row, lost, counts = "", f"its process: status {status}", {"injected": 1}
+        row, lost, counts = case.kind, f"its process: {describe(status)}", {"injected": 1}
         if status == 0:
             row, lost, counts = json.loads(case.place.with_suffix(".json").read_text())
-        elif status == -signal.SIGALRM:
-            lost = "it never ended"
-        row = row or case.kind
         self.rows.setdefault(row, Counter()).update({**counts, "lost": int(lost is not None)})
         if lost is not None:
             aim = f" --aim '{case.aim}'" if case.aim else ""
@@ -153,6 +149,10 @@ def _isolate() -> None:
     signal.alarm(_CASE_SECONDS)
 
 
+def describe(status: int) -> str:
+    return "it never ended" if status == -signal.SIGALRM else f"it ended with status {status}"
+
+
 @contextlib.contextmanager
 def bounded(max_growth_bytes: int, max_seconds: float) -> Iterator[None]:
     """Work in this process that must stay within memory and time, refused or not."""
@@ -174,36 +174,30 @@ class Child:
         self, place: Path, work: Work, before: Callable[[], object] = lambda: None
     ) -> None:
         place.mkdir(parents=True, exist_ok=True)
-        self._error = place / f".stderr-{os.getpid()}-{time.monotonic_ns()}"
+        self._error = tempfile.TemporaryFile()  # noqa: SIM115
         self.status: int | None = None
         sys.stdout.flush()
         self.pid = os.fork()
         if self.pid == 0:
+            signal.alarm(_CHILD_SECONDS)
             self._run(place, work, before)
 
-    def poll(self) -> int | None:
+    def poll(self, options: int = os.WNOHANG) -> int | None:
         """The status it ended with, below 0 the signal; None while it runs."""
-        if self.status is None and (ended := os.waitpid(self.pid, os.WNOHANG))[0]:
+        if self.status is None and (ended := os.waitpid(self.pid, options))[0]:
             self.status = os.waitstatus_to_exitcode(ended[1])
         return self.status
 
     def wait(self, expected: Sequence[int] = (0, 1, 2)) -> int:
         """The status it ended with; `Lost` unless that is an expected one."""
-        end, error = time.monotonic() + _CHILD_SECONDS, ""
-        while (status := self.poll()) is None:
-            if time.monotonic() >= end:
-                os.kill(self.pid, signal.SIGKILL)
-                os.waitpid(self.pid, 0)
-                raise Lost(f"it had not ended after {_CHILD_SECONDS} s")
-            time.sleep(0.003)
-        # Killed early, it may not have come so far.
-        with contextlib.suppress(FileNotFoundError):
-            error = self._error.read_text("utf-8", "replace").strip()
-            self._error.unlink()
+        status = self.poll(0) or 0
+        with self._error as file:
+            file.seek(0)
+            error = file.read().decode("utf-8", "replace").strip()
         if "Traceback (most recent call last)" in error:
             raise Lost(f"a traceback: {error.splitlines()[-1]}")
         if status not in expected:
-            raise Lost(f"it ended with status {status}: {error[-500:]}")
+            raise Lost(f"{describe(status)}: {error[-500:]}")
         return status
 
     def _run(self, place: Path, work: Work, before: Callable[[], object]) -> NoReturn:
@@ -212,17 +206,18 @@ class Child:
             os.chdir(place)
             os.dup2(os.open(os.devnull, os.O_RDWR), 0)
             os.dup2(0, 1)
-            os.dup2(os.open(self._error, os.O_WRONLY | os.O_CREAT), 2)
+            os.dup2(self._error.fileno(), 2)
             # The parent's streams remember what kind of file they were opened on.
             sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
             sys.stderr = open(2, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115
             # A command counts its minutes from the start of its process.
-            if "groundup.cli.train" in sys.modules:
-                sys.modules["groundup.cli.train"].__dict__["STARTED"] = time.monotonic()
+            for name in ("groundup.cli.train", "groundup.cli.new"):
+                sys.modules.get(name, sys).__dict__["STARTED"] = time.monotonic()
             before()
             from groundup.cli.main import main
 
-            status = main(work) if not callable(work) else 0 * bool(work())
+            ended = work() if callable(work) else main(work)
+            status = ended if isinstance(ended, int) else 0
             sys.stdout.flush()
         except KeyboardInterrupt:
             # Before a command has begun; one that has says so itself.

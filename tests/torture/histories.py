@@ -8,7 +8,6 @@ long, so it is tried from some of them only.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import logging
 import os
@@ -16,7 +15,6 @@ import random
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -30,48 +28,29 @@ from groundup.cli import new
 from groundup.cli.main import main
 from groundup.config import load_settings, save_yaml
 from groundup.data.prepare import prepare
-from groundup.data.samples import write_sample_corpus
 from groundup.data.shards import verify
 from groundup.errors import GroundupError
 from groundup.experiments import runner
-from groundup.experiments.spec import SweepConfig
-from groundup.experiments.sweep import run_sweep
 from groundup.experiments.sweep_folder import SweepFolder
 from groundup.files import find_folders, hash_file
-from groundup.interop import export_huggingface
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
-from groundup.tokenizer import Tokenizer, train_bpe
 from groundup.training import train
 from groundup.training.clock import Clock, ReplayClock
 from groundup.training.verify import comparable_records, compare_runs
 
-# Each in its turn, some more often.
-ORDER = """train;data prepare;train;export gguf;train;sweep;train;tokenizer train;data prepare;train
-export huggingface;train;data clean;import huggingface;new""".replace("\n", ";").split(";")
 VERBS = yaml.safe_load(Path(__file__).with_name("verbs.yaml").read_text("utf-8"))
 
 
 def make_artefacts(made: Path) -> None:
     """A tokenizer, shards, conversations and a run to begin with."""
     made.mkdir(parents=True)
-    write_sample_corpus(made / "stories.txt", 0.01)
-    write_sample_corpus(made / "chats.jsonl", 0.01, kind="dialogues")
-    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    learned = train_bpe(made / "stories.txt", 280, special)
-    Tokenizer(*learned, special).save(made / "tokenizer.json")
-    prepare_shards(made, made / "shards")
-    base = configure(made, made / "runs", {"name": "base", "model.tie_embeddings": True})
-    train(base)
-    export_huggingface(made / "runs" / "base", made / "export")
-    save_yaml(made / "run.yaml", base.with_(name=None))
-    sweep = f"name: small\nseeds: [1, 2]\nbase: {made / 'run.yaml'}\n"
-    (made / "sweep.yaml").write_text(sweep)
-
-
-def prepare_shards(made: Path, out: Path, **options: Any) -> None:
-    given: dict[str, Any] = {"num_threads": 1, "validation_fraction": 0.1, **options}
-    prepare([made / "stories.txt"], Tokenizer.load(made / "tokenizer.json"), out, **given)
+    base = configure(made, made / "runs", {"name": None, "model.tie_embeddings": True})
+    save_yaml(made / "run.yaml", base)
+    for name, spec in VERBS["sweeps"].items():
+        (made / name).write_text(yaml.safe_dump(spec))
+    for line in VERBS["artefacts"]:
+        assert not main(line.format(made=made).split()), line
 
 
 def configure(made: Path, runs: Path, changes: dict[str, Any]) -> RunConfig:
@@ -97,7 +76,7 @@ class Train:
         self.made, self.root = case.made, root
         kind, changes = draw_run(self.made, case.random)
         self.stops = sorted(case.random.sample(range(1, 8), case.random.choice((0, 1, 1, 2))))
-        case.row, case.what = "power lost: train", kind
+        case.what = kind
         self.config = configure(self.made, root / "runs", changes)
         self.whole = configure(self.made, root.with_name("whole"), changes)
         self.run = RunFolder(self.config.run_folder)
@@ -154,99 +133,65 @@ class Train:
 class Verb:
     """Command lines that write below `root`, one over what another has made."""
 
-    def __init__(self, case: Case, root: Path) -> None:
-        self.name, self.made, self.root, rng = case.turn(ORDER), case.made, root, case.random
-        case.row = f"power lost: {self.name}"
-        verb = VERBS.get(self.name, {"out": "out", "lines": []})
-        self.out, self.versions = root / "deep" / verb["out"], list[Any]()
-        lines = [line.format(made=self.made, out=self.out) for line in verb["lines"]]
-        self.commands: list[Callable[[], object]] = [partial(self._run, line) for line in lines]
-        # Whether what was there stays until the new is whole.
-        self.is_replaced_whole = self.name not in ("data prepare", "import huggingface")
-        if self.name == "data prepare":
-            overwrites, fraction = rng.random() < 0.5, rng.choice((0.1, 0.0, 1e-9))
-            for size, part in [(2_000, 0.1), (3_000, fraction)][not overwrites :]:
-                options = {"overwrite": overwrites, "shard_bytes": size}
-                prepared = partial(prepare_shards, self.made, self.out, validation_fraction=part)
-                self.commands.append(partial(prepared, **options))
+    def __init__(self, case: Case, root: Path, name: str) -> None:
+        self.name, self.root, verb, folder = name, root, VERBS["verbs"][name], root / "deep"
+        self.out, self.versions = folder / verb["out"], list[Any]()
+        drawn = {key: case.random.choice(some) for key, some in verb.get("drawn", {}).items()}
+        drawn |= {"made": case.made, "folder": folder, "out": self.out}
+        self.commands = [line.format(**drawn).split() for line in verb["lines"]]
 
-    def _run(self, line: str) -> None:
+    def run(self, command: list[str]) -> int:
         os.chdir(self.root)
-        # A command counts its minutes from the start of its process.
+        # A command counts its minutes from the start of its process; a small text has many shards.
         begun = mock.patch.object(new, "STARTED", time.monotonic())
-        with begun, contextlib.redirect_stderr(io.StringIO()) as told:
-            status = main(line.split())
-        if status:
-            raise Lost(f"it ended with status {status}: {told.getvalue()[-300:]}")
+        with begun, mock.patch.dict(prepare.__kwdefaults__, shard_bytes=3_000):
+            return main(command)
 
     def find(self) -> Any:
-        """What whole there is, if anything."""
-        run = RunFolder(self.out / "r")
-        if self.name == "new":
-            # What it makes follows from the speed of the machine.
-            return None
-        if self.name == "data prepare":
-            if not (self.out / "index.json").exists():
-                return None
-            index = verify(self.out, Tokenizer.load(self.made / "tokenizer.json"))
-            return [[shard.file, shard.hash] for shard in index.shards]
-        if self.name == "import huggingface":
-            return hashes(run.checkpoints) if run.has_run() else None
+        """What whole there is, if anything. What `new` makes follows from the machine's speed."""
+        if self.name.startswith("data prepare"):
+            is_finished = (self.out / "index.json").exists()
+            shards = verify(self.out).shards if is_finished else []
+            return [[shard.file, shard.hash] for shard in shards] or None
+        if self.name == "sweep":
+            records = SweepFolder(self.out).records().values()
+            return {one.trial: [one.status, one.loss, one.best_validation_loss] for one in records}
         # Between two renames a folder is where the next export looks for it.
         found = find_folders(self.out.parent).get(self.out.name)
         return hashes(found) if found else hash_file(self.out) if self.out.exists() else None
 
     def record(self, disk: Recorder) -> None:
         """Do it, and mark each promise once it is made."""
-        for command in self.commands:
-            command()
-            disk.mark("done")
-            self.versions += [self.find()] if len(self.versions) < len(self.commands) else []
+        with marking(disk, SweepFolder, "add_record", lambda _, record: record.trial):
+            for command in self.commands:
+                self._do(command)
+                disk.mark(None)
+                self.versions += [self.find()] * (len(self.versions) < len(self.commands))
 
     def check(self, marks: list[Any]) -> None:
         """Whether what was promised is there, and nothing is what it is not."""
-        is_under_way = not self.is_replaced_whole and len(marks) < len(self.commands)
-        allowed = [None, *self.versions][0 if is_under_way else len(marks) :]
-        if self.find() not in allowed:
-            raise Lost(f"after {len(marks)} commands it is neither the old nor the new")
+        found, num_done = self.find(), marks.count(None)
+        if self.name == "sweep":
+            if lost := {*marks} - {None, *found}:
+                raise Lost(f"the result of {min(lost)} is gone")
+            return
+        # What is prepared anew is gone first; else the old stays until the new is whole.
+        is_gone = "--overwrite" in self.name and num_done < len(self.commands)
+        if found not in [None, *self.versions][0 if is_gone else num_done :]:
+            raise Lost(f"after {num_done} commands it is neither the old nor the new")
 
     def finish(self) -> None:
         """Go on as a user would, to the end that an undisturbed run has."""
-        self.commands[-1]()
+        self._do(self.commands[-1])
         if self.find() != self.versions[-1]:
             raise Lost("it ends with something else than undisturbed")
         check_no_leftovers(self.root)
 
-
-class Sweep(Verb):
-    """Two trials, in this process, so that their writes are seen too."""
-
-    def __init__(self, case: Case, root: Path) -> None:
-        super().__init__(case, root)
-        config = configure(self.made, root / "unused", {"num_steps": 4, "model.dropout": 0.2})
-        base = {**config.model_dump(mode="json"), "name": None}
-        values = {"name": "small", "base": base, "seeds": [1, 2], "variants": {"a": {}}}
-        values["keep_checkpoints"] = case.random.choice(("none", "last"))
-        self.spec = SweepConfig.model_validate(values)
-        self.commands = [self._sweep]
-
-    def _sweep(self) -> None:
-        with mock.patch.multiple(runner, subprocess=InProcess, _POLL_SECONDS=0.0):
-            run_sweep(self.spec, self.out, jobs=1)
-
-    def find(self) -> Any:
-        return {
-            name: [record.status, record.loss, record.best_validation_loss, record.step]
-            for name, record in SweepFolder(self.out).records().items()
-        }
-
-    def record(self, disk: Recorder) -> None:
-        with marking(disk, SweepFolder, "add_record", lambda _, record: record.trial):
-            super().record(disk)
-
-    def check(self, marks: list[Any]) -> None:
-        if lost := {*marks} - {"done"} - {*self.find()}:
-            raise Lost(f"the result of {min(lost)} is gone")
+    def _do(self, command: list[str]) -> None:
+        with contextlib.redirect_stderr(io.StringIO()) as told:
+            status = self.run(command)
+        if status:
+            raise Lost(f"it ended with status {status}: {told.getvalue()[-300:]}")
 
 
 class InProcess:
@@ -281,21 +226,26 @@ def marking(
         yield
 
 
+# Trials train in this process, so that their writes are seen too.
+@mock.patch.multiple(runner, subprocess=InProcess, _POLL_SECONDS=0.0)
 def lose_power(case: Case, num_histories: int = 400, num_continued: int = 8) -> None:
     """Record one workload, and try some of its histories."""
     root = case.place / "disk"
     logging.getLogger("groundup").setLevel(logging.CRITICAL)
-    kinds: dict[str, Callable[[Case, Path], Train | Verb]] = {"train": Train, "sweep": Sweep}
-    workload = kinds.get(case.turn(ORDER), Verb)(case, root)
+    name = case.turn(VERBS["order"])
+    case.row = f"power lost: {name}"
+    workload = Train(case, root) if name == "train" else Verb(case, root, name)
     root.mkdir()
     disk = Recorder(str(root))
     with disk.recording():
         workload.record(disk)
     shutil.rmtree(root)
-    case.num_faults, seed = num_histories, f"{case.seed}/{case.number}"
-    tried = dict[bytes, tuple[int, State]]()
+    case.counts["injected"], seed = num_histories, f"{case.seed}/{case.number}"
+    tried = dict[Any, tuple[int, State]]()
     for number, state, marks in draw_histories(disk.history, seed, num_histories):
-        if (key := fingerprint(state, marks)) not in tried:
+        # What a log holds is nobody's matter.
+        left = frozenset(one for one in state.items() if not one[0].endswith(".txt"))
+        if (key := (len(marks), left)) not in tried:
             tried[key] = number, state
             with left_on_disk(root, number, state):
                 workload.check(marks)
@@ -309,7 +259,7 @@ def lose_power(case: Case, num_histories: int = 400, num_continued: int = 8) -> 
         with contextlib.suppress(OSError, GroundupError, Lost), full.recording():
             workload.record(full)
         workload.finish()
-    case.counts.update({"states": len(tried), "continued": len(continued)})
+    case.counts.update(states=len(tried), continued=len(continued))
 
 
 @contextlib.contextmanager
@@ -327,16 +277,6 @@ def left_on_disk(root: Path, number: int, state: State) -> Iterator[None]:
         raise Lost(f"history {number}: {type(error).__name__}: {error}") from error
     finally:
         shutil.rmtree(root)
-
-
-def fingerprint(state: State, marks: list[Any]) -> bytes:
-    """The same for states that look the same: what a log holds is nobody's matter."""
-    found = hashlib.blake2b(str(len(marks)).encode())
-    for path, data in state.items():
-        if not path.endswith(".txt"):
-            found.update(f"{path}\0{-1 if data is None else len(data)}\0".encode())
-            found.update(data or b"")
-    return found.digest()
 
 
 def hashes(folder: Path) -> dict[str, str]:

@@ -64,10 +64,10 @@ def damage(case: Case) -> None:
 
 def fuzz(case: Case) -> None:
     """Mutate the inputs of one parser."""
-    case.row, case.num_faults = "fuzzed: files, templates, patterns", 20
-    case.what = case.turn(PARSERS)
+    case.row, case.what = "fuzzed: files, templates, patterns", case.turn(PARSERS)
     patterns, parse = PARSERS[case.what]
-    for _ in range(case.num_faults):
+    case.counts["injected"] = 20
+    for _ in range(20):
         for root in (CORPUS, case.made):
             shutil.copytree(root, case.place, dirs_exist_ok=True)
         found = [path for one in patterns.split() for path in case.place.glob(one)]

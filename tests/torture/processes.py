@@ -1,13 +1,15 @@
 """Real processes under real signals, alone and as ranks: they end as undisturbed ones do.
 
 A run is stopped, killed or suspended a few times, at a step or at any moment, and each time it must
-have saved what it promises; then it ends with the bits of a run that nobody disturbed.
+have saved what it promises; then it ends with the bits of a run that nobody disturbed. So do other
+verbs that take long.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import time
@@ -16,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from harness import Case, Child, Lost
-from histories import check_no_leftovers, configure, draw_run
+from histories import VERBS, Verb, check_no_leftovers, configure, draw_run
 
 from groundup.checkpoint import CheckpointFolder
 from groundup.config import save_yaml
@@ -28,7 +30,7 @@ from groundup.training.clock import ReplayClock
 from groundup.training.verify import compare_runs
 
 _STEPS = 30
-_RUNS = ("one process", "2 ranks", "one process", "3 ranks", "a lost rank", "4 ranks")
+_RUNS = "one process;2 ranks;data prepare;one process;3 ranks;new;a lost rank;4 ranks;sweep"
 _FAULTS = ("INT", "TERM", "TERM", "KILL", "KILL", "STOP")
 _FAULTS_OF_RANKS: Sequence[str] = (*_FAULTS, "TERM one", "KILL one", "KILL one", "KILL another")
 
@@ -57,46 +59,47 @@ def wait_for(ranks: list[Child], expected: Sequence[int]) -> list[int]:
     return found
 
 
-def disturb_training(case: Case) -> None:
-    """One run, disturbed up to three times."""
-    rng, name = case.random, case.turn(_RUNS)
+def disturb(case: Case) -> None:
+    """One run or another verb, disturbed up to three times."""
+    name, case.counts["injected"] = case.turn(_RUNS.split(";")), case.random.choice((1, 1, 2, 3))
+    case.what = name
+    if name in VERBS["verbs"]:
+        disturb_verb(case, Verb(case, case.place / "disk", name))
+    else:
+        disturb_training(case, {"one process": 1, "a lost rank": 3}.get(name) or int(name[0]))
+
+
+def disturb_training(case: Case, size: int) -> None:
+    rng, is_lost = case.random, case.what == "a lost rank"
     kind, changes = draw_run(case.made, rng)
-    size = {"one process": 1, "a lost rank": 3}.get(name) or int(name[0])
-    changes |= {"num_steps": _STEPS, "checkpoints.every_steps": rng.choice((4, 7, 40))}
-    faults, sizes, strategy = _FAULTS_OF_RANKS, [1, 2, 3, 4], rng.choice(("ddp", "ddp", "fsdp"))
-    if name == "a lost rank":
-        # The others save: long after the last checkpoint, and before the next.
-        kind, faults, sizes, strategy = (
-            kind.replace("timed", "plain"),
-            ("KILL another",),
-            [3],
-            "ddp",
-        )
-        changes |= {"minutes": None, "checkpoints.every_steps": 40}
-    elif kind == "timed":
-        # It is replayed by one process.
-        strategy = "ddp"
-        changes |= {"minutes": 0.2, "checkpoints.every_steps": rng.choice((4, 7))}
+    is_timed = kind == "timed" and not is_lost
+    # A timed run is replayed by one process.
+    strategy = "ddp" if is_timed or is_lost else rng.choice(("ddp", "ddp", "fsdp"))
+    # Where a rank is lost the others save: long after the last checkpoint, and before the next.
+    every = 40 if is_lost else rng.choice((4, 7) if is_timed else (4, 7, 40))
+    changes |= {"num_steps": _STEPS, "minutes": 0.2 if is_timed else None}
+    changes |= {"checkpoints.every_steps": every}
     if size > 1:
         changes |= {"batch_size": 12, "micro_batch_size": 1, "evaluation.batch_size": 1}
         changes |= {"model.dropout": 0.0, "distributed.timeout_minutes": 0.5}
-        names = ("adamw", "adamw", "muon")[: 2 if name == "a lost rank" else 3]
-        changes |= {"distributed.strategy": strategy, "optimizer.name": rng.choice(names)}
+        optimizer = "adamw" if is_lost else rng.choice(("adamw", "adamw", "muon"))
+        changes |= {"distributed.strategy": strategy, "optimizer.name": optimizer}
     case.row = f"signals: train, {'one process' if size == 1 else 'ranks'}"
-    case.what = f"{kind}, {name}"
+    case.what = f"{kind}, {case.what}"
     config = configure(case.made, case.place / "runs", changes)
     whole, run = config.with_(name="whole"), RunFolder(config.run_folder)
     save_yaml(case.place / "run.yaml", config)
     save_yaml(case.place / "whole.yaml", whole)
-    if kind != "timed":
+    if not is_timed:
         wait_for(start_ranks(case.place, ["train", "--config", "whole.yaml"], size), [0])
-    case.num_faults = rng.choice((1, 1, 2, 3))
-    for _ in range(case.num_faults):
+    for _ in range(case.counts["injected"]):
         # Exact sums of copies have the same bits on any number of ranks.
-        now = size if size == 1 or strategy == "fsdp" else rng.choice(sizes)
-        disturb(case, config, now, rng.choice(_FAULTS if now == 1 else faults))
+        is_fixed = size == 1 or is_lost or strategy == "fsdp"
+        now = size if is_fixed else rng.choice((1, 2, 3, 4))
+        faults = ("KILL another",) if is_lost else _FAULTS if now == 1 else _FAULTS_OF_RANKS
+        disturb_ranks(case, config, now, rng.choice(faults))
     wait_for(start_ranks(case.place, words(run), size), [0])
-    if kind == "timed":
+    if is_timed:
         replay = partial(train, whole)
         Child(case.place, lambda: replay(clock=ReplayClock(run.metrics_file))).wait([0])
     if found := compare_runs(whole.run_folder, run.path).differences:
@@ -104,11 +107,28 @@ def disturb_training(case: Case) -> None:
     check_no_leftovers(case.place / "runs")
 
 
+def disturb_verb(case: Case, verb: Verb) -> None:
+    case.row = "signals: data prepare, new, sweep"
+    start, begin = partial(Child, verb.root, partial(verb.run, verb.commands[-1])), time.monotonic()
+    start().wait([0])
+    seconds, verb.versions = waited(begin), [verb.find()]
+    shutil.rmtree(verb.root)
+    for _ in range(case.counts["injected"]):
+        child, number = start(), signal.Signals[f"SIG{case.random.choice(_FAULTS)}"]
+        time.sleep(case.random.uniform(0, seconds))
+        os.kill(child.pid, number)
+        if number == signal.SIGSTOP:
+            os.kill(child.pid, signal.SIGCONT)
+        child.wait([0, -number, 128 + number])
+        verb.check([])
+    verb.finish()
+
+
 def words(run: RunFolder) -> list[str]:
     return ["train", "--config", "run.yaml", *(["--resume"] if run.has_run() else [])]
 
 
-def disturb(case: Case, config: RunConfig, size: int, fault: str) -> None:
+def disturb_ranks(case: Case, config: RunConfig, size: int, fault: str) -> None:
     """Start the run or go on with it, let one thing happen, and see what it left."""
     rng, run = case.random, RunFolder(config.run_folder)
     step = rng.choice((0, 1, 1)) * (last_step(run) + rng.randrange(1, _STEPS))

@@ -35,7 +35,7 @@ def serve(case: Case) -> None:
     if is_forged:
         settings = ServerSettings(port=0, max_rows=4, max_queue=4, max_client_rows=1)
     with running(case.made / "runs" / "base", settings) as port:
-        case.num_faults = (forge if is_forged else ask)(port, case.random, settings)
+        case.counts["injected"] = (forge if is_forged else ask)(port, case.random, settings)
 
 
 def ask(port: int, rng: random.Random, settings: ServerSettings) -> int:
