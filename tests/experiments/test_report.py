@@ -60,7 +60,7 @@ def test_runs_of_different_data_are_named_as_such(tmp_path: Path, write_run: Wri
     write_run(tmp_path / "stories", [1.0], "sha256:stories")
     report = compare([tmp_path])
     (warning,) = report.warnings
-    assert "same data" in warning and "data 1: stories; data 2: web" in warning
+    assert "different data" in warning and "data 1: stories; data 2: web" in warning
     assert warning in Page(render(report)).text
 
 
@@ -71,7 +71,7 @@ def test_the_page_says_what_was_run_and_what_came_of_it(seeds: Path) -> None:
     for told in (
         *("Batch sizes", "2.0100 ± 0.0248", "0, 1, 2", "NVIDIA H200", "1.0 GB", "25.0%"),
         *("--name b8s0", "✕ diverged", "★ best", "6 of 7 finished"),
-        "its loss was no finite number at the end, after 1 at step 2",
+        "its loss was not finite at the end, after 1 at step 2",
     ):
         assert told in text, told
 

@@ -125,8 +125,8 @@ def test_an_outcome_that_was_written_is_what_counts(tmp_path: Path, write_run: W
     ("lines", "reason"),
     [
         ([{"loss": 6.238}, *[{"skipped": True}] * 5], r"its last steps \(5\)"),
-        ([{"loss": 6.0}, {"loss": None}], "its loss was no finite number at the end, after 6"),
-        ([{"loss": None}], "its loss was never a finite number"),
+        ([{"loss": 6.0}, {"loss": None}], "its loss was not finite at the end, after 6"),
+        ([{"loss": None}], "its loss was never finite"),
         ([{"loss": 6.0}, {"loss": 3.0}, {"loss": 5.5}], "5.5 at the end, after 3 at step 2"),
     ],
 )
@@ -251,5 +251,5 @@ def test_runs_are_read_once_and_told_apart_by_name(tmp_path: Path, write_run: Wr
     third = write_run(tmp_path / "c" / "b" / "runs" / "same", [3.0])
     found = find_runs([one, other, one, third, tmp_path / "a"])
     assert [run.name for run in found.runs] == ["a/same", "b/same", "b/same (2)"]
-    with pytest.raises(ConfigError, match="holds no run"):
+    with pytest.raises(ConfigError, match="contains no runs"):
         find_runs([tmp_path / "nothing"])

@@ -54,7 +54,7 @@ def test_every_sweep_that_comes_with_groundup_can_be_run(path: Path, tmp_path: P
         ({"sampler": "cmaes", "num_trials": 5}, "tpe"),
         ({"ranges": {RATE: {"low": 1, "high": 2}}}, "ranges"),
         ({"grid": {RATE: []}}, "no values"),
-        ({"seeds": [1, 1]}, "twice"),
+        ({"seeds": [1, 1]}, "duplicates"),
         ({"grid": {RATE: [1]}, "ranges": {RATE: {"low": 1, "high": 2}}, **SAMPLED}, RATE),
         ({"ranges": {RATE: {"low": 2, "high": 1}}, **SAMPLED}, "low 2"),
         ({"ranges": {RATE: {"low": 0, "high": 1, "scale": "log"}}, **SAMPLED}, "low 0"),

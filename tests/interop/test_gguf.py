@@ -148,8 +148,8 @@ AB = [(b"a", b"b")]
         (make_tokenizer("cl100k", AB, END), "no pre-tokenizer"),
         (make_tokenizer("o200k", AB, END), "no pre-tokenizer"),
         (make_tokenizer(r"\w+|\W+", AB, END), "no pre-tokenizer"),
-        (make_tokenizer("gpt2", AB), "no end of text"),
-        (make_tokenizer("gpt2", [], END), "without merges"),
+        (make_tokenizer("gpt2", AB), "no end-of-text"),
+        (make_tokenizer("gpt2", [], END), "no merges"),
         (make_tokenizer("llama3", MISSED, END), "'abc'"),
     ],
 )

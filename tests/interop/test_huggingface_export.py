@@ -160,7 +160,11 @@ def test_force_replaces_an_export_and_nothing_else(
     (out / "model-00001-of-00002.safetensors").touch()
     export_huggingface(run, out, force=True)
     assert not (out / "model-00001-of-00002.safetensors").exists()
-    for name, key in (("a.tex", "holds a"), ("README.md", "no export"), ("x.safetensors", "holds")):
+    for name, key in (
+        ("a.tex", "contains a"),
+        ("README.md", "not a groundup"),
+        ("x.safetensors", "contains"),
+    ):
         folder = tmp_path / f"{name} here"
         folder.mkdir()
         (folder / name).write_text("mine")
@@ -172,7 +176,7 @@ def test_force_replaces_an_export_and_nothing_else(
     with pytest.raises(ConfigError, match="not part of an export"):
         export_huggingface(run, run, force=True)
     monkeypatch.chdir(out)
-    with pytest.raises(ConfigError, match="the folder you are in"):
+    with pytest.raises(ConfigError, match="the current folder"):
         export_huggingface(run, ".", force=True)
 
 

@@ -109,7 +109,7 @@ def test_nothing_outside_the_folder_is_read(
         kept = (folder / name).rename(tmp_path / "kept")
         for replace in (lambda file: file.symlink_to("/dev/zero"), os.mkfifo):
             replace(folder / name)
-            with pytest.raises(GroundupError, match=r"no regular file|no model"):
+            with pytest.raises(GroundupError, match=r"no regular file|neither model"):
                 import_huggingface(folder, "run", runs_folder=runs)
             (folder / name).unlink()
         kept.rename(folder / name)
@@ -163,7 +163,7 @@ DAMAGES: list[tuple[Damage, str]] = [
     (settings(tie_word_embeddings=True), r"tie_word_embeddings.*lm_head"),
     # An index names files of its own folder.
     *(
-        (index({"model.norm.weight": name}), "not a file beside it")
+        (index({"model.norm.weight": name}), "not in its folder")
         for name in ("../model.safetensors", "/etc/passwd", "", "..", 7)
     ),
     (index({"a": "gone.safetensors"}), "gone.safetensors"),
@@ -207,6 +207,6 @@ def test_a_run_that_exists_is_left_alone(make_checkpoint: MakeCheckpoint, runs: 
     (folder / "generation_config.json").write_text('{"temperature": 0.5}')
     with pytest.raises(ConfigError, match="exists: choose another --name"):
         import_huggingface(folder, "taken", runs_folder=runs)
-    with pytest.raises(ConfigError, match="no name for a run"):
+    with pytest.raises(ConfigError, match="invalid run name"):
         import_huggingface(folder, "../taken", runs_folder=runs)
     assert hash_file(run / "environment.json") == before

@@ -45,8 +45,8 @@ def test_it_opens_with_what_hubs_read_and_the_results_of_the_checkpoint(make_run
     (run / "environment.json").unlink()
     told = rows(export(run))
     assert told["run"] == "tiny" and "tokens" not in told
-    assert "one document a prompt" not in card
-    assert "one document a prompt" in export(make_run("masked", document_separator=299))
+    assert "one document per prompt" not in card
+    assert "one document per prompt" in export(make_run("masked", document_separator=299))
 
 
 def test_lineage_names_everything_by_content(

@@ -1,1 +1,1 @@
-"""The laboratory: runs started in sets, and what their folders say when they are compared."""
+"""Sweeps and ablations, and reports that compare runs."""

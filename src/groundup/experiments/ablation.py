@@ -1,7 +1,7 @@
-"""Ablations: runs without a part of a recipe, or with another part in its place.
+"""Ablations: runs with one part of a recipe removed or replaced.
 
-A variant sees as many tokens as the base, and has as many parameters if d_ff can make up for the
-difference. Each is judged at its own best learning rate.
+A variant trains on as many tokens as the base, and has as many parameters if d_ff can compensate
+for the difference. Each is compared at its own best learning rate.
 """
 
 import logging
@@ -18,8 +18,8 @@ from groundup.planner.parameters import count_parameters
 from groundup.runs.config import RunConfig
 
 BASE = "base"
-# Maximum difference, as a fraction of the base's parameters, for a matched variant.
-_MOST_OFF = 0.02
+# Maximum difference in parameters, as a fraction of the base's, for a matched variant.
+_MAX_DIFFERENCE = 0.02
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ def make_ablations(base: RunConfig, names: Sequence[str] = ()) -> dict[str, dict
     changes[optimizer] = {"optimizer.name": optimizer}
     for name in names:
         if name not in changes:
-            raise ConfigError(f"there is no ablation {name}: {did_you_mean(name, changes)}")
+            raise ConfigError(f"unknown ablation {name}: {did_you_mean(name, changes)}")
     return {BASE: {}} | {n: _matched(model, n, changes[n]) for n in names or changes}
 
 
@@ -112,7 +112,7 @@ def ablation_spec(
     return SweepConfig(
         name=name,
         kind="ablation",
-        why="What is each part of the recipe worth, at its own best learning rate?",
+        why="What does each part of the recipe contribute, at its own best learning rate?",
         base=base.model_dump(mode="json"),
         variants=make_ablations(base, variants),
         grid={LEARNING_RATE: sorted(rates)},
@@ -167,14 +167,14 @@ def read_tried(spec: SweepConfig, records: Iterable[TrialRecord]) -> dict[str, T
 
 
 def _matched(model: ModelConfig, name: str, change: dict[str, Any]) -> dict[str, Any]:
-    """The change, with the d_ff that makes up for its difference in parameters, unless that is
+    """The change, with a d_ff that compensates for its difference in parameters, unless that is
     impossible or needs less than a quarter of the base's d_ff."""
     varied, size = model_with(model, change), _count(model)
     matched = varied if varied == model else match_parameters(varied, size)
-    is_off = abs(_count(matched) - size) > _MOST_OFF * size
+    is_off = abs(_count(matched) - size) > _MAX_DIFFERENCE * size
     if is_off or 4 * matched.feed_forward_dim < model.feed_forward_dim:
         difference = _count(varied) / size - 1
-        _log.warning("%s has %+.0f%% parameters: no d_ff makes up for that", name, 100 * difference)
+        _log.warning("%s has %+.0f%% parameters: no d_ff compensates", name, 100 * difference)
         return change
     if matched.feed_forward_dim == model.feed_forward_dim:
         return change

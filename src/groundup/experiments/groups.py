@@ -16,9 +16,9 @@ from groundup.runs.metrics import Metrics
 
 Measure = Literal["validation_loss", "loss"]
 
-# These settings do not affect what a run learns.
+# Settings that do not affect what a run learns.
 _NOT_DECISIVE = ("name", "seed", "runs_folder", "data.verify", "data.shards", "data.tokenizer")
-# The same data may be in two folders; if data differ, show their paths.
+# Paths are ignored, because copies of the same data may be in two folders, unless the data differ.
 _PATHS_OF_DATA = ("data.shards", "data.tokenizer")
 _NOT_DECISIVE_SECTIONS = ("logging.", "checkpoints.", "samples.")
 _LONGEST_LABEL = 48
@@ -34,7 +34,7 @@ class Group:
     """This group's values of the settings in which groups differ, by dotted name."""
     measure: Measure
     mark: str = ""
-    """winner, or tied for groups that are not clearly apart from it."""
+    """winner, or tied for groups that do not clearly differ from it."""
 
     @property
     def data_id(self) -> str | None:
@@ -81,7 +81,7 @@ def group_runs(runs: Sequence[RunResult]) -> list[Group]:
     for run in runs:
         key = _key(run)
         if run.point is not None:
-            # With a time budget, repetitions of a point differ in their number of steps.
+            # With a time budget, the runs of a point differ in num_steps.
             key = points.setdefault((run.path.parent, run.point, run.data_id), key)
         members.setdefault(key, []).append(run)
     names = differing_settings([batch[0] for batch in members.values()])
@@ -105,7 +105,7 @@ def group_runs(runs: Sequence[RunResult]) -> list[Group]:
 
 
 def differing_settings(runs: Sequence[RunResult]) -> list[str]:
-    """The relevant settings in which runs differ, in their order."""
+    """Names of the relevant settings in which runs differ."""
     known = [run for run in runs if run.settings]
     paths = _PATHS_OF_DATA if len({run.data_id for run in known}) > 1 else ()
     names = dict.fromkeys(
@@ -115,7 +115,7 @@ def differing_settings(runs: Sequence[RunResult]) -> list[str]:
 
 
 def show_setting(value: Any) -> str:
-    """A readable value."""
+    """Format a setting's value."""
     if isinstance(value, float):
         return f"{value:g}"
     return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
@@ -123,7 +123,7 @@ def show_setting(value: Any) -> str:
 
 def _key(run: RunResult) -> str:
     if not run.settings:
-        # Without settings it cannot be grouped.
+        # A run without settings forms its own group.
         return f"run {run.path}"
     decisive = {name: value for name, value in run.settings.items() if _is_decisive(name)}
     path = None if run.data_id else str(run.settings.get("data.shards"))

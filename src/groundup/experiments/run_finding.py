@@ -55,7 +55,7 @@ def _runs_of(path: Path, found: Found) -> Iterator[tuple[Path, TrialRecord | Non
         runs = _run_folders_in(path) or _run_folders_in(path / "runs")
         if not runs:
             raise ConfigError(
-                f"{path} holds no run: give run folders, a folder of them or the folder of a sweep"
+                f"{path} contains no runs: give run folders, a folder of runs or a sweep's folder"
             )
         yield from ((run, None) for run in runs)
 

@@ -60,9 +60,9 @@ def read_run(path: Path, trial: TrialRecord | None = None) -> RunResult:
     settings, environment = folder.read_settings(), folder.read_environment()
     notes: list[str] = []
     if not settings:
-        notes.append("config.yaml is missing or cannot be read: its settings are not known")
+        notes.append("config.yaml is missing or cannot be read: its settings are unknown")
     if not environment:
-        notes.append("environment.json is missing or damaged: what it ran on is not known")
+        notes.append("environment.json is missing or damaged: its device and data are unknown")
     metrics = read_metrics(folder.metrics_file)
     num_steps = settings.get("num_steps")
     return RunResult(
@@ -105,26 +105,26 @@ def find_state(
     if "diverged" in (status, state) or (is_unsaid and metrics.ends_without_loss):
         return RunState("diverged", f"It diverged: {describe_divergence(metrics)}.")
     if state == "running":
-        return RunState("running", f"Still training; these are its metrics up to step {step:,}.")
+        return RunState("running", f"Still training; metrics are up to step {step:,}.")
     if "failed" in (status, state):
         known = why if state == "failed" else reason
-        return RunState("failed", str(known or "It failed; its folder does not say why.")[:600])
+        return RunState("failed", str(known or "It failed; the run folder does not say why.")[:600])
     if not metrics.num_lines:
-        return RunState("empty", "It has no metrics yet.")
+        return RunState("empty", "No metrics yet.")
     if num_steps is not None and step < num_steps:
         return RunState("unfinished", f"It ended after step {step:,} of {num_steps:,}.")
     return RunState("finished", f"It ended after step {step:,}.")
 
 
 def describe_divergence(metrics: Metrics) -> str:
-    """Describe how a diverged run diverged, by its last metrics."""
+    """Describe a divergence from the run's last metrics."""
     if metrics.num_skipped_at_end:
         return (
-            f"its last steps ({metrics.num_skipped_at_end:,}) were skipped, because loss or "
+            f"its last steps ({metrics.num_skipped_at_end:,}) were skipped because the loss or "
             f"gradients were not finite"
         )
     lowest, end = metrics.lowest("loss"), metrics.last("loss")
     if lowest is None:
-        return "its loss was never a finite number"
-    last = "no finite number" if metrics.ends_without_loss or end is None else f"{end:.4g}"
+        return "its loss was never finite"
+    last = "not finite" if metrics.ends_without_loss or end is None else f"{end:.4g}"
     return f"its loss was {last} at the end, after {lowest[0]:.4g} at step {lowest[1]:,}"

@@ -1,7 +1,7 @@
 """Run trials as child processes, one per slot at a time.
 
-A single-threaded loop starts, polls and ends them. Trials of a sweep that was killed go on; the
-next one waits for them.
+A single-threaded loop starts, polls and stops them. Trials of a killed sweep continue; a restarted
+sweep waits for them.
 """
 
 import contextlib
@@ -44,12 +44,12 @@ class _Running:
     process: subprocess.Popen[bytes]
     metrics: MetricsReader
     num_seen: int = 0
-    """Lines of the metrics that were checked."""
+    """Lines of metrics already checked."""
     divergence: str | None = None
-    """How it diverged, if it was stopped for that."""
+    """The reason, if it was stopped because it diverged."""
     is_stopping: bool = False
 
-    def look(self, rules: PruneConfig) -> None:
+    def prune(self, rules: PruneConfig) -> None:
         """Stop the trial if its metrics show divergence."""
         with self.metrics.reading() as metrics:
             if metrics.num_lines != self.num_seen:
@@ -71,8 +71,8 @@ def train_command(config_file: Path, resume: bool) -> list[str]:
 
 
 def make_slots(config: RunConfig, jobs: int | None = None) -> list[dict[str, str]]:
-    """Environment variables of each concurrent trial: one per CUDA device, or one on a CPU; `jobs`
-    sets another number."""
+    """Environment variables of each concurrent trial. jobs: default: one per CUDA device, or one
+    on a CPU."""
     devices = _cuda_devices() if config.device in ("auto", "cuda") else []
     if devices:
         names = [devices[number % len(devices)] for number in range(jobs or len(devices))]
@@ -84,7 +84,7 @@ def make_slots(config: RunConfig, jobs: int | None = None) -> list[dict[str, str
 
 
 class Runner:
-    """Keeps the slots busy with trials and records how they end."""
+    """Runs trials in all slots and records their results."""
 
     def __init__(
         self,
@@ -99,8 +99,8 @@ class Runner:
         self._command = command
 
     def run(self, trials: Iterator[Trial]) -> signal.Signals | None:
-        """Run all trials; returns the signal that stopped it, if any. A trial is taken from the
-        iterator when a slot is free, after earlier results are recorded."""
+        """Run all trials; return the signal that stopped them, if any. The next trial is taken from
+        the iterator when a slot is free, after earlier results have been recorded."""
         active: list[_Running] = []
         waiting: list[Trial] = []
         with StopRequest("saving the running trials") as stop:
@@ -121,7 +121,7 @@ class Runner:
                             active.remove(running)
                             self._end(running, is_stopped=stop.signal is not None)
                         elif not running.is_stopping:
-                            running.look(self._spec.prune)
+                            running.prune(self._spec.prune)
             finally:
                 for running in active:
                     running.process.kill()
@@ -141,7 +141,7 @@ class Runner:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **self._slots[slot]},
-                # Ctrl-C only reaches the sweep, which then asks its trials to save and stop.
+                # Ctrl-C reaches only the sweep, which then tells its trials to save and stop.
                 start_new_session=True,
             )
         metrics = MetricsReader(RunFolder(trial.config.run_folder).metrics_file)
@@ -210,7 +210,7 @@ def find_divergence(metrics: Metrics, rules: PruneConfig) -> str | None:
 
 
 def _next_free(waiting: list[Trial], trials: Iterator[Trial]) -> Trial | None:
-    """The next trial whose folder is free; in others a process of an earlier sweep is saving."""
+    """The next trial whose folder is not locked by a process of an earlier sweep."""
     for trial in itertools.chain(list(waiting), trials):
         with contextlib.suppress(ValueError):
             waiting.remove(trial)

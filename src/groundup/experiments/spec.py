@@ -14,7 +14,7 @@ from groundup.config import Seed, Settings, flatten, load_settings, setting_fiel
 from groundup.errors import ConfigError, GroundupError, did_you_mean
 from groundup.runs.config import NAME_PATTERN, RunConfig
 
-# The sweep sets these itself.
+# Set by the sweep itself.
 _RESERVED = ("name", "runs_folder", "seed")
 
 
@@ -111,12 +111,12 @@ class SweepConfig(Settings):
         tried = {*self.grid, *self.ranges, *(n for one in self.variants.values() for n in one)}
         lengths = sorted(tried & {"num_steps", "minutes", "epochs"})
         complaints = (
-            (is_grid and self.num_trials, "a grid takes all its points: leave num_trials out"),
+            (is_grid and self.num_trials, "a grid runs all its points: remove num_trials"),
             (is_grid and self.ranges, "ranges are for samplers: list the values under grid"),
             (not is_grid and not self.num_trials, f"sampler {sampler} needs num_trials"),
-            (both, f"{both} stand in grid and in ranges: keep one"),
-            (not all(self.grid.values()), "a setting of grid has no values: list some"),
-            (len(set(self.seeds)) < len(self.seeds), f"seeds {self.seeds} has one twice"),
+            (both, f"{both} are in both grid and ranges: keep one"),
+            (not all(self.grid.values()), "a setting in grid has no values: list some"),
+            (len(set(self.seeds)) < len(self.seeds), f"seeds {self.seeds} contains duplicates"),
             (self.is_search and not tried, f"sampler {sampler} has nothing to vary"),
             (self.tokens and lengths, f"{lengths} cannot vary: the length follows from tokens"),
         )
@@ -135,17 +135,17 @@ def load_sweep(path: str | os.PathLike[str]) -> SweepConfig:
 
 
 def resolve(config: SweepConfig) -> SweepConfig:
-    """The sweep with the complete settings of its base, and all names checked."""
+    """Return the sweep with the complete settings of its base, after checking all names."""
     tried: tuple[Mapping[str, Any], ...] = (config.grid, config.ranges, *config.variants.values())
     known = dict(setting_fields(RunConfig))
     for name in (name for names in (config.settings, *tried) for name in names):
         if name in _RESERVED:
-            raise ConfigError(f"a sweep cannot vary {name}; seeds are listed under seeds")
+            raise ConfigError(f"a sweep cannot vary {name}; list seeds under seeds")
         if name not in known:
             raise ConfigError(f"{name} is not a setting of a run: {did_you_mean(name, known)}")
     for name, one in config.ranges.items():
         if takes_whole_numbers(name) and math.ceil(one.low) > math.floor(one.high):
-            raise ConfigError(f"{name} takes integers, and its range has none: widen it")
+            raise ConfigError(f"{name} takes integers, but its range contains none: widen it")
     if isinstance(config.base, Path):
         base = load_settings(RunConfig, config.base, config.settings)
     else:
@@ -156,7 +156,7 @@ def resolve(config: SweepConfig) -> SweepConfig:
         base = with_vocabulary(base)
     values = base.model_dump(mode="json")
     if "vocab_size" not in base.model.model_fields_set:
-        # Each trial takes it from its shards.
+        # Each trial takes its vocabulary size from its shards.
         del values["model"]["vocab_size"]
     return config.model_copy(update={"base": values, "settings": {}})
 
@@ -167,9 +167,9 @@ def base_config(config: SweepConfig) -> RunConfig:
 
 
 def build_config(*layers: Mapping[str, Any], where: str) -> RunConfig:
-    """Merge layers of settings over the defaults; errors begin with `where`. As in `groundup
-    train`, the vocabulary size comes from the shards unless a layer sets it."""
-    # Imports torch, which reading a sweep does not need.
+    """Merge layers of settings over the defaults; `where` prefixes errors. As in `groundup train`,
+    the vocabulary size comes from the shards unless a layer sets it."""
+    # Imported here because it imports torch, which reading a sweep does not need.
     from groundup.training.resolve import with_vocabulary
 
     return with_vocabulary(_merge(*layers, where=where))

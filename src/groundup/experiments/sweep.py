@@ -1,4 +1,4 @@
-"""Run sweeps and ablations, and look ahead at their trials."""
+"""Run sweeps and ablations, and list their trials in advance."""
 
 import contextlib
 import logging
@@ -78,7 +78,7 @@ def run_sweep(
 def run_ablation(
     spec: SweepConfig, path: Path, *, jobs: int | None = None, command: Command = train_command
 ) -> SweepOutcome:
-    """Find each variant's best learning rate with the first seed, then run it with the others."""
+    """Find each variant's best learning rate with the first seed, then run that with the others."""
     first = spec.model_copy(update={"seeds": spec.seeds[:1]})
     outcome = run_sweep(first, path, jobs=jobs, command=command)
     if outcome.stopped_by is not None:
@@ -156,9 +156,9 @@ def _history(
     points: Sequence[Point],
     names: Sequence[str | None],
 ) -> list[tuple[Point, Status | None, float | None]]:
-    """The status and loss of points; those that could not be built count as diverged."""
+    """The status and loss of each point; points that could not be built count as diverged."""
     records = folder.records().values()
-    # Failed trials say nothing about their point.
+    # Failed trials are not evidence about their point.
     found: dict[str | None, tuple[Status, float | None]] = {None: ("diverged", None)}
     for result in summarize(record for record in records if record.status != "failed"):
         if len(result.records) >= len(spec.seeds):
@@ -184,10 +184,11 @@ def _check_data(trial: Trial, *, is_begun: bool) -> None:
     config = trial.config
     try:
         indexes = [read_index(shards) for shards in config.data.folders]
-        # A run that has begun has its own copy.
+        # A started run has its own copy.
         if not is_begun and not config.data.tokenizer.is_file():
             raise DataError(
-                f"tokenizer {config.data.tokenizer} does not exist: name that of the shards"
+                f"tokenizer {config.data.tokenizer} does not exist: give the tokenizer of the "
+                f"shards"
             )
         # Conversations replace the shards.
         for index in indexes if not config.tuning.chats else ():

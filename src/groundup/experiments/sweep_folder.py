@@ -1,8 +1,8 @@
-"""The folder of a sweep: its settings, how its trials ended, and their runs.
+"""The folder of a sweep: its settings, its trials' results, and their runs.
 
 sweeps/<name>/{sweep.yaml, trials.jsonl, proposals.jsonl}
-sweeps/<name>/trials/<trial>.{yaml, txt}     settings, and what the trial printed
-sweeps/<name>/runs/<trial>/                  a run folder like any other
+sweeps/<name>/trials/<trial>.{yaml, txt}     settings and output of the trial
+sweeps/<name>/runs/<trial>/                  an ordinary run folder
 """
 
 import contextlib
@@ -36,7 +36,7 @@ class SweepFolder:
 
     @contextlib.contextmanager
     def claim(self) -> Iterator[None]:
-        """Make and lock the folder, so that no second sweep starts the same trials."""
+        """Create and lock the folder, so that no other process runs the same trials."""
         for folder in (self.trials, self.runs):
             make_folder(folder)
         with locked(self.path) as is_ours:
@@ -76,7 +76,7 @@ class SweepFolder:
         return {record.trial: record for record in lines}
 
     def states(self, trials: Sequence[Trial]) -> dict[str, TrialState]:
-        """The state of each trial by name; failed ones are to run again."""
+        """The state of each trial by name; failed ones run again."""
         records = self.records()
         states: dict[str, TrialState] = {}
         for trial in trials:
@@ -92,7 +92,7 @@ class SweepFolder:
         append_json_line(self.records_file, asdict(record), sync=True)
 
     def proposals(self) -> list[Point]:
-        """The points that a search has proposed, in order."""
+        """The points proposed so far, in order."""
         if not self.proposals_file.exists():
             return []
         lines = list(read_json_lines(self.proposals_file))
@@ -105,7 +105,7 @@ class SweepFolder:
 
 
 def _changed(old: SweepConfig, new: SweepConfig) -> Iterator[str]:
-    """Changes that give a trial of the same name another meaning."""
+    """Yield the changes that alter the meaning of an existing trial's name."""
     before, after = (dict(flatten(base_config(one).model_dump(mode="json"))) for one in (old, new))
     for one, config in ((before, old), (after, new)):
         one |= {"tokens": config.tokens, "sampler": config.sampler}

@@ -77,7 +77,7 @@ class TrialRecord:
         try:
             return cls(**{k: v for k, v in values.items() if k in cls.__dataclass_fields__})
         except TypeError as error:
-            raise DataError(f"a line of trials.jsonl is no trial: {error}") from error
+            raise DataError(f"a line of trials.jsonl is not a trial: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -119,10 +119,10 @@ def make_trial(spec: SweepConfig, point: Point, seed: int, runs_folder: Path) ->
     """Build and check the settings of a trial; a ConfigError names the trial and the setting."""
     where = f"trial {_name(point.variant, point.settings) or 'base'}"
     if point.variant is not None and point.variant not in spec.variants:
-        raise ConfigError(f"{where}: there is no variant {point.variant} any more")
+        raise ConfigError(f"{where}: variant {point.variant} no longer exists")
     bundle = {} if point.variant is None else spec.variants[point.variant]
     config = build_config(spec.base_values, bundle, point.settings, where=where)
-    # Use validated values: YAML reads 1e-3 as text, which would change the name.
+    # Use validated values: YAML reads 1e-3 as a string, which would change the name.
     values: Any = config.model_dump(mode="json")
     settings: dict[str, Any] = {
         name: functools.reduce(operator.getitem, name.split("."), values)
@@ -159,7 +159,7 @@ def _name(variant: str | None, settings: Mapping[str, Any]) -> str:
         return text
     plain = re.sub(r"[^A-Za-z0-9._+=-]", "-", text)
     plain = plain if plain[0].isalnum() else f"v{plain}"
-    # Cleaned or cut texts may be equal.
+    # The hash keeps shortened names unique.
     return f"{plain[:_MAX_NAME_LENGTH]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 

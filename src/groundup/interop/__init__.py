@@ -1,4 +1,4 @@
-"""Export to other tools and import from them: every name of another project lives here."""
+"""Export to and import from other tools; only this package knows their names."""
 
 from groundup.interop.gguf import export_gguf
 from groundup.interop.huggingface import export_huggingface, import_huggingface

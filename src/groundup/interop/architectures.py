@@ -1,8 +1,8 @@
-"""The settings of our models as config.json and GGUF files express them, and config.json as ours.
+"""Converts model settings to config.json and GGUF metadata, and config.json back.
 
-Llama is our block with defaults; with query/key norm it is Qwen3. What one side cannot compute is
-refused by name, but transformers runs any model with `modeling_groundup` beside it. The weights are
-in `weights`.
+Our default block is Llama's; with query/key norm it is Qwen3's. Settings that the other side cannot
+express are refused by name, but transformers runs any model with `modeling_groundup` next to it.
+`weights` converts the weights.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,8 +18,8 @@ from groundup.nn.limits import UNGATED
 
 
 class Architecture(NamedTuple):
-    """A family of foreign models that compute what ours do, as config.json and GGUF files call it,
-    the class that transformers runs it with, and what that takes where config.json is silent."""
+    """A model family that computes the same as ours: its name in config.json and GGUF files, its
+    class in transformers, and that class's defaults for settings missing in config.json."""
 
     model_type: str
     class_name: str
@@ -35,15 +35,15 @@ GROUNDUP = Architecture("groundup", "GroundupForCausalLM")
 _ARCHITECTURES = (LLAMA, QWEN3, MISTRAL, GROUNDUP)
 MODELING_NAME = "modeling_groundup.py"
 
-# What transformers takes where config.json of any architecture is silent.
+# Defaults of transformers for all of these architectures.
 _DEFAULT_EPS = 1e-6
 _DEFAULT_THETA = 10_000.0
 
 
 class Rule(NamedTuple):
-    """How the formats express a setting: its key in config.json, the method of GGUFWriter without
-    `add_`, the only values that can be expressed and why, the property to write in its place, and
-    the only values that our own modeling file knows.
+    """How the formats express a setting: its key in config.json, the GGUFWriter method without
+    `add_`, the only supported values and why, the property to write instead, and the values that
+    our modeling file supports.
     """
 
     huggingface: str | None = None
@@ -64,45 +64,46 @@ RULES: Mapping[str, Rule] = {
     "num_kv_heads": Rule("num_key_value_heads", "head_count_kv", value="key_value_heads"),
     "norm_eps": Rule("rms_norm_eps", "layer_norm_rms_eps"),
     "rope_theta": Rule("rope_theta", "rope_freq_base"),
-    # Input and output are one table for others too, or two; a factor is part of the first.
+    # Expressed by tie_word_embeddings, or by two tables with the scale folded into the first.
     "tie_embeddings": Rule(),
     "embedding_scale": Rule(),
-    # With it the model is a Qwen3.
+    # Selects the Qwen3 architecture.
     "qk_norm": Rule(),
-    "norm": Rule(only=("pre",), reason="Llama normalizes before each part"),
-    "positions": Rule(only=("rope",), reason="Llama always rotates"),
+    "norm": Rule(only=("pre",), reason="Llama is pre-norm"),
+    "positions": Rule(only=("rope",), reason="Llama always uses RoPE"),
     "attention": Rule(only=("full",), reason="Llama has full attention", bundled=("full",)),
     "feed_forward": Rule(
-        only=("swiglu",), reason="Llama has swiglu alone", bundled=("swiglu", *UNGATED)
+        only=("swiglu",), reason="Llama has only swiglu", bundled=("swiglu", *UNGATED)
     ),
-    "gated_attention": Rule(only=(False,), reason="Llama's heads have none"),
-    "value_embeddings": Rule(only=("none",), reason="Llama's attention has no other values"),
-    # Of one document a masked model sees as much as any other; its card says so.
+    "gated_attention": Rule(only=(False,), reason="Llama has no gated attention"),
+    "value_embeddings": Rule(only=("none",), reason="Llama has no value embeddings"),
+    # Has no effect within a single document; the model card says so.
     "document_separator": Rule(),
-    # These change how the weights came about, not what they mean.
+    # Training only.
     "initialization": Rule(),
     "zero_outputs": Rule(),
     "dropout": Rule(),
 }
-"""By field of `ModelConfig`. A field without one passes at its default alone."""
+"""By field of `ModelConfig`. Fields without a rule must have their default."""
 
 
 def express(config: ModelConfig, target: Literal["huggingface", "gguf"]) -> dict[str, Any]:
-    """The settings that have a name of their own in a format."""
+    """The settings that have a key in a format."""
     rules = {getattr(rule, target): rule.value or name for name, rule in RULES.items()}
     return {key: getattr(config, name) for key, name in rules.items() if key is not None}
 
 
 def check_exportable(config: ModelConfig, *, can_bundle: bool = False) -> Architecture:
-    """The architecture that computes the same; a ConfigError names the settings none has.
+    """Return the architecture that computes the same, or raise ConfigError for settings that none
+    supports.
 
-    can_bundle: our own modeling file may go along, which knows more.
+    can_bundle: whether our modeling file, which supports more, may be exported too.
     """
     complaints = [] if config.num_layers else ["num_layers is 0, and Llama has at least one block"]
     needs_bundle = False
     for name, field in ModelConfig.model_fields.items():
         value, default = getattr(config, name), (field.default,)
-        rule = RULES.get(name, Rule(only=default, reason="no other model has it", bundled=default))
+        rule = RULES.get(name, Rule(only=default, reason="no format has it", bundled=default))
         if rule.only and value not in rule.only:
             needs_bundle = True
             if not can_bundle or (rule.bundled and value not in rule.bundled):
@@ -115,12 +116,12 @@ def check_exportable(config: ModelConfig, *, can_bundle: bool = False) -> Archit
 
 
 def has_one_table(config: ModelConfig) -> bool:
-    """Whether input and output are one table for others too, who know no factor between them."""
+    """Whether the export can tie its embeddings: the formats have no scale between them."""
     return config.tie_embeddings and config.input_scale == 1
 
 
 def to_config_json(config: ModelConfig, dtype_name: str) -> dict[str, Any]:
-    """What config.json says of the model; ids of special tokens come from the tokenizer."""
+    """The model's config.json, without the ids of special tokens."""
     architecture = check_exportable(config, can_bundle=True)
     value: dict[str, Any] = {"architectures": [architecture.class_name]}
     value["model_type"] = architecture.model_type
@@ -141,7 +142,7 @@ def to_config_json(config: ModelConfig, dtype_name: str) -> dict[str, Any]:
         **express(config, "huggingface"),
         "head_dim": config.d_head,
         "hidden_act": "silu",
-        # Releases of transformers before 5 read rope_theta, later ones this.
+        # transformers 5 and later; earlier releases read rope_theta.
         "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
         "tie_word_embeddings": has_one_table(config),
         "attention_bias": False,
@@ -156,15 +157,16 @@ def to_config_json(config: ModelConfig, dtype_name: str) -> dict[str, Any]:
 def read_config_json(
     value: dict[str, Any], path: Path, context_length: int | None = None
 ) -> tuple[ModelConfig, Architecture]:
-    """Our settings for the model that a config.json describes, and its architecture.
+    """Convert config.json to our settings and its architecture.
 
-    `context_length` keeps fewer positions than the checkpoint knows.
+    context_length: a context shorter than the checkpoint's.
     """
     architecture = _find_architecture(value, path)
     known_positions = _integer(value, "max_position_embeddings", path)
     if context_length is not None and context_length > known_positions:
         raise CheckpointError(
-            f"a context of {context_length} is more than the {known_positions} positions of {path}"
+            f"context_length {context_length} is more than the {known_positions} positions in "
+            f"{path}: give less"
         )
     settings: Any = value.get("groundup")
     if architecture is not GROUNDUP or not isinstance(settings, dict):
@@ -174,15 +176,15 @@ def read_config_json(
         return ModelConfig.model_validate(settings), architecture
     except pydantic.ValidationError as error:
         raise CheckpointError(
-            f"{path} describes no model of ours: {describe_validation_error(error)}"
+            f"{path} is not a model that groundup supports: {describe_validation_error(error)}"
         ) from error
 
 
 def _read_settings(value: dict[str, Any], architecture: Architecture, path: Path) -> dict[str, Any]:
-    """Of another model than ours."""
+    """Convert the settings of the other architectures."""
     complaints = list(_differences(value, architecture, path))
     if complaints:
-        raise CheckpointError(f"{path} has what groundup cannot compute: {'; '.join(complaints)}")
+        raise CheckpointError(f"{path} is not supported by groundup: {'; '.join(complaints)}")
     names = ("vocab_size", "d_model", "num_layers", "num_heads", "d_ff")
     found = {name: _integer(value, str(RULES[name].huggingface), path) for name in names}
     num_kv_heads = value.get("num_key_value_heads")
@@ -194,7 +196,7 @@ def _read_settings(value: dict[str, Any], architecture: Architecture, path: Path
         "rope_theta": _rope(value)["rope_theta"],
         "norm_eps": value.get("rms_norm_eps", _DEFAULT_EPS),
         "tie_embeddings": is_tied,
-        # Theirs know no factor.
+        # Other models do not scale embeddings.
         "embedding_scale": 1.0 if is_tied else None,
         "qk_norm": architecture is QWEN3,
     }
@@ -207,49 +209,49 @@ def _find_architecture(value: dict[str, Any], path: Path) -> Architecture:
         if name in (one.class_name, one.model_type):
             return one
     raise CheckpointError(
-        f"{path} is of the architecture {name!r:.80}; groundup can compute "
-        f"{', '.join(one.class_name for one in _ARCHITECTURES)}: take a checkpoint of one of these"
+        f"{path} has the unsupported architecture {name!r:.80}: use a checkpoint of one of "
+        f"{', '.join(one.class_name for one in _ARCHITECTURES)}"
     )
 
 
 def _differences(value: dict[str, Any], architecture: Architecture, path: Path) -> Iterator[str]:
-    """What the model does that ours do not, each by the name that the file gives it."""
+    """Yield the unsupported settings, by their names in the file."""
     if value.get("hidden_act", "silu") not in ("silu", "swish"):
-        yield f"hidden_act is {value['hidden_act']!r:.40} and not silu"
+        yield f"hidden_act is {value['hidden_act']!r:.40}, not silu"
     for key in ("attention_bias", "mlp_bias"):
         if value.get(key):
-            yield f"{key} is set, and our layers have no bias"
+            yield f"{key} is set, but our layers have no bias"
     if value.get("quantization_config"):
-        yield "quantization_config is set, and only plain weights are read"
+        yield "quantization_config is set, but only unquantized weights are supported"
     rope = _rope(value)
     if rope["rope_type"] != "default":
-        yield f"rope_scaling is of type {rope['rope_type']!r:.40}, and ours stretches nothing"
+        yield f"rope_scaling is of type {rope['rope_type']!r:.40}, but ours does not scale RoPE"
     if rope.get("partial_rotary_factor") not in (None, 1.0):
-        yield f"partial_rotary_factor is {rope['partial_rotary_factor']!r:.40} and not 1"
+        yield f"partial_rotary_factor is {rope['partial_rotary_factor']!r:.40}, not 1"
     window = value.get("sliding_window", architecture.window)
     if architecture is QWEN3 and not value.get("use_sliding_window", False):
         window = None
     if window is not None:
-        yield f"sliding_window is {window!r:.40}, and our attention sees the whole context"
+        yield f"sliding_window is {window!r:.40}, but imported models have full attention"
     layers = value.get("layer_types") or []
     if not isinstance(layers, list) or any(one != "full_attention" for one in layers):
-        yield f"layer_types is {layers!r:.80}, and our layers all have full_attention"
+        yield f"layer_types is {layers!r:.80}, but imported layers all have full_attention"
     size = _integer(value, "hidden_size", path)
     num_heads = _integer(value, "num_attention_heads", path)
     head_dim = value.get("head_dim") or architecture.head_dim
     if head_dim is not None and (type(head_dim) is not int or head_dim * num_heads != size):
-        yield f"head_dim is {head_dim!r:.40}, and ours is hidden_size {size} / {num_heads} heads"
+        yield f"head_dim is {head_dim!r:.40}, but ours is hidden_size {size} / {num_heads} heads"
 
 
 def _rope(value: dict[str, Any]) -> dict[str, Any]:
-    """The settings of RoPE, wherever this or that release of transformers put them."""
+    """The RoPE settings, from all the keys that releases of transformers have used."""
     rope: dict[str, Any] = {"rope_theta": _DEFAULT_THETA}
     rope |= {key: value[key] for key in ("rope_theta", "partial_rotary_factor") if key in value}
     kind: Any = "default"
     for one in (value.get("rope_parameters"), value.get("rope_scaling")):
         if isinstance(one, dict):
             rope |= one
-            # Each has a type of its own, and either may stretch.
+            # Each has its own type, and either may scale.
             found = one.get("rope_type", one.get("type", "default"))
             kind = found if kind == "default" else kind
     return {**rope, "rope_type": kind}

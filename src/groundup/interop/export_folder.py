@@ -1,5 +1,5 @@
-"""What an export is made from and where it goes: a run at one checkpoint, read and checked; and a
-folder that is whole or absent, and never one with other things in it."""
+"""Source and destination of an export: a run at one checkpoint, and a folder that is written
+atomically and only replaces earlier exports."""
 
 import contextlib
 import os
@@ -19,9 +19,9 @@ DtypeName = Literal["float32", "bfloat16", "float16"]
 CARD_NAME = "README.md"
 
 CARD_TAG = "groundup"
-"""In the head of every card, and so the sign of an export of ours."""
+"""In the metadata of every model card; identifies our exports."""
 
-# What an export holds, and so what another may replace.
+# Files of an export, which another export may replace.
 _OUR_NAMES = (
     *(CARD_NAME, "*config.json", "tokenizer.json", "special_tokens_map.json"),
     *("model*.safetensors", "model.safetensors.index.json", "modeling_groundup.py"),
@@ -30,7 +30,7 @@ _OUR_NAMES = (
 
 
 class Source(LanguageModel):
-    """A run at one of its checkpoints, with what is known of where it came from."""
+    """A run at one of its checkpoints, with its provenance."""
 
     step: int
 
@@ -46,30 +46,30 @@ class Source(LanguageModel):
 
 @contextlib.contextmanager
 def export_folder(folder: str | os.PathLike[str], *, force: bool) -> Iterator[Path]:
-    """Yield a folder to fill beside `folder`; it replaces that one if the block succeeds.
+    """Yield a temporary folder that replaces `folder` if the block succeeds.
 
-    A folder that is not empty needs `force`, which replaces an earlier export and nothing else.
+    force: replace an earlier export; other non-empty folders are always refused.
     """
     destination = Path(os.path.realpath(folder))
-    if destination.exists() and (complaint := _why_not(destination, force=force)):
+    if destination.exists() and (complaint := _refusal(destination, force=force)):
         raise ConfigError(f"{folder} {complaint}")
     with atomic_folder(destination) as temporary:
         yield temporary
 
 
-def _why_not(destination: Path, *, force: bool) -> str | None:
-    """What keeps an export from replacing what is there."""
+def _refusal(destination: Path, *, force: bool) -> str | None:
+    """Return why an export may not replace the folder, or None."""
     if not destination.is_dir():
-        return "is a file, and an export is a folder: choose another name"
+        return "is a file, but an export is a folder: choose another name"
     if Path.cwd().is_relative_to(destination):
-        return "holds the folder you are in, and an export replaces it as a whole: name a new one"
+        return "contains the current folder, which an export would replace: choose a new folder"
     entries = sorted(destination.iterdir())
     for one in entries:
         if one.is_dir() or not any(map(one.match, _OUR_NAMES)):
-            return f"holds {one.name}, which is not part of an export: choose another folder"
+            return f"contains {one.name}, which is not part of an export: choose another folder"
     if entries and not force:
         return "is not empty: choose another folder, or replace the export in it with --force"
     card = destination / CARD_NAME
     if entries and not (card.exists() and f"- {CARD_TAG}\n" in card.read_text("utf-8", "replace")):
-        return "is not empty, and no export of ours: choose another folder"
+        return "is not empty and not a groundup export: choose another folder"
     return None

@@ -1,7 +1,7 @@
-"""A run as a GGUF file, which llama.cpp and the tools around it load. Written with `gguf`.
+"""Exports a run as a GGUF file for llama.cpp and the tools around it, with the `gguf` library.
 
-llama.cpp rotates neighbours in its llama architecture, as we do, and halves in its qwen3. A
-tokenizer that it would not split text with as we do is refused.
+llama.cpp's llama architecture rotates adjacent pairs like ours; its qwen3 rotates halves. A
+tokenizer whose pre-tokenization llama.cpp would not reproduce is refused.
 """
 
 import contextlib
@@ -29,25 +29,25 @@ if TYPE_CHECKING:
 
 GgufDtype = DtypeName | Literal["q8_0", "q4_0"]
 
-# Of tensors and, with a word before it, of files.
+# GGUF types of tensors; also the suffixes of file types.
 _KINDS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "q8_0": "Q8_0", "q4_0": "Q4_0"}
 _BLOCK_VALUES = 32
-"""Values that share a scale, in one row of a matrix."""
-# So few bits cost them most.
+"""Quantization block size: values of a matrix row that share a scale."""
+# Most sensitive to 4-bit quantization.
 _TABLES = ("token_embd.weight", "output.weight")
 
-# Types of tokens.
+# GGUF token types.
 _NORMAL, _CONTROL, _UNUSED = 1, 3, 5
-# What llama.cpp calls our split patterns. cl100k has none: its relatives there cut white space at
-# the end of a text otherwise. Nor has o200k: llama.cpp's gpt-4o knows the case of ASCII letters
-# alone, and no marks within words.
+# llama.cpp's names of our split patterns. cl100k has no equivalent: similar ones split white space
+# at the end of a text differently. Nor has o200k: llama.cpp's gpt-4o treats only ASCII letters as
+# cased and does not allow marks within words.
 _PRE_TOKENIZERS = {
     "gpt2": "gpt-2",
     "llama3": "llama-bpe",
     "qwen2": "qwen2",
     "deepseek": "deepseek-v3",
 }
-# Where a pre-token that is a vocabulary entry is that token there, whatever the merges say.
+# Patterns for which llama.cpp takes a pre-token in the vocabulary as one token, ignoring merges.
 _WHOLE_WORDS = ("llama3",)
 
 
@@ -59,16 +59,16 @@ def export_gguf(
     dtype: GgufDtype = "float32",
     force: bool = False,
 ) -> list[str]:
-    """Write a GGUF file, which holds the lineage of the model as well; gives its name.
+    """Write a GGUF file with the model's lineage in its metadata; return its name in a list.
 
-    dtype: of the matrices; vectors stay in float32, as llama.cpp wants them. q8_0 and q4_0 have 8
-        and 4 bits a value and a scale for 32; with q4_0 the tables are in q8_0, and a matrix whose
-        rows are no multiple of 32 is in bfloat16.
-    force: replace a file that is there.
+    dtype: of the matrices; vectors stay in float32, as llama.cpp requires. q8_0 and q4_0 have 8 and
+        4 bits per value and one scale per 32 values; with q4_0, the embedding and output matrices
+        are q8_0, and a matrix whose rows are not a multiple of 32 is bfloat16.
+    force: replace an existing file.
     """
     file = Path(out)
     if file.suffix != ".gguf" or file.is_dir():
-        raise ConfigError(f"{file} must be the name of a file, and end in .gguf")
+        raise ConfigError(f"{file} must be a file name that ends in .gguf")
     if file.exists() and not force:
         raise ConfigError(f"{file} exists: choose another name, or replace it with --force")
     source = Source(run_folder, checkpoint)
@@ -86,7 +86,7 @@ def write_gguf(path: Path, source: Source, dtype: GgufDtype) -> None:
         raise MissingExtraError("writing GGUF files", "gguf") from None
     architecture = check_exportable(source.config)
     if source.special_ids.end is None:
-        raise ConfigError("the tokenizer has no end of text: llama.cpp would take id 11 for it")
+        raise ConfigError("the tokenizer has no end-of-text token: llama.cpp would use id 11")
     weights = to_foreign_weights(
         source.model.state_dict(), source.config, GGUF_NAMES, rotates_halves=architecture is QWEN3
     )
@@ -132,12 +132,12 @@ def _add_settings(writer: "GGUFWriter", source: Source, dtype: GgufDtype) -> Non
 
 
 def _add_vocabulary(writer: "GGUFWriter", source: Source) -> None:
-    """The tokenizer, filled up to the model's vocabulary; what would give other ids is refused."""
+    """Add the tokenizer, padded to the model's vocabulary; refuse it if its ids would differ."""
     definition = source.tokenizer.definition
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(find_pre_tokenizer(definition))
     if not definition.merges:
-        raise TokenizerError("llama.cpp refuses a tokenizer without merges, such as this one")
+        raise TokenizerError("the tokenizer has no merges, and llama.cpp requires some")
     spelled = spell_vocab(definition, "GGUF")
     tokens = [f"[unused {id}]" for id in range(source.config.vocab_size)]
     types = [_UNUSED] * source.config.vocab_size
@@ -159,14 +159,14 @@ def _add_vocabulary(writer: "GGUFWriter", source: Source) -> None:
             add(known)
     if source.tokenizer.chat_template is not None:
         writer.add_chat_template(source.tokenizer.chat_template)
-    # Our models see a text as it is.
+    # Our tokenizers add nothing to a text.
     writer.add_add_bos_token(False)
     writer.add_add_eos_token(False)
     writer.add_add_space_prefix(False)
 
 
 def find_pre_tokenizer(definition: TokenizerDefinition) -> str:
-    """What llama.cpp calls the way a text is split, if it will cut text as we do."""
+    """Return llama.cpp's pre-tokenizer that splits text like this tokenizer, or raise."""
     pattern = definition.pattern
     found = _PRE_TOKENIZERS.get(pattern.name)
     if found is None:
@@ -180,10 +180,10 @@ def find_pre_tokenizer(definition: TokenizerDefinition) -> str:
 
 
 def _check_merges_reach_whole_words(definition: TokenizerDefinition) -> None:
-    """Taking whole words changes no id where the merges lead to each of them anyway."""
+    """Check that the merges produce every whole word, so that ignoring them changes no ids."""
     words = []
     for token in definition.ordinary_tokens().values():
-        # No text holds part of a character by itself, so no pre-token is it.
+        # A token that is not valid UTF-8 cannot be a pre-token.
         with contextlib.suppress(UnicodeDecodeError):
             words.append(token.decode())
     by_merges, whole = (
@@ -193,6 +193,6 @@ def _check_merges_reach_whole_words(definition: TokenizerDefinition) -> None:
     for word in words:
         if by_merges.encode(word) != whole.encode(word):
             raise TokenizerError(
-                f"llama.cpp would give other ids for {word!r:.60}, by what it takes for whole "
-                f"words under the pattern {definition.pattern.name}: export to huggingface instead"
+                f"llama.cpp would encode {word!r:.60} differently, because of how it treats whole "
+                f"words with the pattern {definition.pattern.name}: export to huggingface instead"
             )

@@ -1,8 +1,8 @@
-"""Hugging Face folders: a run as one that transformers loads, and one as a run of ours.
+"""Exports a run to a folder that transformers loads, and imports such a folder as a run.
 
-An export needs no code of ours, or comes with the modeling file of a model that transformers does
-not know. An import is of the Llama family; its run has one checkpoint, at step 0, without an
-optimizer: `generate`, `serve`, `export` and `train --from` take it.
+An export works without groundup; models that transformers does not know come with a modeling file.
+Models of the Llama family can be imported; the run has one checkpoint at step 0 without optimizer
+state, for `generate`, `serve`, `export` and `train --from`.
 """
 
 import contextlib
@@ -52,12 +52,12 @@ CONFIG_NAME = "config.json"
 SINGLE_NAME = "model.safetensors"
 INDEX_NAME = f"{SINGLE_NAME}.index.json"
 
-# Old checkpoints carry the frequencies of the rotation, which follow from its settings.
+# Old checkpoints contain RoPE frequencies, which follow from the settings.
 _DERIVED = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
 
 _THEIR_TABLE = "model.embed_tokens.weight"
 
-# What is read besides the weights, where it is there.
+# Files read besides the weights, if they exist.
 _SMALL_FILES = (
     *(CONFIG_NAME, "generation_config.json", "tokenizer.json", "tokenizer_config.json"),
     *("chat_template.jinja", "vocab.json", "merges.txt", "vocab.bpe"),
@@ -74,10 +74,10 @@ def export_huggingface(
     dtype: DtypeName = "float32",
     force: bool = False,
 ) -> list[str]:
-    """Write model, tokenizer, settings and card; gives the names of the files.
+    """Write model, tokenizer, settings and model card; return the names of the files.
 
-    Settings that no architecture there has are a ConfigError, before anything is written. `force`
-    replaces an earlier export.
+    Raises ConfigError for settings that transformers does not support, before anything is written.
+    force: replace an earlier export.
     """
     source = Source(run_folder, checkpoint)
     config_json = to_config_json(source.config, dtype)
@@ -89,18 +89,18 @@ def export_huggingface(
     )
     weights = cast_weights(weights, getattr(torch, dtype))
     with export_folder(folder, force=force) as temporary:
-        # transformers refuses files that do not say so.
+        # transformers requires this entry.
         save_weights(temporary / SINGLE_NAME, weights, {"format": "pt"})
         weights_id = hash_file(temporary / SINGLE_NAME)
         write_json_atomic(temporary / CONFIG_NAME, {**config_json, **special_ids})
         generation = {key: value for key, value in special_ids.items() if value is not None}
         if source.sampler.temperature > 0:
-            # There top_k is 50 if nothing is said, and 0 for all.
+            # In transformers, the default top_k is 50, and 0 turns it off.
             sampling = source.sampler.model_dump(exclude_defaults=True)
             generation |= {"do_sample": True, "top_k": 0, **sampling}
         vocab = source.tokenizer.vocab
         if lacking := [id for id in range(source.config.vocab_size) if id not in vocab]:
-            # Ids of the model that the tokenizer has no text for.
+            # Ids of the model that the tokenizer does not have.
             generation["suppress_tokens"] = lacking
         write_json_atomic(temporary / "generation_config.json", generation)
         if is_own:
@@ -121,12 +121,12 @@ def _write_tokenizer(folder: Path, source: Source) -> None:
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": source.config.context_length,
-        # Else decoding would drop spaces before punctuation.
+        # Otherwise decoding would drop spaces before punctuation.
         "clean_up_tokenization_spaces": False,
         **role_texts,
     }
     write_json_atomic(folder / "tokenizer_config.json", settings)
-    # After the settings, into which it puts its chat template.
+    # After tokenizer_config.json, to which it adds the chat template.
     source.tokenizer.save(folder / "tokenizer.json", "huggingface")
     write_json_atomic(folder / "special_tokens_map.json", role_texts)
 
@@ -138,14 +138,14 @@ def import_huggingface(
     runs_folder: str | os.PathLike[str] = "runs",
     context_length: int | None = None,
 ) -> Path:
-    """Make the run folder `name` from a checkpoint folder; gives its path.
+    """Create the run folder `name` from a checkpoint folder; return its path.
 
-    Everything is checked before the run folder appears, which is at once and whole. One that is
-    there stays: it is an error unless it is the import of this checkpoint.
+    The run folder is created atomically, after all checks. If it exists, it must be the import of
+    this checkpoint.
     """
     folder = Path(folder)
     if not re.fullmatch(NAME_PATTERN, name):
-        raise ConfigError(f"{name!r:.80} is no name for a run: use letters, digits and . _ + = -")
+        raise ConfigError(f"invalid run name {name!r:.80}: use letters, digits and . _ + = -")
     destination = Path(runs_folder) / name
     value = _read_json(folder / CONFIG_NAME)
     config, architecture = read_config_json(value, folder / CONFIG_NAME, context_length)
@@ -158,7 +158,7 @@ def import_huggingface(
     files = _find_weights(folder)
     names = OWN_NAMES if architecture is GROUNDUP else HUGGINGFACE_NAMES
     weights = _read_weights(files, config, names)
-    # For special ids generation_config.json overrules config.json, as in transformers.
+    # Special ids in generation_config.json override config.json, as in transformers.
     path = folder / "generation_config.json"
     generation = _read_json(path) if path.is_file() else {}
     special_ids = SpecialIds.from_json({**value, **generation}, tokenizer)
@@ -179,7 +179,7 @@ def import_huggingface(
 
 
 def is_import_of(folder: Path, run: RunFolder) -> bool:
-    """Was the run made from the checkpoint folder as it is now, and not trained since?"""
+    """Whether the run is an untrained import of the checkpoint folder in its current state."""
     imported = run.read_environment().get(IMPORTED_KEY)
     if not isinstance(imported, dict) or CheckpointFolder(run.checkpoints).steps() != [0]:
         return False
@@ -187,7 +187,7 @@ def is_import_of(folder: Path, run: RunFolder) -> bool:
 
 
 def _read_sampler(generation: dict[str, Any]) -> Sampler | None:
-    """How the checkpoint is meant to be sampled, if it says so in a way that we know."""
+    """The checkpoint's default sampling parameters, if valid."""
     given = {name: generation[name] for name in Sampler.model_fields if generation.get(name)}
     with contextlib.suppress(ConfigError):
         return Sampler(**given) if given else None
@@ -202,7 +202,7 @@ def _read_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
             f"{config.vocab_size} in {folder / CONFIG_NAME}"
         )
     if (text := _find_prefix(folder)) is not None:
-        message = "begin prompts with %s: the checkpoint's tokenizer puts it before every text"
+        message = "begin prompts with %s: the checkpoint's tokenizer adds it to every text"
         _log.warning(message, text)
     return tokenizer
 
@@ -230,34 +230,35 @@ def _read_weights(files: list[Path], config: ModelConfig, names: Names) -> dict[
 
 
 def _find_weights(folder: Path) -> list[Path]:
-    """The files that hold the weights; pickled ones are refused."""
+    """The safetensors files with the weights; pickled weights are not supported."""
     single, index = folder / SINGLE_NAME, folder / INDEX_NAME
     if not index.is_file():
         if single.is_file():
             return [single]
         raise CheckpointError(
-            f"{folder} has no {SINGLE_NAME} nor {INDEX_NAME}; pickled weights are not read"
+            f"{folder} has neither {SINGLE_NAME} nor {INDEX_NAME}: pickled weights are not "
+            f"supported, convert them to safetensors"
         )
     file_of = _read_json(index).get("weight_map")
     if not isinstance(file_of, dict) or not file_of:
-        raise CheckpointError(f"{index} has no weight_map: fetch the checkpoint again as a whole")
+        raise CheckpointError(f"{index} has no weight_map: download the checkpoint again")
     for name in file_of.values():
-        # The index is a stranger's: it names files of its own folder and no others.
+        # Untrusted: it may name only files in its own folder.
         if not isinstance(name, str) or Path(name).name != name or name in ("", ".", ".."):
-            raise CheckpointError(f"{index} names {name!r:.60}, which is not a file beside it")
+            raise CheckpointError(f"{index} names {name!r:.60}, which is not in its folder")
     return [folder / name for name in sorted(set(file_of.values()))]
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """A small JSON file of a checkpoint; a CheckpointError says what is wrong with it."""
+    """Read a small JSON file of a checkpoint."""
     try:
         value = parse_json(read_plain_file(path, path.parent))
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise CheckpointError(f"{path} is damaged or cut short: {error}") from None
+        raise CheckpointError(f"{path} is damaged or incomplete: {error}") from None
     if not isinstance(value, dict):
-        raise CheckpointError(f"{path} holds no JSON object: fetch the checkpoint again")
+        raise CheckpointError(f"{path} is not a JSON object: download the checkpoint again")
     return value
 
 
@@ -268,7 +269,7 @@ def _hash_files(folder: Path, weights: list[Path]) -> dict[str, str]:
 
 
 def _find_prefix(folder: Path) -> str | None:
-    """The special token that the tokenizer's post-processor begins every text with."""
+    """The special token that the tokenizer's post-processor prepends to every text."""
     path = folder / "tokenizer.json"
     processor: Any = _read_json(path).get("post_processor") if path.is_file() else None
     with contextlib.suppress(AttributeError, TypeError, LookupError):

@@ -1,6 +1,6 @@
-"""The model card beside an export: results and lineage, from the run folder alone.
+"""Writes the model card of an export: results and lineage, read from the run folder.
 
-Absolute paths, host names and command lines of the run stay in the run folder.
+Absolute paths, host names and command lines are left out.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,14 +33,13 @@ Rows = Iterable[tuple[str, str]]
 def write_card(
     source: Source, *, tag: str, dtype: str, content_ids: Mapping[str, str], usage: str = ""
 ) -> str:
-    """The text of README.md for an export that consists of the weight files named; for use with
-    transformers if `usage` says nothing else."""
+    """The README.md of an export. content_ids: of its weight files. usage: if not transformers."""
     head = {
         "library_name": tag if usage else "transformers",
         "pipeline_tag": "text-generation",
         "tags": list(dict.fromkeys([CARD_TAG, tag])),
     }
-    # A model of ours by name is run by the file beside it.
+    # Our own architecture runs from the bundled modeling file.
     usage = usage or _USAGE.format(code=", trust_remote_code=True" if tag == CARD_TAG else "")
     files = [("exported by groundup", __version__), *content_ids.items()]
     parts = [
@@ -55,15 +54,15 @@ def write_card(
 
 
 def describe(source: Source, dtype: str) -> str:
-    """The model in a paragraph."""
+    """Describe the model in one paragraph."""
     config = source.config
     verb = "imported into" if IMPORTED_KEY in source.environment else "trained with"
     if source.tokenizer.chat_template is None:
-        use = "It continues text, and was not taught to follow instructions."
+        use = "It continues text and is not trained to follow instructions."
     else:
-        use = "It was tuned on conversations and answers by its chat template."
+        use = "It is fine-tuned on conversations: prompt it with its chat template."
     if config.document_separator is not None:
-        use += " It saw each document by itself: give it one document a prompt."
+        use += " It was trained with document masking: give it one document per prompt."
     return (
         f"A Transformer language model, {verb} groundup: {_num_parameters(source)} parameters in "
         f"{dtype}, {config.num_layers} blocks of width {config.d_model}, a vocabulary of "
@@ -76,7 +75,7 @@ def _num_parameters(source: Source) -> str:
 
 
 def _results(source: Source) -> Rows:
-    """The last of each metric up to the step of the checkpoint."""
+    """Yield the latest value of each metric at the checkpoint's step."""
     yield "parameters", _num_parameters(source)
     yield "step", f"{source.step:,}"
     metrics = read_metrics(source.folder.metrics_file)
@@ -98,7 +97,7 @@ def _results(source: Source) -> Rows:
 
 
 def lineage(source: Source) -> Rows:
-    """What the model was made of and by, by content ids."""
+    """Yield the model's provenance: inputs by content id, and versions."""
     environment = source.environment
     yield "run", source.name
     yield "run settings", hash_file(source.folder.config_file)
@@ -125,7 +124,7 @@ def _table(rows: Rows) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text that is nothing but text in Markdown, in one line."""
+    """Escape text for a Markdown table cell."""
     plain = " ".join(text.split())
     return "".join(
         f"\\{character}" if character in "\\|`*<>[]" else character for character in plain

@@ -1,8 +1,8 @@
-"""A groundup model for transformers, in one file that an export puts beside the weights:
+"""A groundup model for transformers, in one file that is exported with the weights:
 `AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)`.
 
-It knows torch and transformers alone. What a setting means is explained in `groundup.model.config`,
-what a layer computes in `groundup.nn`; dropout is left out.
+It depends only on torch and transformers. `groundup.model.config` documents the settings,
+`groundup.nn` the layers; there is no dropout.
 """
 # mypy: allow-untyped-calls
 
@@ -26,7 +26,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class GroundupConfig(PretrainedConfig):
-    """`groundup`: the settings of the model, by our names."""
+    """`groundup`: the model's settings under groundup's names."""
 
     model_type = "groundup"
 
@@ -36,7 +36,7 @@ class GroundupConfig(PretrainedConfig):
 
     @property
     def num_hidden_layers(self) -> int:
-        """Layers of a cache: one more than blocks keeps which ids begin a document."""
+        """Number of cache layers: with document masking, an extra one stores document starts."""
         masks = self.groundup.get("document_separator") is not None
         return int(self.groundup.get("num_layers", 0)) + masks
 
@@ -156,7 +156,7 @@ class GroundupForCausalLM(PreTrainedModel, GenerationMixin):
         logits_to_keep: int = 0,
         **options: Any,
     ) -> CausalLMOutputWithPast:
-        """attention_mask: 1 for ids, 0 for padding, of the cached ones too."""
+        """attention_mask: 1 for tokens, 0 for padding; includes the cached tokens."""
         s, cache = self.settings, past_key_values
         if use_cache and cache is None:
             cache = DynamicCache(config=self.config)
@@ -175,7 +175,7 @@ class GroundupForCausalLM(PreTrainedModel, GenerationMixin):
         x = self.token_embedding(input_ids) * s.embedding_scale
         step = SimpleNamespace(
             cache=cache,
-            # Padding sees itself, since nothing would be NaN.
+            # Padding attends to itself: a row without keys would be NaN.
             mask=mask | (keys == places[:, None]),
             rotation=self._rotation(places[None] if position_ids is None else position_ids),
             extra=None,
@@ -191,7 +191,7 @@ class GroundupForCausalLM(PreTrainedModel, GenerationMixin):
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache)
 
     def _rotation(self, positions: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Cosines and sines of (batch, 1, seq, d_head / 2), from angles in float64 if there is."""
+        """Cosines and sines, (batch, 1, seq, d_head / 2); angles are in float64 except on MPS."""
         s, d_head = self.settings, self.settings.d_model // self.settings.num_heads
         if s.positions == "none":
             return None
@@ -202,7 +202,7 @@ class GroundupForCausalLM(PreTrainedModel, GenerationMixin):
 
 
 def rotate(x: Tensor, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
-    """Pairs (2k, 2k+1) by the angles of their positions."""
+    """Rotate pairs (2k, 2k+1) by the angles of their positions."""
     if rotation is None:
         return x
     (cos, sin), (even, odd) = rotation, x.unflatten(-1, (-1, 2)).unbind(-1)

@@ -1,7 +1,7 @@
-"""A run as a folder that `ollama create` takes: a GGUF file, and a Modelfile on how to use it.
+"""Exports a run as a folder for `ollama create`: a GGUF file and a Modelfile.
 
-Ollama's templates are in Go's language. ChatML is put into it; of other templates Ollama knows the
-usual ones by itself, from the file.
+Ollama uses Go templates. The Modelfile contains ChatML in that form; Ollama recognizes other common
+templates in the GGUF file by itself.
 """
 
 import os
@@ -29,7 +29,7 @@ def export_ollama(
     dtype: GgufDtype = "float32",
     force: bool = False,
 ) -> list[str]:
-    """Write model, Modelfile and card; gives their names. `force` replaces an earlier export."""
+    """Write model, Modelfile and model card; return their names. `force` replaces an export."""
     source = Source(run_folder, checkpoint)
     modelfile = write_modelfile(source)
     with export_folder(folder, force=force) as temporary:
@@ -43,7 +43,8 @@ def export_ollama(
 
 
 def write_modelfile(source: Source) -> str:
-    """Template, stop tokens and sampling as the run has them; what Ollama would choose is said."""
+    """The Modelfile with the run's template, stop tokens and sampling parameters; explicit even at
+    our defaults, because Ollama's differ."""
     template, sampler = source.tokenizer.chat_template, source.sampler
     templates = {None: "{{ .Prompt }}", CHATML: _GO_CHATML}
     texts = {id: text for text, id in source.tokenizer.special_tokens.items()}

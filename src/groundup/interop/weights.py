@@ -1,7 +1,7 @@
-"""The tensors of our models under other names: of Hugging Face's Llama family and of GGUF files.
+"""Converts weights between our names and those of Hugging Face's Llama family and GGUF files.
 
-Only names and the row order of rotated heads differ: ours rotates neighbours, Llama's rotates
-halves. No value changes. Files are left to others.
+Only the names and the row order of rotated heads differ: ours rotates adjacent pairs, Llama's
+rotates halves. Values do not change, except that an embedding scale is folded in.
 """
 
 from collections.abc import Mapping
@@ -19,9 +19,9 @@ from groundup.model.transformer import weight_shapes
 Names = Mapping[str, str]
 
 OWN_NAMES: Names = {}
-"""Of a file that has our own names and rotation."""
+"""For files with our own names and rotation."""
 
-# What others call our tensors, with {} for the number of a block: in Hugging Face's and GGUF files.
+# Our tensors' names in Hugging Face and GGUF files; {} is the block's index.
 _NAMES = {
     "token_embedding": ("model.embed_tokens", "token_embd"),
     "final_norm": ("model.norm", "output_norm"),
@@ -42,14 +42,14 @@ HUGGINGFACE_NAMES, GGUF_NAMES = (
     {ours: both[one] for ours, both in _NAMES.items()} for one in (0, 1)
 )
 
-# Of the rows of each head: ours rotates pairs (2k, 2k+1), Llama's (k, k + d_head/2), queries and
-# keys alike, so that their dot products stay what they were.
+# Row order of each head: ours rotates pairs (2k, 2k+1), Llama's (k, k + d_head/2). Queries and keys
+# are permuted alike, which leaves their dot products unchanged.
 _TO_HALVES = "(heads pair part) ... -> (heads part pair) ..."
 _TO_PAIRS = "(heads part pair) ... -> (heads pair part) ..."
 
 
 def _names_of(config: ModelConfig, names: Names) -> dict[str, str]:
-    """Their names by ours, of every tensor that a file holds: tied embeddings stand once."""
+    """Map our names to theirs for every tensor in a file; tied embeddings are stored once."""
     if names is OWN_NAMES:
         tied = ["lm_head.weight"] if config.tie_embeddings else []
         return {name: name for name in weight_shapes(config) if name not in tied}
@@ -67,7 +67,7 @@ def _names_of(config: ModelConfig, names: Names) -> dict[str, str]:
 def to_foreign_weights(
     weights: Mapping[str, Tensor], config: ModelConfig, names: Names, *, rotates_halves: bool
 ) -> dict[str, Tensor]:
-    """Our tensors under their names, in the row order of their rotation."""
+    """Rename our tensors, and permute the rows if the target rotates halves."""
     foreign = {}
     for ours, theirs in _names_of(config, names).items():
         weight, num_heads = weights[ours], _num_rotated_heads(ours, config)
@@ -83,26 +83,28 @@ def to_foreign_weights(
 def cast_weights(
     weights: Mapping[str, Tensor], dtype: torch.dtype, *, keep_vectors: bool = False
 ) -> dict[str, Tensor]:
-    """The tensors in another precision, but vectors where they are kept; nothing may overflow."""
+    """Cast the tensors; raise ConfigError on overflow. keep_vectors: leave 1-D ones in float32."""
     cast = {}
     for name, weight in weights.items():
         cast[name] = weight.to(torch.float32 if keep_vectors and weight.ndim == 1 else dtype)
         if not bool(cast[name].isfinite().all()):
             most = float(weight.abs().max())
-            raise ConfigError(f"{name} has values up to {most:.6g}, which {dtype} cannot hold")
+            raise ConfigError(
+                f"{name} has values up to {most:.6g}, too large for {dtype}: use another --dtype"
+            )
     return cast
 
 
 def from_foreign_weights(
     foreign: Mapping[str, Tensor], config: ModelConfig, names: Names
 ) -> dict[str, Tensor]:
-    """Tensors as ours, in float32; of a model that rotates halves, unless it has our names. A
-    CheckpointError names those that are not what the settings say."""
+    """Convert to our names and float32; unless the names are ours, the model rotates halves. Raises
+    CheckpointError for names or shapes that do not match the settings."""
     shapes = weight_shapes(config)
     check_shapes({theirs: shapes[one] for one, theirs in _names_of(config, names).items()}, foreign)
     for name, weight in foreign.items():
         if weight.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-            raise CheckpointError(f"{name} is {weight.dtype}: take a checkpoint in 16 or 32 bits")
+            raise CheckpointError(f"{name} is {weight.dtype}: use a 16-bit or 32-bit checkpoint")
     weights = {}
     for ours, theirs in _names_of(config, names).items():
         weight, num_heads = foreign[theirs].to(torch.float32), _num_rotated_heads(ours, config)
@@ -115,8 +117,8 @@ def from_foreign_weights(
 
 
 def _num_rotated_heads(ours: str, config: ModelConfig) -> int | None:
-    """How many heads' rows a tensor has, if they are rotated by position."""
+    """The number of heads in a tensor that RoPE rotates, else None."""
     part = ours.partition(".attention.")[2].removesuffix(".weight")
-    # The gains of a norm are shared by the heads.
+    # All heads share the gains of a norm.
     counts = {"query": config.num_heads, "key": config.key_value_heads}
     return (counts | {"query_norm": 1, "key_norm": 1}).get(part)

@@ -1,4 +1,4 @@
-"""What all optimizers share: a step that scales or skips on the device, and an EMA of weights."""
+"""Base class of all optimizers: gradient scaling and skipping on the device, EMA of weights."""
 
 import contextlib
 import functools
@@ -33,7 +33,7 @@ def _unwrapped(method: _Method) -> _Method:
 
 
 class Optimizer(torch.optim.Optimizer):
-    """A torch optimizer whose step takes two tensors, so that the device never waits for the host.
+    """A torch optimizer whose step takes two tensors, so that it needs no device synchronization.
 
     All parameters are on one device. A step may overwrite `.grad`.
     """
@@ -140,7 +140,7 @@ class ForeignOptimizer(Optimizer):
         gradient_scale: Tensor | None = None,
         skip: Tensor | None = None,
     ) -> Any:
-        """Waits for the device to know whether to skip."""
+        """Synchronizes with the device if `skip` is given."""
         if skip is not None and bool(skip):
             return None
         if gradient_scale is not None:
@@ -153,11 +153,11 @@ class ForeignOptimizer(Optimizer):
         self.param_groups, self.state = self.inner.param_groups, self.inner.state
 
     def _updates(self, parameters: Any, group: Any, control: Any) -> Any:
-        raise NotImplementedError("the inner optimizer moves the weights")
+        raise NotImplementedError("the inner optimizer updates the weights")
 
 
 def gradients_of(parameters: list[Tensor], gradient_scale: Tensor | None = None) -> list[Tensor]:
-    """The gradients, times the scale if there is one (in new tensors then)."""
+    """The gradients; with a scale, new tensors multiplied by it."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if gradient_scale is None:
         return gradients
@@ -175,10 +175,10 @@ def unchanged_where(skip: Tensor | None, tensors: list[Tensor]) -> Iterator[None
 
 
 def run_side_by_side(device: torch.device, pieces: Sequence[Piece]) -> None:
-    """Run independent pieces; on CUDA, which none of them fills, each on its own stream.
+    """Run independent pieces; on CUDA each on its own stream, because none fills the GPU.
 
-    The current stream waits for all of them; in a recorded graph they are branches. Arguments of
-    the pieces must live until all are done.
+    The current stream waits for all of them; in a CUDA graph they become branches. The pieces'
+    arguments must live until all are done.
     """
     if device.type != "cuda":
         for piece in pieces:

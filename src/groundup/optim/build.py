@@ -14,8 +14,8 @@ from groundup.optim.config import OPTIMIZERS, OptimizerConfig
 def build_optimizer(
     model: nn.Module, config: OptimizerConfig, num_steps: float | None = None
 ) -> Optimizer:
-    """The optimizer of the model's trainable parameters, in their groups. Its class receives the
-    settings that its arguments name.
+    """Build the optimizer with its parameter groups. Its class receives the settings that match its
+    arguments.
 
     num_steps: the length of the run, for `ema_fraction`.
     """
@@ -31,7 +31,7 @@ def build_optimizer(
     made = kind(groups, lr=config.learning_rate, **options)
     optimizer: Optimizer = made if isinstance(made, Optimizer) else ForeignOptimizer(made)
     if optimizer is not made and config.ema_fraction is not None:
-        raise ConfigError(f"{config.name} supports no EMA: set optimizer.ema_fraction to None")
+        raise ConfigError(f"{config.name} does not support EMA: remove optimizer.ema_fraction")
     optimizer.average_decay = average_decay(config, num_steps)
     return optimizer
 
@@ -93,8 +93,8 @@ def _learning_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def set_learning_rates(optimizer: AnyOptimizer, config: OptimizerConfig, factor: float) -> float:
-    """Set every group's learning rate to its peak times `factor`; returns the first group's. Muon's
-    AdamW groups and the groups of a custom optimizer have peaks of their own."""
+    """Set every group's learning rate to its peak times `factor`; return the first group's. Muon's
+    AdamW groups and the groups of a custom optimizer have their own peaks."""
     for group in optimizer.param_groups:
         rate = group.get("initial_lr", _maximum(config, group.get("kind"))) * factor
         if isinstance(group["lr"], Tensor):

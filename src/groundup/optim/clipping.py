@@ -16,7 +16,7 @@ def clip_gradients(parameters: Tensor | Iterable[Tensor], max_norm: float) -> Te
 
         g <- g · min(1, max_norm / (‖g‖ + 1e-6))
 
-    Returns ‖g‖ as it was before. Parameters without a gradient are skipped.
+    Returns ‖g‖ before clipping. Parameters without a gradient are skipped.
     """
     gradients = _gradients(parameters)
     norm = _norm(gradients)
@@ -35,7 +35,7 @@ def gradient_norm(parameters: Tensor | Iterable[Tensor]) -> Tensor:
 def clip_scale(norm: Tensor, max_norm: float) -> Tensor:
     """min(1, max_norm / (norm + 1e-6)), the factor of `clip_gradients`.
 
-    Our optimizers take it as `step(gradient_scale=…)`, which saves a pass over the gradients.
+    Passing it to our optimizers as `step(gradient_scale=…)` saves a pass over the gradients.
     """
     if not max_norm > 0:
         raise ConfigError(f"max_norm must be positive, got {max_norm}")

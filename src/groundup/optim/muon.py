@@ -15,38 +15,38 @@ from groundup.optim.orthogonalization import orthogonalize
 
 _Shape: TypeAlias = tuple[int, ...]
 
-# The RMS of AdamW's updates is about 0.2 lr; an orthogonal matrix of (rows, columns) has entries of
-# RMS 1 / √max(rows, columns). With this scale, both kinds share one learning rate.
-_MOVE_OF_ADAMW = 0.2
+# RMS of AdamW's updates, as a multiple of lr. The entries of an orthogonal matrix have an RMS of
+# 1 / √max(rows, columns). Scaled to the same RMS, both kinds can share one learning rate.
+_ADAMW_RMS = 0.2
 
-# The weight of a step in the running second moment of a row (`normalize_rows`).
+# Weight of a step in the running second moment of a row (`normalize_rows`).
 _ROW_WEIGHT = 0.05
 
 
 class WholeMatrices:
-    """Muon's matrices are whole on this rank; sharded training replaces this class."""
+    """Matrices that are not sharded; sharded training replaces this class."""
 
     def shape(self, parameter: Tensor) -> _Shape:
-        """The shape of the whole matrix that a parameter is, or is some rows of."""
+        """The shape of the unsharded matrix."""
         return tuple(parameter.shape)
 
     def orthogonalize(self, matrices: Tensor, shape: _Shape) -> Tensor:
-        """Orthogonalize a stack of matrices, or of their rows; `shape`: of each whole matrix."""
+        """Orthogonalize a stack of matrices or shards; `shape`: of each unsharded matrix."""
         return orthogonalize(matrices)
 
 
 class Muon(AdamW):
-    """A group of kind "muon" holds matrices G of (rows, columns), with M the momentum:
+    """Groups of kind "muon" contain matrices; with gradient G (rows, columns) and momentum M:
 
         M <- μ M + (1 - μ) G;    D = orthogonalize(μ M + (1 - μ) G)       (Nesterov's look ahead)
         θ <- θ - lr λ θ;         θ <- θ - lr · 0.2 √max(rows, columns) · D
 
-    A group of kind "adamw" holds anything and moves as `AdamW` does, by `betas` and `eps`. Matrices
-    of one shape are orthogonalized together. A matrix keeps M in `momentum`.
+    Groups of kind "adamw" contain any parameters, updated as in `AdamW` with `betas` and `eps`.
+    Matrices of the same shape are orthogonalized together. The state `momentum` is M.
 
     momentum: μ.   weight_decay: λ.
-    normalize_rows: let all rows of a matrix move alike. With v the mean of a row's D² over the last
-        steps, kept in `row_means`, D / √(v max(rows, columns)) takes the place of D (NorMuon).
+    normalize_rows: use D / √(v max(rows, columns)) instead of D, where v, the running mean of a
+        row's D², is the state `row_means`: all rows then get updates of equal size (NorMuon).
     """
 
     optimizer_name = "muon"
@@ -87,7 +87,7 @@ class Muon(AdamW):
             if "momentum" not in state:
                 state["momentum"] = torch.zeros_like(parameter)
             if self.normalize_rows and "row_means" not in state:
-                # What the rows of an orthogonal matrix have on average.
+                # The mean square of an orthogonal matrix's entries.
                 state["row_means"] = parameter.new_full(parameter.shape[:1], 1 / max(shape))
             stacks.setdefault((shape, parameter.dtype), []).append(parameter)
         return [
@@ -98,7 +98,7 @@ class Muon(AdamW):
     def _move(
         self, parameters: list[Tensor], shape: _Shape, group: dict[str, Any], control: Control
     ) -> None:
-        """One step of matrices of one shape, stacked: few operations, whatever their number."""
+        """Update matrices of one shape, stacked, with few operations."""
         momenta = [self.state[parameter]["momentum"] for parameter in parameters]
         before = torch.stack(momenta)
         gradients = torch.stack(gradients_of(parameters))
@@ -106,13 +106,13 @@ class Muon(AdamW):
             gradients.mul_(control.gradient_scale)
         momentum = torch.lerp(before, gradients, 1 - group["momentum"])
         ahead = gradients.lerp_(momentum, group["momentum"])
-        # Our CUDA kernel takes half precision.
+        # Our CUDA kernel needs bfloat16.
         half = ahead.bfloat16() if ahead.is_cuda and ahead.dtype == torch.float32 else ahead
         ahead = half if can_run_on(half) else ahead
         directions = self.matrices.orthogonalize(ahead, shape).to(momentum.dtype)
         if self.normalize_rows:
             directions = self._with_even_rows(directions, parameters, max(shape), control.skip)
-        directions *= group["lr"] * (_MOVE_OF_ADAMW * math.sqrt(max(shape)))
+        directions *= group["lr"] * (_ADAMW_RMS * math.sqrt(max(shape)))
         decay = group["lr"] * group["weight_decay"]
         if control.skip is not None:
             # `where`, because NaN times 0 is NaN.

@@ -11,8 +11,8 @@ from groundup.nn.kernels import HAS_TRITON
 
 _Coefficients: TypeAlias = tuple[tuple[float, float, float], ...]
 
-# (a, b, c) of each step: the odd quintics p with the least max |1 - p(x)|, the first on
-# [0.001, 1.01], each next one on what the one before leaves, 1% wider for rounding.
+# (a, b, c) of each step: odd quintics p that minimize max |1 - p(x)|, the first on [0.001, 1.01],
+# each further one on the range of the previous one, widened by 1% for rounding.
 COEFFICIENTS: _Coefficients = (
     (8.386893124345953, -24.371310642828792, 17.726411655627874),
     (4.143011984362458, -3.0186177669347534, 0.5526501809738614),
@@ -64,7 +64,7 @@ def orthogonalize_each(
 
 
 def _kernel_for(matrices: Tensor) -> Callable[[Tensor, _Coefficients], Tensor] | None:
-    """Our kernel for such matrices, if there is one."""
+    """Our kernel for these matrices, if any."""
     if HAS_TRITON and matrices.is_cuda and matrices.dtype == torch.bfloat16:
         from groundup.nn.kernels.cuda_train import muon
 

@@ -1,4 +1,4 @@
-"""Stochastic gradient descent with a falling learning rate."""
+"""Stochastic gradient descent with a 1/√t learning rate."""
 
 from functools import partial
 from typing import Any

@@ -1,1 +1,1 @@
-"""Runs compared on one HTML page: tables and learning curves."""
+"""Reports: one HTML page that compares runs with tables and learning curves."""

@@ -1,6 +1,6 @@
 """The charts of a report as plotly figures: `{"data": …, "layout": …}`.
 
-Buttons choose the x axis. `var(--…)` stands for a color of the page's style sheet.
+Buttons select the x axis. The page replaces `var(--…)` by colors of its style sheet.
 """
 
 import math
@@ -19,15 +19,16 @@ AXES = {"step": "steps", "tokens": "tokens", "wall_seconds": "seconds"}
 COLORS = (
     "#0a6b4d", "#c2570c", "#3a5bc7", "#a0337c", "#7a6a00", "#43768a", "#8a4b2d", "#5a4fa3"
 )  # fmt: skip
-_NUM_POINTS, _MOST_POINTS, _FEWEST_POINTS = 4_000, 240, 40
-# The first steps of a long curve would press all that follows together.
+# Points per chart, and the maximum and minimum per curve.
+_NUM_POINTS, _MAX_POINTS, _MIN_POINTS = 4_000, 240, 40
+# The y axis omits the highest 12% of the values, which are early losses, unless curves are short.
 _FRACTION_SHOWN, _SHORT = 0.88, 20
 
 
 def learning_curves(groups: Sequence[Group], metric: str, name: str) -> Figure | None:
-    """The curves of a metric, runs of a group in one color; None where no run has it."""
+    """The curves of a metric, one color per group; None if no run has the metric."""
     num_runs = sum(len(group.runs) for group in groups)
-    num_points = max(_FEWEST_POINTS, min(_MOST_POINTS, _NUM_POINTS // max(1, num_runs)))
+    num_points = max(_MIN_POINTS, min(_MAX_POINTS, _NUM_POINTS // max(1, num_runs)))
     data: list[dict[str, Any]] = []
     along: dict[str, list[list[float | None]]] = {axis: [] for axis in AXES}
     ends: list[float] = []
@@ -86,8 +87,8 @@ def learning_curves(groups: Sequence[Group], metric: str, name: str) -> Figure |
 
 
 def _read(run: RunResult, metric: str, num_points: int) -> dict[str, list[float | None]]:
-    """The metric and its positions along every axis; long curves become the means of so many
-    equal parts. plotly leaves gaps where there are none."""
+    """The metric and its positions on every axis; long curves are reduced to `num_points` means of
+    equal parts. None becomes a gap in plotly."""
     indices = np.array(run.metrics.indices(metric), dtype=int)
     columns = {"step": np.array([run.metrics.step_of(index) for index in indices])}
     for name in ("tokens", "wall_seconds", metric):
@@ -105,7 +106,7 @@ def _read(run: RunResult, metric: str, num_points: int) -> dict[str, list[float 
 
 
 def _y_range(data: Sequence[dict[str, Any]], ends: Sequence[float]) -> list[float] | None:
-    """The range that shows what matters: where long curves begin far above the rest, without."""
+    """The y range without the high losses at the start of long curves; None: plotly's default."""
     values = sorted(y for one in data for y in one["y"] if y is not None)
     if not values or max(len(one["y"]) for one in data) <= _SHORT:
         return None

@@ -1,4 +1,4 @@
-"""Runs compared: what was run and why, groups, ablations, and what a reader must know first."""
+"""Compare runs: their groups, ablations and warnings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ from groundup.experiments.sweep_folder import SweepFolder
 
 @dataclass
 class Comparison:
-    """Everything that a page shows."""
+    """The contents of a report."""
 
     title: str
     why: str
@@ -30,7 +30,7 @@ class Comparison:
     groups: list[Group]
     ablations: list[Table]
     warnings: list[str] = field(default_factory=list)
-    """What keeps results from being compared or complete."""
+    """Reasons why results are incomplete or cannot be compared."""
 
     @property
     def data_names(self) -> dict[str | None, str]:
@@ -46,7 +46,7 @@ class Comparison:
 
 
 def compare(paths: Sequence[Path], *, title: str | None = None) -> Comparison:
-    """Read the runs below `paths` and compare them; the title is that of the sweeps if None."""
+    """Read the runs below `paths` and compare them. title: default: the names of the sweeps."""
     found = find_runs(paths)
     comparison = Comparison(
         title=title or _title(found),
@@ -60,7 +60,7 @@ def compare(paths: Sequence[Path], *, title: str | None = None) -> Comparison:
 
 
 def _ablations(path: Path, found: Found) -> list[Table]:
-    """The table of an ablation's folder, recomputed from its trials; none of another sweep's."""
+    """The table of an ablation, recomputed from its trials; nothing for other sweeps."""
     folder = SweepFolder(path)
     if not folder.spec_file.exists():
         return []
@@ -75,7 +75,7 @@ def _ablations(path: Path, found: Found) -> list[Table]:
 
 
 def run_notes(runs: Sequence[RunResult]) -> list[str]:
-    """What was odd about folders, a sentence each with the runs it is true of."""
+    """Problems with run folders, one sentence each with the names of the runs."""
     names: dict[str, list[str]] = {}
     for run in runs:
         for note in run.notes:
@@ -99,6 +99,6 @@ def _warnings(comparison: Comparison) -> list[str]:
         labels.setdefault(names[group.data_id], []).append(group.label)
     told = "; ".join(f"{data}: {list_names(these)}" for data, these in labels.items())
     return [
-        f"These runs did not all learn from the same data, so their losses do not compare across "
-        f"it ({told})."
+        f"These runs were trained on different data: do not compare losses across data sets "
+        f"({told})."
     ]

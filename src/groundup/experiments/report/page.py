@@ -1,4 +1,4 @@
-"""A comparison as one HTML page that opens offline: style, plotly's script and all data inside."""
+"""Render a comparison as one HTML page that works offline, with plotly.js and the data inline."""
 
 import datetime
 import json
@@ -33,7 +33,7 @@ _METRICS = {
 
 
 class Chart(NamedTuple):
-    """A figure with its title, which also describes it to those who cannot see it."""
+    """A figure with its title, which is also its accessible name."""
 
     title: str
     figure: Figure
@@ -43,7 +43,7 @@ Block = Table | Chart | str
 
 
 class Section(NamedTuple):
-    """A title and what stands below it; `more` is opened when a reader wants it."""
+    """A title with its blocks; `more` is collapsed."""
 
     name: str
     title: str
@@ -52,14 +52,14 @@ class Section(NamedTuple):
 
 
 def _shown(value: Any) -> str:
-    """Foreign text as any page may hold it; what is markup stays as it is."""
+    """Make untrusted text valid for a page; markup is unchanged."""
     if isinstance(value, Markup):
         return value
     return without_controls(str(value)).encode("utf-8", "backslashreplace").decode()
 
 
 def render(comparison: Comparison) -> str:
-    """The whole page; everything foreign in it is escaped."""
+    """Render the page; all untrusted text is escaped."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_STATIC),
         autoescape=True,
@@ -68,7 +68,7 @@ def render(comparison: Comparison) -> str:
     )
     environment.filters |= {
         "kind": lambda block: type(block).__name__,
-        # Nothing in the JSON can end its script.
+        # Escaped, so that the JSON cannot close its script element.
         "plot": lambda figure: Markup(json.dumps(figure, allow_nan=False).replace("<", "\\u003c")),
     }
     sections = _sections(comparison)
@@ -105,7 +105,7 @@ def _facts(comparison: Comparison) -> dict[str, str]:
 def _sections(comparison: Comparison) -> list[Section]:
     groups, runs = comparison.groups, comparison.runs
     ablations = [
-        Section(f"ablation-{number}", "What each part is worth", [table])
+        Section(f"ablation-{number}", "Contribution of each part", [table])
         for number, table in enumerate(comparison.ablations, start=1)
     ]
     curves = [
@@ -114,7 +114,7 @@ def _sections(comparison: Comparison) -> list[Section]:
         if (figure := learning_curves(groups, metric, name)) is not None
     ]
     nothing: list[Block] = ["There are no metrics yet."]
-    differing: list[Block] = [settings_table(groups) or "Nothing but seeds differs."]
+    differing: list[Block] = [settings_table(groups) or "Only seeds differ."]
     return [
         *ablations,
         Section("results", "Results", [comparison.results]),

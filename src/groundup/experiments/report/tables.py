@@ -1,4 +1,4 @@
-"""The tables of a report, as values that the page and the command line print alike."""
+"""The tables of a report, for the page and the command line."""
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ UNKNOWN = "—"
 
 
 class Mark(NamedTuple):
-    """A sign and words beside a row; the kind is a class of the style sheet."""
+    """A symbol and text next to a row; the kind is a CSS class."""
 
     sign: str
     text: str
@@ -31,12 +31,12 @@ STATES = {
     "failed": Mark("!", "failed", "failed"),
     "empty": Mark("○", "no metrics yet", "empty"),
 }
-_MOST_NAMES = 6
+_MAX_NAMES = 6
 
 
 @dataclass(frozen=True)
 class Table:
-    """Cells by their headers, which all rows share; the first names its row and has its marks."""
+    """Rows as cells by header; the first cell names the row and carries its marks."""
 
     title: str
     rows: Sequence[Mapping[str, str]]
@@ -48,7 +48,7 @@ class Table:
 
 
 def shown(show: Callable[[float], str], number: float | None) -> str:
-    """A number as it is shown, or a dash where it is not known."""
+    """A formatted number, or a dash if it is unknown."""
     return UNKNOWN if number is None else show(number)
 
 
@@ -57,25 +57,25 @@ def show_loss(value: float) -> str:
 
 
 def show_interval(interval: Interval | None) -> str:
-    """mean ± half width, or the one value there is."""
+    """mean ± half width, or a single measurement."""
     if interval is None or interval.half_width is None:
         return shown(show_loss, None if interval is None else interval.mean)
     return f"{show_loss(interval.mean)} ± {show_loss(interval.half_width)}"
 
 
 def list_names(names: Sequence[str]) -> str:
-    """The names, or the first of them and how many more there are."""
-    told = ", ".join(names[:_MOST_NAMES])
-    return told if len(names) <= _MOST_NAMES else f"{told} and {len(names) - _MOST_NAMES} more"
+    """The names, or the first few and the number of the others."""
+    told = ", ".join(names[:_MAX_NAMES])
+    return told if len(names) <= _MAX_NAMES else f"{told} and {len(names) - _MAX_NAMES} more"
 
 
 def results_table(groups: Sequence[Group], measure: str, data_names: Mapping[Any, str]) -> Table:
-    """The groups from best to worst; the first of each data set is the best, some are tied."""
+    """The groups from best to worst, with marks for the best of each data set and ties."""
     rows, all_marks = [], []
     for group in groups:
         known = {
             "winner": [Mark("★", "best", "winner")],
-            "tied": [Mark("≈", "not told apart from the best", "tied")],
+            "tied": [Mark("≈", "not clearly worse than the best", "tied")],
         }
         marks = known.get(group.mark, [])
         for state, mark in STATES.items():
@@ -92,7 +92,7 @@ def results_table(groups: Sequence[Group], measure: str, data_names: Mapping[Any
                 "Runs": group.label,
                 "Seeds": ", ".join(map(str, seeds)) or UNKNOWN,
                 f"Best {measure} ± 95%": show_interval(group.best),
-                "Bits per byte at the best": show_interval(group.at_best("bits_per_byte")),
+                "Bits per byte at best": show_interval(group.at_best("bits_per_byte")),
             }
         )
     return Table(f"Results, best {measure} first", rows, all_marks)
@@ -110,7 +110,7 @@ def settings_table(groups: Sequence[Group]) -> Table | None:
 
 
 def cost_table(groups: Sequence[Group]) -> Table:
-    """What a run of each group cost on average."""
+    """The average cost of a run in each group."""
     columns: dict[str, tuple[str, Callable[[float], str]]] = {
         "Parameters": ("num_parameters", show_count),
         "Compute": ("flops", show_flops),
@@ -139,7 +139,7 @@ def runs_table(runs: Sequence[RunResult]) -> Table:
         rows.append(
             {
                 "Run": run.name,
-                "Began": str(run.environment.get("started", UNKNOWN)).replace("T", " "),
+                "Started": str(run.environment.get("started", UNKNOWN)).replace("T", " "),
                 "Outcome": run.outcome.sentence,
                 "Folder": str(run.path),
                 "Command": shlex.join(map(str, words)) if isinstance(words, list) else UNKNOWN,
@@ -167,13 +167,13 @@ def ablation_table(rows: Sequence[AblationRow]) -> Table:
         if row.loss is None:
             marks.append(Mark("✕", "no run finished", "diverged"))
         elif is_told and not row.is_clear:
-            marks.append(Mark("≈", "not told apart from the base", "tied"))
+            marks.append(Mark("≈", "not clearly different from the base", "tied"))
         elif is_told:
             is_better = (row.difference or 0) < 0
             better, worse = Mark("★", "better", "winner"), Mark("▲", "worse", "diverged")
             marks.append(better if is_better else worse)
         if row.tried.is_at_edge:
-            marks.append(Mark("→", "best rate at the end of those tried", "unfinished"))
+            marks.append(Mark("→", "best rate at the edge of the grid", "unfinished"))
         if row.diverged_at:
             marks.append(Mark("✕", f"diverged at {_rates(row.diverged_at)}", "diverged"))
         all_marks.append(marks)

@@ -1,4 +1,4 @@
-// Draws each chart when it is first seen, in the colors of the style sheet.
+// Draws the visible charts in the colors of the style sheet.
 function draw() {
   const style = getComputedStyle(document.documentElement);
   for (const area of document.querySelectorAll(".plot-area")) {
