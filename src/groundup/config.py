@@ -14,7 +14,7 @@ import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 import pydantic
 import yaml
@@ -39,6 +39,18 @@ _EARLIER_NAMES = {
     "input_mix": "x0_skip",
     "num_ids": "num_tokens",
     "recompute": "activation_checkpointing",
+}
+# Settings of earlier versions, with the values that had no effect: with those a file still loads.
+_REMOVED: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("cautious_decay", "decay_embeddings", "mask_documents", "x0_skip"), (False,)),
+    **dict.fromkeys(("tensorboard", "trackio", "wandb"), (False,)),
+    **dict.fromkeys(("logit_soft_cap", "muon_learning_rate"), (None,)),
+    "kernels": ("fused", "reference"),
+    "order": ("epochs",),
+    "orthogonalization_steps": (5,),
+    "project": ("groundup",),
+    "reduce_dtype": ("float32", "bfloat16"),
+    "tasks": ((), []),
 }
 _EXPONENT = re.compile(r"[0-9]+(\.[0-9]+)?[eE]\+?[0-9]{1,2}")
 _MAX_FINDINGS = 8
@@ -77,10 +89,6 @@ class Settings(pydantic.BaseModel):
         use_attribute_docstrings=True,
     )
 
-    removed: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
-    """Settings of earlier versions, each with the values that had no effect: a file may have those,
-    and they are dropped."""
-
     if not TYPE_CHECKING:
         # For type checkers each setting is an argument.
         def __init__(self, **values: Any) -> None:
@@ -105,14 +113,11 @@ class Settings(pydantic.BaseModel):
     def _drop_removed(cls, values: Any) -> Any:
         if not isinstance(values, Mapping):
             return values
-        values = with_current_names(values)
-        for name, inactive in cls.removed.items():
-            if name in values and values[name] not in inactive:
-                raise ValueError(
-                    f"{name} is {_clip(repr(values[name]))}, but this setting was removed: only "
-                    f"{' or '.join(map(repr, inactive))} still loads"
-                )
-        return {name: value for name, value in values.items() if name not in cls.removed}
+        return {
+            name: value
+            for name, value in with_current_names(values).items()
+            if name in cls.model_fields or value not in _REMOVED.get(name, ())
+        }
 
     @pydantic.field_validator("*", mode="before")
     @classmethod

@@ -111,7 +111,7 @@ def test_what_would_give_trials_another_meaning_is_refused_and_named(
     for changes, complaint in (
         ({"settings": {"batch_size": 4}}, r"batch_size: 2 -> 4.*name"),
         ({"tokens": 5}, r"tokens: None -> 5"),
-        ({"variants": {"a": {"batch_size": 8}}}, r"variant a: .*4.* -> .*8"),
+        ({"variants": {"a": {"batch_size": 8}}}, r"a in .* had other settings: .*4.* -> .*8"),
     ):
         with pytest.raises(ConfigError, match=complaint):
             run(make_spec(**{"variants": variants, **changes}), tmp_path, metrics_only)

@@ -112,6 +112,3 @@ def _changed(old: SweepConfig, new: SweepConfig) -> Iterator[str]:
     for name in before.keys() | after.keys():
         if before.get(name) != after.get(name):
             yield f"{name}: {before.get(name)!r} -> {after.get(name)!r}"
-    for name in old.variants.keys() & new.variants.keys():
-        if old.variants[name] != new.variants[name]:
-            yield f"variant {name}: {old.variants[name]!r} -> {new.variants[name]!r}"

@@ -1,8 +1,7 @@
 """The settings of a model, each ablation one of them, and the presets. No torch here."""
 
 import math
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -91,12 +90,6 @@ factor, to its attention values."""
     document_separator: Annotated[int, Field(ge=0, lt=10**8)] | Literal["auto"] | None = None
     """Document masking: tokens attend only to their own document, which begins with this id. Lowers
     the loss for short documents. auto: the id that ends documents in the run's shards."""
-
-    removed: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "logit_soft_cap": (None,),
-        "x0_skip": (False,),
-        "kernels": ("fused", "reference"),
-    }
 
     @property
     def d_head(self) -> int:

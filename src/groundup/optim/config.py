@@ -1,7 +1,6 @@
 """The settings of optimizers and schedules. No torch here."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -51,14 +50,6 @@ epochs."""
     ema_fraction: float | None = Field(default=None, gt=0, le=1)
     """Keep an EMA of the weights over about this fraction of the run, and use it for evaluation,
 samples and the saved model."""
-
-    removed: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "muon_learning_rate": (None,),
-        "cautious_decay": (False,),
-        "decay_embeddings": (False,),
-        "orthogonalization_steps": (5,),
-        "kernels": ("fused", "reference"),
-    }
 
 
 class ScheduleConfig(Settings):

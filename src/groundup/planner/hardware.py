@@ -188,7 +188,6 @@ class Price(NamedTuple):
 
 
 _MERCATUS = "Mercatus, cloud GPU pricing: middle of the specialized providers' range"
-_PER_CORE = Price(0.0408, "Amazon EC2 on demand: half of an m7g.large for each core", "2026-06")
 
 PRICES = {
     "A100": Price(1.30, f"as for 80 GB: {_MERCATUS}", "2026-05"),
@@ -198,11 +197,3 @@ PRICES = {
     "B200": Price(6.03, "Spheron's rate on demand", "2026-03"),
     "RTX 4090": Price(0.60, "RunPod on demand, as listed by DeployBase", "2026-03"),
 }
-
-
-def find_price(device: str) -> Price | None:
-    """The price of a device of the table, or of a processor by its cores; None if unknown."""
-    cores = re.fullmatch(r"CPU of (\d+) cores?", device)
-    if cores is not None:
-        return _PER_CORE._replace(dollars_per_hour=int(cores[1]) * _PER_CORE.dollars_per_hour)
-    return PRICES.get(device)

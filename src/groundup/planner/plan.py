@@ -7,7 +7,7 @@ from groundup.errors import ConfigError
 from groundup.model.config import PRESETS, ModelConfig
 from groundup.optim.config import OptimizerName
 from groundup.planner.duration import ASSUMED_MFU, Duration
-from groundup.planner.hardware import Accelerator, device_kind, find_price, rate_in
+from groundup.planner.hardware import PRICES, Accelerator, device_kind, rate_in
 from groundup.planner.memory import (
     Execution,
     MeasuredStep,
@@ -180,7 +180,7 @@ def make_plan(
         mfu=mfu,
         device=accelerator.name,
         precision=precision,
-        price=find_price(accelerator.name),
+        price=PRICES.get(accelerator.name),
         source=accelerator.source,
     )
     return Plan(

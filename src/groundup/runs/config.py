@@ -6,7 +6,7 @@ The sections that belong to a component are declared there (`ModelConfig`, `Opti
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
@@ -22,8 +22,6 @@ _SHARDS = Path("shards")
 
 class DataConfig(Settings):
     """Training data."""
-
-    removed: ClassVar = {"order": ("epochs",), "mask_documents": (False,)}
 
     shards: Path = _SHARDS
     """Folder written by groundup data prepare; with data.mix, the one to validate on."""
@@ -98,8 +96,6 @@ class Interval(Settings):
 class EvaluationConfig(Interval):
     """Evaluation on the validation split; always once at the end."""
 
-    removed: ClassVar = {"tasks": ((), [])}
-
     num_windows: int | None = Field(default=256, ge=1, le=10**9)
     """Number of windows to evaluate, the same each time; None uses the whole split."""
 
@@ -122,11 +118,6 @@ class CheckpointConfig(Interval):
 
 class LoggingConfig(Interval):
     """How often a line goes to metrics.jsonl, to callbacks and the console."""
-
-    removed: ClassVar = {
-        **dict.fromkeys(("tensorboard", "trackio", "wandb"), (False,)),
-        "project": ("groundup",),
-    }
 
     every_fraction: float = Field(default=0.002, ge=0, le=1)
     """Interval as a fraction of the run."""
@@ -157,8 +148,6 @@ class SampleConfig(Interval):
 
 class DistributedConfig(Settings):
     """Distributed training under torchrun."""
-
-    removed: ClassVar = {"reduce_dtype": ("float32", "bfloat16")}
 
     strategy: Literal["auto", "ddp", "fsdp", "hsdp"] = "auto"
     """ddp replicates the model on each rank, fsdp shards it over all ranks, hsdp shards within a
