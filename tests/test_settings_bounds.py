@@ -17,7 +17,7 @@ import groundup
 from groundup.config import Settings, kinds_of, load_settings
 from groundup.errors import ConfigError
 from groundup.model import ModelConfig, TransformerLM
-from groundup.planner import check_holdable
+from groundup.planner import check_model_memory
 
 SOURCE = Path(groundup.__file__).parent
 
@@ -87,8 +87,8 @@ def test_a_model_is_held_against_the_memory_before_it_is_built() -> None:
     model = TransformerLM.from_config(without_storage, device="meta")
     assert all(tensor.is_meta for tensor in model.buffers())
     config = ModelConfig(**SMALL)
-    check_holdable(config, 10**6, num_sequences=1)
+    check_model_memory(config, 10**6, num_sequences=1)
     # The second is too much for its layers' caches together, not for one.
     for change in ({"num_layers": 10**4}, {"num_layers": 40, "context_length": 4_000}):
         with pytest.raises(ConfigError, match=r"takes .* context_length .* 10.0 MB"):
-            check_holdable(config.model_copy(update=change), 10**7, num_sequences=1)
+            check_model_memory(config.model_copy(update=change), 10**7, num_sequences=1)

@@ -329,13 +329,13 @@ def file_signature(path: Path) -> tuple[int, int, int] | None:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def read_plain_file(path: Path, inside: Path | None = None, most_bytes: int = 1 << 28) -> bytes:
+def read_plain_file(path: Path, inside: Path | None = None, max_bytes: int = 1 << 28) -> bytes:
     """The content of a foreign file; an OSError for what `check_plain_file` refuses."""
-    check_plain_file(path, inside, most_bytes)
+    check_plain_file(path, inside, max_bytes)
     return path.read_bytes()
 
 
-def check_plain_file(path: Path, inside: Path | None = None, most_bytes: int = 1 << 62) -> None:
+def check_plain_file(path: Path, inside: Path | None = None, max_bytes: int = 1 << 62) -> None:
     """Raise an OSError for a device or a pipe, which may never end, for what is larger, and for a
     link that leads out of the folder `inside`."""
     found, root = path.stat(), (inside or Path("/")).resolve()
@@ -343,8 +343,8 @@ def check_plain_file(path: Path, inside: Path | None = None, most_bytes: int = 1
     root = root.parent.parent if root.parent.name == "snapshots" else root
     if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, "it is no regular file", str(path))
-    if found.st_size > most_bytes:
-        reason = f"it has {found.st_size:,} bytes, more than {most_bytes:,}"
+    if found.st_size > max_bytes:
+        reason = f"it has {found.st_size:,} bytes, more than {max_bytes:,}"
         raise OSError(errno.EINVAL, reason, str(path))
     if not path.resolve().is_relative_to(root):
         raise OSError(errno.EINVAL, f"it is a link that leads out of {inside}", str(path))

@@ -39,7 +39,7 @@ def test_a_plan_picks_the_micro_batch_and_knows_its_peak() -> None:
 
 def test_a_precision_that_the_hardware_lacks_is_refused_and_tf32_falls_back_to_float32() -> None:
     config = PRESETS["gpt2-small"]
-    with pytest.raises(ConfigError, match="V100 has no bfloat16"):
+    with pytest.raises(ConfigError, match="V100 does not support bfloat16"):
         v100 = get_accelerator("V100")
         make_plan(config, v100, batch_size=1, num_steps=1, precision="bfloat16")
     for name, precision in (("A100", "bfloat16"), ("T4", "float32"), ("M1", "float32")):

@@ -17,7 +17,7 @@ from groundup.generation.special_ids import SPECIAL_IDS_KEY, SpecialIds, find_sp
 from groundup.model import ModelConfig, TransformerLM
 from groundup.model.parts import swapped_parts
 from groundup.model.transformer import weight_shapes
-from groundup.planner import check_holdable
+from groundup.planner import check_model_memory
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runtime import memory_bytes
@@ -49,7 +49,7 @@ def load_run(
     weights = found.model_state()
     check_shapes(shapes, weights)
     if torch.device(device or "cpu").type == "cpu":
-        check_holdable(config, memory_bytes(), num_sequences=1)
+        check_model_memory(config, memory_bytes(), num_sequences=1)
     if model is None:
         model = TransformerLM.from_config(config, device=device)
     model = model.to(device)

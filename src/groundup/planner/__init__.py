@@ -1,4 +1,4 @@
-"""What a run costs before it runs: parameters, operations, memory, time, money. No torch."""
+"""Estimate a run in advance: parameters, FLOPs, memory, time and price. Does not import torch."""
 
 from groundup.planner.hardware import Accelerator as Accelerator
 from groundup.planner.hardware import describe_cpu as describe_cpu
@@ -9,7 +9,7 @@ from groundup.planner.memory import Execution as Execution
 from groundup.planner.memory import MeasuredStep as MeasuredStep
 from groundup.planner.memory import StepMemory as StepMemory
 from groundup.planner.memory import step_memory as step_memory
-from groundup.planner.parameters import check_holdable as check_holdable
+from groundup.planner.parameters import check_model_memory as check_model_memory
 from groundup.planner.parameters import count_parameters as count_parameters
 from groundup.planner.parameters import forward_flops as forward_flops
 from groundup.planner.parameters import step_flops as step_flops

@@ -1,13 +1,13 @@
-"""A run on many GPUs: what each holds, what it sends in a step, and how long it waits for that.
+"""A run on several GPUs: memory per GPU, bytes sent per step, and exposed communication time.
 
-ddp   every GPU holds all state; gradients are all-reduced once a step
-fsdp  state is sharded over all GPUs; in every micro-batch weights are gathered twice, for the
-      forward and the backward pass, and gradients reduce-scattered
-hsdp  as fsdp inside a machine; its sums are all-reduced between machines
+ddp   state is replicated; gradients are all-reduced once per step
+fsdp  state is sharded over all GPUs; in each micro-batch, weights are all-gathered twice (forward
+      and backward) and gradients reduce-scattered
+hsdp  fsdp within each machine; gradients are all-reduced between machines
 
-A collective is a ring: each of n GPUs sends (n - 1)/n of the bytes, twice in an all-reduce, and of
-what a machine's GPUs send one's part leaves it. A GPU waits for communication - computation if that
-is above 0; the exact reduction begins after the backward pass and is waited for in full.
+A collective is a ring: each of n GPUs sends (n - 1)/n of the bytes, twice in an all-reduce; traffic
+between machines is that of one GPU per machine. Communication overlaps with computation, except in
+the exact reduction, which starts after the backward pass.
 """
 
 from dataclasses import replace
@@ -27,31 +27,31 @@ def plan_distributed(
     gpus_per_machine: int = 8,
     micro_batch: int | None = None,
 ) -> dict[str, Any]:
-    """Every strategy for a run that was planned on one GPU, as JSON.
+    """Extend a plan for one GPU to `num_gpus`, with every sharding strategy, as JSON.
 
-    micro_batch: sequences at once; as many as fit if None.
+    micro_batch: sequences per forward pass; None: as many as fit.
     """
     if plan.memory.execution.device == "mps":
-        raise ConfigError(f"no interconnect is known for {plan.duration.device}: remove --gpus")
+        raise ConfigError(f"no interconnect is known for {plan.duration.device}; remove --gpus")
     num_local = min(num_gpus, gpus_per_machine)
     num_machines, rest = divmod(num_gpus, num_local)
     if rest:
         raise ConfigError(
-            f"{num_gpus} GPUs do not fill machines of {gpus_per_machine} (--gpus-per-machine)"
+            f"{num_gpus} GPUs is not a multiple of {gpus_per_machine} (--gpus-per-machine)"
         )
     batch_size = plan.duration.batch_size
     num_sequences, rest = divmod(batch_size, num_gpus)
     if rest:
         raise ConfigError(
-            f"a batch of {batch_size} sequences cannot be divided among {num_gpus} GPUs "
-            f"(--batch-size)"
+            f"a batch of {batch_size} sequences is not divisible by {num_gpus} GPUs; choose a "
+            f"multiple (--batch-size)"
         )
     inside, across = link_rates(plan.duration.device)
     compute = plan.duration.seconds / plan.duration.num_steps / num_gpus
     sums = plan.num_parameters * FLOAT32_BYTES
 
     def ring(num_bytes: float, num_ranks: int, ranks_per_machine: int) -> tuple[float, float]:
-        """Bytes that a GPU sends inside its machine and across, once around."""
+        """Return the bytes that a GPU sends within and between machines, in one pass of a ring."""
         sent = (1 - 1 / num_ranks) * num_bytes
         leaving = sent / ranks_per_machine if num_ranks > ranks_per_machine else 0.0
         return sent - leaving, leaving

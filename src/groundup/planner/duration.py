@@ -1,41 +1,40 @@
-"""How long a run takes on a device, and what that costs, with the way to the answer."""
+"""Time and price of a run on a device, with the derivation."""
 
 from dataclasses import dataclass, replace
 
 from groundup.errors import ConfigError
 from groundup.planner.hardware import Price
-from groundup.planner.parameters import FORWARDS_A_STEP
+from groundup.planner.parameters import FORWARDS_PER_STEP
 from groundup.planner.quantities import show_dollars
 
 ASSUMED_MFU = 0.5
-"""The fraction of a device's peak that is planned with where nobody says another."""
+"""Default model FLOPs utilization (MFU) of a plan."""
 
-# An H200 reached 34 to 52% of its data sheet's peak over five models of 23 to 400 million
-# parameters, two CPU cores 35 to 57% of the speed of plain matmuls (2026-11).
+# Measured: 34 to 52% of the data sheet's peak on an H200, for five models of 23 to 400 million
+# parameters; 35 to 57% of the speed of plain matmuls on two CPU cores (2026-11).
 EXPECTED_MFU = {"cpu": 0.5, "cuda": 0.4}
-"""The fraction that `groundup train` is expected to reach, by device."""
+"""Expected MFU of `groundup train`, by device."""
 
 
 @dataclass(frozen=True)
 class Duration:
-    """The work of a run and the rate it is done at."""
+    """The FLOPs of a run and the rate of the device."""
 
     forward_flops: int
-    """Of one sequence."""
+    """FLOPs for one sequence."""
     batch_size: int
     num_steps: int
     peak_flops_per_second: float
     mfu: float
-    """The fraction of the peak that training reaches."""
     device: str
     precision: str
     price: Price | None = None
     source: str = ""
-    """Where the peak was read."""
+    """The source of the peak."""
 
     @property
     def flops_per_step(self) -> int:
-        return FORWARDS_A_STEP * self.forward_flops * self.batch_size
+        return FORWARDS_PER_STEP * self.forward_flops * self.batch_size
 
     @property
     def total_flops(self) -> int:
@@ -54,18 +53,18 @@ class Duration:
         return self.price and self.seconds / 3_600 * self.price.dollars_per_hour
 
     def within(self, seconds: float) -> "Duration":
-        """The same for as many whole steps as fit into a time."""
+        """Replace `num_steps` with as many whole steps as fit in a time."""
         num_steps = int(seconds * self.flops_per_second / self.flops_per_step)
         if num_steps == 0:
             one = replace(self, num_steps=1)
             raise ConfigError(
-                f"one step takes {one.seconds:,.3g} s on {self.device}, and there are "
-                f"{seconds:,.3g}: give more time, or a smaller batch or model"
+                f"one step takes {one.seconds:,.3g} s on {self.device}, but only {seconds:,.3g} s "
+                f"are available; allow more time, or use a smaller batch or model"
             )
         return replace(self, num_steps=num_steps)
 
     def derivation(self) -> list[str]:
-        """The same, one line a step of the calculation."""
+        """Return the calculation, one line per step."""
         rate = (
             f"the rate: {self.peak_flops_per_second / 1e12:,.6g} TFLOP/s in {self.precision} on "
             f"one {self.device} x {self.mfu:.1%} MFU = {self.flops_per_second / 1e12:,.6g} TFLOP/s"

@@ -1,7 +1,7 @@
-"""The table of devices: what each can do at best, and what an hour of it costs to rent.
+"""Peak rates, memory and rental prices of accelerators.
 
-Rates are dense, and those of tensor cores add up in float32, as training does. Prices move and
-differ threefold between providers: they are for orders of magnitude.
+Tensor-core rates are dense, with float32 accumulation, as in training. Prices change, and differ by
+a factor of three between providers: take them as orders of magnitude.
 """
 
 import re
@@ -13,7 +13,7 @@ Precision = Literal["bfloat16", "tf32", "float32"]
 
 
 class Accelerator(NamedTuple):
-    """One device; a rate is None where the hardware lacks the precision."""
+    """One device; a rate is None if the hardware lacks the precision."""
 
     name: str
     bfloat16_flops_per_second: float | None
@@ -21,13 +21,13 @@ class Accelerator(NamedTuple):
     float32_flops_per_second: float
     memory_bytes: int
     source: str = ""
-    """Where the rates were read."""
+    """The source of the rates."""
 
 
-# Name, rates in bfloat16, TF32 and float32 in 10^12 operations a second, memory in GiB.
-# NVIDIA gives the tensor-core rates of H100, H200, B200, L4 and L40S with sparsity: half of them.
+# Name; rates in bfloat16, TF32 and float32 in TFLOP/s; memory in GiB.
+# NVIDIA lists the tensor-core rates of H100, H200, B200, L4 and L40S with sparsity: halved here.
 _ROWS: dict[str, list[tuple[str, float | None, float | None, float, int]]] = {
-    # Of several forms the SXM one.
+    # The SXM version, if there are several.
     "NVIDIA data sheet": [
         ("V100", None, None, 15.7, 16),
         ("V100 32GB", None, None, 15.7, 32),
@@ -51,7 +51,7 @@ _ROWS: dict[str, list[tuple[str, float | None, float | None, float, int]]] = {
         ("GH200", 989.4, 494.7, 66.9, 96),
         ("H200", 989.4, 494.7, 66.9, 141),
         ("H200 NVL", 835.5, 417.5, 60.0, 141),
-        # One GPU of eight, and of 72.
+        # A single GPU of systems with 8 and 72.
         ("B200", 2250.0, 1125.0, 75.0, 180),
         ("GB200", 2500.0, 1250.0, 80.0, 186),
     ],
@@ -62,8 +62,8 @@ _ROWS: dict[str, list[tuple[str, float | None, float | None, float, int]]] = {
         ("RTX 5090", 209.5, 104.8, 104.8, 32),
     ],
     "AMD Instinct MI300X data sheet": [("MI300X", 1307.4, 653.7, 163.4, 192)],
-    # Memory is shared with the rest of the machine, and no precision is faster than float32.
-    "Apple's announcement, greatest configuration": [
+    # Memory is shared with the CPU, and no precision is faster than float32.
+    "Apple's announcement, largest configuration": [
         ("M1", None, None, 2.6, 16),
         ("M1 PRO", None, None, 5.2, 32),
         ("M1 MAX", None, None, 10.4, 64),
@@ -73,7 +73,7 @@ _ROWS: dict[str, list[tuple[str, float | None, float | None, float, int]]] = {
         ("M2 MAX", None, None, 13.6, 96),
         ("M2 ULTRA", None, None, 27.2, 192),
     ],
-    "by count, GPU cores x 128 lanes x 2 x clock by powermetrics, as Apple names no rate": [
+    "computed: GPU cores x 128 lanes x 2 x clock by powermetrics, as Apple publishes no rate": [
         ("M3", None, None, 3.6, 24),
         ("M3 PRO", None, None, 6.4, 36),
         ("M3 MAX", None, None, 14.3, 128),
@@ -97,9 +97,9 @@ ACCELERATORS = tuple(
     for name, bfloat16, tf32, float32, memory_gib in rows
 )
 
-# GB/s that each GPU sends in a collective, inside a machine and to other machines: bus bandwidths
-# that nccl-tests measured (github.com/NVIDIA/nccl-tests/issues/175, 178, 212, 290), InfiniBand with
-# an adapter for each GPU. Others: PCIe, and 100 Gb/s Ethernet shared by eight GPUs.
+# GB/s that each GPU sends in a collective, within and between machines: bus bandwidths measured by
+# nccl-tests (github.com/NVIDIA/nccl-tests/issues/175, 178, 212, 290), with an InfiniBand adapter
+# per GPU. Others: PCIe, and 100 Gb/s Ethernet shared by eight GPUs.
 _LINKS = {
     ("V100", "V100 32GB"): (123, 24),
     ("A100", "A100 80GB"): (232, 24),
@@ -110,18 +110,18 @@ _LINKS = {
 }
 _OTHER_LINKS = (20, 0.6)
 
-# A relative, or a slice, of what the rest of the name says.
+# Words that denote a variant, or a slice (MIG), of the device that the rest of the name denotes.
 _OTHER_DEVICE_WORDS = frozenset(
     {"LAPTOP", "MOBILE", "MAX", "D", "TI", "SUPER", "MIG", "PRO", "ULTRA"}
 )
 
-# Two fused multiply-adds of eight float32 values a cycle, at 3 GHz: an x86 core with AVX2.
+# Two fused multiply-adds of eight float32 values per cycle, at 3 GHz: an x86 core with AVX2.
 _CPU_CORE_FLOPS_PER_SECOND = 2 * 2 * 8 * 3_000_000_000
 
 
 def find_accelerator(device_name: str) -> Accelerator | None:
-    """The row with the most words that are all in a name as torch reports it ("NVIDIA
-    A100-SXM4-80GB"); None if there is none, or a word is left that means another device."""
+    """Find the row for a name reported by torch, such as "NVIDIA A100-SXM4-80GB": the one with the
+    most words, all of them in the name. None if the other words denote another device."""
     words = set(re.findall(r"[A-Z0-9]+", device_name.upper()))
 
     def fits(row: Accelerator) -> bool:
@@ -133,14 +133,14 @@ def find_accelerator(device_name: str) -> Accelerator | None:
 
 
 def describe_cpu(num_cores: int, memory_bytes: int) -> Accelerator:
-    """A row for a processor with `memory_bytes`: what `num_cores` could do at best, roughly."""
+    """Create a row for a CPU with its approximate peak rate."""
     rate = num_cores * _CPU_CORE_FLOPS_PER_SECOND
     name = f"CPU of {num_cores} core{'' if num_cores == 1 else 's'}"
-    return Accelerator(name, None, None, rate, memory_bytes, "by count, cores x 32 x 3 GHz")
+    return Accelerator(name, None, None, rate, memory_bytes, "computed: cores x 32 x 3 GHz")
 
 
 def get_accelerator(name: str) -> Accelerator:
-    """The row that a person means by `name`: "rtx4090" and "4090" are RTX 4090 too."""
+    """Find the row for a name typed by a user: "rtx4090" and "4090" match RTX 4090, too."""
     typed = re.sub(r"[^A-Z0-9]", "", name.upper())
     for row in ACCELERATORS:
         if typed in (row.name.replace(" ", ""), row.name.removeprefix("RTX ")):
@@ -154,33 +154,33 @@ def get_accelerator(name: str) -> Accelerator:
 
 
 def link_rates(device: str) -> tuple[float, float]:
-    """Bytes a second that one device of that name sends inside a machine, and across machines."""
+    """Return the bytes per second that one device sends within a machine, and between machines."""
     known = (rates for names, rates in _LINKS.items() if device in names)
     inside, across = next(known, _OTHER_LINKS)
     return inside * 1e9, across * 1e9
 
 
 def device_kind(accelerator: Accelerator) -> Literal["cpu", "cuda", "mps"]:
-    """What torch calls such a device."""
+    """Return torch's device type."""
     if accelerator.name.startswith("CPU"):
         return "cpu"
     return "mps" if re.match(r"M\d( |$)", accelerator.name) else "cuda"
 
 
 def rate_in(accelerator: Accelerator, precision: Precision) -> float | None:
-    """Its peak in one precision, None where the hardware lacks it."""
+    """Return the peak rate in a precision; None if the hardware lacks it."""
     rate: float | None = getattr(accelerator, f"{precision}_flops_per_second")
     return rate
 
 
 def peak_flops_per_second(device_name: str, precision: Precision) -> float | None:
-    """The most operations a second that `device_name` can do in `precision`; None if unknown."""
+    """Return the peak rate of a device in a precision; None if unknown."""
     accelerator = find_accelerator(device_name)
     return None if accelerator is None else rate_in(accelerator, precision)
 
 
 class Price(NamedTuple):
-    """Dollars for an hour of one device, on demand, with where and when that was read."""
+    """On-demand price of one device, with its source and date."""
 
     dollars_per_hour: float
     source: str

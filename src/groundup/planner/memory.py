@@ -3,8 +3,8 @@
 peak = weights + gradients + optimizer state + copies of weights
        + micro_batch · activations + one chunk of logits + the gradient of the output layer
 
-Fused attention keeps no scores, the loss keeps no logits, a matmul keeps its input. The form is
-0.97 to 1.17 of 18 peaks measured on an H200; a `MeasuredStep` corrects it for allocators.
+Fused attention stores no scores, the loss no logits, and a matmul its input. The estimate is 0.97
+to 1.17 of 18 peaks measured on an H200; a `MeasuredStep` corrects it for allocator overhead.
 """
 
 import math
@@ -18,39 +18,39 @@ from groundup.nn.limits import UNGATED, logit_chunk_bytes, logit_chunk_rows
 from groundup.optim.config import OptimizerName
 from groundup.planner.parameters import (
     FLOAT32_BYTES,
-    count_learned,
     count_matrices,
     count_parameters,
+    count_trainable,
 )
 from groundup.planner.quantities import show_bytes
 
-_MOST_SEQUENCES = 1 << 20
-# More tokens at once make a CPU no faster.
+_MAX_SEQUENCES = 1 << 20
+# Larger micro-batches do not make a CPU faster.
 _BUSY_TOKENS = 4_096
-# Of a device's memory; an OOM inside a collective of FSDP hangs the other ranks.
+# Usable fractions of a device's memory; an OOM in one of FSDP's collectives hangs the other ranks.
 _CPU_FRACTION, _GPU_FRACTION, _SHARDED_FRACTION = 0.6, 0.9, 0.8
-# A smaller peak is lost among what a process holds anyway.
-_LEAST_MEASURED_BYTES = 100_000_000
+# Smaller peaks cannot be measured reliably against the rest of the process's memory.
+_MIN_MEASURED_BYTES = 100_000_000
 
 
 Strategy = Literal["ddp", "fsdp", "hsdp"]
 
 
 class Execution(NamedTuple):
-    """Where and in which precision a step computes; weights are float32 always."""
+    """Device and precision of a step; weights are always float32."""
 
     device: Literal["cpu", "cuda", "mps"]
     precision: Literal["float32", "bfloat16"]
 
     @classmethod
     def of(cls, device: str, precision: str) -> "Execution":
-        """From the settings of a run: cpu, mps, cuda or cuda:N, and the precision of matmuls."""
+        """Create from a run's settings: cpu, mps, cuda or cuda:N, and the precision of matmuls."""
         kind: Any = device.partition(":")[0]
         return cls(kind, "bfloat16" if precision in ("bfloat16", "float8") else "float32")
 
     @property
     def value_bytes(self) -> int:
-        """Of an activation; on a CPU bfloat16 is for matmuls alone."""
+        """Size of an activation; on a CPU, bfloat16 is only used in matmuls."""
         return 2 if self.precision == "bfloat16" and self.device != "cpu" else FLOAT32_BYTES
 
 
@@ -58,7 +58,7 @@ FLOAT32_ON_CPU = Execution("cpu", "float32")
 
 
 class MeasuredStep(NamedTuple):
-    """One real step of a micro-batch, as training measures it."""
+    """Peak memory of one real step, as measured by training."""
 
     micro_batch: int
     peak_bytes: int
@@ -66,7 +66,7 @@ class MeasuredStep(NamedTuple):
 
 @dataclass(frozen=True)
 class StepMemory:
-    """Bytes by kind; activations are those of one sequence."""
+    """Memory of a step, in bytes."""
 
     config: ModelConfig
     execution: Execution
@@ -74,19 +74,19 @@ class StepMemory:
     gradients: int
     optimizer_state: int
     weight_copies: int
-    """Matrices of the blocks in bfloat16, or added to their adapters, from forward to backward."""
+    """bfloat16 copies of the blocks' matrices, or copies merged with their adapters."""
     activations_per_sequence: dict[str, int]
     chunk_bytes: int
-    """Logits that the loss holds at once."""
+    """Maximum size of a chunk of logits in the loss."""
     is_exact: bool = False
-    """Micro-batches are summed in the fixed tree of the exact reduction."""
+    """Whether micro-batches are summed in the fixed tree of the exact reduction."""
     num_shards: int = 1
     scale: float = 1.0
-    """Measured peak over the closed form."""
+    """Ratio of the measured peak to the closed form."""
 
     @property
     def state_bytes(self) -> int:
-        """What stays between two steps."""
+        """Memory in use between steps."""
         return self.weights + self.optimizer_state
 
     @property
@@ -95,15 +95,15 @@ class StepMemory:
 
     @property
     def gathered_bytes(self) -> int:
-        """With FSDP: whole weights outside of blocks, and of two blocks with one's gradients."""
+        """FSDP's unsharded weights, outside the blocks and of two blocks, and one's gradients."""
         parts = count_parameters(self.config)
         outside = parts["token_embedding"] + parts["lm_head"]
         block = (sum(parts.values()) - outside) // max(1, self.config.num_layers)
         return FLOAT32_BYTES * (outside + 3 * block) if self.num_shards > 1 else 0
 
     def bytes_at(self, micro_batch: int, num_micro_batches: int = 1) -> int:
-        """The peak of a step with `micro_batch` sequences at once; in the tree of the exact
-        reduction one sum of gradients of every level waits for the next micro-batch."""
+        """Return the peak memory of a step. The exact reduction keeps one partial sum of gradients
+        for each level of its tree."""
         waiting = math.ceil(math.log2(num_micro_batches)) if self.is_exact else 0
         kept = micro_batch * self.bytes_per_sequence + self.weight_copies + self.gathered_bytes
         head = FLOAT32_BYTES * self.config.vocab_size * self.config.d_model // self.num_shards
@@ -112,7 +112,7 @@ class StepMemory:
         return round(self.scale * (self.state_bytes + max(in_loss, after_backward)))
 
     def shard(self, num_shards: int) -> "StepMemory":
-        """The memory of one of the ranks that hold weights, gradients and state between them."""
+        """Return the memory of one rank if weights, gradients and optimizer state are sharded."""
         if num_shards == 1:
             return self
         return replace(
@@ -125,20 +125,20 @@ class StepMemory:
         )
 
     def corrected(self, measured: MeasuredStep) -> "StepMemory":
-        """The same form, scaled to agree with a measured step."""
+        """Scale the estimate to match a measured step."""
         predicted = self.bytes_at(measured.micro_batch)
-        if not measured.peak_bytes or predicted < _LEAST_MEASURED_BYTES:
+        if not measured.peak_bytes or predicted < _MIN_MEASURED_BYTES:
             return self
         return replace(self, scale=measured.peak_bytes / predicted)
 
     def usable_bytes(self, memory_bytes: int) -> int:
-        """What a step may take of a device's memory without having been measured there."""
+        """Return how much of a device's memory an unmeasured step may use."""
         if self.execution.device == "cpu":
             return int(_CPU_FRACTION * memory_bytes)
         return int((_GPU_FRACTION if self.num_shards == 1 else _SHARDED_FRACTION) * memory_bytes)
 
     def _chunk(self, micro_batch: int) -> int:
-        """Logits of one chunk; without a kernel that works in place, in float32 on CUDA, thrice."""
+        """Bytes of one chunk of logits; float32 on CUDA, without in-place kernel, takes thrice."""
         row = self.config.vocab_size * self.execution.value_bytes
         rows = logit_chunk_rows(micro_batch * self.config.context_length, row, self.chunk_bytes)
         return rows * row * (3 if self.execution == ("cuda", "float32") else 1)
@@ -155,26 +155,26 @@ def step_memory(
     lora_rank: int | None = None,
     exact: bool | None = None,
 ) -> StepMemory:
-    """The memory of a step on one device, whose memory_bytes bound the chunks of logits.
+    """Estimate the memory of a step on one device, whose memory_bytes limit the chunks of logits.
 
     ema: whether the optimizer keeps an average of the weights.
-    checkpointing: blocks keep their input alone and are computed again in the backward pass.
-    exact: the exact reduction; None: on a CPU.
+    checkpointing: activation checkpointing of the blocks.
+    exact: the exact reduction; None: only on a CPU.
     """
-    parts, learned_parts = count_parameters(config), count_learned(config, lora_rank)
-    learned = FLOAT32_BYTES * sum(learned_parts.values())
-    # AdamW keeps two values a parameter, as is assumed of any that a person added; SGD none, Muon
-    # one for the matrices of the blocks.
-    state = 0 if optimizer == "sgd" else 2 * learned
-    state -= FLOAT32_BYTES * count_matrices(learned_parts) if optimizer == "muon" else 0
+    parts, trainable_parts = count_parameters(config), count_trainable(config, lora_rank)
+    trainable = FLOAT32_BYTES * sum(trainable_parts.values())
+    # AdamW keeps two values per parameter, which is also assumed for custom optimizers; SGD none,
+    # and Muon one for the matrices of the blocks.
+    state = 0 if optimizer == "sgd" else 2 * trainable
+    state -= FLOAT32_BYTES * count_matrices(trainable_parts) if optimizer == "muon" else 0
     is_half, has_adapters = execution.precision == "bfloat16", lora_rank is not None
     copied_bytes = (2 if is_half else FLOAT32_BYTES) if is_half or has_adapters else 0
     return StepMemory(
         config=config,
         execution=execution,
-        weights=FLOAT32_BYTES * sum(parts.values()) + has_adapters * learned,
-        gradients=learned,
-        optimizer_state=state + ema * learned,
+        weights=FLOAT32_BYTES * sum(parts.values()) + has_adapters * trainable,
+        gradients=trainable,
+        optimizer_state=state + ema * trainable,
         weight_copies=0 if checkpointing else count_matrices(parts) * copied_bytes,
         activations_per_sequence=_activations(config, execution, checkpointing=checkpointing),
         chunk_bytes=logit_chunk_bytes(execution.device, memory_bytes),
@@ -183,7 +183,7 @@ def step_memory(
 
 
 def memory_options(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Keyword arguments of `step_memory` from the settings of a run, by dotted names."""
+    """Return the keyword arguments of `step_memory` for a run's settings by dotted names."""
     reduction = settings["distributed.reduction"]
     exact = True if settings["deterministic"] else None
     return {
@@ -195,9 +195,9 @@ def memory_options(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def choose_micro_batch(memory: StepMemory, batch_size: int, memory_bytes: int) -> int:
-    """Sequences at once: the largest divisor of the batch that fits, 0 where none does. On a CPU
-    no more than fit into half of the memory, or than keep it busy."""
-    most = min(batch_size, _MOST_SEQUENCES)
+    """Return the largest divisor of the batch size that fits; 0 if none does. On a CPU, limited to
+    what fits in half of the memory, or keeps it busy."""
+    most = min(batch_size, _MAX_SEQUENCES)
     divisors = [size for size in range(most, 0, -1) if batch_size % size == 0]
 
     def fit_into(limit: float) -> list[int]:
@@ -211,26 +211,27 @@ def choose_micro_batch(memory: StepMemory, batch_size: int, memory_bytes: int) -
 
 
 def check_fits(memory: StepMemory, micro_batch: int, memory_bytes: int) -> int:
-    """The micro-batch, or a ConfigError where it is 0."""
+    """Return the micro-batch; raises ConfigError if it is 0."""
     if micro_batch:
         return micro_batch
     raise ConfigError(
         f"training takes {show_bytes(memory.bytes_at(1))} for one sequence of "
-        f"{memory.config.context_length} tokens, and may use "
-        f"{show_bytes(memory.usable_bytes(memory_bytes))}: use a smaller model or context_length"
+        f"{memory.config.context_length} tokens, but may use only "
+        f"{show_bytes(memory.usable_bytes(memory_bytes))}; use a smaller model or context_length"
     )
 
 
 def _activations(
     config: ModelConfig, execution: Execution, *, checkpointing: bool
 ) -> dict[str, int]:
-    """Bytes that one sequence keeps for the backward pass.
+    """Bytes stored per sequence for the backward pass.
 
-    Of each token a block keeps its residuals and norms, queries, keys and values, rotated or
-    normalized ones, the mixed values, and inner values; the last norm its input, output, gradient.
+    For each token a block stores residuals, norms, queries, keys and values (also after rotation or
+    normalization), the attention output and the feed-forward layer's inner values; the final norm
+    stores its input, output and gradient.
     """
     d_model, d_key_value = config.d_model, config.key_value_heads * config.d_head
-    # A compiler makes the inner values of plain activations again.
+    # torch.compile recomputes the inner values of ungated activations.
     num_inner = 2 if config.feed_forward in UNGATED and execution.device == "cuda" else 3
     num_prepared = (config.positions == "rope") + config.qk_norm
     layer = {
@@ -250,12 +251,12 @@ def _activations(
 
 
 def textbook_memory(config: ModelConfig, memory_bytes: int) -> dict[str, Any]:
-    """Training memory by the textbook: float32, AdamW, every intermediate kept, a·batch + b.
+    """Training memory by the textbook: float32, AdamW, all intermediates stored, a·batch + b.
 
-    Our own step keeps less; this is what other calculations of the same kind arrive at. Each block
-    keeps two norms, queries, keys and values, scores, their softmax, the mixed values, the output
-    projection, and the feed-forward layer's matmuls, activation and (gated) their product; then
-    come the last norm, the logits, and their softmax.
+    For comparison with other calculations; our own step stores less. Each block stores two norms,
+    queries, keys and values, scores, their softmax, the attention output, its projection, and the
+    feed-forward layer's matmuls, activation and (if gated) product; then the final norm, the logits
+    and their softmax.
     """
     tokens, d_model, num_layers = config.context_length, config.d_model, config.num_layers
     d_key_value = config.key_value_heads * config.d_head
@@ -299,10 +300,9 @@ def choose_strategy(
     gpus_per_machine: int,
     micro_batch: int | None = None,
 ) -> Strategy:
-    """What `auto` takes: ddp where it fits, hsdp where one of several machines holds the state,
-    else fsdp.
+    """Resolve `auto`: ddp if it fits, hsdp if the state fits on one of several machines, else fsdp.
 
-    num_sequences, memory_bytes: of each GPU.
+    num_sequences, memory_bytes: per GPU.
     """
 
     def fits(num_shards: int) -> bool:
@@ -317,7 +317,7 @@ def choose_strategy(
 def find_micro_batch(
     memory: StepMemory, num_sequences: int, memory_bytes: int, micro_batch: int | None
 ) -> int:
-    """The largest that fits, or the one given; 0 where that does not fit."""
+    """Return the largest micro-batch that fits, or the given one; 0 if that does not fit."""
     if micro_batch is None:
         return choose_micro_batch(memory, num_sequences, memory_bytes)
     size = math.gcd(micro_batch, num_sequences)

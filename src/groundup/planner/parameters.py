@@ -1,6 +1,6 @@
-"""How many parameters a model has, part by part, and how many operations it takes: from settings.
+"""Parameters and FLOPs of a model, computed from its settings.
 
-Operations are those of matmuls alone; one multiplication and one addition count as two.
+FLOPs count only matmuls; a multiply-add is two.
 """
 
 import functools
@@ -15,7 +15,7 @@ FLOAT32_BYTES = 4
 
 
 def block_matrices(config: ModelConfig) -> dict[str, list[tuple[int, int]]]:
-    """The shapes of the matrices of one block, by part."""
+    """Return the shapes of the matrices of one block, by part."""
     if config.attention != "full" or config.feed_forward not in ("swiglu", *UNGATED):
         return _find_matrices(config)
     d_model, d_ff = config.d_model, config.feed_forward_dim
@@ -30,8 +30,8 @@ def block_matrices(config: ModelConfig) -> dict[str, list[tuple[int, int]]]:
 
 @functools.lru_cache(maxsize=8)
 def _find_matrices(config: ModelConfig) -> dict[str, list[tuple[int, int]]]:
-    """The same where there is no closed form, with vectors as columns: from a model on the meta
-    device. The gains and factors that attention may have by settings are counted elsewhere."""
+    """Return the same for custom parts, from a model on the meta device, with vectors as columns.
+    Optional gains and factors of attention are counted elsewhere."""
     from groundup.model.transformer import weight_shapes
 
     found: dict[str, list[tuple[int, int]]]
@@ -46,22 +46,22 @@ def _find_matrices(config: ModelConfig) -> dict[str, list[tuple[int, int]]]:
 
 
 def count_parameters(config: ModelConfig) -> dict[str, int]:
-    """The parameters of each part of the model; their sum is the whole.
+    """Return the number of parameters of each part of the model.
 
-    token_embedding  vocab_size · d_model
-    attention        num_layers · (2 · d_model² + 2 · d_model · num_kv_heads · d_head)
-    feed_forward     num_layers · d_model · d_ff · (3 if gated, else 2)
-    norms            d_model for each norm, and with query/key norm 2 · d_head a layer
-    gated_attention       num_layers · num_heads · d_model, if there are any
-    value_embeddings     d_model · num_kv_heads · d_head + d_model + num_layers, likewise
-    lm_head          vocab_size · d_model, or nothing when the embedding is tied to it
+    token_embedding   vocab_size · d_model
+    attention         num_layers · (2 · d_model² + 2 · d_model · num_kv_heads · d_head)
+    feed_forward      num_layers · d_model · d_ff · (3 if gated, else 2)
+    norms             d_model per norm; with query/key norm, also 2 · d_head per layer
+    gated_attention   num_layers · num_heads · d_model, if enabled
+    value_embeddings  d_model · num_kv_heads · d_head + d_model + num_layers, if enabled
+    lm_head           vocab_size · d_model, or 0 with tied embeddings
     """
     d_model, num_layers = config.d_model, config.num_layers
     in_blocks = {
         name: num_layers * sum(rows * columns for rows, columns in shapes)
         for name, shapes in block_matrices(config).items()
     }
-    # Two a block, and one before the output where blocks do not end in a norm of their own.
+    # Two per block, and with pre-norm one before the output layer.
     num_norms = (0 if config.norm == "none" else 2 * num_layers) + (config.norm == "pre")
     num_gains = num_norms * d_model + (num_layers * 2 * config.d_head if config.qk_norm else 0)
     embedding = config.vocab_size * d_model
@@ -81,10 +81,10 @@ def count_parameters(config: ModelConfig) -> dict[str, int]:
     return parts
 
 
-def count_learned(config: ModelConfig, lora_rank: int | None = None) -> dict[str, int]:
-    """Those that training changes: all, or with a rank the adapters of the blocks' matrices.
+def count_trainable(config: ModelConfig, lora_rank: int | None = None) -> dict[str, int]:
+    """Return the number of trainable parameters: all, or with `lora_rank` those of the adapters.
 
-    The rows of special tokens, which learn beside adapters, are too few to count.
+    The embeddings of special tokens, which LoRA trains too, are too few to count.
     """
     parts = count_parameters(config)
     if lora_rank is None:
@@ -97,42 +97,42 @@ def count_learned(config: ModelConfig, lora_rank: int | None = None) -> dict[str
 
 
 def count_matrices(parts: dict[str, int]) -> int:
-    """Parameters in matrices of blocks. The projection of value embeddings, also on Muon,
-    is too small to count."""
+    """Return the number of parameters in the blocks' matrices. The projection of value embeddings,
+    which Muon updates too, is too small to count."""
     return parts["attention"] + parts["feed_forward"] + parts.get("gated_attention", 0)
 
 
-def check_holdable(config: ModelConfig, memory_bytes: int, num_sequences: int = 0) -> None:
-    """Raise ConfigError, before anything is allocated, for a model whose float32 weights, RoPE
-    tables and `num_sequences` cached sequences `memory_bytes` cannot hold."""
+def check_model_memory(config: ModelConfig, memory_bytes: int, num_sequences: int = 0) -> None:
+    """Raise ConfigError, before any allocation, if a model's float32 weights, RoPE tables and
+    `num_sequences` cached sequences exceed `memory_bytes`."""
     weights = FLOAT32_BYTES * sum(count_parameters(config).values())
     is_rotated = config.positions == "rope"
     per_position = config.d_head if is_rotated else 0
     per_position += num_sequences * 2 * config.key_value_heads * config.d_head
     of_context = FLOAT32_BYTES * config.num_layers * config.context_length * per_position
-    # A layer's tables are computed in float64, from angles that stand beside them.
+    # One layer's tables are computed in float64, from angles that are in memory as well.
     of_context += 8 * config.context_length * config.d_head if is_rotated else 0
     if weights + of_context > memory_bytes:
         raise ConfigError(
             f"the model takes {show_bytes(weights + of_context)}, with a context_length of "
-            f"{config.context_length}, and this machine has {show_bytes(memory_bytes)}: use a "
+            f"{config.context_length}, but this machine has {show_bytes(memory_bytes)}; use a "
             f"smaller model or context_length"
         )
 
 
-# Each matmul has two in the backward pass, one for either factor.
-FORWARDS_A_STEP = 3
+# The backward pass has two matmuls for each one of the forward pass.
+FORWARDS_PER_STEP = 3
 
-OPTIMAL_SOURCE = "Hoffmann et al. 2022, arXiv 2203.15556: about 20 tokens a parameter"
+OPTIMAL_SOURCE = "Hoffmann et al. 2022, arXiv 2203.15556: about 20 tokens per parameter"
 _TOKENS_PER_PARAMETER = 20
 
 
 def layer_flops(config: ModelConfig, num_tokens: int) -> dict[str, int]:
-    """One block's matmuls for one sequence of `num_tokens`, which attends to all of itself.
+    """Return one block's FLOPs for one sequence of `num_tokens`, without savings of causal kernels.
 
-    projections   2 · num_tokens · d_model · (2 d_model + 2 num_kv_heads · d_head), and with gates
-                  of heads num_heads more
-    attention     4 · num_tokens² · d_model: queries with keys, then weights with values
+    projections   2 · num_tokens · d_model · (2 d_model + 2 num_kv_heads · d_head), plus num_heads
+                  in the parentheses with gated attention
+    attention     4 · num_tokens² · d_model: QKᵀ, then the weights times V
     feed_forward  2 · num_tokens · d_model · d_ff · (3 if gated, else 2)
     """
     sizes = {
@@ -147,8 +147,8 @@ def layer_flops(config: ModelConfig, num_tokens: int) -> dict[str, int]:
 
 
 def forward_flops(config: ModelConfig, num_tokens: int | None = None) -> dict[str, int]:
-    """All matmuls of a forward pass over one sequence, by component; without `num_tokens` it fills
-    the context. `output_head` is 2 · num_tokens · d_model · vocab_size."""
+    """Return the FLOPs of a forward pass over one sequence, by component. `num_tokens` defaults to
+    the context length. `output_head` is 2 · num_tokens · d_model · vocab_size."""
     num_tokens = config.context_length if num_tokens is None else num_tokens
     one_layer = layer_flops(config, num_tokens)
     parts = {name: config.num_layers * flops for name, flops in one_layer.items()}
@@ -160,16 +160,15 @@ def forward_flops(config: ModelConfig, num_tokens: int | None = None) -> dict[st
 
 
 def step_flops(config: ModelConfig, batch_size: int) -> int:
-    """Forward and backward over whole sequences; backward counts as twice forward."""
-    return FORWARDS_A_STEP * batch_size * sum(forward_flops(config).values())
+    """Return the FLOPs of forward and backward over full sequences; backward is twice forward."""
+    return FORWARDS_PER_STEP * batch_size * sum(forward_flops(config).values())
 
 
 def training_flops_per_token(config: ModelConfig) -> int:
-    """6N + 12 · num_layers · context_length · d_model for one token, forward and backward.
+    """Return 6N + 12 · num_layers · context_length · d_model, the FLOPs per token.
 
-    The input embedding is looked up, not multiplied, so it is not part of N unless it is tied to
-    the output. The second term is attention over the whole context, though causal kernels may skip
-    half of it, so that results compare with others'.
+    N excludes the input embedding, which is a lookup, unless it is tied to the output layer. By
+    convention, the attention term counts the full context, although causal kernels may skip half.
     """
     parts = count_parameters(config)
     num_multiplied = sum(parts.values()) - parts["token_embedding"]
@@ -180,16 +179,16 @@ def training_flops_per_token(config: ModelConfig) -> int:
 
 
 def flop_fractions(config: ModelConfig, num_tokens: int | None = None) -> dict[str, float]:
-    """Each component's fraction of the operations of a forward pass."""
+    """Return each component's fraction of the FLOPs of a forward pass."""
     parts = forward_flops(config, num_tokens)
     return {name: round(flops / sum(parts.values()), 4) for name, flops in parts.items()}
 
 
 def optimal_tokens(num_parameters: int) -> int:
-    """The tokens after which a larger model is the better use of the compute: OPTIMAL_SOURCE."""
+    """Return the compute-optimal number of training tokens; see OPTIMAL_SOURCE."""
     return _TOKENS_PER_PARAMETER * num_parameters
 
 
 def optimal_parameters(training_flops: float) -> int:
-    """The size N whose 20 N tokens cost the budget: 6 · N · 20 N = training_flops."""
+    """Return the compute-optimal size N for a budget: 6 · N · 20 N = training_flops."""
     return round(math.sqrt(training_flops / (6 * _TOKENS_PER_PARAMETER)))

@@ -1,4 +1,4 @@
-"""A run before it starts: everything the planner knows, as one value, and in lines for its log."""
+"""The plan of a run: all of the planner's results as one value."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -32,11 +32,11 @@ _SIZES = ("gpt2-small", "gpt2-medium", "gpt2-large", "gpt2-xl")
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run costs: parameters, operations, memory, time, money."""
+    """Parameters, FLOPs, memory, time and price of a run."""
 
     config: ModelConfig
     micro_batch: int
-    """Sequences at once, as given, or the greatest divisor of the batch that fits; 0 for none."""
+    """As given, or the largest divisor of the batch size that fits; 0 if none does."""
     memory: StepMemory
     memory_bytes: int
     duration: Duration
@@ -50,23 +50,23 @@ class Plan:
         return self.duration.batch_size * self.config.context_length * self.duration.num_steps
 
     def within(self, seconds: float) -> "Plan":
-        """The same run for as many steps as fit into a time."""
+        """Replace the number of steps with as many as fit in a time."""
         return replace(self, duration=self.duration.within(seconds))
 
     @property
     def peak_bytes(self) -> int | None:
-        """The most memory that a step of ours takes; None where not even one sequence fits."""
+        """Peak memory of a step; None if not even one sequence fits."""
         if self.micro_batch == 0:
             return None
         return self.memory.bytes_at(self.micro_batch, self.duration.batch_size // self.micro_batch)
 
     @property
     def fits(self) -> bool:
-        """Whether a step of ours fits into the memory of the device."""
+        """Whether a step fits in the memory of the device."""
         return self.peak_bytes is not None and self.peak_bytes <= self.memory_bytes
 
     def to_json(self) -> dict[str, Any]:
-        """All results; counts, bytes and operations are integers."""
+        """Return all results; counts, bytes and FLOPs are integers."""
         config, memory, duration = self.config, self.memory, self.duration
         flops = forward_flops(config)
         num_tokens, tokens_per_step = self.num_tokens, duration.batch_size * config.context_length
@@ -148,11 +148,11 @@ def make_plan(
     measured: MeasuredStep | None = None,
     **options: Any,
 ) -> Plan:
-    """The plan of a run on one device.
+    """Plan a run on one device.
 
-    precision: of matmuls; auto is the device's best.
-    micro_batch: sequences in memory at once; what `groundup train` takes if None.
-    measured: a real step on the device, whose peak corrects the closed form.
+    precision: of matmuls; auto is the device's fastest.
+    micro_batch: sequences per forward pass; None: as chosen by `groundup train`.
+    measured: a real step on the device, whose peak corrects the estimate.
     options: keyword arguments of `step_memory`.
     """
     if precision == "auto":
@@ -162,7 +162,7 @@ def make_plan(
     peak = rate_in(accelerator, precision)
     if peak is None:
         raise ConfigError(
-            f"{accelerator.name} has no {precision} of its own: plan with --precision float32"
+            f"{accelerator.name} does not support {precision}; plan with --precision float32"
         )
     execution = Execution(
         device_kind(accelerator), "bfloat16" if precision == "bfloat16" else "float32"

@@ -1,4 +1,4 @@
-"""Counts, bytes, operations, times and dollars as a person reads them."""
+"""Format counts, bytes, FLOPs and dollars for people."""
 
 
 def show_count(number: float) -> str:
@@ -6,7 +6,7 @@ def show_count(number: float) -> str:
 
 
 def show_bytes(number: float) -> str:
-    """Sizes everywhere: a GB is 10^9 bytes."""
+    """Format a size in decimal units: 1 GB is 10^9 bytes."""
     units = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
     return _in_units(number, units) or f"{number:,.0f} B"
 

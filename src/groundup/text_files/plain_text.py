@@ -29,8 +29,8 @@ def read_text(
     longest = max(map(len, marks), default=0)
     # A separator at the end of the window may be a prefix of a longer one, so leave a margin.
     room_bytes = 2 * longest + 1
-    most_bytes = piece_bytes if find_cut else sys.maxsize
-    window = batch_bytes = min(batch_bytes, most_bytes)
+    max_bytes = piece_bytes if find_cut else sys.maxsize
+    window = batch_bytes = min(batch_bytes, max_bytes)
     rest: bytes | memoryview = b""
     is_inside = False
     while True:
@@ -44,11 +44,11 @@ def read_text(
             last = int(np.searchsorted(bounds[:, 0], len(data) - longest, side="right")) - 1
             num_complete, cut = max(0, last), int(bounds[last, 0]) if last >= 0 else 0
         size = int(bounds[0, 1]) if len(bounds) and not bounds[0, 0] else 0
-        if is_inside or size > most_bytes:
+        if is_inside or size > max_bytes:
             piece = 0
-            if find_cut and size > most_bytes:
+            if find_cut and size > max_bytes:
                 margin = 0 if num_complete else longest
-                piece = find_cut(data[: size - margin if window > most_bytes else most_bytes])
+                piece = find_cut(data[: size - margin if window > max_bytes else max_bytes])
                 piece = 0 if piece >= size and num_complete else piece
             cut, end = piece, piece or size
             is_inside = piece > 0 or not num_complete
@@ -57,7 +57,7 @@ def read_text(
             if num_complete and not piece:
                 cut = int(bounds[1, 0]) if len(bounds) > 1 else len(data)
         else:
-            is_too_long = bounds[:num_complete, 1] - bounds[:num_complete, 0] > most_bytes
+            is_too_long = bounds[:num_complete, 1] - bounds[:num_complete, 0] > max_bytes
             if is_too_long.any():
                 num_complete = int(is_too_long.argmax())
                 cut = int(bounds[num_complete, 0])
@@ -66,7 +66,7 @@ def read_text(
         if at_end and cut == len(data):
             return
         grown = 2 * max(window, len(data))
-        window = batch_bytes if cut else min(grown, most_bytes) if window < most_bytes else grown
+        window = batch_bytes if cut else min(grown, max_bytes) if window < max_bytes else grown
         rest = data[cut:]
 
 

@@ -144,13 +144,13 @@ def _text_of(record: Any, reading: Reading, longest: str | None, where: str) -> 
 
 
 def _read_records(
-    kind: str, stream: IO[bytes], name: str, field: str, most_bytes: int | None = None
+    kind: str, stream: IO[bytes], name: str, field: str, max_bytes: int | None = None
 ) -> Iterator[Record]:
     if kind == "json_lines":
         return _read_lines(stream, name)
     if kind == "delimited":
         return _read_table(stream, name, field)
-    return _read_json(stream, name, most_bytes or MAX_RECORD_BYTES)
+    return _read_json(stream, name, max_bytes or MAX_RECORD_BYTES)
 
 
 def _read_lines(stream: IO[bytes], name: str) -> Iterator[Record]:
@@ -166,11 +166,11 @@ def _read_lines(stream: IO[bytes], name: str) -> Iterator[Record]:
                 yield where, DataError(f"{where} is not JSON: {error}; fix the line")
 
 
-def _read_json(stream: IO[bytes], name: str, most_bytes: int) -> Iterator[Record]:
+def _read_json(stream: IO[bytes], name: str, max_bytes: int) -> Iterator[Record]:
     """Yield the records of a JSON list, or of JSON lines with the suffix .json."""
-    data = stream.read(most_bytes + 1)
-    if len(data) > most_bytes:
-        raise DataError(f"{name} has more than {most_bytes:,} bytes; write it as JSON lines")
+    data = stream.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise DataError(f"{name} has more than {max_bytes:,} bytes; write it as JSON lines")
     try:
         whole = json.loads(data.decode("utf-8", "surrogateescape"))
     except (ValueError, RecursionError):

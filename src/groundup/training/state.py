@@ -25,7 +25,7 @@ from groundup.nn.adapters import adapted_state, add_adapters, with_torch_names
 from groundup.optim.base import ForeignOptimizer, Optimizer
 from groundup.optim.build import build_optimizer
 from groundup.optim.muon import Muon
-from groundup.planner import check_holdable
+from groundup.planner import check_model_memory
 from groundup.runtime import memory_bytes, set_seed
 from groundup.tokenizer import Tokenizer
 from groundup.training.machine import compile_model
@@ -149,7 +149,7 @@ def build_state(
     make_optimizer: makes a custom optimizer.
     """
     config, device = run.config, torch.device(run.config.device)
-    check_holdable(config.model, memory_bytes())
+    check_model_memory(config.model, memory_bytes())
     set_seed(config.seed)
     # Initialized on the CPU, so that a seed gives the same weights on any device.
     if model is None:
