@@ -1,5 +1,6 @@
 """What the tests of reading share: a few texts, ways to pack them, and the documents in files."""
 
+import functools
 import gzip
 import lzma
 from collections.abc import Callable, Iterable
@@ -17,7 +18,7 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
     ".gz": gzip.compress,
     ".zst": zstandard.ZstdCompressor().compress,
-    ".xz": lzma.compress,
+    ".xz": functools.partial(lzma.compress, preset=0),
 }
 
 

@@ -2,8 +2,9 @@
 
 import gzip
 import os
-import subprocess
+import random
 import sys
+import tracemalloc
 from pathlib import Path
 
 import hypothesis
@@ -86,36 +87,26 @@ def test_a_long_document_ends_at_its_bad_byte(
     assert "a.txt.gz: after '': not UTF-8" in caplog.text
 
 
-MEMORY_SCRIPT = """
-import sys
-from groundup.text_files import Part, Reading, find_sources, read
-
-def resident():
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096
-
-def after_space(text):
-    return bytes(text[-100:]).rfind(b" ") + 1 + len(text) - 100
-
-part = Part(tuple(find_sources([sys.argv[1]])))
-before = peak = None
-for batch in read(part, Reading(), batch_bytes=1 << 20, find_cut=after_space, piece_bytes=2 << 20):
-    before = before or resident()
-    peak = max(peak or 0, resident())
-print(peak - before)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read from /proc")
+@pytest.mark.slow
 @pytest.mark.parametrize("packing", PACKERS)
 @pytest.mark.parametrize("separator", [SEPARATOR, ""])
 def test_memory_stays_flat_over_a_long_file(tmp_path: Path, packing: str, separator: str) -> None:
     """Also over one document that is cut into pieces."""
     path = tmp_path / f"long.txt{packing}"
-    path.write_bytes(PACKERS[packing](("word " * 2000 + separator).encode() * 4000))
-    done = subprocess.run([sys.executable, "-c", MEMORY_SCRIPT, str(path)], capture_output=True)
-    assert done.stderr == b""
-    assert int(done.stdout) < 24 << 20
+    words = random.Random(0).randbytes(4_000_000).hex(" ", 500).replace(" ", f" {separator}")
+    path.write_bytes(PACKERS[packing](words.encode()))
+    part, how, size = Part(tuple(find_sources([path]))), Reading(), 1 << 17
+    tracemalloc.start()
+    try:
+        options = {"batch_bytes": size, "piece_bytes": size}
+        assert sum(1 for _ in read_part(part, how, find_cut=after_space, **options)) > 20
+        assert tracemalloc.get_traced_memory()[1] < 5_500_000
+    finally:
+        tracemalloc.stop()
+
+
+def after_space(text: memoryview) -> int:
+    return bytes(text).rfind(b" ") + 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="open files are counted in /proc")
@@ -141,9 +132,6 @@ def test_long_documents_come_in_pieces_that_do_not_depend_on_batches(
     path = tmp_path / "corpus.txt.gz"
     path.write_bytes(gzip.compress("|".join(documents).encode()))
     part = Part(tuple(find_sources([path])))
-
-    def after_space(text: memoryview) -> int:
-        return bytes(text).rfind(b" ") + 1
 
     found = []
     for batch_bytes in batch_sizes:
