@@ -119,21 +119,3 @@ def test_a_write_that_the_system_itself_cuts_short_leaves_the_last_good_one(tmp_
         assert caught.value.filename == str(folder.path / "step_000002")
         assert os.listdir(folder.path) == ["step_000001"]
     check(folder.newest(), 1)
-
-
-def test_old_ones_that_cannot_be_removed_are_reported_and_no_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = CheckpointFolder(tmp_path / "checkpoints", keep_last=1)
-    save(folder, 1)
-
-    def refuse(path: Path) -> None:
-        raise OSError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "rmdir", refuse)
-        save(folder, 2)
-    assert "Permission denied" in caplog.text and folder.steps() == [2]
-    save(folder, 3)
-    assert os.listdir(folder.path) == ["step_000003"]
-    check(folder.newest(), 3)

@@ -39,18 +39,9 @@ def check(engine: Engine, asked: Sequence[GenerationRequest]) -> None:
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
-@pytest.mark.parametrize("sampler", SAMPLERS, ids=str)
-def test_the_ids_are_those_of_the_plain_loop(is_packed: bool, sampler: Sampler) -> None:
-    asked = [
-        request([7], 9, sampler=sampler, seed=2),
-        request(range(10, 17), sampler=sampler, seed=3),
-    ]
-    check(Engine(TorchDecoder(new_model(), 2, is_packed=is_packed)), asked)
-
-
-def test_a_text_does_not_depend_on_who_joins_and_leaves() -> None:
+def test_a_text_does_not_depend_on_who_joins_and_leaves(is_packed: bool) -> None:
     model, chance = new_model(), random.Random(4)
-    engine = Engine(model, max_rows=5)
+    engine = Engine(TorchDecoder(model, 5, is_packed=is_packed))
     waiting = [
         request(
             [chance.randrange(50) for _ in range(chance.randint(1, 12))],

@@ -21,7 +21,7 @@ transformers = pytest.importorskip("transformers")
 
 HARD_PIECES = st.sampled_from(
     [
-        *(END, "<|", "|>", "<|pad|>", "<|im_end|>", "{{ x }}", "ĠĊ", "\x00"),
+        *(END, END * 3, "日 本", "<|", "|>", "<|pad|>", "<|im_end|>", "{{ x }}", "ĠĊ", "\x00"),
         *("'s", "'LL", "don't", "1234567", "١٢٣"),
         *(" ", "  ", "\n", "\r\n", "\t", "\u00a0", "\u3000", "\u200d", "…"),
         *("naïve", "e\u0301", "日本語", "\U0001f3f4\u200d\u2620\ufe0f"),
@@ -118,7 +118,8 @@ def pair(
     """Their tokenizer of an export and ours."""
     folder = tmp_path_factory.mktemp(request.param)
     (folder / "text.txt").write_bytes(TEXT.encode())
-    ours = Tokenizer.train(folder / "text.txt", 300, [END, "<|pad|>"], pattern=request.param)
+    special = [END, END * 2, "日 本"]
+    ours = Tokenizer.train(folder / "text.txt", 300, special, pattern=request.param)
     export_huggingface(write_run(folder / "runs", ours), folder / "out")
     return transformers.AutoTokenizer.from_pretrained(folder / "out", local_files_only=True), ours
 

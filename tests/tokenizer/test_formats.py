@@ -134,15 +134,12 @@ def steps(*given: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("format", "place", "entry", "noun"),
     [
-        ("huggingface", "normalizer", {"type": "NFC"}, "normalizer"),
         ("huggingface", "normalizer", {"type": "Sequence", "normalizers": ["NFC"]}, "normalizer"),
-        ("huggingface", "normalizer", "NFC", "normalizer"),
         ("huggingface", "model.type", "WordPiece", "WordPiece"),
         ("huggingface", "model.dropout", 0.1, "dropout"),
         ("huggingface", "model.continuing_subword_prefix", "##", "continuing_subword_prefix"),
         ("huggingface", "pre_tokenizer.add_prefix_space", True, "add_prefix_space"),
         ("huggingface", "pre_tokenizer", None, "pre_tokenizer"),
-        ("huggingface", "pre_tokenizer", "ByteLevel", "pre_tokenizer"),
         ("huggingface", "pre_tokenizer", steps("ByteLevel"), "pre_tokenizer"),
         ("huggingface", "pre_tokenizer", steps(), "ByteLevel"),
         ("huggingface", "pre_tokenizer", steps({"type": "Whitespace"}, BYTE_LEVEL), "Whitespace"),
@@ -155,19 +152,14 @@ def steps(*given: Any) -> dict[str, Any]:
             )
         ),
         ("huggingface", "added_tokens.0.lstrip", True, "lstrip"),
-        ("huggingface", "added_tokens.0.single_word", True, "single_word"),
         ("huggingface", "added_tokens.0.id", 5, r"<\|end\|>.*id 5"),
         ("huggingface", "added_tokens.0.id", "5", "'id'"),
         ("huggingface", "added_tokens.0", "<|end|>", "added_tokens"),
         ("huggingface", "model.vocab.Ġ", "x", "'Ġ'"),
         ("huggingface", "model.vocab", [], "'vocab'"),
         ("huggingface", "model.merges", ["t h", "onlyone"], "merge"),
-        ("huggingface", "model.merges", [["t", "h"], ["a"]], "merge"),
         ("huggingface", "model.merges", ["t h", "t zzz"], "merge .*zzz"),
-        ("huggingface", "model.merges", ["t", "h e r"], "merge"),
         ("groundup", "version", 2, "version 2"),
-        ("groundup", "version", "1", "'version'"),
-        ("groundup", "merges", {}, "'merges'"),
         ("groundup", "merges", ["t h", "q zzz"], "merge"),
         ("groundup", "merges", [], "content id"),
         ("groundup", "pattern.stages", [], "'pattern'"),
@@ -225,17 +217,6 @@ def test_huggingface_pre_tokenizers_are_patterns(
     for format in ("huggingface", "groundup"):
         tokenizer.save(tmp_path / "again.json", format)
         assert read_definition(tmp_path / "again.json").pattern == pattern
-
-
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_the_huggingface_library_reads_what_we_write(tmp_path: Path, pattern: Pattern) -> None:
-    tokenizers = pytest.importorskip("tokenizers")
-    definition = train(pattern, ("<|end|>", "<|end|><|end|>", "日 本"))
-    write_definition(definition, tmp_path / "tokenizer.json", "huggingface")
-    oracle = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    for text in (TEXT, f"{TEXT}<|end|><|end|><|end|>12日 本 'S'll\r\n  x  ", " " * 9):
-        assert oracle.encode(text).ids == encode_reference(definition, text)
-        assert oracle.decode(oracle.encode(text).ids, skip_special_tokens=False) == text
 
 
 def write_ranks(path: Path, tokens: Iterable[bytes]) -> None:
@@ -308,7 +289,6 @@ def test_a_file_cut_short_is_named(tmp_path: Path, format: Any) -> None:
 @pytest.mark.parametrize(
     ("content", "noun"),
     [
-        (b" \n", "file"),
         (b"hello", "JSON"),
         (b'{"a": "\xff"}', "JSON"),
         (b'{"a": "b"}', "not a known tokenizer file"),
@@ -316,11 +296,9 @@ def test_a_file_cut_short_is_named(tmp_path: Path, format: Any) -> None:
         (b"[]", "object"),
         (b'{"a":' * 100_000, "JSON"),
         (b'{"a": ' + b"9" * 5000 + b"}", "JSON"),
-        (b"QQ== 0\nQg== x\n", "line 2 .*Qg== x"),
-        (b"QQ== 0\nQ*== 1\n", "line 2"),
+        (b"QQ== 0\nQ*== 1\n", "line 2 .*Q\\*=="),
         (b"QQ== 0\nQg== 0\n", "line 2"),
         (b"QQ== 0\nQQ== 0\n", "line 2"),
-        (b"QQ== 0\nQg==", "line 2"),
         (b"QQ== 0\nQg== -1\n", "line 2"),
         (b"QQ== 0\nQg== 5\n", "byte 0x00"),
     ],
