@@ -15,7 +15,7 @@ from groundup.interop import export_gguf, export_huggingface
 from groundup.interop.gguf import find_pre_tokenizer
 from groundup.tokenizer import Tokenizer
 
-from .conftest import END, TEXT, MakeRun
+from .conftest import END, TEXT, MakeCheckpoint, MakeRun, Take
 
 gguf = pytest.importorskip("gguf")
 
@@ -87,7 +87,13 @@ def test_settings_lineage_and_tokenizer_are_told(
         assert find_pre_tokenizer(other.definition) == known
 
 
-def test_the_chat_template_is_told(make_run: MakeRun, tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_the_chat_template_and_a_begin_are_told(
+    make_run: MakeRun,
+    make_checkpoint: MakeCheckpoint,
+    take: Take,
+    tmp_path: Path,
+    tokenizer: Tokenizer,
+) -> None:
     chat = tokenizer.with_chat()
     export_gguf(make_run(tokenizer=chat, vocab_size=302), tmp_path / "chat.gguf")
     keys, _ = read(tmp_path / "chat.gguf")
@@ -98,6 +104,8 @@ def test_the_chat_template_is_told(make_run: MakeRun, tmp_path: Path, tokenizer:
     assert (told["eos_token_id"], told["eot_token_id"]) == (299, 301)
     export_gguf(make_run("plain"), tmp_path / "plain.gguf")
     assert not any("chat" in key or "eot" in key for key in read(tmp_path / "plain.gguf")[0])
+    export_gguf(take(make_checkpoint()), tmp_path / "no_begin.gguf")
+    assert read(tmp_path / "no_begin.gguf")[0]["tokenizer.ggml.bos_token_id"] == 299
 
 
 KINDS = {"float16": 2**-11, "bfloat16": 2**-8, "q8_0": 0.57 / 127, "q4_0": 1.01 / 8}

@@ -39,6 +39,7 @@ def test_the_modelfile_says_how_the_run_is_used(
     told = dict(re.findall(r"^PARAMETER (\w+) (.*)$", "\n".join(lines), re.MULTILINE))
     assert told["stop"] == '"<|im_end|>"' and told["num_ctx"] == "32"
     assert (told["temperature"], told["top_k"], told["repeat_penalty"]) == ("0.5", "7", "1.0")
+    assert told["repeat_last_n"] == "-1"
     assert "ollama create tiny -f Modelfile" in (out / "README.md").read_text()
     assert gguf.GGUFReader(out / "model.gguf").fields["general.file_type"].contents() == 7
     with pytest.raises(ConfigError, match="--force"):

@@ -47,8 +47,6 @@ _PRE_TOKENIZERS = {
     "qwen2": "qwen2",
     "deepseek": "deepseek-v3",
 }
-# Patterns for which llama.cpp takes a pre-token in the vocabulary as one token, ignoring merges.
-_WHOLE_WORDS = ("llama3",)
 
 
 def export_gguf(
@@ -150,7 +148,8 @@ def _add_vocabulary(writer: "GGUFWriter", source: Source) -> None:
     writer.add_token_merges(spell_merges(definition, spelled))
     ids = source.special_ids
     for known, add in (
-        (ids.begin, writer.add_bos_token_id),
+        # Without one llama.cpp would take id 11.
+        (source.begin_id, writer.add_bos_token_id),
         (ids.end, writer.add_eos_token_id),
         (ids.padding, writer.add_pad_token_id),
         (find_turn_end(source.tokenizer), writer.add_eot_token_id),
@@ -174,7 +173,8 @@ def find_pre_tokenizer(definition: TokenizerDefinition) -> str:
             f"llama.cpp has no pre-tokenizer for the split pattern {pattern.name}, only for "
             f"{', '.join(_PRE_TOKENIZERS)}: export to huggingface instead"
         )
-    if definition.whole_words != (pattern.name in _WHOLE_WORDS):
+    # llama.cpp takes a pre-token in the vocabulary as one token there, ignoring merges.
+    if definition.whole_words != (pattern.name == "llama3"):
         _check_merges_reach_whole_words(definition)
     return found
 

@@ -31,10 +31,9 @@ def export_ollama(
 ) -> list[str]:
     """Write model, Modelfile and model card; return their names. `force` replaces an export."""
     source = Source(run_folder, checkpoint)
-    modelfile = write_modelfile(source)
     with export_folder(folder, force=force) as temporary:
         write_gguf(temporary / MODEL_NAME, source, dtype)
-        write_text_atomic(temporary / "Modelfile", modelfile)
+        write_text_atomic(temporary / "Modelfile", write_modelfile(source))
         known = {MODEL_NAME: hash_file(temporary / MODEL_NAME)}
         usage = _USAGE.format(name=source.name.lower())
         card = write_card(source, tag="gguf", dtype=dtype, content_ids=known, usage=usage)
@@ -56,6 +55,7 @@ def write_modelfile(source: Source) -> str:
         "top_p": sampler.top_p,
         "min_p": sampler.min_p,
         "repeat_penalty": sampler.repetition_penalty,
+        "repeat_last_n": -1,  # The whole text.
     }
     lines = [f"FROM ./{MODEL_NAME}"]
     lines += [f'TEMPLATE """{templates[template]}"""'] if template in templates else []
