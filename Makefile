@@ -1,7 +1,7 @@
 # make install · setup · quickstart · test · test-fast · test-distributed · check · bench · sanitize · fuzz ·
 # torture · torture-proof · docs · clean
-# make install has what running needs, make setup also what tests and checks need.
-# PYTHON=python3.12 make setup picks another interpreter; JOBS=1 make test runs in one process;
+# make install: the package alone; make setup: with the dependencies of tests and checks.
+# PYTHON=python3.12 make setup uses another interpreter; JOBS=1 make test runs in one process;
 # SEED=2 make torture injects other faults.
 
 PYTHON ?= python3
@@ -9,7 +9,7 @@ JOBS   ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 1)
 VENV   := .venv
 RUN    := $(VENV)/bin/python
 PIP    := $(RUN) -m pip --disable-pip-version-check
-# Everything pip installs goes through the constraints: without them it may fetch another torch.
+# Always with the constraints: without them pip may install another torch.
 INSTALL := $(PIP) install --constraint constraints.txt
 
 NATIVE_SOURCES := $(wildcard native/*.cpp)
@@ -28,18 +28,18 @@ install: $(INSTALLED)
 setup: $(DEV_INSTALLED)
 
 TOO_OLD := error: groundup needs Python 3.11 or later, and $(PYTHON) is older or missing: \
-	name another, as in make PYTHON=python3.12
+	choose another, as in make PYTHON=python3.12
 
 $(RUN):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(TOO_OLD)" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 2; }
 
-# One install both fetches the packages and compiles native/ into src/groundup/_native.abi3.so.
+# Installs the dependencies and compiles native/ into src/groundup/_native.abi3.so.
 $(INSTALLED): pyproject.toml constraints.txt $(NATIVE_FILES) | $(RUN)
 	$(INSTALL) --quiet --editable .
 	@touch $@
 
-# groundup itself is there, so these fetch the packages of an extra and compile nothing.
+# groundup is already installed: these only install the packages of an extra.
 $(DEV_INSTALLED): $(INSTALLED)
 	$(INSTALL) --quiet 'groundup[dev]'
 	@touch $@
@@ -59,18 +59,18 @@ $(CLUSTER_INSTALLED): $(DEV_INSTALLED)
 quickstart: install
 	$(RUN) -m groundup quickstart
 
-# A file goes to one process as a whole: what its tests share is made once.
+# All tests of a file run in one process, so that they share their fixtures.
 PYTEST := $(RUN) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-# A test that hangs shows where each of its threads stands, fails, and lets the others go on.
+# A test that hangs for 300 s prints the stack of each thread and fails; the others continue.
 test: setup
 	$(PYTEST) -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 
-# What takes no other process, browser or compiler, and no seconds, for daily work.
+# For daily work: without tests that start a process, browser or compiler, or take seconds.
 test-fast: setup
 	$(PYTEST) -q -m "not slow"
 
-# The same for a Ray cluster of several nodes and an object store, which take longer to start.
+# Tests with a Ray cluster of several nodes and an object store, which are slow to start.
 test-distributed: $(CLUSTER_INSTALLED)
 	$(RUN) -m pytest -m distributed -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 
@@ -91,12 +91,12 @@ bench: $(BENCH_INSTALLED)
 	$(RUN) benchmarks/serving.py
 	$(RUN) tools/write_benchmark_table.py
 
-# The site of docs/ and its generated references, in build/site; a broken link is an error.
+# Builds the site with its generated references in build/site; a broken link is an error.
 docs: $(DOCS_INSTALLED)
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 
-# A copy of the package with the native core compiled under the sanitizers, tested through Python.
-# libstdc++ is preloaded beside libasan, which otherwise cannot find the function that throws.
+# A copy of the package whose native core is compiled with sanitizers, tested from Python.
+# libstdc++ is preloaded with libasan, which otherwise cannot intercept C++ exceptions.
 SANITIZE := build/sanitize
 SANITIZE_TESTS ?= tests/tokenizer tests/text_files tests/data tests/nn
 SANITIZE_OBJECTS := $(NATIVE_SOURCES:native/%.cpp=$(SANITIZE)/%.o)
@@ -119,8 +119,8 @@ sanitized: setup
 sanitize: sanitized
 	$(SANITIZED) -m pytest -q --capture=sys -p no:xdist -p no:cacheprovider $(wildcard $(SANITIZE_TESTS))
 
-# Faults by the thousand: the native core under the sanitizers, and everything else as it is. The
-# second writes its table into docs/guides/reliability.md.
+# Fault injection: fuzz feeds the native core under the sanitizers; torture tests everything else
+# and writes the table of docs/guides/reliability.md.
 SEED ?= 1
 FUZZ_MINUTES ?= 10
 TORTURE_MINUTES ?= 10
@@ -132,7 +132,7 @@ fuzz: sanitized
 torture: setup
 	$(RUN) tests/torture --seed $(SEED) --minutes $(TORTURE_MINUTES) --guide
 
-# The proof that it bites: faults put into a copy of the package, one at a time, must be found.
+# Checks the checks: each fault seeded into a copy of the package must be found.
 torture-proof: setup
 	$(RUN) tests/torture --seed $(SEED) --proof
 

@@ -209,8 +209,8 @@ def test_the_architecture_page_shows_the_table_of_the_layering_test() -> None:
         for row, rooms in enumerate(layering.ROWS)
     }
     assert shown == held
-    rooms = page.split("## The rooms")[1].split("\n## ")[0]
-    described = re.findall(r"^\| `(\w+)` \|", rooms, re.M)
+    packages = page.split("## The packages")[1].split("\n## ")[0]
+    described = re.findall(r"^\| `(\w+)` \|", packages, re.M)
     assert sorted(described) == sorted(room for row in held.values() for room in row)
 
 

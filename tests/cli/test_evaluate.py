@@ -57,7 +57,7 @@ def test_data_that_are_not_the_runs_are_told(
     monkeypatch.chdir(here)
     shell(*prepare, "--overwrite", "--validation-fraction", "0.2")
     assert main(["evaluate", "one"]) == 0
-    assert "does not hold the data that" in capsys.readouterr().err
+    assert "does not contain the data that" in capsys.readouterr().err
     (tmp_path / "one.txt").write_text("one document")
     words = ["data", "prepare", tmp_path / "one.txt", "--validation-fraction", "0.001"]
     shell(*words, "--out", tmp_path / "few")

@@ -245,7 +245,7 @@ def test_a_folder_of_ones_own_becomes_a_model_with_settings_left_behind(
         ("a", "new text.txt", "the text has 1 byte and one context 128 tokens: give more text"),
         ("a fox\n" * 9_000, "new text.txt --minutes 0.0001", "give 1"),
         ("a fox", "new -", "save standard input to a file first"),
-        ("a fox", "new text.txt --name held", "holds other files; choose another --name"),
+        ("a fox", "new text.txt --name held", "contains other files: choose another --name"),
         ("a fox", "quickstart --folder text.txt", "not a directory"),
     ],
 )

@@ -159,7 +159,7 @@ def test_runs_are_listed_and_compared_on_a_text(shell: Any, small_config: Path) 
     assert found["small-more"]["can"][-1] == "resume"
     page = shell("list", "runs")
     assert "generate, chat" in page and found["small"]["run"] in page and "imported" in page
-    assert "holds no run" in shell.fails("list", "nowhere")
+    assert "contains no runs" in shell.fails("list", "nowhere")
     text = Path("some.txt")
     text.write_text((small_config.parent / "stories.txt").read_text()[:4000])
     one = shell.json("evaluate", "small", text)

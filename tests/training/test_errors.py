@@ -45,7 +45,7 @@ def loss(*_: Any) -> Any:
         ({"model.document_separator": "auto"}, {"data": IDS}, "needs shards"),
         ({"model.document_separator": 300}, {}, "document_separator 300"),
         (TUNED | {"model.document_separator": 9}, {}, r"tuning\.chats"),
-        (TUNED | {"model.d_model": 32}, {}, r"model\.d_model is 32 and there 16"),
+        (TUNED | {"model.d_model": 32}, {}, r"model\.d_model is 32, but 16 there"),
         (TUNED | {"model.rope_theta": 5e5}, {}, "rope_theta"),
         (TUNED | {"model.vocab_size": 300}, {}, "vocab_size 300"),
         (TUNED | {"tuning.template": "bad.jinja"}, {}, "UTF-8"),

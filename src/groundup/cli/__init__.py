@@ -1,1 +1,1 @@
-"""The command line: one file a verb, found through `verbs`, run by `main`, imported late."""
+"""The command line: `main` looks up a verb in `verbs` and imports its module on demand."""

@@ -170,7 +170,7 @@ def parse(arguments: type[ArgumentsType], prog: str, argv: Sequence[str]) -> Arg
 
 
 def as_command(verb: str, arguments: Settings) -> str:
-    """The command line that gives these arguments."""
+    """The command line for these arguments."""
     words, options = ["groundup", *verb.split()], []
     values: dict[str, Any] = {}
     for name, field in type(arguments).model_fields.items():

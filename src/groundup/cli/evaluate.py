@@ -182,7 +182,7 @@ def _shards_of(folder: Path, config: "RunConfig") -> Path:
     trained = RunFolder(folder).read_environment().get("data")
     expected = trained.get("content") if isinstance(trained, dict) else None
     if shards.exists() and expected is not None and content_id(read_index(shards)) != expected:
-        message = f"{shards} does not hold the data that {folder} was trained on"
+        message = f"{shards} does not contain the data that {folder} was trained on"
         print(f"warning: {message}; name other shards with --shards", file=sys.stderr)
     return shards
 

@@ -29,7 +29,7 @@ def run(arguments: Arguments) -> None:
     found = [one for one in [folder, *folder.glob("*/")] if RunFolder(one).has_run()]
     if not found:
         raise ConfigError(
-            f"{folder} holds no run: make one with groundup new FOLDER, or name another folder"
+            f"{folder} contains no runs: train one with groundup new FOLDER, or give another folder"
         )
     runs = sorted(map(_describe, found), key=lambda one: one["age_seconds"])
     if arguments.json_:

@@ -68,7 +68,7 @@ def _settings(arguments: Arguments, source: RunFolder) -> RunConfig:
 
 
 def _prepare(arguments: Arguments, source: RunFolder, name: str) -> dict[str, Any]:
-    """Prepare shards of the new text; gives the settings that mix them with the run's own."""
+    """Prepare shards of the new text; return the settings that mix them with the run's own."""
     from groundup.cli import data
     from groundup.training.recipe import continued_settings
 

@@ -129,7 +129,7 @@ class Project:
         own = {"new.json", "stories.txt", "stories.json", "train.yaml"}
         names = {one.name for one in path.iterdir()} if path.exists() else set[str]()
         if not plan and not {name for name in names if not is_leftover(name)} <= own:
-            raise ConfigError(f"folder {path} holds other files; choose another --name")
+            raise ConfigError(f"folder {path} contains other files: choose another --name")
         made_from = plan.get("named_after", _whole_path(file))
         if self.arguments.name is None and made_from != _whole_path(file):
             raise ConfigError(f"{path} was made from {made_from}; choose another --name")
@@ -153,7 +153,7 @@ def run(arguments: Arguments) -> int:
 def take_step(
     title: str, verb: str, arguments: Settings, *, is_done: bool = False, **options: Any
 ) -> int:
-    """Show a verb as it could be typed and run it, unless it is done; gives its exit status."""
+    """Print a verb's command line and run it, unless it is done; return its exit status."""
     show_commands(title, as_command(verb, arguments))
     if is_done:
         print("done before, and kept")
@@ -166,7 +166,7 @@ def show_commands(title: str, *commands: str) -> None:
 
 
 def make(project: Project) -> int:
-    """Take the steps from text to a model; gives the exit status."""
+    """Run all steps from text to a model; return the exit status."""
     from groundup.cli import data, tokenizer, train
 
     project.check()

@@ -90,7 +90,7 @@ def held_warnings(*, are_shown: bool) -> Iterator[None]:
     held: list[logging.LogRecord] = []
     holding.emit = held.append  # type: ignore[assignment,method-assign]
     before = logger.handlers, logger.propagate
-    # Who holds them already does not see them either.
+    # Replace all handlers: none may show the warnings yet.
     logger.handlers, logger.propagate = [holding], False
     try:
         yield

@@ -97,13 +97,13 @@ def ablate(arguments: Ablate) -> int:
         tokens=arguments.tokens,
     )
     if arguments.dry_run:
-        # Which rates the other seeds will run at is not known yet.
+        # The best rates, for the other seeds, are not known yet.
         spec = spec.model_copy(update={"seeds": spec.seeds[:1]})
     return arguments.carry_out(spec, run_ablation)
 
 
 def _finish(outcome: "SweepOutcome", folder: Path) -> int:
-    """Print the tables of the sweep's report; gives 0, or 128 + the signal that stopped it."""
+    """Print the tables of the sweep's report; return 0, or 128 + the signal that stopped it."""
     from groundup.cli.report import print_document_table
     from groundup.experiments.report.comparison import compare
     from groundup.experiments.sweep_folder import SweepFolder

@@ -94,7 +94,7 @@ def settings_of(arguments: Arguments) -> RunConfig:
 def train_run(
     config: RunConfig, label: str, flags: TrainingFlags, started: float | None = None
 ) -> int:
-    """Train with a progress bar and print the results on rank 0; gives 0, or 128 + the signal that
+    """Train with a progress bar and print the results on rank 0; return 0, or 128 + the signal that
     stopped the run. A run that torchrun restarts continues from its newest checkpoint.
     """
     may_be_restarted = os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"

@@ -1,4 +1,4 @@
-"""The verbs with a one-line summary, and the modules that implement them, imported on demand."""
+"""The verbs with their one-line summaries; their modules are imported on demand."""
 
 import importlib
 from typing import Any
@@ -41,7 +41,7 @@ MEANT = {
     "compare": "evaluate RUN RUN FILE, or report RUN RUN",
     "download": "import huggingface FOLDER",
 }
-"""Other names that people try, and what to type instead."""
+"""Other names that users try, and the command to use instead."""
 
 GROUPS = {
     "tokenizer": "text to ids and back",
@@ -58,12 +58,12 @@ _HOMES = {
     "export": "export",
     "import": "export",
 }
-"""The modules that hold several verbs, by the first word of each."""
+"""Modules that contain several verbs, by the verbs' first word."""
 
 
 def find_verb(verb: str) -> tuple[Any, Any]:
-    """The class of a verb's arguments and the function that runs it: `Arguments` and `run` in its
-    own module, or such as `Encode` and `encode` in one that it shares."""
+    """The class of a verb's arguments and its function: `Arguments` and `run` in its own module, or
+    for example `Encode` and `encode` in a shared one."""
     first, last = verb.split()[0], verb.split()[-1]
     name = _HOMES.get(first, verb.replace(" ", "_").replace("-", "_"))
     module = importlib.import_module(f"groundup.cli.{name}")

@@ -226,7 +226,7 @@ class _Loop:
         elif start is not None:
             keeps = config.continue_training and start.load_optimizer_into(state.optimizer, config)
             what = "weights and the optimizer" if keeps else "weights"
-            _log.info("begins with the %s of %s", what, start.checkpoint.path)
+            _log.info("starting from the %s of %s", what, start.checkpoint.path)
         data.log(config)
         _log.info(run.describe(ranks.size))
         self._metrics = Metrics(config, folder.metrics_file, state, callbacks)
@@ -455,7 +455,7 @@ class _Loop:
             best = self._checkpoints.end_with_best()
             if best is not None and best < state.last_good_step:
                 _log.info("the weights after step %s validate best: later ones are dropped", best)
-                self._tell_best()
+                self._log_best()
         how = "done" if is_finished else "stopped; continue with the same command and --resume"
         _log.info("saved in %s after %s: %s", path, count_of(state.step, "step"), how)
         counts = state.tokens, state.num_skipped
@@ -463,7 +463,7 @@ class _Loop:
         last = self._metrics.wall_seconds, self.outcome().reason
         return TrainSummary(path, state.step, is_finished, *counts, *losses, *last)
 
-    def _tell_best(self) -> None:
+    def _log_best(self) -> None:
         """Report the losses of the kept weights; bits per byte are proportional to the loss."""
         state, least = self._state, min(self._losses)
         if state.validation_loss and state.bits_per_byte is not None:

@@ -1,7 +1,7 @@
 """The device that a run trains on, and how it computes there: precision, compilation, switches.
 
-`Machine` holds all that `resolve` depends on: a test may construct an H200 and resolve a run for it
-anywhere.
+`Machine` has everything that `resolve` depends on: a test can resolve a run for an H200 on any
+machine.
 """
 
 import contextlib

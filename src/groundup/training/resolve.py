@@ -192,7 +192,7 @@ def _check(config: RunConfig, machine: Machine, ranks: ProcessGroup, strategy: S
     refused = {
         "tuning.chats needs no document masks: set model.document_separator to None": masks_chats,
         "model.dropout needs one process and no distributed.activation_checkpointing": uses_order,
-        "minutes goes with schedule.warmup_fraction and decay_fraction, not with warmup_steps and "
+        "minutes needs schedule.warmup_fraction and decay_fraction, not warmup_steps and "
         "decay_steps": config.minutes is not None and counts_steps,
         f"distributed.strategy {strategy} shards the weights among processes, but there is one: "
         f"start with torchrun, or set the strategy to auto": is_divided and not ranks.is_open,

@@ -1,5 +1,5 @@
-"""What a run starts from: another run's weights, a program's own parts, and its environment, whose
-changes a resume reports."""
+"""What a run starts from: another run's weights, custom parts, and the environment, whose changes
+are reported when it resumes."""
 
 import contextlib
 import datetime
@@ -83,7 +83,7 @@ class Start:
         source, known = folder.read_config().model, Tokenizer.load(folder.tokenizer_file)
         theirs, ours = _decisive(source), _decisive(config)
         found = [
-            f"model.{name} is {ours[name]} and there {value}"
+            f"model.{name} is {ours[name]}, but {value} there"
             for name, value in theirs.items()
             if ours[name] != value
         ]
@@ -92,7 +92,7 @@ class Start:
         ids = known.vocab.keys()
         other = next((id for id in ids if tokenizer.vocab.get(id) != known.vocab[id]), None)
         if other is not None:
-            found.append(f"the tokenizer has another token with the id {other}")
+            found.append(f"the tokenizer has a different token with id {other}")
         if found:
             raise ConfigError(f"the weights of {path} do not fit this run: {'; '.join(found)}")
         checkpoints = CheckpointFolder(folder.checkpoints, weights_only=not with_optimizer)
@@ -106,8 +106,8 @@ class Start:
         return cls(folder, checkpoint, weights, tuple(sorted(tokenizer.vocab.keys() - ids)))
 
     def describe(self, *, is_tuned: bool) -> dict[str, Any]:
-        """For environment.json: which weights these are, and for fine-tuning the ids that begin and
-        end a text, if recorded."""
+        """For environment.json: the origin of the weights, and for fine-tuning the ids that begin
+        and end a text, if recorded."""
         path, checkpoint = str(self.folder.path.absolute()), self.checkpoint
         ids = {"run": path, "step": checkpoint.step, "weights": checkpoint.weights_id}
         found = self.folder.read_environment()

@@ -129,7 +129,7 @@ class TrainingState:
             restore_random_state(counters["random"])
         except (LookupError, TypeError, ValueError, ArithmeticError) as error:
             raise CheckpointError(
-                f"{checkpoint.path} does not hold the state of a run ({error!r}): it cannot be "
+                f"{checkpoint.path} does not contain the state of a run ({error!r}): it cannot be "
                 f"resumed"
             ) from error
 
