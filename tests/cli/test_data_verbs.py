@@ -67,14 +67,6 @@ def test_only_bad_files_are_an_error_with_the_reason(
     assert "f/a.txt has no text" in fails()
 
 
-def test_a_special_token_can_be_added_to_serve_as_separator(shell: Any) -> None:
-    Tokenizer({id: bytes([id]) for id in range(256)}, []).save("bare.json")
-    words = ["data", "prepare", "corpus.txt", "--tokenizer", "bare.json"]
-    assert END in shell.fails(*words)
-    shell(*words, "--special-token", END)
-    assert open_shards("shards").index.end.id == 256
-
-
 def test_clean_counts_and_writes_and_a_dry_run_leaves_nothing(shell: Any) -> None:
     other = "A quiet hen kept her nine warm eggs under a pile of yellow straw until spring came."
     Path("a.txt").write_text(END.join([STORY, other, "x", STORY]))

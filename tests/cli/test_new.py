@@ -121,17 +121,6 @@ def test_the_second_run_keeps_every_step(capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.usefixtures("page")
-def test_other_settings_make_another_run_and_delete_none(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    page = run(capsys, "quickstart", *TEXT, "--vocab-size", "300", *SHORT, "--num-steps", "3")
-    assert page.count("done before") == 1 and "wrote quickstart/tokenizer.json" in page
-    assert open_shards("quickstart/shards").index.vocab_size == 300
-    assert "run stories was trained with other settings and stays; this one is stories-2" in page
-    assert LanguageModel.load(RUN).step == 2 and LanguageModel.load(f"{RUN}-2").step == 3
-
-
-@pytest.mark.usefixtures("page")
 def test_an_interrupted_training_goes_on(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,15 +36,6 @@ def fails(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return errors[0].removeprefix("error: ")
 
 
-def test_defaults_then_file_then_flags(tmp_path: Path) -> None:
-    file = tmp_path / "run.yaml"
-    file.write_text("num_steps: 70\nmodel: {num_layers: 3, d_model: 64}\n", encoding="utf-8")
-    assert settings_of() == RunConfig()
-    assert settings_of("--config", str(file)) == load_settings(RunConfig, file)
-    settings = settings_of(f"--config={file}", "--model.num-layers", "6", "--seed", "5")
-    assert settings == load_settings(RunConfig, file, {"model.num_layers": 6, "seed": 5})
-
-
 def test_the_size_of_the_vocabulary_comes_from_the_shards(small_config: Path) -> None:
     shards = str(small_config.parent / "shards")
     words = ("--data.shards", shards, "--model.vocab-size", "320")

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from groundup.data.samples import write_sample_corpus
 from groundup.files import read_json_lines
@@ -57,27 +56,19 @@ def test_a_run_and_a_file_become_a_run_that_everything_opens(shell: Any, folder:
 
 
 def test_a_stopped_run_continues_with_the_same_command(shell: Any, folder: Path) -> None:
+    # Flags decide over a file, and that over the defaults.
+    (folder / "more.yaml").write_text("{num_steps: 9, max_grad_norm: 2.0, optimizer: {eps: 0.1}}")
     words = ("tune", "small", "dialogues.jsonl", *CONTEXT, "--name", "two", "--lora-rank", 2)
-    said = shell(*words, "--num-steps", 4)
+    said = shell(*words, "--num-steps", 4, "--config", "more.yaml", "--optimizer.eps", "1e-7")
     assert "warning: 3 of 3 answers did not end" in said
     config = RunFolder(folder / "runs" / "two").read_config()
     assert (config.num_steps, config.tuning.lora_rank) == (4, 2)
+    assert (config.max_grad_norm, config.optimizer.eps) == (2.0, 1e-7)
     assert config.evaluation.every_fraction == 0.1 and config.optimizer.learning_rate == 0.012
     assert "already holds a run" in shell.fails(*words)
     shell(*words, "--resume")
     again = shell.fails(*words, "--num-steps", 5, "--resume")
     assert "num_steps: 4 -> 5" in again and "--allow-changes" in again
-
-
-def test_flags_and_a_file_decide_over_the_defaults(shell: Any, folder: Path) -> None:
-    (folder / "more.yaml").write_text(
-        yaml.safe_dump({"optimizer": {"name": "sgd", "learning_rate": 0.5}, "max_grad_norm": 2.0})
-    )
-    flags = "--config more.yaml --optimizer.learning-rate 0.25 --seed 3 --num-steps 2 --name three"
-    shell("tune", "runs/small", "dialogues.jsonl", *CONTEXT, *flags.split())
-    config = RunFolder(folder / "runs" / "three").read_config()
-    assert (config.optimizer.name, config.optimizer.learning_rate) == ("sgd", 0.25)
-    assert (config.max_grad_norm, config.seed, config.schedule.name) == (2.0, 3, "linear")
 
 
 @pytest.mark.parametrize(

@@ -55,15 +55,6 @@ class Page(HTMLParser):
             self.texts.append(data)
 
 
-def test_runs_of_different_data_are_named_as_such(tmp_path: Path, write_run: WriteRun) -> None:
-    write_run(tmp_path / "web", [3.0], "sha256:web")
-    write_run(tmp_path / "stories", [1.0], "sha256:stories")
-    report = compare([tmp_path])
-    (warning,) = report.warnings
-    assert "different data" in warning and "data 1: stories; data 2: web" in warning
-    assert warning in Page(render(report)).text
-
-
 def test_the_page_says_what_was_run_and_what_came_of_it(seeds: Path) -> None:
     report = compare([seeds], title="Batch sizes")
     assert report.warnings == []

@@ -63,17 +63,6 @@ def test_a_run_tells_all_that_its_folder_holds(tmp_path: Path, write_run: WriteR
     assert (run.cost["mfu"], run.cost["memory_bytes"], run.cost["seconds"]) == (0.25, 10**9, 6.0)
 
 
-def test_lines_that_cannot_be_read_are_named_and_the_rest_kept(
-    tmp_path: Path, write_run: WriteRun
-) -> None:
-    file = write_run(tmp_path / "one", [3.0, 2.0]) / "metrics.jsonl"
-    file.write_text(f"[1]\n{file.read_text()}" + '{"step": 3, "lo')
-    run = read_run(file.parent)
-    assert run.metrics.num_lines == 2 and run.outcome.state == "finished"
-    notes = " ".join(run.notes)
-    assert len(run.notes) == 2 and "damaged" in notes and "unfinished" in notes
-
-
 def test_a_folder_that_has_just_begun_is_a_run_without_metrics(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "environment.json").write_text("{")
@@ -187,18 +176,6 @@ def test_only_what_has_finished_wins_and_counts(tmp_path: Path, write_run: Write
     # Another seed of what is done, which has just begun.
     begun = write_run(tmp_path / "begun", [9.0], seed=1, num_steps=2)
     assert mean_of(groups_of(done, begun)[0]) == 3.0 and mean_of(groups_of(begun)[0]) == 9.0
-
-
-def test_bits_per_byte_are_those_of_the_best_loss(tmp_path: Path, write_run: WriteRun) -> None:
-    folder = write_run(tmp_path / "run", [4.0, 2.0, 3.0])
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    for line, bits in zip(lines, (1.8, 0.9, 1.4), strict=True):
-        line["bits_per_byte"] = bits
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (group,) = groups_of(folder)
-    bits_per_byte = group.at_best("bits_per_byte")
-    assert bits_per_byte is not None and bits_per_byte.mean == 0.9
-    assert group.at_best("unheard_of") is None
 
 
 def test_texts_that_differ_are_told_by_their_places_and_have_winners_of_their_own(

@@ -71,12 +71,6 @@ def test_a_sweep_that_cannot_be_is_refused_with_the_setting(
         make_spec(**changes)
 
 
-def test_an_impossible_shape_names_its_trial_before_anything_runs(make_spec: Any) -> None:
-    spec = make_spec(grid={"model.num_heads": [2, 3]})
-    with pytest.raises(ConfigError, match=r"trial num_heads=3: .*d_model 16 cannot be (cut|split)"):
-        names_of(spec)
-
-
 def test_the_base_is_found_beside_the_sweep_and_kept_whole(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("num_steps: 70\nmodel: {d_model: 64}\n", "utf-8")
     sweep = {"name": "a", "base": "run.yaml", "settings": {"batch_size": 4}}

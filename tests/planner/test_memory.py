@@ -21,7 +21,7 @@ from groundup.planner import (
     make_plan,
     step_memory,
 )
-from groundup.planner.memory import check_fits, choose_micro_batch, memory_options, textbook_memory
+from groundup.planner.memory import check_fits, choose_micro_batch, memory_options
 
 H200 = Execution("cuda", "bfloat16")
 CPU = Execution("cpu", "float32")
@@ -183,13 +183,3 @@ def test_a_measured_step_corrects_the_plan_before_the_micro_batch_is_chosen() ->
     sizes = {"vocab_size": 64, "context_length": 16, "d_model": 16, "num_layers": 1}
     tiny = step_memory(ModelConfig(**sizes, num_heads=1))
     assert tiny.corrected(MeasuredStep(1, 10**9)).scale == 1
-
-
-def test_textbook_memory_of_gpt2_xl_is_a_line_whose_largest_batch_in_80_gb_is_2() -> None:
-    memory = textbook_memory(PRESETS["gpt2-xl"], 80 * 2**30)
-    # A token keeps in each block 8 vectors, 25 heads' scores twice and 4 inner vectors.
-    per_block = 8 * 1_600 + 2 * 25 * 1_024 + 4 * 6_400
-    per_token = 48 * per_block + 1_600 + 2 * 50_257
-    assert memory["bytes_per_sequence"] == 4 * 1_024 * per_token
-    assert sum(memory["activations_per_sequence"].values()) == 4 * 1_024 * per_token
-    assert textbook_memory(PRESETS["gpt2-xl"], 30 * 10**9)["largest_batch"] == 0

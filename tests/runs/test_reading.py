@@ -33,6 +33,7 @@ def test_the_lowest_of_equals_is_the_first() -> None:
     values = [3.0, None, 1.0, 1.0, math.inf]
     columns = columns_of(*({"step": 10 * n, "loss": loss} for n, loss in enumerate(values)))
     assert columns.lowest("loss") == (1.0, 20) and columns.lowest("other") is None
+    assert columns.at_lowest("step", by="loss") == 20 and columns.at_lowest("other", "loss") is None
 
 
 def test_numbers_of_a_run_that_diverged_count_as_none() -> None:

@@ -12,7 +12,6 @@ from groundup.data.batches.loader import Batch
 from groundup.data.chats import EncodedConversations, PackedRows
 from groundup.generation import LanguageModel
 from groundup.model import TransformerLM
-from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 from groundup.training.loop import train
@@ -74,20 +73,10 @@ def test_packed_conversations_have_the_loss_and_gradient_of_each_alone(
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
-def test_a_tuned_run_is_a_run(
-    make_tuning: MakeConfig, finished: RunConfig, records_of: Any
-) -> None:
+def test_a_tuned_run_has_learned_to_answer(make_tuning: MakeConfig) -> None:
     config = make_tuning("tuned", {"num_steps": 60, "batch_size": 2})
     summary = train(config)
-    folder = RunFolder(config.run_folder)
-    records = records_of(config)
-    assert records[0]["loss"] > 4 and summary.validation_loss is not None
-    assert summary.validation_loss < 1.5 and summary.bits_per_byte is not None
-    environment = folder.read_environment()
-    assert environment["start_from"]["run"] == str(finished.run_folder.absolute())
-    tokenizer = Tokenizer.load(folder.tokenizer_file)
-    assert tokenizer.chat_template is not None
-    assert [tokenizer.vocab[300], tokenizer.vocab[301]] == [b"<|im_start|>", b"<|im_end|>"]
+    assert summary.validation_loss is not None and summary.validation_loss < 1.5
     model = LanguageModel.load(config.run_folder)
     question = "Ben had a red kite. What?"
     prompt = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
