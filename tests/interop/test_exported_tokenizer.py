@@ -4,11 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from groundup.errors import DataError
+from groundup.errors import DataError, TokenizerError
 from groundup.generation import LanguageModel
 from groundup.generation.special_ids import chat_prompt
 from groundup.interop import export_huggingface, import_huggingface
@@ -29,23 +30,30 @@ HARD_PIECES = st.sampled_from(
 )
 HARD_TEXT = st.lists(HARD_PIECES | st.text(max_size=8), max_size=12).map("".join)
 
-# As published ones are: white space cut, roles in words, an end that the template names.
-OTHER = """\
-{%- set eos_token = "<|endoftext|>" %}
+# What published templates use: roles by name, refusals, loop controls, marks for the answers.
+FANCY = """\
+{%- set bos_token = "<|endoftext|>" %}
+{{- bos_token }}
 {%- for message in messages %}
-    {{- '### ' + message['role'] | capitalize + ':\\n' + message['content'] | trim }}
-    {%- if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}
-    {{- '\\n\\n' }}
+    {%- if message['role'] == 'system' and not loop.first %}
+        {{- raise_exception("only the first message may be a system's") }}
+    {%- endif %}
+    {%- if not message.content %}{% continue %}{% endif %}
+    {%- if message.role == 'assistant' %}
+        {% generation %}{{ message['content'] | trim }}<|end|>{% endgeneration %}
+    {%- else %}
+[{{ message.role | upper }}] {{ message | tojson }}
+    {%- endif %}
 {%- endfor %}
-{%- if add_generation_prompt %}{{ '### Assistant:\\n' }}{% endif %}
+{% if add_generation_prompt %}{{ '[ANSWER]' }}{% endif %}
 """
 
 ROLES = st.sampled_from(["system", "user", "assistant"])
-MESSAGE = st.fixed_dictionaries({"role": ROLES, "content": HARD_TEXT})
+MESSAGE = st.builds(Message, role=ROLES, content=HARD_TEXT)
 TALK = st.lists(MESSAGE, min_size=1, max_size=5)
 
 
-@pytest.fixture(scope="module", params=[CHATML, OTHER], ids=["chatml", "other"])
+@pytest.fixture(scope="module", params=[CHATML, FANCY], ids=["chatml", "fancy"])
 def exported(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
@@ -74,9 +82,13 @@ def test_a_template_applied_there_gives_our_ids(
 ) -> None:
     _, ours = exported
     assert ours.chat_template is not None
-    ids = theirs.apply_chat_template(
-        messages, tokenize=True, return_dict=False, add_generation_prompt=add_generation_prompt
-    )
+    options = {"return_dict": False, "add_generation_prompt": add_generation_prompt}
+    try:
+        ids = theirs.apply_chat_template(messages, tokenize=True, **options)
+    except jinja2.TemplateError as error:
+        with pytest.raises(TokenizerError, match=str(error)):
+            ChatTemplate(ours.chat_template).render(messages, add_generation_prompt)
+        return
     text = ChatTemplate(ours.chat_template).render(messages, add_generation_prompt)
     assert ids == ours.encode(text)
     if any(token in message["content"] for message in messages for token in ours.special_tokens):

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from groundup.errors import DataError, TokenizerError
 from groundup.tokenizer import Tokenizer
@@ -29,54 +27,11 @@ TALK: list[Message] = [
     {"role": "assistant", "content": "The cat."},
 ]
 
-MESSAGES = st.lists(
-    st.fixed_dictionaries(
-        {"role": st.sampled_from(["system", "user", "assistant"]), "content": st.text()}
-    ),
-    min_size=1,
-    max_size=4,
-)
-
-# What published templates use: roles by name, refusals, loop controls, marks for the answers.
-FANCY = """\
-{%- set bos_token = "<|endoftext|>" %}
-{{- bos_token }}
-{%- for message in messages %}
-    {%- if message['role'] == 'system' and not loop.first %}
-        {{- raise_exception("only the first message may be a system's") }}
-    {%- endif %}
-    {%- if not message.content %}{% continue %}{% endif %}
-    {%- if message.role == 'assistant' %}
-        {% generation %}{{ message['content'] | trim }}<|end|>{% endgeneration %}
-    {%- else %}
-[{{ message.role | upper }}] {{ message | tojson }}
-    {%- endif %}
-{%- endfor %}
-{% if add_generation_prompt %}{{ '[ANSWER]' }}{% endif %}
-"""
-
 
 def test_the_default_template_is_chatml() -> None:
     assert ChatTemplate(CHATML).render(TALK[1:2], add_generation_prompt=True) == (
         "<|im_start|>user\nWho is there?<|im_end|>\n<|im_start|>assistant\n"
     )
-
-
-@pytest.mark.parametrize("source", [CHATML, FANCY])
-@given(messages=MESSAGES, add_generation_prompt=st.booleans())
-def test_what_is_rendered_is_what_transformers_renders(
-    source: str, messages: list[Message], add_generation_prompt: bool
-) -> None:
-    utilities = pytest.importorskip("transformers.utils.chat_template_utils")
-    try:
-        theirs = utilities._compile_jinja_template(source).render(
-            messages=messages, add_generation_prompt=add_generation_prompt
-        )
-    except Exception as error:
-        with pytest.raises(TokenizerError, match=str(error)):
-            ChatTemplate(source).render(messages, add_generation_prompt)
-    else:
-        assert ChatTemplate(source).render(messages, add_generation_prompt) == theirs
 
 
 @pytest.mark.parametrize(
@@ -86,7 +41,6 @@ def test_what_is_rendered_is_what_transformers_renders(
         ("\n{{ message.role | nonsense }}", "line 2 .*'nonsense'"),
         ("{% generation %}", "compile"),
         ("{{ messages[7].content }}", "3 messages"),
-        ("{{ 1 + messages }}", "3 messages"),
         ("{{ raise_exception('no') }}", "3 messages"),
         ("{{ messages.append(1) }}", "3 messages"),
         ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "3 messages"),
