@@ -121,7 +121,7 @@ def test_a_model_is_talked_to_and_what_was_said_can_be_tuned_on(
     typed = 'Hello\\\nthere\n\n/sav a\n"""One\n\ntwo"""\n/save said.jsonl\n<|im_end|>\n/reset\nHi\n'
     said = talk(shell, monkeypatch, f"{typed}/save said.jsonl\n", "chatty", "--system", "Be.")
     assert "did you mean /save?" in said and "a new conversation" in said
-    assert "error: message 6 holds the special token" in said
+    assert "error: message 6 has the special token" in said
     first, second = (one["messages"] for one in read_json_lines(Path("said.jsonl")))
     users = [one["content"] for one in first if one["role"] == "user"]
     assert users == ["Hello\nthere", "One\n\ntwo"] and first[0]["content"] == "Be."

@@ -10,7 +10,7 @@ import torch
 from groundup.errors import ConfigError
 from groundup.generation import Engine, GenerationRequest, Sampler
 from groundup.generation.request import NO_ID, NewToken
-from groundup.generation.torch_decoder import TorchDecoder, _neighbours
+from groundup.generation.torch_decoder import TorchDecoder, _group_rows
 from groundup.model import TransformerLM
 
 from .conftest import finish, new_model, plain_ids
@@ -80,7 +80,7 @@ class Watched(TorchDecoder):
 
     def prefill(self, texts: Sequence[tuple[int, Sequence[int]]]) -> None:
         self.read += [
-            tuple(range(first, first + len(group))) for first, group in _neighbours(texts)
+            tuple(range(first, first + len(group))) for first, group in _group_rows(texts)
         ]
         super().prefill(texts)
 
@@ -106,7 +106,7 @@ def test_equal_prompts_are_read_once() -> None:
         assert first.get(handle, []) + found[handle] == plain_ids(model, one)
 
 
-def test_neighbours_of_one_length_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_group_rows_of_one_length_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("groundup.generation.torch_decoder._MAX_PREFILL_IDS", 6)
     decoder = Watched(new_model(), 8)
     prompts = [[1, 2, 3], [4, 5, 6], [7, 8, 9], [1, 1, 1], [2], [3], [4, 4], [5, 5]]

@@ -199,7 +199,7 @@ def test_without_a_prompt_a_document_is_begun() -> None:
     assert LanguageModel(model, byte_tokenizer(END)).generate(temperature=0) == "ab"
     with pytest.raises(ConfigError, match="prompt is empty"):
         LanguageModel(model, byte_tokenizer()).generate("")
-    with pytest.raises(CheckpointError, match="258 tokens but the model knows 257"):
+    with pytest.raises(CheckpointError, match="258 tokens, but the model only 257"):
         LanguageModel(model, byte_tokenizer(END, "<|pad|>"))
 
 

@@ -92,7 +92,7 @@ def test_a_template_applied_there_gives_our_ids(
     text = ChatTemplate(ours.chat_template).render(messages, add_generation_prompt)
     assert ids == ours.encode(text)
     if any(token in message["content"] for message in messages for token in ours.special_tokens):
-        with pytest.raises(DataError, match="holds the special token"):
+        with pytest.raises(DataError, match="has the special token"):
             chat_prompt(ours, messages)
     elif add_generation_prompt:
         assert chat_prompt(ours, messages) == text

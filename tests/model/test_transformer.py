@@ -11,7 +11,7 @@ from torch.nn import functional
 from groundup.errors import ConfigError
 from groundup.model import TransformerLM
 from groundup.nn import RMSNorm
-from groundup.nn.functional import starts_of_sequences
+from groundup.nn.functional import sequence_starts
 
 from .conftest import small
 
@@ -56,7 +56,7 @@ def test_ids_and_masks_may_have_any_strides(num_kv_heads: int) -> None:
     for ids in views:
         found, expected = (gradients(model, model.loss(one, one)) for one in (ids, ids.clone()))
         assert all(torch.equal(found[name], expected[name]) for name in expected)
-    ids, starts = wide[:, :10], starts_of_sequences(wide[:, :10] == 3)
+    ids, starts = wide[:, :10], sequence_starts(wide[:, :10] == 3)
     for same in (starts.T.contiguous().T, starts.repeat(1, 2)[:, :10], starts.int()):
         assert torch.equal(model.hidden(ids, starts=same), model.hidden(ids, starts=starts))
     model.hidden(ids, starts=starts[0])
@@ -83,7 +83,7 @@ def test_documents_that_are_masked_do_not_see_each_other(num_kv_heads: int) -> N
 
 @pytest.mark.parametrize("positions", ["rope", "none"])
 def test_more_ids_than_the_context_are_refused(positions: str) -> None:
-    with pytest.raises(ConfigError, match="17 ids are more than the context of 16"):
+    with pytest.raises(ConfigError, match="17 ids exceed the context of 16"):
         small(positions=positions)(torch.randint(61, (2, 17)))
 
 

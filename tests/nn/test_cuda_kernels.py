@@ -16,7 +16,7 @@ from groundup.nn import (
     scaled_dot_product_attention,
     silu,
 )
-from groundup.nn.functional import mask_before, starts_of_sequences
+from groundup.nn.functional import document_mask, sequence_starts
 
 pytestmark = pytest.mark.skipif(
     not (torch.cuda.is_available() and kernels.HAS_TRITON), reason="needs CUDA and Triton"
@@ -52,7 +52,7 @@ def plain_attention(
     query, key, value = parts.unbind(0)
     if rope is not None:
         query, key = rope(query), rope(key)
-    mixed = scaled_dot_product_attention(query, key, value, mask_before(starts).unsqueeze(1))
+    mixed = scaled_dot_product_attention(query, key, value, document_mask(starts).unsqueeze(1))
     return mixed.transpose(1, 2).flatten(-2)
 
 
@@ -79,7 +79,7 @@ def document_starts(packed: Tensor, length: int) -> Tensor:
     """Of documents of about that length; some end within a tile, and some of others with one."""
     is_first = torch.rand(packed.shape[:2], device="cuda") < 1 / length
     is_first[0, 64::128] = True
-    return starts_of_sequences(is_first)
+    return sequence_starts(is_first)
 
 
 @pytest.mark.parametrize("is_masked", [True, False])

@@ -163,7 +163,7 @@ def test_a_model_learns_in_float8_nearly_what_it_learns_in_bfloat16(
     monkeypatch.setattr(kernels, "rounding", rounding, raising=False)
     monkeypatch.setattr(kernels, "loss_and_gradient", loss_and_gradient)
     monkeypatch.setattr(float8, "matmul", matmul)
-    monkeypatch.setattr(float8, "takes", lambda x, num_columns: x.dtype == torch.bfloat16)
+    monkeypatch.setattr(float8, "is_supported", lambda x, num_columns: x.dtype == torch.bfloat16)
     sizes: dict[str, Any] = {"vocab_size": 64, "context_length": 16, "d_model": 640, "d_ff": 656}
     model = TransformerLM(**sizes, num_layers=1, num_heads=10, feed_forward=feed_forward)
     ids, targets = torch.randint(64, (2, 2, 16))

@@ -1,6 +1,6 @@
-"""Text from a trained model: how ids are sampled, the engine that samples them, the text of them.
+"""Text generation: sampling, the batched engine, and the language model that continues text.
 
-Names are resolved on first use: the settings of generation cost no torch import.
+Names are imported lazily, so that the settings of generation do not import torch.
 """
 
 from typing import TYPE_CHECKING

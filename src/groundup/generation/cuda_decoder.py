@@ -1,8 +1,8 @@
-"""The fast decoder on CUDA: steps of all rows, model and sampling, are one recorded graph.
+"""The fast CUDA decoder: a CUDA graph runs steps of all rows, model and sampling.
 
-A graph has a fixed number of rows, so there is one for each power of two, each set of rules, and
-one step or several; rows beyond those in use compute what nobody reads. A device that samples needs
-nothing from the host between steps, so the next steps begin before the ids of the last are read.
+A graph has a fixed number of rows, so there is one per power of two, set of sampling rules and
+number of steps; results of unused rows are ignored. As the device samples by itself, the next steps
+are launched before the host reads the ids of the last ones.
 """
 
 import math
@@ -27,26 +27,26 @@ from groundup.nn.kernels.cuda_decode.block import DecodingBlock, weights_soon
 from groundup.nn.kernels.cuda_decode.matmul import Buffers
 from groundup.nn.kernels.cuda_decode.sampling import Rules, State, Workspace, sample
 
-# Tokens of prompts that go through the model together: enough to fill a GPU, few enough to hold.
+# Prompt tokens per prefill pass: enough to fill a GPU, within its memory.
 _MAX_PREFILL_IDS = 4096
-# Up to so many are a recorded graph too, one for each power of two: launches cost the host more
-# than such a prompt costs the device.
+# Prefill passes of up to this many tokens are graphs too, one per power of two: for short prompts,
+# launching the kernels takes longer than running them.
 _MAX_RECORDED_IDS = 1024
-# So many steps begin at once, if the weights are no more than so many bytes. A device stands still
-# between two launches, as long as a third of a small model's step. Of a large one that is nothing,
-# and who waits for the first id would wait for all.
+# Steps per launch, if the weights are smaller than _SMALL_BYTES. Between two launches the device
+# idles for up to a third of a small model's step. For a large model that is negligible, and several
+# steps per launch would delay the first id.
 _MAX_STEPS, _SMALL_BYTES = 8, 1 << 30
-# Rows of which one so seldom ends by a stop id that several steps begin at once all the same; what
-# has begun by then is dropped.
+# With so few rows, stop ids are rare enough to launch several steps at once anyway; steps after a
+# stop id are discarded.
 _FEW_ROWS = 4
-# Rows of logits are multiples of so many long, where they can be: they are read several at a time.
+# The number of logits per row is padded to a multiple of this, for vectorized loads.
 _ALIGNMENT = 16
 
 
 class CudaDecoder(Decoder):
     """A `Decoder` for pre-norm models in half precision.
 
-    Its copies of the projections, made when it is built, do not follow the model's.
+    It copies the projections when it is created; later changes to the model's have no effect.
     """
 
     def __init__(
@@ -60,7 +60,8 @@ class CudaDecoder(Decoder):
         assert isinstance(model.final_norm, RMSNorm)
         self._eps = model.final_norm.eps
         gain = model.final_norm.weight.detach()
-        # The gain is in the stream before the norm's own factor is, and must not let it overflow.
+        # The gain is applied to the residual stream before the norm's scale; keep it from
+        # overflowing.
         self._factor = 2.0 ** math.ceil(math.log2(max(1.0, float(gain.abs().max()))))
         gains: list[Tensor | None] = [None] * (config.num_layers - 1)
         gains.append(gain / self._factor)
@@ -74,7 +75,7 @@ class CudaDecoder(Decoder):
         ]
         table = model.token_embedding.weight.detach()
         self._table = table if config.input_scale == 1 else table * config.input_scale
-        # What blocks add to the values of each token does not depend on what else is there.
+        # Value embeddings only depend on the token, so they are precomputed for the vocabulary.
         with torch.no_grad():
             extra = model.extra(self._table)
         self._extra_table = None if extra is None else extra.to(self._table.dtype).contiguous()
@@ -86,27 +87,27 @@ class CudaDecoder(Decoder):
         if num_bytes > torch.cuda.get_device_properties(self.device).L2_cache_size:
             self._soon = weights_soon(self._layers, self._output)
         self.steps_at_once = _MAX_STEPS if num_bytes < _SMALL_BYTES else 1
-        # Sampling sees all columns: a mask that ends between multiples would make it read one
-        # number at a time.
-        self._absent = None
+        # Sampling reads all columns, padding included: stopping at an unaligned number would
+        # prevent vectorized loads.
+        self._padding_mask = None
         if num_columns > self.num_allowed:
-            self._absent = torch.arange(num_columns, device=weight.device) >= self.num_allowed
+            self._padding_mask = torch.arange(num_columns, device=weight.device) >= self.num_allowed
         with torch.inference_mode():
-            self._whole = torch.zeros(6, max_rows, dtype=torch.int64, device=weight.device)
+            self._integers = torch.zeros(6, max_rows, dtype=torch.int64, device=weight.device)
             self._floats = torch.ones(4, max_rows, device=weight.device)
             self._seen = torch.zeros(max_rows, num_columns, dtype=torch.int8, device=weight.device)
-            self._state = State._make([*self._whole, *self._floats, self._seen])
+            self._state = State._make([*self._integers, *self._floats, self._seen])
             shape = (self.steps_at_once, max_rows)
             self._chosen = torch.zeros(shape, dtype=torch.int64, device=weight.device)
             self._workspace = Workspace.make(max_rows, num_columns, weight.device)
             self._work = Buffers.make(max_rows, self._layers[0].weights, num_columns)
-        # Two, so that one can be read while the next steps fill the other.
+        # Double buffer: the host reads one while the next steps fill the other.
         self._read_back = [torch.zeros(shape, dtype=torch.int64).pin_memory() for _ in range(2)]
         self._graphs: dict[tuple[int, Rules, int], torch.cuda.CUDAGraph] = {}
         self._prompts: dict[int, tuple[Tensor, Buffers, torch.cuda.CUDAGraph]] = {}
         self._rules = Rules()
         self._num_rows = 0
-        # Steps that have begun and how many, ids that were read and not given out yet.
+        # Launched steps: a function that reads their ids, and their number. Ids already read.
         self._ahead: tuple[Callable[[], list[list[int]]], int] | None = None
         self._ids: deque[list[int]] = deque()
         self._can_look_ahead = self._can_launch_many = False
@@ -121,25 +122,25 @@ class CudaDecoder(Decoder):
         rows = np.repeat([row for row, _ in texts], lengths)
         parts = ids, places - begins, starts - begins, rows
         tokens = torch.from_numpy(np.stack(parts)).to(self.device)
-        # In order, so that the beginning of a text that is cut has been stored before its end.
+        # In order, so that the cache has the beginning of a split text before its end is read.
         for part in torch.split(tokens, _MAX_PREFILL_IDS, dim=1):
             if part.shape[1] <= _MAX_RECORDED_IDS:
                 self._replay_prompt(part)
             else:
                 work = Buffers.make(part.shape[1], self._layers[0].weights)
-                self._read(work, *part)
+                self._prefill(work, *part)
 
     @torch.inference_mode()
     def begin(self, rows: Sequence[Row]) -> None:
-        # Steps that began before a row came or went are dropped: they only wrote keys and values
-        # that the new ones write as well.
+        # Discard steps launched before the rows changed: they only wrote keys and values that the
+        # new steps overwrite.
         self._ahead = None
         self._ids.clear()
         self._num_rows = len(rows)
-        whole, floats = map(torch.from_numpy, row_state(rows, self._separator))
-        self._whole[:, : len(rows)] = whole.pin_memory().to(self.device, non_blocking=True)
+        integers, floats = map(torch.from_numpy, row_state(rows, self._separator))
+        self._integers[:, : len(rows)] = integers.pin_memory().to(self.device, non_blocking=True)
         self._floats[:, : len(rows)] = floats.pin_memory().to(self.device, non_blocking=True)
-        # Each step leaves the embeddings of its ids for the next.
+        # Each step leaves the embeddings of the next step's ids in the buffers.
         matmul.embed(self._state.ids, self._table, self._work)
         samplers = [row.request.sampler for row in rows]
         self._rules = Rules(
@@ -149,11 +150,11 @@ class CudaDecoder(Decoder):
         )
         for index, row in enumerate(rows):
             if row.request.sampler.needs_history:
-                # A prompt may hold ids that are not allowed.
+                # A prompt may contain ids that are not allowed.
                 ids = [id for id in row.ids if id < self._seen.shape[1]]
                 self._seen[index] = 0
                 self._seen[index, torch.tensor(ids, dtype=torch.int64, device=self.device)] = 1
-        # The logits of a step that is being looked at must stay until then.
+        # If the caller needs a step's logits, the next step must not overwrite them yet.
         self._can_look_ahead = all(row.request.num_alternatives < 0 for row in rows)
         is_steady = len(rows) <= _FEW_ROWS or not any(row.request.stop_ids for row in rows)
         self._can_launch_many = self._can_look_ahead and is_steady
@@ -169,9 +170,9 @@ class CudaDecoder(Decoder):
 
     @torch.inference_mode()
     def _launch(self, max_steps: int) -> tuple[Callable[[], list[list[int]]], int]:
-        """Begin some steps; what waits for the ids of each, and how many steps these are."""
+        """Launch steps; return a function that waits for their ids, and their number."""
         n, num_steps = self._num_rows, self.steps_at_once
-        # The last ones begin singly: the ids of each are given out while the next is computed.
+        # Launch the last steps one by one: the ids of each are returned while the next one runs.
         if not self._can_launch_many or max_steps <= num_steps:
             num_steps = 1
         self._replay(n, self._rules, num_steps)
@@ -189,7 +190,7 @@ class CudaDecoder(Decoder):
         return read, num_steps
 
     def _replay_prompt(self, tokens: Tensor) -> None:
-        """`tokens` are ids, positions, document starts and rows."""
+        """Prefill by a graph; `tokens` are ids, positions, document starts and rows."""
         n = tokens.shape[1]
         size = max(16, 1 << (n - 1).bit_length())
         recorded = self._prompts.get(size)
@@ -199,11 +200,11 @@ class CudaDecoder(Decoder):
         else:
             inputs, work, graph = recorded
         inputs[:, :n] = tokens
-        # The others are nobody's.
+        # The padding belongs to no row.
         inputs[:3, n:] = 0
         inputs[3, n:] = -1
         if recorded is None:
-            graph = self._record(lambda: self._read(work, *inputs))
+            graph = self._record(lambda: self._prefill(work, *inputs))
             self._prompts[size] = inputs, work, graph
         graph.replay()
 
@@ -211,15 +212,15 @@ class CudaDecoder(Decoder):
         size = min(self.max_rows, 1 << (n - 1).bit_length())
         graph = self._graphs.get((size, rules, num_steps))
         if graph is None:
-            # What the first run does to the rows' state must not count.
-            saved = self._whole.clone(), self._seen.clone()
+            # Undo what the warm-up run does to the rows' state.
+            saved = self._integers.clone(), self._seen.clone()
 
             def run() -> None:
                 for chosen in self._chosen[:num_steps]:
                     self._step(size, rules, chosen)
 
             def undo() -> None:
-                self._whole.copy_(saved[0])
+                self._integers.copy_(saved[0])
                 self._seen.copy_(saved[1])
                 matmul.embed(self._state.ids, self._table, self._work)
 
@@ -230,7 +231,7 @@ class CudaDecoder(Decoder):
     def _record(
         self, run: Callable[[], object], undo: Callable[[], object] = lambda: None
     ) -> torch.cuda.CUDAGraph:
-        """Kernels are compiled when they first run, which a recording does not survive."""
+        """Record a graph, after a warm-up run: kernels cannot be compiled during capture."""
         run()
         undo()
         torch.cuda.synchronize(self.device)
@@ -242,18 +243,18 @@ class CudaDecoder(Decoder):
     def _step(self, n: int, rules: Rules, chosen: Tensor) -> None:
         state = self._state
         work = self._work.rows(n)
-        self._through_blocks(work, state.ids[:n], state.positions[:n], state.starts[:n])
+        self._run_blocks(work, state.ids[:n], state.positions[:n], state.starts[:n])
         penalty = (state.seen, state.penalty) if rules.penalty else None
         norm = (self._eps, self._factor)
-        matmul.to_logits(work, norm, self._output, self._absent, penalty)
+        matmul.to_logits(work, norm, self._output, self._padding_mask, penalty)
         numbers = self.context_length - 1, NO_ID, self._separator
         sample(work, state, self._workspace, self._table, chosen, *numbers, rules)
 
-    def _read(self, work: Buffers, ids: Tensor, *places: Tensor) -> None:
+    def _prefill(self, work: Buffers, ids: Tensor, *places: Tensor) -> None:
         matmul.embed(ids, self._table, work)
-        self._through_blocks(work, ids, *places)
+        self._run_blocks(work, ids, *places)
 
-    def _through_blocks(
+    def _run_blocks(
         self,
         work: Buffers,
         ids: Tensor,
@@ -269,14 +270,14 @@ class CudaDecoder(Decoder):
 def row_state(
     rows: Sequence[Row], separator: int = -1
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """The integers and floats of `State`, what the next step of each row begins with."""
+    """Return the integers and floats of `State`: each row's state before its next step."""
 
     def start(ids: list[int]) -> int:
         is_known = separator >= 0 and separator in ids
         return len(ids) - 1 - ids[::-1].index(separator) if is_known else 0
 
     samplers = [row.request.sampler for row in rows]
-    whole = np.array(
+    integers = np.array(
         [
             [row.ids[-1] for row in rows],
             [len(row.ids) - 1 for row in rows],
@@ -290,11 +291,11 @@ def row_state(
     floats = np.array(
         [
             [sampler.temperature for sampler in samplers],
-            # What is 0 in float32 would need no id at all.
+            # A value that rounds to 0 in float32 would select no id at all.
             [max(sampler.top_p, float(np.finfo(np.float32).tiny)) for sampler in samplers],
             [math.log(sampler.min_p) if sampler.min_p else -math.inf for sampler in samplers],
             [sampler.repetition_penalty for sampler in samplers],
         ],
         np.float32,
     )
-    return whole, floats
+    return integers, floats

@@ -1,6 +1,6 @@
-"""What runs the model for the engine: rows of texts in a cache, and the ids that follow them.
+"""Decoders run the model for the engine: they hold texts in the rows of a cache and sample ids.
 
-Two classes do so: `TorchDecoder` anywhere, `CudaDecoder` with kernels of its own.
+`TorchDecoder` runs on any device, `CudaDecoder` has kernels of its own.
 """
 
 from abc import ABC, abstractmethod
@@ -18,22 +18,22 @@ from groundup.nn import KVCache
 
 @dataclass
 class Row:
-    """A request that is running."""
+    """A running request."""
 
     handle: int
     request: GenerationRequest
     ids: list[int]
-    """The whole text; the last of them is not in the cache yet."""
+    """Prompt and new ids; the last one is not in the cache yet."""
     num_new: int = 0
     is_waiting: bool = True
-    """The cache does not have the text yet."""
+    """Whether the prompt still has to be prefilled."""
 
 
 class Decoder(ABC):
-    """A model and its cache of `max_rows` texts, each of up to `context_length` ids.
+    """A model and a cache for `max_rows` texts of up to `context_length` ids.
 
-    It reads all ids of its vocabulary and samples the first `num_allowed`: a vocabulary that was
-    padded to a round size has more ids than the tokenizer.
+    It accepts all ids of the model's vocabulary but samples only the first `num_allowed`: a padded
+    vocabulary has more ids than the tokenizer.
     """
 
     def __init__(self, model: TransformerLM, max_rows: int, num_allowed: int | None = None) -> None:
@@ -55,24 +55,24 @@ class Decoder(ABC):
 
     @torch.inference_mode()
     def copy(self, source: int, target: int) -> None:
-        """Let row `target` hold the text of row `source` too."""
+        """Copy the text of row `source` to row `target`."""
         self.cache.copy(source, target)
 
     @abstractmethod
     def prefill(self, texts: Sequence[tuple[int, Sequence[int]]]) -> None:
-        """Let several rows hold texts, each given as (row, ids), as far as can be together."""
+        """Store texts, each given as (row, ids), in the cache, batched if possible."""
 
     @abstractmethod
     def begin(self, rows: Sequence[Row]) -> None:
-        """Continue with these rows, the i-th of them in row i of the cache.
+        """Set the rows that the next steps continue; rows[i] is in row i of the cache.
 
-        Between two steps the engine appends the sampled ids to them.
+        After each step the engine appends the sampled ids to them.
         """
 
     @abstractmethod
     def step(self, num_quiet_steps: int) -> tuple[list[int], Float[Tensor, "n allowed"]]:
-        """The next id of each row, NO_ID where logits are not finite, and its logits.
+        """Return each row's next id, or NO_ID if its logits are not finite, and its logits.
 
-        No row can end within `num_quiet_steps` but by a stop id. The logits, in float32, are
-        those of the allowed ids. The next call may overwrite them.
+        For `num_quiet_steps` steps, rows can only end by a stop id. The logits are float32, for the
+        allowed ids only. The next call may overwrite them.
         """

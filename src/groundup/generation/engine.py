@@ -1,6 +1,6 @@
-"""The generation loop: rows of ids that grow by one id a step, joining and leaving at any time.
+"""The generation loop, with continuous batching: requests join and leave between steps.
 
-It knows no text and no model. Running rows stay packed at the front of the decoder's rows.
+It handles ids, not text; a decoder runs the model. Running rows are always the decoder's first.
 """
 
 import itertools
@@ -17,8 +17,8 @@ from groundup.model import ModelConfig, TransformerLM
 from groundup.model.parts import describe_module
 from groundup.nn.kernels import HAS_TRITON, are_enabled
 
-# The settings of a model that the fast decoders know, some with the only values that they know;
-# with others it runs its own forward.
+# Model settings that the fast decoders support, some only with these values; other models are
+# decoded by their own forward.
 DECODED: dict[str, tuple[str, ...]] = dict.fromkeys(
     "vocab_size context_length d_model num_layers num_heads num_kv_heads d_ff rope_theta norm "
     "norm_eps positions tie_embeddings embedding_scale qk_norm initialization zero_outputs "
@@ -28,11 +28,10 @@ DECODED: dict[str, tuple[str, ...]] = dict.fromkeys(
 
 
 class Engine:
-    """Continues many requests at once: `add` them, `step` until none is running.
+    """Continues many requests at once: `add` them, then `step` until none is running.
 
-    The same request gives the same ids whatever else is running, but for near-ties: the kernels of
-    matmuls and attention, and with them the last digits of logits, depend on the number of rows and
-    on the longest text. Not for several threads.
+    A request gets the same ids whatever else is running, except on near-ties: the number of rows
+    and the longest text select kernels, which changes the last digits of logits. Not thread-safe.
     """
 
     def __init__(
@@ -41,14 +40,14 @@ class Engine:
         max_rows: int = 64,
         num_allowed: int | None = None,
     ) -> None:
-        """`max_rows` and `num_allowed` (all ids if not given) are for a model, whose layers and
-        weights may change while no request is running."""
+        """`max_rows` and `num_allowed` (default: all ids) are ignored for a decoder. The layers and
+        weights of a model may change while no request is running."""
         self._rows: list[Row] = []
         self._has_changed = False
-        # Steps in which nothing can happen but a stop id, and whether any row has such ids or asks
-        # for likelihoods.
+        # Steps during which rows can only end by a stop id; whether any row has stop ids, or needs
+        # log-probabilities.
         self._num_quiet_steps = 0
-        self._has_stops = self._has_questions = False
+        self._has_stops = self._needs_logprobs = False
         self._handles = itertools.count()
         self._model: TransformerLM | None = None
         self.decoder: Decoder
@@ -56,7 +55,7 @@ class Engine:
             self.decoder = model
         else:
             self._model, self._settings = model, (max_rows, num_allowed)
-            self._choose(model)
+            self._choose_decoder(model)
 
     @property
     def max_rows(self) -> int:
@@ -71,16 +70,16 @@ class Engine:
         return self.max_rows - len(self._rows)
 
     def add(self, request: GenerationRequest) -> int:
-        """Take a request in and return its handle; the next step gives its first id.
+        """Add a request and return its handle; the next step returns its first id.
 
-        The prompts that came since the last step are read at the next one, together if they can be.
+        The next step prefills all prompts added since the last one, batched if possible.
         """
         if not self.num_free:
             raise ConfigError(f"all {self.max_rows} rows are taken: wait until one is free")
         if request.max_tokens < 1:
             raise ConfigError("max_tokens is 0; it must be 1 or more")
-        if not self._rows and self._model is not None and _look_at(self._model) != self._seen:
-            self._choose(self._model)
+        if not self._rows and self._model is not None and _snapshot(self._model) != self._snapshot:
+            self._choose_decoder(self._model)
         request.check_fits(self.decoder.vocab_size, self.decoder.context_length)
         row = Row(next(self._handles), request, list(request.prompt_ids))
         self._rows.append(row)
@@ -88,14 +87,14 @@ class Engine:
         return row.handle
 
     def step(self) -> list[tuple[int, NewToken]]:
-        """One new id for each running request, with its handle; the finished ones have left."""
+        """Return (handle, new token) of each running request, and remove finished ones."""
         if not self._rows:
             return []
         if self._has_changed:
-            self._read_prompts()
+            self._prefill_waiting()
             self._num_quiet_steps = min(map(self._steps_left, self._rows))
             self._has_stops = any(row.request.stop_ids for row in self._rows)
-            self._has_questions = any(row.request.num_alternatives >= 0 for row in self._rows)
+            self._needs_logprobs = any(row.request.num_alternatives >= 0 for row in self._rows)
             self.decoder.begin(self._rows)
             self._has_changed = False
         chosen, logits = self.decoder.step(self._num_quiet_steps)
@@ -104,8 +103,8 @@ class Engine:
             row.ids.append(id)
             row.num_new += 1
         may_end = self._num_quiet_steps == 0 or self._has_stops or NO_ID in chosen
-        if not may_end and not self._has_questions:
-            # Most steps of many rows, so that little time goes into each row.
+        if not may_end and not self._needs_logprobs:
+            # Fast path of most steps: little work per row.
             tokens = [NewToken(id, None, (), None) for id in chosen]
             return list(zip([row.handle for row in self._rows], tokens, strict=True))
         likelihoods = _likelihoods(self._rows, chosen, logits)
@@ -123,33 +122,33 @@ class Engine:
                 finished.append(index)
             own, alternatives = likelihoods.get(index, (None, ()))
             new.append((row.handle, NewToken(id, own, alternatives, reason)))
-        # From the last on, so that a row that is filled up is never one still to be emptied.
+        # Backwards, because removing a row moves the last one into its place.
         for index in reversed(finished):
-            self._leave(index)
+            self._remove_row(index)
         return new
 
     def remove(self, handle: int) -> None:
-        """Let a request leave before its end; one that has left already is not an error."""
+        """Remove a request before its end; does nothing if it has already finished."""
         for index, row in enumerate(self._rows):
             if row.handle == handle:
-                self._leave(index)
+                self._remove_row(index)
                 return
 
     def clear(self) -> None:
-        """Let all requests leave."""
+        """Remove all requests."""
         self._rows = []
 
-    def _choose(self, model: TransformerLM) -> None:
-        # The weights are kept, so that no others can come to be where they were.
-        self._seen, self._weights = _look_at(model), list(model.parameters())
+    def _choose_decoder(self, model: TransformerLM) -> None:
+        # Keep the old weights alive, so that new ones cannot get their addresses.
+        self._snapshot, self._weights = _snapshot(model), list(model.parameters())
         self.decoder = choose_decoder(model, *self._settings)
 
-    def _read_prompts(self) -> None:
-        """Prefill the rows that wait, equal prompts once.
+    def _prefill_waiting(self) -> None:
+        """Prefill the waiting rows, each distinct prompt once.
 
-        A row's last id is left out: the next step decodes it with those of the other rows.
+        A prompt's last id is left out: the next step decodes it along with the other rows.
         """
-        # For each prompt the first row that has it, to copy it from.
+        # The first row with each prompt, to copy it from.
         sources: dict[tuple[int, ...], int] = {}
         texts: list[tuple[int, list[int]]] = []
         copies: list[tuple[int, int]] = []
@@ -167,11 +166,11 @@ class Engine:
             self.decoder.copy(source, target)
 
     def _steps_left(self, row: Row) -> int:
-        """After so many steps the row ends, if no stop id comes before."""
+        """Steps until the row ends, unless a stop id ends it before."""
         num_left = row.request.max_tokens - row.num_new
         return min(num_left, self.decoder.context_length + 1 - len(row.ids))
 
-    def _leave(self, index: int) -> None:
+    def _remove_row(self, index: int) -> None:
         last = self._rows.pop()
         if index < len(self._rows):
             self.decoder.copy(len(self._rows), index)
@@ -183,7 +182,7 @@ class Engine:
 def _likelihoods(
     rows: list[Row], chosen: list[int], logits: Tensor
 ) -> dict[int, tuple[float, tuple[tuple[int, float], ...]]]:
-    """For the rows that ask: the sampled id's log-probability, and those of the likeliest."""
+    """For rows that need them: log-probabilities of the sampled id and of the most likely ids."""
     asked = enumerate(row.request.num_alternatives for row in rows)
     counts = {index: count for index, count in asked if count >= 0 and chosen[index] != NO_ID}
     if not counts:
@@ -203,29 +202,29 @@ def _likelihoods(
 
 
 def choose_decoder(model: TransformerLM, max_rows: int, num_allowed: int | None = None) -> Decoder:
-    """The fastest decoder for the model and its device.
+    """Return the fastest decoder for the model and its device.
 
-    A model with a layer or a hook that its settings do not describe runs its own forward, as does
-    any model without kernels and on devices other than CPU and CUDA.
+    The model's own forward runs if it has a layer or hook that its settings do not describe, if
+    fused kernels are disabled, or on devices other than CPU and CUDA.
     """
     weight, config = model.output_weight, model.config
     built = TransformerLM.from_config(config, device="meta")
-    is_known = are_enabled() and weight.device.type in ("cpu", "cuda")
+    is_supported = are_enabled() and weight.device.type in ("cpu", "cuda")
     for name, field in ModelConfig.model_fields.items():
         known = DECODED.get(name, (field.default,))
-        is_known &= not known or getattr(config, name) in known
-    is_known = is_known and _look_at(model)[0] == _look_at(built)[0]
+        is_supported &= not known or getattr(config, name) in known
+    is_supported = is_supported and _snapshot(model)[0] == _snapshot(built)[0]
     is_half = weight.dtype in (torch.bfloat16, torch.float16)
-    is_usual = config.norm == "pre" and config.num_layers > 0
-    if is_known and weight.is_cuda and HAS_TRITON and is_half and is_usual:
+    is_pre_norm = config.norm == "pre" and config.num_layers > 0
+    if is_supported and weight.is_cuda and HAS_TRITON and is_half and is_pre_norm:
         from groundup.generation.cuda_decoder import CudaDecoder
 
         return CudaDecoder(model, max_rows, num_allowed)
-    return TorchDecoder(model, max_rows, num_allowed, is_packed=is_known)
+    return TorchDecoder(model, max_rows, num_allowed, is_packed=is_supported)
 
 
-def _look_at(model: TransformerLM) -> tuple[list[object], list[object]]:
-    """Its modules; and of each weight its place and the number of writes, of which torch does not
-    count those through `.data`. A decoder may have copies of both."""
+def _snapshot(model: TransformerLM) -> tuple[list[object], list[object]]:
+    """Describe the modules, and each weight by its address and version, to detect changes: a
+    decoder may have copies of both. torch does not count writes through `.data`."""
     weights = [(w.data_ptr(), 0 if w.is_inference() else w._version) for w in model.parameters()]
     return [describe_module(one) for one in model.modules()], [*weights]

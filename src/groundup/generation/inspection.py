@@ -1,5 +1,5 @@
-"""What a model does with a prompt, step by step, to look at: its tokens and their neighbours, the
-attention of every head, what each layer would predict, and how the next id is sampled."""
+"""Inspect how a model processes a prompt: tokens and their nearest neighbors, attention weights,
+predictions of every layer (logit lens), and how the next id is sampled."""
 
 import base64
 from typing import Any
@@ -13,7 +13,7 @@ from groundup.generation.sampling import apply_rules, not_finite, sample, unifor
 from groundup.model import TransformerLM
 
 MAX_TOKENS = 64
-"""Of a prompt to look at: attention grows with the square of it."""
+"""Maximum number of tokens inspected: attention weights grow with its square."""
 
 NUM_NEIGHBOURS = 6
 NUM_PREDICTED = 5
@@ -24,15 +24,15 @@ NUM_CANDIDATES = 12
 def inspect_prompt(
     language_model: LanguageModel, prompt: str, sampler: Sampler, seed: int = 0
 ) -> dict[str, Any]:
-    """The first MAX_TOKENS tokens of a prompt on their way through the model, as JSON takes it: a
-    token is its id and its bytes.
+    """Trace the first MAX_TOKENS tokens of a prompt through the model, as a JSON object; a token is
+    [id, list of bytes].
 
-    tokens: with is_cut, if they are not all.
-    neighbours: of each token, by the cosine of the embeddings.
-    attention: the base64 of a byte a weight, 255 for 1, in the order layers, heads, queries, keys.
-    predicted: of each layer and token the probabilities of the next one if the output layer read
-        what the blocks have added up so far: none of them first, all of them last ("logit lens").
-    sampling: of the first id after those tokens, the one that `generate` samples with `seed`.
+    tokens: the tokens; is_cut says whether the prompt has more.
+    neighbours: the nearest tokens of each token, by cosine similarity of embeddings.
+    attention: base64 of one byte per weight (255 for 1), ordered by layer, head, query, key.
+    predicted: next-token probabilities if the output layer read the residual stream before each
+        block, and after the last one ("logit lens").
+    sampling: how `generate` samples the first new id with `seed`; see `_follow_sampling`.
     """
     model, vocab = language_model.model, language_model.tokenizer.vocab
     all_ids = language_model.encode_prompt(prompt)
@@ -68,16 +68,16 @@ def _cosines(model: TransformerLM, ids: Tensor, vocab_size: int) -> Tensor:
     table = model.token_embedding.weight[:vocab_size].float()
     table = table / table.norm(dim=-1, keepdim=True).clamp_min(1e-12)
     cosines: Tensor = table[ids] @ table.T
-    cosines[torch.arange(len(ids)), ids] = -2.0  # Everything is next to itself.
+    cosines[torch.arange(len(ids)), ids] = -2.0  # Exclude the token itself.
     return cosines
 
 
 def _follow_sampling(logits: Tensor, ids: Tensor, sampler: Sampler, seed: int) -> dict[str, Any]:
-    """From the model's probabilities to one id.
+    """Trace sampling from the model's probabilities to one id.
 
     candidates: the most likely ids before any rule, and the sampled one if it is not among them.
-    stages: their probabilities, for the model ("model") and after each rule that is in use.
-    number: the random number in [0, 1) that chose; None where the most likely is taken.
+    stages: their probabilities according to the model ("model") and after each active rule.
+    number: the random number in [0, 1) that decided; None for greedy decoding.
     """
     seen = torch.zeros_like(logits, dtype=torch.bool)
     seen[ids] = True

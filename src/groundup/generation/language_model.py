@@ -1,4 +1,4 @@
-"""A trained model and its tokenizer as one thing that continues text, loaded from a run folder."""
+"""A trained model with its tokenizer, loaded from a run folder, that continues text."""
 
 import itertools
 import os
@@ -31,7 +31,7 @@ _MAX_ROWS = 64
 
 
 class TextPiece(NamedTuple):
-    """Some of the text of request number `number`; a reason with the last piece of each."""
+    """A piece of the text of request `number`; the last piece has a finish reason."""
 
     number: int
     text: str
@@ -49,13 +49,13 @@ class LanguageModel:
         special_ids: SpecialIds | None = None,
         sampler: Sampler | None = None,
     ) -> None:
-        """`step` says how long the model was trained, where that is known; `special_ids` what
-        begins and ends its texts, which is the tokenizer's <|endoftext|> if not given; `sampler`
-        what it is sampled with where a request does not say."""
+        """step: number of training steps, if known.
+        special_ids: ids that begin and end texts; the tokenizer's <|endoftext|> by default.
+        sampler: defaults for what a request does not set."""
         if model.config.vocab_size < tokenizer.vocab_size:
             raise CheckpointError(
-                f"the tokenizer has {tokenizer.vocab_size} tokens but the model knows "
-                f"{model.config.vocab_size}: they do not belong together"
+                f"the tokenizer has {tokenizer.vocab_size} tokens, but the model only "
+                f"{model.config.vocab_size}: use the tokenizer it was trained with"
             )
         self.model = model
         self.tokenizer = tokenizer
@@ -65,13 +65,13 @@ class LanguageModel:
         self.special_ids = special_ids or usual
         ends = self.special_ids.ends or usual.ends
         self.stop_ids = frozenset(ends)
-        """The ids that end a document, or an assistant's turn."""
+        """The ids that end a document or an assistant's turn."""
         self.begin_id = self.special_ids.begin
-        """The id before a document, where there is one."""
+        """The id before a document, or None."""
         if self.begin_id is None and ends:
-            # In the shards every document but the first follows the end of another.
+            # In the shards, every document but the first follows the end of another.
             self.begin_id = ends[0]
-        # Building one takes longer than a short text; at most one waits here for the next call.
+        # Creating an engine takes longer than a short text; at most one is kept for the next call.
         self._idle_engines: list[Engine] = []
 
     @classmethod
@@ -83,20 +83,20 @@ class LanguageModel:
         dtype: torch.dtype | None = None,
         model: TransformerLM | None = None,
     ) -> "LanguageModel":
-        """The model of a run folder at its newest or best checkpoint, or at the one of a step.
+        """Load a run folder's newest or best checkpoint, or that of a step.
 
-        Without a device it is on the CPU, without a dtype as it was saved.
+        The device defaults to the CPU, the dtype to that of the checkpoint.
 
-        model: what takes the weights, where the run was trained with layers of a program's own.
+        model: the model to load the weights into, if the run was trained with custom layers.
         """
         return cls(*load_run(run, checkpoint, device, dtype, model))
 
     from_pretrained = load
-    """The name that other libraries have for it."""
+    """Alias known from Hugging Face."""
 
     @property
     def num_parameters(self) -> int:
-        """Tied ones count once."""
+        """Number of parameters; tied ones count once."""
         return sum(one.numel() for one in self.model.parameters())
 
     def __repr__(self) -> str:
@@ -107,28 +107,27 @@ class LanguageModel:
         )
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the model as it is now as a new run folder, which every command opens; it cannot be
-        resumed."""
+        """Save the model to a new run folder, which every command can open but not resume."""
         parts = self.model, self.tokenizer, self.step or 0, self.special_ids
         save_run(folder, *parts, sampler=self.sampler)
 
     def generate(self, prompt: str = "", **settings: Unpack[GenerationOptions]) -> str:
-        """The text that follows `prompt`: up to `max_tokens`, one of the `stop` strings, the end of
-        the document, or the end of the context. Without a prompt a document is begun.
+        """Continue `prompt` up to `max_tokens`, a `stop` string, the end of the document or the end
+        of the context. An empty prompt begins a document.
 
-        settings: those of `GenerationSettings`; what is not given is as the run's generation.json
-            says.
+        settings: those of `GenerationSettings`; the run's generation.json has the defaults.
         """
         return "".join(self.stream(prompt, **settings))
 
     def stream(self, prompt: str = "", **settings: Unpack[GenerationOptions]) -> Iterator[str]:
-        """The same in pieces as they come, each of whole characters. Wrong settings raise here."""
+        """Like `generate`, but yield pieces of whole characters as they are generated. Invalid
+        settings raise immediately."""
         chosen = GenerationSettings(**settings)
         pieces = self.stream_requests([self.request(prompt, chosen)], chosen.stop)
         return (piece.text for piece in pieces if piece.text)
 
     def chat(self, messages: Sequence[Message], **settings: Unpack[GenerationOptions]) -> str:
-        """The assistant's answer to a conversation; the tokenizer needs a chat template.
+        """Generate the assistant's answer to a conversation; the tokenizer needs a chat template.
 
         messages: the turns so far: `{"role": "user", "content": "Who are you?"}`.
         """
@@ -137,15 +136,15 @@ class LanguageModel:
     def stream_chat(
         self, messages: Sequence[Message], **settings: Unpack[GenerationOptions]
     ) -> Iterator[str]:
-        """The same in pieces as they come."""
+        """Like `chat`, but yield pieces as they are generated."""
         return self.stream(chat_prompt(self.tokenizer, messages), **settings)
 
     def generate_many(
         self, prompts: Sequence[str], **settings: Unpack[GenerationOptions]
     ) -> list[str]:
-        """The text after each prompt, many rows at a time; the i-th as if alone with `seed` + i."""
+        """Continue many prompts in batches; text i is the same as alone with `seed` + i."""
         if isinstance(prompts, str):
-            raise ConfigError("generate_many takes a list of prompts: for a single one, generate")
+            raise ConfigError("generate_many takes a list of prompts: use generate for one prompt")
         first = GenerationSettings(**settings)
         requests = [
             replace(self.request(prompt, first), seed=(first.seed + index) % 2**64)
@@ -157,7 +156,7 @@ class LanguageModel:
         return texts
 
     def encode_prompt(self, text: str) -> list[int]:
-        """The ids to continue: those of the text, or for an empty text what begins a document."""
+        """Return the ids to continue: those of the text, or `begin_id` if it is empty."""
         if not isinstance(text, str):
             raise ConfigError(
                 f"a prompt must be one string, not {text!r:.60}: use generate_many for several"
@@ -167,14 +166,14 @@ class LanguageModel:
             return ids
         if self.begin_id is None:
             raise ConfigError(
-                f"the prompt is empty and the tokenizer has no {END_OF_TEXT} to begin with: give "
+                f"the prompt is empty, and the tokenizer has no {END_OF_TEXT} to start from: give "
                 f"some text"
             )
         return [self.begin_id]
 
     def request(self, prompt: str, settings: GenerationSettings) -> GenerationRequest:
-        """What to ask an engine, which knows no stop strings, so that it continues `prompt`; a
-        ConfigError for a prompt that the model cannot take."""
+        """Make an engine's request, without the stop strings; raise ConfigError for a prompt that
+        is too long."""
         request = GenerationRequest(
             prompt_ids=tuple(self.encode_prompt(prompt)),
             max_tokens=settings.max_tokens,
@@ -186,22 +185,20 @@ class LanguageModel:
         return request
 
     def make_engine(self, max_rows: int = 64) -> Engine:
-        """An engine of the model that never samples an id beyond the tokenizer's."""
+        """Create an engine that only samples ids of the tokenizer."""
         return Engine(self.model, max_rows, self.tokenizer.vocab_size)
 
     def stream_requests(
         self, requests: Iterable[GenerationRequest], stop: Sequence[str] = ()
     ) -> Iterator[TextPiece]:
-        """Pieces of the texts of many requests as they come; each request's last has a reason.
-
-        Requests are taken as rows become free, so there may be any number.
-        """
+        """Yield pieces of text of many requests as they are generated; the last piece of each has a
+        finish reason. Requests are consumed as rows become free, so their number is unlimited."""
         unread = iter(requests)
         first = list(itertools.islice(unread, _MAX_ROWS))
         num_rows = max(1, len(first))
         waiting = enumerate(itertools.chain(first, unread))
         running: dict[int, tuple[int, TextStream]] = {}
-        # Other calls may go on meanwhile, with engines of their own.
+        # Concurrent calls have engines of their own.
         try:
             engine = self._idle_engines.pop()
         except IndexError:

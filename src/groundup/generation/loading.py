@@ -1,4 +1,4 @@
-"""A run folder as a model and its tokenizer, and back."""
+"""Load a model and its tokenizer from a run folder, and save them to one."""
 
 import os
 from collections.abc import Mapping
@@ -33,14 +33,14 @@ def load_run(
     dtype: torch.dtype | None = None,
     model: TransformerLM | None = None,
 ) -> tuple[TransformerLM, Tokenizer, int, SpecialIds, Sampler]:
-    """What `LanguageModel` is made of: the model, its tokenizer, its step, special ids and sampler.
+    """Return the arguments of `LanguageModel`: model, tokenizer, step, special ids and sampler.
 
-    Settings, shapes and memory are checked before the model is made.
+    Checks settings, shapes and memory before it builds the model.
     """
     folder = RunFolder(run)
     config = folder.read_config({} if model is None else swapped_parts(model)).model
     if model is not None and model.config != config:
-        raise ConfigError(f"the model has other settings than {folder.config_file} says")
+        raise ConfigError(f"the model's settings differ from those in {folder.config_file}")
     tokenizer = Tokenizer.load(folder.tokenizer_file)
     found = _find_checkpoint(folder, checkpoint)
     shapes = weight_shapes(config)
@@ -72,11 +72,11 @@ def save_run(
     environment: Mapping[str, Any] | None = None,
     sampler: Sampler | None = None,
 ) -> None:
-    """Make a run folder, at once and whole, that holds one checkpoint of this model.
+    """Atomically write a run folder with one checkpoint of this model.
 
-    It cannot be resumed, as it has no optimizer state.
+    It cannot be resumed, because it has no optimizer state.
 
-    environment: more to record in environment.json.
+    environment: additional entries of environment.json.
     """
     destination = Path(path)
     if destination.exists():
@@ -104,14 +104,13 @@ def save_run(
 
 
 def _check_settings(folder: RunFolder, config: ModelConfig, checkpoint: Checkpoint) -> None:
-    """Shapes do not tell everything: a checkpoint carries the settings it was saved with."""
+    """Compare the model settings with those stored in the checkpoint, which shapes may not show."""
     saved = (checkpoint.state.get("settings") or {}).get("model") or {}
     for name, value in config.model_dump(mode="json", exclude={"dropout"}).items():
         if saved.get(name, value) != value:
             raise CheckpointError(
                 f"{folder.config_file} says model.{name} is {value!r:.60}, but "
-                f"{checkpoint.path} was saved with {saved[name]!r:.60}: put config.yaml back as "
-                f"it was"
+                f"{checkpoint.path} was saved with {saved[name]!r:.60}: restore config.yaml"
             )
 
 

@@ -1,4 +1,4 @@
-"""What is asked of a model and of the engine, and what the engine answers with. No torch."""
+"""Generation settings, requests to the engine, and the tokens it returns. No torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,9 +13,9 @@ from groundup.runtime import count_of
 FinishReason = Literal["stop", "length", "error"]
 
 NO_ID = -1
-"""Stands for an id where the logits were not finite."""
+"""Placeholder for an id if the logits were not finite."""
 
-# Below this the text is greedy, but float32, in which it is sampled, would overflow.
+# A smaller temperature is greedy, but would overflow float32, in which sampling computes.
 _MIN_TEMPERATURE = 1e-6
 
 Temperature = Annotated[
@@ -27,7 +27,7 @@ StopString = Annotated[str, Field(min_length=1)]
 
 
 class Sampler(Settings):
-    """How an id is sampled from logits: these rules in this order, see `sampling.sample`."""
+    """Sampling rules, applied to the logits in this order; see `sampling.sample`."""
 
     repetition_penalty: float = Field(default=1.0, ge=0.01, le=100)
     """Above 1, make tokens that already occur less likely; 1 is off."""
@@ -46,12 +46,12 @@ class Sampler(Settings):
 
     @property
     def needs_history(self) -> bool:
-        """Whether it depends on the ids that the text already holds."""
+        """Whether sampling depends on the ids already in the text."""
         return self.repetition_penalty != 1
 
 
 class GenerationSettings(Sampler):
-    """How to continue a prompt: the options of `LanguageModel.generate` and `groundup generate`."""
+    """Settings of `LanguageModel.generate` and `groundup generate`."""
 
     max_tokens: int = Field(default=256, ge=0, le=10**9)
     """Maximum number of new tokens; generation also ends with the document."""
@@ -63,10 +63,10 @@ class GenerationSettings(Sampler):
     """End before this text; repeat for more."""
 
     seed: Seed = 0
-    """Random seed; of several texts, each uses the next one."""
+    """Random seed; with several texts, text i uses seed + i."""
 
     def sampler(self, defaults: Sampler | None = None) -> Sampler:
-        """With those of the model for what was not given."""
+        """The sampling rules, with `defaults` for those that were not given."""
         names = self.model_fields_set & Sampler.model_fields.keys()
         return (defaults or Sampler()).model_copy(
             update={name: getattr(self, name) for name in names}
@@ -74,7 +74,7 @@ class GenerationSettings(Sampler):
 
 
 class GenerationOptions(TypedDict, total=False):
-    """The same as keyword arguments, for whoever checks types."""
+    """`GenerationSettings` as typed keyword arguments."""
 
     repetition_penalty: float
     temperature: float
@@ -88,7 +88,7 @@ class GenerationOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """Continue `prompt_ids` by up to `max_tokens` ids, fewer when one of `stop_ids` comes."""
+    """Continue `prompt_ids` by up to `max_tokens` ids, or until one of `stop_ids`."""
 
     prompt_ids: tuple[int, ...]
     max_tokens: int
@@ -96,15 +96,15 @@ class GenerationRequest:
     seed: int = 0
     stop_ids: frozenset[int] = frozenset()
     num_alternatives: int = -1
-    """Below 0, give no log-probabilities; 0, those of the sampled ids; k, those of the k likeliest
-    ids as well."""
+    """Log-probabilities to return: none if negative, 0 for the sampled ids only, k for the k most
+    likely ids as well."""
 
     def check_fits(self, vocab_size: int, context_length: int) -> None:
-        """Raise ConfigError for ids or a length that such a model cannot take."""
+        """Raise ConfigError for ids or a length that such a model does not support."""
         num_tokens = len(self.prompt_ids)
         if not num_tokens or min(self.prompt_ids) < 0 or max(self.prompt_ids) >= vocab_size:
             raise ConfigError(
-                f"the prompt must have ids of the model's vocabulary, 0 to {vocab_size - 1}: was "
+                f"the prompt's ids must be in the model's vocabulary, 0 to {vocab_size - 1}: was "
                 f"it encoded with another tokenizer?"
             )
         if num_tokens > context_length:
@@ -115,12 +115,12 @@ class GenerationRequest:
 
 
 class NewToken(NamedTuple):
-    """One new id; its log-probability and the likeliest ids' are the model's own, before any rule,
-    normalized over the allowed ids.
+    """One new id. Log-probabilities are the model's, before any sampling rule, normalized over the
+    allowed ids.
 
-    `finish_reason` is set on the last token of a request: "stop" where the id is one of the stop
-    ids (and not part of the text), "length" where it was the last that may come, "error" where the
-    model's logits were not finite (NO_ID stands for the id).
+    `finish_reason` is set on the last token of a request: "stop" for a stop id (which is not part
+    of the text), "length" at the length limit, "error" if the logits were not finite (the id is
+    NO_ID).
     """
 
     id: int

@@ -1,9 +1,9 @@
-"""Sampling the next id: the rules of a `Sampler` on logits (..., vocab_size), then one id a row.
+"""Sample the next id: apply the rules of a `Sampler` to logits (..., vocab_size), then pick an id.
 
-An id that a rule leaves out gets -inf. A sample is decided by one number in [0, 1), computed from
-the seed and the position: no state, no order of sampling. Top-k and top-p find the likeliest ids
-without sorting the vocabulary where few make up the sum, and compare values only, never the order
-in which torch returns equals.
+A rule sets the logits of removed ids to -inf. Each sample is decided by one number in [0, 1), a
+function of seed and position: there is no state, and the order of sampling does not matter. Top-k
+and top-p avoid sorting the vocabulary if few ids make up the sum, and only compare values: the
+order in which torch returns ties does not matter.
 """
 
 import math
@@ -19,9 +19,9 @@ from groundup.errors import CheckpointError
 from groundup.generation.request import NO_ID, Sampler
 
 STREAM = 0x7E87
-"""Of the random numbers of texts. Any number, as long as it never changes: samples depend on it."""
+"""Random stream of sampling. Arbitrary, but must never change: samples depend on it."""
 
-# So many ids hold nearly all of a trained model's probability; at a high temperature, so many.
+# Ids that hold nearly all of the probability of a trained model, usually and at high temperatures.
 _NUM_FIRST, _NUM_MORE = 64, 4_096
 
 
@@ -31,15 +31,14 @@ def sample(
     uniforms: Float[Tensor, "..."],
     seen: Bool[Tensor, "... vocab"] | None = None,
 ) -> Int[Tensor, "..."]:
-    """One id for each row, NO_ID where its logits are not finite.
+    """Sample one id per row, or NO_ID if its logits are not finite.
 
-    uniforms: a number in [0, 1) for each row: the id is where it falls in the cumulative
-        distribution, in id order.
-    seen: which ids the text of each row holds, for the repetition penalty.
+    uniforms: a number in [0, 1) per row, inverted through the cumulative distribution in id order.
+    seen: the ids already in each row's text, for the repetition penalty.
     """
     logits = logits.float()
     if logits.device.type == "mps":
-        # It has no float64, in which sums are made below.
+        # MPS has no float64, which the sums below need.
         logits, seen = logits.cpu(), None if seen is None else seen.cpu()
     is_finite = logits.amax(dim=-1).isfinite()
     logits = apply_rules(sampler, logits, seen)
@@ -53,13 +52,13 @@ def apply_rules(
     logits: Float[Tensor, "... vocab"],
     seen: Bool[Tensor, "... vocab"] | None = None,
 ) -> Float[Tensor, "... vocab"]:
-    """What is sampled from, up to a constant; at temperature 0 the best of it is taken."""
+    """Return the logits to sample from, up to a constant; at temperature 0, take their argmax."""
     if seen is not None and sampler.needs_history:
         logits = penalize(logits, seen, sampler.repetition_penalty)
     if sampler.temperature == 0:
         return logits
     if sampler.temperature != 1:
-        # With the largest at 0, dividing by a tiny temperature cannot overflow upwards.
+        # Subtract the maximum first: dividing by a tiny temperature then cannot overflow to +inf.
         logits = (logits - logits.amax(dim=-1, keepdim=True)) / sampler.temperature
     if sampler.top_k is not None:
         logits = keep_top_k(logits, sampler.top_k)
@@ -74,7 +73,7 @@ def apply_rules(
 def penalize(
     logits: Float[Tensor, "... vocab"], seen: Bool[Tensor, "... vocab"], penalty: float
 ) -> Float[Tensor, "... vocab"]:
-    """Divide positive logits of seen ids by the penalty, multiply negative ones."""
+    """Divide positive logits of seen ids by the penalty, and multiply negative ones."""
     lowered = torch.where(logits > 0, logits / penalty, logits * penalty)
     # An infinite logit would leave nothing to sample from.
     largest = torch.finfo(logits.dtype).max
@@ -82,7 +81,7 @@ def penalize(
 
 
 def keep_top_k(logits: Float[Tensor, "... vocab"], k: int) -> Float[Tensor, "... vocab"]:
-    """The k most probable ids of each row; of equals at the threshold, the lower ones."""
+    """Keep the k most probable ids of each row; ties at the threshold go to lower ids."""
     if k >= logits.shape[-1]:
         return logits
     threshold = logits.topk(k, dim=-1).values[..., -1:]
@@ -90,7 +89,7 @@ def keep_top_k(logits: Float[Tensor, "... vocab"], k: int) -> Float[Tensor, "...
 
 
 def keep_top_p(logits: Float[Tensor, "... vocab"], p: float) -> Float[Tensor, "... vocab"]:
-    """The fewest most probable ids of each row that sum to at least p."""
+    """Keep the smallest set of most probable ids of each row that sums to at least p."""
     rows = logits.reshape(-1, logits.shape[-1])
     best = rows.amax(dim=-1, keepdim=True)
     target = p * torch.exp(rows - best).sum(dim=-1, keepdim=True, dtype=torch.float64)
@@ -98,7 +97,7 @@ def keep_top_p(logits: Float[Tensor, "... vocab"], p: float) -> Float[Tensor, ".
     left = torch.arange(len(rows), device=rows.device)
     for num in (_NUM_FIRST, _NUM_MORE, rows.shape[-1]):
         ordered = rows[left].topk(min(num, rows.shape[-1]), dim=-1).values
-        # In float64, where sums hardly depend on their order.
+        # In float64, where sums hardly depend on the order.
         sums = torch.exp(ordered - best[left]).double().cumsum(dim=-1)
         num_short = (sums < target[left]).sum(dim=-1, keepdim=True)
         last = num_short.clamp(max=sums.shape[-1] - 1)
@@ -110,7 +109,7 @@ def keep_top_p(logits: Float[Tensor, "... vocab"], p: float) -> Float[Tensor, ".
 
 
 def uniforms(seeds: Sequence[int], indices: Sequence[int]) -> list[float]:
-    """The numbers in [0, 1), of 32 bits each, that decide new id `indices[i]` of seed i's text."""
+    """Return the 32-bit numbers in [0, 1) that decide new id `indices[i]` of the text of seed i."""
     bits = random_uint64(seeds, STREAM, np.array(indices, np.uint64)) >> np.uint64(32)
     numbers: list[float] = (bits.astype(np.float64) * 2.0**-32).tolist()
     return numbers
@@ -124,10 +123,10 @@ def not_finite() -> CheckpointError:
 
 
 def _invert(logits: Tensor, uniforms: Tensor) -> Tensor:
-    """The first id whose cumulative probability is more than the row's number.
+    """Return the first id whose cumulative probability exceeds the row's number.
 
-    Summed in float64: the last sum times a number below 1 of 32 bits is less than the sum then, so
-    that no id without probability is ever found.
+    Sums are float64: the total times a 32-bit number below 1 is then less than the total, so an id
+    with zero probability is never chosen.
     """
     weights = torch.exp(logits - logits.amax(dim=-1, keepdim=True))
     sums = weights.cumsum(dim=-1, dtype=torch.float64)
@@ -136,11 +135,11 @@ def _invert(logits: Tensor, uniforms: Tensor) -> Tensor:
 
 
 def _keep_best(logits: Tensor, threshold: Tensor, num_kept: Tensor) -> Tensor:
-    """The `num_kept` best of each row, the last of which has the value `threshold`."""
+    """Keep the `num_kept` largest logits of each row; `threshold` is the smallest of them."""
     at_least = logits >= threshold
     if logits.device.type == "cpu" and torch.equal(at_least.sum(-1, keepdim=True), num_kept):
         return logits.masked_fill(~at_least, -torch.inf)
-    # More ids than wanted have the value at the threshold: the first ones in id order remain.
+    # Too many ids tie at the threshold: keep the first ones in id order.
     ties = logits == threshold
     room = num_kept - (logits > threshold).sum(-1, keepdim=True)
     return logits.masked_fill(~at_least | (ties & (ties.cumsum(-1) > room)), -torch.inf)

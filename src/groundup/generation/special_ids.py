@@ -1,4 +1,4 @@
-"""The ids that begin and end a model's texts, and a conversation as a prompt. No torch."""
+"""Special ids that begin and end texts, and chat prompts. No torch."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,18 +9,18 @@ from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.chat_template import ChatTemplate, check_messages
 
 IMPORTED_KEY = "imported"
-"""In environment.json of an imported run: where it came from."""
+"""Key in environment.json of an imported run: its origin."""
 SPECIAL_IDS_KEY = "special_ids"
-"""In there, or in environment.json of a saved run: its special ids, under Hugging Face's names."""
+"""Key in there, or in environment.json of a saved run: special ids under Hugging Face's names."""
 
 
-# A text that no template has of its own.
+# A text that no template contains.
 _ANSWER = "4b1d answer 9c7e"
 
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """Ids with a meaning of their own; a model may know several ends."""
+    """A model's special ids; several may end a text."""
 
     begin: int | None = None
     ends: tuple[int, ...] = ()
@@ -32,7 +32,7 @@ class SpecialIds:
 
     @classmethod
     def from_json(cls, value: dict[str, Any], tokenizer: Tokenizer) -> "SpecialIds":
-        """From Hugging Face's names; what is not an id of the tokenizer is left out."""
+        """Read Hugging Face's names; values that are no ids of the tokenizer are ignored."""
         stored = value.get("eos_token_id")
         ends = (
             known_id(id, tokenizer) for id in (stored if isinstance(stored, list) else [stored])
@@ -44,7 +44,7 @@ class SpecialIds:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The inverse; several ends are a list."""
+        """Invert `from_json`; several ends are a list."""
         return {
             "bos_token_id": self.begin,
             "eos_token_id": list(self.ends) if len(self.ends) > 1 else self.end,
@@ -53,9 +53,8 @@ class SpecialIds:
 
 
 def find_special_ids(tokenizer: Tokenizer, environment: dict[str, Any]) -> SpecialIds:
-    """Those an imported or saved run came with; else the end of documents, to begin and pad too.
-
-    The id that ends a turn under the tokenizer's chat template is an end as well.
+    """Return the special ids recorded for an imported or saved run; else the id that ends documents
+    is begin, end and padding. The id that ends a turn in the chat template is added to the ends.
     """
     imported = environment.get(IMPORTED_KEY)
     stored = (imported if isinstance(imported, dict) else environment).get(SPECIAL_IDS_KEY)
@@ -77,26 +76,26 @@ def known_id(id: Any, tokenizer: Tokenizer) -> int | None:
 
 
 def chat_prompt(tokenizer: Tokenizer, messages: Any) -> str:
-    """The text whose continuation is the assistant's next turn.
+    """Render the prompt for the assistant's next turn.
 
     messages: the turns so far, `{"role": …, "content": …}` each.
     """
     checked = check_messages(messages, "the conversation")
     if tokenizer.chat_template is None:
         raise ConfigError(
-            "the model has no chat template, so it knows no turns: tune it on conversations with "
+            "the model has no chat template, so it cannot chat: tune it on conversations with "
             "`groundup tune RUN chats.jsonl`"
         )
     contents = [message["content"] for message in checked]
-    # To look for each of a thousand special tokens takes longer than to encode.
+    # Searching for each of a thousand special tokens takes longer than encoding.
     if _special_ids("\0".join(contents), tokenizer):
         for number, content in enumerate(contents, 1):
             if found := next((one for one in tokenizer.special_tokens if one in content), None):
-                # It would be read as the template's own, and begin a turn that nobody took.
-                raise DataError(f"message {number} holds the special token {found}: take it out")
+                # The model would read it as the template's: a message could forge a turn.
+                raise DataError(f"message {number} has the special token {found}: remove it")
     template = ChatTemplate(tokenizer.chat_template)
     prompt = template.render(checked, add_generation_prompt=True)
-    # A template may cut the messages, and so make special tokens of what stands around the cuts.
+    # A template may cut messages, and so join the text around the cuts to special tokens.
     neutral = [
         {**message, "content": _ANSWER if message["content"].strip() else message["content"]}
         for message in checked
@@ -104,8 +103,8 @@ def chat_prompt(tokenizer: Tokenizer, messages: Any) -> str:
     expected = template.render(neutral, add_generation_prompt=True)  # type: ignore[arg-type]
     if _special_ids(prompt, tokenizer) != _special_ids(expected, tokenizer):
         raise DataError(
-            "the chat template makes special tokens of what the messages say: change their text, "
-            "or take another template"
+            "the chat template turns text of the messages into special tokens: change their text, "
+            "or use another template"
         )
     return prompt
 
@@ -116,7 +115,7 @@ def _special_ids(text: str, tokenizer: Tokenizer) -> list[int]:
 
 
 def find_turn_end(tokenizer: Tokenizer) -> int | None:
-    """The id of the special token that ends an assistant's turn, if there is one."""
+    """Return the id of the special token that ends an assistant's turn, or None."""
     if tokenizer.chat_template is None:
         return None
     try:
@@ -124,7 +123,7 @@ def find_turn_end(tokenizer: Tokenizer) -> int | None:
             [{"role": "user", "content": "?"}, {"role": "assistant", "content": _ANSWER}]
         )
     except TokenizerError:
-        # It is told when somebody chats; the model continues texts without it.
+        # `chat_prompt` reports it; continuing text does not need the template.
         return None
     _, found, rest = text.rpartition(_ANSWER)
     return next(iter(_special_ids(rest, tokenizer)), None) if found else None

@@ -1,4 +1,4 @@
-"""Ids to text as they come: whole characters only, and nothing of a stop string."""
+"""Incremental decoding of ids to text: whole characters, up to a stop string."""
 
 import codecs
 from collections.abc import Sequence
@@ -7,9 +7,9 @@ from groundup.tokenizer import Tokenizer
 
 
 class TextStream:
-    """The pieces join to the decoded text, cut where the stop string begins that is complete first.
+    """The pieces join to the decoded text, cut at the stop string that is completed first.
 
-    What may still be the beginning of a stop string is held back until it is known.
+    Text that may be the beginning of a stop string is held back until that is decided.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
@@ -18,18 +18,18 @@ class TextStream:
         self._stop = tuple(stop)
         self._held = ""
         self.stopped = False
-        """Whether a stop string has come: the text is complete."""
+        """Whether a stop string was found: the text is complete."""
 
     def push(self, id: int) -> str:
-        """Take an id and give the text that is certain now, which may be none."""
+        """Add an id and return the text that is now certain, which may be empty."""
         if self.stopped:
             return ""
-        # A vocabulary padded to a round size has ids that stand for nothing.
+        # A padded vocabulary has ids without a token.
         piece = self._decoder.decode(self._vocab.get(id, b""))
         return self._release(piece) if self._stop else piece
 
     def finish(self) -> str:
-        """The ids are at their end: give what was held back, with U+FFFD for half a character."""
+        """Return the text held back at the end, with U+FFFD for an incomplete character."""
         if self.stopped:
             return ""
         text = self._release(self._decoder.decode(b"", final=True))
@@ -42,7 +42,7 @@ class TextStream:
         if found:
             self.stopped, self._held = True, ""
             return text[: min(found)[1]]
-        # The longest end of the text that may begin a stop string.
+        # Hold back the longest suffix that is a prefix of a stop string.
         longest = max(map(len, self._stop), default=1) - 1
         lengths = range(min(longest, len(text)), 0, -1)
         ends = (

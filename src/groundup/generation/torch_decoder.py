@@ -1,7 +1,7 @@
-"""The decoder that runs anywhere: the model's own forward with a cache, or its fast twin.
+"""The portable decoder: the model's own forward with a cache, or a faster equivalent.
 
-The twin computes the same formulas in few, large operations a layer, from copies of the
-projections that lie side by side. Prompts go through the model itself in both cases.
+The latter computes the same formulas in a few large operations per layer, from packed copies of the
+projections. Both prefill prompts with the model itself.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from groundup.generation.sampling import sample, uniforms
 from groundup.model import TransformerLM
 from groundup.nn import RMSNorm, SwiGLU, TransformerBlock
 
-# Ids of prompts that are prefilled together: enough to keep a device busy, and little memory.
+# Prompt ids per prefill batch: enough to keep a device busy, in little memory.
 _MAX_PREFILL_IDS = 4_096
 
 
@@ -32,7 +32,7 @@ class TorchDecoder(Decoder):
         num_allowed: int | None = None,
         is_packed: bool = True,
     ) -> None:
-        """`is_packed` chooses the fast twin, which must know all layers of the model."""
+        """is_packed: use the faster equivalent, which must support all layers of the model."""
         super().__init__(model, max_rows, num_allowed)
         self.model = model
         self.packed: list[_PackedLayer] | None = None
@@ -47,18 +47,18 @@ class TorchDecoder(Decoder):
             self._starts = starts.view(-1, num_heads) * length
             self._positions = torch.arange(length, device=self.device)
             rope = self.packed[0].attention.rope if self.packed else None
-            # For each position its rotation as complex numbers, (positions, 1, d_head / 2).
+            # RoPE as complex numbers, (positions, 1, d_head / 2).
             self._rotations = None if rope is None else torch.complex(rope.cos, rope.sin)[:, None]
             self._final_norm = _fast_norm(model.final_norm)
         self._rows: Sequence[Row] = ()
-        # Rows of equal samplers are sampled together.
+        # Rows with equal samplers are sampled together.
         self._groups: dict[Sampler, list[int]] = {}
-        # Which ids the text of each row holds, for samplers that ask.
+        # The ids in each row's text, for samplers that need them.
         self._seen: Tensor | None = None
 
     @torch.inference_mode()
     def prefill(self, texts: Sequence[tuple[int, Sequence[int]]]) -> None:
-        for first_row, group in _neighbours(texts):
+        for first_row, group in _group_rows(texts):
             length = len(group[0])
             cache = self.cache.rows(first_row, first_row + len(group)).up_to(length)
             batch = torch.tensor([list(ids) for ids in group], device=self.device)
@@ -89,7 +89,7 @@ class TorchDecoder(Decoder):
         )
         seeds, counts = [row.request.seed for row in rows], [row.num_new for row in rows]
         numbers = torch.tensor(uniforms(seeds, counts), dtype=torch.float64)
-        # A prompt may hold ids that are not allowed.
+        # A prompt may contain ids that are not allowed.
         seen = None if self._seen is None else self._seen[:, : logits.shape[-1]]
         if len(self._groups) == 1:
             ids = sample(next(iter(self._groups)), logits, numbers, seen)
@@ -103,7 +103,7 @@ class TorchDecoder(Decoder):
         chosen: list[int] = ids.tolist()
         for index, id in enumerate(chosen):
             if id == NO_ID:
-                # Where masked keys enter a matmul, NaN would spread to the row's next text.
+                # Masked keys still enter a matmul: NaN would spread to the row's next text.
                 self.cache.keys[:, index].zero_()
                 self.cache.values[:, index].zero_()
         return chosen, logits
@@ -112,7 +112,7 @@ class TorchDecoder(Decoder):
     def decode(
         self, ids: Int[Tensor, " n"], positions: Int[Tensor, " n"]
     ) -> Float[Tensor, "n allowed"]:
-        """Append one id to each of the rows 0 to n - 1, at its position; the logits after it.
+        """Append one id to each of rows 0 to n - 1, at its position; return the next logits.
 
         Both tensors are on the CPU.
         """
@@ -127,7 +127,7 @@ class TorchDecoder(Decoder):
         return logits[..., : self.num_allowed].float()
 
     def _packed_hidden(self, ids: Int[Tensor, " n"], positions: Int[Tensor, " n"]) -> Tensor:
-        """What the output layer sees."""
+        """The input of the output layer."""
         span = int(positions.max()) + 1
         needs_mask = int(positions.min()) + 1 < span
         ids, positions = ids.to(self.device), positions.to(self.device)
@@ -151,13 +151,13 @@ class TorchDecoder(Decoder):
 
 
 class _Step(NamedTuple):
-    """What the layers of a step have in common."""
+    """Inputs of a step that all layers share."""
 
     where: Tensor
-    """Where new keys go in a layer's cache as one list of positions."""
+    """Indices of the new keys in a layer's flattened cache."""
     rotation: Tensor | None
     span: int
-    """Rows see the cache up to here, but for the mask."""
+    """Number of cache positions that attention reads, subject to the mask."""
     mask: Tensor | None
     extra: Tensor | None
 
@@ -169,7 +169,7 @@ class _PackedLayer:
         attention, feed_forward = block.attention, block.feed_forward
         self.attention = attention
         self._is_post = block.norm == "post"
-        # Without norms a block has no such modules.
+        # With norm=none, a block has no such modules.
         self._attention_norm = _fast_norm(getattr(block, "attention_norm", None))
         self._feed_forward_norm = _fast_norm(getattr(block, "feed_forward_norm", None))
         self._keys, self._values = keys, values
@@ -188,7 +188,7 @@ class _PackedLayer:
             self._activation = feed_forward.activation
 
     def advance(self, x: Tensor, step: _Step) -> Tensor:
-        """x + attention + feed-forward, with norms before or after."""
+        """One block: x + attention + feed-forward, with pre- or post-norm."""
         if self._is_post:
             x = self._attention_norm(torch.addmm(x, self._attend(x, step), self._out))
             return self._feed_forward_norm(torch.addmm(x, self._feed(x), self._down))
@@ -212,7 +212,7 @@ class _PackedLayer:
             values = a.value_sum(values, step.extra)
         for cache, new in ((self._keys, keys), (self._values, values)):
             cache.view(-1, a.d_head).index_copy_(0, step.where, new.reshape(-1, a.d_head))
-        # The queries of one key head take the positions of several queries of one head.
+        # The query heads of one key head become several queries of one head.
         query = rotated[:, : a.num_heads].view(n, a.num_kv_heads, -1, a.d_head)
         keys, values = self._keys[:n, :, : step.span], self._values[:n, :, : step.span]
         mixed = functional.scaled_dot_product_attention(query, keys, values, attn_mask=step.mask)
@@ -228,7 +228,7 @@ def _silu_gated(packed: Tensor) -> Tensor:
 
 
 class _FastNorm:
-    """`RMSNorm` by way of the vectors' lengths: the fewest operations that torch has for it."""
+    """`RMSNorm` by vector norms: the fewest torch operations."""
 
     def __init__(self, norm: RMSNorm) -> None:
         self._gain = norm.weight.detach()
@@ -247,14 +247,14 @@ def _fast_norm(norm: nn.Module | None) -> Callable[[Tensor], Tensor]:
 
 
 def _full_precision(device: torch.device) -> torch.autocast:
-    """The cache has the dtype of the weights, so a caller's autocast must not reach in."""
+    """Disable a caller's autocast: the cache has the dtype of the weights."""
     return torch.autocast(device.type, enabled=False)
 
 
-def _neighbours(
+def _group_rows(
     texts: Sequence[tuple[int, Sequence[int]]],
 ) -> list[tuple[int, list[Sequence[int]]]]:
-    """Texts of one length in rows side by side, each group with the first of its rows."""
+    """Group texts of equal length in adjacent rows; return (first row, texts) per group."""
     groups: list[tuple[int, list[Sequence[int]]]] = []
     for row, ids in texts:
         first_row, group = groups[-1] if groups else (row, [])

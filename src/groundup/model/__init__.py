@@ -1,4 +1,4 @@
-"""The language model: its settings (no torch) and the Transformer they describe."""
+"""The language model: its settings (no torch) and the Transformer built from them."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The settings of a model, each ablation one of them, and the presets. No torch here."""
+"""Model settings and presets. Does not import torch."""
 
 import math
 from typing import Annotated, Literal
@@ -10,7 +10,7 @@ from groundup.errors import ConfigError, did_you_mean
 from groundup.nn.limits import UNGATED, AttentionKind, FeedForwardKind, NormPlacement
 
 _ROUND_TO = 64
-# Room for what anyone plans, up to 10^17 parameters, and not for what no 64 bits can count.
+# Limits allow models of up to 10^17 parameters, which 64 bits can still count.
 _MAX_WIDTH = 10**6
 
 
@@ -18,7 +18,7 @@ class ModelConfig(Settings):
     """Architecture of a Transformer language model."""
 
     vocab_size: int = Field(default=10_000, ge=1, le=10**8)
-    """Vocabulary size of the model; at least the tokenizer's."""
+    """Vocabulary size of the model, at least that of the tokenizer."""
 
     context_length: int = Field(default=256, ge=1, le=2**24)
     """Maximum sequence length in tokens."""
@@ -36,7 +36,7 @@ class ModelConfig(Settings):
     """Key/value heads for grouped-query attention. Default: num_heads."""
 
     d_ff: int | None = Field(default=None, ge=1, le=10 * _MAX_WIDTH)
-    """Inner width of the feed-forward layer. Default: 8/3 of d_model rounded up to a multiple of
+    """Inner width of the feed-forward layer. Default: 8/3 of d_model, rounded up to a multiple of
 64; 1.5 times that for ungated layers, so that all kinds have the same number of parameters."""
 
     rope_theta: float = Field(default=10_000.0, gt=0, le=1e15)
@@ -85,7 +85,7 @@ factor, to its attention values."""
 
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout on the embeddings and on the output of attention and feed-forward, during training.
-    It helps where more than about four epochs would overfit."""
+    It helps if training for more than about four epochs overfits."""
 
     document_separator: Annotated[int, Field(ge=0, lt=10**8)] | Literal["auto"] | None = None
     """Document masking: tokens attend only to their own document, which begins with this id. Lowers
@@ -101,7 +101,7 @@ factor, to its attention values."""
 
     @property
     def input_scale(self) -> float:
-        """embedding_scale, as given or by its rule: 1 over the std of a new tied table."""
+        """embedding_scale or its default: 1 / std of the initial table if embeddings are tied."""
         if self.embedding_scale is not None:
             return self.embedding_scale
         begins_small = self.tie_embeddings and self.initialization == "standard"
@@ -109,7 +109,7 @@ factor, to its attention values."""
 
     @property
     def feed_forward_dim(self) -> int:
-        """d_ff, as given or by its rule."""
+        """d_ff or its default."""
         if self.d_ff is not None:
             return self.d_ff
         gated = -(-8 * self.d_model // (3 * _ROUND_TO)) * _ROUND_TO
@@ -136,7 +136,7 @@ factor, to its attention values."""
         if isinstance(separator, int) and separator >= self.vocab_size:
             raise ValueError(
                 f"document_separator {separator} is outside the vocabulary of {self.vocab_size}: "
-                f"give a lower id, or auto"
+                f"give a smaller id, or auto"
             )
         return self
 
@@ -173,7 +173,7 @@ PRESETS = {
 
 
 def preset(name: str) -> ModelConfig:
-    """The model settings known under `name`."""
+    """Return the preset called `name`."""
     if name not in PRESETS:
         raise ConfigError(f"unknown preset {name!r}: {did_you_mean(name, PRESETS)}")
     return PRESETS[name]

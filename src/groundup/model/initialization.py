@@ -1,4 +1,4 @@
-"""How a model's weights begin, where the layers' own initial values are not wanted."""
+"""Model-wide weight initialization that replaces the layers' own."""
 
 import math
 
@@ -13,13 +13,12 @@ _OUTPUTS = ("attention.output.weight", "feed_forward.down.weight")
 
 @torch.no_grad()
 def initialize_(model: nn.Module, config: ModelConfig) -> None:
-    """gpt2: normal values for every matrix and embedding; norm gains stay 1, gates of heads 0:
+    """gpt2: normal initialization of every matrix and embedding; norm gains stay 1, head gates 0:
 
-        std = 0.02, and 0.02 / √(2 · num_layers) for what a block adds to its input
+        std = 0.02, and 0.02 / √(2 · num_layers) for the outputs of attention and feed-forward
 
-    A model adds up 2 · num_layers such outputs (of attention and of feed-forward layers), so that
-    their sum begins as large as one of them would be, however deep the model. With `zero_outputs`
-    they are 0.
+    The residual stream sums 2 · num_layers such outputs, so its initial scale does not depend on
+    the depth. With `zero_outputs`, these weights are 0.
     """
     residual_std = _GPT2_STD / math.sqrt(2 * max(1, config.num_layers))
     for name, parameter in model.named_parameters():

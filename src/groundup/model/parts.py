@@ -1,6 +1,6 @@
-"""Parts that a program brings to a model or a run, known again by the hash of what they are.
+"""Custom parts that a program adds to a model or a run, identified by a hash of their source.
 
-Settings do not describe them, so a run records them, and whoever opens it has to bring the same.
+Settings do not describe them, so a run records them, and opening it requires the same parts.
 """
 
 import functools
@@ -12,15 +12,15 @@ from torch import nn
 from groundup.files import hash_bytes
 from groundup.model.transformer import TransformerLM
 
-# Attributes of modules that change training alone.
+# Module attributes that only affect training.
 _NOT_MEANING = {"training", "float8_inputs", "_has_float8_output"}
-# Classes of these packages are known by their names.
+# Classes of these packages are identified by name.
 _LIBRARIES = ("torch.", "groundup.")
 
 
 def identify(part: Any) -> str:
-    """A module, class or function as its qualified name and a hash of its source: equal for equal
-    source, wherever it stands."""
+    """Return the qualified name of a module, class or function and a hash of its source: equal for
+    equal source, wherever it is defined."""
     if isinstance(part, functools.partial):
         content = repr((part.args, sorted(part.keywords.items()), identify(part.func)))
         return f"{_name_of(part.func)} {hash_bytes(content.encode())}"
@@ -33,9 +33,8 @@ def identify(part: Any) -> str:
 
 
 def swapped_parts(model: TransformerLM) -> dict[str, str]:
-    """The modules that differ from what the settings make, by path: model/blocks/0/attention.
-
-    Paths have slashes because a dot in a name of settings stands for a section.
+    """Return the modules that differ from those built from the settings, by path:
+    model/blocks/0/attention. Slashes, because a dot in a setting's name separates sections.
     """
     built = dict(TransformerLM.from_config(model.config, device="meta").named_modules())
     found: dict[str, str] = {}
@@ -49,8 +48,8 @@ def swapped_parts(model: TransformerLM) -> dict[str, str]:
 
 
 def describe_module(module: nn.Module) -> tuple[type, dict[str, object], bool]:
-    """Its type, its plain attributes, and whether it has a hook or a forward of its own: what
-    decides, besides weights and children, what it computes."""
+    """Return a module's type, its plain attributes, and whether it has a hook or its own forward:
+    with weights and children, they determine what it computes."""
     values: dict[str, object] = {
         name: value
         for name, value in vars(module).items()
@@ -61,13 +60,13 @@ def describe_module(module: nn.Module) -> tuple[type, dict[str, object], bool]:
 
 
 def _content_of(kind: Any) -> str:
-    """The sources of a function, or of a class and what it inherits; a library's are a name."""
+    """The source of a function, or of a class and its bases; for library code, the name."""
     own = [one for one in getattr(kind, "__mro__", (kind,)) if not _is_library(one)]
     return repr([_source_of(one) for one in own] or _name_of(kind))
 
 
 def _source_of(kind: Any) -> str:
-    """The text of a class or function; its name where there is no text, as in some consoles."""
+    """The source of a class or function; its name if there is no source, as in some consoles."""
     try:
         return inspect.getsource(kind)
     except (OSError, TypeError):

@@ -20,22 +20,22 @@ from groundup.nn import (
     TransformerBlock,
 )
 from groundup.nn.dropout import Dropout
-from groundup.nn.functional import starts_of_sequences
+from groundup.nn.functional import sequence_starts
 from groundup.nn.linear_cross_entropy import linear_cross_entropy
 from groundup.nn.value_embeddings import ValueProjection
 
-# Not the gates of heads: a number a head is too little to gain anything.
+# Not head_gate: one column per head is too narrow to gain anything.
 _FLOAT8_LAYERS = ("query", "key", "value", "output", "gate", "up", "down")
 
 
 class TransformerLM(nn.Module):
-    """logits = W_lm_head norm(block_n(… block_1(E[ids]))), for each token those of the next one.
+    """logits = W_lm_head norm(block_n(… block_1(E[ids]))): for each token, those of the next one.
 
-    With tied embeddings W_lm_head is E; without pre-norm it has no norm before it; with extra
-    values attention gets another vector of each token.
+    With tied embeddings, W_lm_head is E. The final norm exists only with pre-norm. With value
+    embeddings, attention receives a projection of the token embeddings.
 
-    The arguments are the settings of `ModelConfig`, where each is explained; `device` and `dtype`
-    are those of the weights.
+    The arguments are the settings of `ModelConfig`, which documents them; `device` and `dtype` are
+    those of the weights.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class TransformerLM(nn.Module):
         self.config = config = load_settings(ModelConfig, overrides=settings)
         if isinstance(config.document_separator, str):
             raise ConfigError(
-                "document_separator is auto, which the shards of a run decide: give the id that "
-                "begins a document, or None"
+                "document_separator is auto, which is resolved from a run's shards: give the id "
+                "that begins a document, or None"
             )
         self.document_separator = config.document_separator
-        made: dict[str, Any] = {"device": device, "dtype": dtype}
+        kwargs: dict[str, Any] = {"device": device, "dtype": dtype}
         self._has_float8_output = False
-        self.token_embedding = Embedding(vocab_size, d_model, **made)
+        self.token_embedding = Embedding(vocab_size, d_model, **kwargs)
         self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(
             TransformerBlock(
@@ -88,22 +88,22 @@ class TransformerLM(nn.Module):
                 gated_attention=config.gated_attention,
                 value_embeddings=config.value_embeddings != "none",
                 dropout=config.dropout,
-                **made,
+                **kwargs,
             )
             for _ in range(num_layers)
         )
         self.value_embeddings: ValueProjection | None = None
         if config.value_embeddings == "projection":
             d_key_value = config.key_value_heads * config.d_head
-            self.value_embeddings = ValueProjection(d_model, d_key_value, config.norm_eps, **made)
+            self.value_embeddings = ValueProjection(d_model, d_key_value, config.norm_eps, **kwargs)
         self.final_norm: nn.Module = nn.Identity()
         if config.norm == "pre":
-            self.final_norm = RMSNorm(d_model, config.norm_eps, **made)
-        self.lm_head = Linear(d_model, vocab_size, **made)
+            self.final_norm = RMSNorm(d_model, config.norm_eps, **kwargs)
+        self.lm_head = Linear(d_model, vocab_size, **kwargs)
         if config.tie_embeddings:
-            # The table begins with the small values of an output layer, so that the first
-            # predictions are even. On the way in they are scaled up, or the first block's output
-            # would drown them.
+            # The table is initialized with the small values of an output layer, so that the first
+            # predictions are nearly uniform. `embed` scales them up, or the output of the first
+            # block would drown them out.
             self.token_embedding.weight = self.lm_head.weight
         initialize_(self, config)
 
@@ -114,18 +114,18 @@ class TransformerLM(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> "TransformerLM":
-        """The model of these settings, with new weights."""
+        """Build a model with these settings and new weights."""
         return cls(**config.model_dump(), device=device, dtype=dtype)
 
     def __getstate__(self) -> dict[str, Any]:
-        # `hidden` as compiled for this model would compute a copy's results with its weights.
+        # A copy would call the compiled `hidden`, which is bound to this model's weights.
         state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
         state.pop("hidden", None)
         return state
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return next(self.parameters()).device
 
     @property
@@ -133,8 +133,7 @@ class TransformerLM(nn.Module):
         return self.lm_head.weight
 
     def use_float8(self, is_used: bool = True) -> None:
-        """Whether matmuls are in float8 while the model learns: see `nn.float8`. Before any
-        compilation."""
+        """Enable or disable float8 matmuls in training (`nn.float8`); call it before compiling."""
         has_norms = self.config.norm == "pre"
         for name, layer in self.blocks.named_modules():
             own_name = name.rpartition(".")[2]
@@ -153,11 +152,11 @@ class TransformerLM(nn.Module):
         token_positions: Int[Tensor, "... seq"] | None = None,
         cache: KVCache | None = None,
     ) -> Float[Tensor, "... seq vocab_size"]:
-        """Logits of the token after each; the rest as in `MultiHeadSelfAttention`."""
+        """Logits of each next token; see `MultiHeadSelfAttention` for the arguments."""
         return self.logits(self.hidden(ids, token_positions, cache))
 
     def embed(self, ids: Int[Tensor, "..."]) -> Float[Tensor, "... d_model"]:
-        """The scaled embeddings: what the first block sees."""
+        """The scaled embeddings: the input of the first block."""
         x: Tensor = self.token_embedding(ids)
         scale = self.config.input_scale
         return x if scale == 1 else x * scale
@@ -169,20 +168,20 @@ class TransformerLM(nn.Module):
         cache: KVCache | None = None,
         starts: Int[Tensor, "... seq"] | None = None,
     ) -> Float[Tensor, "... seq d_model"]:
-        """What the output layer sees: the last block's vectors, normalized.
+        """The input of the output layer: the last block's output, normalized.
 
-        starts: the first position that each token attends to; by default that of its document.
+        starts: the first position each token attends to; that of its document by default.
         """
         if starts is None and self.document_separator is not None:
             is_first = torch.eq(ids, self.document_separator)
             if cache is None:
-                starts = starts_of_sequences(is_first)
+                starts = sequence_starts(is_first)
             else:
                 assert token_positions is not None, "a cache needs token_positions"
                 starts = cache.find_starts(is_first, token_positions)
         if ids.shape[-1] > self.config.context_length:
             raise ConfigError(
-                f"{ids.shape[-1]} ids are more than the context of {self.config.context_length}: "
+                f"{ids.shape[-1]} ids exceed the context of {self.config.context_length}: "
                 f"give fewer, or train with a larger context_length"
             )
         x = self.dropout(_in_autocast_dtype(self.embed(ids)))
@@ -197,15 +196,15 @@ class TransformerLM(nn.Module):
     def attention_weights(
         self, ids: Int[Tensor, "... seq"]
     ) -> Float[Tensor, "num_layers ... num_heads seq seq"]:
-        """How much each token attends to each of those before it and itself, to look at.
+        """The attention weights of every layer and head, for inspection; each row sums to 1.
 
-        In each layer and head a row of it sums to 1; the model's forward never holds them.
+        `forward` never materializes them.
         """
         layers = [one for one in self.modules() if isinstance(one, MultiHeadSelfAttention)]
         own = MultiHeadSelfAttention
         for kind in {type(one) for one in layers} - {own}:
             if kind.forward is not own.forward and kind.weights is own.weights:
-                raise ConfigError(f"{kind.__name__} shows no weights: give it a method `weights`")
+                raise ConfigError(f"{kind.__name__} has no attention weights: give it a `weights`")
         return torch.stack(self.observe(ids, layers, lambda one, x: one.weights(x[0], x[3]))[1])
 
     def observe(
@@ -214,12 +213,12 @@ class TransformerLM(nn.Module):
         modules: Iterable[nn.Module],
         look: Callable[[Any, tuple[Any, ...]], Tensor],
     ) -> tuple[Tensor, list[Tensor]]:
-        """`hidden`, and what `look(module, its inputs)` gives as each of these modules is run."""
+        """Return `hidden`, and the results of `look(module, inputs)` as each module is called."""
         seen: list[Tensor] = []
         note = lambda module, inputs: seen.append(look(module, inputs))  # noqa: E731
         hooks = [module.register_forward_pre_hook(note) for module in modules]
         try:
-            # What has been compiled calls no hooks.
+            # Compiled code does not call hooks.
             with torch.compiler.set_stance("force_eager"):
                 return self.hidden(ids), seen
         finally:
@@ -227,10 +226,7 @@ class TransformerLM(nn.Module):
                 hook.remove()
 
     def extra(self, first: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_key_value"] | None:
-        """What all blocks add to their values, by factors of their own; None for nothing.
-
-        first: the scaled embeddings.
-        """
+        """The value embeddings for all blocks, from the scaled embeddings `first`; None if off."""
         return None if self.value_embeddings is None else self.value_embeddings(first)
 
     def logits(self, hidden: Float[Tensor, "... d_model"]) -> Float[Tensor, "... vocab_size"]:
@@ -246,9 +242,10 @@ class TransformerLM(nn.Module):
         reduction: Literal["mean", "sum"] = "mean",
         later_weight: Float[Tensor, ""] | None = None,
     ) -> Float[Tensor, ""]:
-        """Cross-entropy of the id after each, without ever holding the logits of all tokens.
+        """Cross-entropy of the targets, without materializing the logits of all tokens.
 
-        later_weight: what the id after the next one counts in the gradients, and in them alone.
+        later_weight: weight of multi-token prediction of the id after each target, which affects
+            the gradients but not the returned loss.
         """
         later = None
         if later_weight is not None:
@@ -265,9 +262,9 @@ class TransformerLM(nn.Module):
 
 
 def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor in the state dict of a model, from one block without memory.
+    """Return the shape of every tensor in a model's state dict, from one block on the meta device.
 
-    A weights file is compared with this before a model is built: settings may promise anything.
+    Loading compares a weights file with it before building the model: settings may be malicious.
     """
     one_block = config.model_copy(update={"num_layers": min(1, config.num_layers)})
     shapes: dict[str, tuple[int, ...]] = {}
@@ -279,10 +276,10 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def _in_autocast_dtype(x: Tensor) -> Tensor:
-    """What the blocks add to is kept in the precision they compute in: half the memory traffic."""
+    """Keep the residual stream in the autocast dtype: half the memory traffic."""
     kind = x.device.type
-    # The meta device has no autocast and asking is an error. `is_autocast_available` would say so,
-    # but torch before 2.13 cannot trace it.
+    # The meta device has no autocast, and asking is an error. torch before 2.13 cannot trace
+    # `is_autocast_available`.
     if kind != "meta" and torch.is_autocast_enabled(kind):
         return x.to(torch.get_autocast_dtype(kind))
     return x

@@ -1,7 +1,7 @@
-"""The layers of a Transformer, one idea a file, each docstring its formula; and the losses.
+"""Transformer layers, one idea per file, with their formulas as docstrings; and the losses.
 
-Names are resolved on first use, so that `groundup.nn.limits` costs no torch import.
-`linear_cross_entropy` has its name from its module: import it from there.
+Names are imported lazily, so that `groundup.nn.limits` does not import torch. Import
+`linear_cross_entropy` from its module, which has the same name.
 """
 
 from typing import TYPE_CHECKING

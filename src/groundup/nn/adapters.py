@@ -1,7 +1,7 @@
-"""Low-rank adapters: a few new parameters learn beside frozen weights (LoRA).
+"""Low-rank adapters (LoRA): train a few new parameters next to frozen weights.
 
-A layer's weight W is read as W + B A wherever it is used, so that no layer knows of it. On disk W
-keeps its name and the adapter stands beside it; `merge_adapters` makes plain weights of the two.
+A parametrization replaces a layer's weight W by W + B A, so the layers need not know about it. On
+disk, W keeps its name and the adapter is stored next to it; `merge_adapters` folds it into W.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from torch.nn.utils import parametrize
 
 from groundup.nn.linear import Linear
 
-# As torch names a weight that is read through a function, and as files do.
+# Names in torch's state dict of a parametrized weight, and names in files.
 _ORIGINAL, _FUNCTION = ".parametrizations.weight.original", ".parametrizations.weight.0."
 _WEIGHT, _ADAPTER = ".weight", ".adapter."
 
 
 class LowRank(nn.Module):
-    """W + B A, with A of (rank, in) normal with variance 1 / in, and B of (out, rank) zero."""
+    """W + B A, with A (rank, in) initialized to N(0, 1 / in) and B (out, rank) to zero."""
 
     def __init__(self, weight: Float[Tensor, "out in"], rank: int) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class LowRank(nn.Module):
 
 
 class LearnedRows(nn.Module):
-    """W with the rows `ids` replaced by ones that learn: new tokens have nothing to keep."""
+    """W with the rows `ids` replaced by trainable ones, for new tokens without learned values."""
 
     ids: Tensor
 
@@ -52,10 +52,10 @@ class LearnedRows(nn.Module):
 def add_adapters(
     layers: nn.Module, rank: int, tables: Sequence[nn.Module], ids: Sequence[int]
 ) -> None:
-    """Give every linear layer inside `layers` a low-rank adapter, and the rows `ids` of the tables
-    values that learn; a table that two modules share is adapted once for both.
+    """Add a low-rank adapter to every linear layer in `layers`, and make the rows `ids` of the
+    tables trainable. A table shared by two modules is adapted once for both.
 
-    Freeze whatever else should not learn first.
+    Freeze the other parameters first.
     """
     for layer in list(layers.modules()):
         if isinstance(layer, Linear):
@@ -69,7 +69,7 @@ def add_adapters(
 
 
 def adapted_state(model: nn.Module) -> dict[str, Tensor]:
-    """The model's state under the names of files: each weight as it was, its adapter beside it."""
+    """Return the model's state under the names used in files: weights and adapters, unmerged."""
     return {
         name.replace(_ORIGINAL, _WEIGHT).replace(_FUNCTION, _ADAPTER): value
         for name, value in model.state_dict().items()
@@ -77,7 +77,7 @@ def adapted_state(model: nn.Module) -> dict[str, Tensor]:
 
 
 def with_torch_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What `adapted_state` gave, as `load_state_dict` wants it."""
+    """Invert the renaming of `adapted_state`, for `load_state_dict`."""
     adapted = _adapted_layers(state)
     return {
         name.removesuffix(_WEIGHT) + _ORIGINAL
@@ -88,7 +88,7 @@ def with_torch_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def merge_adapters(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights that the model computes with; a state without adapters as it is."""
+    """Fold adapters into the weights; a state without adapters is returned unchanged."""
     merged = {name: value for name, value in state.items() if _ADAPTER not in name}
     for layer in _adapted_layers(state):
         weight = state[layer + _WEIGHT]

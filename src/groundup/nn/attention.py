@@ -1,4 +1,4 @@
-"""Causal multi-head self-attention, with grouped key/value heads, rotation and query/key norm."""
+"""Causal multi-head self-attention, with grouped queries, RoPE and QK norm."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from groundup.nn import kernels as fused
 from groundup.nn.functional import (
+    document_mask,
     fused_attention,
-    mask_before,
     scaled_dot_product_attention,
     softmax,
 )
@@ -27,17 +27,16 @@ from groundup.nn.value_embeddings import ValueSum
 
 
 class MultiHeadSelfAttention(nn.Module):
-    """Every head attends for itself, and the output mixes them:
+    """Each head attends separately, and the output projection mixes them:
 
         Q, K, V = W_query x, W_key x, W_value x, split into heads of d_head = d_model / num_heads
         y = W_output concat_h softmax(Q_h K_hᵀ / √d_head + causal mask) V_h
 
-    theta: base of the rotation of queries and keys by their positions, up to `max_seq_len`; None
-        for no rotation.
-    num_kv_heads: each serves num_heads / num_kv_heads query heads; by default `num_heads`.
-    qk_norm: normalize queries and keys, with `norm_eps`, before they are rotated.
-    gated_attention: multiply what head h returns by 2 σ(w_h x), at first 1.
-    value_embeddings: let V be W_value x + a e, with e given to each call and a learned.
+    theta: base of RoPE, which needs `max_seq_len`; None for no RoPE.
+    num_kv_heads: each serves num_heads / num_kv_heads query heads; `num_heads` by default.
+    qk_norm: normalize queries and keys, with `norm_eps`, before RoPE.
+    gated_attention: multiply the output of head h by 2 σ(w_h x), initially 1.
+    value_embeddings: V = W_value x + a e, where e is passed to each call and a is learned.
     """
 
     attention_name = "full"
@@ -61,19 +60,19 @@ class MultiHeadSelfAttention(nn.Module):
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.d_head = d_model // num_heads
         d_kv = self.num_kv_heads * self.d_head
-        made: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.query = Linear(d_model, d_model, **made)
-        self.key = Linear(d_model, d_kv, **made)
-        self.value = Linear(d_model, d_kv, **made)
-        self.output = Linear(d_model, d_model, **made)
+        kwargs: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.query = Linear(d_model, d_model, **kwargs)
+        self.key = Linear(d_model, d_kv, **kwargs)
+        self.value = Linear(d_model, d_kv, **kwargs)
+        self.output = Linear(d_model, d_model, **kwargs)
         self.query_norm = self.key_norm = None
         if qk_norm:
-            self.query_norm = RMSNorm(self.d_head, norm_eps, **made)
-            self.key_norm = RMSNorm(self.d_head, norm_eps, **made)
-        self.head_gate = Linear(d_model, num_heads, **made) if gated_attention else None
+            self.query_norm = RMSNorm(self.d_head, norm_eps, **kwargs)
+            self.key_norm = RMSNorm(self.d_head, norm_eps, **kwargs)
+        self.head_gate = Linear(d_model, num_heads, **kwargs) if gated_attention else None
         if self.head_gate is not None:
             nn.init.zeros_(self.head_gate.weight)
-        self.value_sum = ValueSum(**made) if value_embeddings else None
+        self.value_sum = ValueSum(**kwargs) if value_embeddings else None
         self.rope = None
         if theta is not None:
             assert max_seq_len is not None
@@ -87,27 +86,27 @@ class MultiHeadSelfAttention(nn.Module):
         starts: Int[Tensor, "... seq"] | None = None,
         extra: Float[Tensor, "... seq d_key_value"] | None = None,
     ) -> Float[Tensor, "... seq d_model"]:
-        """token_positions: by default 0, 1, … along the sequence; needed with a cache.
-        cache: gets the new keys and values at their positions; a query at position p then attends
-            to the keys 0 to p of its row there.
-        starts: the first position that each token attends to, in x or in the cache.
+        """token_positions: 0, 1, … along the sequence by default; required with a cache.
+        cache: receives the new keys and values at their positions; a query at position p then
+            attends to keys 0 to p of its row in the cache.
+        starts: the first position each token attends to, in x or in the cache.
         extra: e of `value_embeddings`.
         """
-        mixed = self._mixed_values(x, token_positions, cache, starts, extra)
+        mixed = self._attention_output(x, token_positions, cache, starts, extra)
         y: Tensor = self.output(self.gated(mixed, x))
         return y
 
     def gated(
         self, mixed: Float[Tensor, "... d_model"], x: Float[Tensor, "... d_model"]
     ) -> Float[Tensor, "... d_model"]:
-        """What the heads return, behind their gates if they have any."""
+        """Apply the gates, if any, to the output of the heads."""
         if self.head_gate is None:
             return mixed
         gates: Tensor = 2 * torch.sigmoid(self.head_gate(x))
         heads = mixed.view(*mixed.shape[:-1], self.num_heads, self.d_head)
         return (heads * gates.unsqueeze(-1)).flatten(-2)
 
-    def _mixed_values(
+    def _attention_output(
         self,
         x: Tensor,
         token_positions: Tensor | None,
@@ -129,7 +128,7 @@ class MultiHeadSelfAttention(nn.Module):
         query, key, value = self._heads((queries, keys, values), token_positions)
         mask = None
         if cache is None and starts is not None:
-            mask = mask_before(starts).unsqueeze(-3)  # One for all heads.
+            mask = document_mask(starts).unsqueeze(-3)  # Shared by all heads.
         elif cache is not None:
             assert token_positions is not None, "a cache needs token_positions"
             cache.write(key, value, token_positions)
@@ -141,19 +140,19 @@ class MultiHeadSelfAttention(nn.Module):
     def weights(
         self, x: Float[Tensor, "... seq d_model"], starts: Int[Tensor, "... seq"] | None = None
     ) -> Float[Tensor, "... heads seq seq"]:
-        """softmax(QKᵀ/√d_head): how much each query of x attends to each key from its start on."""
+        """Attention weights softmax(QKᵀ/√d_head), with keys before a query's start masked."""
         projected = (self.query(x), self.key(x), self.value(x))
         query, key, _ = self._heads(projected, None)
         key = key.repeat_interleave(self.num_heads // self.num_kv_heads, dim=-3)
         scores = query @ key.mT / math.sqrt(self.d_head)
         starts = x.new_zeros(x.shape[-2], dtype=torch.int64) if starts is None else starts
-        is_seen = mask_before(starts).unsqueeze(-3)
+        is_seen = document_mask(starts).unsqueeze(-3)
         return softmax(scores.masked_fill(~is_seen, -torch.inf), dim=-1)
 
     def _heads(
         self, projected: Sequence[Tensor], token_positions: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values by heads, the first two normalized and rotated."""
+        """Split projections into heads; apply QK norm and RoPE to queries and keys."""
         query, key, value = (
             rearrange(part, "... seq (heads d_head) -> ... heads seq d_head", d_head=self.d_head)
             for part in projected
@@ -161,7 +160,7 @@ class MultiHeadSelfAttention(nn.Module):
         if self.query_norm is not None and self.key_norm is not None:
             query, key = self.query_norm(query), self.key_norm(key)
         if self.rope is not None:
-            # One row of positions serves all heads.
+            # All heads share one row of positions.
             positions = None if token_positions is None else token_positions.unsqueeze(-2)
             query, key = self.rope(query, positions), self.rope(key, positions)
         return query, key, value
@@ -187,7 +186,7 @@ class MultiHeadSelfAttention(nn.Module):
         return fused.packed_attention(packed, self.num_heads, **options)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        """Causal without a mask."""
+        """Attend with grouped keys and values; causal if `mask` is None."""
         group = self.num_heads // self.num_kv_heads
         if group > 1:
             key = key.repeat_interleave(group, dim=-3)

@@ -17,15 +17,15 @@ from groundup.nn.norm import RMSNorm
 
 
 class TransformerBlock(nn.Module):
-    """Attention, then feed-forward, each added to its own input:
+    """Attention, then feed-forward, each with a residual connection:
 
     pre:   z = x + attention(norm(x));   y = z + feed_forward(norm(z))
     post:  z = norm(x + attention(x));   y = norm(z + feed_forward(z))
     none:  z = x + attention(x);         y = z + feed_forward(z)
 
     d_ff: inner size of the feed-forward layer.
-    attention, feed_forward: the names of their classes as settings.
-    dropout: the rate at which what attention and feed-forward add is zeroed, in training alone.
+    attention, feed_forward: names of layer classes, as in the settings.
+    dropout: applied to the outputs of attention and feed-forward, during training only.
     The other arguments are those of `MultiHeadSelfAttention`.
     """
 
@@ -49,12 +49,12 @@ class TransformerBlock(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        made: dict[str, Any] = {"device": device, "dtype": dtype}
+        kwargs: dict[str, Any] = {"device": device, "dtype": dtype}
         self.norm = norm
         self.dropout = Dropout(dropout)
         if norm != "none":
-            self.attention_norm = RMSNorm(d_model, norm_eps, **made)
-            self.feed_forward_norm = RMSNorm(d_model, norm_eps, **made)
+            self.attention_norm = RMSNorm(d_model, norm_eps, **kwargs)
+            self.feed_forward_norm = RMSNorm(d_model, norm_eps, **kwargs)
         self.attention: MultiHeadSelfAttention = ATTENTIONS[attention]()(
             d_model,
             num_heads,
@@ -65,9 +65,9 @@ class TransformerBlock(nn.Module):
             norm_eps=norm_eps,
             gated_attention=gated_attention,
             value_embeddings=value_embeddings,
-            **made,
+            **kwargs,
         )
-        self.feed_forward: FeedForward = FEED_FORWARDS[feed_forward]()(d_model, d_ff, **made)
+        self.feed_forward: FeedForward = FEED_FORWARDS[feed_forward]()(d_model, d_ff, **kwargs)
 
     def forward(
         self,
@@ -77,7 +77,7 @@ class TransformerBlock(nn.Module):
         starts: Int[Tensor, "... seq"] | None = None,
         extra: Float[Tensor, "... seq d_key_value"] | None = None,
     ) -> Float[Tensor, "... seq d_model"]:
-        """The block's output for x; the rest as in `MultiHeadSelfAttention`."""
+        """Arguments are those of `MultiHeadSelfAttention`."""
         normal = self.attention_norm(x) if self.norm == "pre" else x
         attended = self.dropout(self.attention(normal, token_positions, cache, starts, extra))
         if self.norm == "pre":

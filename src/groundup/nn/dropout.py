@@ -10,8 +10,8 @@ from groundup.nn.functional import dropout
 
 
 class Dropout(nn.Module):
-    """`dropout` where the model learns, that is while gradients are recorded, and nothing
-    elsewhere: an evaluation or a sample in the middle of a run sees the whole model."""
+    """Dropout, only in training mode with gradients enabled: evaluation and sampling during a run
+    use the full model."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()

@@ -10,9 +10,9 @@ from groundup.nn.initialization import truncated_normal_
 
 
 class Embedding(nn.Module):
-    """y = W[ids]: row number id of W, of shape (num_embeddings, embedding_dim).
+    """y = W[ids], with W of shape (num_embeddings, embedding_dim).
 
-    W begins normal with variance 1, truncated at ±3.
+    W is initialized to a normal distribution with variance 1, truncated at ±3.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The position-wise feed-forward layer, gated and plain."""
+"""Position-wise feed-forward layers, gated and ungated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from groundup.nn.linear import Linear, packed_linear
 
 
 class FeedForward(nn.Module):
-    """y = W_down inner(x), with W_up and, where it is gated, W_gate of shape (d_ff, d_model)."""
+    """y = W_down inner(x), with W_up and, if gated, W_gate of shape (d_ff, d_model)."""
 
     feed_forward_name: str
     is_gated = False
@@ -36,7 +36,7 @@ class FeedForward(nn.Module):
         return y
 
     def inner(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_ff"]:
-        """activation(W_up x), unless a subclass has another."""
+        """activation(W_up x), unless a subclass overrides it."""
         return self.activation(self.up(x))
 
     @staticmethod

@@ -1,11 +1,11 @@
-"""Matmuls in 8-bit floating point, for CUDA from Hopper on.
+"""Float8 matmuls for training, on CUDA from Hopper on.
 
-While a model learns, y = x Wᵀ and dx = dy W are computed from operands that are rounded to float8
-(e4m3: three bits of mantissa, at most 448). dW = dyᵀ x stays in bfloat16.
+In training, y = x Wᵀ and dx = dy W are computed from operands rounded to float8 (e4m3: three
+mantissa bits, maximum 448). dW = dyᵀ x stays in bfloat16.
 
-A norm's output is at most √d_model times its gain, and weights are small: one fixed factor brings
-each into the range of float8, and what is larger all the same is cut off. Other rows, and those of
-gradients, are divided by their largest value.
+The output of a norm is at most √d_model times its gain, and weights are small, so both are scaled
+by a fixed factor; larger values are clipped. Other inputs and gradients are scaled per row, by
+their largest value.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from torch import Tensor
 
 from groundup.nn import kernels
 
-# Normalized inputs of up to 224 and weights of up to 14 are not cut off. What is so small that it
-# loses bits, below a hundredth and below a two-thousandth, is far below the usual value of either.
+# Scales: inputs up to 224 and weights up to 14 are not clipped. Values are subnormal below 1/128
+# and 1/2048, far below the usual magnitude of either.
 INPUT_FACTOR, WEIGHT_FACTOR = 2.0, 32.0
 LARGEST = 448.0
 MULTIPLE = 16
-"""Of which the sizes of all matrices have to be multiples."""
-# To read a matrix and to write its rounded copy takes as long as a matmul with about 600 columns
-# saves (H200, 2026-11).
-_LEAST_COLUMNS = 640
+"""All matrix dimensions must be multiples of this."""
+# Reading a matrix and writing its rounded copy takes as long as float8 saves in a matmul with about
+# 600 columns (H200, 2026-11).
+_MIN_COLUMNS = 640
 
 
 class Rounded(NamedTuple):
-    """scale · values, with values in float8 and one scale for all of them or one for each row."""
+    """scale · values, with values in float8 and one scale for the tensor or one per row."""
 
     values: Tensor
     scale: Tensor
 
 
-def why_not(device: torch.device) -> str | None:
-    """The reason why that GPU has no such matmuls, found by a small one; None if it has."""
+def unsupported_reason(device: torch.device) -> str | None:
+    """Why this GPU has no float8 matmul, or None if it has; tries a small one."""
     small = torch.zeros(MULTIPLE, MULTIPLE, device=device).to(torch.float8_e4m3fn)
     try:
         matmul(Rounded(small, torch.ones(MULTIPLE, 1, device=device)), small)
@@ -45,28 +45,28 @@ def why_not(device: torch.device) -> str | None:
     return None
 
 
-def takes(x: Tensor, num_columns: int) -> bool:
-    """Whether x times a weight with so many rows is a matmul that float8 can do."""
+def is_supported(x: Tensor, num_columns: int) -> bool:
+    """Whether the matmul of x and a weight with `num_columns` rows can run in float8."""
     sizes = (x.numel() // x.shape[-1], x.shape[-1], num_columns)
     is_half = x.is_cuda and x.dtype == torch.bfloat16
     return is_half and not any(size % MULTIPLE for size in sizes)
 
 
 def linear(x: Tensor, weight: Tensor, is_normalized: bool) -> Tensor:
-    """x Wᵀ, for an x that a norm returned or any other."""
+    """x Wᵀ in float8; `is_normalized` if x is the output of a norm."""
     y: Tensor = _Linear.apply(x, weight.to(x.dtype), is_normalized)  # type: ignore[no-untyped-call]
     return y
 
 
 def rounded(x: Tensor, factor: float) -> Rounded:
-    """factor · x in float8, row by row in memory."""
+    """Round factor · x to float8, row-major."""
     x = x.contiguous()
     values = (x * factor).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn)
     return Rounded(values, torch.full((), 1 / factor, device=x.device))
 
 
 def rounded_rows(x: Tensor) -> Rounded:
-    """Each row divided by its largest value."""
+    """Round x to float8, with each row scaled by its largest value."""
     if x.is_cuda:
         return Rounded(*kernels.rounding.rounded_rows(x))
     wide = x.float()
@@ -78,9 +78,9 @@ def rounded_rows(x: Tensor) -> Rounded:
 def matmul(
     left: Rounded, right: Tensor, is_precise: bool = False, out: Tensor | None = None
 ) -> Tensor:
-    """left rightᵀ in bfloat16; `right` is a weight in float8, WEIGHT_FACTOR times itself.
+    """left rightᵀ in bfloat16; `right` is a weight in float8, scaled by WEIGHT_FACTOR.
 
-    is_precise: sums are in float32 all the way, not in fewer bits for a while; up to 10% slower.
+    is_precise: accumulate fully in float32; up to 10% slower.
     """
     shape = (1, len(right)) if left.scale.ndim else ()
     return torch._scaled_mm(
@@ -95,8 +95,8 @@ def matmul(
 
 
 def _times(rows: Tensor, weight: Tensor, is_precise: bool = False) -> Tensor:
-    """x Wᵀ for an x that is rounded by a pass of its own, if that pays."""
-    if len(weight) < _LEAST_COLUMNS:
+    """x Wᵀ, in float8 if that is worth a separate pass that rounds x."""
+    if len(weight) < _MIN_COLUMNS:
         return rows @ weight.T
     return matmul(rounded_rows(rows), _weight(weight), is_precise)
 

@@ -1,5 +1,5 @@
-"""The formulas without parameters: activations, softmax, attention. Each is written as it is read;
-fused twins of torch are chosen by the layers that use them."""
+"""Operations without parameters: activations, softmax, attention. They follow their formulas; the
+layers choose torch's fused equivalents."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def squared_relu(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 
 
 def dropout(x: Float[Tensor, "..."], rate: float) -> Float[Tensor, "..."]:
-    """Each value zero with probability `rate`, and the others larger, so that the mean stays."""
+    """Zero each value with probability `rate` and scale up the others to keep the mean."""
     kept = torch.rand(x.shape, device=x.device) >= rate
     return torch.where(kept, x / (1.0 - rate), 0.0)
 
@@ -35,7 +35,7 @@ def dropout(x: Float[Tensor, "..."], rate: float) -> Float[Tensor, "..."]:
 def softmax(x: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
     """softmax(x)_i = exp(x_i - max x) / Σ_j exp(x_j - max x) along `dim`.
 
-    Subtracting the maximum changes nothing in exact arithmetic and keeps exp from overflowing.
+    Subtracting the maximum keeps exp from overflowing and does not change the result.
     """
     exponentials = torch.exp(x - x.amax(dim=dim, keepdim=True))
     return exponentials / exponentials.sum(dim=dim, keepdim=True)
@@ -49,7 +49,7 @@ def scaled_dot_product_attention(
 ) -> Float[Tensor, "... queries d_v"]:
     """softmax(Q Kᵀ / √d_k) V.
 
-    mask: True where a query may attend to a key; all may without it.
+    mask: True where a query may attend to a key; None for everywhere.
     """
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
     if mask is not None:
@@ -57,15 +57,15 @@ def scaled_dot_product_attention(
     return softmax(scores, dim=-1) @ value
 
 
-def starts_of_sequences(is_first: Bool[Tensor, "... seq"]) -> Int[Tensor, "... seq"]:
-    """The first position of each token's sequence, of several in one row; what stands before the
-    first `is_first` is one too."""
+def sequence_starts(is_first: Bool[Tensor, "... seq"]) -> Int[Tensor, "... seq"]:
+    """For rows that pack several sequences: the first position of each token's sequence. Tokens
+    before the first `is_first` form a sequence too."""
     places = torch.arange(is_first.shape[-1], device=is_first.device)
     return torch.where(is_first, places, 0).cummax(-1).values
 
 
-def mask_before(starts: Int[Tensor, "... seq"]) -> Bool[Tensor, "... seq seq"]:
-    """Which keys each query sees: those from its start up to itself."""
+def document_mask(starts: Int[Tensor, "... seq"]) -> Bool[Tensor, "... seq seq"]:
+    """Mask of the keys each query may attend to: from its start to its own position."""
     places = torch.arange(starts.shape[-1], device=starts.device)
     return (places >= starts.unsqueeze(-1)) & (places <= places.unsqueeze(-1))
 
@@ -76,14 +76,14 @@ def fused_attention(
     value: Float[Tensor, "... keys d_v"],
     mask: Bool[Tensor, "... queries keys"] | None = None,
 ) -> Float[Tensor, "... queries d_v"]:
-    """The same by torch's kernel, which never holds all scores.
+    """The same by torch's kernel, which never materializes all scores.
 
-    mask: True where a query sees a key; causal if None.
+    mask: True where a query may attend to a key; None for causal.
     """
     attend = torch.nn.functional.scaled_dot_product_attention
     if mask is not None:
         return attend(query, key, value, attn_mask=mask)
-    # Its fast kernels know (batch, heads, seq, d) alone.
+    # Its fast kernels only support (batch, heads, seq, d).
     query4, key4, value4 = (
         x if x.ndim == 4 else x.reshape(-1, *(x if x.ndim > 2 else x[None]).shape[-3:])
         for x in (query, key, value)

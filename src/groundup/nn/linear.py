@@ -17,10 +17,11 @@ from groundup.nn.initialization import truncated_normal_
 class Linear(nn.Module):
     """y = x Wᵀ, with W of shape (out_features, in_features) and no bias.
 
-    W begins normal with variance 2 / (in_features + out_features), truncated at three sigma.
+    W is initialized to a normal distribution with variance 2 / (in_features + out_features),
+    truncated at three sigma.
     """
 
-    # Whether matmuls are in float8 while the model learns: for inputs that a norm returned, or any.
+    # Use float8 matmuls in training: not at all, for inputs that are normalized, or for any input.
     float8_inputs: Literal["no", "normalized", "any"] = "no"
 
     def __init__(
@@ -46,12 +47,12 @@ class Linear(nn.Module):
 def packed_linear(
     x: Float[Tensor, "... in_features"], layers: Sequence[Linear]
 ) -> Float[Tensor, "... out_features"]:
-    """The outputs of several layers side by side, by one matmul with their stacked weights."""
+    """The concatenated outputs of several layers, by one matmul with their stacked weights."""
     weight = torch.cat([layer.weight for layer in layers])
     return _linear(x, weight, layers[0].float8_inputs)
 
 
 def _linear(x: Tensor, weight: Tensor, float8_inputs: str) -> Tensor:
-    if float8_inputs != "no" and torch.is_grad_enabled() and float8.takes(x, len(weight)):
+    if float8_inputs != "no" and torch.is_grad_enabled() and float8.is_supported(x, len(weight)):
         return float8.linear(x, weight, float8_inputs == "normalized")
     return x @ weight.T

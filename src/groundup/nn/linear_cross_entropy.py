@@ -1,7 +1,7 @@
-"""The output layer and its cross-entropy as one operation that never holds all logits.
+"""The output layer and cross-entropy as one operation that never materializes all logits.
 
-Rows are taken in chunks: logits, softmax, gradient of the logits, and the two matmuls that carry it
-on, while the chunk is still in the cache. Backward has then nothing left to compute.
+Rows are processed in chunks: logits, softmax, gradient of the logits and the two matmuls that
+propagate it, while the chunk is still in the cache. Backward has nothing left to compute.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from torch import Tensor
 from groundup.errors import ConfigError, DataError
 from groundup.nn import float8, kernels
 from groundup.nn.limits import logit_chunk_bytes, logit_chunk_rows
-from groundup.nn.losses import check_targets, cross_entropy, in_float32_at_least, logsumexp
+from groundup.nn.losses import at_least_float32, check_targets, cross_entropy, logsumexp
 from groundup.nn.losses import z_loss as mean_z_loss
 
-# On gradients of logits, so that those of up to 14 fit into e5m2. At most they are 1 + the weight
-# of the later target, which is at most 10, + 2 z_loss log Z.
+# Scale of the logits' gradients: values up to 14 then fit in e5m2. The largest possible one is 1 +
+# the weight of the later target (at most 10) + 2 z_loss log Z.
 _GRADIENT_FACTOR = 2.0**12
-_MOST_Z_LOSS = 0.01
+_MAX_Z_LOSS = 0.01
 
 
 def linear_cross_entropy(
@@ -39,17 +39,17 @@ def linear_cross_entropy(
 
         log Z = logsumexp(l);   loss = log Z - l_target + z_loss · (log Z)²
 
-    With a `later` target, the same logits learn that one too: the gradient, and the gradient alone,
-    is that of loss + weight · (log Z - l_later), so that losses can be compared.
+    With a `later` target (multi-token prediction), the gradient is that of loss + weight · (log Z -
+    l_later), but the returned loss leaves that term out, so that losses stay comparable.
 
-    Matmuls are in the autocast type where autocast is on; softmax, loss and the sum of the weight's
-    gradient are float32 (float64 for such inputs). It has no second derivative. Equal to
-    `linear_cross_entropy_reference` up to rounding, which is what a compiler sees.
+    Matmuls use the autocast dtype if autocast is on; softmax, loss and the accumulated weight
+    gradient are float32 (float64 for float64 inputs). There is no second derivative. Equal to
+    `linear_cross_entropy_reference` up to rounding, which is used under torch.compile.
 
-    later: a second id for each row, or -1 for none, and the weight of its cross-entropy.
-    chunk_rows: rows of logits at once; by default what `nn.limits` says.
-    in_float8: compute logits and their way back to `hidden`, which a norm returned, in float8 where
-        there are kernels for it.
+    later: a second target id per row, or -1 for none, and the weight of its cross-entropy.
+    chunk_rows: rows of logits per chunk; chosen by `nn.limits` by default.
+    in_float8: compute logits and the gradient of `hidden` in float8, if kernels support it;
+        `hidden` must be the output of a norm.
     """
     if weight.ndim != 2 or hidden.ndim == 0 or hidden.shape[-1] != weight.shape[-1]:
         raise DataError(
@@ -86,8 +86,8 @@ def linear_cross_entropy_reference(
     reduction: Literal["mean", "sum"] = "mean",
     later: tuple[Int[Tensor, "..."], Float[Tensor, ""]] | None = None,
 ) -> Float[Tensor, ""]:
-    """The formula of `linear_cross_entropy` as it is read, with all logits at once."""
-    logits = in_float32_at_least(hidden @ weight.T)
+    """The formula of `linear_cross_entropy`, with all logits at once."""
+    logits = at_least_float32(hidden @ weight.T)
     mean = cross_entropy(logits, targets) + z_loss * mean_z_loss(logits)
     if later is not None:
         ids, later_weight = later
@@ -106,7 +106,7 @@ class _Options(NamedTuple):
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """The sum over all rows, with both gradients made on the way forward."""
+    """The sum over all rows; forward computes both gradients."""
 
     @staticmethod
     def forward(
@@ -132,10 +132,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
         if options.is_recording and weight.requires_grad:
             d_columns = torch.zeros_like(columns, dtype=wide)
         buffer = rows.new_empty((min(chunk_rows, len(rows)), len(columns)))
-        takes_float8 = options.in_float8 and z_loss <= _MOST_Z_LOSS and d_rows is not None
-        is_float8 = takes_float8 and float8.takes(rows, len(columns))
+        wants_float8 = options.in_float8 and z_loss <= _MAX_Z_LOSS and d_rows is not None
+        is_float8 = wants_float8 and float8.is_supported(rows, len(columns))
         layer = (_Float8Output if is_float8 else _Output)(rows, columns, buffer)
-        # Operands have their type already; autocast would only cast the float32 sums down.
+        # Operands already have their dtype; autocast would only downcast the float32 sums.
         with torch.autocast(rows.device.type, enabled=False):
             for start in range(0, len(rows), chunk_rows):
                 part = slice(start, start + chunk_rows)
@@ -162,12 +162,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_total: Tensor) -> tuple[Tensor | None, ...]:
-        # once_differentiable would let a constant d_total pass, and with it a second derivative
-        # that is silently zero.
+        # once_differentiable accepts a constant d_total, which would make the second derivative
+        # silently zero.
         if torch.is_grad_enabled():
             raise ConfigError(
-                "linear_cross_entropy has no second derivative: where create_graph is wanted, "
-                "compute the loss with linear_cross_entropy_reference"
+                "linear_cross_entropy has no second derivative: with create_graph, compute the "
+                "loss with linear_cross_entropy_reference"
             )
         d_rows, d_columns = ctx.saved_tensors
         shape, dtype = ctx.hidden_like
@@ -177,9 +177,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 
 class _Output:
-    """The matmuls of an output layer's chunks, but for the one that adds to the weight's gradient.
+    """The matmuls of a chunk, except the one that accumulates the weight gradient.
 
-    buffer: what the logits of a chunk are written into.
+    buffer: receives the logits of a chunk.
     """
 
     def __init__(self, rows: Tensor, columns: Tensor, buffer: Tensor) -> None:
@@ -190,7 +190,7 @@ class _Output:
         return torch.mm(chunk, self._columns.T, out=self._buffer[: len(chunk)])
 
     def rounded(self, num_rows: int) -> tuple[Tensor, float] | None:
-        """What gradients of logits, by a factor, are written into as well."""
+        """A second buffer for the logits' gradients, and the factor they are scaled by in it."""
         return None
 
     def d_rows(self, d_logits: Tensor, out: Tensor) -> None:
@@ -198,7 +198,7 @@ class _Output:
 
 
 class _Float8Output(_Output):
-    """The same with rows and columns in float8."""
+    """The same, with rows and columns in float8."""
 
     def __init__(self, rows: Tensor, columns: Tensor, buffer: Tensor) -> None:
         rounding = kernels.rounding
@@ -206,7 +206,7 @@ class _Float8Output(_Output):
         both = rounding.rounded_both_ways(columns, float8.WEIGHT_FACTOR)
         super().__init__(small, both[0], buffer)
         self._transposed = both[1]
-        # The probability of most ids is tiny: these need bits of exponent rather than of mantissa.
+        # Most ids have tiny probabilities: exponent bits matter more than mantissa bits.
         self._d_logits = torch.empty_like(buffer, dtype=torch.float8_e5m2)
         factors = (float8.INPUT_FACTOR, _GRADIENT_FACTOR)
         self._scales = [torch.full((), 1 / factor, device=rows.device) for factor in factors]
@@ -224,8 +224,8 @@ class _Float8Output(_Output):
 
 
 def _chunk_loss(logits: Tensor, targets: Tensor, z_loss: float) -> Tensor:
-    """The summed loss of one chunk, whose logits are used up; `targets` is a column of ids."""
-    wide = in_float32_at_least(logits)
+    """Return the summed loss of a chunk; `targets` is a column of ids. Overwrites the logits."""
+    wide = at_least_float32(logits)
     chosen = wide.gather(1, targets)
     top = wide.amax(dim=1, keepdim=True)
     log_z = top + wide.sub_(top).exp_().sum(dim=1, keepdim=True).log_()
@@ -235,18 +235,18 @@ def _chunk_loss(logits: Tensor, targets: Tensor, z_loss: float) -> Tensor:
 def _loss_and_gradient(
     logits: Tensor, targets: Tensor, z_loss: float, later: tuple[Tensor, Tensor] | None
 ) -> Tensor:
-    """The loss of each row, and its gradient, written over the logits, by torch's operations:
+    """Return the loss of each row and overwrite the logits with their gradient, in plain torch:
 
         d l_j = softmax(l)_j · (1 + 2 z_loss log Z + w) - [j = target] - w [j = later]
 
-    with w the weight of the later target, or 0 where there is none. Passes over the logits are what
-    this costs, so there are as few as torch allows.
+    with w the weight of the later target, or 0 if there is none. Passes over the logits dominate
+    the time, so there are as few as torch allows.
     """
-    wide = in_float32_at_least(logits)
+    wide = at_least_float32(logits)
     top = wide.amax(dim=1, keepdim=True)
     chosen = wide.gather(1, targets)
-    # torch's softmax keeps a row in the cache for all its passes. On a CPU it may write over its
-    # input, and the greatest probability, which is never tiny, tells log Z.
+    # torch's softmax keeps a row in the cache during all its passes, and on a CPU it can run in
+    # place. log Z follows from the largest probability, which is never tiny.
     wide = torch.softmax(wide, dim=1, out=wide if wide.device.type == "cpu" else None)
     log_z = top - wide.amax(dim=1, keepdim=True).log_()
     losses = _losses(log_z, chosen, z_loss)
@@ -269,12 +269,12 @@ def _losses(log_z: Tensor, chosen: Tensor, z_loss: float) -> Tensor:
 
 
 def _times(x: Tensor, factor: Tensor) -> Tensor:
-    # On CUDA multiplying by a number that lies on the device is a slow, unaligned kernel.
+    # On CUDA, multiplying by a scalar tensor runs a slow kernel with unaligned access.
     return torch._foreach_mul([x], factor.to(x.dtype))[0] if x.is_cuda else x * factor
 
 
 def _add_matmul_(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add left right, summed in the type of `total`."""
+    """Add left right to `total`, accumulated in its dtype."""
     if total.dtype == left.dtype:
         total.addmm_(left, right)
     elif total.is_cuda:

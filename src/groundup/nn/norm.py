@@ -10,9 +10,9 @@ from groundup.nn.kernels import cpu, is_plain_cpu
 
 
 class RMSNorm(nn.Module):
-    """y = x / sqrt(mean(x²) + eps) · g, the mean over the last dimension, the gain g at first 1.
+    """y = x / sqrt(mean(x²) + eps) · g, with the mean over the last dimension; gain g starts at 1.
 
-    Computed in float32 at least, since squares of half-precision values overflow.
+    Computed in at least float32, because squares of half-precision values overflow.
 
     d_model: size of the last dimension.
     """
@@ -39,7 +39,7 @@ class RMSNorm(nn.Module):
     def of_sum(
         self, x: Float[Tensor, "... d_model"], addend: Float[Tensor, "... d_model"]
     ) -> tuple[Float[Tensor, "... d_model"], Float[Tensor, "... d_model"]]:
-        """x + addend, and its norm."""
+        """Return x + addend and its norm."""
         if self._is_fused(x) and is_plain_cpu(addend) and x.shape == addend.shape:
             return cpu.rms_norm(x, addend, self.weight, self.eps)
         total = x + addend

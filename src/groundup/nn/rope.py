@@ -18,8 +18,8 @@ class RotaryEmbedding(nn.Module):
         y_2k   = x_2k cos - x_2k+1 sin
         y_2k+1 = x_2k sin + x_2k+1 cos
 
-    so that the dot product of a query and a key depends on their distance alone. The cosines and
-    sines of positions 0 to max_seq_len - 1 are kept in tables, which are not part of a checkpoint.
+    so that the dot product of a query and a key depends only on their distance. The cosines and
+    sines of positions 0 to max_seq_len - 1 are non-persistent buffers.
     """
 
     cos: Tensor
@@ -44,15 +44,15 @@ class RotaryEmbedding(nn.Module):
         if torch.device(device or "cpu").type == "meta":
             nothing = torch.empty(self.max_seq_len, self.d_k // 2, device=device)
             return nothing, nothing.clone()
-        # In float64, because position times frequency loses digits in float32 at long contexts.
+        # In float64, because position times frequency loses precision in float32 for long contexts.
         exponents = torch.arange(0, self.d_k, 2, dtype=torch.float64) / self.d_k
         positions = torch.arange(self.max_seq_len, dtype=torch.float64)
         angles = positions[:, None] * self.theta ** -exponents[None, :]
         return angles.cos().float().to(device), angles.sin().float().to(device)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Wherever the module is moved or cast to, the tables are made anew: half precision would
-        blur positions, and tables from the meta device hold nothing."""
+        """Recompute the tables whenever the module is moved or cast: half precision would blur
+        positions, and tables on the meta device are empty."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self.cos, self.sin = self._tables(self.cos.device)
         return self
@@ -62,7 +62,7 @@ class RotaryEmbedding(nn.Module):
         x: Float[Tensor, "... seq d_k"],
         token_positions: Int[Tensor, "... seq"] | None = None,
     ) -> Float[Tensor, "... seq d_k"]:
-        """token_positions: by default 0, 1, … along the sequence."""
+        """token_positions: 0, 1, … along the sequence by default."""
         if token_positions is None:
             self.check_length(x.shape[-2])
             cos, sin = self.cos[: x.shape[-2]], self.sin[: x.shape[-2]]
@@ -73,9 +73,10 @@ class RotaryEmbedding(nn.Module):
         return rotated.flatten(-2).to(x.dtype)
 
     def check_length(self, seq: int) -> None:
-        """Refuse sequences beyond the tables, where a table of one row would serve any length."""
+        """Raise ConfigError for sequences longer than the tables: a one-row table would broadcast
+        to any length."""
         if seq > self.max_seq_len:
             raise ConfigError(
-                f"{seq} positions are more than the {self.max_seq_len} that rotation knows: "
+                f"{seq} positions are more than the {self.max_seq_len} of the RoPE tables: "
                 f"give fewer, or a larger max_seq_len"
             )

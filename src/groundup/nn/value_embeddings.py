@@ -1,5 +1,5 @@
-"""Value embeddings: attention adds a vector of the token itself to its values, so that the stream
-of the last blocks need not keep which token it stands at."""
+"""Value embeddings: attention adds a projection of the token embedding to its values, so that the
+residual stream need not carry the token's identity to the last blocks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from groundup.nn.norm import RMSNorm
 
 
 class ValueProjection(nn.Module):
-    """e = W norm(first), with `first` the token's embedding."""
+    """e = W norm(first), where `first` is the token embedding."""
 
     def __init__(
         self,
@@ -25,9 +25,9 @@ class ValueProjection(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        made: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.norm = RMSNorm(d_model, norm_eps, **made)
-        self.projection = Linear(d_model, d_key_value, **made)
+        kwargs: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.norm = RMSNorm(d_model, norm_eps, **kwargs)
+        self.projection = Linear(d_model, d_key_value, **kwargs)
 
     def forward(self, first: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_key_value"]:
         projected: Tensor = self.projection(self.norm(first))
@@ -35,7 +35,7 @@ class ValueProjection(nn.Module):
 
 
 class ValueSum(nn.Module):
-    """y = v + a · e for the values v of a block, with a learned, at first 0."""
+    """y = v + a · e for the values v of a block, where a is learned and initially 0."""
 
     def __init__(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None

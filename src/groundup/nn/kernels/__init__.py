@@ -1,5 +1,5 @@
-"""Fused kernels for the layers' inner formulas, each held equal to them: in Triton for half
-precision on CUDA, in the native core for float32 on a CPU. Elsewhere torch's operations run."""
+"""Fused kernels for the formulas inside layers, tested against them: in Triton for half precision
+on CUDA, in the native core for float32 on CPUs. Otherwise torch's operations run."""
 
 import contextlib
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def are_enabled() -> bool:
 
 @contextlib.contextmanager
 def reference() -> Iterator[None]:
-    """Run the formulas as they are written instead of fused kernels, to compare the two."""
+    """Run the plain formulas instead of fused kernels, for comparison."""
     global _are_enabled
     before, _are_enabled = _are_enabled, False
     try:
@@ -39,14 +39,14 @@ def reference() -> Iterator[None]:
 
 
 def can_run_on(x: Tensor) -> bool:
-    """Whether there is a kernel for such values."""
+    """Whether there are kernels for the device and dtype of x."""
     if x.is_cuda:
         return _are_enabled and HAS_TRITON and x.dtype in (torch.bfloat16, torch.float16)
     return is_plain_cpu(x)
 
 
 def is_plain_cpu(x: Tensor) -> bool:
-    """Whether the native core takes `x`. A compiler fuses by itself, so it gets the formulas."""
+    """Whether the native core supports x; torch.compile fuses by itself, so gets the formulas."""
     is_plain = x.device.type == "cpu" and x.dtype == torch.float32
     return _are_enabled and is_plain and not torch.compiler.is_compiling()
 
@@ -60,13 +60,13 @@ def packed_attention(
     extra: tuple[Tensor, Tensor] | None = None,
     starts: Tensor | None = None,
 ) -> Tensor:
-    """Causal attention: (batch, seq, 3 · d_model), queries, keys and values side by side, to
-    (batch, seq, d_model). Value embeddings are for CUDA alone.
+    """Causal attention from packed queries, keys and values, (batch, seq, 3 · d_model), to (batch,
+    seq, d_model). Value embeddings are supported on CUDA only.
 
     rotation: the cosines and sines of `RotaryEmbedding`.
-    gains: of the norms of queries and of keys, (d_head,) each.   eps: under their roots.
-    extra: what to add to the values, (batch, seq, d_model), and a factor on it.
-    starts: the first position that each token sees, (batch, seq).
+    gains, eps: of the norms of queries and keys; gains are (d_head,) each.
+    extra: value embeddings, (batch, seq, d_model), and their factor.
+    starts: the first position each token attends to, (batch, seq).
     """
     cos, sin = rotation or (None, None)
     if starts is not None:
@@ -80,7 +80,7 @@ def packed_attention(
 
 
 def packed_swiglu(packed: Tensor) -> Tensor:
-    """silu(gate) · up: (…, 2 · d_ff), gate and up side by side, to (…, d_ff)."""
+    """silu(gate) · up, from packed gate and up, (…, 2 · d_ff), to (…, d_ff)."""
     if packed.is_cuda:
         return swiglu.packed_swiglu(packed)
     gated: Tensor = cpu.PackedSwiGLU.apply(packed)
@@ -94,10 +94,10 @@ def loss_and_gradient(
     later: tuple[Tensor, Tensor] | None = None,
     rounded: tuple[Tensor, float] | None = None,
 ) -> Tensor | None:
-    """The loss of each row of logits, which its gradient is written over; see
-    `linear_cross_entropy` for the formula. None, and nothing done, where no kernel fits.
+    """Return the loss of each row and overwrite the logits with their gradient; see
+    `linear_cross_entropy` for the formula. Do nothing and return None if no kernel supports it.
 
-    rounded: gets the gradient times a factor as well, in float8 (e5m2); for CUDA alone."""
+    rounded: a float8 (e5m2) buffer that receives gradient · factor, and the factor; CUDA only."""
     if logits.is_cuda and can_run_on(logits):
         losses = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
         more = *(later or (None, None)), *(rounded or ())
@@ -112,7 +112,7 @@ def loss_and_gradient(
 
 
 def _add_later_target(gradient: Tensor, targets: Tensor, later: Tensor, weight: Tensor) -> None:
-    """From softmax - [target] to (1 + w) softmax - [target] - w [later], in place."""
+    """Change softmax - [target] to (1 + w) softmax - [target] - w [later], in place."""
     weights = torch.where(later < 0, 0.0, weight)
     gradient.mul_(1 + weights)
     gradient.scatter_add_(1, targets, weights)

@@ -1,5 +1,5 @@
-"""Fused kernels for float32 on a CPU, where each pass over memory counts: the native core makes one
-pass of each formula and of its gradient, packed projections in and packed gradients out."""
+"""Fused float32 kernels for CPUs, where passes over memory dominate: the native core computes each
+formula and each gradient in one pass, on packed projections."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from groundup import _native
 
 
 class PackedAttention(torch.autograd.Function):
-    """Norm of queries and keys, rotation and causal attention; see `MultiHeadSelfAttention`."""
+    """QK norm, RoPE and causal attention; see `MultiHeadSelfAttention`."""
 
     @staticmethod
     def forward(
@@ -51,7 +51,7 @@ class PackedAttention(torch.autograd.Function):
 
 
 class PackedSwiGLU(torch.autograd.Function):
-    """silu(gate) · up, with gate and up side by side."""
+    """silu(gate) · up, with gate and up packed in the last dimension."""
 
     @staticmethod
     def forward(ctx: Any, packed: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ class PackedSwiGLU(torch.autograd.Function):
 
 
 class RootMeanSquareNorm(torch.autograd.Function):
-    """The sum t = x + addend, None without an addend, and the norm of it, or of x alone:
+    """The sum t = x + addend (or None) and its norm; without an addend, t is x:
 
     y = n · g,  n = t · r,  r = 1 / sqrt(mean(t²) + eps)
     dn = dy · g;   dt += (dn - n · mean(dn · n)) · r;   dg = Σ dy · n
@@ -84,7 +84,7 @@ class RootMeanSquareNorm(torch.autograd.Function):
         ctx: Any, x: Tensor, addend: Tensor | None, gain: Tensor, eps: float
     ) -> tuple[Tensor | None, Tensor]:
         x = x.contiguous()
-        # FSDP frees weights by the size of their storage, which NumPy, once it has seen it, holds.
+        # FSDP frees weights by resizing their storage, which fails once NumPy shares it.
         gain = gain.clone()
         total = None
         if addend is not None:
@@ -115,21 +115,21 @@ class RootMeanSquareNorm(torch.autograd.Function):
 
 
 def rms_norm(x: Tensor, addend: Tensor | None, gain: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """x + addend (None without an addend) and its norm."""
+    """Return x + addend (None without an addend) and its norm."""
     total, normal = RootMeanSquareNorm.apply(x, addend, gain, eps)
     return total, normal
 
 
 def loss_and_gradient(logits: Tensor, targets: Tensor, z_loss: float) -> Tensor:
-    """The loss of each row of logits, which its gradient is written over."""
+    """Return the loss of each row and overwrite the logits with their gradient."""
     losses = torch.empty(len(logits))
     _run(_native.loss_rows, *logits.shape, z_loss, logits, losses, targets)
     return losses
 
 
 def orthogonalize(matrices: Tensor, coefficients: tuple[tuple[float, float, float], ...]) -> Tensor:
-    """A stack of matrices of no more rows than columns, each by one thread; see
-    `groundup.optim.orthogonalization`."""
+    """Orthogonalize a stack of matrices with at most as many rows as columns, each on one thread;
+    see `groundup.optim.orthogonalization`."""
     matrices = matrices.contiguous()
     out = torch.empty_like(matrices)
     steps = torch.tensor(coefficients, dtype=torch.float32).reshape(-1, 3)
@@ -138,7 +138,7 @@ def orthogonalize(matrices: Tensor, coefficients: tuple[tuple[float, float, floa
 
 
 def _run(native_pass: Any, *arguments: Any) -> None:
-    """Call the native core with arrays in place of tensors, on as many threads as torch."""
+    """Call a native kernel with NumPy views of the tensors, on as many threads as torch uses."""
     arrays = (x.detach().numpy() if isinstance(x, Tensor) else x for x in arguments)
     native_pass(*arrays, torch.get_num_threads())
 

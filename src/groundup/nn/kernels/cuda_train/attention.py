@@ -1,14 +1,14 @@
-"""Kernels of causal attention on packed projections: what comes before it, its forward pass for
-short sequences and for documents, and its backward pass; `packed_attention` launches them.
+"""Kernels of causal attention on packed projections: QK norm, RoPE and value embeddings, forward
+for short sequences and for document masking, and backward. `packed_attention` launches them.
 
-Forward, a program has a head and lets tile after tile of queries see tiles of keys; with documents
-it has one tile of queries. Backward, programs have a tile of queries or one of keys each. The
-weights are computed twice for that, but every gradient is added up by one program, so that it is
-the same every time, and many programs fit on a multiprocessor. A program carries its tile's
-gradient on through rotation and norm.
+Forward, a program processes a head, one pair of query and key tiles after another; with document
+masking it processes one tile of queries. Backward, a program processes one tile of queries or of
+keys. This computes the attention weights twice, but each gradient is accumulated by one program, so
+it is deterministic, and many programs fit on a multiprocessor. A program also propagates its tile's
+gradient through RoPE and norm.
 
-With documents a token sees the keys from its position in `starts` on, which never decrease along a
-row: tiles without any such key are skipped.
+With document masking, a token attends to the keys from its entry in `starts` on. Entries never
+decrease along a row, so tiles without such keys are skipped.
 """
 
 import math
@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 _LN_2 = tl.constexpr(math.log(2.0))
-# Below all scores, but finite: no score minus no score.
+# Below all scores, but finite, so that the difference of two is not NaN.
 _NO_SCORE = tl.constexpr(-1e30)
 
 
@@ -41,7 +41,7 @@ def _angles(table, positions, is_inside, D_HEAD: tl.constexpr):
 
 @triton.jit
 def _rotated(x, cos, sin, ROWS: tl.constexpr, D_HEAD: tl.constexpr):
-    """Rotate the pairs (2k, 2k + 1) of each row of a tile; a negative sine rotates them back."""
+    """Rotate the pairs (2k, 2k + 1) of each row of a tile; a negated sine rotates back."""
     even, odd = tl.split(tl.reshape(x, (ROWS, D_HEAD // 2, 2)))
     return tl.reshape(tl.join(even * cos - odd * sin, even * sin + odd * cos), (ROWS, D_HEAD))
 
@@ -52,7 +52,7 @@ def prepare(
     HEADS: tl.constexpr, TILE: tl.constexpr, D_HEAD: tl.constexpr,
     ROTATES: tl.constexpr, NORMALIZES: tl.constexpr, ADDS: tl.constexpr,
 ):  # fmt: skip
-    # The heads of all rows are numbered row after row.
+    # Heads are numbered row by row.
     index = tl.program_id(0) * TILE + tl.arange(0, TILE)
     part = tl.program_id(1)
     row, head = (index // HEADS).to(tl.int64), index % HEADS
@@ -88,8 +88,8 @@ def forward(
     stride = 3 * d_model
     queries = packed + batch * seq * stride + head * D_HEAD
     mixed_values = out + batch * seq * d_model + head * D_HEAD
-    # One loop over all pairs of tiles that see each other: one for each tile of queries would begin
-    # by waiting for its first loads.
+    # A single loop over all pairs of tiles in the causal mask, because a loop per tile of queries
+    # would wait for its first loads.
     num_tiles = tl.cdiv(seq, TILE)
     num_pairs = num_tiles * (num_tiles + 1) // 2
     i, first = 0, 0
@@ -112,7 +112,7 @@ def forward(
         if DOCUMENTS:
             is_seen &= _row_starts(starts, rows, seq)[:, None] <= columns[None, :]
         scores = tl.where(is_seen, scores, -float("inf"))
-        # With this, what was added up for the tile before fades to nothing.
+        # At a new tile of queries, this scales the accumulators of the previous one to zero.
         top = tl.where(j == first, _NO_SCORE, top)
         higher = tl.maximum(top, tl.max(scores, 1) * scale_log2)
         weights = tl.exp2(scores * scale_log2 - higher[:, None])
@@ -130,7 +130,7 @@ def forward(
 
 @triton.jit
 def _place(seq, num_heads, TILE: tl.constexpr):
-    """Where this program's tile begins, its head among all, its sequence, and its head there."""
+    """This program's first row, head index over the batch, sequence, and head in the sequence."""
     num_tiles = tl.cdiv(seq, TILE)
     index = tl.program_id(0) // num_tiles
     first = tl.program_id(0) % num_tiles * TILE
@@ -139,7 +139,7 @@ def _place(seq, num_heads, TILE: tl.constexpr):
 
 @triton.jit
 def _row_logs(logsumexp, rows, seq):
-    """In base 2. Rows beyond the sequence have no weights at all."""
+    """Row logsumexps in base 2; infinite beyond the sequence, so that weights there are zero."""
     log = tl.load(logsumexp + rows, mask=rows < seq, other=float("inf"))
     return log / _LN_2
 
@@ -154,7 +154,7 @@ def _store_back(
     d_packed, packed, offset, dy, rows, seq, stride, cos, sin, gain, d_gain, eps,
     TILE: tl.constexpr, D_HEAD: tl.constexpr, ROTATES: tl.constexpr, NORMALIZES: tl.constexpr,
 ):  # fmt: skip
-    """The gradient before rotation and norm. With n = x / √(mean(x²) + eps) and y = n · gain:
+    """Propagate dy back through RoPE and norm. With n = x / √(mean(x²) + eps) and y = n · gain:
 
     dx = (dy · gain - n · mean(dy · gain · n)) / √(mean(x²) + eps);   dgain = Σ dy · n
     """
@@ -179,7 +179,7 @@ def _add_query_gradient(
     d_query, query, d_mixed, sums, log, rows, own, keys, values, begin, seq, stride, scale_log2,
     MASKS: tl.constexpr, DOCUMENTS: tl.constexpr, TILE: tl.constexpr, D_HEAD: tl.constexpr,
 ):  # fmt: skip
-    """What a tile of queries gets from one of keys."""
+    """Add the gradient that a tile of queries receives from a tile of keys."""
     columns = begin + tl.arange(0, TILE)
     key = _load(keys, columns, seq, stride, D_HEAD)
     value = _load(values, columns, seq, stride, D_HEAD)
@@ -202,7 +202,7 @@ def query_gradient(
     D_HEAD: tl.constexpr, ROTATES: tl.constexpr, NORMALIZES: tl.constexpr, ADDS: tl.constexpr,
     DOCUMENTS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of a tile of queries; leaves each row's Σ out · d_out for `key_gradient`."""
+    """The gradient of a tile of queries; stores each row's Σ out · d_out for `key_gradient`."""
     first, index, batch, head = _place(seq, num_heads, TILE)
     d_model = num_heads * D_HEAD
     stride = 3 * d_model
@@ -245,8 +245,8 @@ def _add_key_gradient(
     seq, stride, d_model, scale_log2,
     MASKS: tl.constexpr, DOCUMENTS: tl.constexpr, TILE: tl.constexpr, D_HEAD: tl.constexpr,
 ):  # fmt: skip
-    """What a tile of keys and their values get from one of queries. Columns by rows, as the last
-    two matmuls want it."""
+    """Add the gradients that a tile of keys and values receives from a tile of queries. Scores are
+    transposed, as the last two matmuls need them."""
     rows = begin + tl.arange(0, TILE)
     query = _load(queries, rows, seq, stride, D_HEAD)
     d_mixed = _load(d_mixed_values, rows, seq, d_model, D_HEAD)
@@ -273,7 +273,7 @@ def key_gradient(
     D_HEAD: tl.constexpr, ROTATES: tl.constexpr, NORMALIZES: tl.constexpr, ADDS: tl.constexpr,
     DOCUMENTS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of a tile of keys and of their values."""
+    """The gradients of a tile of keys and values."""
     first, index, batch, head = _place(seq, num_heads, TILE)
     d_model = num_heads * D_HEAD
     stride = 3 * d_model

@@ -1,5 +1,5 @@
-"""Cross-entropy of a chunk of logits and its gradient in one kernel, for CUDA. See
-`linear_cross_entropy` for the formula and for the form that runs everywhere."""
+"""Cross-entropy of a chunk of logits and its gradient in one CUDA kernel. See
+`linear_cross_entropy` for the formula and for the portable implementation."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# A thread takes 16 bytes at a time. A row of four blocks and more has loads enough in flight, and
-# is still in the cache when it is read again.
-_WIDTH, _BLOCKS, _MOST_LANES = 8, 4, 1024
-# Powers of two are one instruction, those of e four.
+# A thread loads 16 bytes at a time. A row of four or more blocks has enough loads in flight, and is
+# still cached when it is read again.
+_WIDTH, _BLOCKS, _MAX_LANES = 8, 4, 1024
+# exp2 is one instruction, exp four.
 _LOG2_E, _LN_2 = tl.constexpr(1.0 / math.log(2.0)), tl.constexpr(math.log(2.0))
 
 
@@ -26,12 +26,12 @@ def chunk_loss_and_gradient(
     rounded: Tensor | None = None,
     rounded_factor: float = 1.0,
 ) -> None:
-    """Write the loss of each row into `losses`, and its gradient over the logits.
+    """Write the loss of each row to `losses`, and overwrite the logits with their gradient.
 
-    rounded: gets that times `rounded_factor` as well, in float8 (e5m2)."""
+    rounded: receives gradient · `rounded_factor` in float8 (e5m2)."""
     num_rows, vocab_size = logits.shape
     lanes = triton.next_power_of_2(vocab_size // (_BLOCKS * _WIDTH) + 1) // 2
-    lanes = min(max(lanes, 32), _MOST_LANES)
+    lanes = min(max(lanes, 32), _MAX_LANES)
     _loss_and_gradient[(num_rows,)](
         logits, targets, losses,
         targets if later is None else later,
@@ -53,7 +53,7 @@ def _loss_and_gradient(
     row = logits + row_index * row_stride
     rounded_row = rounded + row_index * vocab_size
     index = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
-    # Every lane keeps its own maximum and total; they meet once, after the last block.
+    # Every lane keeps its own maximum and total; they are reduced once, after the last block.
     top = tl.full([LANES], -1e30, tl.float32)
     total = tl.zeros([LANES], tl.float32)
     for begin in range(0, vocab_size, LANES * WIDTH):
@@ -77,18 +77,18 @@ def _loss_and_gradient(
         later_target = tl.where(later_target < 0, target, later_target)
         of_later = tl.load(row + later_target).to(tl.float32)
     tl.store(losses + row_index, log_z - of_target + z_loss * log_z * log_z)
-    # Targets' logits are read above, before any thread writes over them below.
+    # All threads must have read the targets' logits above before any overwrites them below.
     tl.debug_barrier()
     for begin in range(0, vocab_size, LANES * WIDTH):
         inside = begin + index < vocab_size
         x = tl.load(row + begin + index, mask=inside, other=0.0).to(tl.float32)
         gradient = weight * tl.exp2(x * _LOG2_E - log2_z)
-        # Nobody reads it before all other rows are written.
+        # .cs: no thread reads it until all other rows are written.
         tl.store(row + begin + index, gradient, mask=inside, cache_modifier=".cs")
         if ROUNDS:
             small = (gradient * rounded_factor).to(tl.float8e5)
             tl.store(rounded_row + begin + index, small, mask=inside, cache_modifier=".cs")
-    # Targets have another gradient than the rest, written over what the loop wrote.
+    # The targets' gradients differ from the others: overwrite what the loop stored.
     tl.debug_barrier()
     less = 1.0
     if HAS_LATER:
@@ -103,7 +103,7 @@ def _loss_and_gradient(
 
 @triton.jit
 def _write(gradient, row, rounded_row, target, vocab_size, rounded_factor, ROUNDS: tl.constexpr):
-    # An id that does not exist must not be written beside the row.
+    # An invalid id must not write outside the row.
     exists = (target >= 0) & (target < vocab_size)
     tl.store(row + target, gradient, mask=exists)
     if ROUNDS:

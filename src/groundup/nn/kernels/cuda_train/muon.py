@@ -1,6 +1,6 @@
 """Muon's orthogonalization for a stack of matrices.
 
-The bits of a matrix depend on it alone, not on how many are in the stack.
+The result for a matrix does not depend on the rest of the stack, to the last bit.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# Values a program works on, and how many programs sum the squares of one matrix.
+# Values per program, and programs that sum the squares of one matrix.
 _BLOCK = 2048
 _NUM_SUMS = 32
 _TILE = {"ROWS": 128, "COLUMNS": 128, "DEPTH": 64, "num_warps": 4, "num_stages": 3}
@@ -19,8 +19,8 @@ _TILE = {"ROWS": 128, "COLUMNS": 128, "DEPTH": 64, "num_warps": 4, "num_stages":
 def orthogonalize(matrices: Tensor, coefficients: tuple[tuple[float, float, float], ...]) -> Tensor:
     """X <- G / ‖G‖; for each (a, b, c): X <- a X + b (X Xᵀ) X + c (X Xᵀ)² X.
 
-    matrices: G, (stack, rows, columns) in half precision, no more rows than columns, in memory one
-    after the other: rows of each together, or columns.
+    matrices: G, (stack, rows, columns) in half precision, rows <= columns; each matrix is stored
+    row-major or column-major.
     """
     num_matrices, rows, columns = matrices.shape
     if not matrices.numel():
@@ -47,8 +47,8 @@ def _multiply_into(
     result: Tensor, left: Tensor, right: Tensor, added: Tensor | None = None,
     alpha: float = 1.0, beta: float = 0.0, *, is_symmetric: bool = False,
 ) -> None:  # fmt: skip
-    """result <- alpha left @ right + beta added, for each matrix of the stacks; half of a symmetric
-    one is computed. `added` has the strides of `result`."""
+    """result <- alpha left @ right + beta added, for each matrix of the stacks; computes half of a
+    symmetric result. `added` has the strides of `result`."""
     num_matrices, rows, columns = result.shape
     tiles = triton.cdiv(columns, _TILE["COLUMNS"]), triton.cdiv(rows, _TILE["ROWS"])
     strides = *left.stride()[1:], *right.stride()[1:], *result.stride()[1:]

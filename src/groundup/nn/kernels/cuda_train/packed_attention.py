@@ -1,9 +1,8 @@
-"""Query/key norm, rotation, value embeddings and causal attention as one operation on packed
-projections, so that neither what attention sees nor the parts of the gradient go through memory
-more than once.
+"""QK norm, RoPE, value embeddings and causal attention as one operation on packed projections, so
+that attention's inputs and the parts of the gradient pass through memory only once.
 
-Forward, long sequences go to torch's attention, unless documents are kept apart, and short ones to
-our kernel; backward is ours.
+Forward uses our kernel for short sequences and for document masking, and torch's attention for the
+rest; backward is always ours.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from torch import Tensor
 from groundup.nn.kernels.cuda_train import attention as kernels
 from groundup.nn.limits import is_short_attention
 
-# Tiles are squares of so many rows, one for each 16 of which a warp is there.
+# Tiles are square, with this many rows and one warp per 16 rows.
 _TILE = 64
 _TILES: dict[str, Any] = {"TILE": _TILE, "num_warps": _TILE // 16}
-# Loads in flight, and registers where fewer let more programs run; the fastest tried on an H200.
-# Backward for heads of up to 32 values, and for those of 64.
+# Pipeline stages, and register limits where fewer registers let more programs run; the fastest
+# settings found on an H200. Backward: for d_head up to 32, and for 64.
 _FORWARD = {"num_stages": 3}
 _OF_QUERIES = ({"num_stages": 3}, {"num_stages": 2, "maxnreg": 128})
 _OF_KEYS = ({"num_stages": 1, "maxnreg": 128}, {"num_stages": 1, "maxnreg": 168})
-_PREPARED = 2048  # Elements, whole heads of them, in one program of `prepare`.
+_PREPARED = 2048  # Elements (whole heads) per program of `prepare`.
 
 
 @torch.library.custom_op("groundup::packed_attention", mutates_args=())
@@ -36,15 +35,15 @@ def packed_attention(
     query_gain: Tensor | None, key_gain: Tensor | None, eps: float,
     extra: Tensor | None, factor: Tensor | None, starts: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Mixed values (batch, seq, d_model) of queries, keys and values side by side; then what
-    backward needs: each row's logsumexp, and what attention saw in place of `packed`, if anything.
+    """Return attention's output (batch, seq, d_model) for packed queries, keys and values, and what
+    backward needs: each row's logsumexp, and the inputs of attention if they are not `packed`.
 
-    Before attention each head x of queries and keys becomes rotation(x / √(mean(x²) + eps) · gain),
-    and the values v + factor · extra; what is None is left out.
+    Before attention, each head x of queries and keys becomes RoPE(x / √(mean(x²) + eps) · gain),
+    and values become v + factor · extra; None skips a step.
 
     packed: (batch, seq, 3 · d_model).   cos, sin: (at least seq, d_head / 2).
     query_gain, key_gain: (d_head,).   extra: (batch, seq, d_model).   factor: one number.
-    starts: (batch, seq), the first position of each token's document, the first that it sees.
+    starts: (batch, seq), the first position of each token's document.
     """
     packed = packed.contiguous()
     batch, seq, width = packed.shape
@@ -61,7 +60,7 @@ def packed_attention(
     if starts is None and not is_short_attention(seq, d_head):
         heads = source.view(batch, seq, 3, num_heads, d_head).permute(2, 0, 3, 1, 4).unbind(0)
         mixed, logsumexp = _attend(*heads)
-        # The kernels lay heads out within rows, so this is a view of what they wrote.
+        # The kernels store heads within rows, so this is a view.
         out = mixed.transpose(1, 2).reshape(batch, seq, width // 3)
         return out, logsumexp.view(batch, num_heads, seq), prepared
     out = packed.new_empty(batch, seq, width // 3)
@@ -91,16 +90,16 @@ def packed_attention_backward(
     query_gain: Tensor | None, key_gain: Tensor | None, eps: float,
     extra: Tensor | None, factor: Tensor | None, starts: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of the packed projections, both gains (2, d_head), the value embeddings and
-    their factor; empty ones of what is None.
+    """Return the gradients of the packed projections, both gains (2, d_head), the value embeddings
+    and their factor; empty for inputs that are None.
 
-    packed: what a norm saw; without one it is not looked at.
-    prepared: what attention saw; empty if that is `packed`.
+    packed: the input of the QK norm; not read without one.
+    prepared: the input of attention; empty if that is `packed`.
     """
     packed = packed.contiguous()
     batch, seq, width = packed.shape
     d_head = width // 3 // num_heads
-    # One dimension for tile and head: the others of a grid end at 65,535.
+    # One grid dimension for tile and head: the other two are limited to 65,535.
     num_programs = triton.cdiv(seq, _TILE) * batch * num_heads
     d_packed = torch.empty_like(packed)
     d_extra = packed.new_empty(0) if extra is None else extra.new_empty(extra.shape)
@@ -141,9 +140,9 @@ def _(
 def _remember(ctx, inputs, output):
     packed, ctx.num_heads, cos, sin, query_gain, key_gain, ctx.eps, extra, factor, starts = inputs
     out, logsumexp, prepared = output
-    # A norm's gradient takes what it normalized; without one, what attention saw is enough.
+    # The gradient of a norm needs its input; without a norm, attention's input suffices.
     kept = packed if query_gain is not None or not prepared.numel() else prepared
-    # Of the three results the first alone has a gradient; no zeros for the others.
+    # Only the first of the three results has a gradient; do not materialize zeros for the others.
     ctx.set_materialize_grads(False)
     sides = cos, sin, query_gain, key_gain, extra, factor, starts
     ctx.save_for_backward(kept, prepared, out, logsumexp, *sides)
@@ -165,7 +164,7 @@ packed_attention.register_autograd(_backward, setup_context=_remember)
 
 
 def _filled(like: Tensor, *tensors: Tensor | None) -> list[Tensor]:
-    """A kernel does not look at what stands for None."""
+    """Replace None by `like`, which the kernel then ignores."""
     return [like if tensor is None else tensor.contiguous() for tensor in tensors]
 
 
@@ -174,7 +173,7 @@ def _kinds(cos: Tensor | None, gain: Tensor | None, extra: Tensor | None) -> dic
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Mixed values and logsumexps by torch's causal attention."""
+    """Output and logsumexp of torch's causal attention."""
     if _has_fast_cudnn():
         attend = torch.ops.aten._scaled_dot_product_cudnn_attention
         result = attend(query, key, value, None, True, 0.0, True, False)
@@ -186,5 +185,5 @@ def _attend(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
 
 @functools.cache
 def _has_fast_cudnn() -> bool:
-    """cuDNN's attention is the faster one from Hopper on."""
+    """Whether cuDNN's attention is available and the faster one: from Hopper on."""
     return torch.cuda.get_device_capability() >= (9, 0) and torch.backends.cudnn.is_available()

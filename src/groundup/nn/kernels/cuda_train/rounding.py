@@ -1,4 +1,4 @@
-"""Operands of float8 matmuls, by a pass of their own."""
+"""Round the operands of float8 matmuls, each in one pass."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LARGEST = tl.constexpr(448.0)
 
 
 def rounded_by(x: Tensor, factor: float) -> Tensor:
-    """factor · x in float8 (e4m3)."""
+    """Round factor · x to float8 (e4m3)."""
     x = x.contiguous()
     out = torch.empty_like(x, dtype=torch.float8_e4m3fn)
     _round[(triton.cdiv(x.numel(), _BLOCK),)](x, out, x.numel(), factor, BLOCK=_BLOCK, num_warps=4)
@@ -20,7 +20,7 @@ def rounded_by(x: Tensor, factor: float) -> Tensor:
 
 
 def rounded_both_ways(x: Tensor, factor: float) -> tuple[Tensor, Tensor]:
-    """factor · x in float8 (e4m3), and its transpose, both row by row in memory."""
+    """Round factor · x to float8 (e4m3); return it and its transpose, both row-major."""
     x = x.contiguous()
     out = torch.empty_like(x, dtype=torch.float8_e4m3fn)
     transposed = out.new_empty(out.shape[::-1])
@@ -31,7 +31,7 @@ def rounded_both_ways(x: Tensor, factor: float) -> tuple[Tensor, Tensor]:
 
 @torch.library.custom_op("groundup::rounded_rows", mutates_args=())
 def rounded_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows divided by their largest values, in float8 (e4m3), and what to multiply them by."""
+    """Round rows, divided by their largest values, to float8 (e4m3); return them and the scales."""
     x = x.contiguous()
     small = torch.empty_like(x, dtype=torch.float8_e4m3fn)
     scale = x.new_empty(len(x), 1, dtype=torch.float32)
@@ -84,6 +84,6 @@ def _round_rows(
 
 @triton.jit
 def _small(value):
-    # What is not a number stays so, or a bad step would not be found.
+    # NaN must stay NaN, or a bad step would go unnoticed.
     kept = tl.clamp(value, -_LARGEST, _LARGEST, propagate_nan=tl.PropagateNan.ALL)
     return kept.to(tl.float8e4nv)

@@ -1,4 +1,4 @@
-"""silu(gate) · up and its gradient on packed projections, a pass over memory each."""
+"""silu(gate) · up and its gradient on packed projections, each in one pass over memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @torch.library.custom_op("groundup::packed_swiglu", mutates_args=())
 def packed_swiglu(packed: Tensor) -> Tensor:
-    """silu(gate) · up, where `packed` holds gate and up side by side in its last dimension."""
+    """silu(gate) · up, with gate and up packed in the last dimension."""
     packed = packed.contiguous()
     out = packed.new_empty(*packed.shape[:-1], packed.shape[-1] // 2)
     _gate[_grid(packed)](packed, out, **_blocks(packed))
