@@ -34,7 +34,7 @@ from groundup.data.shards import Shards
 from groundup.experiments.statistics import Interval, confidence_interval
 from groundup.model.config import ModelConfig
 from groundup.planner import count_parameters
-from groundup.runs.config import RunConfig, in_fractions
+from groundup.runs.config import RunConfig, as_fractions
 from groundup.runs.folder import RunFolder
 from groundup.training.data import RunData, open_data
 from groundup.training.evaluation import Evaluator
@@ -134,7 +134,7 @@ def _with(
     config: RunConfig, num_steps: int, name: str, *, evaluations: int, logs: int
 ) -> RunConfig:
     """The run with another length, evaluated and logged so often, saved at its end alone."""
-    values = {**config.model_dump(), **in_fractions(config), "num_steps": num_steps}
+    values = {**config.model_dump(), **as_fractions(config), "num_steps": num_steps}
     config = load_settings(RunConfig, None, values)
     evaluation = {"every_steps": max(1, num_steps // evaluations)}
     logging = {"every_steps": max(1, num_steps // logs)}

@@ -114,7 +114,7 @@ def test_a_bad_value_is_one_paragraph_with_key_value_and_place(tmp_path: Path) -
     ("text", "complaint"),
     [
         ("seed: 1\nmodel: [1, 2\n", r"line 3 is not plain YAML"),
-        ("- a\n- b\n", "must hold"),
+        ("- a\n- b\n", "must contain"),
         ("seed: 1\nseed: 2\n", "sets seed twice, on lines 1 and 2"),
         ("model:\n  d_ff: 1\n  d_ff: 2\n", r"sets model\.d_ff twice, on lines 2 and 3"),
         ("seed: " + "[" * 3000, "nested too deep"),

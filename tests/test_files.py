@@ -183,7 +183,7 @@ def test_a_torn_last_line_is_dropped_and_said(
     only_its_line_end_is_missing = cut == 1
     expected = [{"step": 1}, {"step": 2222}] if only_its_line_end_is_missing else [{"step": 1}]
     assert values == expected
-    assert ("unfinished last line 2" in caplog.text) == (not only_its_line_end_is_missing)
+    assert ("incomplete last line 2" in caplog.text) == (not only_its_line_end_is_missing)
     files.append_json_line(path, {"step": 3})
     assert list(files.read_json_lines(path)) == [*expected, {"step": 3}]
 

@@ -76,7 +76,7 @@ def test_flags_tell_of_bfloat16(
     (tmp_path / "cpuinfo").write_text(cpuinfo)
     flags = runtime._cpu_flags(tmp_path / "cpuinfo")
     monkeypatch.setattr(runtime, "_cpu_flags", lambda: flags)
-    assert (runtime.why_no_bfloat16() is None) == has_units
+    assert (runtime.slow_bfloat16_reason() is None) == has_units
 
 
 def test_a_seed_fixes_every_generator() -> None:

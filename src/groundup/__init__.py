@@ -1,7 +1,7 @@
 """groundup: from raw text to a trained, measured, served language model.
 
-The public names are resolved on first use, so that `from groundup import Tokenizer` costs no
-torch import and `import groundup` costs nothing at all.
+Public names are imported on first use, so that `import groundup` is fast and importing Tokenizer
+does not import torch.
 """
 
 from typing import TYPE_CHECKING

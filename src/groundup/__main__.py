@@ -1,4 +1,4 @@
-"""`python -m groundup` is `groundup`; torchrun and friends start it this way."""
+"""Entry point of `python -m groundup`, as used with torchrun."""
 
 import sys
 

@@ -1,7 +1,7 @@
 """Settings: frozen, strict, stored as YAML, merged in the order defaults < file < overrides.
 
-A component declares its own Settings subclass in its own file; this one knows how to read,
-merge, check and write them, and how to say in one paragraph what is wrong with them.
+Components declare Settings subclasses in their own modules; this one reads, merges, validates and
+writes them, and formats validation errors.
 """
 
 import decimal
@@ -28,7 +28,7 @@ SettingsType = TypeVar("SettingsType", bound="Settings")
 
 Seed = Annotated[int, pydantic.Field(ge=0, lt=2**64)]
 MAX_STEPS = 10**9
-"""The most steps that any setting may count."""
+"""Upper bound of all settings counted in steps."""
 
 _EARLIER_NAMES = {
     "average_over": "ema_fraction",
@@ -40,7 +40,7 @@ _EARLIER_NAMES = {
     "num_ids": "num_tokens",
     "recompute": "activation_checkpointing",
 }
-# Settings of earlier versions, with the values that had no effect: with those a file still loads.
+# Removed settings, and their values without effect: files with these values still load.
 _REMOVED: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("cautious_decay", "decay_embeddings", "mask_documents", "x0_skip"), (False,)),
     **dict.fromkeys(("tensorboard", "trackio", "wandb"), (False,)),
@@ -55,30 +55,30 @@ _REMOVED: dict[str, tuple[Any, ...]] = {
 _EXPONENT = re.compile(r"[0-9]+(\.[0-9]+)?[eE]\+?[0-9]{1,2}")
 _MAX_FINDINGS = 8
 _MAX_DEPTH = 20
-# libyaml's, ten times as fast, unless PyYAML was built without them.
+# libyaml's loader is ten times as fast, but PyYAML may be built without it.
 YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 def current_name(name: Any) -> Any:
-    """Today's name of a setting or tensor, dotted or not; what is no text as it is."""
+    """Return the current name of a setting or tensor, dotted or not; ignores other types."""
     if not isinstance(name, str):
         return name
     return ".".join(_EARLIER_NAMES.get(part, part) for part in name.split("."))
 
 
 def with_current_names(values: Any) -> Any:
-    """A tree read from a file, with today's names in place of those of earlier versions."""
+    """Replace the names of earlier versions in a tree read from a file."""
     if not isinstance(values, Mapping):
         return values
     return {current_name(name): with_current_names(one) for name, one in values.items()}
 
 
 class Settings(pydantic.BaseModel):
-    """The base of all settings: values cannot change, unknown names are errors, numbers finite.
+    """Base class of all settings: frozen, without unknown names or non-finite numbers.
 
-    Every number has a bound of its own, small enough that what is computed from several of them
-    fits where it goes.
+    Every number needs bounds, tight enough that values computed from several settings cannot
+    overflow.
     """
 
     model_config = pydantic.ConfigDict(
@@ -90,20 +90,20 @@ class Settings(pydantic.BaseModel):
     )
 
     if not TYPE_CHECKING:
-        # For type checkers each setting is an argument.
+        # Hidden from type checkers, for which each setting is an argument.
         def __init__(self, **values: Any) -> None:
-            """Raise for `RunConfig(num_stepz=1)` what a file with this mistake raises."""
+            """Raise ConfigError for invalid arguments, such as `RunConfig(num_stepz=1)`."""
             try:
                 super().__init__(**values)
             except pydantic.ValidationError as error:
                 raise ConfigError(describe_validation_error(error, kind=type(self))) from error
 
-        # Nested settings are then validated without it, so that an error names their whole path.
+        # Nested settings are then validated without __init__, so that errors name the full path.
         __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     def with_(self, **changes: Any) -> Self:
-        """A copy with other values, checked like any others: `config.with_(num_steps=3)`, and
-        `config.with_(model={"d_ff": 64})` or `**{"model.d_ff": 64}` for some of a section."""
+        """Return a copy with other values, validated: `config.with_(num_steps=3)`; for part of a
+        section, `config.with_(model={"d_ff": 64})` or `**{"model.d_ff": 64}`."""
         values, new = dict(flatten(self.model_dump())), dict(flatten(changes))
         kept = {key: values[key] for key in values if not any(k.startswith(f"{key}.") for k in new)}
         return load_settings(type(self), overrides=kept | new)
@@ -122,7 +122,7 @@ class Settings(pydantic.BaseModel):
     @pydantic.field_validator("*", mode="before")
     @classmethod
     def _read_word(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
-        """Read `none` and 1e9 as they are typed; refuse true for a number, as YAML reads yes."""
+        """Parse `none`, and integers such as 1e9; refuse booleans for numbers (YAML's yes)."""
         kinds = kinds_of(cls.model_fields[info.field_name or ""].annotation)
         is_number = int in kinds or float in kinds
         if isinstance(value, bool) and is_number and bool not in kinds:
@@ -142,8 +142,8 @@ class Settings(pydantic.BaseModel):
 
 
 def named_classes(package: str, file: str, marker: str) -> dict[str, Callable[[], Any]]:
-    """The classes beside a file with `marker = "name"` in their body, by name, each as a function
-    that imports it. Names are read from the source: settings cost no torch import."""
+    """Find the classes with `marker = "name"` in their body in the folder of a file; returns a
+    function that imports the class for each name. Parses the source, to avoid importing torch."""
 
     def load(module: str, name: str) -> Any:
         return getattr(importlib.import_module(module), name)
@@ -160,7 +160,7 @@ def named_classes(package: str, file: str, marker: str) -> dict[str, Callable[[]
 
 
 def kinds_of(annotation: Any) -> list[Any]:
-    """The types and literal values that an annotation offers: of unions, tuples, behind bounds."""
+    """Return the types and literal values in an annotation: a union, tuple, or with bounds."""
     parts = typing.get_args(annotation)
     if typing.get_origin(annotation) is Annotated:
         parts = parts[:1]
@@ -170,7 +170,7 @@ def kinds_of(annotation: Any) -> list[Any]:
 def setting_fields(
     kind: type[pydantic.BaseModel], prefix: str = ""
 ) -> Iterator[tuple[str, FieldInfo]]:
-    """Every setting with its dotted name; a section stands for the settings in it."""
+    """Yield every setting with its dotted name, including those in sections."""
     for name, field in kind.model_fields.items():
         is_mapping = typing.get_origin(field.annotation) is dict
         kinds = [] if is_mapping else kinds_of(field.annotation)
@@ -188,17 +188,17 @@ def load_settings(
 ) -> SettingsType:
     """Build settings from their defaults, then the YAML file, then `overrides`.
 
-    Override keys may be dotted (`{"model.d_ff": 1344}`), nested, or both. A mistake raises a
-    ConfigError that names the key, its value and, of a file, the line.
+    Override keys may be dotted (`{"model.d_ff": 1344}`), nested, or both. Raises ConfigError for
+    invalid values, with the key, the value and, if in a file, the line.
     """
     values, lines = ({}, {}) if path is None else _read(path)
-    # Where a key that is missing should stand.
+    # () is the origin of missing keys.
     origins: dict[KeyPath, str] = {} if path is None else {(): str(path)}
     origins |= {key: f"{path} line {line}" for key, line in lines.items()}
     for name, value in flatten(overrides or {}):
         key = tuple(name.split("."))
         _set(values, key, value)
-        # Not from the line where the file has it.
+        # Overridden, so the line in the file is not its origin.
         origins[key] = ""
     try:
         return settings_type.model_validate(values)
@@ -208,7 +208,7 @@ def load_settings(
 
 
 def load_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a YAML file that holds one mapping; an empty file is an empty mapping."""
+    """Read a YAML file with one mapping; an empty file is an empty mapping."""
     return _read(path)[0]
 
 
@@ -218,18 +218,18 @@ def save_yaml(path: str | os.PathLike[str], settings: Settings) -> None:
 
 
 def as_yaml(values: Mapping[str, Any]) -> str:
-    """Settings as the text of a file, in their order."""
-    # A list that stands twice would become an alias.
+    """Format settings as YAML, in their order."""
+    # Copy, because an object that occurs twice would become an alias.
     values = json.loads(json.dumps(values))
     text: str = yaml.dump(values, Dumper=_DUMPER, sort_keys=False, allow_unicode=True)
     if yaml.load(text, YAML_LOADER) != values:
-        # PyYAML changes some line ends of Unicode on the way back, if they are not escaped.
+        # PyYAML only preserves some Unicode line breaks if they are escaped.
         text = yaml.dump(values, Dumper=_DUMPER, sort_keys=False)
     return text
 
 
 def parse_weights(words: Iterable[str], flag: str) -> dict[str, float]:
-    """NAME=WEIGHT, each once, as a mapping; errors call where the words were typed `flag`."""
+    """Parse words NAME=WEIGHT to a mapping; `flag` is their origin, for error messages."""
     found: dict[str, float] = {}
     for word in words:
         name, _, text = word.rpartition("=")
@@ -240,15 +240,15 @@ def parse_weights(words: Iterable[str], flag: str) -> dict[str, float]:
         if not name or not 0 <= weight < math.inf:
             raise ConfigError(f"{flag} takes NAME=WEIGHT, such as stories=0.7, got {word!r}")
         if os.path.normpath(name) in map(os.path.normpath, found):
-            raise ConfigError(f"{flag} has {name} twice; name it once, with its whole weight")
+            raise ConfigError(f"{flag} has {name} twice; give it once, with its total weight")
         found[name] = weight
     if found and not any(found.values()):
-        raise ConfigError(f"{flag}: all weights are 0; one must be more")
+        raise ConfigError(f"{flag}: all weights are 0; at least one must be positive")
     return found
 
 
 def flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """A tree of settings as (dotted name, value); an empty mapping is a value."""
+    """Yield a tree of settings as (dotted name, value); an empty mapping is a value."""
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from flatten(value, f"{prefix}{name}.")
@@ -262,10 +262,10 @@ def describe_validation_error(
     names: Mapping[str, str] | None = None,
     kind: type[pydantic.BaseModel] | None = None,
 ) -> str:
-    """Pydantic's findings as one paragraph: key, value, complaint and origin of each.
+    """Format pydantic's errors as one paragraph: key, value, reason and origin of each.
 
-    names: how to spell settings, by their dotted names: as flags, for example.
-    kind: the settings, for the names that an unknown one may be meant for.
+    names: how to print settings, by their dotted names, for example as flags.
+    kind: the settings class, to suggest names for unknown ones.
     """
     findings = error.errors()[:_MAX_FINDINGS]
     return "; ".join(_describe(one, origins or {}, names or {}, kind) for one in findings)
@@ -274,12 +274,12 @@ def describe_validation_error(
 def _describe(
     finding: Any, origins: Mapping[KeyPath, str], names: Mapping[str, str], kind: Any
 ) -> str:
-    # Without the names that pydantic gives to the types of a union.
+    # Omit pydantic's names for the types of a union.
     parts = [str(part) for part in finding["loc"]]
     end = len(parts) - (finding["type"] == "extra_forbidden")
     named = [one for one in parts[:end] if not ("[" in one or one.startswith("constrained-"))]
     key = (*named, *parts[end:])
-    # What is inside a list belongs to the list's key.
+    # Items of a list are reported under the list's key.
     prefixes = [key[:length] for length in range(len(key), 0, -1)]
     known = (names[".".join(one)] for one in prefixes if ".".join(one) in names)
     name = next(known, _clip(".".join(key)))
@@ -297,7 +297,7 @@ def _describe(
         origin = origin or origins.get((), "")
         complaint = f"{name} is missing and has no default: set it"
     elif not key or (isinstance(finding["input"], Mapping) and finding["type"] == "value_error"):
-        # A whole section, of which the reason names what matters.
+        # For a whole section, the reason names the relevant settings.
         complaint = f"{name}: {reason}" if key else reason
     return f"{complaint} (in {origin})" if origin else complaint
 
@@ -307,7 +307,7 @@ def _clip(text: str) -> str:
 
 
 def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[KeyPath, int]]:
-    """The mapping that a YAML file holds, and the line of each key."""
+    """Read the mapping in a YAML file, and the line of each key."""
     try:
         text = Path(path).read_text("utf-8")
         check_yaml(text)
@@ -316,7 +316,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[KeyPath, i
         if node is None:
             return {}, {}
         if not isinstance(node, yaml.MappingNode):
-            raise ValueError("it must hold `name: value` lines, but holds something else")
+            raise ValueError("it must contain `name: value` lines, but contains something else")
         lines: dict[KeyPath, int] = {}
         for key, line in _key_lines(node):
             if key in lines:
@@ -329,17 +329,17 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[KeyPath, i
         where = f"{path} line {error.problem_mark.line + 1}" if error.problem_mark else f"{path}"
         raise ConfigError(f"{where} is not plain YAML: {error.problem}") from error
     except Exception as error:
-        # PyYAML itself trips over a date that is not one, `!!bool maybe`, depth, huge numbers.
+        # PyYAML raises other exceptions for invalid dates, `!!bool maybe`, depth and huge numbers.
         raise ConfigError(f"{path} is not a settings file: {error}") from error
 
 
 def check_yaml(text: str | bytes) -> None:
-    """Raise ValueError for aliases, by which a small file could stand for any number of values, and
-    for depth, which takes PyYAML quadratic time."""
+    """Raise ValueError for aliases, by which a small file could expand to any number of values, and
+    for deep nesting, which takes PyYAML quadratic time."""
     depth = 0
     for event in yaml.parse(text, YAML_LOADER):
         if isinstance(event, yaml.AliasEvent):
-            raise ValueError("aliases (*name) are not for settings")
+            raise ValueError("aliases (*name) are not allowed in settings")
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > _MAX_DEPTH:
@@ -361,7 +361,7 @@ def _set(values: dict[str, Any], key: KeyPath, value: Any) -> None:
         if isinstance(inner, list):
             inner = values[name] = {}
         elif not isinstance(inner, dict):
-            # Not a section: that is an error to be named, not to be written over.
+            # Not a section: keep it, so that validation reports the error.
             return
         values = inner
     values[key[-1]] = value

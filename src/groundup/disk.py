@@ -1,8 +1,8 @@
-"""The only module of the package that writes to a disk.
+"""The only module of the package that writes to disk.
 
-Whatever is to outlast a kill or a loss of power goes through these few calls, so that a test can
-record them, cut their history off anywhere, and look at what a disk would have kept. POSIX promises
-the content of a file only once it is synced, and a name only once its folder is.
+All data that must survive a crash or power failure goes through these few calls, so that a test can
+record them, truncate the history anywhere, and check what a disk would have kept. POSIX guarantees
+a file's content only after fsync of the file, and its name only after fsync of the folder.
 """
 
 import contextlib
@@ -18,12 +18,12 @@ TO_REPLACE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 
 def open_file(path: PathLike, flags: int) -> int:
-    """A descriptor to write to, which `os.close` closes."""
+    """Open a file descriptor for writing; close it with `os.close`."""
     return os.open(path, flags | os.O_CLOEXEC, 0o666)
 
 
 def open_stream(path: PathLike, *, append: bool = False) -> BinaryIO:
-    """A buffered file to write to."""
+    """Open a buffered file for writing."""
     return open(path, "ab" if append else "wb", 1 << 18)
 
 
@@ -34,7 +34,7 @@ def write(file: int, data: bytes | memoryview) -> None:
 
 
 def write_file(path: PathLike, data: bytes) -> None:
-    """Let a file hold these bytes alone."""
+    """Replace the content of a file."""
     file = open_file(path, TO_REPLACE)
     try:
         write(file, memoryview(data))
@@ -47,7 +47,7 @@ def truncate(file: int, size: int) -> None:
 
 
 def sync(path: PathLike | int) -> None:
-    """Make the content of a file, or the names in a folder, outlast a loss of power."""
+    """Make the content of a file, or the names in a folder, survive a power failure."""
     file = path if isinstance(path, int) else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(file)
@@ -61,23 +61,23 @@ def sync(path: PathLike | int) -> None:
 
 
 def replace(old: PathLike, new: PathLike) -> None:
-    """Give a file another name, also that of one that is there."""
+    """Rename a file, replacing the destination."""
     os.replace(old, new)
 
 
 def rename(old: PathLike, new: PathLike) -> None:
-    """Give a folder another name."""
+    """Rename a folder."""
     os.rename(old, new)
 
 
 def remove(path: PathLike) -> None:
-    """Remove a file if it is there."""
+    """Remove a file if it exists."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
 
 
 def remove_tree(path: PathLike) -> None:
-    """Remove a folder with all that is in it."""
+    """Remove a folder and its contents."""
     for parent, folders, files in os.walk(path, topdown=False):
         for name in files:
             os.unlink(os.path.join(parent, name))
@@ -88,7 +88,7 @@ def remove_tree(path: PathLike) -> None:
 
 
 def make_new(path: PathLike, *, is_folder: bool) -> None:
-    """An empty file or folder, for now."""
+    """Create an empty file or folder, without syncing."""
     if is_folder:
         os.mkdir(path)
     else:
@@ -96,7 +96,7 @@ def make_new(path: PathLike, *, is_folder: bool) -> None:
 
 
 def make_folder(path: PathLike) -> None:
-    """Make a folder that lasts, and those it lies in, unless they are there."""
+    """Create a folder and its missing parents, durably."""
     folder = Path(path)
     missing = [one for one in (folder, *folder.parents) if not one.is_dir()]
     for one in reversed(missing):

@@ -1,7 +1,7 @@
-"""The exception tree: every mistake a user can make is a GroundupError.
+"""The exception hierarchy: every user error is a GroundupError.
 
-The text of one is a single paragraph: what is wrong (with the value), where, and what to do.
-Printing it and choosing an exit status is the command line's work.
+The message is a single paragraph: what is wrong (with the value), where, and how to fix it. The
+command line prints it and chooses the exit status.
 """
 
 import difflib
@@ -15,26 +15,26 @@ NATIVE_MISSING = (
 
 
 class GroundupError(Exception):
-    """The base of all errors that groundup raises on purpose."""
+    """Base class of all errors that groundup raises on purpose."""
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(line.strip() for line in message.splitlines()).strip())
 
 
 class ConfigError(GroundupError):
-    """A setting, flag or settings file that cannot be used."""
+    """An invalid setting, flag or settings file."""
 
 
 class TokenizerError(GroundupError):
-    """A vocabulary, merge list, pattern, special token or id that does not hold together."""
+    """An invalid or inconsistent vocabulary, merge list, pattern, special token or id."""
 
 
 class DataError(GroundupError):
-    """Text, records or shards that are missing, damaged or of the wrong kind."""
+    """Text, records or shards that are missing, damaged or of the wrong type."""
 
 
 class CheckpointError(GroundupError):
-    """A checkpoint that is incomplete, damaged or belongs to something else."""
+    """A checkpoint that is incomplete, damaged or does not match."""
 
 
 class MissingExtraError(GroundupError):
@@ -52,20 +52,20 @@ class MissingExtraError(GroundupError):
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether this is Python's MemoryError, or torch's RuntimeError on any device."""
+    """Whether an error is Python's MemoryError, or torch's out-of-memory error on any device."""
     words = ("out of memory", "not enough memory", "can't allocate memory")
     return isinstance(error, MemoryError) or any(one in str(error).lower() for one in words)
 
 
 def nearest_name(name: str, known_names: Iterable[str]) -> str | None:
-    """The known name most like `name`, or None when nothing is close."""
+    """Return the known name most similar to `name`; None if none is close."""
     by_folded = {known.casefold().replace("_", "-"): known for known in known_names}
     close = difflib.get_close_matches(name.casefold().replace("_", "-"), by_folded, n=1, cutoff=0.6)
     return by_folded[close[0]] if close else None
 
 
 def did_you_mean(name: str, known_names: Iterable[str]) -> str:
-    """The tail of an error about an unknown name: the nearest one, or all there are."""
+    """Return the end of an error about an unknown name: the closest known name, or all of them."""
     known_names = list(known_names)
     nearest = nearest_name(name, known_names)
     if nearest is not None:

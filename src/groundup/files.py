@@ -1,7 +1,7 @@
-"""Files and folders that are either whole or absent: atomic writes, JSON lines, hashes, locks.
+"""Atomic writes of files and folders, JSON lines, hashes and locks.
 
-A file or folder is written beside its destination, synced and renamed to it, so a kill at any
-instant leaves the old content or the new, never half of one.
+A file or folder is written next to its destination, synced and renamed, so that after a crash at
+any moment the destination has either the old or the new content.
 """
 
 import contextlib
@@ -27,22 +27,22 @@ from groundup.errors import DataError
 PathLike = str | os.PathLike[str]
 
 _HIDDEN = re.compile(r"\.(?P<name>.+)\.(?P<role>writing|replaced|discarded)-[0-9a-f]{12}")
-# No file of ours comes near it, and Python's own limit is far enough from it.
+# Far above the depth of our own files, and far below Python's recursion limit.
 _MAX_DEPTH = 100
 _MAX_LINE_BYTES = 1 << 20
 
 _log = logging.getLogger(__name__)
 
 without_non_finite = functools.partial(to_jsonable_python, inf_nan_mode="null")
-"""A value with null for NaN and infinities, which JSON lacks."""
+"""Converts a value for JSON, with null for NaN and infinities."""
 
 
 @contextlib.contextmanager
 def atomic_path(path: PathLike) -> Iterator[Path]:
-    """Yield a temporary sibling of `path` to write to; it becomes `path` if the block succeeds.
+    """Yield a temporary file next to `path`, which replaces `path` if the block succeeds.
 
-    Missing parent folders are made. If the block raises, the temporary is removed and `path` is
-    as it was. A link is followed; a device or pipe is written to as it stands.
+    Creates missing parent folders. If the block raises, the temporary file is removed and `path`
+    stays unchanged. Follows links; devices and pipes are written to directly.
     """
     destination = Path(os.path.realpath(path))
     if destination.is_dir():
@@ -58,10 +58,10 @@ def atomic_path(path: PathLike) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_folder(destination: Path) -> Iterator[Path]:
-    """Yield a new folder beside `destination`; it becomes `destination` if the block succeeds.
+    """Yield a new folder next to `destination`, which replaces it if the block succeeds.
 
-    Its files are synced first. If the block raises, the new folder is removed and `destination` is
-    as it was.
+    Its files are synced first. If the block raises, the new folder is removed and `destination`
+    stays unchanged.
     """
     with _temporary_beside(destination, None) as temporary:
         yield temporary
@@ -71,8 +71,8 @@ def atomic_folder(destination: Path) -> Iterator[Path]:
         if not destination.exists():
             disk.rename(temporary, destination)
             return
-        # A folder cannot be renamed over a full one: the old one steps aside, where `find_folders`
-        # finds it while it is the only one.
+        # A folder cannot be renamed over a non-empty one: move the old one aside, where
+        # `find_folders` finds it if there is a crash before the next rename.
         aside = _hidden_sibling(destination, "replaced")
         with locked(destination, wait=True):
             disk.rename(destination, aside)
@@ -89,18 +89,18 @@ def atomic_folder(destination: Path) -> Iterator[Path]:
 
 
 def discard_folder(path: Path) -> None:
-    """Delete a folder for good; at no moment is half of it under its own name."""
+    """Delete a folder durably; a partially deleted folder never has its own name."""
     doomed = _hidden_sibling(path, "discarded")
     disk.rename(path, doomed)
     disk.sync(path.parent)
     disk.remove_tree(doomed)
-    # A finished run is not opened again: what came back there would stay.
+    # Nothing else would remove it if it reappeared after a power failure.
     disk.sync(path.parent)
 
 
 def find_folders(parent: Path) -> dict[str, Path]:
-    """The folders in `parent` by name; one that a kill left aside while it was being replaced is
-    where it was put."""
+    """Return the folders in `parent` by name; one that a crash has left moved aside while it was
+    being replaced is found there."""
     try:
         folders = [path for path in parent.iterdir() if path.is_dir()]
     except (FileNotFoundError, NotADirectoryError):
@@ -111,13 +111,13 @@ def find_folders(parent: Path) -> dict[str, Path]:
 
 
 def is_leftover(name: str) -> bool:
-    """Is this what a killed writer leaves?"""
+    """Whether a name is that of a temporary file or folder of a killed writer."""
     return _HIDDEN.fullmatch(name) is not None
 
 
 def remove_leftovers(parent: Path, name: str | None = None) -> None:
-    """Remove or put back what killed writers left in `parent`, of one destination or of all. A
-    running writer holds a lock on what it writes."""
+    """Remove or restore what killed writers left in `parent`, for one destination or all. What
+    running writers have locked is skipped."""
     names = os.listdir(parent)
     for hidden in filter(None, map(_HIDDEN.fullmatch, sorted(names))):
         path = parent / hidden[0]
@@ -140,32 +140,32 @@ def remove_leftovers(parent: Path, name: str | None = None) -> None:
 
 
 def write_bytes_atomic(path: PathLike, data: bytes) -> None:
-    """Replace the content of `path` by `data`."""
+    """Replace the content of `path` with `data`."""
     with atomic_path(path) as temporary:
         try:
             disk.write_file(temporary, data)
         except OSError as error:
-            # A write that finds the disk full knows no name.
+            # The error of a write to a full disk has no filename.
             error.filename = error.filename or os.fspath(path)
             raise
 
 
 def write_text_atomic(path: PathLike, text: str) -> None:
-    """The same for text in UTF-8, line ends as given."""
+    """Replace the content of `path` with text in UTF-8, without newline translation."""
     write_bytes_atomic(path, text.encode("utf-8"))
 
 
 def write_json_atomic(path: PathLike, value: Any) -> None:
-    """Replace the content of `path` by `value` as indented JSON with a last line end."""
+    """Replace the content of `path` with indented JSON and a trailing newline."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     write_text_atomic(path, text + "\n")
 
 
 def append_json_line(path: PathLike, value: dict[str, Any], *, sync: bool = False) -> None:
-    """Add `value` as one line; NaN and infinities, which JSON lacks, become null.
+    """Append `value` as one line, with null for NaN and infinities.
 
-    A torn last line left by a kill is cut off first, and a write that fails leaves no tear. With
-    `sync` the line outlasts a loss of power.
+    First removes an incomplete last line left by a crash; a failed write is undone. With `sync` the
+    line survives a power failure.
     """
     line = json.dumps(without_non_finite(value), ensure_ascii=False).encode("utf-8") + b"\n"
     file = disk.open_file(path, disk.TO_APPEND)
@@ -194,7 +194,7 @@ def append_json_line(path: PathLike, value: dict[str, Any], *, sync: bool = Fals
 
 
 def read_json_lines(path: PathLike) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a JSON-lines file; a torn last line is dropped and logged."""
+    """Yield the objects of a JSON lines file; an incomplete last line is dropped with a warning."""
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
@@ -208,11 +208,11 @@ def read_json_lines(path: PathLike) -> Iterator[dict[str, Any]]:
                     f"{path} line {number} is not a JSON object: {excerpt!r}; fix or delete it"
                 )
             else:
-                _log.warning("%s: dropped the unfinished last line %d", path, number)
+                _log.warning("%s: dropped the incomplete last line %d", path, number)
 
 
 def parse_json(data: bytes | str) -> Any:
-    """The value of a JSON text; also a ValueError where it is nested too deep to be walked."""
+    """Parse JSON; raises ValueError if it is invalid, or nested too deep for recursion."""
     try:
         value = json.loads(data)
     except RecursionError:
@@ -227,20 +227,20 @@ def parse_json(data: bytes | str) -> Any:
 
 
 def hash_file(path: PathLike) -> str:
-    """The content id of a file: "sha256:" and 64 hexadecimal digits."""
+    """Return the content id of a file: "sha256:" and 64 hexadecimal digits."""
     with open(path, "rb") as file:
         return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
 def hash_bytes(data: bytes | bytearray | memoryview) -> str:
-    """The content id of bytes, as `hash_file` gives it for a file that holds them."""
+    """Return the content id of bytes, equal to `hash_file` of a file with this content."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 @contextlib.contextmanager
 def locked(path: PathLike, *, wait: bool = False, shared: bool = False) -> Iterator[bool]:
-    """Hold the lock of an existing file or folder within the block, alone or with others that
-    share it; False if another process has it (with `wait`, wait for it)."""
+    """Lock an existing file or folder inside the block, exclusively or shared. Yields False if
+    another process has the lock; with `wait`, waits for it instead."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         try:
@@ -256,15 +256,15 @@ def locked(path: PathLike, *, wait: bool = False, shared: bool = False) -> Itera
 
 @contextlib.contextmanager
 def _temporary_beside(destination: Path, file_name: str | None) -> Iterator[Path]:
-    """A new sibling, locked while it is written; removed if the block raises. It is a file of that
-    name, whose leftovers are removed before, or a folder, and then all leftovers are."""
+    """Yield a new temporary file, or a folder if `file_name` is None, locked inside the block and
+    removed if that raises. Before, removes leftovers of this file name, or for a folder all."""
     temporary = _hidden_sibling(destination, "writing")
     with contextlib.ExitStack() as stack:
         try:
             try:
                 disk.make_folder(destination.parent)
                 remove_leftovers(destination.parent, file_name)
-                # Another process may take it for a leftover before it is locked.
+                # Another process may remove it as a leftover before it is locked.
                 while not temporary.exists():
                     disk.make_new(temporary, is_folder=file_name is None)
                     with contextlib.suppress(FileNotFoundError):
@@ -281,7 +281,7 @@ def _temporary_beside(destination: Path, file_name: str | None) -> Iterator[Path
 
 def _hidden_sibling(path: Path, role: str) -> Path:
     hidden = _HIDDEN.fullmatch(path.name)
-    # Names may be 255 bytes long; the role and the random part need room.
+    # Names are limited to 255 bytes, including the role and the random part.
     name = os.fsdecode(os.fsencode(hidden["name"] if hidden else path.name)[:200])
     return path.with_name(f".{name}.{role}-{secrets.token_hex(6)}")
 
@@ -296,9 +296,9 @@ def _parse_object(line: bytes) -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def open_plain_file(path: Path) -> Iterator[int | None]:
-    """A descriptor of a regular file to read from; None if no such file exists. Links are not
-    followed: they could lead out of a folder that is shown to others."""
-    # Without O_NONBLOCK a pipe of that name would block the reader forever.
+    """Yield a descriptor of a regular file for reading; None if there is none. Does not follow
+    links, which could lead out of a folder that is served to others."""
+    # Without O_NONBLOCK, opening a pipe would block forever.
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         file = os.open(path, flags)
@@ -312,7 +312,7 @@ def open_plain_file(path: Path) -> Iterator[int | None]:
 
 
 def read_tail(path: Path, num_bytes: int) -> bytes:
-    """The last bytes of a file; nothing if it cannot be read."""
+    """Read the last bytes of a file; empty if it cannot be read."""
     with open_plain_file(path) as file:
         if file is None:
             return b""
@@ -321,7 +321,7 @@ def read_tail(path: Path, num_bytes: int) -> bytes:
 
 
 def file_signature(path: Path) -> tuple[int, int, int] | None:
-    """What changes when the content does: inode, size and time of the last change."""
+    """Return inode, size and modification time, which change with the content."""
     try:
         found = os.lstat(path)
     except (OSError, ValueError):
@@ -330,19 +330,19 @@ def file_signature(path: Path) -> tuple[int, int, int] | None:
 
 
 def read_plain_file(path: Path, inside: Path | None = None, max_bytes: int = 1 << 28) -> bytes:
-    """The content of a foreign file; an OSError for what `check_plain_file` refuses."""
+    """Read an untrusted file; raises OSError if `check_plain_file` rejects it."""
     check_plain_file(path, inside, max_bytes)
     return path.read_bytes()
 
 
 def check_plain_file(path: Path, inside: Path | None = None, max_bytes: int = 1 << 62) -> None:
-    """Raise an OSError for a device or a pipe, which may never end, for what is larger, and for a
-    link that leads out of the folder `inside`."""
+    """Raise OSError for a device or pipe, which may never end, for a larger file, and for a link
+    that leads out of the folder `inside`."""
     found, root = path.stat(), (inside or Path("/")).resolve()
-    # In the cache of huggingface_hub files are links to blobs beside the snapshots.
+    # In huggingface_hub's cache, files are links to blobs next to the snapshots.
     root = root.parent.parent if root.parent.name == "snapshots" else root
     if not stat.S_ISREG(found.st_mode):
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     if found.st_size > max_bytes:
         reason = f"it has {found.st_size:,} bytes, more than {max_bytes:,}"
         raise OSError(errno.EINVAL, reason, str(path))

@@ -1,4 +1,4 @@
-"""Names of a package that are resolved on first use (PEP 562), so that importing it is cheap."""
+"""Lazy imports of a package's names (PEP 562), so that importing the package is fast."""
 
 import sys
 from collections.abc import Callable
@@ -9,8 +9,8 @@ from typing import Any
 def lazy_exports(
     package: str, file: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """The `__getattr__`, `__dir__` and `__all__` of a package: its names and their homes are read
-    from the lines `from home import name as name` that its file has for type checkers."""
+    """Create `__getattr__`, `__dir__` and `__all__` of a package. The names are parsed from the
+    lines `from module import name as name` that its file has for type checkers."""
     with open(file, encoding="utf-8") as lines:
         words = [line.split() for line in lines if line.startswith("    from ")]
     home_of = {name: home for _, home, _, _, _, name in words}

@@ -1,6 +1,6 @@
-"""What the process runs on: logging, progress, seeds, cores, memory, its clock, the CPU.
+"""The process and its machine: logging, progress, seeds, cores, memory, CPU features.
 
-torch is imported inside the functions that need it, so that tools without tensors start fast.
+torch is imported only inside the functions that need it, so that commands without it start fast.
 """
 
 import contextlib
@@ -16,50 +16,49 @@ from pathlib import Path
 from typing import Any
 
 Progress = Callable[[int, int | None], None]
-"""What long work calls as often as it likes, with how much is done and of how much, if known."""
+"""Callback for progress: the amount done, and the total if known."""
 
 Engine = Callable[[Callable[[Any], Iterator[Any]], Sequence[Any]], Iterator[Iterator[Any]]]
-"""Calls a function on tasks, wherever that may be: for each task, in order, an iterator over what
-the function yields, to be exhausted before the next. `map` is one."""
+"""Calls a generator function on each task, possibly on other machines, and yields its iterators in
+order; exhaust each before taking the next. `map` is an engine."""
 
 STARTED = time.monotonic()
-"""When this process began, nearly: this module is among the first that are imported."""
+"""About when this process started: this module is one of the first to be imported."""
 
 
-# Control characters but line ends and tabs, and those that turn the direction of writing.
+# Control characters except newlines and tabs, and characters that change the text direction.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
-def without_controls(text: str) -> str:
-    """Foreign text that cannot command a terminal: names of files, what a model writes."""
+def escape_controls(text: str) -> str:
+    """Escape control characters in untrusted text (file names, model output) for a terminal."""
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 class _ToStderr(logging.Handler):
-    """Plain text for what went as meant, `warning: …` for what did not, to whatever sys.stderr is
-    at the time."""
+    """Prints records to the current sys.stderr, with a prefix such as `warning: ` above INFO."""
 
     def emit(self, record: logging.LogRecord) -> None:
         level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
-        print(without_controls(f"{level}{self.format(record)}"), file=sys.stderr, flush=True)
+        print(escape_controls(f"{level}{self.format(record)}"), file=sys.stderr, flush=True)
 
 
 def is_first_rank() -> bool:
-    """Whether this process may speak to the user: of those that torchrun started, one does."""
+    """Whether this process should print: only rank 0 does under torchrun."""
     return "WORLD_SIZE" not in os.environ or os.environ.get("RANK", "0") == "0"
 
 
 def set_up_logging() -> None:
-    """Send groundup's log records to stderr; the log file takes those of other ranks."""
+    """Send groundup's log records to stderr, on the first rank only; others have log files."""
     logger = logging.getLogger("groundup")
     logger.setLevel(logging.INFO)
     if not logger.handlers:
-        # Without a handler Python would print warnings.
+        # Without any handler, Python would print warnings.
         logger.addHandler(_ToStderr() if is_first_rank() else logging.NullHandler())
 
 
 def format_duration(seconds: float) -> str:
-    """A time in the unit that suits it: 40 ms, 12.5 s, 4.5 minutes, 3.0 hours, 2.1 days."""
+    """Format a duration in a suitable unit: 40 ms, 12.5 s, 4.5 minutes, 3.0 hours, 2.1 days."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
@@ -69,57 +68,57 @@ def format_duration(seconds: float) -> str:
 
 
 def count_of(number: int, noun: str) -> str:
-    """A number of things in words: count_of(1, "document") is "1 document"."""
+    """Format a count with its noun: count_of(1, "document") is "1 document"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def num_cores() -> int:
-    """How many cores this process may use: its affinity where the system has one."""
+    """Return the number of cores this process may use, by its affinity if the system has that."""
     if hasattr(os, "sched_getaffinity"):
         return max(1, len(os.sched_getaffinity(0)))
     return os.cpu_count() or 1
 
 
 def memory_bytes(system: Path = Path("/")) -> int:
-    """The memory this process may use: the machine's, or less where its container says so."""
+    """Return the memory this process may use: the machine's, or its container's limit."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        # An unlimited group says "max".
+        # "max" means no limit.
         with contextlib.suppress(OSError, ValueError):
             limits.append(int((system / "sys/fs/cgroup" / name).read_text("ascii")))
     return min(limits)
 
 
 def free_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Memory that can be had without swapping; all of the machine's if the system does not say."""
+    """Return the memory available without swapping; if unknown, `memory_bytes`."""
     with contextlib.suppress(OSError):
         if found := re.search(r"MemAvailable: +(\d+) kB", meminfo.read_text("ascii")):
             return min(memory_bytes(), int(found[1]) * 1024)
     return memory_bytes()
 
 
-def why_no_bfloat16() -> str | None:
-    """The reason why this CPU should not compute in bfloat16; None where it has units for it, or
-    where the system lists no instruction sets.
+def slow_bfloat16_reason() -> str | None:
+    """Return why this CPU should not compute in bfloat16; None if it has bfloat16 instructions, or
+    the system does not list its instruction sets.
 
-    A 512 x 512 matmul in bfloat16 over one in float32, two threads (2026-11): 0.3 with AMX, 1.6
-    with avx512_bf16, 5 with AVX-512 alone, 7 to 100 with AVX2, 300 on a Neoverse N1.
+    Time of a 512 x 512 matmul in bfloat16 relative to float32, two threads (2026-11): 0.3 with AMX,
+    1.6 with avx512_bf16, 5 with AVX-512 only, 7 to 100 with AVX2, 300 on a Neoverse N1.
     """
-    # As Linux names them: of x86 the first two, of Arm the last.
+    # Linux's names: the first two on x86, the last on Arm.
     if not (flags := _cpu_flags()) or flags & {"avx512_bf16", "amx_bf16", "bf16"}:
         return None
     return "this CPU has no bfloat16 instructions, so matmuls take many times as long as in float32"
 
 
 def is_onednn_slow() -> bool:
-    """Whether a CPU step is faster without oneDNN: on Arm without SVE it is by 2% (Neoverse N1,
-    three shapes in float32, torch 2.13; 2026-11)."""
+    """Whether a CPU step is faster without oneDNN: on Arm without SVE, by 2% (Neoverse N1, three
+    shapes in float32, torch 2.13; 2026-11)."""
     is_arm_linux = sys.platform == "linux" and platform.machine() == "aarch64"
     return is_arm_linux and "sve" not in _cpu_flags()
 
 
 def _cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> set[str]:
-    """The instruction sets that Linux lists, of the first core; none on other systems."""
+    """Return the first core's instruction sets as listed by Linux; empty on other systems."""
     with contextlib.suppress(OSError):
         text = cpuinfo.read_text("utf-8", "replace")
         if found := re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE):
@@ -128,9 +127,9 @@ def _cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> set[str]:
 
 
 def peak_memory_bytes() -> int:
-    """The most resident memory this process has had so far.
+    """Return the peak resident memory of this process.
 
-    Linux's own high-water mark comes first: getrusage there starts from the parent's peak.
+    Prefers /proc on Linux, where getrusage includes the parent's peak.
     """
     with contextlib.suppress(OSError):
         status = Path("/proc/self/status").read_text("ascii", "replace")
@@ -143,10 +142,10 @@ def peak_memory_bytes() -> int:
 
 
 def keep_freed_memory() -> bool:
-    """Let the process keep the memory it frees, for the rest of its life; False where it cannot.
+    """Make malloc keep freed memory for the rest of the process; False if it does not support that.
 
-    glibc gives large blocks back at once and gets fresh ones from the system, which clears them
-    page by page: an eighth of a training step on two cores.
+    glibc returns large blocks to the system, which has to zero the pages of new ones: an eighth of
+    a training step on two cores.
     """
     import ctypes
 
@@ -159,8 +158,8 @@ def keep_freed_memory() -> bool:
     return bool(set_option(mmap_threshold, most) and set_option(trim_threshold, most))
 
 
-def give_back_freed_memory() -> None:
-    """Let others have what the process has kept, where it can: once, after a large part of it."""
+def release_freed_memory() -> None:
+    """Return free memory that malloc has kept to the system, if supported."""
     import ctypes
 
     with contextlib.suppress(AttributeError, OSError, TypeError):

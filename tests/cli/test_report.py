@@ -21,4 +21,4 @@ def test_runs_are_compared_and_their_names_cannot_command_the_terminal(
     printed = shell("report", "runs", "--out", "pages/all.html")
     assert "slow" in Path("pages/all.html").read_text("utf-8")
     assert "\x1b" not in printed and "\nerror" not in printed
-    assert "the last line of metrics.jsonl is unfinished and was left out." in printed
+    assert "the last line of metrics.jsonl is incomplete and was skipped." in printed

@@ -97,7 +97,7 @@ def test_a_run_is_resumed_by_its_name_alone(
 ) -> None:
     config = str(small_config)
     assert main(["train", "--config", config, "--seed", "3"]) == 0
-    assert "already holds a run" in fails(capsys, "--config", config, "--seed", "3")
+    assert "already has a run" in fails(capsys, "--config", config, "--seed", "3")
     assert "seed: 3 -> 0" in fails(capsys, "--config", config, "--resume")
     changed = fails(capsys, "--name", "small", "--resume", "--num-steps", "16")
     assert "num_steps: 12 -> 16" in changed and "--allow-changes" in changed

@@ -211,7 +211,7 @@ def test_mistakes_and_warnings_come_as_from_one_machine(
         train_from_files(path, 300, [END_OF_TEXT], engine=engine)
     with caplog.at_level(logging.WARNING):
         train_from_files(path, 257, [END_OF_TEXT], errors="skip", engine=engine)
-    assert "text.txt: left out 1 document" in caplog.text
+    assert "text.txt: skipped 1 document" in caplog.text
 
 
 def test_another_version_on_a_machine_is_one_sentence(

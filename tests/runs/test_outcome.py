@@ -40,7 +40,7 @@ def test_an_error_is_the_outcome_of_a_run_and_a_refusal_is_none(tmp_path: Path) 
     expected = Outcome("diverged", 7, "ValueError: first")
     assert folder.read_outcome() == expected and "second" in folder.log_file.read_text()
     with pytest.raises(ValueError, match="other"), folder.recording() as record:
-        record.takes_errors = False
+        record.records_errors = False
         raise ValueError("other")
     assert folder.read_outcome() == expected and "other" not in folder.log_file.read_text()
 
@@ -61,9 +61,9 @@ def test_a_run_stands_as_its_outcome_says_unless_a_process_holds_it(
 ) -> None:
     folder = RunFolder(tmp_path)
     Outcome(state, 4, "why").write(folder.outcome_file)
-    assert folder.judge(4, 10) == (state, "why")
+    assert folder.find_state(4, 10) == (state, "why")
     with folder.claim(resume=False):
-        assert folder.judge(10, 10) == ("running", None)
+        assert folder.find_state(10, 10) == ("running", None)
 
 
 def test_a_run_without_an_outcome_is_finished_or_was_killed(
@@ -72,9 +72,9 @@ def test_a_run_without_an_outcome_is_finished_or_was_killed(
     folder = RunFolder(tmp_path)
     for is_held, state in ((False, "killed"), (None, "unknown")):
         monkeypatch.setattr(RunFolder, "is_claimed", lambda _, held=is_held: held)
-        assert folder.judge(10, 10)[0] == "finished"
+        assert folder.find_state(10, 10)[0] == "finished"
         for step, num_steps in ((9, 10), (None, 10), (9, None)):
-            assert folder.judge(step, num_steps)[0] == state
+            assert folder.find_state(step, num_steps)[0] == state
 
 
 def test_the_checkpoints_of_a_run_are_listed_as_they_were_saved(tmp_path: Path) -> None:

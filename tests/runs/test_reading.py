@@ -75,7 +75,7 @@ def test_the_follower_and_the_whole_reading_agree(tmp_path: Path) -> None:
         read = read_metrics(file)
         # Whoever reads once takes a last line that only lacks its end.
         assert read.num_lines == 1 + bool(end) and read.last_step == read.num_lines
-        assert any("unfinished" in note for note in read.notes) is not bool(end)
+        assert any("incomplete" in note for note in read.notes) is not bool(end)
         assert any("damaged" in note for note in read.notes)
 
 

@@ -100,7 +100,7 @@ def test_ranks_that_cannot_train_together_say_why(make_config: MakeConfig, run_j
     ]
     odd, _, begun, named, bad, log = run_jobs(jobs)
     assert odd[0] == odd[1] and "batch_size 9" in str(odd[0])
-    assert "already holds a run" in str(begun[0]) and begun[1] == f"rank 0: {begun[0]}"
+    assert "already has a run" in str(begun[0]) and begun[1] == f"rank 0: {begun[0]}"
     # The settings of the first rank count.
     assert named == [None, None]
     # A rank that cannot open its log is named by the others.

@@ -51,7 +51,7 @@ def test_auto_is_resolved_once_and_choices_are_left_as_they_are(
     assert (resolved.device, resolved.precision, resolved.compile) == expected
     assert "auto" not in resolved.model_dump().values()
     assert resolve(resolved, on=on) == resolved
-    monkeypatch.setattr(resolving, "why_no_bfloat16", lambda: None)
+    monkeypatch.setattr(resolving, "slow_bfloat16_reason", lambda: None)
     choices = {"precision": "bfloat16", "compile": "blocks", "micro_batch_size": 1}
     config = make_config("run", {**choices, "device": on.device})
     assert resolve(config, on=on) == config
@@ -95,7 +95,7 @@ def test_what_cannot_be_trained_here_is_named(
     ranks: ProcessGroup,
     noun: str,
 ) -> None:
-    monkeypatch.setattr(resolving, "why_no_bfloat16", lambda: "this CPU is slow at it")
+    monkeypatch.setattr(resolving, "slow_bfloat16_reason", lambda: "this CPU is slow at it")
     with pytest.raises(ConfigError, match=noun):
         resolve(make_config("run", changes), ranks, on=on)
 

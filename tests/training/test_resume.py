@@ -20,7 +20,7 @@ from groundup.distributed.process_group import ProcessGroup
 from groundup.errors import GroundupError
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
-from groundup.runtime import why_no_bfloat16
+from groundup.runtime import slow_bfloat16_reason
 from groundup.training.clock import Clock
 from groundup.training.loop import train
 from groundup.training.metrics import AfterStep, Callback
@@ -28,7 +28,7 @@ from groundup.training.verify import compare_runs
 
 from .conftest import MakeConfig
 
-NEEDS_BFLOAT16 = pytest.mark.skipif(bool(why_no_bfloat16()), reason="slow on this CPU")
+NEEDS_BFLOAT16 = pytest.mark.skipif(bool(slow_bfloat16_reason()), reason="slow on this CPU")
 
 # What a process that trains runs: it waits at one step, so that a kill finds it at work.
 SCRIPT = """
@@ -237,7 +237,7 @@ def test_a_run_that_is_renamed_meanwhile_loses_nothing(
     deleted = make_config("deleted")
     gone = deleted.run_folder
     remove = AfterStep(lambda step, _: shutil.rmtree(gone, True) if step == 5 else None)
-    with pytest.raises(GroundupError, match="moved away or deleted"):
+    with pytest.raises(GroundupError, match="moved or deleted"):
         train(deleted, callbacks=[remove])
 
 

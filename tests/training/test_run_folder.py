@@ -87,20 +87,20 @@ def test_an_existing_run_is_not_begun_again_nor_a_missing_one_resumed(
     logger = logging.getLogger("groundup")
     before = (logger.level, list(logger.handlers))
     config = make_config("run", {"num_steps": 3})
-    with pytest.raises(ConfigError, match="does not hold a run to resume"):
+    with pytest.raises(ConfigError, match="has no run to resume"):
         train(config, resume=True)
     assert not config.run_folder.exists()
     train(config)
     folder = RunFolder(config.run_folder)
     metrics = folder.metrics_file.read_text()
-    with pytest.raises(ConfigError, match=r"already holds a run: .*--resume, or .*--name"):
+    with pytest.raises(ConfigError, match=r"already has a run; .*--resume, or .*--name"):
         train(config)
     assert folder.metrics_file.read_text() == metrics
     with folder.claim(resume=True), pytest.raises(ConfigError, match="another process is training"):
         train(config, resume=True)
     train(config, resume=True)
     folder.config_file.unlink()
-    with pytest.raises(ConfigError, match="already holds a run"):
+    with pytest.raises(ConfigError, match="already has a run"):
         train(config)
     assert (logger.level, logger.handlers) == before
 

@@ -150,12 +150,12 @@ def _open_split(
 ) -> tuple[Any, dict[str, Any]]:
     """A split of the shards, or of a tuned run's conversations, and notes about it."""
     from groundup.data.shards import open_shards
-    from groundup.runs.folder import from_where_it_started
+    from groundup.runs.folder import resolve_run_path
     from groundup.training.data import open_conversations
 
     name, tuning = arguments.split, config.tuning
     if tuning.chats and arguments.shards is None:
-        chats = tuple(from_where_it_started(path, folder, config) for path in tuning.chats)
+        chats = tuple(resolve_run_path(path, folder, config) for path in tuning.chats)
         tuning = tuning.model_copy(update={"chats": chats})
         config = config.model_copy(update={"tuning": tuning})
         train, validation, _ = open_conversations(config, tokenizer)
@@ -176,9 +176,9 @@ def _open_split(
 def _shards_of(folder: Path, config: "RunConfig") -> Path:
     """The run's shards; warns if other data have replaced them."""
     from groundup.data.shards import content_id, read_index
-    from groundup.runs.folder import RunFolder, from_where_it_started
+    from groundup.runs.folder import RunFolder, resolve_run_path
 
-    shards = from_where_it_started(config.data.shards, folder, config)
+    shards = resolve_run_path(config.data.shards, folder, config)
     trained = RunFolder(folder).read_environment().get("data")
     expected = trained.get("content") if isinstance(trained, dict) else None
     if shards.exists() and expected is not None and content_id(read_index(shards)) != expected:

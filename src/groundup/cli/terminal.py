@@ -16,9 +16,9 @@ class _Terminal(io.TextIOWrapper):
     """A terminal without control sequences from foreign text."""
 
     def write(self, text: str) -> int:
-        from groundup.runtime import without_controls
+        from groundup.runtime import escape_controls
 
-        return super().write(without_controls(text))
+        return super().write(escape_controls(text))
 
 
 def prepare_streams() -> None:

@@ -44,7 +44,7 @@ def find_runs(paths: Sequence[Path]) -> Found:
 
 
 def _runs_of(path: Path, found: Found) -> Iterator[tuple[Path, TrialRecord | None]]:
-    if RunFolder(path).is_begun():
+    if RunFolder(path).has_begun():
         yield path, None
     elif _is_sweep(path):
         yield from _runs_of_sweep(path, found)
@@ -82,7 +82,7 @@ def _runs_of_sweep(path: Path, found: Found) -> Iterator[tuple[Path, TrialRecord
 
 
 def _run_folders_in(folder: Path) -> list[Path]:
-    return [child for child in _children(folder) if RunFolder(child).is_begun()]
+    return [child for child in _children(folder) if RunFolder(child).has_begun()]
 
 
 def _is_sweep(path: Path) -> bool:

@@ -100,7 +100,7 @@ def find_state(
     """The state by the sweep's record, outcome.json, or the last metrics."""
     status, reason = (trial.status, trial.reason) if trial else (None, None)
     step = metrics.last_step
-    state, why = folder.judge(step, num_steps)
+    state, why = folder.find_state(step, num_steps)
     is_unsaid = state != "running" and folder.read_outcome() is None
     if "diverged" in (status, state) or (is_unsaid and metrics.ends_without_loss):
         return RunState("diverged", f"It diverged: {describe_divergence(metrics)}.")

@@ -13,7 +13,7 @@ from groundup.errors import ConfigError, DataError
 from groundup.experiments.spec import SweepConfig, base_config, build_config
 from groundup.experiments.statistics import Interval, confidence_interval
 from groundup.model.config import ModelConfig
-from groundup.runs.config import NAME_PATTERN, RunConfig, in_fractions
+from groundup.runs.config import NAME_PATTERN, RunConfig, as_fractions
 
 LEARNING_RATE = "optimizer.learning_rate"
 
@@ -132,7 +132,7 @@ def make_trial(spec: SweepConfig, point: Point, seed: int, runs_folder: Path) ->
     layers = dict(settings)
     if spec.tokens is not None:
         num_steps = max(1, round(spec.tokens / config.tokens_per_step))
-        layers |= {"num_steps": num_steps, **in_fractions(base_config(spec), settings)}
+        layers |= {"num_steps": num_steps, **as_fractions(base_config(spec), settings)}
     if spec.keep_checkpoints != "all":
         layers |= {"checkpoints.keep_last": 1, "checkpoints.keep_best": False}
     name = f"{base_name}+seed={seed}" if base_name else f"seed={seed}"

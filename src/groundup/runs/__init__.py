@@ -1,4 +1,4 @@
-"""The run folder: its layout and settings, and the one reader of each file in it. No torch."""
+"""Run folders: their layout, settings, and the reader of each file. Does not import torch."""
 
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder

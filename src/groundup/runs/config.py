@@ -1,7 +1,7 @@
-"""The settings of a training run: one tree, stored as YAML, set by flags, no torch.
+"""The settings of a training run: one tree, stored as YAML and set by flags.
 
-The sections that belong to a component are declared there (`ModelConfig`, `OptimizerConfig`,
-`ScheduleConfig`).
+Components declare their own sections (`ModelConfig`, `OptimizerConfig`, `ScheduleConfig`). Does not
+import torch.
 """
 
 from collections.abc import Collection, Mapping
@@ -117,7 +117,7 @@ class CheckpointConfig(Interval):
 
 
 class LoggingConfig(Interval):
-    """How often a line goes to metrics.jsonl, to callbacks and the console."""
+    """Logging to metrics.jsonl, callbacks and the console."""
 
     every_fraction: float = Field(default=0.002, ge=0, le=1)
     """Interval as a fraction of the run."""
@@ -165,7 +165,7 @@ order to the backend. auto is exact on CPUs and with --deterministic."""
 
 
 class RunConfig(Settings):
-    """Everything that decides a training run."""
+    """All settings of a training run."""
 
     name: str | None = Field(default=None, pattern=NAME_PATTERN, max_length=200)
     """Name of the run and its folder. Default: the current time."""
@@ -259,17 +259,17 @@ float8 (Hopper and later) is bfloat16 with most training matmuls in 8 bits."""
 
     @property
     def evaluation_precision(self) -> Literal["auto", "float32", "bfloat16"]:
-        """What the run evaluates in, and trains in where float8 does not."""
+        """The precision for evaluation, and for training wherever float8 does not apply."""
         return "bfloat16" if self.precision == "float8" else self.precision
 
     @property
     def sequences_in_memory(self) -> int:
-        """micro_batch_size, as given or resolved, else the whole batch."""
+        """micro_batch_size if it is a number, else batch_size."""
         return self.micro_batch or self.batch_size
 
     @property
     def micro_batch(self) -> int | None:
-        """micro_batch_size where it is a number."""
+        """micro_batch_size if it is a number, else None."""
         return self.micro_batch_size if isinstance(self.micro_batch_size, int) else None
 
     @property
@@ -278,14 +278,14 @@ float8 (Hopper and later) is bfloat16 with most training matmuls in 8 bits."""
 
     @property
     def run_folder(self) -> Path:
-        """Where the run lies; only a named run has one."""
+        """The folder of a run, which must have a name."""
         if self.name is None:
             raise ValueError("a run without a name has no folder yet")
         return self.runs_folder / self.name
 
     @model_validator(mode="before")
     @classmethod
-    def _give_length(cls, values: Any) -> Any:
+    def _default_length(cls, values: Any) -> Any:
         lengths = ("num_steps", "minutes", "epochs")
         if not isinstance(values, Mapping):
             return values
@@ -300,13 +300,13 @@ float8 (Hopper and later) is bfloat16 with most training matmuls in 8 bits."""
     def _check(self) -> "RunConfig":
         if self.batch_size % self.sequences_in_memory:
             raise ValueError(
-                f"batch_size {self.batch_size} cannot be cut into micro-batches of "
-                f"micro_batch_size {self.micro_batch_size}: choose a divisor of batch_size"
+                f"batch_size {self.batch_size} is not divisible by micro_batch_size "
+                f"{self.micro_batch_size}; choose a divisor of batch_size"
             )
         if self.tuning.lora_rank is not None and self.start_from is None:
-            raise ValueError("tuning.lora_rank adapts another run: set start_from to its folder")
+            raise ValueError("tuning.lora_rank needs a run to adapt; set start_from to its folder")
         if self.tuning.chats and self.multi_token_weight:
-            raise ValueError("multi_token_weight is not for tuning.chats: set it to 0")
+            raise ValueError("multi_token_weight is not supported with tuning.chats; set it to 0")
         return self
 
 
@@ -321,9 +321,9 @@ def _translated(values: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**values, "data": data, "model": {"document_separator": "auto", **model}}
 
 
-def in_fractions(config: RunConfig, chosen: Collection[str] = ()) -> dict[str, Any]:
-    """The settings counted in steps, by dotted name, as fractions of num_steps, so that they suit a
-    run of any length; those `chosen` by a person stay as they are."""
+def as_fractions(config: RunConfig, chosen: Collection[str] = ()) -> dict[str, Any]:
+    """Convert settings in steps to fractions of num_steps, for runs of any length; returns them by
+    dotted name. Settings in `chosen`, which the user has set, are not converted."""
     settings = dict(flatten(config.model_dump()))
     values: dict[str, Any] = {}
     for name, steps in settings.items():
@@ -335,7 +335,7 @@ def in_fractions(config: RunConfig, chosen: Collection[str] = ()) -> dict[str, A
 
 
 def model_of(settings: Mapping[str, Any]) -> ModelConfig | None:
-    """The model that a run's settings by dotted names describe; None where they do not fit."""
+    """Build the ModelConfig from a run's settings by dotted names; None if they are invalid."""
     prefix = "model."
     values = {key[len(prefix) :]: settings[key] for key in settings if key.startswith(prefix)}
     try:

@@ -1,10 +1,10 @@
-"""The folder of a run: whose it is, what lies in it, and how a resume finds it.
+"""The folder of a run: its layout, its lock, and its small files.
 
     runs/<name>/{config.yaml, environment.json, generation.json, metrics.jsonl, outcome.json,
                  log.txt, tokenizer.json}
     runs/<name>/checkpoints/step_000100/
 
-`config.yaml` is written last when a run begins, so a folder that has it has all the rest.
+When a run begins, `config.yaml` is written after all other files, so it implies that they exist.
 """
 
 import contextlib
@@ -51,25 +51,25 @@ if TYPE_CHECKING:
 
 _STEP_NAME = re.compile(r"step_(\d{6,})", re.ASCII)
 _MAX_LISTED = 500
-# Who looks holds the lock for a moment; a trainer waits that long.
+# How long a trainer waits for the lock: readers hold it for a moment.
 _CLAIM_SECONDS = 1.0
-# YAML is read slowly, so that a large file of it would hold a reader up.
+# YAML is slow to parse, so a large file would block the reader.
 _MAX_YAML_BYTES = 2**16
 _DAMAGE = (ConfigError, OSError, ValueError, TypeError, AttributeError, RecursionError)
 
 
 @dataclass
 class Record:
-    """What is to be written about a run when it ends."""
+    """What `recording` writes when the run ends."""
 
-    takes_errors: bool = True
-    """Whether an error that ends the block is the run's, or a refusal that leaves it alone."""
+    records_errors: bool = True
+    """Whether an exception is recorded as the run's failure; False before the run is touched."""
     outcome: Callable[[], Outcome] = lambda: Outcome("failed")
-    """Asked at the end; the reason of an error is added to it."""
+    """Called at the end; after an exception, its text is added as the reason."""
 
 
 class RunFolder:
-    """The paths of one run, and what is done to its small files."""
+    """The paths of a run, and operations on its small files."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -83,8 +83,8 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self._inode: int | None = None
 
-    def is_begun(self) -> bool:
-        """Is this a run, or at least the beginning of one?"""
+    def has_begun(self) -> bool:
+        """Whether the folder contains a run, possibly an incomplete one."""
         files = (self.config_file, self.metrics_file, self.environment_file)
         return any(map(os.path.lexists, files))
 
@@ -92,9 +92,9 @@ class RunFolder:
         return self.config_file.is_file()
 
     def read_config(self, parts: Mapping[str, str] | None = None) -> RunConfig:
-        """The settings the run was last trained with.
+        """Read the settings that the run was last trained with.
 
-        parts: what the caller brings; other parts of the model than the run's own are an error.
+        parts: the caller's custom parts; those of the model must match the run's.
         """
         if not self.has_run():
             raise ConfigError(f"{self.config_file} does not exist: name the folder of a run")
@@ -108,10 +108,10 @@ class RunFolder:
 
     @contextlib.contextmanager
     def claim(self, *, resume: bool) -> Iterator[None]:
-        """Hold the folder, so that no second trainer writes there; make it for a new run, and
-        remove it again if the block fails before the run has begun."""
+        """Lock the folder against other trainers. Creates it for a new run, and removes it again if
+        the block fails before the run has begun."""
         if resume and not self.has_run():
-            raise ConfigError(f"{self.path} does not hold a run to resume: check --name")
+            raise ConfigError(f"{self.path} has no run to resume; check --name")
         is_new = not self.path.exists()
         disk.make_folder(self.path)
         with contextlib.ExitStack() as stack:
@@ -125,11 +125,11 @@ class RunFolder:
                 time.sleep(0.02)
             self._inode = self.path.stat().st_ino
             has_steps = self.metrics_file.exists() or self.checkpoints.exists()
-            # A run that took no step may be begun again, but not over settings put there by hand.
+            # A run without a step may be started again, but not if the user wrote its settings.
             is_ours = self.environment_file.is_file() and self.log_file.is_file()
             if not resume and (has_steps or (self.has_run() and not is_ours)):
                 raise ConfigError(
-                    f"{self.path} already holds a run: use --resume, or choose another --name"
+                    f"{self.path} already has a run; use --resume, or choose another --name"
                 )
             for folder in filter(Path.is_dir, (self.path, self.checkpoints)):
                 remove_leftovers(folder)
@@ -142,12 +142,12 @@ class RunFolder:
                 raise
 
     def find(self) -> "RunFolder":
-        """The claimed folder where it is now: somebody may rename it during the run."""
+        """Return the claimed folder at its current path, in case it was renamed during the run."""
         for path in (self.path, *self.path.parent.glob("*/")):
             with contextlib.suppress(OSError):
                 if self._inode in (None, path.stat().st_ino):
                     return self if path == self.path else RunFolder(path)
-        raise GroundupError(f"{self.path} was moved away or deleted during the run: put it back")
+        raise GroundupError(f"{self.path} was moved or deleted during the run; restore it")
 
     def begin(
         self,
@@ -156,13 +156,13 @@ class RunFolder:
         environment: dict[str, Any],
         generation: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write what is known of a new run before its first step.
+        """Write the files of a new run before its first step.
 
-        generation: the settings to sample with; those of its samples if not given.
+        generation: default settings for generation; by default those of the run's samples.
         """
         samples = config.samples
         usual = {"temperature": samples.temperature, "top_p": samples.top_p}
-        # What is left of one that took no step must not stand beside the files of this one.
+        # Remove the files of an earlier attempt that took no step.
         for file in (self.config_file, self.outcome_file):
             disk.remove(file)
         tokenizer.save(self.tokenizer_file)
@@ -170,15 +170,15 @@ class RunFolder:
         write_json_atomic(self.generation_file, usual if generation is None else generation)
         save_yaml(self.config_file, config)
 
-    def go_back(self, config: RunConfig, environment: dict[str, Any], step: int) -> None:
-        """Put the files of a run back to where its checkpoint of that step is."""
+    def rewind(self, config: RunConfig, environment: dict[str, Any], step: int) -> None:
+        """Reset the files of a run to the state at a checkpoint's step."""
         disk.remove(self.outcome_file)
         write_json_atomic(self.environment_file, environment)
         self.cut_metrics(step)
         save_yaml(self.config_file, config)
 
     def cut_metrics(self, last_step: int) -> None:
-        """Drop the records after a step, which a resumed run writes anew, and damaged lines."""
+        """Drop damaged lines, and the records after a step, which a resumed run writes again."""
         path = self.metrics_file
         if not path.exists():
             return
@@ -194,7 +194,7 @@ class RunFolder:
                     new.write(line.rstrip(b"\n") + b"\n")
 
     def read_settings(self) -> dict[str, Any]:
-        """config.yaml by flat dotted names, unchecked; nothing while it is missing or damaged."""
+        """Read config.yaml as flat dotted names, unchecked; empty if it is missing or damaged."""
         text = self._read_small(self.config_file, _MAX_YAML_BYTES)
         with contextlib.suppress(*_DAMAGE, yaml.YAMLError):
             check_yaml(text)
@@ -202,16 +202,16 @@ class RunFolder:
         return {}
 
     def read_environment(self) -> dict[str, Any]:
-        """What the run began on; nothing if that cannot be read."""
+        """Read environment.json; empty if it is missing or damaged."""
         with contextlib.suppress(*_DAMAGE):
             return dict(with_current_names(parse_json(self._read_small(self.environment_file))))
         return {}
 
     @contextlib.contextmanager
     def recording(self, rank: int = 0) -> Iterator[Record]:
-        """Add what groundup logs meanwhile to log.txt, and say in outcome.json how it ended.
+        """Write groundup's log records to log.txt, and how the block ended to outcome.json.
 
-        Ranks after the first have logs of their own and leave the outcome to it.
+        Other ranks than the first have their own log files, and write no outcome.
         """
         record = Record()
         logger = logging.getLogger("groundup")
@@ -219,7 +219,7 @@ class RunFolder:
         file = self.path / f"log_rank_{rank}.txt" if rank else self.log_file
         stream = io.TextIOWrapper(disk.open_stream(file, append=True), "utf-8", "backslashreplace")
         handler = logging.StreamHandler(stream)
-        # One that cannot be written (disk full) must not disturb the training.
+        # A record that cannot be written (disk full) must not disturb training.
         handler.handleError = lambda record: None  # type: ignore[method-assign]
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         logger.addHandler(handler)
@@ -228,11 +228,11 @@ class RunFolder:
             yield record
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
-            if record.takes_errors or rank:
-                # The console hears of it from whoever catches it.
+            if record.records_errors or rank:
+                # Only to the file: whoever catches the exception prints it.
                 line = logger.makeRecord(logger.name, logging.ERROR, "", 0, text, (), None)
                 handler.handle(line)
-            if record.takes_errors and not rank:
+            if record.records_errors and not rank:
                 reason = text.partition("\n")[0]
                 replace(record.outcome(), reason=reason).write(self.outcome_file)
             raise
@@ -246,34 +246,34 @@ class RunFolder:
                 stream.close()
 
     def is_claimed(self) -> bool | None:
-        """Does a process of this machine train in the folder? None where it cannot be locked."""
+        """Whether a process on this machine is training in the folder; None if it has no locks."""
         with contextlib.suppress(OSError), locked(self.path, shared=True) as is_free:
             return not is_free
         return None
 
-    def judge(self, last_step: int | None, num_steps: int | None) -> tuple[str, str | None]:
-        """Whether the run trains, and else how it ended, with the signal or error that ended it:
-        running, the state of its outcome, killed where nothing tells how (or it trains on another
-        machine), or unknown where the folder cannot be locked."""
+    def find_state(self, last_step: int | None, num_steps: int | None) -> tuple[str, str | None]:
+        """Return the run's state, and the signal or error that ended it. The state is running, that
+        of its outcome, killed if there is none (it may be training on another machine), or unknown
+        if the folder cannot be locked."""
         is_held = self.is_claimed()
         if is_held:
             return "running", None
         if (outcome := self.read_outcome()) is not None:
             return outcome.state, outcome.reason
-        # The outcome may not have found room on the disk.
+        # A full disk may have prevented writing the outcome.
         if last_step is not None and num_steps is not None and last_step >= num_steps:
             return "finished", None
         return "unknown" if is_held is None else "killed", None
 
     def read_outcome(self) -> Outcome | None:
-        """How the run ended; None while it trains, and for a run that was killed."""
+        """Read outcome.json; None if the run is training, or was killed."""
         with contextlib.suppress(pydantic.ValidationError):
             data = self._read_small(self.outcome_file)
             return pydantic.TypeAdapter(Outcome).validate_json(data)
         return None
 
     def _read_small(self, path: Path, max_bytes: int = 2**20) -> bytes:
-        """The content of a file; nothing where it is missing or larger."""
+        """Read a file; empty if it is missing or larger."""
         data = read_tail(path, max_bytes + 1)
         return data if len(data) <= max_bytes else b""
 
@@ -281,22 +281,22 @@ class RunFolder:
 def check_parts(
     path: Path, recorded: Mapping[str, str], given: Mapping[str, str], of: str = ""
 ) -> None:
-    """Raise ConfigError unless the parts that a run was trained with are those that a program
-    brings. Their names may differ, but not their contents. `of`: what their names begin with."""
+    """Raise ConfigError unless the custom parts of a run and of the caller have the same contents.
+    `of`: only check names that begin with this."""
     for name in filter(lambda name: name.startswith(of), {**recorded, **given}):
         parts = (some.get(name, "").rpartition(" ") for some in (recorded, given))
         (known, _, was), (other, _, now) = parts
         if was != now:
             raise ConfigError(
-                f"{path} was trained with {known or 'the default'} as {name}, not "
-                f"{other or 'the default'} as it is here: pass it in Python: "
+                f"{path} was trained with {known or 'the default'} as {name}, not with "
+                f"{other or 'the default'}; pass it in Python: "
                 f"LanguageModel.load(run, model=…), train(config, resume=True, …)"
             )
 
 
-def from_where_it_started(path: Path, run: Path, config: RunConfig) -> Path:
-    """A relative path in the settings of a run as it was meant where the run was started, which the
-    run's own path tells; as it is if nothing is there."""
+def resolve_run_path(path: Path, run: Path, config: RunConfig) -> Path:
+    """Resolve a relative path in a run's settings against the directory where the run was started,
+    inferred from the run's own path; unchanged if that does not exist."""
     parts, num_own = run.absolute().parts, len(config.run_folder.parts)
     is_known = parts[-num_own:] == config.run_folder.parts
     found = Path(*parts[:-num_own]) / path if is_known else path
@@ -304,8 +304,8 @@ def from_where_it_started(path: Path, run: Path, config: RunConfig) -> Path:
 
 
 def list_checkpoints(folder: Path) -> list[dict[str, Any]]:
-    """Step, size, time and validation loss of every checkpoint in `folder`, newest first, without
-    those that vanish meanwhile. `is_best` marks the least validation loss, the later of equals."""
+    """List step, size, time and validation loss of the checkpoints in a folder, newest first.
+    `is_best` marks the lowest validation loss; on ties, the latest."""
     entries: list[dict[str, Any]] = []
     names = glob.glob("step_*", root_dir=folder)
     steps = sorted(int(match[1]) for name in names if (match := _STEP_NAME.fullmatch(name)))

@@ -1,7 +1,7 @@
-"""metrics.jsonl on disk: read whole, as it grows, or its end alone.
+"""Reading metrics.jsonl: all of it, as it grows, or only its end.
 
-The file may be torn at its end, cut by a resume, replaced or deleted at any time; damage is counted
-and noted, never raised. What its lines say is `metrics`.
+The file may have an incomplete last line, and be truncated by a resume, replaced or deleted at any
+time. Damage is counted and noted, and never raises. `metrics` interprets the lines.
 """
 
 import contextlib
@@ -14,33 +14,30 @@ from pathlib import Path
 from groundup.files import open_plain_file, read_tail
 from groundup.runs.metrics import Metrics, parse_line
 
-# No record is that long: what is read of a longer line is damaged, and what follows it is sound.
+# Longer than any record; the reader treats longer lines as damaged pieces of this size.
 _MAX_LINE_BYTES = 16 * 2**20
 
 
 def read_metrics(path: Path) -> Metrics:
-    """Everything that can be read of a metrics file, with notes about what cannot."""
+    """Read as much as possible of a metrics file, with notes on any damage."""
     reader = MetricsReader(path.resolve())
     with reader.reading() as metrics:
         pass
     if (record := parse_line(reader.unfinished)) is not None:
         metrics.add(record)
     elif reader.unfinished.strip():
-        metrics.notes.append(f"the last line of {path.name} is unfinished and was left out")
+        metrics.notes.append(f"the last line of {path.name} is incomplete and was skipped")
     if metrics.num_damaged:
-        metrics.notes.append(f"damaged lines were left out: {metrics.num_damaged:,}")
+        metrics.notes.append(f"damaged lines were skipped: {metrics.num_damaged:,}")
     if not metrics.num_lines:
         metrics.notes.append(f"{path.name} has no metrics yet, or cannot be read")
     if metrics.num_skipped:
-        metrics.notes.append(f"skipped steps, whose loss was not finite: {metrics.num_skipped:,}")
+        metrics.notes.append(f"steps skipped (non-finite loss/gradients): {metrics.num_skipped:,}")
     return metrics
 
 
 class MetricsReader:
-    """Follows one metrics file: each reading parses what was added since the last one.
-
-    Safe to call from several threads.
-    """
+    """Follows a metrics file: each `reading` parses only the lines added since. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -49,7 +46,7 @@ class MetricsReader:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Metrics]:
-        """What the whole lines of the file say up to now; nobody adds to it within the block."""
+        """Yield the metrics of all complete lines; they do not change inside the block."""
         with self._lock:
             with open_plain_file(self._path) as file:
                 if file is None:
@@ -60,7 +57,7 @@ class MetricsReader:
 
     @property
     def version(self) -> str:
-        """Changes when lines that were read before are no longer what the file says."""
+        """Changes when the file is replaced, so that lines read before are no longer valid."""
         return f"{self._inode:x}-{zlib.crc32(self._first_line):x}"
 
     def _forget(self, inode: int = 0) -> None:
@@ -69,7 +66,7 @@ class MetricsReader:
         self._offset = 0
         self._first_line = b""
         self.unfinished = b""
-        """What follows the last line end."""
+        """The bytes after the last newline."""
 
     def _follow(self, file: int) -> None:
         found = os.fstat(file)
@@ -92,7 +89,7 @@ class MetricsReader:
 
 
 def read_newest(path: Path) -> Metrics:
-    """The last evaluation and the last 50 lines, found without reading the whole file."""
+    """Read the last evaluation and the last 50 lines, without reading the whole file."""
     tail = read_tail(path, 2**21)
     evaluated = tail.rfind(b'"validation_loss"')
     lines = tail.rsplit(b"\n", 51)[:-1]

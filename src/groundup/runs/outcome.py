@@ -1,4 +1,4 @@
-"""How a run ended. One that trains has no outcome.json yet; one that was killed never gets one."""
+"""How a run ended: outcome.json. Runs that are still training or were killed do not have one."""
 
 import contextlib
 from collections.abc import Mapping
@@ -15,17 +15,17 @@ State = Literal["finished", "stopped", "diverged", "failed"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a run, of all its resumes together."""
+    """The end of a run; the cost includes all its resumes."""
 
     state: State
     step: int | None = None
-    """How far it came."""
+    """The last step."""
     reason: str | None = None
-    """The signal that stopped it, or the error that ended it."""
+    """The signal or error that ended the run."""
     cost: Mapping[str, int | float] = field(default_factory=dict)
     """wall_seconds and tokens."""
 
     def write(self, path: Path) -> None:
-        """A full disk only means that no outcome is written: the run itself is saved by now."""
+        """Write to a file, unless the disk is full; the run itself is already saved."""
         with contextlib.suppress(OSError):
             write_json_atomic(path, asdict(self))

@@ -19,7 +19,7 @@ from groundup.generation import LanguageModel
 from groundup.generation.request import Sampler
 from groundup.planner.quantities import show_bytes
 from groundup.runs.folder import RunFolder
-from groundup.runtime import free_memory_bytes, give_back_freed_memory
+from groundup.runtime import free_memory_bytes, release_freed_memory
 from groundup.serving.api_errors import ApiError, excerpt
 from groundup.serving.completions import ServedModel
 from groundup.serving.guards import is_loopback
@@ -171,7 +171,7 @@ class Models:
         await asyncio.to_thread(model.scheduler.stop)
         self._draining.remove(model)
         del model
-        give_back_freed_memory()
+        release_freed_memory()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 

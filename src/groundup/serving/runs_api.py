@@ -92,7 +92,7 @@ def find_runs(runs_folder: Path) -> list[RunFolder]:
     except OSError:
         return []
     folders = (RunFolder(runs_folder / name) for name in names)
-    return [folder for folder in folders if folder.is_begun()]
+    return [folder for folder in folders if folder.has_begun()]
 
 
 def summarize(folder: RunFolder) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def summarize(folder: RunFolder) -> dict[str, Any]:
 
 def status_of(folder: RunFolder, step: int | None, num_steps: int | None) -> tuple[str, str]:
     """The status of a run and a sentence about it; a run without recent writes is stalled."""
-    state, reason = folder.judge(step, num_steps)
+    state, reason = folder.find_state(step, num_steps)
     if state == "finished":
         return "finished", "All steps are done."
     if state in ("failed", "diverged"):

@@ -122,7 +122,7 @@ def train(
                 stack.enter_context(folder.claim(resume=resume))
         with ranks.barrier():
             record = stack.enter_context(folder.recording(ranks.rank))
-            record.takes_errors = not resume
+            record.records_errors = not resume
         stack.enter_context(switches(run.config))
         for callback in callbacks:
             stack.callback(callback.close)
@@ -137,7 +137,7 @@ def train(
                 with ranks.barrier():
                     given = run, data, folder, ranks, clock, callbacks, overrides
                     loop = _Loop(*given, resume=resume, allow_changes=allow_changes)
-                record.takes_errors, record.outcome = True, loop.outcome
+                record.records_errors, record.outcome = True, loop.outcome
                 return loop.run()
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
@@ -216,7 +216,7 @@ class _Loop:
         # Errors of a single rank have been raised by now.
         ranks.gather(None)
         if ranks.is_first and resume:
-            folder.go_back(config, environment, state.step)
+            folder.rewind(config, environment, state.step)
         elif ranks.is_first:
             folder.begin(config, data.tokenizer, environment)
         if changes:

@@ -17,8 +17,8 @@ from groundup.data.shards import content_id, find_index
 from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig
 from groundup.planner import step_flops
-from groundup.runs.config import DataConfig, RunConfig, in_fractions
-from groundup.runs.folder import RunFolder, from_where_it_started
+from groundup.runs.config import DataConfig, RunConfig, as_fractions
+from groundup.runs.folder import RunFolder, resolve_run_path
 from groundup.tokenizer import Tokenizer
 from groundup.training.data import with_template
 from groundup.training.machine import find_peak
@@ -220,7 +220,7 @@ def make_config(
     values = {name: value for name, value in found.items() if name not in in_file} | dict(given)
     if given.get("minutes") is not None and given.get("num_steps") is None:
         counted = load_settings(RunConfig, file, {**values, "minutes": None, "epochs": None})
-        values |= in_fractions(counted, given)
+        values |= as_fractions(counted, given)
         values |= {"num_steps": None, "epochs": values.get("epochs")}
     return with_vocabulary(load_settings(RunConfig, file, values))
 
@@ -249,12 +249,12 @@ def continued_settings(source: RunFolder, given: Mapping[str, Any]) -> dict[str,
     if not config.continue_training:
         part = _MORE_RATE * math.sqrt(_times_as_long(source, steps, {**values, **given}))
         rate *= min(_MOST_MORE_RATE, max(_LEAST_MORE_RATE, part))
-    begun = {path: from_where_it_started(path, source.path, config) for path in config.data.folders}
+    begun = {path: resolve_run_path(path, source.path, config) for path in config.data.folders}
     mix = [f"{begun[path]}={weight}" for path, weight in config.data.folders.items()]
-    chats = [from_where_it_started(path, source.path, config) for path in config.tuning.chats]
+    chats = [resolve_run_path(path, source.path, config) for path in config.tuning.chats]
     values |= {
         "continue_training": True,
-        "data.shards": from_where_it_started(config.data.shards, source.path, config),
+        "data.shards": resolve_run_path(config.data.shards, source.path, config),
         "data.mix": mix if config.data.mix else (),
         "data.first_row": config.data.first_row + config.batch_size * steps,
         "tuning.chats": chats,
@@ -266,7 +266,7 @@ def continued_settings(source: RunFolder, given: Mapping[str, Any]) -> dict[str,
     }
     lengths = {"num_steps": None, "minutes": None, "epochs": None, "device": "auto"}
     lengths |= {"precision": "auto", "compile": "auto"}
-    values = {**own, **in_fractions(config), **lengths, **values}
+    values = {**own, **as_fractions(config), **lengths, **values}
     index = find_index(Path(given.get("data.shards") or values["data.shards"]))
     is_other = index is not None and content_id(index) != trained.get("content")
     is_other = is_other and not config.tuning.chats

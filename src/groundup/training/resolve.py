@@ -29,7 +29,7 @@ from groundup.planner.memory import (
 )
 from groundup.planner.quantities import show_count
 from groundup.runs.config import RunConfig
-from groundup.runtime import count_of, why_no_bfloat16
+from groundup.runtime import count_of, slow_bfloat16_reason
 from groundup.training.machine import Machine
 from groundup.training.start import MakeOptimizer
 
@@ -131,7 +131,7 @@ def resolve_device(config: RunConfig, machine: Machine | None = None) -> RunConf
     """The same settings with device, precision and compilation resolved."""
     machine = machine or Machine.detect(config.device)
     precision, mode = config.precision, config.compile
-    if precision == "bfloat16" and machine.device == "cpu" and (reason := why_no_bfloat16()):
+    if precision == "bfloat16" and machine.device == "cpu" and (reason := slow_bfloat16_reason()):
         raise ConfigError(f"precision is bfloat16, but {reason}: use --precision float32")
     if precision == "auto":
         precision = "bfloat16" if machine.has_bfloat16 else "float32"

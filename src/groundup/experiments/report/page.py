@@ -19,7 +19,7 @@ from groundup.experiments.report.tables import (
     settings_table,
 )
 from groundup.planner.quantities import show_count, show_flops
-from groundup.runtime import format_duration, without_controls
+from groundup.runtime import escape_controls, format_duration
 
 _STATIC = Path(__file__).parent / "static"
 _METRICS = {
@@ -55,7 +55,7 @@ def _shown(value: Any) -> str:
     """Make untrusted text valid for a page; markup is unchanged."""
     if isinstance(value, Markup):
         return value
-    return without_controls(str(value)).encode("utf-8", "backslashreplace").decode()
+    return escape_controls(str(value)).encode("utf-8", "backslashreplace").decode()
 
 
 def render(comparison: Comparison) -> str:
