@@ -1,4 +1,5 @@
-"""The planner's closed forms against the real model's own numbers."""
+"""The planner's closed forms against the real model: its parameters, and torch's own count of its
+matmuls; and the results for GPT-2 XL that every correct planner arrives at."""
 
 import itertools
 from collections import Counter
@@ -6,10 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from groundup.model import TransformerLM
 from groundup.model.config import PRESETS, ModelConfig
-from groundup.planner import count_parameters
+from groundup.nn import kernels
+from groundup.planner import count_parameters, forward_flops, step_flops, training_flops_per_token
+from groundup.planner.parameters import flop_fractions, optimal_parameters, optimal_tokens
 
 SMALL: dict[str, Any] = {"vocab_size": 97, "context_length": 8, "d_model": 24, "num_layers": 3}
 SMALL |= {"num_heads": 4}
@@ -55,3 +59,62 @@ def test_the_count_is_the_models_own(config: ModelConfig) -> None:
     found = count_parameters(config)
     assert {name: count for name, count in found.items() if count} == counted
     assert {"token_embedding", "attention", "feed_forward", "norms", "lm_head"} <= found.keys()
+
+
+SHAPE: dict[str, Any] = {"vocab_size": 101, "context_length": 16, "d_model": 32, "num_layers": 2}
+SHAPE |= {"num_heads": 4}
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"tie_embeddings": True},
+    {"feed_forward": "relu2", "norm": "post"},
+    {"norm": "none", "positions": "none"},
+    {"d_ff": 40, "qk_norm": True},
+    {"num_kv_heads": 2},
+    {"gated_attention": True},
+    {"num_kv_heads": 1, "feed_forward": "gelu", "tie_embeddings": True},
+]
+
+
+def count(config: ModelConfig, num_tokens: int) -> FlopCounterMode:
+    model = TransformerLM.from_config(config)
+    counter = FlopCounterMode(display=False)
+    with counter, torch.no_grad(), kernels.reference():
+        model(torch.zeros(1, num_tokens, dtype=torch.long))
+    return counter
+
+
+@pytest.mark.parametrize("settings", VARIANTS, ids=str)
+def test_a_step_is_three_forward_passes_and_the_rule_counts_it_per_token(
+    settings: dict[str, Any],
+) -> None:
+    config = ModelConfig(**SHAPE, **settings)
+    model = TransformerLM.from_config(config)
+    ids = torch.zeros(3, config.context_length, dtype=torch.long)
+    with FlopCounterMode(display=False) as counter, kernels.reference():
+        model(ids).sum().backward()
+    assert counter.get_total_flops() == step_flops(config, batch_size=3)
+    assert count(config, 7).get_total_flops() == sum(forward_flops(config, 7).values())
+    # Gains are parameters that no matmul sees; the rule counts them like the others.
+    gains = 6 * count_parameters(config)["norms"]
+    assert counter.get_total_flops() == ids.numel() * (training_flops_per_token(config) - gains)
+
+
+XL = PRESETS["gpt2-xl"]
+
+
+def test_feed_forward_gains_with_size_and_attention_with_context() -> None:
+    names = ("gpt2-small", "gpt2-medium", "gpt2-large", "gpt2-xl")
+    by_size = [flop_fractions(PRESETS[name]) for name in names]
+    for part, falls in (("feed_forward", False), ("projections", False), ("output_head", True)):
+        fractions = [one[part] for one in by_size]
+        assert fractions == sorted(fractions, reverse=falls)
+    short, long = flop_fractions(XL), flop_fractions(XL, 16_384)
+    assert (short["attention"], long["attention"]) == (0.0714, 0.5515)
+    assert sum(long.values()) == pytest.approx(1.0, abs=1e-3)
+    assert sum(forward_flops(XL, 16_384).values()) == 149_522_795_724_800
+
+
+def test_twenty_tokens_a_parameter_use_up_the_compute() -> None:
+    assert optimal_tokens(70) == 1_400
+    num_parameters = optimal_parameters(1e21)
+    assert 6 * num_parameters * optimal_tokens(num_parameters) == pytest.approx(1e21)
