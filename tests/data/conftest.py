@@ -1,4 +1,4 @@
-"""A small tokenizer and corpora of any size for the tests of this room."""
+"""A small tokenizer, and corpora of any size."""
 
 import random
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def other_tokenizer() -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def make_documents() -> Callable[..., list[str]]:
-    """`make_documents(100, seed=1)`: documents of very different lengths."""
+    """`make_documents(100, seed=1)` creates documents of very different lengths."""
 
     def make(count: int, seed: int = 0) -> list[str]:
         random_ = random.Random(seed)

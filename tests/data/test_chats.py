@@ -1,4 +1,4 @@
-"""Conversations: read from JSON lines, rendered and encoded whole, answers marked, packed."""
+"""Conversations: reading, rendering, encoding with a loss mask, and packing."""
 
 import json
 from pathlib import Path
@@ -71,7 +71,7 @@ def test_lists_and_tables_are_read(name: str, text: str, tmp_path: Path) -> None
     assert list(read_conversations([path])) == found
 
 
-def test_bad_records_are_skipped_and_named_unless_nothing_else_is_there(
+def test_bad_records_are_skipped_unless_all_are_bad(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     good, bad = {"prompt": "a", "completion": "b"}, {"title": "c", "body": "d"}
@@ -103,7 +103,7 @@ def test_bad_records_are_skipped_and_named_unless_nothing_else_is_there(
         ("[" * 100_000, "is not JSON"),
     ],
 )
-def test_a_line_that_is_no_conversation_is_named(line: str, complaint: str, tmp_path: Path) -> None:
+def test_invalid_conversations_are_reported(line: str, complaint: str, tmp_path: Path) -> None:
     path = write(tmp_path / "chats.jsonl", {"prompt": "a", "completion": "b"})
     path.write_text(path.read_text() + line + "\n")
     with pytest.raises(DataError) as caught:
@@ -112,7 +112,7 @@ def test_a_line_that_is_no_conversation_is_named(line: str, complaint: str, tmp_
     assert len(str(caught.value)) < 400
 
 
-def test_bytes_that_are_not_utf8_and_other_formats_are_named(tmp_path: Path) -> None:
+def test_invalid_utf8_and_other_formats_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "chats.jsonl"
     path.write_bytes(b'{"prompt": "\xff", "completion": "x"}\n')
     with pytest.raises(DataError, match=r"line 1 .*not UTF-8"):
@@ -121,7 +121,7 @@ def test_bytes_that_are_not_utf8_and_other_formats_are_named(tmp_path: Path) -> 
         list(read_conversations([path.rename(tmp_path / "chats.parquet")]))
 
 
-def test_ids_are_those_of_the_whole_text_and_answers_are_marked_with_their_end() -> None:
+def test_loss_mask_covers_answers_and_their_end_tokens() -> None:
     tokenizer = make_tokenizer()
     messages: list[Message] = [USER, ANSWER, {"role": "user", "content": "\n\n?"}, ANSWER]
     found = encode_conversations([Conversation(messages, "here")], tokenizer, 1000)
@@ -131,15 +131,15 @@ def test_ids_are_those_of_the_whole_text_and_answers_are_marked_with_their_end()
     assert marked == 2 * (ANSWER["content"] + "<|im_end|>")
 
 
-def test_a_token_that_begins_before_the_answer_is_not_part_of_it() -> None:
+def test_a_token_starting_before_the_answer_is_masked() -> None:
     tokenizer = make_tokenizer()
     messages: list[Message] = [USER, {"role": "assistant", "content": "\n\nYes."}]
     found = encode_conversations([Conversation(messages, "here")], tokenizer, 1000)
-    # The line end of the prompt and the first of the answer are one token.
+    # The newlines at the end of the prompt and the start of the answer are one token.
     assert tokenizer.decode(found.ids[found.is_answer].tolist()) == "\nYes.<|im_end|>"
 
 
-def test_other_templates_have_answers_too() -> None:
+def test_answers_are_found_in_other_templates() -> None:
     plain = ChatTemplate(
         "{% for m in messages %}{{ m.role }}: {{ m.content|trim }}\n{% endfor %}"
         "{% if add_generation_prompt %}assistant:{% endif %}"
@@ -152,13 +152,13 @@ def test_other_templates_have_answers_too() -> None:
         find_answers(last, [USER, ANSWER, USER, ANSWER], ())
 
 
-def test_a_template_that_refuses_a_conversation_names_its_line() -> None:
+def test_template_errors_name_the_line() -> None:
     strict = make_tokenizer().with_chat("{{ raise_exception('no chats today') }}")
     with pytest.raises(DataError, match=r"chats line 3: .*no chats today"):
         encode_conversations([Conversation([USER, ANSWER], "chats line 3")], strict, 100)
 
 
-def test_long_conversations_are_cut_and_those_without_an_answer_left_are_dropped() -> None:
+def test_conversations_truncated_before_the_answer_are_dropped() -> None:
     tokenizer = make_tokenizer()
     long: Message = {"role": "user", "content": "x" * 200}
     conversations = [Conversation([one, ANSWER], "here") for one in (USER, long)]
@@ -176,16 +176,16 @@ def test_long_conversations_are_cut_and_those_without_an_answer_left_are_dropped
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=60))
-def test_packing_overfills_no_row_and_wastes_little(lengths: list[int]) -> None:
+def test_packing_never_overfills_and_wastes_little(lengths: list[int]) -> None:
     rows = pack(np.array(lengths), 20)
     filled = np.bincount(rows, weights=lengths)
     assert filled.max() <= 20 and filled.min() > 0
-    # No two rows could be one.
+    # No two rows could be merged.
     smallest = np.sort(filled)[:2]
     assert len(filled) == 1 or smallest.sum() > 20
 
 
-def test_rows_hold_every_conversation_once_with_positions_of_its_own() -> None:
+def test_rows_contain_every_conversation_once() -> None:
     ids = np.arange(100, 130, dtype=np.uint16)
     is_answer = np.arange(30) % 2 == 0
     conversations = EncodedConversations(ids, is_answer, np.array([0, 7, 12, 30]), 0)
@@ -201,7 +201,7 @@ def test_rows_hold_every_conversation_once_with_positions_of_its_own() -> None:
     assert targets[0].tolist() == [*expected, *[IGNORED] * 8]
 
 
-def test_a_validation_split_exists_wherever_it_can() -> None:
+def test_validation_split_exists_whenever_possible() -> None:
     for count, fraction, num_held in [
         (1, 0.1, 0),
         (2, 0.1, 1),

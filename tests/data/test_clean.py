@@ -1,4 +1,4 @@
-"""Cleaning against plain twins: exact sets of shingles, exact counts, exact duplicates."""
+"""Cleaning, compared with plain Python: exact shingle sets, counts and duplicates."""
 
 import json
 import random
@@ -38,7 +38,7 @@ def pack(documents: list[str]) -> tuple[bytes, npt.NDArray[np.int64]]:
 
 
 def words_of(text: str) -> list[str]:
-    """Runs of letters and digits; of scripts without spaces, single characters."""
+    """Words: runs of letters and digits; single characters in scripts without spaces."""
     found = re.findall(r"[日本]|[^\W_日本]+", text)
     return ["".join(c.lower() if c.isascii() else c for c in word) for word in found]
 
@@ -55,16 +55,16 @@ def sentence(seed: int, length: int = 60) -> str:
 
 
 @hypothesis.given(documents=texts)
-def test_signatures_are_equal_where_the_runs_of_words_are(documents: list[str]) -> None:
+def test_equal_shingles_have_equal_signatures(documents: list[str]) -> None:
     signatures = [one.tobytes() for one in measure(*pack(documents), 1)["signature"]]
     expected = [frozenset(shingles_of(text, 5)) for text in documents]
-    # Equal sets have equal signatures, and others have others.
+    # Signatures are equal exactly if the shingle sets are.
     both = len(set(zip(signatures, expected, strict=True)))
     assert both == len(set(signatures)) == len(set(expected))
 
 
 @hypothesis.given(documents=texts, num_threads=st.sampled_from([1, 3]))
-def test_counts_are_those_of_the_text(documents: list[str], num_threads: int) -> None:
+def test_character_counts_match_python(documents: list[str], num_threads: int) -> None:
     measured = measure(*pack(documents), num_threads)
     assert measured["characters"].tolist() == [len(text) for text in documents]
     assert measured["spaces"].tolist() == [sum(map(str.isspace, text)) for text in documents]
@@ -97,12 +97,12 @@ def test_duplicates_are_found_in_order() -> None:
         assert found == [kept, kept, same, of_near, same, kept]
 
 
-def test_bands_find_nine_in_ten_at_the_threshold() -> None:
+def test_bands_find_90_percent_at_the_threshold() -> None:
     assert list(map(num_bands_for, (0, 0.3, 0.5, 0.8, 0.95, 0.1))) == [0, 64, 64, 16, 8, 128]
 
 
 @hypothesis.given(st.text())
-def test_a_line_is_the_json_of_its_text(text: str) -> None:
+def test_lines_are_json(text: str) -> None:
     data = text.encode("utf-8", "replace")
     assert json.loads(encode_line(data, 'a "field"')) == {'a "field"': data.decode()}
 
@@ -120,7 +120,7 @@ def run(tmp_path: Path, documents: list[str], **options: Any) -> tuple[CleanSumm
     return summary, kept
 
 
-def test_what_is_left_out_is_counted_by_reason(tmp_path: Path) -> None:
+def test_removed_documents_are_counted_by_reason(tmp_path: Path) -> None:
     bad = {
         "short": "too short",
         "symbols": "#%&/ ()=? " * 20,
@@ -144,7 +144,7 @@ def test_threads_and_parts_do_not_change_the_result(tmp_path: Path) -> None:
         assert run(tmp_path, documents, **options)[1:] == first[1:]
 
 
-def test_counting_alone_writes_nothing(tmp_path: Path) -> None:
+def test_counting_only_writes_nothing(tmp_path: Path) -> None:
     source = tmp_path / "in.txt"
     source.write_text(END_OF_TEXT.join(GOOD))
     assert clean([source], None).counts["kept"].num_documents == len(GOOD)
@@ -161,7 +161,7 @@ def test_counting_alone_writes_nothing(tmp_path: Path) -> None:
         ("out.jsonl", {"max_symbols": 1.5}, ConfigError, "max_symbols"),
     ],
 )
-def test_mistakes_are_named_and_nothing_is_written(
+def test_invalid_arguments_write_nothing(
     tmp_path: Path, out: str, settings: dict[str, Any], error: type[Exception], noun: str
 ) -> None:
     (tmp_path / "in.jsonl").write_text(json.dumps({"text": GOOD[0]}))

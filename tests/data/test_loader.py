@@ -1,4 +1,4 @@
-"""Windows and batches: what is read, where it goes, and that no thread outlives its use."""
+"""Windows and batches: their contents, transfer to the device, and the end of the thread."""
 
 import gc
 import itertools
@@ -26,7 +26,7 @@ from groundup.runtime import set_seed
 
 
 def make_shards(lengths: list[int], dtype: Any = "uint16") -> Shards:
-    """Shards of these lengths whose ids, all together, are scrambled but known."""
+    """Write shards of these lengths with known pseudorandom ids."""
     ids = scrambled(sum(lengths)).astype(dtype)
     arrays = np.split(ids, np.cumsum(lengths)[:-1])
     with tempfile.TemporaryDirectory() as folder:
@@ -61,7 +61,7 @@ def no_thread_is_left() -> Iterator[None]:
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.data())
-def test_windows_are_slices_whatever_the_shards(lengths: list[int], data: st.DataObject) -> None:
+def test_windows_are_slices_across_shards(lengths: list[int], data: st.DataObject) -> None:
     whole = scrambled(sum(lengths))
     if len(whole) < 2:
         return
@@ -78,7 +78,7 @@ def test_windows_are_slices_whatever_the_shards(lengths: list[int], data: st.Dat
 @pytest.mark.parametrize(
     "ids", [np.zeros((4, 4), np.int64), np.zeros(20), np.zeros(20, bool), np.array(["a"] * 20)]
 )
-def test_other_arrays_are_refused(ids: Any) -> None:
+def test_other_arrays_are_rejected(ids: Any) -> None:
     with pytest.raises(DataError, match="one-dimensional array of integers"):
         read_windows(ids, [0], 2)
 
@@ -87,9 +87,7 @@ def test_other_arrays_are_refused(ids: Any) -> None:
 
 
 @pytest.mark.parametrize(("lengths", "first"), [([1000], 10**12), ([7, 301, 1, 13, 678], 3)])
-def test_batches_are_the_windows_of_the_order_and_may_be_kept(
-    lengths: list[int], first: int
-) -> None:
+def test_batches_match_the_order_and_own_their_memory(lengths: list[int], first: int) -> None:
     order = ShuffledEpochs(1000, 12, 5)
     loader = BatchLoader(make_shards(lengths), order, 6)
     with loader.batches(first, num_steps=20) as batches:
@@ -106,7 +104,7 @@ def test_batches_are_the_windows_of_the_order_and_may_be_kept(
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_the_ranks_batches_joined_are_the_whole_batch(world_size: int) -> None:
+def test_rank_batches_concatenate_to_the_global_batch(world_size: int) -> None:
     shards, order = make_shards([123, 456, 421]), ShuffledEpochs(1000, 9, 1)
     with BatchLoader(shards, order, 8).batches(50, 4) as batches:
         whole = [batch.inputs for batch in batches]
@@ -127,7 +125,7 @@ def endless() -> BatchLoader:
     return BatchLoader(make_shards([1000]), ShuffledEpochs(1000, 9, 1), 4)
 
 
-def test_closing_leaving_and_letting_go_end_the_thread() -> None:
+def test_thread_ends_on_close_exit_and_garbage_collection() -> None:
     batches = endless().batches()
     next(batches)
     assert len(ahead_threads()) == 1
@@ -147,7 +145,7 @@ def test_closing_leaving_and_letting_go_end_the_thread() -> None:
     assert not thread.is_alive()
 
 
-def test_the_thread_itself_may_be_the_last_to_hold_the_batches() -> None:
+def test_batches_can_be_collected_in_their_own_thread() -> None:
     held: list[Batches] = []
     is_held = threading.Event()
 
@@ -164,7 +162,7 @@ def test_the_thread_itself_may_be_the_last_to_hold_the_batches() -> None:
     assert not held
 
 
-def test_an_error_of_the_thread_arrives_as_itself_and_in_its_turn() -> None:
+def test_thread_errors_are_raised_in_order() -> None:
     disk_is_gone = OSError("the disk is gone")
 
     class Failing(ShuffledEpochs):
@@ -182,7 +180,7 @@ def test_an_error_of_the_thread_arrives_as_itself_and_in_its_turn() -> None:
     assert list(batches) == []
 
 
-def test_reading_ahead_is_bounded() -> None:
+def test_prefetching_is_bounded() -> None:
     asked: list[int] = []
     with read_ahead(map(asked.append, itertools.count()), 2) as items:
         next(items)
@@ -205,7 +203,7 @@ def test_get_batch_samples_windows_by_the_seed() -> None:
     assert torch.equal(sampled[0], sampled[1]) and not torch.equal(sampled[0], sampled[2])
 
 
-def test_get_batch_takes_the_only_window_and_refuses_less() -> None:
+def test_get_batch_needs_at_least_one_window() -> None:
     inputs, targets = get_batch(np.arange(8), 3, 7, "cpu")
     assert inputs.tolist() == [list(range(7))] * 3 and targets.tolist() == [list(range(1, 8))] * 3
     with pytest.raises(DataError, match=r"has 7 tokens.* needs 8"):
@@ -221,7 +219,7 @@ def test_get_batch_takes_the_only_window_and_refuses_less() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("device", ["cuda", "cuda:0"])
-def test_batches_on_the_gpu_are_those_of_the_cpu(device: str) -> None:
+def test_gpu_batches_match_the_cpu(device: str) -> None:
     shards, order = make_shards([40_001, 59_999]), ShuffledEpochs(100_000, 64, 1)
     expected = list(BatchLoader(shards, order, 512).batches(0, 60))
     busy = torch.ones(4096, 4096, device=device)
@@ -239,7 +237,7 @@ def test_batches_on_the_gpu_are_those_of_the_cpu(device: str) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_what_is_sent_to_the_gpu_lies_in_pinned_memory() -> None:
+def test_gpu_copies_use_pinned_memory() -> None:
     transfer = transfer_to(torch.device("cuda:0"), (4, 9))
     for _ in range(3):
         buffer = transfer.host_buffer()
@@ -248,9 +246,9 @@ def test_what_is_sent_to_the_gpu_lies_in_pinned_memory() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_copy_is_not_recorded_with_the_step_beside_it() -> None:
+def test_copies_are_not_captured_in_a_concurrent_cuda_graph() -> None:
     device, number = torch.device("cuda:0"), torch.zeros((), device="cuda:0")
-    # More than torch has streams.
+    # More than torch's pool of streams.
     for step in range(40):
         transfer, graph = transfer_to(device, (4,)), torch.cuda.CUDAGraph()
         buffer = transfer.host_buffer().fill_(step)

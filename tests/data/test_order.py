@@ -1,4 +1,4 @@
-"""The order of samples: one stream for any ranks and resumes, reached anywhere at once."""
+"""The sample order: independent of ranks and resumes, with random access."""
 
 from pathlib import Path
 
@@ -48,7 +48,7 @@ def test_random_values_permutations_and_orders_never_change() -> None:
 
 
 @given(seeds, st.integers(1, 400), st.integers(0, 2**40))
-def test_a_permutation_meets_every_position_once(seed: int, size: int, epoch: int) -> None:
+def test_permutations_are_bijections(seed: int, size: int, epoch: int) -> None:
     epochs = np.full(size, epoch, np.uint64)
     moved = permute(seed, 0, epochs, np.arange(size, dtype=np.uint64), size)
     assert sorted(moved.tolist()) == list(range(size))
@@ -58,7 +58,7 @@ def test_a_permutation_meets_every_position_once(seed: int, size: int, epoch: in
 
 
 @given(st.integers(2, 2000), st.data(), seeds, st.integers(0, 20) | st.integers(0, 2**50))
-def test_an_epoch_takes_every_window_once(
+def test_every_window_is_read_once_per_epoch(
     num_tokens: int, data: st.DataObject, seed: int, epoch: int
 ) -> None:
     context_length = data.draw(st.integers(1, num_tokens - 1))
@@ -67,11 +67,11 @@ def test_an_epoch_takes_every_window_once(
     assert starts.dtype == np.int64
     assert starts.min() >= 0 and starts.max() <= num_tokens - context_length - 1
     assert np.all(np.diff(np.sort(starts)) == context_length)
-    # What is left out lies before the first window or behind the last, and is less than two.
+    # Ids left out are before the first or after the last window: fewer than two windows.
     assert num_tokens - 1 - len(starts) * context_length < max(2 * context_length - 1, 1)
 
 
-def test_epochs_differ_in_order_and_in_cuts() -> None:
+def test_epochs_differ_in_order_and_offset() -> None:
     order = ShuffledEpochs(10_000, 10, 0)
     epochs = [order.starts(number * order.num_windows, order.num_windows) for number in range(40)]
     assert len({tuple((starts // 10).tolist()) for starts in epochs}) == 40
@@ -79,7 +79,7 @@ def test_epochs_differ_in_order_and_in_cuts() -> None:
 
 
 @pytest.mark.parametrize("num_tokens", [11, 12, 20, 21, 25, 37, 100])
-def test_every_id_is_predicted_in_some_epoch(num_tokens: int) -> None:
+def test_every_id_is_eventually_predicted(num_tokens: int) -> None:
     order = ShuffledEpochs(num_tokens, 10, 4)
     starts = order.starts(0, 200 * order.num_windows)
     predicted = np.unique(starts[:, None] + np.arange(1, 11))
@@ -106,7 +106,7 @@ def test_fixed_windows_are_distinct_and_do_not_overlap(
 
 
 @given(st.integers(2, 500), st.integers(1, 600))
-def test_the_whole_walk_predicts_every_id_once(num_tokens: int, context_length: int) -> None:
+def test_consecutive_windows_predict_every_id_once(num_tokens: int, context_length: int) -> None:
     starts, tail_start, tail_length = consecutive_windows(num_tokens, context_length)
     predicted = [start + np.arange(1, context_length + 1) for start in starts]
     predicted.append(tail_start + np.arange(1, tail_length + 1))
@@ -117,7 +117,7 @@ def test_the_whole_walk_predicts_every_id_once(num_tokens: int, context_length: 
 # Mistakes
 
 
-def test_what_gives_no_windows_is_refused() -> None:
+def test_invalid_window_arguments_are_rejected() -> None:
     ShuffledEpochs(257, 256, 0).starts(0, 10)
     for make, error, message in (
         (
@@ -150,7 +150,7 @@ def test_sliding_windows_predict_each_id_once_with_half_a_context(
         if num_predicted > context_length:
             assert num_before_first >= min(end - count, max(1, context_length // 2))
         else:
-            # All at once, with as much before it as the context holds.
+            # One window, with as much context before the targets as fits.
             assert len(windows) == 1 and begin == max(0, num_tokens - context_length - 1)
 
 
@@ -169,7 +169,7 @@ def texts_of(starts: np.ndarray) -> np.ndarray:
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=6).filter(any))
-def test_quotas_fill_a_block_as_the_weights_say(weights: list[float]) -> None:
+def test_quotas_are_proportional_to_weights(weights: list[float]) -> None:
     quotas = quotas_of(weights)
     assert quotas.sum() == BLOCK_SAMPLES
     for weight, quota in zip(weights, quotas.tolist(), strict=True):
@@ -183,7 +183,7 @@ def test_every_block_has_exactly_the_quotas() -> None:
     for block in range(3):
         starts = order.starts(block * BLOCK_SAMPLES, BLOCK_SAMPLES)
         assert np.bincount(texts_of(starts)).tolist() == [7000, 2500, 500]
-    # Within a block they are mixed: no stretch is of one text.
+    # Within a block, no long stretch comes from a single text.
     first = np.bincount(texts_of(order.starts(0, 100)))
     assert 50 <= first[0] <= 88 and len(first) == 3
 
@@ -195,7 +195,7 @@ def test_each_text_is_read_in_its_own_order() -> None:
     for number, size in enumerate(SIZES):
         own = starts[texts == number] - begin
         expected = ShuffledEpochs(size, 8, 7 + number).starts(0, len(own))
-        # Of a block the same samples, at positions that the permutation chose.
+        # The same samples per block, at permuted positions.
         quota = int(order.quotas[number])
         for block in range(2):
             part = slice(block * quota, (block + 1) * quota)
@@ -205,7 +205,7 @@ def test_each_text_is_read_in_its_own_order() -> None:
 
 
 @given(st.integers(0, 10**12), st.integers(0, 20), st.integers(0, 2**64 - 1))
-def test_any_part_of_the_stream_is_the_same_alone(first: int, count: int, seed: int) -> None:
+def test_mixed_order_has_random_access(first: int, count: int, seed: int) -> None:
     orders = [ShuffledEpochs(size, 8, seed) for size in SIZES]
     for order in (MixedOrder(orders, [1, 2, 3], seed), orders[1]):
         parts = [order.starts(first + number, 1) for number in range(count)]
@@ -213,12 +213,12 @@ def test_any_part_of_the_stream_is_the_same_alone(first: int, count: int, seed: 
 
 
 @pytest.mark.parametrize("words", ["stories", "a=x", "a=-1", "=1", "a=inf", "a=1 ./a=2", "a=0 b=0"])
-def test_weights_that_cannot_be_are_named(words: str) -> None:
+def test_invalid_weights_are_rejected(words: str) -> None:
     with pytest.raises(ConfigError, match="--mix"):
         parse_weights(words.split(), "--mix")
 
 
-def test_shards_of_several_folders_lie_one_behind_the_other(tmp_path: Path) -> None:
+def test_shards_of_several_folders_are_concatenated(tmp_path: Path) -> None:
     tokenizer = Tokenizer({i: bytes([i]) for i in range(256)}, [], ["<|a|>", "<|b|>"])
     for name, end in (("one", "<|a|>"), ("two", "<|a|>"), ("three", "<|b|>")):
         (tmp_path / f"{name}.txt").write_text(name * 30)

@@ -1,6 +1,6 @@
-"""Preparing shards: the same bytes for any threads and batches, whatever stops it on the way.
+"""Preparing shards: the same bytes for any threads and batches, and after interruptions.
 
-That a kill or a loss of power leaves no trace is held by tests/torture.
+tests/torture covers crashes and power failures.
 """
 
 import errno
@@ -38,7 +38,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @dataclass
 class Work:
-    """A corpus of two files, and a folder that they are prepared into."""
+    """A corpus of two files, and the output folder."""
 
     corpus: list[Path]
     tokenizer: Tokenizer
@@ -57,12 +57,12 @@ class Work:
         return prepare(inputs, tokenizer, self.path / out, **settings)
 
     def undisturbed(self) -> dict[str, bytes]:
-        """What a run that nothing stops writes."""
+        """Return the files that an uninterrupted run writes."""
         self.prepare(out="undisturbed", overwrite=True)
         return contents(self.path / "undisturbed")
 
     def interrupt(self, calls: int) -> None:
-        """Prepare until an error in one of the calls of the progress callback."""
+        """Prepare, with an error in one of the calls of the progress callback."""
         outcomes = iter([None] * (calls - 1))
         with pytest.raises(StopIteration):
             self.prepare(batch_bytes=2000, progress=lambda *_: next(outcomes))
@@ -91,7 +91,7 @@ def split_of(document: bytes, fraction: float) -> str:
 def expected_ids(
     documents: list[str], tokenizer: Tokenizer, fraction: float = 0.1
 ) -> dict[str, list[int]]:
-    """The definition: documents in order, each to its split."""
+    """The definition: documents in order, each in its split."""
     splits: dict[str, list[int]] = {"train": [], "validation": []}
     for document in documents:
         ids = [*tokenizer.encode(document), tokenizer.special_tokens[END]]
@@ -116,7 +116,7 @@ def change_text(path: Path) -> None:
     fraction=st.just(0.0) | st.floats(0.1, 0.99),
     batch_bytes=st.integers(1, 200),
 )
-def test_any_documents_in_any_settings_are_those_of_the_definition(
+def test_shards_match_the_definition(
     tokenizer: Tokenizer,
     tmp_path_factory: pytest.TempPathFactory,
     documents: list[str],
@@ -127,7 +127,7 @@ def test_any_documents_in_any_settings_are_those_of_the_definition(
     documents = [document.replace(END, "") for document in documents]
     kept = [document for document in documents if document]
     expected = expected_ids(kept, tokenizer, fraction)
-    # Where no document is chosen for validation, the end of the text is: another law, see below.
+    # If no document is selected for validation, the tail is: tested below.
     hypothesis.assume(kept and (expected["validation"] or not int(fraction * 2**64)))
     work = Work([], tokenizer, tmp_path_factory.mktemp("any"))
     half = len(documents) // 2
@@ -152,7 +152,7 @@ def test_any_documents_in_any_settings_are_those_of_the_definition(
 def test_output_does_not_depend_on_threads_batches_or_parts(work: Work) -> None:
     lines = "".join(json.dumps({"text": f"line {n}, of many"}) + "\n" for n in range(300))
     inputs = [*work.corpus, work.file("lines.jsonl", lines)]
-    # Documents longer than a few batches come in several items.
+    # Documents longer than a few batches are split over several items.
     inputs.append(work.file("long.txt", ("the fox saw rain. " * 5000 + END) * 2 + "end"))
     inputs.append(work.file("packed.txt.gz", gzip.compress(b"a packed text")))
     inputs += [work.file(f"small{n}.txt", f"small file {n}") for n in range(9)]
@@ -171,7 +171,7 @@ def test_output_does_not_depend_on_threads_batches_or_parts(work: Work) -> None:
         assert contents(work.out) == whole, way
 
 
-def test_large_vocabularies_take_four_bytes(work: Work) -> None:
+def test_large_vocabularies_use_uint32(work: Work) -> None:
     vocab = {id: bytes([id]) for id in range(256)} | {70_000: END.encode()}
     path = work.file("text.txt", "abc")
     work.prepare([path], tokenizer=Tokenizer(vocab, [], [END]), validation_fraction=0)
@@ -179,7 +179,7 @@ def test_large_vocabularies_take_four_bytes(work: Work) -> None:
     assert (work.out / "train_000000.bin").read_bytes() == ids.tobytes()
 
 
-def test_progress_reaches_the_end_and_never_goes_back(work: Work) -> None:
+def test_progress_is_monotonic_and_complete(work: Work) -> None:
     calls: list[tuple[int, int | None]] = []
     work.prepare(batch_bytes=2000, progress=lambda done, total: calls.append((done, total)))
     total = sum(path.stat().st_size for path in work.corpus)
@@ -189,20 +189,20 @@ def test_progress_reaches_the_end_and_never_goes_back(work: Work) -> None:
 # A finished folder
 
 
-def test_running_again_says_up_to_date_and_touches_nothing(work: Work) -> None:
+def test_a_second_run_is_up_to_date_and_changes_nothing(work: Work) -> None:
     index = work.prepare().index
     before = {path: path.stat().st_mtime_ns for path in work.out.iterdir()}
     summary = work.prepare()
     assert summary.outcome == "up to date" and summary.index == index
     assert {path: path.stat().st_mtime_ns for path in work.out.iterdir()} == before
-    # What met no error is the same with another law for errors; the other way round it may not be.
+    # Without decoding errors, another value of `errors` makes no difference; not vice versa.
     assert work.prepare(errors="skip").outcome == "up to date"
     work.prepare(out="lenient", errors="skip")
     with pytest.raises(DataError, match="its errors is skip, not strict"):
         work.prepare(out="lenient", errors="strict")
 
 
-def test_a_finished_folder_of_something_else_is_refused(
+def test_a_finished_folder_with_other_settings_is_rejected(
     work: Work, other_tokenizer: Tokenizer
 ) -> None:
     work.prepare()
@@ -226,7 +226,7 @@ def test_a_foreign_index_is_not_overwritten(work: Work) -> None:
     assert contents(work.out)["index.json"] == b'{"name": "mine"}'
 
 
-def test_a_second_process_is_refused(work: Work) -> None:
+def test_a_second_process_is_rejected(work: Work) -> None:
     refusals = []
 
     def progress(done: int, total: int | None) -> None:
@@ -242,7 +242,7 @@ def test_a_second_process_is_refused(work: Work) -> None:
 
 @pytest.mark.parametrize("parts", [False, True])
 @pytest.mark.parametrize("calls", [1, 10, 30])
-def test_an_interrupt_leaves_a_folder_that_goes_on(work: Work, calls: int, parts: bool) -> None:
+def test_interrupted_runs_resume(work: Work, calls: int, parts: bool) -> None:
     work.interrupt(calls)
     settings: dict[str, Any] = {"engine": map, "part_bytes": 3_000} if parts else {}
     num_kept = len(list(work.out.glob("shard_*.json")))
@@ -254,13 +254,11 @@ def test_an_interrupt_leaves_a_folder_that_goes_on(work: Work, calls: int, parts
 
 
 @pytest.mark.parametrize("num_documents", [1, 3])
-def test_too_few_documents_give_the_end_of_the_text_for_validation(
-    work: Work, num_documents: int
-) -> None:
+def test_with_few_documents_the_tail_is_validation(work: Work, num_documents: int) -> None:
     text = work.corpus[0].read_text("utf-8").replace(END, "\n")[:6_000]
     parts = [text[i * 6_000 // num_documents :][: 6_000 // num_documents] for i in range(3)]
     file = work.file("few.txt", END.join(parts[:num_documents]))
-    # The text of one document is that of several shards.
+    # A single document, split over several shards.
     settings: Any = {"validation_fraction": 0.0001, "shard_bytes": 1000}
     whole = work.prepare([file], "whole", validation_fraction=0)
     assert open_shards(whole.folder, "train").num_tokens == whole.index.splits["train"].num_tokens
@@ -269,7 +267,7 @@ def test_too_few_documents_give_the_end_of_the_text_for_validation(
     verify(work.out, work.tokenizer)
     ids = open_shards(whole.folder, "train").read(0, whole.index.splits["train"].num_tokens)
     train, validation = (open_shards(work.out, split) for split in ("train", "validation"))
-    # A tenth of a small text, and behind what is left the end of a document.
+    # A tenth of a small text; the rest ends with an end token.
     assert validation.num_tokens == len(ids) // 10
     head = train.read(0, train.num_tokens)
     assert head[-1] == work.tokenizer.special_tokens[END]
@@ -279,9 +277,7 @@ def test_too_few_documents_give_the_end_of_the_text_for_validation(
     assert sum(split.num_bytes for split in splits) == whole.index.splits["train"].num_bytes
 
 
-def test_shards_that_no_longer_match_are_written_anew(
-    work: Work, other_tokenizer: Tokenizer
-) -> None:
+def test_shards_that_no_longer_match_are_rewritten(work: Work, other_tokenizer: Tokenizer) -> None:
     whole = work.undisturbed()
     work.interrupt(30)
     assert work.prepare(tokenizer=other_tokenizer).outcome == "written"
@@ -318,12 +314,12 @@ def test_a_long_document_goes_to_one_split_in_pieces(
     verify(work.out, work.tokenizer)
 
 
-def test_a_word_that_is_too_long_is_an_error(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_long_pretokens_raise(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "read", partial(read, piece_bytes=10_000))
     work.refuse("a pre-token has more than", [work.file("letters.txt", "a" * 50_000)])
 
 
-def test_a_full_disk_names_the_file_and_leaves_a_folder_that_goes_on(
+def test_a_full_disk_names_the_file_and_allows_resuming(
     work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write, calls = os.write, itertools.count()
@@ -352,7 +348,7 @@ def test_a_full_disk_names_the_file_and_leaves_a_folder_that_goes_on(
         ({"inputs": [Path("nowhere.txt")]}, DataError, r"nowhere\.txt does not exist"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused_before_anything_is_written(
+def test_invalid_settings_write_nothing(
     work: Work, settings: dict[str, Any], error: type[GroundupError], message: str
 ) -> None:
     with pytest.raises(error, match=message):
@@ -360,7 +356,7 @@ def test_settings_that_make_no_sense_are_refused_before_anything_is_written(
     assert not work.out.exists()
 
 
-def test_one_source_may_be_empty_but_not_all(work: Work) -> None:
+def test_a_source_may_be_empty_but_not_all(work: Work) -> None:
     blank, empty = work.file("blank.jsonl", "\n\n"), work.file("empty.txt", END * 3)
     work.refuse("has no text", [blank, empty])
     assert not (work.out / "index.json").exists()
@@ -369,7 +365,7 @@ def test_one_source_may_be_empty_but_not_all(work: Work) -> None:
     assert work.prepare([blank, *work.corpus], "beside").outcome == "up to date"
 
 
-def test_plain_folders_give_the_shards_that_they_always_gave(work: Work) -> None:
+def test_shards_of_plain_folders_never_change(work: Work) -> None:
     folder = work.path / "folder"
     (folder / "deep").mkdir(parents=True)
     for n in range(30):
@@ -387,7 +383,7 @@ def test_plain_folders_give_the_shards_that_they_always_gave(work: Work) -> None
     ]
 
 
-def test_unreadable_files_are_skipped_by_wish_and_noted(
+def test_unreadable_files_are_skipped_on_request_and_noted(
     work: Work, caplog: pytest.LogCaptureFixture
 ) -> None:
     inputs = [work.corpus[0], work.file("middle.txt.gz", b"not packed"), work.corpus[1]]
@@ -401,7 +397,7 @@ def test_unreadable_files_are_skipped_by_wish_and_noted(
     assert work.prepare(inputs, errors="skip").outcome == "up to date"
 
 
-def test_a_named_pipe_is_a_source_that_cannot_be_read_again(work: Work) -> None:
+def test_a_named_pipe_cannot_be_reread(work: Work) -> None:
     pipe = work.path / "pipe.txt"
     os.mkfifo(pipe)
     with subprocess.Popen(["sh", "-c", f"printf 'one<|endoftext|>two' > {pipe}"]):

@@ -1,4 +1,4 @@
-"""The built-in corpus: the same everywhere, as long as asked, varied, and written in good order."""
+"""The built-in corpus: the same everywhere, of the requested size, varied and well-formed."""
 
 import functools
 import hashlib
@@ -23,7 +23,7 @@ def megabyte() -> list[str]:
 
 
 def test_a_seed_gives_the_same_stories_and_dialogues_on_every_machine() -> None:
-    """Recorded once; a change of the grammar changes it, a change of machine or Python must not."""
+    """Recorded hashes, which only changes of the grammar may change."""
     dialogues = str(list(islice(write_dialogues(seed=0), 200)))
     for text, recorded in (
         ("\n".join(write_stories(100_000, seed=0)), "42b865aeb5b5c5d6"),
@@ -34,15 +34,15 @@ def test_a_seed_gives_the_same_stories_and_dialogues_on_every_machine() -> None:
 
 
 @pytest.mark.parametrize("num_bytes", [0, 1, 54_321])
-def test_stories_reach_the_size_and_stop_there(num_bytes: int) -> None:
+def test_stories_reach_the_requested_size(num_bytes: int) -> None:
     stories = list(write_stories(num_bytes, seed=3))
     sizes = [len(f"{story}\n{SEPARATOR}\n".encode()) for story in stories]
     assert sum(sizes) >= num_bytes and sum(sizes[:-1]) < max(num_bytes, 1)
-    # A longer corpus begins with the shorter one.
+    # A larger corpus begins with the smaller one.
     assert stories == megabyte()[: len(stories)]
 
 
-def test_the_file_is_the_stories_with_separators(tmp_path: Path) -> None:
+def test_the_file_contains_stories_and_separators(tmp_path: Path) -> None:
     path = tmp_path / "new" / "stories.txt"
     seen: list[tuple[int, int | None]] = []
     corpus = write_sample_corpus(path, 0.05, 5, progress=lambda *it: seen.append(it))
@@ -84,7 +84,7 @@ def test_dialogues_are_conversations_and_answers_follow_from_the_questions(tmp_p
         r"(?<!\b\w)(?<!Mr)(?<!Mrs)[.!?] [a-zà-ÿ]|^[a-zà-ÿ]",
     ],
 )
-def test_stories_are_free_of_slips(mistake: str) -> None:
+def test_stories_have_no_grammar_errors(mistake: str) -> None:
     for story in megabyte():
         assert story.count('"') % 2 == 0 and 1 <= len(story.split("\n\n")) <= 8
         found = re.search(mistake, story, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Shards on disk: reading across borders, and damage that is found and named with the way out."""
+"""Shards on disk: reads across boundaries, and errors for damage that say how to fix it."""
 
 import dataclasses
 import json
@@ -42,7 +42,7 @@ def prepared(
 
 @pytest.fixture
 def folder(prepared: Path, tmp_path: Path) -> Path:
-    """Shards of one's own to damage."""
+    """A copy of the shards that tests may damage."""
     return Path(shutil.copytree(prepared, tmp_path / "shards"))
 
 
@@ -56,7 +56,7 @@ def edit_index(folder: Path, change: Callable[[dict[str, Any]], object]) -> None
 # Reading
 
 
-def test_reading_crosses_shard_borders(prepared: Path, tokenizer: Tokenizer) -> None:
+def test_reads_cross_shard_boundaries(prepared: Path, tokenizer: Tokenizer) -> None:
     shards = open_shards(prepared, "train", tokenizer)
     assert len(shards.files) > 2
     whole = np.concatenate([np.fromfile(file.path, "<u2") for file in shards.files])
@@ -74,7 +74,7 @@ def test_reading_crosses_shard_borders(prepared: Path, tokenizer: Tokenizer) -> 
         shards.read(0, len(whole) + 1)
 
 
-def test_a_shard_that_shrinks_in_use_is_named(folder: Path) -> None:
+def test_a_shard_truncated_in_use_raises(folder: Path) -> None:
     shards = open_shards(folder)
     path = shards.files[0].path
     size = path.stat().st_size
@@ -118,7 +118,7 @@ def train(index: dict[str, Any]) -> Any:
         (shutil.rmtree, "does not exist"),
     ],
 )
-def test_what_is_cheap_to_find_is_found_at_once(
+def test_cheap_checks_are_made_on_opening(
     folder: Path, tokenizer: Tokenizer, damage: Callable[[Path], None], message: str
 ) -> None:
     damage(folder)
@@ -127,7 +127,7 @@ def test_what_is_cheap_to_find_is_found_at_once(
             check(folder)
 
 
-def test_another_tokenizer_is_refused(prepared: Path, other_tokenizer: Tokenizer) -> None:
+def test_another_tokenizer_is_rejected(prepared: Path, other_tokenizer: Tokenizer) -> None:
     for check in (
         lambda: open_shards(prepared, "train", other_tokenizer),
         lambda: check_shards(prepared, other_tokenizer),
@@ -137,7 +137,7 @@ def test_another_tokenizer_is_refused(prepared: Path, other_tokenizer: Tokenizer
             check()
 
 
-def test_splits_that_are_not_there_are_refused(
+def test_missing_splits_are_rejected(
     corpus: list[Path], tokenizer: Tokenizer, prepared: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(DataError, match="did you mean validation"):
@@ -153,7 +153,7 @@ def test_splits_that_are_not_there_are_refused(
 # Before training
 
 
-def test_sound_shards_pass_and_are_named(prepared: Path, tokenizer: Tokenizer) -> None:
+def test_intact_shards_pass(prepared: Path, tokenizer: Tokenizer) -> None:
     index = read_index(prepared)
     num_tokens = {name: split.num_tokens for name, split in index.splits.items()}
     expected = DataIds(str(prepared), content_id(index), tokenizer.id, 300, num_tokens)
@@ -162,7 +162,7 @@ def test_sound_shards_pass_and_are_named(prepared: Path, tokenizer: Tokenizer) -
     assert DataIds(**json.loads(json.dumps(dataclasses.asdict(expected)))) == expected
 
 
-def test_the_content_id_goes_by_content(
+def test_the_content_id_depends_only_on_content(
     corpus: list[Path], tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     ids = []
@@ -174,7 +174,7 @@ def test_the_content_id_goes_by_content(
     assert ids[0].startswith("sha256:")
 
 
-def test_a_model_must_know_all_ids(prepared: Path) -> None:
+def test_vocab_size_must_cover_all_ids(prepared: Path) -> None:
     index = read_index(prepared)
     check_vocabulary(index, 300)
     check_vocabulary(index, 320)
@@ -185,7 +185,7 @@ def test_a_model_must_know_all_ids(prepared: Path) -> None:
 # Every byte
 
 
-def test_sound_shards_are_read_to_the_end(prepared: Path, tokenizer: Tokenizer) -> None:
+def test_verification_reads_intact_shards_to_the_end(prepared: Path, tokenizer: Tokenizer) -> None:
     calls: list[tuple[int, int | None]] = []
     index = verify(prepared, tokenizer, lambda done, total: calls.append((done, total)))
     assert index == read_index(prepared)
@@ -205,7 +205,7 @@ def test_a_flipped_bit_is_found(folder: Path, tokenizer: Tokenizer, position: in
         check_shards(folder, tokenizer, full=True)
 
 
-def test_an_index_of_an_older_groundup_is_read(prepared: Path, folder: Path) -> None:
+def test_an_index_of_an_older_version_is_read(prepared: Path, folder: Path) -> None:
     def make_older(index: dict[str, Any]) -> None:
         del index["settings"]["shard_bytes"]
         index["settings"] |= {"shard_ids": 100_000_000, "column": "text"}
@@ -216,7 +216,7 @@ def test_an_index_of_an_older_groundup_is_read(prepared: Path, folder: Path) -> 
     assert np.array_equal(open_shards(folder)[:], open_shards(prepared)[:])
 
 
-def test_shards_longer_than_a_block_are_hashed_whole(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_shards_longer_than_a_block_are_fully_hashed(tmp_path: Path, tokenizer: Tokenizer) -> None:
     path = tmp_path / "long.txt"
     path.write_bytes(bytes(range(97, 123)) * (HASH_BLOCK_BYTES // 20))
     prepare([path], tokenizer, tmp_path / "out", validation_fraction=0)

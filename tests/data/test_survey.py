@@ -1,4 +1,4 @@
-"""A look at a text: what is counted, and what is estimated."""
+"""Surveys of a text: exact and extrapolated counts, and prompts."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def test_files_and_documents_are_counted(tmp_path: Path) -> None:
     assert found.document_bytes == len(ENGLISH)
 
 
-def test_prompts_are_beginnings_that_differ(tmp_path: Path) -> None:
+def test_prompts_are_distinct_openings(tmp_path: Path) -> None:
     words = ["upon a time"] * 20 + ["in a house", "by the sea"]
     for number, rest in enumerate(words):
         (tmp_path / f"{number:02}.txt").write_text(f"Once {rest} there was an old fox.")
@@ -32,9 +32,7 @@ def test_prompts_are_beginnings_that_differ(tmp_path: Path) -> None:
     assert prompts and all(prompt.startswith("Line number") for prompt in prompts)
 
 
-def test_what_is_beyond_the_part_read_is_estimated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_counts_are_extrapolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(survey, "_MAX_BYTES", 50_000)
     monkeypatch.setattr(survey, "_BATCH_BYTES", 10_000)
     (tmp_path / "long.txt").write_text("<|endoftext|>".join([GERMAN * 10] * 400))
@@ -44,7 +42,7 @@ def test_what_is_beyond_the_part_read_is_estimated(
     assert found.num_bytes == pytest.approx(4_000 * len(GERMAN.encode()), rel=0.1)
 
 
-def test_no_text_is_said_in_a_sentence(tmp_path: Path) -> None:
+def test_no_text_raises(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("<|endoftext|>" * 3)
     with pytest.raises(DataError, match="has no text"):
         survey_text([tmp_path])

@@ -1,4 +1,4 @@
-"""Multiple-choice tasks: formats told apart by their fields, mistakes by line, built-in ones."""
+"""Multiple-choice tasks: detection of formats, and errors by line."""
 
 import gzip
 import json
@@ -21,7 +21,7 @@ def write(path: Path, *records: Any) -> str:
     return str(path)
 
 
-def test_formats_are_known_by_their_fields(tmp_path: Path) -> None:
+def test_formats_are_detected_by_their_fields(tmp_path: Path) -> None:
     (task,) = read_tasks([write(tmp_path / "mixed.jsonl", OURS, "", BLIMP)])
     assert task.name == "mixed" and task.chance == pytest.approx((1 / 3 + 1 / 2) / 2)
     ours, blimp = task.questions
@@ -29,7 +29,7 @@ def test_formats_are_known_by_their_fields(tmp_path: Path) -> None:
     assert blimp == Question("", ("The cats sleep.", "The cats sleeps."), 0)
 
 
-def test_a_space_stands_between_a_context_and_a_choice_without_one() -> None:
+def test_a_space_separates_context_and_choice() -> None:
     choices = ("b", " b", "\nb")
     for context in ("a", ""):
         found = [Question(context, choices, 0).continuation(index) for index in range(3)]
@@ -37,7 +37,7 @@ def test_a_space_stands_between_a_context_and_a_choice_without_one() -> None:
     assert Question("a\n\n", choices, 0).continuation(0) == "b"
 
 
-def test_tasks_are_called_like_their_files_or_by_path(tmp_path: Path) -> None:
+def test_tasks_are_named_after_their_files(tmp_path: Path) -> None:
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
         write(tmp_path / folder / "same.jsonl", OURS)
@@ -71,14 +71,14 @@ def test_tasks_are_called_like_their_files_or_by_path(tmp_path: Path) -> None:
         ({**OURS, "context": "\ud800"}, "line 2 has text that is not UTF-8"),
     ],
 )
-def test_a_bad_line_is_named_with_its_number(tmp_path: Path, line: Any, complaint: str) -> None:
+def test_invalid_questions_are_reported_by_line(tmp_path: Path, line: Any, complaint: str) -> None:
     name = write(tmp_path / "bad.jsonl", OURS, line)
     with pytest.raises(DataError, match=re.escape(f"{name} {complaint.split(':')[0]}")) as caught:
         read_tasks([name])
     assert complaint in str(caught.value)
 
 
-def test_files_that_are_no_tasks_are_told(tmp_path: Path) -> None:
+def test_files_without_tasks_are_rejected(tmp_path: Path) -> None:
     empty = write(tmp_path / "empty.jsonl", "")
     with pytest.raises(DataError, match="has no questions"):
         read_tasks([empty])

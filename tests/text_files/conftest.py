@@ -1,4 +1,4 @@
-"""What the tests of reading share: a few texts, ways to pack them, and the documents in files."""
+"""Shared helpers: a few texts, ways to write them to files, and reading their documents."""
 
 import functools
 import gzip

@@ -1,4 +1,4 @@
-"""Conversations are recognised in records of any data set's shape, and nothing else is one."""
+"""Conversations are recognized in records of all common shapes, and in nothing else."""
 
 from typing import Any
 
@@ -34,12 +34,12 @@ ALPACA = {"instruction": "Who has", "input": "it?", "output": ANSWER}
         ({"messages": [3, {"role": 4}]}, [3, {"role": 4, "content": None}]),
     ],
 )
-def test_every_shape_gives_its_turns(record: Any, turns: list[Any]) -> None:
+def test_turns_are_found_in_every_shape(record: Any, turns: list[Any]) -> None:
     assert find_turns(record) == turns
 
 
 @pytest.mark.parametrize(
     "record", [{}, {"text": "x"}, {"prompt": "x"}, {"messages": "x"}, {"answer": "x"}, [1], 3, None]
 )
-def test_other_records_are_none(record: Any) -> None:
+def test_other_records_are_not_conversations(record: Any) -> None:
     assert find_turns(record) is None

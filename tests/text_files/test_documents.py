@@ -1,4 +1,4 @@
-"""Files as documents: every kind gives the same ones, and what is wrong with one is named."""
+"""Reading documents: all formats give the same ones, and errors name the problem."""
 
 import codecs
 import csv
@@ -57,7 +57,7 @@ WRITERS: dict[str, Callable[[Iterable[str]], bytes]] = {
 @pytest.mark.parametrize("packing", PACKERS)
 @pytest.mark.parametrize("suffix", WRITERS)
 @pytest.mark.parametrize("batch_bytes", [1, 30, 1 << 20])
-def test_every_kind_of_file_gives_the_same_documents(
+def test_all_formats_contain_the_same_documents(
     tmp_path: Path, suffix: str, packing: str, batch_bytes: int
 ) -> None:
     path = tmp_path / f"corpus{suffix}{packing}"
@@ -67,7 +67,7 @@ def test_every_kind_of_file_gives_the_same_documents(
             read(path)
         return
     assert read(path, batch_bytes=batch_bytes) == [text.encode() for text in TEXTS]
-    # A separator stands between documents, of several files too.
+    # A separator is between documents, also of different files.
     other = shutil.copy(path, tmp_path / f"again{suffix}{packing}")
     done: list[tuple[int, int | None]] = []
     (batch,) = read_document_batches([path, other], progress=lambda *it: done.append(it))
@@ -77,9 +77,7 @@ def test_every_kind_of_file_gives_the_same_documents(
 
 @pytest.mark.parametrize("packing", PACKERS)
 @pytest.mark.parametrize("batch_bytes", [1, 2, 3, 4, 30, 1 << 20])
-def test_a_byte_order_mark_is_no_part_of_a_text(
-    tmp_path: Path, packing: str, batch_bytes: int
-) -> None:
+def test_byte_order_marks_are_removed(tmp_path: Path, packing: str, batch_bytes: int) -> None:
     path = tmp_path / f"corpus.md{packing}"
     path.write_bytes(PACKERS[packing](codecs.BOM_UTF8 + as_plain(["one", "\ufefftwo"])))
     assert read(path, batch_bytes=batch_bytes) == [b"one", "\ufefftwo".encode()]
@@ -89,7 +87,7 @@ def test_a_byte_order_mark_is_no_part_of_a_text(
     assert read(path, batch_bytes=batch_bytes) == [b"a"]
 
 
-def test_several_frames_and_members_are_one_text_and_windows_may_be_long(tmp_path: Path) -> None:
+def test_multiple_frames_and_long_windows_are_decompressed(tmp_path: Path) -> None:
     for packing, pack in PACKERS.items():
         path = tmp_path / f"corpus.txt{packing}"
         path.write_bytes(pack(b"first, ") + pack(b"") + pack(b"second"))
@@ -104,7 +102,7 @@ def test_several_frames_and_members_are_one_text_and_windows_may_be_long(tmp_pat
 @pytest.mark.slow
 @pytest.mark.parametrize("packing", [packing for packing in PACKERS if packing])
 @pytest.mark.parametrize("suffix", [".txt", ".jsonl"])
-def test_damaged_and_cut_files_are_named(tmp_path: Path, suffix: str, packing: str) -> None:
+def test_damaged_and_truncated_files_raise(tmp_path: Path, suffix: str, packing: str) -> None:
     path = tmp_path / f"corpus{suffix}{packing}"
     packed = PACKERS[packing](WRITERS[suffix](f"line {n} of a text" for n in range(20_000)))
     for data in (packed[: len(packed) // 2], packed[:-9], packed[:-1], b"plainly not packed"):
@@ -117,7 +115,7 @@ def test_damaged_and_cut_files_are_named(tmp_path: Path, suffix: str, packing: s
     ("name", "module", "extra"),
     [("corpus.parquet", "pyarrow", "parquet"), ("corpus.txt.zst", "zstandard", "zstd")],
 )
-def test_a_missing_package_is_named_with_its_extra(
+def test_missing_packages_name_their_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, module: str, extra: str
 ) -> None:
     (tmp_path / name).write_bytes(b"x")
@@ -150,7 +148,7 @@ def test_a_missing_package_is_named_with_its_extra(
         ("a.csv", b'id,text\n1,fine\n2,"cut off', "line 3 cannot be read: .* quote"),
     ],
 )
-def test_a_bad_record_is_named_and_can_be_left_out(
+def test_bad_records_raise_or_are_skipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, text: bytes, message: str
 ) -> None:
     path = tmp_path / name
@@ -169,7 +167,7 @@ def test_a_bad_record_is_named_and_can_be_left_out(
         (b'text,"cut off\n1,a\n', "line 1 cannot be read: .* quote"),
     ],
 )
-def test_a_table_without_a_column_of_text_is_named(
+def test_tables_without_a_text_column_are_rejected(
     tmp_path: Path, content: bytes, message: str
 ) -> None:
     (tmp_path / "t.csv").write_bytes(content)
@@ -177,7 +175,7 @@ def test_a_table_without_a_column_of_text_is_named(
         read(tmp_path)
 
 
-def test_lists_of_json_are_read_and_other_json_is_passed_over(
+def test_json_lists_are_read_and_other_json_is_skipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.json").write_text('[{"id": 1, "body": "one é"}, {"id": 2, "body": "two"}]')
@@ -192,7 +190,7 @@ def test_lists_of_json_are_read_and_other_json_is_passed_over(
         read(tmp_path / "a.json")
 
 
-def test_json_lines_are_read_generously_and_bad_text_is_replaced(tmp_path: Path) -> None:
+def test_json_lines_are_read_leniently(tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(
         b'\xef\xbb\xbf{"body": "one"}\r\n\n  \n{"body": ""}\n{"body": "\\ud83e\\udd8a"}'
@@ -204,7 +202,7 @@ def test_json_lines_are_read_generously_and_bad_text_is_replaced(tmp_path: Path)
     assert read(path, field="body", errors="skip") == found[:2]
 
 
-def test_a_missing_parquet_column_is_named_with_those_there_are(tmp_path: Path) -> None:
+def test_a_missing_parquet_column_lists_the_columns(tmp_path: Path) -> None:
     path = tmp_path / "corpus.parquet"
     path.write_bytes(as_parquet([1, 2], column="price"))
     with pytest.raises(DataError, match=r"column text .*n, price.*--field"):
@@ -232,7 +230,7 @@ def test_parquet_columns_of_all_text_types_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("batch_bytes", [1, 1000])
-def test_bad_bytes_in_parquet_are_named(tmp_path: Path, batch_bytes: int) -> None:
+def test_invalid_utf8_in_parquet_is_reported(tmp_path: Path, batch_bytes: int) -> None:
     path = tmp_path / "corpus.parquet"
     path.write_bytes(as_parquet([b"fine", b"", b"b\xffd"]))
     with pytest.raises(DataError, match=rf"{path}, after '.*b': not UTF-8"):
@@ -253,14 +251,14 @@ TALK = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Yes?"}]
 
 
 @pytest.mark.parametrize(("record", "text"), RECORDS)
-def test_the_field_with_the_text_is_found_in_every_file(
+def test_the_text_field_is_found_in_every_file(
     tmp_path: Path, record: dict[str, Any], text: str
 ) -> None:
     write_table(tmp_path / "a.csv", [list(record), [str(one) for one in record.values()]])
     (tmp_path / "b.jsonl").write_text(f"{json.dumps(record)}\n" * 3)
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist([record] * 2), tmp_path / "c.parquet")
     assert read(tmp_path) == [text.encode()] * 6
-    # A field that is named counts where a file has it.
+    # The requested field is used in files that have it.
     for field in set(record) - {"id"}:
         assert read(tmp_path, field=field) == [record[field].encode()] * 6
     assert read(tmp_path, field="elsewhere") == [text.encode()] * 6
@@ -278,7 +276,7 @@ def test_conversations_are_documents(tmp_path: Path) -> None:
     assert read(tmp_path, field="conversations") == [expected] * 4
 
 
-def test_the_longest_texts_of_json_lines_are_found_from_the_beginning(tmp_path: Path) -> None:
+def test_the_longest_field_is_found_in_the_first_records(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     lines = [f'{{"a": "line {n} of a text", "b": "{"long " * n}"}}' for n in range(200)]
     path.write_text("\n".join(lines))
@@ -303,9 +301,7 @@ cells = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"
 
 @hypothesis.settings(suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
 @hypothesis.given(rows=st.lists(st.tuples(cells, cells), max_size=6), size=st.integers(1, 30))
-def test_a_column_comes_back_as_it_was_written(
-    tmp_path: Path, rows: list[tuple[str, str]], size: int
-) -> None:
+def test_csv_columns_round_trip(tmp_path: Path, rows: list[tuple[str, str]], size: int) -> None:
     path = write_table(tmp_path / "t.csv", [["id", "text"], *map(list, rows)])
     assert read(path, batch_bytes=size) == [text.encode() for _, text in rows]
 
@@ -313,13 +309,13 @@ def test_a_column_comes_back_as_it_was_written(
 @pytest.mark.parametrize(
     ("name", "delimiter"), [("t.csv", ","), ("t.tsv", "\t"), ("t.csv", ";"), ("t.csv.xz", ",")]
 )
-def test_the_header_tells_the_delimiter(tmp_path: Path, name: str, delimiter: str) -> None:
+def test_the_header_determines_the_delimiter(tmp_path: Path, name: str, delimiter: str) -> None:
     rows = [["id", "body"], ["1", "a, b; c\td\nsecond line"], [], ["2", ""], ["3", "z"]]
     path = write_table(tmp_path / name, rows, delimiter)
     assert read(path, field="body") == [b"a, b; c\td\nsecond line", b"z"]
 
 
-def test_the_limit_of_the_csv_module_stays_what_it_is(tmp_path: Path) -> None:
+def test_the_csv_field_limit_is_restored(tmp_path: Path) -> None:
     limit = csv.field_size_limit()
     path = tmp_path / "long.csv"
     path.write_text("text\n" + "x" * (limit + 1) + "\n")
@@ -350,6 +346,6 @@ def test_a_page_is_one_document_without_tags_scripts_and_styles(tmp_path: Path) 
 
 
 @hypothesis.given(st.text(alphabet="<>/ab&;!-\n \"'p", max_size=60))
-def test_any_text_is_a_page(page: str) -> None:
+def test_any_text_can_be_parsed_as_html(page: str) -> None:
     text = text_of_page(page)
     assert text == text.strip() and "<p>" not in text

@@ -1,4 +1,4 @@
-"""Files that are not UTF-8: a mark, a flag or the text itself says what they are."""
+"""Files that are not UTF-8: detection by byte order mark, flag or text."""
 
 import gzip
 import io
@@ -27,9 +27,7 @@ def read(*paths: Path, **options: Any) -> str:
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-16-be", "latin-1", "iso2022_jp"])
 @pytest.mark.parametrize("batch_bytes", [7, 1 << 20])
-def test_files_of_several_encodings_lie_in_one_folder(
-    tmp_path: Path, encoding: str, batch_bytes: int
-) -> None:
+def test_a_folder_may_mix_encodings(tmp_path: Path, encoding: str, batch_bytes: int) -> None:
     text = "東京\n" if encoding == "iso2022_jp" else TEXT
     (tmp_path / "a.txt").write_bytes(text.encode(encoding))
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(text.encode(encoding)))
@@ -42,10 +40,10 @@ def test_files_of_several_encodings_lie_in_one_folder(
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-16-le", "utf-16-be"])
 @pytest.mark.parametrize("repeats", [1, 300])
-def test_wide_characters_need_no_flag(
+def test_utf16_and_utf32_need_no_flag(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, encoding: str, repeats: int
 ) -> None:
-    """By their mark, or where every other byte is 0."""
+    """Detected by the byte order mark, or by zeros in every other byte."""
     (tmp_path / "a.txt").write_bytes((TEXT * repeats).encode(encoding))
     (tmp_path / "b.csv").write_bytes("text\nné\n".encode(encoding))
     assert read(tmp_path) == TEXT * repeats + "né"
@@ -61,19 +59,19 @@ def test_wide_characters_need_no_flag(
     [
         # Looks like UTF-8.
         ("plain letters".encode("utf-16-le"), "utf-16-le", "plain letters"),
-        # The beginning of a character that does not come.
+        # The start of an incomplete character.
         ("abÃ".encode("latin-1"), "latin-1", "abÃ"),
         ("né\0".encode(), "latin-1", "né\0"),
     ],
 )
-def test_the_flag_is_for_what_is_not_utf8(
+def test_the_flag_applies_to_text_that_is_not_utf8(
     tmp_path: Path, data: bytes, encoding: str, text: str
 ) -> None:
     (tmp_path / "old.txt").write_bytes(data)
     assert read(tmp_path, encoding=encoding) == text
 
 
-def test_bytes_of_neither_encoding_stop_or_are_replaced_or_left_out(tmp_path: Path) -> None:
+def test_undecodable_bytes_raise_or_are_replaced_or_skipped(tmp_path: Path) -> None:
     (tmp_path / "bad.txt").write_bytes(b"one<|endoftext|>\x81\xff<|endoftext|>two")
     with pytest.raises(DataError, match=r"bad\.txt is neither UTF-8 nor cp1252"):
         read(tmp_path, encoding="cp1252")
@@ -109,7 +107,7 @@ JAPANESE = "夜になると、子どもは庭に出て、雪が降っている�
         ("big5", "到了晚上，孩子走到院子裡，看見天上下著大雪，他說這是他來這裡以後最好的一天。"),
     ],
 )
-def test_a_text_is_read_in_the_encoding_that_its_language_gives_away(
+def test_encodings_are_guessed_from_the_language(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, text: str
 ) -> None:
     (tmp_path / "old.txt").write_bytes(b"A first line.\n" + text.encode(name))
@@ -123,9 +121,7 @@ def test_a_text_is_read_in_the_encoding_that_its_language_gives_away(
 
 
 @pytest.mark.parametrize("part_bytes", [1 << 20, 8 << 20])
-def test_an_encoding_that_shows_late_is_the_same_for_every_part(
-    tmp_path: Path, part_bytes: int
-) -> None:
+def test_all_parts_agree_on_a_late_encoding(tmp_path: Path, part_bytes: int) -> None:
     text = ("plain text " * 3_000 + "<|endoftext|>\n") * 40 + "café déjà vu\n<|endoftext|>"
     text *= 4
     (tmp_path / "a.txt").write_bytes(text.encode("cp1252"))
@@ -135,7 +131,7 @@ def test_an_encoding_that_shows_late_is_the_same_for_every_part(
     assert found == [one.encode() for one in text.split("<|endoftext|>") if one]
 
 
-def test_a_file_that_is_cut_inside_its_last_character_is_read_up_to_there(
+def test_a_truncated_last_character_is_dropped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("a.txt", "b.txt.gz", "c.html", "d.csv"):
@@ -143,7 +139,7 @@ def test_a_file_that_is_cut_inside_its_last_character_is_read_up_to_there(
         (tmp_path / name).write_bytes(gzip.compress(data) if name == "b.txt.gz" else data)
     assert read(tmp_path) == "text\nné\n日" * 2 + "text né 日né日"
     assert caplog.text.count("ends in the middle of a character, which is dropped") == 4
-    # Damage in UTF-8 is no other encoding.
+    # Corrupted UTF-8 is not taken for another encoding.
     (tmp_path / "a.txt").write_bytes(
         "né né né \xff".encode("latin-1").replace(b"\xe9", b"\xc3\xa9")
     )
@@ -151,7 +147,7 @@ def test_a_file_that_is_cut_inside_its_last_character_is_read_up_to_there(
         read(tmp_path)
 
 
-def test_noise_is_no_language() -> None:
+def test_noise_has_no_encoding() -> None:
     assert all(guess_encoding(random.Random(seed).randbytes(400)) is None for seed in range(20))
     assert guess_encoding(b"one bad byte \xff here") is None
     assert guess_encoding(b"Copyright \xa9 2004 Jos\xe9") == "cp1252"

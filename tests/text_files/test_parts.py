@@ -1,4 +1,4 @@
-"""A corpus in parts holds every document once, in order, wherever the parts are cut."""
+"""The parts of a corpus contain every document once, in order, wherever it is split."""
 
 import gzip
 import json
@@ -23,7 +23,7 @@ from groundup.text_files import (
 
 from .conftest import documents_of as documents_in
 
-# Pieces of separators, and what looks like them, in every order.
+# Separators, parts of them and lookalikes, in any order.
 pieces = st.sampled_from(["a", "é", "\n", " ", "<|", "<|end|>", "|>", "日"])
 
 
@@ -37,7 +37,7 @@ def documents_of(found: list[Part], reading: Reading) -> list[bytes]:
     part_bytes=st.integers(1, 40),
     window=st.integers(1, 30),
 )
-def test_parts_of_plain_text_hold_its_documents(
+def test_parts_of_plain_text_partition_its_documents(
     tmp_path_factory: pytest.TempPathFactory, text: str, mark: str, part_bytes: int, window: int
 ) -> None:
     path = tmp_path_factory.mktemp("parts") / "text.txt"
@@ -57,7 +57,7 @@ def test_parts_of_plain_text_hold_its_documents(
     documents=st.lists(st.text(max_size=20), min_size=1, max_size=20),
     part_bytes=st.integers(1, 200),
 )
-def test_parts_of_json_lines_hold_their_records(
+def test_parts_of_json_lines_partition_their_records(
     tmp_path_factory: pytest.TempPathFactory, documents: list[str], part_bytes: int
 ) -> None:
     path = tmp_path_factory.mktemp("parts") / "text.jsonl"
@@ -68,7 +68,7 @@ def test_parts_of_json_lines_hold_their_records(
     assert documents_of(found, Reading()) == [document for document in kept if document]
 
 
-def test_only_what_can_be_read_from_the_middle_is_cut(tmp_path: Path) -> None:
+def test_only_seekable_text_is_split(tmp_path: Path) -> None:
     text = "a page of text " * 50
     (tmp_path / "a.txt").write_text(text)
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(text.encode(), 0))
@@ -84,12 +84,12 @@ def test_only_what_can_be_read_from_the_middle_is_cut(tmp_path: Path) -> None:
     whole = [["b.txt.gz"], ["c.csv"], ["d.txt", "e.txt"]]
     assert cut([END_OF_TEXT]) == [["a.txt"]] * 3 + whole
     assert cut([END_OF_TEXT], errors="skip") == [["a.txt"]] * 3 + whole
-    # Whether aaa is one separator and an a, or an a and one, depends on where one looks from.
+    # aaa contains a separator at 0 or at 1, depending on where the search starts.
     for separators in (["aa"], ["ab", "ba"], ["<end>", "end"], ["<a", "<a>"]):
         assert cut(separators) == [["a.txt"], *whole]
 
 
-def test_a_mistake_in_a_part_is_found_in_the_file(tmp_path: Path) -> None:
+def test_errors_in_a_part_name_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "good"}\n' * 10 + '{"text": 3}\n')
     *_, last = cut_into_parts(find_sources([path]), 100, Reading())
@@ -102,7 +102,7 @@ def test_a_mistake_in_a_part_is_found_in_the_file(tmp_path: Path) -> None:
         documents_of(found, Reading())
 
 
-def test_a_file_that_changes_under_a_reader_is_an_error(tmp_path: Path) -> None:
+def test_a_file_that_changes_while_being_read_raises(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     for text in ("text " * 100, "text " * 100_000):
         path.write_text(text)

@@ -1,4 +1,4 @@
-"""Plain text: documents cut exactly where they end, bad bytes, streams, and flat memory."""
+"""Plain text: exact splitting at separators, invalid bytes, streams, and bounded memory."""
 
 import gzip
 import os
@@ -21,7 +21,7 @@ PLAIN = SEPARATOR.join(TEXTS).encode()
 
 
 def split_slowly(text: bytes, separators: list[bytes]) -> list[bytes]:
-    """The definition: from the left, the longest separator at each place ends a document."""
+    """The definition: from the left, the longest separator at each position ends a document."""
     documents, current, place = [], b"", 0
     longest_first = sorted(separators, key=len, reverse=True)
     while place < len(text):
@@ -37,14 +37,14 @@ def split_slowly(text: bytes, separators: list[bytes]) -> list[bytes]:
 
 @hypothesis.given(
     text=st.lists(st.sampled_from(["a", "b", "é", "\n", "|", "|ab|"]), min_size=1).map("".join),
-    # Some begin as others do, or end as others begin.
+    # Some share prefixes, or end with the prefix of another.
     separators=st.sampled_from(
         [(), ("|",), ("|", "|ab|"), ("||", "|"), ("ab", "b|"), ("|a", "ab")]
     ),
     packing=st.sampled_from(["", ".gz"]),
 )
 @hypothesis.settings(suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
-def test_batches_cut_where_the_definition_does(
+def test_batches_match_the_definition(
     tmp_path: Path, text: str, separators: tuple[str, ...], packing: str
 ) -> None:
     path = tmp_path / f"corpus.txt{packing}"
@@ -59,21 +59,21 @@ BAD = b"good one<|endoftext|>bad \xff\xfe one<|endoftext|>good too<|endoftext|>c
 
 @pytest.mark.parametrize("packing", PACKERS)
 @pytest.mark.parametrize("batch_bytes", [1, 10, 25, 1 << 20])
-def test_invalid_utf8_is_named_replaced_or_left_out(
+def test_invalid_utf8_raises_or_is_replaced_or_skipped(
     tmp_path: Path, packing: str, batch_bytes: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / f"corpus.txt{packing}"
     path.write_bytes(PACKERS[packing](BAD))
     with pytest.raises(DataError, match=rf"{path}, after '.*bad ': .*--errors replace"):
         read(path, batch_bytes=batch_bytes)
-    # What is cut off at the end is not there; the rest is.
+    # Only the incomplete character at the end is missing.
     expected = BAD[:-2].decode(errors="replace").encode().split(SEPARATOR.encode())
     assert read(path, batch_bytes=batch_bytes, errors="replace") == expected
     assert read(path, batch_bytes=batch_bytes, errors="skip") == [*expected[::2], b"cut "]
     assert "the middle of a character" in caplog.text and "skipped 1 document" in caplog.text
 
 
-def test_a_long_document_ends_at_its_bad_byte(
+def test_a_long_document_ends_at_its_invalid_byte(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     text = b"word " * 9 + b"\xff " + b"word " * 9
@@ -90,8 +90,8 @@ def test_a_long_document_ends_at_its_bad_byte(
 @pytest.mark.slow
 @pytest.mark.parametrize("packing", PACKERS)
 @pytest.mark.parametrize("separator", [SEPARATOR, ""])
-def test_memory_stays_flat_over_a_long_file(tmp_path: Path, packing: str, separator: str) -> None:
-    """Also over one document that is cut into pieces."""
+def test_memory_is_bounded_over_a_long_file(tmp_path: Path, packing: str, separator: str) -> None:
+    """Also for a single document, read in pieces."""
     path = tmp_path / f"long.txt{packing}"
     words = random.Random(0).randbytes(4_000_000).hex(" ", 500).replace(" ", f" {separator}")
     path.write_bytes(PACKERS[packing](words.encode()))

@@ -1,4 +1,4 @@
-"""Remote files: addresses go to fsspec, and what it gives is read like files on disk."""
+"""Remote files: URLs are opened by fsspec, and read like local files."""
 
 import gzip
 import io
@@ -46,7 +46,7 @@ def test_files_folders_and_globs_are_read(corpus: str, caplog: pytest.LogCapture
     assert after != before
 
 
-def test_an_address_that_does_not_exist_is_named(corpus: str) -> None:
+def test_a_missing_url_is_reported(corpus: str) -> None:
     with pytest.raises(DataError, match=r"memory://corpus/gone\.txt cannot be read"):
         find_sources([f"{corpus}/gone.txt"])
     with pytest.raises(DataError, match=r"\*\.htm has no text files"):
@@ -62,7 +62,7 @@ def test_an_address_that_does_not_exist_is_named(corpus: str) -> None:
         ("s3://a/b.txt", DataError, "s3://a/b.txt cannot be read: install s3fs"),
     ],
 )
-def test_a_missing_package_is_named(
+def test_missing_fsspec_is_reported(
     monkeypatch: pytest.MonkeyPatch, address: str, kind: type[Exception], message: str
 ) -> None:
     def url_to_fs(address: str) -> tuple[object, str]:

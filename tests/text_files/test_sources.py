@@ -1,4 +1,4 @@
-"""Which files are meant: folders, globs, names, and what gives nothing."""
+"""Resolving inputs to files: folders, globs, names, and inputs without files."""
 
 import os
 from pathlib import Path
@@ -24,18 +24,18 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path / "tree"
 
 
-def test_a_folder_gives_its_text_files_in_order(
+def test_the_text_files_of_a_folder_are_sorted(
     tree: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = ["a.jsonl.gz", "b.txt", "b2.Md", "code/main.rs.xz", "sub/c.parquet", "sub/d.TXT.zst"]
     assert find(tree) == [tree / name for name in names]
-    # What is left out is told.
+    # Skipped files are logged.
     assert "skipped" in caplog.text and "notes.png" in caplog.text
     assert find(str(tree)) == find(tree)
 
 
 @pytest.mark.parametrize("names", [("config.yaml", "metrics.jsonl"), ("model.safetensors",)])
-def test_models_and_runs_within_a_folder_are_not_read(
+def test_models_and_runs_in_a_folder_are_skipped(
     tree: Path, names: tuple[str, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = find(tree)
@@ -45,18 +45,18 @@ def test_models_and_runs_within_a_folder_are_not_read(
         (folder / name).write_text("x")
     assert find(tree) == expected
     assert f"{folder}" in caplog.text
-    # Named outright it is read.
+    # Named explicitly, it is read.
     assert folder / "README.md" in find(folder)
 
 
-def test_a_glob_gives_its_matches_in_order(tree: Path) -> None:
+def test_the_matches_of_a_glob_are_sorted(tree: Path) -> None:
     assert find(f"{tree}/*.txt") == [tree / "b.txt"]
     assert find(f"{tree}/sub/[cd].*") == [tree / "sub/c.parquet", tree / "sub/d.TXT.zst"]
     assert tree / "sub/c.parquet" in find(f"{tree}/**/*.parquet")
     assert tree / "sub/c.parquet" in find(f"{tree}/s*")
 
 
-def test_a_file_named_like_a_glob_or_an_address_is_itself(
+def test_a_file_may_be_named_like_a_glob_or_url(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -84,7 +84,7 @@ def test_a_file_named_twice_is_read_once(tree: Path, caplog: pytest.LogCaptureFi
         ([], "no input"),
     ],
 )
-def test_inputs_that_give_nothing_are_named(
+def test_inputs_without_files_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str], noun: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -94,7 +94,7 @@ def test_inputs_that_give_nothing_are_named(
         find_sources(names)
 
 
-def test_what_has_no_text_is_skipped_and_named_unless_it_is_named_outright(
+def test_files_that_are_not_text_are_skipped_unless_named(
     tree: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     regular = find(tree)
@@ -113,7 +113,7 @@ def test_what_has_no_text_is_skipped_and_named_unless_it_is_named_outright(
             find(f"{tree}/{name[0]}*.txt")
 
 
-def test_a_folder_that_cannot_be_read_is_skipped_within_another(
+def test_unreadable_subfolders_are_skipped(
     tree: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scandir, closed = os.scandir, [str(tree / "code")]
@@ -131,7 +131,7 @@ def test_a_folder_that_cannot_be_read_is_skipped_within_another(
         find(tree)
 
 
-def test_links_lead_out_of_a_folder_only_if_wanted(
+def test_links_out_of_a_folder_are_followed_only_on_request(
     tree: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     regular, secret = find(tree), tmp_path / "shadow.txt"
@@ -151,11 +151,11 @@ def test_links_lead_out_of_a_folder_only_if_wanted(
 
 @pytest.mark.parametrize("name", ["errors", "encoding"])
 @pytest.mark.parametrize("value", ["no-such-thing", "base64"])
-def test_a_misspelt_setting_is_an_error(name: str, value: str) -> None:
+def test_a_misspelled_option_raises(name: str, value: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} is '{value}'"):
         Reading(**{name: value})  # type: ignore[arg-type]
 
 
-def test_an_output_must_not_be_an_input(tree: Path) -> None:
+def test_the_output_must_not_be_an_input(tree: Path) -> None:
     with pytest.raises(ConfigError, match="one of the inputs"):
         check_not_input(tree / "sub" / ".." / "b.txt", find_sources([tree]))
