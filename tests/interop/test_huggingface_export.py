@@ -1,7 +1,6 @@
 """A run exported to Hugging Face is the same model in the real transformers."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from groundup.checkpoint import CheckpointFolder
 from groundup.errors import ConfigError, GroundupError
 from groundup.generation import LanguageModel
-from groundup.interop import export_huggingface, huggingface, import_huggingface
+from groundup.interop import export_huggingface, import_huggingface
 
 from .conftest import TEXT, MakeRun, load
 
@@ -178,15 +177,3 @@ def test_force_replaces_an_export_and_nothing_else(
     monkeypatch.chdir(out)
     with pytest.raises(ConfigError, match="the current folder"):
         export_huggingface(run, ".", force=True)
-
-
-def test_a_stopped_export_leaves_what_was_there(
-    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """tests/torture kills one for good."""
-    run, out = make_run(), tmp_path / "out"
-    names = export_huggingface(run, out)
-    monkeypatch.setattr(huggingface, "write_card", lambda *given, **options: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        export_huggingface(run, out, force=True)
-    assert sorted(os.listdir(out)) == names and sorted(os.listdir(tmp_path)) == ["out", "runs"]

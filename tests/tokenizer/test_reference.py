@@ -38,18 +38,6 @@ def test_ties_go_to_the_greater_pair_of_byte_strings() -> None:
     assert merges == [(b"b", b"c"), (b"a", b"bc"), (b"B", b"A")]
 
 
-def test_the_vocabulary_is_bytes_then_merges_then_special_tokens() -> None:
-    vocab, merges = train_bpe_reference("aaaa aaaa", 260, ["<|a|>", "<|b|>"])
-    assert [vocab[id] for id in range(256)] == BYTES
-    assert vocab[256] == merges[0][0] + merges[0][1]
-    assert list(vocab.values())[-2:] == [b"<|a|>", b"<|b|>"]
-
-
-def test_overlapping_occurrences_merge_from_the_left() -> None:
-    definition = train("aaa aaa aaa", 1)
-    assert [definition.vocab[id] for id in encode_reference(definition, "aaa")] == [b"aa", b"a"]
-
-
 @pytest.mark.parametrize(
     ("text", "special_tokens", "pieces"),
     [

@@ -122,7 +122,7 @@ class Guards:
             # With a single key, clients are told apart by address.
             if len(self._tokens) > 1:
                 return f"key {number}"
-        return _network_of(scope)
+        return str((scope.get("client") or ("unknown", 0))[0])
 
     def _check_token(self, authorization: str) -> int:
         scheme, _, given = authorization.partition(" ")
@@ -164,15 +164,3 @@ def is_loopback(host: str) -> bool:
 def _too_large(max_bytes: int) -> ApiError:
     message = f"the body is larger than {max_bytes} bytes: send less"
     return ApiError(413, message, code="body_too_large", headers={"Connection": "close"})
-
-
-def _network_of(scope: Scope) -> str:
-    """The client's address, or for IPv6 its /64 network, which belongs to one subscriber."""
-    host = (scope.get("client") or ("unknown", 0))[0]
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return str(host)
-    if address.version == 6:
-        return str(ipaddress.ip_network((address, 64), strict=False))
-    return str(address)

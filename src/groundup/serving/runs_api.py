@@ -7,7 +7,6 @@ folder, never joined to a path, and links are not followed, so that no name lead
 import contextlib
 import datetime
 import json
-import math
 import os
 import time
 from functools import lru_cache
@@ -15,7 +14,6 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
-import numpy
 from pydantic import BaseModel, Field, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
@@ -188,20 +186,15 @@ def lines_after(
 
 
 def thin(metrics: Metrics, first: int, limit: int) -> list[int]:
-    """The line numbers to keep from `first` on: all, or about `limit` lines with the lowest and the
-    highest loss of each interval, plus all evaluations and skipped steps."""
-    numbers = numpy.arange(first, metrics.num_lines)
-    if len(numbers) <= limit:
-        return list(map(int, numbers))
-    columns = (metrics.columns.get(name, [math.nan]) for name in ("loss", "validation_loss"))
-    losses, validation = (
-        numpy.nan_to_num(numpy.array(one)) * numpy.ones(metrics.num_lines) for one in columns
-    )
-    spans = numpy.array_split(numbers, limit // 2)
-    kept = {span[find(losses[span])] for span in spans for find in (numpy.argmin, numpy.argmax)}
-    always = {*metrics.reasons, *numpy.flatnonzero(validation).tolist()}
-    kept |= {numbers[0], numbers[-1], *always.intersection(numbers.tolist())}
-    return sorted(map(int, kept))
+    """The line numbers from `first` on: all, or about `limit` at equal distances up to the last,
+    plus all evaluations and skipped steps."""
+    last = metrics.num_lines - 1
+    step = max(1, -(-(last - first) // limit))
+    numbers = range(first, last + 1)
+    if step == 1:
+        return list(numbers)
+    always = {*metrics.reasons, *metrics.indices("validation_loss")}
+    return [number for number in numbers if (last - number) % step == 0 or number in always]
 
 
 def as_json(value: Any) -> bytes:
