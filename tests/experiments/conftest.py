@@ -31,9 +31,7 @@ BASE: dict[str, Any] = {
 
 
 def record_of(point: str, seed: int, status: Any, loss: float | None, **more: Any) -> TrialRecord:
-    return TrialRecord(
-        f"{point}+seed={seed}", point, status, seed, best_validation_loss=loss, **more
-    )
+    return TrialRecord(f"{point}+seed={seed}", point, status, seed, ranking_loss=loss, **more)
 
 
 def check_report(path: Path, num_rows: int) -> None:

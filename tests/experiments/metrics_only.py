@@ -2,8 +2,8 @@
 
 The last loss is least at a learning rate of 0.01, muon's of 0.3 and without norms of 0.0001, and a
 width of 16. A greater rate than 0.5 diverges and one below 1e-6 learns nothing; both then wait to
-be stopped. z_loss 13 fails, and with 14 the loss is no number. With TOGETHER set, a trial waits
-until that many have begun.
+be stopped. z_loss 13 fails, with 14 the loss is no number, with 15 nothing is validated, with
+16 to a lower loss. With TOGETHER set, a trial waits until that many have begun.
 """
 
 import fcntl
@@ -48,8 +48,9 @@ def main() -> int:
                 loss = 5.0 + (end - 5.0) * (step - 1) / max(1, num_steps - 1)
             tokens = step * config["batch_size"] * config["model"]["context_length"]
             record = {"step": step, "tokens": tokens, "wall_seconds": 0.1 * step, "loss": loss}
-            if step % (config["evaluation"]["every_steps"] or 4) == 0 or step == num_steps:
-                record["validation_loss"] = loss
+            is_due = step % (config["evaluation"]["every_steps"] or 4) == 0 or step == num_steps
+            if is_due and config["z_loss"] != 15:
+                record["validation_loss"] = loss - 1 if config["z_loss"] == 16 else loss
             file.write(json.dumps(record) + "\n")
             file.flush()
             if (rate > 0.5 or rate < 1e-6) and step > num_steps / 2:

@@ -227,6 +227,6 @@ def test_runs_are_read_once_and_told_apart_by_name(tmp_path: Path, write_run: Wr
     other = write_run(tmp_path / "b" / "runs" / "same", [3.0])
     third = write_run(tmp_path / "c" / "b" / "runs" / "same", [3.0])
     found = find_runs([one, other, one, third, tmp_path / "a"])
-    assert [run.name for run in found.runs] == ["a/same", "b/same", "b/same (2)"]
+    assert [run.name for run in found.runs] == [str(one), str(other), str(third)]
     with pytest.raises(ConfigError, match="contains no runs"):
         find_runs([tmp_path / "nothing"])

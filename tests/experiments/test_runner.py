@@ -6,7 +6,6 @@ import signal
 import sys
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from groundup.experiments.runner import Command, find_divergence, make_slots
 from groundup.experiments.spec import PruneConfig, SweepConfig, base_config
 from groundup.experiments.sweep import SweepOutcome, run_sweep
 from groundup.experiments.sweep_folder import SweepFolder
-from groundup.experiments.trials import TrialRecord, summarize
+from groundup.experiments.trials import summarize
 from groundup.files import locked
 from groundup.runs.config import RunConfig
 from groundup.runs.metrics import Metrics
@@ -46,7 +45,7 @@ def test_trials_run_together_the_best_point_wins_and_a_second_start_runs_what_is
     assert best.half_width == pytest.approx(12.706 * 0.005, rel=1e-3)
     record = outcome.records["learning_rate=0.001+seed=1"]
     assert record.status == "finished" and record.reason is None
-    assert (record.step, record.tokens, record.seed) == (20, 20 * 32, 1)
+    assert (record.step, record.seed) == (20, 1)
     assert record.settings == {RATE: 0.001}
     file = tmp_path / "small" / "runs" / record.trial / "metrics.jsonl"
     before = file.stat().st_mtime_ns
@@ -62,14 +61,19 @@ def test_trials_run_together_the_best_point_wins_and_a_second_start_runs_what_is
 def test_divergence_is_stopped_and_kept_as_a_result(
     make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
-    variants = {"stopped": {RATE: 1.0}, "ended": {"z_loss": 14}, "sound": {}}
+    losses = {"ended": 14, "unmeasured": 15, "measured": 16}
+    variants = {"stopped": {RATE: 1.0}} | {name: {"z_loss": z} for name, z in losses.items()}
     spec = make_spec(variants=variants)
     outcome = run(spec, tmp_path, metrics_only)
     stopped, ended = (outcome.records[f"{name}+seed=0"] for name in ("stopped", "ended"))
     assert stopped.status == "diverged" and "above 5.5" in (stopped.reason or "")
     assert "nobody" not in (tmp_path / "small/trials/stopped+seed=0.txt").read_text()
     assert ended.status == "diverged" and "never finite" in (ended.reason or "")
-    assert [one.is_sound for one in summarize(outcome.records.values())] == [True, False, False]
+    # Without a validation loss it is ranked by its last training loss.
+    ranking = [outcome.records[f"{name}measured+seed=0"].ranking_loss for name in ("", "un")]
+    assert ranking == pytest.approx([1.5, 2.5])
+    sound = [one.is_sound for one in summarize(outcome.records.values())]
+    assert sound == [True, True, False, False]
     # It ended; a second start does not try it again.
     again = run(spec, tmp_path, metrics_only)
     assert again.records == outcome.records
@@ -185,16 +189,6 @@ def test_points_are_ranked_by_their_mean_and_unsound_ones_come_last() -> None:
     assert [r.seed for r in results[0].records] == [0, 1]
     means = [result.loss and result.loss.mean for result in results]
     assert means == [pytest.approx(2.1), 3.0, 1.0, None]
-
-
-def test_a_run_is_ranked_by_its_lowest_validation_loss_or_its_training_loss() -> None:
-    ended = TrialRecord("a", "a", "finished", 0)
-    assert ended.ranking_loss is None
-    ended = replace(ended, loss=3.0)
-    assert ended.ranking_loss == 3.0
-    ended = replace(ended, loss_at_end=3.5)
-    assert ended.ranking_loss == 3.5
-    assert replace(ended, best_validation_loss=4.0).ranking_loss == 4.0
 
 
 @pytest.mark.parametrize(

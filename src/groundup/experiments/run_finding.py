@@ -96,13 +96,8 @@ def _children(folder: Path) -> list[Path]:
 
 
 def _tell_apart(runs: list[RunResult]) -> None:
-    """Make equal names unique by the parent folder, then by a number."""
+    """Runs of one name are named by their paths."""
     names = Counter(run.name for run in runs)
-    used = Counter[str]()
     for index, run in enumerate(runs):
-        name = run.name
-        if names[name] > 1:
-            above = run.path.resolve().parent
-            name = f"{(above.parent if above.name == 'runs' else above).name}/{name}"
-        used[name] += 1
-        runs[index] = replace(run, name=name if used[name] == 1 else f"{name} ({used[name]})")
+        if names[run.name] > 1:
+            runs[index] = replace(run, name=str(run.path))

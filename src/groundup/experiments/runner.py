@@ -179,12 +179,7 @@ class Runner:
             variant=trial.variant,
             reason=result[1],
             step=int(metrics.last("step") or 0),
-            tokens=int(metrics.last("tokens") or 0),
-            loss=metrics.last("loss"),
-            loss_at_end=metrics.at_end("loss"),
-            best_validation_loss=None if best is None else best[0],
-            bits_per_byte=metrics.at_lowest("bits_per_byte", by="validation_loss"),
-            wall_seconds=metrics.last("wall_seconds"),
+            ranking_loss=metrics.at_end("loss") if best is None else best[0],
         )
 
     def _reason(self, trial: Trial, status: int) -> str:

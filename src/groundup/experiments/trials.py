@@ -56,20 +56,9 @@ class TrialRecord:
     variant: str | None = None
     reason: str | None = None
     step: int = 0
-    tokens: int = 0
-    loss: float | None = None
-    loss_at_end: float | None = None
-    best_validation_loss: float | None = None
-    bits_per_byte: float | None = None
-    """At the lowest validation loss."""
-    wall_seconds: float | None = None
-
-    @property
-    def ranking_loss(self) -> float | None:
-        """As in reports: the lowest validation loss, or without a validation split the mean of the
-        last training losses."""
-        losses = (self.best_validation_loss, self.loss_at_end, self.loss)
-        return next((loss for loss in losses if loss is not None), None)
+    ranking_loss: float | None = None
+    """As in reports: the lowest validation loss, or without a validation split the mean of the last
+    training losses."""
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "TrialRecord":
