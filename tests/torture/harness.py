@@ -2,10 +2,8 @@
 
 A kind of faults is a function of a `Case`, which injects what its random numbers say and raises
 `Lost` if the promise of docs/guides/reliability.md does not hold. Each case is forked, so that it
-may hang or crash, and so that torch is imported once for all of them.
+may hang (an alarm ends it with status -14) or crash, and so that torch is imported once for all.
 """
-
-from __future__ import annotations
 
 import contextlib
 import json
@@ -20,8 +18,9 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -30,6 +29,7 @@ _CHILD_SECONDS, _CASE_SECONDS = 240, 600
 
 Work = Sequence[str] | Callable[[], object]
 """A command line of groundup, or a function."""
+Inject = Callable[["Case"], None]
 
 
 class Lost(Exception):
@@ -66,46 +66,44 @@ class Case:
         return aimed[self.number % len(aimed)]
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A kind of faults: its cases, and what fraction of a run's time it gets."""
-
-    name: str
-    inject: Callable[[Case], None]
-    fraction: float
-    num_quick: int
-    """Cases in a quick run."""
-
-    def run(self, case: Case) -> None:
-        """Inject, and note what became of it beside the case's folder."""
-        case.place.mkdir(parents=True, exist_ok=True)
-        lost = None
-        try:
-            self.inject(case)
-        except Lost as error:
-            lost = f"{case.what}: {error}"
-        except BaseException as error:
-            # Nobody expected it: where in the package it was raised, and what it says.
-            frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.line]
-            last = ([frame for frame in frames if "/groundup/" in frame.filename] or frames)[-1]
-            where = f"{type(error).__name__} in {Path(last.filename).name}, line {last.lineno}"
-            lost = f"{case.what}: {where}: {str(error)[:200]}"
-        finally:
-            shutil.rmtree(case.place, ignore_errors=True)
-        case.place.with_suffix(".json").write_text(json.dumps([case.row, lost, case.counts]))
+def run_case(case: Case, inject: Inject) -> None:
+    """Inject, and note what became of it beside the case's folder; in a process of its own."""
+    os.setsid()
+    # Nothing here may take the machine with it.
+    num_pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = num_pages * resource.getpagesize() + _ADDRESS_SPACE_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    signal.alarm(_CASE_SECONDS)
+    case.place.mkdir(parents=True, exist_ok=True)
+    lost = None
+    try:
+        inject(case)
+    except Lost as error:
+        lost = f"{case.what}: {error}"
+    except BaseException as error:
+        # Nobody expected it: where in the package it was raised, and what it says.
+        frames = traceback.extract_tb(error.__traceback__)
+        last = ([one for one in frames if "/groundup/" in one.filename] or frames)[-1]
+        where = f"{type(error).__name__} in {Path(last.filename).name}, line {last.lineno}"
+        lost = f"{case.what}: {where}: {str(error)[:200]}"
+    finally:
+        shutil.rmtree(case.place, ignore_errors=True)
+    case.place.with_suffix(".json").write_text(json.dumps([case.row, lost, case.counts]))
 
 
 @dataclass
 class Results:
     """What became of all faults."""
 
+    until: str
+    """A regular expression for the loss in question, if any."""
     rows: dict[str, Counter[str]] = field(default_factory=dict)
     """By the line of the table: how many were injected and lost, and what else was counted."""
     losses: dict[str, list[str]] = field(default_factory=dict)
     """By what was lost: the commands that show it again."""
 
     def add(self, case: Case, status: int) -> None:
-        row, lost, counts = case.kind, f"its process: {describe(status)}", {"injected": 1}
+        row, lost, counts = case.kind, f"its process ended with status {status}", {"injected": 1}
         if status == 0:
             row, lost, counts = json.loads(case.place.with_suffix(".json").read_text())
         self.rows.setdefault(row, Counter()).update({**counts, "lost": int(lost is not None)})
@@ -116,17 +114,16 @@ class Results:
 
 
 def run_cases(
-    kind: Kind, cases: Iterable[Case], results: Results, num_jobs: int, seconds: float, until: str
+    inject: Inject, cases: Iterable[Case], results: Results, num_jobs: int, seconds: float
 ) -> None:
-    """Run cases until there are no more, the time is used up, or a loss is like `until`; several
-    at a time."""
+    """Run cases until there are no more, the time is used up, or the loss in question was found;
+    several at a time."""
     end, waiting, running = time.monotonic() + seconds, iter(cases), list[tuple[Child, Case]]()
     while True:
-        is_found = until and any(re.search(until, loss) for loss in results.losses)
+        is_found = results.until and any(re.search(results.until, one) for one in results.losses)
         is_over = is_found or time.monotonic() > end or len(running) >= num_jobs
         if not is_over and (case := next(waiting, None)) is not None:
-            work = lambda case=case: kind.run(case)  # noqa: E731
-            running.append((Child(case.work / "cases", work, _isolate), case))
+            running.append((Child(case.work / "cases", partial(run_case, case, inject)), case))
             continue
         if not running:
             return
@@ -140,39 +137,10 @@ def run_cases(
         time.sleep(0.003)
 
 
-def _isolate() -> None:
-    os.setsid()
-    # Nothing here may take the machine with it.
-    num_pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most = num_pages * resource.getpagesize() + _ADDRESS_SPACE_BYTES
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    signal.alarm(_CASE_SECONDS)
-
-
-def describe(status: int) -> str:
-    return "it never ended" if status == -signal.SIGALRM else f"it ended with status {status}"
-
-
-@contextlib.contextmanager
-def bounded(max_growth_bytes: int, max_seconds: float) -> Iterator[None]:
-    """Work in this process that must stay within memory and time, refused or not."""
-    before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
-    try:
-        yield
-    finally:
-        growth = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
-        if (seconds := time.process_time() - begin) > max_seconds:
-            raise Lost(f"it took {seconds:.1f} s")
-        if growth > max_growth_bytes:
-            raise Lost(f"it grew by {growth >> 20} MB")
-
-
 class Child:
     """A process, forked so that nothing is imported again."""
 
-    def __init__(
-        self, place: Path, work: Work, before: Callable[[], object] = lambda: None
-    ) -> None:
+    def __init__(self, place: Path, work: Work, **environment: str) -> None:
         place.mkdir(parents=True, exist_ok=True)
         self._error = tempfile.TemporaryFile()  # noqa: SIM115
         self.status: int | None = None
@@ -180,7 +148,8 @@ class Child:
         self.pid = os.fork()
         if self.pid == 0:
             signal.alarm(_CHILD_SECONDS)
-            self._run(place, work, before)
+            os.environ.update(environment)
+            self._run(place, work)
 
     def poll(self, options: int = os.WNOHANG) -> int | None:
         """The status it ended with, below 0 the signal; None while it runs."""
@@ -188,19 +157,21 @@ class Child:
             self.status = os.waitstatus_to_exitcode(ended[1])
         return self.status
 
+    def is_running(self) -> bool:
+        """Without waiting for it, so that its number is nobody else's."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
     def wait(self, expected: Sequence[int] = (0, 1, 2)) -> int:
         """The status it ended with; `Lost` unless that is an expected one."""
         status = self.poll(0) or 0
-        with self._error as file:
-            file.seek(0)
-            error = file.read().decode("utf-8", "replace").strip()
+        error = os.pread(self._error.fileno(), 1 << 20, 0).decode("utf-8", "replace").strip()
         if "Traceback (most recent call last)" in error:
             raise Lost(f"a traceback: {error.splitlines()[-1]}")
         if status not in expected:
-            raise Lost(f"{describe(status)}: {error[-500:]}")
+            raise Lost(f"it ended with status {status}: {error[-500:]}")
         return status
 
-    def _run(self, place: Path, work: Work, before: Callable[[], object]) -> NoReturn:
+    def _run(self, place: Path, work: Work) -> NoReturn:
         status = 1
         try:
             os.chdir(place)
@@ -211,12 +182,10 @@ class Child:
             sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
             sys.stderr = open(2, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115
             # A command counts its minutes from the start of its process.
-            for name in ("groundup.cli.train", "groundup.cli.new"):
-                sys.modules.get(name, sys).__dict__["STARTED"] = time.monotonic()
-            before()
-            from groundup.cli.main import main
+            from groundup.cli import main, new, train
 
-            ended = work() if callable(work) else main(work)
+            vars(train)["STARTED"] = vars(new)["STARTED"] = time.monotonic()
+            ended = work() if callable(work) else main.main(work)
             status = ended if isinstance(ended, int) else 0
             sys.stdout.flush()
         except KeyboardInterrupt:

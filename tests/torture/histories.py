@@ -5,8 +5,6 @@ same command must end with the same bits. States that look the same are tried on
 long, so it is tried from some of them only.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import logging
@@ -97,15 +95,15 @@ class Train:
             self.saved[step] = folder.load(step).record.files
             return step
 
-        is_begun = marking(disk, RunFolder, "begin", lambda *_: "begun")
+        is_begun = marking(disk, RunFolder, "begin", lambda *_: 0)
         with is_begun, marking(disk, CheckpointFolder, "save", saved):
             for number, stop in enumerate((*self.stops, None)):
                 self._train(number > 0, stop)
 
     def check(self, marks: list[Any]) -> None:
-        if "begun" in marks and not self.run.has_run():
+        if marks and not self.run.has_run():
             raise Lost("a run that had begun is gone")
-        promised = max((mark for mark in marks if mark != "begun"), default=0)
+        promised = max(marks, default=0)
         checkpoints = CheckpointFolder(self.run.checkpoints)
         if not checkpoints.steps() and not promised:
             return
@@ -124,8 +122,7 @@ class Train:
         self._train(self.run.has_run())
         if found := compare_runs(self.whole.run_folder, self.run.path).differences:
             raise Lost(f"resumed, the run ended otherwise: {found[0]}")
-        outcome = self.run.read_outcome()
-        if outcome is None or outcome.state != "finished":
+        if (outcome := self.run.read_outcome()) is None or outcome.state != "finished":
             raise Lost("the outcome of the finished run is missing")
         check_no_leftovers(self.root)
 
@@ -157,8 +154,9 @@ class Verb:
             records = SweepFolder(self.out).records().values()
             return {one.trial: [one.status, one.loss, one.best_validation_loss] for one in records}
         # Between two renames a folder is where the next export looks for it.
-        found = find_folders(self.out.parent).get(self.out.name)
-        return hashes(found) if found else hash_file(self.out) if self.out.exists() else None
+        found = find_folders(self.out.parent).get(self.out.name, self.out)
+        files = [found, *sorted(found.rglob("*"))]
+        return {path.name: hash_file(path) for path in files if path.is_file()} or None
 
     def record(self, disk: Recorder) -> None:
         """Do it, and mark each promise once it is made."""
@@ -277,11 +275,6 @@ def left_on_disk(root: Path, number: int, state: State) -> Iterator[None]:
         raise Lost(f"history {number}: {type(error).__name__}: {error}") from error
     finally:
         shutil.rmtree(root)
-
-
-def hashes(folder: Path) -> dict[str, str]:
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    return {path.relative_to(folder).as_posix(): hash_file(path) for path in files}
 
 
 def check_no_leftovers(root: Path) -> None:

@@ -1,7 +1,5 @@
 """Bytes as a bad disk, a broken transfer or an enemy leaves them."""
 
-from __future__ import annotations
-
 import json
 import random
 import re
@@ -13,39 +11,38 @@ FRAGMENTS = json.loads(Path(__file__).with_name("fragments.json").read_text("utf
 NUMBERS = [one.encode() for one in FRAGMENTS["numbers"]] + [b"1" + b"0" * 400, b"9" * 5000]
 DEEP = "@deep@"
 VALUES: list[Any] = [None, True, [], {}, "", "x" * 100_000, "\ud800", "\0", "../../x", -1]
+_ODD = (b"[" * 20_000, b'{"a":' * 20_000, b"\xff\xfe", b"\0" * 64, b"\n", b'"')
 VALUES += [10**9, 10**30, 0.5, [[]], {"": None}, [None] * 1000, DEEP]
 
 
+def tear(data: bytes, rng: random.Random) -> bytes:
+    """A lost end or a zeroed sector."""
+    end = rng.randrange(len(data) + 1)
+    begin = end - end % 512
+    zeroed = data[:begin] + bytes(len(data[begin : begin + 512])) + data[begin + 512 :]
+    return rng.choice((data[:end], zeroed))
+
+
 def spoil(data: bytes, rng: random.Random) -> bytes:
-    """A flipped bit, a lost end or a zeroed block."""
-    begin = rng.randrange(len(data))
-    block = begin // 512 * 512
-    zeroed = data[:block] + bytes(len(data[block : block + 512])) + data[block + 512 :]
-    return rng.choice((_flip(data, rng), _flip(data, rng), data[:begin], zeroed))
+    """What a bad disk makes of it."""
+    return rng.choice((_flip, tear))(data, rng)
 
 
 def mutate(data: bytes, rng: random.Random) -> bytes:
-    """A few changes: of bits, of numbers, of stretches, of the structure where it is JSON."""
-    odd = (b"[" * 20_000, b'{"a":' * 20_000, b"\xff\xfe", b"\0" * 64, b"\n", b'"')
+    """A few changes: of bits, of stretches, of numbers, of the structure where it is JSON."""
+    changes = (_flip, *[_splice] * 4, *[_renumber] * 2, *[_restructure] * 4)
     for _ in range(rng.choice((1, 1, 1, 2, 5))):
-        begin = rng.randrange(len(data) + 1)
-        head, tail = data[:begin], data[begin:]
-        match rng.randrange(11):
-            case 0:
-                data = _flip(data, rng)
-            case 1:
-                data = head
-            case 2:
-                data = head + tail[rng.choice((1, 2, 8, 100)) :]
-            case 3:
-                data = head + tail[: rng.choice((1, 8, 64))] * rng.choice((2, 3, 1000)) + tail
-            case 4:
-                data = head + rng.choice((rng.randbytes(4), *odd)) + tail
-            case 5 | 6:
-                data = _renumber(data, rng)
-            case _:
-                data = _restructure(data, rng)
+        data = rng.choice(changes)(data, rng)
     return data
+
+
+def _splice(data: bytes, rng: random.Random) -> bytes:
+    """From somewhere on all is lost, or a stretch is, or comes again, or is something odd."""
+    begin = rng.randrange(len(data) + 1)
+    head, tail = data[:begin], data[begin:]
+    again = tail[: rng.choice((1, 8, 64))] * rng.choice((2, 3, 1000))
+    odd = rng.choice((rng.randbytes(4), *_ODD))
+    return head + rng.choice((b"", tail[rng.choice((1, 2, 8, 100)) :], again + tail, odd + tail))
 
 
 def _flip(data: bytes, rng: random.Random) -> bytes:

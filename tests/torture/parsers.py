@@ -5,10 +5,9 @@ of others have none: there a damaged file may be taken for another sound one. A 
 or one sentence, soon and in bounds, whatever it is fed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
+import resource
 import shutil
 import signal
 import tempfile
@@ -18,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from harness import Case, Child, Lost, bounded
+from harness import Case, Child, Lost
 from mutations import FRAGMENTS, mutate, spoil
 
 from groundup.checkpoint import CheckpointFolder, load_weights
@@ -44,8 +43,8 @@ _PROBE = (
     "Once upon a time, it's 3 o'clock — naïve 雨 cats.\n\n  <|endoftext|> The end of the story."
 )
 
-# A template may take a few seconds by itself; a busy machine may take as long again.
-_TEMPLATE_SECONDS, _FAULT_SECONDS = 15, 60
+# What a parser may take of the processor; and of the clock, where it has a process of its own.
+_CPU_SECONDS, _SECONDS = 10, 20
 
 
 def damage(case: Case) -> None:
@@ -74,22 +73,26 @@ def fuzz(case: Case) -> None:
         file = case.random.choice(sorted(found))
         file.write_bytes(data := mutate(file.read_bytes(), case.random))
         # It ends the process.
-        signal.alarm(_FAULT_SECONDS)
+        signal.alarm(_SECONDS)
         # Names in a file may be those of anything.
-        with answered(), contextlib.suppress(OSError), bounded((64 << 20) + 100 * len(data), 10):
+        with answered((64 << 20) + 100 * len(data)), contextlib.suppress(OSError):
             parse(case, file)
         shutil.rmtree(case.place)
 
 
 @contextlib.contextmanager
-def answered() -> Iterator[None]:
-    """Work that may be refused, in one sentence."""
+def answered(most_bytes: int = 1 << 62) -> Iterator[None]:
+    """Work that may be refused, in one sentence, soon, and in bounds."""
+    before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     try:
         yield
     except GroundupError as error:
         text = str(error)
         if not 10 < len(text) < 5_000 or "Traceback" in text:
             raise Lost(f"no sentence but {len(text)} characters: {text[:200]}") from None
+    growth = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
+    if (seconds := time.process_time() - begin) > _CPU_SECONDS or growth > most_bytes:
+        raise Lost(f"it took {seconds:.1f} s and grew by {growth >> 20} MB")
 
 
 def read_shards(root: Path) -> object:
@@ -148,25 +151,15 @@ def use_tokenizer(case: Case, path: Path) -> None:
     if tokenizer.vocab_size > 100_000:
         return
     ids = tokenizer.encode(_PROBE)
-    try:
-        expected = encode_reference(tokenizer.definition, _PROBE)
-    except KeyError:
-        # The reference knows no vocabulary without some of the bytes; ours says so.
-        raise Lost("ids for a text that the vocabulary cannot spell") from None
-    if ids != expected or tokenizer.decode(ids) != _PROBE:
+    if ids != encode_reference(tokenizer.definition, _PROBE) or tokenizer.decode(ids) != _PROBE:
         raise Lost("its ids are not those of the reference, or do not give the text back")
 
 
 def template(case: Case, _: Path) -> None:
-    """Compiled and rendered, or refused, each in a few seconds."""
     rng = case.random
     parts = rng.choices(FRAGMENTS["templates"], k=rng.choice((1, 2, 3, 6, 30)))
     source = "".join(part * rng.choice((1, 1, 1, 2, 25)) for part in parts)
-    begin = time.monotonic()
-    with answered():
-        ChatTemplate(source).render([{"role": "user", "content": "hi"}])
-    if time.monotonic() - begin > _TEMPLATE_SECONDS:
-        raise Lost(f"it took {time.monotonic() - begin:.1f} s: {source[:100]}")
+    ChatTemplate(source).render([{"role": "user", "content": "hi"}])
 
 
 def pattern(case: Case, _: Path) -> None:

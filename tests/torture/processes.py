@@ -5,15 +5,12 @@ have saved what it promises; then it ends with the bits of a run that nobody dis
 verbs that take long.
 """
 
-from __future__ import annotations
-
-import contextlib
 import os
 import shutil
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +21,7 @@ from groundup.checkpoint import CheckpointFolder
 from groundup.config import save_yaml
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
-from groundup.runs.metrics import parse_line
+from groundup.runs.metrics_file import read_metrics
 from groundup.training import train
 from groundup.training.clock import ReplayClock
 from groundup.training.verify import compare_runs
@@ -37,26 +34,21 @@ _FAULTS_OF_RANKS: Sequence[str] = (*_FAULTS, "TERM one", "KILL one", "KILL one",
 
 def start_ranks(place: Path, words: Sequence[str], size: int) -> list[Child]:
     """Some processes that train one run together."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-
-    def environment(rank: int) -> Callable[[], None]:
-        """What torchrun tells a rank."""
-        numbers = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": size}
-        values = {name: str(number) for name, number in {**numbers, "MASTER_PORT": port}.items()}
-        return lambda: os.environ.update(values, MASTER_ADDR="127.0.0.1") if size > 1 else None
-
-    return [Child(place, words, environment(rank)) for rank in range(size)]
+    if size == 1:
+        return [Child(place, words)]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    # What torchrun tells a rank.
+    job |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(size))
+    ranks = [dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank)) for rank in range(size)]
+    return [Child(place, words, **job, **rank) for rank in ranks]
 
 
 def wait_for(ranks: list[Child], expected: Sequence[int]) -> list[int]:
     """The statuses of all, which have ended before a failure of one is told."""
-    found: list[int] = []
-    with contextlib.ExitStack() as stack:
-        for child in ranks:
-            stack.callback(lambda child: found.insert(0, child.wait(expected)), child)
-    return found
+    for child in ranks:
+        child.poll(0)
+    return [child.wait(expected) for child in ranks]
 
 
 def disturb(case: Case) -> None:
@@ -100,8 +92,7 @@ def disturb_training(case: Case, size: int) -> None:
         disturb_ranks(case, config, now, rng.choice(faults))
     wait_for(start_ranks(case.place, words(run), size), [0])
     if is_timed:
-        replay = partial(train, whole)
-        Child(case.place, lambda: replay(clock=ReplayClock(run.metrics_file))).wait([0])
+        Child(case.place, partial(train, whole, clock=ReplayClock(run.metrics_file))).wait([0])
     if found := compare_runs(whole.run_folder, run.path).differences:
         raise Lost(f"disturbed, the run ended otherwise: {found[0]}")
     check_no_leftovers(case.place / "runs")
@@ -111,7 +102,7 @@ def disturb_verb(case: Case, verb: Verb) -> None:
     case.row = "signals: data prepare, new, sweep"
     start, begin = partial(Child, verb.root, partial(verb.run, verb.commands[-1])), time.monotonic()
     start().wait([0])
-    seconds, verb.versions = waited(begin), [verb.find()]
+    seconds, verb.versions = time.monotonic() - begin, [verb.find()]
     shutil.rmtree(verb.root)
     for _ in range(case.counts["injected"]):
         child, number = start(), signal.Signals[f"SIG{case.random.choice(_FAULTS)}"]
@@ -138,10 +129,12 @@ def disturb_ranks(case: Case, config: RunConfig, size: int, fault: str) -> None:
     number, late = signal.Signals[f"SIG{fault.split()[0]}"], rng.uniform(0.0, 0.6)
     ranks = start_ranks(case.place, words(run), size)
     begin = time.monotonic()
-    while is_running(ranks) and (last_step(run) < step or (not step and waited(begin) < late)):
+    while all(map(Child.is_running, ranks)) and last_step(run) < step:
         time.sleep(0.002)
-        if waited(begin) > 100:
+        if time.monotonic() > begin + 100:
             raise Lost(f"step {step} never came")
+    if not step:
+        time.sleep(late)
     for rank in target:
         # None has been waited for, so that the numbers are nobody else's.
         os.kill(ranks[rank].pid, number)
@@ -173,18 +166,6 @@ def disturb_ranks(case: Case, config: RunConfig, size: int, fault: str) -> None:
         raise Lost(f"after {fault} at step {found} the newest checkpoint is {newest}")
 
 
-def waited(begin: float) -> float:
-    return time.monotonic() - begin
-
-
-def is_running(ranks: list[Child]) -> bool:
-    states = [Path(f"/proc/{child.pid}/stat").read_text() for child in ranks]
-    return all(state.rpartition(")")[2].split()[0] != "Z" for state in states)
-
-
 def last_step(run: RunFolder) -> int:
     """How far the metrics are."""
-    with contextlib.suppress(FileNotFoundError):
-        records = map(parse_line, run.metrics_file.read_bytes().splitlines())
-        return max((record["step"] for record in records if record), default=0)
-    return 0
+    return int(read_metrics(run.metrics_file).last("step") or 0)

@@ -1,10 +1,9 @@
 """The proof that the torture bites: each fault of faults.yaml, in a copy of the package, is found.
 
-A fault is a text of a file and what takes its place. A text that is not there any more fails the
-proof, and so does a fault that the check which is meant to find it does not find in its time.
+A fault is a text of a file and what takes its place, the kind of torture that is to find it, a
+regular expression for what the loss says, and a part of the names of the cases that are tried. A
+text that is not there any more fails the proof, and so does a fault that is not found in its time.
 """
-
-from __future__ import annotations
 
 import os
 import re
@@ -13,62 +12,41 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
 TORTURE = Path(__file__).resolve().parent
 PACKAGE = TORTURE.parents[1] / "src" / "groundup"
+FAULTS: list[dict[str, str]] = yaml.safe_load((TORTURE / "faults.yaml").read_text("utf-8"))
 _MINUTES = 8.0
-
-
-@dataclass(frozen=True)
-class Fault:
-    """What is wrong: the texts of a file."""
-
-    name: str
-    file: str
-    old: str
-    new: str
-    kind: str
-    """The kind of torture that is to find it."""
-    says: str
-    """What the loss that it is found by says, as a regular expression."""
-    aim: str = ""
-    """What the cases that are tried have in their names."""
-
-
-def read_faults() -> list[Fault]:
-    return [Fault(**values) for values in yaml.safe_load((TORTURE / "faults.yaml").read_text())]
 
 
 def prove(names: list[str], seed: int, num_jobs: int) -> int:
     """Apply each fault and look for it; 0 if each is found."""
-    faults, missed = [one for one in read_faults() if not names or one.name in names], []
+    faults, missed = [one for one in FAULTS if not names or one["name"] in names], []
     for fault in faults:
         begin = time.monotonic()
-        options = ["--only", fault.kind, "--aim", fault.aim, "--until", fault.says]
+        options = ["--only", fault["kind"], "--aim", fault["aim"], "--until", fault["says"]]
         found = torture([*options, "--minutes", str(_MINUTES)], seed, num_jobs, fault)
         # What keeps it from running at all has been found, too.
-        is_found = re.search(fault.says, found) or found.startswith("it does not run")
-        missed += [] if is_found else [fault.name]
+        is_found = re.search(fault["says"], found) or found.startswith("it does not run")
+        missed += [] if is_found else [fault["name"]]
         took = f"({time.monotonic() - begin:.0f} s)"
-        print(f"{fault.name}: {'' if is_found else 'NOT FOUND '}{found} {took}", flush=True)
+        print(f"{fault['name']}: {'' if is_found else 'NOT FOUND '}{found} {took}", flush=True)
     print(f"{len(faults)} faults, {len(missed)} not found", *missed, sep="\n  ")
     return 1 if missed else 0
 
 
-def torture(options: list[str], seed: int, num_jobs: int, fault: Fault | None) -> str:
+def torture(options: list[str], seed: int, num_jobs: int, fault: dict[str, str] | None) -> str:
     """The last loss with a copy of the package that has the fault; empty if nothing is lost."""
     with tempfile.TemporaryDirectory(prefix="groundup-proof-") as folder:
         copy = Path(folder, "groundup")
         shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
         if fault is not None:
-            text = (copy / fault.file).read_text("utf-8")
-            if fault.old not in text:
-                raise SystemExit(f"{fault.name}: {fault.file} has no {fault.old!r}: correct it")
-            (copy / fault.file).write_text(text.replace(fault.old, fault.new), "utf-8")
+            text = (copy / fault["file"]).read_text("utf-8")
+            assert fault["old"] in text, f"{fault['name']}: {fault['file']} is not as it was"
+            (copy / fault["file"]).write_text(text.replace(fault["old"], fault["new"]), "utf-8")
         environment = {**os.environ, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
         command = [sys.executable, str(TORTURE), "--seed", str(seed), "--jobs", str(num_jobs)]
         done = subprocess.run([*command, *options], env=environment, capture_output=True, text=True)

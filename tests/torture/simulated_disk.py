@@ -5,13 +5,11 @@ libraries write by themselves it finds by looking. `draw_histories` cuts the rec
 lets what was not synced by then be kept, torn, zeroed or lost, in any order, as POSIX allows.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
+import itertools
 import os
 import random
-import stat
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,15 +17,18 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from mutations import tear
+
 from groundup import disk
 
-# What an inode holds: the bytes of a file, or the inodes of a folder by their names.
-Content = bytes | dict[str, int]
+Entry = tuple[int, bool]
+"""A number of our own for an inode, and whether it is a folder."""
+Content = bytes | dict[str, Entry]
+"""What an inode holds: the bytes of a file, or what a folder has by name."""
 State = dict[str, bytes | None]
 """What is left: the bytes of each file by its path, None for a folder."""
 
 _ROOT = 0
-_SECTOR = 512
 _CHANGING = "open write ftruncate unlink rmdir mkdir rename replace".split()
 
 
@@ -39,16 +40,15 @@ class Recorder:
     room: int = 1 << 60
     """How many operations there is room for."""
     history: list[tuple[Any, ...]] = field(default_factory=list)
-    """("make", folder, name, inode, is_folder), ("move", folder, old, new, inode),
-    ("drop", folder, name), ("write", inode, begin, data), ("cut", inode, size), ("sync", inode),
-    and ("mark", what the run has promised by then)."""
+    """("names", folder, changed entries, None for one that is gone), ("write", inode, begin, data),
+    ("cut", inode, size), ("sync", inode), and ("mark", what the run has promised by then)."""
 
     def __post_init__(self) -> None:
-        # By the number that the system has for it, which it may use again, each inode's own.
-        self._inodes = {os.stat(self.root).st_ino: _ROOT}
-        self._tree: dict[tuple[int, str], int] = {}
-        self._seen: dict[int, tuple[int, int]] = {}
-        self._contents: dict[int, bytes] = {}
+        # By the number that the system has for it, which it may use again.
+        self._inodes: dict[int, int] = {}
+        self._folders: dict[int, dict[str, Entry]] = {}
+        self._files: dict[int, tuple[tuple[int, int], bytes]] = {}
+        self._count = itertools.count(1)
         self._lock = threading.RLock()
 
     @contextlib.contextmanager
@@ -89,50 +89,46 @@ class Recorder:
     def look(self) -> None:
         """Record how the tree has changed since the last look."""
         with self._lock:
-            found = dict(_list(self.root))
-            before, self._tree = self._tree, {key: one.st_ino for key, (_, one) in found.items()}
-            gone = {before[key]: key for key in before if self._tree.get(key) != before[key]}
-            for key, number in self._tree.items():
-                if before.get(key) == number:
-                    continue
-                folder, name = self._inodes[key[0]], key[1]
-                if number in gone:
-                    old = gone.pop(number)[1]
-                    self.history.append(("move", folder, old, name, self._inodes[number]))
+            inodes, files = {os.stat(self.root).st_ino: _ROOT}, list[tuple[int, os.DirEntry[str]]]()
+            folders: dict[int, dict[str, Entry]] = {_ROOT: {}}
+            for folder, entry in _list(self.root, os.stat(self.root).st_ino):
+                number, is_folder = entry.inode(), entry.is_dir(follow_symlinks=False)
+                inodes[number] = inode = self._inodes.get(number) or next(self._count)
+                folders[inodes[folder]][entry.name] = inode, is_folder
+                if is_folder:
+                    folders[inode] = {}
                 else:
-                    self._inodes[number] = inode = len(self.history) + 1
-                    is_folder = stat.S_ISDIR(found[key][1].st_mode)
-                    self.history.append(("make", folder, name, inode, is_folder))
-            for key in gone.values():
-                if key not in found and key[0] in self._inodes:
-                    self.history.append(("drop", self._inodes[key[0]], key[1]))
-            for number in gone:
-                self._seen.pop(number, None)
-                self._contents.pop(self._inodes.pop(number), None)
-            for path, one in found.values():
-                seen = one.st_size, one.st_mtime_ns
-                if stat.S_ISREG(one.st_mode) and self._seen.get(one.st_ino) != seen:
-                    self._seen[one.st_ino] = seen
-                    self._look_into(path, self._inodes[one.st_ino])
+                    files.append((inode, entry))
+            for folder, now in folders.items():
+                before = self._folders.get(folder, {})
+                names = [one for one in {**before, **now} if before.get(one) != now.get(one)]
+                if names:
+                    self.history.append(("names", folder, {name: now.get(name) for name in names}))
+            self._inodes, self._folders = inodes, folders
+            for inode, entry in files:
+                with contextlib.suppress(FileNotFoundError):
+                    self._look_into(inode, entry)
 
-    def _look_into(self, path: str, inode: int) -> None:
-        old = self._contents.get(inode, b"")
-        self._contents[inode] = new = Path(path).read_bytes()
-        if not new.startswith(old):
-            old = new if old.startswith(new) else b""
-            self.history.append(("cut", inode, len(old)))
-        if new != old:
-            self.history.append(("write", inode, len(old), new[len(old) :]))
+    def _look_into(self, inode: int, entry: os.DirEntry[str]) -> None:
+        one, (seen, old) = entry.stat(), self._files.get(inode, ((0, 0), b""))
+        if seen == (one.st_size, one.st_mtime_ns):
+            return
+        new = Path(entry.path).read_bytes()
+        self._files[inode] = (one.st_size, one.st_mtime_ns), new
+        kept = old if new.startswith(old) else new if old.startswith(new) else b""
+        if kept != old:
+            self.history.append(("cut", inode, len(kept)))
+        if new != kept:
+            self.history.append(("write", inode, len(kept), new[len(kept) :]))
 
 
-def _list(folder: str) -> Iterator[tuple[tuple[int, str], tuple[str, os.stat_result]]]:
-    """Everything below by folder and name, folders before what is in them."""
-    number = os.stat(folder).st_ino
-    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        with contextlib.suppress(FileNotFoundError):
-            yield (number, entry.name), (entry.path, entry.stat(follow_symlinks=False))
+def _list(path: str, number: int) -> Iterator[tuple[int, os.DirEntry[str]]]:
+    """Everything below with the number of its folder, folders before what is in them."""
+    with contextlib.suppress(FileNotFoundError):
+        for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
+            yield number, entry
             if entry.is_dir(follow_symlinks=False):
-                yield from _list(entry.path)
+                yield from _list(entry.path, entry.inode())
 
 
 @dataclass
@@ -161,8 +157,8 @@ def draw_histories(
                     inodes[first].content = _apply(inodes[first].content, done)
                 inodes[first].pending = []
             else:
-                if kind == "make":
-                    inodes[rest[1]] = _Inode({} if rest[2] else b"")
+                for inode, is_folder in filter(None, rest[0].values()) if kind == "names" else ():
+                    inodes.setdefault(inode, _Inode({} if is_folder else b""))
                 inodes[first].pending.append((time, operation))
             time += 1
         left = dict(_survivors(inodes, time, randoms[number]))
@@ -180,43 +176,22 @@ def _survivors(
         content, chance = inode.content, chances[isinstance(inode.content, dict)]
         for time, operation in inode.pending:
             if time < until and rng.random() < chance:
-                content = _apply(content, _torn(operation, rng) if chance < 1 else operation)
+                if operation[0] == "write" and chance < 1 and rng.random() < 0.3:
+                    operation = (*operation[:3], tear(operation[3], rng))
+                content = _apply(content, operation)
             elif operation[0] == "write" and rng.random() < 0.3:
                 # The size is kept with the folder's entry, and so may be there before the bytes.
                 content = _apply(content, (*operation[:3], bytes(len(operation[3]))))
         yield number, content
 
 
-def _torn(operation: tuple[Any, ...], rng: random.Random) -> tuple[Any, ...]:
-    """A write of which some sectors never arrived, most often not."""
-    if operation[0] != "write" or rng.random() < 0.7:
-        return operation
-    data = operation[3]
-    begin = rng.randrange(len(data) + 1)
-    if rng.random() < 0.5:
-        return (*operation[:3], data[:begin])
-    begin -= begin % _SECTOR
-    lost = len(data[begin : begin + _SECTOR])
-    return (*operation[:3], data[:begin] + bytes(lost) + data[begin + lost :])
-
-
 def _apply(content: Content, operation: tuple[Any, ...]) -> Content:
     kind, _, *rest = operation
-    if isinstance(content, bytes):
-        begin, data = rest[0], b"" if kind == "cut" else rest[1]
-        behind = b"" if kind == "cut" else content[begin + len(data) :]
-        return content[:begin].ljust(begin, b"\0") + data + behind
-    entries = dict(content)
-    if kind == "make":
-        entries[rest[0]] = rest[1]
-    elif kind == "drop":
-        entries.pop(rest[0], None)
-    else:
-        old, new, inode = rest
-        if entries.get(old) == inode:
-            del entries[old]
-        entries[new] = inode
-    return entries
+    if isinstance(content, dict):
+        return {name: entry for name, entry in {**content, **rest[0]}.items() if entry}
+    begin, data = rest[0], b"" if kind == "cut" else rest[1]
+    behind = b"" if kind == "cut" else content[begin + len(data) :]
+    return content[:begin].ljust(begin, b"\0") + data + behind
 
 
 def _tree(left: dict[int, Content], inode: int, path: str) -> Iterator[tuple[str, bytes | None]]:
@@ -226,5 +201,5 @@ def _tree(left: dict[int, Content], inode: int, path: str) -> Iterator[tuple[str
         return
     if path:
         yield path, None
-    for name, inner in sorted(content.items()):
+    for name, (inner, _) in sorted(content.items()):
         yield from _tree(left, inner, f"{path}/{name}" if path else name)

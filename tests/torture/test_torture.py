@@ -5,7 +5,7 @@ from pathlib import Path
 import histories
 import pytest
 from harness import Case
-from proof import PACKAGE, read_faults, torture
+from proof import FAULTS, PACKAGE, torture
 
 
 @pytest.mark.slow
@@ -30,5 +30,5 @@ def test_every_fault_is_survived() -> None:
 
 
 def test_the_faults_of_the_proof_can_be_made() -> None:
-    for fault in read_faults():
-        assert fault.old in (PACKAGE / fault.file).read_text("utf-8"), fault.name
+    for fault in FAULTS:
+        assert fault["old"] in (PACKAGE / fault["file"]).read_text("utf-8"), fault["name"]

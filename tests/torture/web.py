@@ -4,8 +4,6 @@ Requests are made up or mutated, sent as bytes, in pieces, or cut off; answers a
 of ours, and the same question has the same answer before and after.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import random
