@@ -1,4 +1,4 @@
-"""Small models and the plain loop that everything here is held against."""
+"""Small models, and the plain loop that is the oracle of the tests here."""
 
 from typing import Any
 
@@ -20,10 +20,10 @@ def new_model(seed: int = 0, **settings: Any) -> TransformerLM:
     torch.manual_seed(seed)
     model = TransformerLM(**(shape | settings), rope_theta=100.0)
     with torch.no_grad():
-        # Sharper than at first, so that likely and unlikely ids are far apart.
+        # Larger weights, so that likely and unlikely ids are far apart.
         model.output_weight.mul_(6.0)
         for name, parameter in model.named_parameters():
-            # What begins at zero would go unseen.
+            # Parameters initialized to zero would go untested.
             if name.endswith(("head_gate.weight", "value_sum.weight")):
                 parameter.normal_()
     return model
@@ -31,7 +31,7 @@ def new_model(seed: int = 0, **settings: Any) -> TransformerLM:
 
 @torch.no_grad()
 def plain_ids(model: TransformerLM, request: GenerationRequest) -> list[int]:
-    """The oracle: the whole text through the model for every new id, no cache, one row."""
+    """The oracle: runs the model on the whole text for every new id, one row, no cache."""
     ids = list(request.prompt_ids)
     new: list[int] = []
     while len(new) < request.max_tokens and len(ids) <= model.config.context_length:
@@ -48,7 +48,7 @@ def plain_ids(model: TransformerLM, request: GenerationRequest) -> list[int]:
 
 
 def finish(engine: Engine) -> dict[int, list[int]]:
-    """Step until nothing runs: the ids of each handle."""
+    """Step until no request is running; return the ids of each handle."""
     found: dict[int, list[int]] = {}
     while engine.num_running:
         for handle, token in engine.step():

@@ -1,4 +1,4 @@
-"""Ids that a model has and its tokenizer lacks are never sampled, however likely they are."""
+"""Ids of the model that the tokenizer lacks are never sampled, however likely they are."""
 
 import math
 from typing import Any
@@ -12,7 +12,7 @@ from groundup.tokenizer import Tokenizer
 
 from .conftest import new_model, plain_ids
 
-# 256 ends a text; the model has ids from 257 on too.
+# 256 ends a text; ids from 257 on are padding of the model's vocabulary.
 TOKENIZER = Tokenizer({id: bytes([id]) for id in range(256)}, [], ["<|endoftext|>"])
 PROMPTS = ["Once", "upon", "O"]
 RULES: dict[str, dict[str, Any]] = {
@@ -24,14 +24,14 @@ RULES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def padded(form: str, shout: Any) -> TransformerLM:
-    """Its likeliest ids are always those that the tokenizer lacks."""
+    """A model whose most likely ids are always those that the tokenizer lacks."""
     model = new_model(vocab_size=300)
     shout(model, [*range(257, 300)])
     return model
 
 
 def without(model: TransformerLM, ids: list[int]) -> TransformerLM:
-    """The oracle: the same model, where these ids come out far below all others."""
+    """The oracle: the same model with very low logits for these ids."""
     quiet = TransformerLM.from_config(model.config)
     quiet.load_state_dict(model.state_dict())
 
@@ -43,11 +43,11 @@ def without(model: TransformerLM, ids: list[int]) -> TransformerLM:
 
 
 @pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
-def test_texts_are_those_of_a_model_without_the_other_ids(
+def test_texts_equal_those_of_a_model_without_the_other_ids(
     padded: TransformerLM, rules: dict[str, Any]
 ) -> None:
     language_model = LanguageModel(padded, TOKENIZER)
-    # The model alone would sample nothing else.
+    # Without the limit, the model would sample nothing else.
     greedy = GenerationRequest((79,), 1, Sampler(temperature=0))
     assert plain_ids(padded, greedy)[0] not in TOKENIZER.vocab
     quiet = without(padded, list(range(257, 300)))
@@ -62,9 +62,9 @@ def test_texts_are_those_of_a_model_without_the_other_ids(
     assert any(expected)
 
 
-def test_likelihoods_are_normalized_over_what_can_be_written(padded: TransformerLM) -> None:
+def test_log_probabilities_are_normalized_over_the_allowed_ids(padded: TransformerLM) -> None:
     engine = LanguageModel(padded, TOKENIZER).make_engine(2)
-    # A prompt may hold any id of the model.
+    # A prompt may contain any id of the model.
     for penalty in (1.3, 1.0):
         sampler = Sampler(temperature=2.0, repetition_penalty=penalty)
         engine.add(GenerationRequest((299, 258, 65), 6, sampler, num_alternatives=1000))

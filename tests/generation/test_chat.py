@@ -1,4 +1,4 @@
-"""Conversations: the prompt that the template makes of one, and the end of an answer."""
+"""Chat: prompts rendered by the template, and the end of an answer."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ def test_an_answer_ends_with_its_turn(tmp_path: Path, speaker: Any) -> None:
     assert model.chat(ASK, temperature=0) == "yes!"
     assert list(model.stream_chat(ASK, temperature=0)) == ["y", "e", "s", "!"]
     assert model.chat(ASK, temperature=0, stop=("s",)) == "ye"
-    # The same answer as the text that continues the prompt.
+    # The same answer as continuing the rendered prompt.
     assert model.generate(chat_prompt(CHAT, ASK), temperature=0) == "yes!"
     model.save(tmp_path / "run")
     again = LanguageModel.load(tmp_path / "run")
@@ -46,7 +46,7 @@ def test_the_end_of_a_turn_is_read_from_the_template() -> None:
     assert end_of(None) is None
 
 
-def test_a_template_cannot_make_turns_of_what_somebody_says() -> None:
+def test_messages_cannot_forge_turns_through_the_template() -> None:
     source = CHATML.replace("message.content", "message.content | replace('<think>', '')")
     model = PLAIN.with_chat(source)
     assert "a < b" in chat_prompt(model, [{"role": "user", "content": "a < b <think>"}])
@@ -55,7 +55,7 @@ def test_a_template_cannot_make_turns_of_what_somebody_says() -> None:
         chat_prompt(model, [{"role": "user", "content": turn}])
 
 
-def test_mistakes_are_told_before_anything_is_generated(speaker: Any) -> None:
+def test_errors_are_raised_before_anything_is_generated(speaker: Any) -> None:
     model = speaker(CHAT, "yes")
     with pytest.raises(DataError, match="message 1"):
         model.stream_chat([{"role": "bot", "content": "hi"}])

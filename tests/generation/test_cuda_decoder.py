@@ -1,5 +1,5 @@
-"""The decoder that samples on CUDA: its logits are the model's, its samples are the sampler's, and
-no row depends on the others."""
+"""The CUDA decoder: its logits equal the model's, its samples equal the sampler's, and no row
+depends on the others."""
 
 import copy
 import math
@@ -42,10 +42,10 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
     "documents": {"document_separator": 7, "num_kv_heads": 2},
     "wide": {"d_model": 1_280, "num_heads": 10, "d_ff": 4_096, "feed_forward": "silu"},
-    # A little more than what is read ahead at once, as much as there is room for.
+    # A depth just above a whole number of spans, of which as many as possible are read ahead.
     "just over": {"d_ff": 6_208, "feed_forward": "relu2"},
 }
-# The ids of the model, and those that are allowed.
+# Ids of the model, and allowed ids.
 VOCABULARIES = {
     "all of an odd number": (301, 301),
     "rows to fill up": (500, 437),
@@ -94,13 +94,13 @@ def _row(sampler: Sampler, ids: list[int], num_new: int = 0, seed: int = 0) -> R
 
 
 def _logits(decoder: CudaDecoder, texts: list[list[int]]) -> torch.Tensor:
-    """Of each row after its last id; the others are in the cache."""
+    """Logits of each row after its last id; the other ids are in the cache."""
     decoder.begin([_row(Sampler(), text) for text in texts])
     return decoder.step(1)[1]
 
 
 @pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
-def test_logits_are_as_near_to_float32_as_the_models_own(changes: dict[str, object]) -> None:
+def test_logits_are_as_close_to_float32_as_the_models(changes: dict[str, object]) -> None:
     model = _model(**changes)
     vocab_size = model.config.vocab_size
     ids = torch.randint(0, vocab_size, (5, 140), generator=torch.Generator().manual_seed(1))
@@ -138,14 +138,14 @@ def test_a_sampled_separator_begins_a_document() -> None:
 
 
 @pytest.mark.parametrize("shape", ["plain", "recipe", "documents", "wide", "just over"])
-def test_a_row_is_the_same_alone_and_among_others(shape: str) -> None:
+def test_a_row_does_not_depend_on_the_others(shape: str) -> None:
     model = _model(**SHAPES[shape])
     generator = torch.Generator().manual_seed(2)
     prompts = [
         tuple(torch.randint(0, 500, (1 + 7 * n % 90,), generator=generator).tolist())
         for n in range(40)
     ]
-    # Every fifth has a repetition penalty, and the samples of the others do not change with it.
+    # Every fifth row has a repetition penalty, which does not change the others' samples.
     requests = [
         GenerationRequest(
             prompt, 30, Sampler(top_p=0.95, repetition_penalty=1.0 if seed % 5 else 1.4), seed=seed
@@ -165,7 +165,7 @@ def test_logits_do_not_depend_on_the_number_of_rows(num_rows: int, shape: str) -
     model = _model(**SHAPES[shape])
     many, alone = CudaDecoder(model, num_rows), CudaDecoder(model, 1)
     ids = torch.arange(num_rows) % 500
-    # Long enough that one row reads more keys at once than many.
+    # Long enough that a single row reads more keys per program than many rows.
     length = 150 if num_rows <= 64 else 3
     texts = [[int(id), *range(length - 1)] for id in ids]
     many.prefill(list(enumerate(texts)))
@@ -177,7 +177,7 @@ def test_logits_do_not_depend_on_the_number_of_rows(num_rows: int, shape: str) -
         assert torch.equal(one[0], logits[row])
 
 
-def test_rows_that_join_and_leave_do_not_disturb() -> None:
+def test_rows_that_join_and_leave_do_not_affect_others() -> None:
     engine = Engine(CudaDecoder(_model(), 8))
     samplers = [Sampler(temperature=0.9, top_k=50), Sampler(repetition_penalty=1.3)]
     requests = [GenerationRequest((n + 1, n + 2), 5 + 9 * n, samplers[n % 2], n) for n in range(6)]
@@ -194,7 +194,7 @@ def test_rows_that_join_and_leave_do_not_disturb() -> None:
 
 
 class Counted(CudaDecoder):
-    """Counts the steps that begin and how often rows are told."""
+    """Counts launched steps and calls of `begin`."""
 
     num_begun = num_told = 0
 
@@ -207,7 +207,7 @@ class Counted(CudaDecoder):
         super()._replay(n, rules, num_steps)
 
 
-def test_steps_begin_ahead_of_the_ids_that_are_read_and_none_too_many() -> None:
+def test_steps_are_launched_ahead_but_never_too_many() -> None:
     decoder = Counted(_model(context_length=12), 5)
     engine = Engine(decoder)
 
@@ -224,16 +224,16 @@ def test_steps_begin_ahead_of_the_ids_that_are_read_and_none_too_many() -> None:
             engine.step()
         assert (begun(), decoder.num_told) == (expected, 1)
         decoder.num_told = 0
-    # Eight of few rows at once, then no eight are left.
+    # With few rows, eight steps at once, until fewer than eight are left.
     ask(10, stop_ids=frozenset([499]))
     engine.step()
     assert begun() == 8 + 1
-    # Not where the logits of the step are wanted, which the next one would overwrite.
+    # Not if the caller needs a step's logits, which the next step would overwrite.
     engine.clear()
     ask(10, num_alternatives=2)
     engine.step()
     assert begun() == 1
-    # Nor of many rows of which one may end at any time.
+    # Nor with many rows, any of which may end at any time.
     for stop_ids, expected in ((frozenset([499]), 2), (frozenset[int](), 9)):
         engine.clear()
         for _ in range(5):
@@ -251,7 +251,7 @@ def _draw(logits: torch.Tensor, rows: list[Row]) -> torch.Tensor:
     state = kernels.State._make([*whole, *floats, seen])
     chosen = torch.zeros(len(logits), dtype=torch.int64, device="cuda")
     work = kernels.Workspace.make(len(logits), logits.shape[1], logits.device)
-    # The highest of what the penalty leaves; the output layer finds them for a decoder.
+    # Maxima after the penalty; in the decoder, the output layer computes them.
     penalty = torch.tensor([row.request.sampler.repetition_penalty for row in rows]).cuda()[:, None]
     lowered = torch.where(logits > 0, logits / penalty, logits * penalty)
     tops = torch.where(seen > 0, lowered, logits).nan_to_num(math.inf, math.inf, -math.inf)
@@ -267,7 +267,7 @@ def _draw(logits: torch.Tensor, rows: list[Row]) -> torch.Tensor:
     return chosen.cpu()
 
 
-def test_samples_are_the_samplers() -> None:
+def test_samples_equal_those_of_the_sampler() -> None:
     chance = random.Random(3)
     generator = torch.Generator().manual_seed(3)
     different = 0
@@ -293,12 +293,12 @@ def test_samples_are_the_samplers() -> None:
             seen[index, row.ids] = True
         wanted = sample(sampler, logits, torch.tensor(numbers, dtype=torch.float64), seen)
         different += int((_draw(logits, rows) != wanted).sum())
-    # Sums in float32 here and float64 there may part where a number falls on an edge.
+    # Sums in float32 here and in float64 there may differ if a number falls on a boundary.
     assert different <= 2
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_logits_that_are_not_finite_give_no_id(bad: float) -> None:
+def test_non_finite_logits_give_no_id(bad: float) -> None:
     logits = torch.zeros(2, 70)
     logits[1, 69] = bad
     drawn = _draw(logits, [_row(Sampler(top_p=0.5), [3], seed=seed) for seed in (1, 2)]).tolist()
@@ -306,7 +306,7 @@ def test_logits_that_are_not_finite_give_no_id(bad: float) -> None:
 
 
 @pytest.mark.parametrize(("vocab_size", "num_allowed"), VOCABULARIES.values(), ids=VOCABULARIES)
-def test_ids_that_are_not_allowed_are_neither_scored_nor_sampled(
+def test_disallowed_ids_are_neither_scored_nor_sampled(
     vocab_size: int, num_allowed: int, shout: Callable[..., None]
 ) -> None:
     model = _model(vocab_size=vocab_size)
@@ -316,7 +316,7 @@ def test_ids_that_are_not_allowed_are_neither_scored_nor_sampled(
     last = vocab_size - 1
     for decoder in (cut, whole):
         decoder.prefill([(row, [1, last, row % vocab_size]) for row in range(5)])
-    # Twice each, since the first step of a number of rows is recorded and the second is not.
+    # Twice each, because the first step with a number of rows records a graph.
     for n in (1, 2, 3, 5, 5, 3, 2, 1):
         texts = [[0, 0, 0, last - n + row] for row in range(n)]
         expected = _logits(whole, texts)[:, :num_allowed].clone()
@@ -327,16 +327,16 @@ def test_ids_that_are_not_allowed_are_neither_scored_nor_sampled(
         assert not {*drawn} & {NO_ID, *forbidden}
 
 
-# The first use of the mode warns that it does not notice all there is.
+# The first use of sync debug mode warns that it does not detect everything.
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-def test_a_step_waits_for_nothing_and_takes_no_memory() -> None:
+def test_a_step_neither_synchronizes_nor_allocates() -> None:
     decoder = CudaDecoder(_model(), 4, num_allowed=437)
     decoder.begin([_row(SAMPLERS[index], [3]) for index in (-2, -1, -1, -2)])
     decoder.step(1)
     taken = torch.cuda.memory_stats()["allocation.all.allocated"]
     torch.cuda.set_sync_debug_mode("error")
     try:
-        # The same operations without their recording, where a wait would be told.
+        # The same operations without a graph, where a synchronization would be reported.
         with torch.inference_mode():
             decoder._step(4, decoder._rules, decoder._chosen[0])
         read, _ = decoder._launch(1)
@@ -346,7 +346,7 @@ def test_a_step_waits_for_nothing_and_takes_no_memory() -> None:
     assert torch.cuda.memory_stats()["allocation.all.allocated"] == taken
 
 
-def test_the_fastest_decoder_that_knows_the_model_is_chosen() -> None:
+def test_the_fastest_decoder_that_supports_the_model_is_chosen() -> None:
     assert isinstance(choose_decoder(_model(), 2), CudaDecoder)
     for shape in ("recipe", "documents"):
         assert isinstance(choose_decoder(_model(**SHAPES[shape]), 2), CudaDecoder)
@@ -355,11 +355,11 @@ def test_the_fastest_decoder_that_knows_the_model_is_chosen() -> None:
 
 
 @pytest.mark.parametrize(("depth", "rows"), [(1_024, 64), (2_048, 32)])
-def test_prompts_of_wide_models_keep_to_small_tiles_where_memory_is_small(
+def test_prompts_of_wide_models_use_small_tiles_if_shared_memory_is_small(
     monkeypatch: pytest.MonkeyPatch, depth: int, rows: int
 ) -> None:
     small = SimpleNamespace(shared_memory_per_block_optin=101_376)
-    # The matmul's own view of torch: whatever else asks for the device's properties gets them.
+    # Replace torch in the matmul module only: other code gets the real device properties.
     cuda = SimpleNamespace(get_device_properties=lambda *device: small)
     monkeypatch.setattr(matmul, "torch", SimpleNamespace(cuda=cuda))
     assert matmul._tiles(1_024, 4_096, depth, "none")[1]["ROWS"] == rows

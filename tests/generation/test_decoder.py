@@ -1,4 +1,4 @@
-"""Decoders against the model itself, for settings that meet, and for changed layers."""
+"""Decoders against the model itself, for combined settings and changed layers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ from groundup.tokenizer import Tokenizer
 from .conftest import finish, new_model, plain_ids
 
 BYTES = {id: bytes([id]) for id in range(256)}
-# Each setting alone is tests/interop/test_every_setting.py's.
+# tests/interop/test_every_setting.py tests each setting separately.
 SETTINGS: list[dict[str, Any]] = [
     {},
     {"num_kv_heads": 1, "qk_norm": True, "norm": "post"},
@@ -31,7 +31,7 @@ both_forms = pytest.mark.parametrize("is_packed", [False, True], ids=["plain", "
 
 @both_forms
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_decoded_logits_are_the_models(is_packed: bool, settings: dict[str, Any]) -> None:
+def test_decoded_logits_equal_the_models(is_packed: bool, settings: dict[str, Any]) -> None:
     model = new_model(**settings)
     texts = [[3, 1, 4, 1, 5, 9, 2, 6], [7], [5, 3], [2, 7, 1, 8]]
     rows = TorchDecoder(model, max_rows=5, is_packed=is_packed)
@@ -40,7 +40,7 @@ def test_decoded_logits_are_the_models(is_packed: bool, settings: dict[str, Any]
         for row, text in enumerate(texts):
             text.append((17 * step + 5 * row) % 50)
         if step == 1:
-            # The last text takes the row of the second.
+            # The last text moves to the second row.
             rows.copy(3, 1)
             texts[1] = texts.pop()
         if step == 2:
@@ -75,7 +75,7 @@ def is_packed(model: TransformerLM) -> bool:
     return decoder.packed is not None
 
 
-def test_models_that_settings_describe_get_the_fast_twin() -> None:
+def test_models_described_by_settings_get_the_fast_decoder() -> None:
     model = new_model(dropout=0.1)
     model.use_float8(False)
     assert is_packed(model)
@@ -86,7 +86,7 @@ def test_models_that_settings_describe_get_the_fast_twin() -> None:
 
 
 class Halved(Linear):
-    """A layer of a user's own."""
+    """A custom layer."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x) / 2
@@ -115,7 +115,7 @@ CHANGES: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_changed_layers_and_weights_are_run_as_they_are(
+def test_changes_of_layers_and_weights_take_effect(
     change: Callable[[TransformerLM], None],
 ) -> None:
     model = new_model()

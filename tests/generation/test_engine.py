@@ -1,4 +1,4 @@
-"""The engine against the plain loop: same ids for every request, whatever shares the batch."""
+"""The engine against the plain loop: every request gets the same ids, whatever else is running."""
 
 import random
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def request(prompt: Sequence[int], max_tokens: int = 8, **settings: Any) -> Gene
 
 
 def check(engine: Engine, asked: Sequence[GenerationRequest]) -> None:
-    """The ids of requests that run together are those of the plain loop."""
+    """Assert that requests that run together get the ids of the plain loop."""
     handles = [engine.add(one) for one in asked]
     found = finish(engine)
     for handle, one in zip(handles, asked, strict=True):
@@ -39,7 +39,7 @@ def check(engine: Engine, asked: Sequence[GenerationRequest]) -> None:
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
-def test_a_text_does_not_depend_on_who_joins_and_leaves(is_packed: bool) -> None:
+def test_a_text_does_not_depend_on_requests_that_join_and_leave(is_packed: bool) -> None:
     model, chance = new_model(), random.Random(4)
     engine = Engine(TorchDecoder(model, 5, is_packed=is_packed))
     waiting = [
@@ -71,7 +71,7 @@ def test_a_text_does_not_depend_on_who_joins_and_leaves(is_packed: bool) -> None
 
 
 class Watched(TorchDecoder):
-    """Notes what is read together and what is copied."""
+    """Records what is prefilled together and what is copied."""
 
     def __init__(self, model: TransformerLM, max_rows: int) -> None:
         super().__init__(model, max_rows)
@@ -89,7 +89,7 @@ class Watched(TorchDecoder):
         super().copy(source, target)
 
 
-def test_equal_prompts_are_read_once() -> None:
+def test_equal_prompts_are_prefilled_once() -> None:
     model = new_model()
     decoder = Watched(model, 6)
     engine = Engine(decoder)
@@ -97,16 +97,18 @@ def test_equal_prompts_are_read_once() -> None:
     asked.insert(2, request([4, 5]))
     handles = [engine.add(one) for one in asked[:3]]
     first = {handle: [token.id] for handle, token in engine.step()}
-    # Later ones copy from a text that has gone on in the meantime.
+    # Later requests copy from a text that has grown since.
     handles += [engine.add(one) for one in asked[3:]]
     found = finish(engine)
-    # What is copied after that takes the row of a text that is done.
+    # The copies after that move rows to the places of finished ones.
     assert decoder.read == [(0,), (2,)] and decoder.copied[:3] == [(0, 1), (0, 3), (0, 4)]
     for handle, one in zip(handles, asked, strict=True):
         assert first.get(handle, []) + found[handle] == plain_ids(model, one)
 
 
-def test_group_rows_of_one_length_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adjacent_prompts_of_equal_length_are_prefilled_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("groundup.generation.torch_decoder._MAX_PREFILL_IDS", 6)
     decoder = Watched(new_model(), 8)
     prompts = [[1, 2, 3], [4, 5, 6], [7, 8, 9], [1, 1, 1], [2], [3], [4, 4], [5, 5]]
@@ -114,7 +116,7 @@ def test_group_rows_of_one_length_are_read_together(monkeypatch: pytest.MonkeyPa
     assert decoder.read == [(0, 1, 2), (3,), (6, 7)]
 
 
-def test_rows_are_free_again_when_requests_leave() -> None:
+def test_removed_requests_free_their_rows() -> None:
     engine = Engine(new_model(), max_rows=4)
     assert (engine.num_running, engine.num_free, engine.step()) == (0, 4, [])
     handles = [engine.add(request([number], 100)) for number in range(4)]
@@ -134,7 +136,7 @@ def run_out(engine: Engine, one: GenerationRequest) -> list[NewToken]:
     return tokens
 
 
-def test_each_request_ends_for_its_own_reason() -> None:
+def test_each_request_has_its_own_finish_reason() -> None:
     engine = Engine(new_model(), max_rows=1)
     tokens = run_out(engine, request([3, 1], 6))
     assert [token.finish_reason for token in tokens] == [None] * 5 + ["length"]
@@ -143,14 +145,14 @@ def test_each_request_ends_for_its_own_reason() -> None:
     stopped = run_out(engine, request([3, 1], 6, stop_ids=frozenset({stop})))
     assert [token.id for token in stopped] == [token.id for token in tokens[: until + 1]]
     assert stopped[-1].finish_reason == "stop"
-    # The context of 12 is full when its last id has been read; that one still says what follows.
+    # A context of 12 is full once its last id has been read; that id still predicts another one.
     assert len(run_out(engine, request([1] * 10, 100))) == 3
     assert len(run_out(engine, request([1] * 12, 100))) == 1
     short = Engine(new_model(context_length=1), max_rows=1)
     assert len(run_out(short, request([4], 5))) == 1
 
 
-def test_log_probabilities_are_the_models_own() -> None:
+def test_log_probabilities_equal_the_models() -> None:
     model = new_model()
     engine = Engine(model, max_rows=3)
     without = engine.add(request([5, 6], 4, seed=1))
@@ -172,7 +174,7 @@ def test_log_probabilities_are_the_models_own() -> None:
             prompts[handle].append(token.id)
 
 
-def test_a_mistake_is_told_before_anything_is_touched() -> None:
+def test_errors_are_raised_before_any_state_changes() -> None:
     engine = Engine(new_model(), max_rows=1)
     for asked in (request([]), request([1], 0), request([1, 50]), request([-1]), request([1] * 13)):
         with pytest.raises(ConfigError):
@@ -185,8 +187,8 @@ def test_a_mistake_is_told_before_anything_is_touched() -> None:
 
 @pytest.mark.parametrize("is_packed", [False, True])
 @pytest.mark.parametrize("bad_row", [0, 1, 2])
-def test_a_row_with_damaged_logits_ends_alone(is_packed: bool, bad_row: int) -> None:
-    # Rotation and norms leave it as it is: whoever has this id in the text has no finite logit.
+def test_only_the_row_with_non_finite_logits_ends(is_packed: bool, bad_row: int) -> None:
+    # NaN survives RoPE and norms: texts with this id have no finite logits.
     model = new_model()
     with torch.no_grad():
         model.token_embedding.weight[7] = torch.nan
@@ -201,11 +203,11 @@ def test_a_row_with_damaged_logits_ends_alone(is_packed: bool, bad_row: int) -> 
     for one, handle in zip(asked, handles, strict=True):
         if one in sound:
             assert [first[handle].id, *found[handle]] == plain_ids(model, one)
-    # What the bad text left in its row must not be seen by one that is shorter than others.
+    # Values that the bad text left in its row must not affect a later, shorter text.
     check(engine, [request([9, 1, 2, 3, 4, 5], 2), request([2], 2), request([9, 3], 2)])
 
 
-def test_no_mode_goes_in_or_out() -> None:
+def test_modes_of_the_caller_are_neither_used_nor_changed() -> None:
     with torch.inference_mode():
         check(Engine(new_model(), 3), [request([1, 2], num, seed=num) for num in (1, 3, 2)])
     model = new_model().train()

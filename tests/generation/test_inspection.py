@@ -1,4 +1,4 @@
-"""A prompt's way through the model, each part against the plain computation."""
+"""Inspection of a prompt, each part against the plain computation."""
 
 import base64
 from typing import Any
@@ -28,7 +28,7 @@ def ids_of(tokens: Any) -> Any:
     "settings",
     [{}, {"norm": "post"}, {"document_separator": ord(";"), "value_embeddings": "projection"}],
 )
-def test_layers_and_neighbours(settings: Any) -> None:
+def test_predictions_of_layers_and_nearest_tokens(settings: Any) -> None:
     language_model = make(**settings)
     model, prompt = language_model.model, "once;upon a time"
     found = inspect_prompt(language_model, prompt, Sampler())
@@ -62,7 +62,7 @@ def test_layers_and_neighbours(settings: Any) -> None:
         Sampler(repetition_penalty=1.5, top_p=0.5),
     ],
 )
-def test_the_sampled_id_is_the_next_one_of_the_text(sampler: Sampler) -> None:
+def test_the_sampled_id_is_the_next_id_of_the_text(sampler: Sampler) -> None:
     language_model = make()
     for seed in range(4):
         found = inspect_prompt(language_model, "once upon", sampler, seed)
@@ -77,7 +77,7 @@ def test_the_sampled_id_is_the_next_one_of_the_text(sampler: Sampler) -> None:
             assert sum(value > 0 for value in stages["top_k"]) == 5
 
 
-def test_a_long_prompt_is_cut() -> None:
+def test_a_long_prompt_is_truncated() -> None:
     for length, expected in ((80, MAX_TOKENS), (20, 20)):
         found = inspect_prompt(make(context_length=length), "a" * 100, Sampler())
         assert len(found["tokens"]) == expected and found["is_cut"]

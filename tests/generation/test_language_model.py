@@ -1,4 +1,4 @@
-"""A run folder as a model that continues text: loading it, its text, and what may be wrong."""
+"""`LanguageModel`: loading and saving run folders, generating text, and errors."""
 
 import dataclasses
 import itertools
@@ -40,7 +40,7 @@ def write_settings(run: Path, config: ModelConfig = CONFIG, **sections: Any) -> 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run folder with checkpoints of steps 10, 20 and 30, of which 20 is the best."""
+    """A run folder with checkpoints of steps 10, 20 (the best) and 30."""
     folder = tmp_path / "run"
     folder.mkdir()
     settings = write_settings(folder)
@@ -53,7 +53,7 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_saved_model_is_a_run_folder_that_opens_as_it_was(run: Path, tmp_path: Path) -> None:
+def test_a_saved_model_round_trips_through_a_run_folder(run: Path, tmp_path: Path) -> None:
     model = LanguageModel.load(run)
     with torch.no_grad():
         model.model.lm_head.weight.mul_(2)
@@ -72,7 +72,7 @@ def test_a_saved_model_is_a_run_folder_that_opens_as_it_was(run: Path, tmp_path:
 
 
 @pytest.mark.parametrize(("which", "step"), [("newest", 30), ("best", 20), (10, 10)])
-def test_the_checkpoint_asked_for_is_loaded(run: Path, which: str, step: int) -> None:
+def test_the_requested_checkpoint_is_loaded(run: Path, which: str, step: int) -> None:
     language_model = LanguageModel.load(run, which)  # type: ignore[arg-type]
     assert language_model.step == step and not language_model.model.training
     expected = new_model(step).state_dict()
@@ -84,7 +84,7 @@ def test_the_checkpoint_asked_for_is_loaded(run: Path, which: str, step: int) ->
     assert half.model.output_weight.dtype == torch.bfloat16 and half.generate(max_tokens=5)
 
 
-def test_many_prompts_are_written_as_if_each_were_alone(
+def test_generate_many_equals_generating_each_alone(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     language_model = LanguageModel.load(run)
@@ -97,7 +97,7 @@ def test_many_prompts_are_written_as_if_each_were_alone(
     assert language_model.generate_many([]) == []
     with pytest.raises(ConfigError, match="a list of prompts"):
         language_model.generate_many("ab")
-    # More prompts than rows take turns, any number if they are made meanwhile.
+    # More prompts than rows; an iterator of any length is consumed lazily.
     monkeypatch.setattr("groundup.generation.language_model._MAX_ROWS", 2)
     other = LanguageModel.load(run)
     assert other.generate_many(prompts, seed=5, **settings) == together
@@ -108,7 +108,7 @@ def test_many_prompts_are_written_as_if_each_were_alone(
     assert next(taken).seed < 100
 
 
-def test_streams_of_one_model_do_not_disturb_each_other(run: Path) -> None:
+def test_concurrent_streams_of_one_model_are_independent(run: Path) -> None:
     language_model = LanguageModel.load(run)
     settings: dict[str, Any] = {"max_tokens": 40}
     expected = [language_model.generate("Once", seed=seed, **settings) for seed in (1, 2)]
@@ -118,7 +118,7 @@ def test_streams_of_one_model_do_not_disturb_each_other(run: Path) -> None:
         assert any(pair)
         texts = [text + piece for text, piece in zip(texts, pair, strict=True)]
     assert texts == expected
-    # A stream that is left before its end leaves nothing behind.
+    # A stream closed before its end leaves no running request.
     next(iter(language_model.stream("Once", seed=1, **settings)))
     assert language_model.generate("Once", seed=2, **settings) == expected[1]
 
@@ -137,7 +137,7 @@ def test_streams_of_one_model_do_not_disturb_each_other(run: Path) -> None:
         ({"max_new_tokens": 3}, "did you mean max_tokens"),
     ],
 )
-def test_a_mistake_is_told_before_the_first_piece(
+def test_errors_are_raised_before_the_first_piece(
     run: Path, settings: dict[str, Any], noun: str
 ) -> None:
     with pytest.raises(ConfigError, match=noun):
@@ -145,7 +145,7 @@ def test_a_mistake_is_told_before_the_first_piece(
 
 
 def likes(*ids: int) -> TransformerLM:
-    """A model that goes on with these ids in turn, whatever came before the first of them."""
+    """A model that generates these ids in turn, whatever the prompt."""
     model = new_model(config=CONFIG.model_copy(update={"num_layers": 0, "norm": "none"}))
     with torch.no_grad():
         model.token_embedding.weight.zero_()
@@ -156,7 +156,7 @@ def likes(*ids: int) -> TransformerLM:
     return model
 
 
-def test_a_text_ends_with_its_document_a_stop_string_or_a_count() -> None:
+def test_a_text_ends_at_its_document_a_stop_string_or_max_tokens() -> None:
     language_model = LanguageModel(likes(*b"one lamp", 256), byte_tokenizer(END))
     assert language_model.generate("?", temperature=0) == "one lamp"
     assert language_model.generate("?", temperature=0, stop=["la", "x"]) == "one "
@@ -178,7 +178,7 @@ def test_a_text_ends_with_its_document_a_stop_string_or_a_count() -> None:
         ({"imported": "from afar", "end_id": "b"}, 256, {256}),
     ],
 )
-def test_a_run_says_what_begins_and_ends_its_texts(
+def test_special_ids_of_a_run_begin_and_end_its_texts(
     run: Path, environment: dict[str, Any], begin_id: int, stop_ids: Any
 ) -> None:
     config = CONFIG.model_copy(update={"vocab_size": 258})
@@ -192,7 +192,7 @@ def test_a_run_says_what_begins_and_ends_its_texts(
     assert language_model.request("a", GenerationSettings()).stop_ids == stop_ids
 
 
-def test_without_a_prompt_a_document_is_begun() -> None:
+def test_an_empty_prompt_begins_a_document() -> None:
     model = likes(ord("a"), ord("b"), 256)
     with torch.no_grad():
         model.token_embedding.weight[256] = model.token_embedding.weight[ord("?")]
@@ -204,7 +204,7 @@ def test_without_a_prompt_a_document_is_begun() -> None:
 
 
 @pytest.mark.parametrize("missing", [".", "config.yaml", "tokenizer.json", "checkpoints"])
-def test_a_run_that_lacks_something_says_what(run: Path, missing: str) -> None:
+def test_errors_name_missing_files_of_a_run(run: Path, missing: str) -> None:
     (run / missing).rename(run.parent / "elsewhere")
     noun = {".": "run", "checkpoints": "checkpoint"}.get(missing, missing)
     with pytest.raises((GroundupError, FileNotFoundError), match=noun):
@@ -230,12 +230,12 @@ def test_documents_of_a_run_of_an_earlier_version_are_masked(run: Path, chats: l
         ("d_model", 0, "d_model is 0"),
         ("d_model", 32, "another model"),
         ("num_layers", 1_000, "another model"),
-        # These fit the weights, but are not what they were saved with.
+        # These fit the weights, but differ from the saved settings.
         ("rope_theta", 9e4, "model.rope_theta is .* was saved with"),
         ("num_heads", 1, "model.num_heads is .* was saved with"),
     ],
 )
-def test_settings_that_do_not_fit_are_told(
+def test_mismatched_settings_are_reported(
     run: Path, name: str, value: float, complaint: str
 ) -> None:
     write_settings(run, model={name: value})
@@ -243,7 +243,7 @@ def test_settings_that_do_not_fit_are_told(
         LanguageModel.load(run)
 
 
-def test_damaged_weights_are_told_and_leave_no_trace() -> None:
+def test_damaged_weights_are_reported_and_change_nothing() -> None:
     language_model = LanguageModel(new_model(), byte_tokenizer(END))
     with torch.no_grad():
         language_model.model.token_embedding.weight[ord("x")] = torch.nan

@@ -1,4 +1,4 @@
-"""The rules of sampling: what each leaves, which of equals stay, what values are refused."""
+"""Sampling rules: what each keeps, ties, and invalid values."""
 
 import itertools
 import math
@@ -32,13 +32,13 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 
 
 def sampled(sampler: Sampler, logits: Tensor) -> list[int]:
-    """All ids that come, over evenly spaced numbers."""
+    """All ids sampled for evenly spaced numbers."""
     at = torch.arange(2000, dtype=torch.float64) / 2000
     return sorted(set(sample(sampler, logits.expand(2000, -1), at).tolist()))
 
 
 def by_sorting(logits: Tensor, k: int | None = None, p: float | None = None) -> list[int]:
-    """The reference of top-k and top-p: a stable sort of one row, in float64."""
+    """Reference for top-k and top-p: a stable sort of one row in float64."""
     order = logits.argsort(descending=True, stable=True)
     if k is not None:
         return sorted(order[:k].tolist())
@@ -61,11 +61,11 @@ def by_sorting(logits: Tensor, k: int | None = None, p: float | None = None) -> 
         ({"top_p": 0.5}, torch.zeros(8), [0, 1, 2, 3]),
         ({"top_p": 0.5}, log_of(0.125, 0.25, 0.125, 0.25, 0.25), [1, 3]),
         ({"min_p": 0.5}, log_of(0.4, 0.2, 0.19, 0.21), [0, 1, 3]),
-        # First top-k, then top-p of what it left.
+        # First top-k, then top-p of the rest.
         ({"top_k": 2, "top_p": 0.5}, log_of(0.4, 0.3, 0.2, 0.1), [0]),
     ],
 )  # fmt: skip
-def test_a_rule_leaves_the_likeliest_and_of_equals_the_lower_ids(
+def test_rules_keep_the_most_likely_ids_and_lower_ids_on_ties(
     settings: dict[str, Any], logits: Tensor, ids: list[int]
 ) -> None:
     assert sampled(Sampler(**settings), logits) == ids
@@ -73,7 +73,7 @@ def test_a_rule_leaves_the_likeliest_and_of_equals_the_lower_ids(
 
 @st.composite
 def rows_of_logits(draw: st.DrawFn) -> Tensor:
-    """Rows with many equals, long tails, outliers and ids ruled out before."""
+    """Rows with many ties, long tails, outliers and removed ids."""
     seed, size = draw(st.integers(0, 2**32)), draw(st.integers(1, 400))
     scale = draw(st.sampled_from([0.0, 1e-7, 0.3, 3.0, 30.0, 1000.0]))
     rows = torch.randn(draw(st.integers(1, 4)), size, generator=generator(seed)) * scale
@@ -87,7 +87,7 @@ def rows_of_logits(draw: st.DrawFn) -> Tensor:
 
 
 @given(rows=rows_of_logits(), p=st.floats(0.001, 0.999), k=st.integers(1, 500))
-def test_fast_selection_is_that_of_a_full_sort(rows: Tensor, p: float, k: int) -> None:
+def test_fast_selection_equals_a_full_sort(rows: Tensor, p: float, k: int) -> None:
     for row, by_p, by_k in zip(rows, keep_top_p(rows, p), keep_top_k(rows, k), strict=True):
         possible = set(kept(row))
         assert set(kept(by_p)) == possible & set(by_sorting(row, p=p))
@@ -96,7 +96,7 @@ def test_fast_selection_is_that_of_a_full_sort(rows: Tensor, p: float, k: int) -
             assert torch.equal(left[kept(left)], row[kept(left)])
 
 
-def test_a_repetition_penalty_lowers_what_was_seen() -> None:
+def test_the_repetition_penalty_lowers_seen_ids() -> None:
     logits = torch.tensor([[2.0, -2.0, 1.0, -1.0]])
     seen = torch.tensor([[True, True, False, False]])
     assert penalize(logits, seen, 2.0).tolist() == [[1.0, -4.0, 1.0, -1.0]]
@@ -106,7 +106,7 @@ def test_a_repetition_penalty_lowers_what_was_seen() -> None:
     assert int(sample(sampler, logits, numbers(1))) == 0
 
 
-def test_no_value_that_is_allowed_leads_out_of_the_vocabulary() -> None:
+def test_extreme_settings_never_sample_outside_the_vocabulary() -> None:
     rows = torch.tensor([[3.0, 0.0, -5.0, 2.0], [-1.0, -2.0, -3e9, -1.0], [0.0, 0.0, 0.0, 1e9]])
     for temperature, penalty, (top_k, top_p, min_p), seen in itertools.product(
         [0.0, 5e-324, 1e-50, 1e-38, 1e-6, 1, 1e6],
@@ -125,7 +125,7 @@ def test_no_value_that_is_allowed_leads_out_of_the_vocabulary() -> None:
         assert all(0 <= id < 4 for id in ids.tolist()), sampler
 
 
-def test_temperature_evens_out_or_sharpens() -> None:
+def test_temperature_flattens_or_sharpens() -> None:
     at, logits = torch.arange(4000) / 4000, log_of(0.8, 0.2).expand(4000, 2)
     for temperature, expected in ((0.5, 16 / 17), (2.0, 2 / 3), (1e6, 0.5), (1e-50, 1.0)):
         ids = sample(Sampler(temperature=temperature), logits, at)
@@ -133,14 +133,14 @@ def test_temperature_evens_out_or_sharpens() -> None:
     assert Sampler(temperature=1e-50) == Sampler(temperature=0)
 
 
-def test_a_sample_is_where_its_number_falls_in_id_order() -> None:
+def test_a_sample_inverts_the_cumulative_distribution_in_id_order() -> None:
     logits = log_of(0.25, 0.5, 0.0, 0.25).expand(6, 4)
     at = torch.tensor([0.0, 0.2499, 0.2501, 0.7499, 0.7501, 1 - 2**-32], dtype=torch.float64)
     assert sample(Sampler(), logits, at).tolist() == [0, 0, 1, 1, 3, 3]
 
 
 @given(rows=rows_of_logits(), at=st.one_of(st.sampled_from([0.0, 1 - 2**-32]), st.floats(0, 0.9)))
-def test_a_row_is_sampled_as_if_alone_and_never_what_has_no_probability(
+def test_rows_are_independent_and_zero_probability_is_never_sampled(
     rows: Tensor, at: float
 ) -> None:
     every = torch.full((len(rows),), at, dtype=torch.float64)
@@ -151,16 +151,16 @@ def test_a_row_is_sampled_as_if_alone_and_never_what_has_no_probability(
         assert ids.tolist() == [int(sample(sampler, row, every[0])) for row in rows]
 
 
-def test_the_numbers_of_a_seed_are_computed_from_their_index() -> None:
+def test_random_numbers_are_a_function_of_seed_and_index() -> None:
     values = uniforms([3] * 10_000, range(10_000))
     assert all(0 <= value < 1 for value in values) and len(set(values)) > 9_990
     assert uniforms([3, 4], [7, 7]) == [values[7], uniforms([4], [7])[0]] != [values[7]] * 2
-    # Texts of old seeds must not change.
+    # The text of a seed must never change.
     assert uniforms([0, 0], [0, 1]) == [0.4415598849300295, 0.1427158210426569]
 
 
 @pytest.mark.parametrize("values", [[math.nan, 1.0], [math.inf, 1.0], [-math.inf, -math.inf]])
-def test_logits_that_are_not_finite_give_no_id(values: list[float]) -> None:
+def test_non_finite_logits_give_no_id(values: list[float]) -> None:
     rows = torch.tensor([[1.0, 2.0], values])
     for settings in ({}, {"temperature": 0.0}, {"temperature": 0.7, "top_k": 1, "top_p": 0.5}):
         ids = sample(Sampler(**settings), rows, numbers(2)).tolist()
@@ -177,7 +177,7 @@ def test_logits_that_are_not_finite_give_no_id(values: list[float]) -> None:
         ("repetition_penalty", [0.0, -1.0, 101, math.inf]),
     ],
 )
-def test_a_value_out_of_range_is_refused(name: str, values: list[Any]) -> None:
+def test_a_sampling_value_out_of_range_is_rejected(name: str, values: list[Any]) -> None:
     for value in values:
         with pytest.raises(ConfigError, match=name):
             Sampler(**{name: value})

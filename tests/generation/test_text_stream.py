@@ -1,4 +1,4 @@
-"""Text from ids as they come: whole characters, nothing of a stop string, any split the same."""
+"""Incremental decoding: whole characters, no stop strings, the same for any split into tokens."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +8,7 @@ from groundup.tokenizer import Tokenizer
 
 BYTES = {id: bytes([id]) for id in range(256)}
 EURO = "€".encode()
-# Tokens of several characters, of parts of one, and of parts of two.
+# Tokens with several characters, with part of one, and with parts of two.
 MERGES = [(b"a", b"b"), (b"ab", b"a"), (EURO[:1], EURO[1:2]), (b"b", EURO[:1]), (EURO[2:], b"a")]
 MERGED = {256 + index: left + right for index, (left, right) in enumerate(MERGES)}
 TOKENIZER = Tokenizer(BYTES | MERGED, MERGES)
@@ -19,7 +19,7 @@ def pieces_of(stream: TextStream, ids: list[int]) -> list[str]:
 
 
 def cut(text: str, stop: list[str]) -> str:
-    """The text up to where the stop string begins that is complete first."""
+    """The text up to the stop string that is completed first."""
     for end in range(len(text) + 1):
         ending = [s for s in stop if text[:end].endswith(s)]
         if ending:
@@ -33,11 +33,9 @@ any_ids = st.lists(st.integers(0, TOKENIZER.vocab_size - 1), max_size=30)
 
 
 @given(text=small_text, stop=stops)
-def test_pieces_join_to_the_text_cut_at_the_first_stop_string_and_none_is_taken_back(
-    text: str, stop: list[str]
-) -> None:
+def test_pieces_join_to_the_text_cut_at_the_first_stop_string(text: str, stop: list[str]) -> None:
     expected = cut(text, stop)
-    # The split into tokens does not matter.
+    # The split into tokens must not matter.
     for ids in (list(text.encode()), TOKENIZER.encode(text)):
         stream, given_out = TextStream(TOKENIZER, stop), ""
         for id in ids:
@@ -48,16 +46,16 @@ def test_pieces_join_to_the_text_cut_at_the_first_stop_string_and_none_is_taken_
 
 
 @given(ids=any_ids, stop=stops)
-def test_any_ids_give_what_decoding_gives(ids: list[int], stop: list[str]) -> None:
+def test_the_stream_of_any_ids_equals_decoding(ids: list[int], stop: list[str]) -> None:
     pieces = pieces_of(TextStream(TOKENIZER, stop), ids)
     assert "".join(pieces) == cut(TOKENIZER.decode(ids), stop)
 
 
-def test_text_comes_as_soon_as_it_is_certain() -> None:
+def test_text_is_returned_as_soon_as_it_is_certain() -> None:
     stream = TextStream(TOKENIZER, ["END"])
     assert [stream.push(id) for id in b"abEN."] == ["a", "b", "", "", "EN."]
     assert [stream.push(id) for id in "é€".encode()] == ["", "é", "", "", "€"]
     assert [stream.push(id) for id in b"EEND more"] == ["", "E", "", "", "", "", "", "", ""]
     assert stream.stopped and stream.finish() == ""
-    # An id without a token stands for nothing.
+    # An id without a token decodes to nothing.
     assert TextStream(TOKENIZER).push(TOKENIZER.vocab_size) == ""

@@ -1,4 +1,4 @@
-"""Every test of the model is steady, and has a small one."""
+"""Model tests are deterministic and use a small model."""
 
 from typing import Any
 

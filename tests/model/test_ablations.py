@@ -1,5 +1,5 @@
-"""Every setting of the model trains: its weights have the shapes promised, its loss is that of its
-logits, every parameter gets a gradient, and steps along it lower the loss."""
+"""Every model setting trains: weights have the expected shapes, the loss is that of the logits,
+every parameter gets a gradient, and gradient steps lower the loss."""
 
 import itertools
 from typing import Any
@@ -36,7 +36,7 @@ def test_every_setting_trains(settings: dict[str, Any]) -> None:
     model = small(**settings)
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     assert shapes == weight_shapes(model.config)
-    # Each id at least once, so that no row of the embedding is left out.
+    # Each id at least once, so that every row of the embedding gets a gradient.
     ids = torch.cat([torch.randperm(61), torch.randint(61, (3,))]).view(4, 16)
     targets = ids.roll(-1, dims=1)
     names, weights = zip(*model.named_parameters(), strict=True)
@@ -47,7 +47,7 @@ def test_every_setting_trains(settings: dict[str, Any]) -> None:
         gradients = torch.autograd.grad(loss, weights)
         for name, gradient in zip(names, gradients, strict=True):
             assert gradient.isfinite().all(), name
-            # What is behind an output layer or a factor of zero learns from the second step on.
+            # Parameters behind an initial zero get gradients from the second step on.
             begins_at_zero = "value_embeddings" in name or "value_sum" in name
             is_behind_zero = step == 0 and (model.config.zero_outputs or begins_at_zero)
             assert gradient.any() or is_behind_zero, name
@@ -66,10 +66,10 @@ def test_every_setting_trains(settings: dict[str, Any]) -> None:
 def test_the_loss_is_that_of_the_logits(
     shape: tuple[int, ...], tied: bool, z_loss: float, later_weight: float | None, reduction: Any
 ) -> None:
-    """The token after the next counts in the gradients alone."""
+    """Multi-token prediction affects the gradients only."""
     model = small(dtype=torch.float64, tie_embeddings=tied)
     with torch.no_grad():
-        # Predictions that are sure of themselves, so that no two losses are equal by chance.
+        # Confident predictions, so that no two losses are equal by chance.
         model.lm_head.weight.mul_(4)
     ids, targets = torch.randint(61, (2, *shape)).unbind(0)
     logits = model(ids)

@@ -1,4 +1,4 @@
-"""The settings of a model: rules, presets and refusals."""
+"""Model settings: defaults, presets and validation."""
 
 import math
 
@@ -24,7 +24,7 @@ def test_d_ff_is_eight_thirds_rounded_up_to_64(d_model: int, d_ff: int) -> None:
 
 
 @pytest.mark.parametrize("d_model", [64, 200])
-def test_all_kinds_have_equally_many_parameters(d_model: int) -> None:
+def test_all_feed_forward_kinds_have_the_same_number_of_parameters(d_model: int) -> None:
     shape = {"d_model": d_model, "num_heads": 4, "num_layers": 2, "vocab_size": 100}
     kinds = ("swiglu", "silu", "gelu", "relu2")
     assert len({num_parameters(ModelConfig(**shape, feed_forward=kind)) for kind in kinds}) == 1
@@ -38,7 +38,7 @@ def test_presets_have_their_parameters() -> None:
     assert len(PRESETS) == 6 and not any(config.tie_embeddings for config in PRESETS.values())
 
 
-def test_an_unknown_preset_is_refused_with_the_nearest() -> None:
+def test_an_unknown_preset_suggests_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"'gpt2-smal'.*did you mean gpt2-small"):
         preset("gpt2-smal")
 
@@ -52,7 +52,7 @@ def test_an_unknown_preset_is_refused_with_the_nearest() -> None:
         ({"d_model": 30, "num_heads": 2}, ["d_model 30", "num_heads 2", "15"]),
     ],
 )
-def test_impossible_shapes_are_refused_by_both_values(
+def test_invalid_shapes_are_rejected_with_both_values(
     settings: dict[str, int], values: list[str]
 ) -> None:
     with pytest.raises(ConfigError) as refusal:
@@ -77,7 +77,7 @@ def test_impossible_shapes_are_refused_by_both_values(
         {"norm_eps": float("nan")},
     ],
 )
-def test_values_out_of_range_are_refused_by_name(settings: dict[str, object]) -> None:
+def test_values_out_of_range_are_rejected_by_name(settings: dict[str, object]) -> None:
     (name,) = settings
     with pytest.raises(ConfigError, match=name):
         load_settings(ModelConfig, overrides=settings)

@@ -1,4 +1,4 @@
-"""Parts of a program's own are known again by what they are."""
+"""Custom parts are identified by their source."""
 
 import functools
 from typing import Any
@@ -22,7 +22,7 @@ class Doubled(nn.Module):
 
 
 def make(number: int) -> Any:
-    """One of two functions of one name."""
+    """Return one of two functions with the same name."""
     if number == 2:
 
         def part(x: float) -> float:
@@ -35,12 +35,12 @@ def make(number: int) -> Any:
     return part
 
 
-def test_a_model_of_its_settings_has_none() -> None:
+def test_a_model_built_from_settings_has_no_custom_parts() -> None:
     assert swapped_parts(TransformerLM.from_config(SMALL)) == {}
     assert swapped_parts(TransformerLM.from_config(SMALL).eval().to(torch.bfloat16)) == {}
 
 
-def test_each_way_to_change_a_model_is_seen() -> None:
+def test_every_change_of_a_model_is_detected() -> None:
     def find(change: Any) -> list[str]:
         model = TransformerLM.from_config(SMALL)
         change(model)
@@ -54,7 +54,7 @@ def test_each_way_to_change_a_model_is_seen() -> None:
     assert find(lambda model: model.add_module("more", Doubled())) == ["model/more"]
 
 
-def test_equal_content_is_equal_and_any_difference_shows() -> None:
+def test_equal_source_has_equal_identity() -> None:
     assert identify(Doubled()) == identify(Doubled()) != identify(Doubled(3.0))
     assert identify(Doubled()).startswith(f"{Doubled.__module__}.Doubled sha256:")
     one = functools.partial(torch.clamp, min=0.0)

@@ -1,4 +1,4 @@
-"""The language model: its contract, its first values, and fast against plain kernels."""
+"""The language model: its contract, its initialization, and fused against plain kernels."""
 
 import math
 from typing import Any
@@ -21,7 +21,7 @@ def gradients(model: TransformerLM, loss: Tensor) -> dict[str, Tensor]:
     return dict(zip(names, torch.autograd.grad(loss, list(model.parameters())), strict=True))
 
 
-def test_names_are_those_of_the_architecture() -> None:
+def test_state_dict_names_follow_the_architecture() -> None:
     expected: dict[str, tuple[int, ...]] = {"token_embedding.weight": (61, 24)}
     expected |= {"lm_head.weight": (61, 24), "final_norm.weight": (24,)}
     for block in ("blocks.0", "blocks.1"):
@@ -36,7 +36,7 @@ def test_names_are_those_of_the_architecture() -> None:
     assert {name: tuple(value.shape) for name, value in state.items()} == expected
 
 
-def test_equals_the_formula_put_together_from_its_parts() -> None:
+def test_the_model_equals_its_formula() -> None:
     model = small(dtype=torch.float64)
     ids = torch.randint(61, (3, 10))
     x = functional.embedding(ids, model.token_embedding.weight)
@@ -62,7 +62,7 @@ def test_ids_and_masks_may_have_any_strides(num_kv_heads: int) -> None:
     model.hidden(ids, starts=starts[0])
 
 
-def test_device_and_type_reach_every_weight() -> None:
+def test_device_and_dtype_apply_to_every_weight() -> None:
     model = TransformerLM.from_config(small().config, device="cpu", dtype=torch.float64)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float64}
     assert model(torch.randint(61, (4,))).dtype == torch.float64
@@ -72,7 +72,7 @@ def test_device_and_type_reach_every_weight() -> None:
 
 @pytest.mark.usefixtures("form")
 @pytest.mark.parametrize("num_kv_heads", [2, 1])
-def test_documents_that_are_masked_do_not_see_each_other(num_kv_heads: int) -> None:
+def test_document_masking_isolates_documents(num_kv_heads: int) -> None:
     model = small(num_kv_heads=num_kv_heads, document_separator=7)
     ids = torch.tensor([[1, 2, 7, 3, 4, 7, 7, 5], [7, 1, 2, 3, 4, 5, 6, 7]])
     logits = model(ids)
@@ -82,21 +82,21 @@ def test_documents_that_are_masked_do_not_see_each_other(num_kv_heads: int) -> N
 
 
 @pytest.mark.parametrize("positions", ["rope", "none"])
-def test_more_ids_than_the_context_are_refused(positions: str) -> None:
+def test_more_ids_than_the_context_are_rejected(positions: str) -> None:
     with pytest.raises(ConfigError, match="17 ids exceed the context of 16"):
         small(positions=positions)(torch.randint(61, (2, 17)))
 
 
 @pytest.mark.parametrize("tie_embeddings", [False, True])
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_the_first_loss_is_near_that_of_an_even_guess(norm: str, tie_embeddings: bool) -> None:
+def test_the_initial_loss_is_near_that_of_a_uniform_guess(norm: str, tie_embeddings: bool) -> None:
     model = TransformerLM(2_000, 32, 64, 2, 4, 128, 1e4, norm=norm, tie_embeddings=tie_embeddings)
     ids, targets = torch.randint(2_000, (2, 8, 32)).unbind(0)
     with torch.no_grad():
         assert model.loss(ids, targets).item() == pytest.approx(math.log(2_000), rel=0.02)
 
 
-def test_a_tied_table_is_one_parameter_with_the_gradients_of_both_its_uses() -> None:
+def test_a_tied_table_is_one_parameter_with_gradients_of_both_uses() -> None:
     tied = small(tie_embeddings=True)
     untied = small(embedding_scale=tied.config.input_scale)
     assert tied.token_embedding.weight is tied.lm_head.weight is tied.output_weight
@@ -112,7 +112,9 @@ def test_a_tied_table_is_one_parameter_with_the_gradients_of_both_its_uses() -> 
 
 
 @pytest.mark.parametrize("tie_embeddings", [False, True])
-def test_gpt2_values_begin_small_and_smaller_where_blocks_add(tie_embeddings: bool) -> None:
+def test_gpt2_initialization_is_small_and_smaller_for_residual_outputs(
+    tie_embeddings: bool,
+) -> None:
     settings: dict[str, Any] = {"tie_embeddings": tie_embeddings, "gated_attention": True}
     model = TransformerLM(400, 16, 96, 8, 4, 256, 1e4, initialization="gpt2", **settings)
     for name, parameter in model.named_parameters():
@@ -129,15 +131,15 @@ def test_gpt2_values_begin_small_and_smaller_where_blocks_add(tie_embeddings: bo
     assert TransformerLM(9, 4, 8, 0, 2, 8, 1e4, initialization="gpt2").lm_head.weight.std() < 0.1
 
 
-def test_outputs_of_zero_make_every_block_pass_its_input_on() -> None:
+def test_zero_outputs_make_every_block_the_identity() -> None:
     model = small(zero_outputs=True)
     ids = torch.randint(61, (2, 9))
     assert torch.equal(model(ids), model.logits(model.final_norm(model.embed(ids))))
 
 
 @pytest.mark.usefixtures("form")
-def test_value_embeddings_add_nothing_at_first_and_gates_are_one() -> None:
-    """What they do later is tests/interop/test_every_setting.py's, by another implementation."""
+def test_value_embeddings_start_at_zero_and_gates_at_one() -> None:
+    """tests/interop/test_every_setting.py tests trained ones against another implementation."""
     model = small(num_kv_heads=2, value_embeddings="projection", gated_attention=True)
     plain, ids = small(num_kv_heads=2), torch.randint(61, (2, 9))
     plain.load_state_dict(model.state_dict(), strict=False)
@@ -145,7 +147,7 @@ def test_value_embeddings_add_nothing_at_first_and_gates_are_one() -> None:
 
 
 @pytest.mark.parametrize("norm", ["pre", "post", "none"])
-def test_dropout_is_there_only_where_the_model_learns(norm: str) -> None:
+def test_dropout_is_only_applied_in_training(norm: str) -> None:
     model, plain = small(dropout=0.5, norm=norm), small(norm=norm)
     plain.load_state_dict(model.state_dict())
     ids, targets = torch.randint(61, (2, 3, 13)).unbind(0)
@@ -153,18 +155,18 @@ def test_dropout_is_there_only_where_the_model_learns(norm: str) -> None:
         assert torch.equal(model(ids), plain(ids))
     first, second = (gradients(model, model.loss(ids, targets)) for _ in range(2))
     assert not torch.equal(first["lm_head.weight"], second["lm_head.weight"])
-    # The whole branch of a block is dropped from, not only the embeddings.
+    # Dropout applies to the branches of a block, not only to the embeddings.
     block = model.blocks[0]
     x = model.embed(ids).detach()
     assert not torch.equal(block(x), block(x))
     assert torch.equal(model.eval().loss(ids, targets), plain.loss(ids, targets))
 
 
-# What the compiler warns of (parts of torch it calls itself) is no word about the model.
+# The compiler's warnings are about parts of torch that it calls itself.
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_blocks_equal_plain_ones() -> None:
-    """Captured without a break, forward and backward; writing C++ would take most of a minute."""
+    """Captures one graph, forward and backward; generating C++ would take most of a minute."""
     model, compiled = small(num_layers=1), small(num_layers=1)
     compiled.load_state_dict(model.state_dict())
     for block in compiled.blocks:
@@ -173,7 +175,7 @@ def test_compiled_blocks_equal_plain_ones() -> None:
     ours, theirs = (gradients(each, each.loss(ids, targets)) for each in (compiled, model))
     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-6)
     assert set(compiled.state_dict()) == set(model.state_dict())
-    # The weights of attention are there for a compiled model that has run.
+    # Attention weights are available for a compiled model too.
     expected = model.attention_weights(ids)
     model.hidden = torch.compile(model.hidden, backend="eager")  # type: ignore[method-assign]
     model(ids)

@@ -1,4 +1,4 @@
-"""Every test of the layers is steady, and can hold an output and its gradients against a twin's."""
+"""Layer tests are deterministic and can compare outputs and gradients of two implementations."""
 
 from collections.abc import Callable, Sequence
 
@@ -16,9 +16,9 @@ def always_steady(steady: None) -> None:
 
 @pytest.fixture(scope="session")
 def agree() -> Agree:
-    """`agree(ours, theirs, inputs)` holds two outputs and their gradients by `inputs` equal.
+    """`agree(ours, theirs, inputs)` asserts equal outputs and equal gradients of `inputs`.
 
-    With `relative` their difference may have that fraction of the twin's length.
+    With `relative`, the norm of a difference may be that fraction of the norm of `theirs`.
     """
 
     def check(

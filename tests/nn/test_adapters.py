@@ -1,4 +1,4 @@
-"""Adapters change what a layer computes and nothing of how it is used, saved or merged."""
+"""Adapters change what a layer computes, but not how it is used, saved or merged."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def adapt(model: TransformerLM) -> None:
 
 
 @pytest.mark.parametrize("is_tied", [False, True])
-def test_only_adapters_and_chosen_rows_learn_and_they_merge_and_load_exactly(is_tied: bool) -> None:
+def test_only_adapters_and_chosen_rows_train_and_they_merge_and_load_exactly(is_tied: bool) -> None:
     model, plain, other = (make_model(is_tied) for _ in range(3))
     before = make_model(is_tied).state_dict()
     for one in (model, other):
@@ -56,7 +56,7 @@ def test_only_adapters_and_chosen_rows_learn_and_they_merge_and_load_exactly(is_
         assert torch.equal(value, state[name])
 
 
-def test_a_state_without_adapters_is_left_as_it_is() -> None:
+def test_a_state_without_adapters_is_unchanged() -> None:
     state = make_model(False).state_dict()
     for change in (merge_adapters, with_torch_names):
         changed = change(state)

@@ -1,4 +1,4 @@
-"""Self-attention and the block around it against twins made of torch's own functions."""
+"""Self-attention and the block around it against implementations with torch's own functions."""
 
 import itertools
 from typing import Any, get_args
@@ -24,7 +24,7 @@ SHAPES = [
 
 
 def attention(d_model: int = 24, **settings: Any) -> MultiHeadSelfAttention:
-    """A layer for up to 32 tokens, its gains (if any) away from 1."""
+    """A layer for up to 32 tokens, with gains (if any) different from 1."""
     layer = MultiHeadSelfAttention(d_model, max_seq_len=32, **settings)
     with torch.no_grad():
         for name, parameter in layer.named_parameters():
@@ -34,7 +34,7 @@ def attention(d_model: int = 24, **settings: Any) -> MultiHeadSelfAttention:
 
 
 def twin(layer: MultiHeadSelfAttention, x: Tensor, positions: Tensor | None = None) -> Tensor:
-    """The same attention, split, repeated and masked by other means, in float64."""
+    """The same attention, split, repeated and masked in other ways, in float64."""
     seq = x.shape[-2]
     positions = torch.arange(seq) if positions is None else positions[..., None, :]
 
@@ -63,10 +63,10 @@ def twin(layer: MultiHeadSelfAttention, x: Tensor, positions: Tensor | None = No
     [((11,), torch.float32), ((2, 1, 2, 5), torch.float64), ((3, 32), torch.bfloat16)],
 )
 @pytest.mark.parametrize("settings", SHAPES, ids=str)
-def test_equals_an_independent_twin(
+def test_attention_equals_an_independent_implementation(
     settings: dict[str, Any], shape: tuple[int, ...], dtype: torch.dtype, agree: Any
 ) -> None:
-    # Wider in half precision: the gradients of a few gains are sums that nearly cancel.
+    # Looser in half precision, because the gradients of gains are sums that nearly cancel.
     is_half = dtype == torch.bfloat16
     d_model = 96 if is_half else 24
     layer = attention(d_model, dtype=dtype, **settings)
@@ -79,7 +79,7 @@ def test_equals_an_independent_twin(
 
 @pytest.mark.usefixtures("form")
 @pytest.mark.parametrize("shape", [(9,), (1, 9), (2, 9)])
-def test_positions_rotate_every_head_alike(shape: tuple[int, ...]) -> None:
+def test_positions_apply_to_every_head(shape: tuple[int, ...]) -> None:
     layer = attention(num_heads=4, theta=THETA, num_kv_heads=2)
     x = torch.randn(2, 9, 24)
     positions = torch.randint(32, shape)
@@ -87,7 +87,7 @@ def test_positions_rotate_every_head_alike(shape: tuple[int, ...]) -> None:
 
 
 def block_twin(layer: TransformerBlock, x: Tensor, norm: NormPlacement) -> Tensor:
-    """Its formula, of parts that have twins of their own."""
+    """The formula of a block, from independently tested parts."""
     attention, feed_forward = layer.attention, layer.feed_forward
 
     def normal(name: str, x: Tensor) -> Tensor:
@@ -105,9 +105,7 @@ def block_twin(layer: TransformerBlock, x: Tensor, norm: NormPlacement) -> Tenso
 
 @pytest.mark.usefixtures("form")
 @pytest.mark.parametrize("norm", get_args(NormPlacement))
-def test_a_block_is_its_formula_for_sequences_apart_with_positions(
-    norm: NormPlacement, agree: Any
-) -> None:
+def test_a_block_equals_its_formula(norm: NormPlacement, agree: Any) -> None:
     layer = TransformerBlock(12, 3, 20, max_seq_len=16, theta=100.0, norm=norm)
     with torch.no_grad():
         for name, parameter in layer.named_parameters():

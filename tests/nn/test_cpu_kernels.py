@@ -1,4 +1,4 @@
-"""The native passes for float32 on a CPU against the formulas in float64, over odd sizes."""
+"""The native float32 kernels against the formulas in float64, for odd sizes."""
 
 import math
 from typing import Any
@@ -21,7 +21,7 @@ def _random(*shape: int, scale: float = 1.0) -> Tensor:
 
 
 @given(st.integers(1, 150), st.integers(1, 70))
-def test_the_norm_of_a_sum_and_both_gradients_are_the_formula(
+def test_the_norm_of_a_sum_and_its_gradients_equal_the_formula(
     agree: Any, rows: int, width: int
 ) -> None:
     x, gain, addend = _random(rows, width), _random(width), _random(rows, width, scale=2.0)
@@ -38,7 +38,7 @@ def test_the_norm_of_a_sum_and_both_gradients_are_the_formula(
 
 
 @pytest.mark.parametrize("used", [0, 1])
-def test_of_the_sum_and_its_norm_one_may_go_unused(used: int) -> None:
+def test_the_sum_or_its_norm_may_be_unused(used: int) -> None:
     x, addend = _random(6, 20), _random(6, 20, scale=2.0)
     norm = RMSNorm(20)
     got = torch.autograd.grad(norm.of_sum(x, addend)[used].square().sum(), [x, addend])
@@ -58,7 +58,7 @@ lengths = st.lists(st.integers(1, 40), min_size=1, max_size=6)
     st.booleans(),
     st.booleans(),
 )
-def test_packed_attention_of_documents_is_the_formula(
+def test_packed_attention_with_documents_equals_the_formula(
     agree: Any,
     rows: list[list[int]],
     heads: int,
@@ -93,7 +93,7 @@ def test_packed_attention_of_documents_is_the_formula(
 
 
 @pytest.mark.parametrize("starts", [[0, 1, 0], [0, 2, 2], [-1, 0, 0], [1, 1, 1]])
-def test_starts_out_of_order_or_behind_their_own_token_are_refused(starts: list[int]) -> None:
+def test_invalid_document_starts_are_rejected(starts: list[int]) -> None:
     packed = _random(1, 3, 3 * 16).detach()
     with pytest.raises(ValueError, match="must be in order"):
         cpu.PackedAttention.apply(packed, None, None, None, 0.0, 1, torch.tensor([starts]))
@@ -116,7 +116,7 @@ def test_the_bits_do_not_depend_on_the_number_of_threads() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_stays_so(bad: float) -> None:
+def test_non_finite_values_stay_non_finite(bad: float) -> None:
     x = _random(5, 37).detach()
     x[2, 30] = bad
     assert not RMSNorm(37)(x)[2].isfinite().all()
@@ -133,10 +133,10 @@ def test_what_is_not_finite_stays_so(bad: float) -> None:
         assert bad == -math.inf or not out[1, 20].isfinite().all()
 
 
-def test_an_array_of_another_size_is_refused_and_let_go() -> None:
+def test_an_array_of_the_wrong_size_is_rejected_and_released() -> None:
     packed, out = bytearray(16), bytearray(12)
     with pytest.raises(ValueError, match="an array has 12 bytes, not 8"):
         _native.gate_rows(1, 2, packed, out, 1)
-    # Neither is held any more: a bytearray that somebody looks at cannot grow.
+    # Both buffers are released: a bytearray with an exported buffer cannot grow.
     packed.append(0)
     out.append(0)

@@ -1,4 +1,4 @@
-"""The CUDA kernels against the formulas in float64. They run where there is a GPU and Triton."""
+"""The CUDA kernels against the formulas in float64. Needs a GPU and Triton."""
 
 import copy
 from typing import Any
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.skipif(
     not (torch.cuda.is_available() and kernels.HAS_TRITON), reason="needs CUDA and Triton"
 )
 
-# (batch, seq, heads, d_head): our own forward up to 256 positions, beyond that torch's, and our own
-# backward; lengths that fill no tile, and the smallest ones.
+# (batch, seq, heads, d_head): forward is ours up to 256 positions and torch's beyond; backward is
+# ours. Includes lengths that do not fill a tile, and the smallest ones.
 SHAPES = [
     (3, 256, 16, 32),
     (2, 200, 4, 64),
@@ -59,7 +59,7 @@ def plain_attention(
 def packed_case(
     shape: tuple[int, int, int, int], dtype: torch.dtype, rotate: bool
 ) -> tuple[Tensor, Tensor, RotaryEmbedding | None]:
-    """Projections, a gradient for what comes of them, and a rotation longer than the text."""
+    """Packed projections, a gradient of the output, and RoPE tables longer than the text."""
     batch, seq, num_heads, d_head = shape
     d_model = num_heads * d_head
     packed = torch.randn(batch, seq, 3 * d_model, device="cuda", dtype=dtype).requires_grad_()
@@ -76,7 +76,7 @@ def fast_attention(
 
 
 def document_starts(packed: Tensor, length: int) -> Tensor:
-    """Of documents of about that length; some end within a tile, and some of others with one."""
+    """Starts of documents of about this length; some end within a tile, others at its end."""
     is_first = torch.rand(packed.shape[:2], device="cuda") < 1 / length
     is_first[0, 64::128] = True
     return sequence_starts(is_first)
@@ -88,7 +88,7 @@ def document_starts(packed: Tensor, length: int) -> Tensor:
 @pytest.mark.parametrize("rotates", [True, False])
 @pytest.mark.parametrize("adds", [True, False])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_packed_attention_and_what_comes_before_it_equal_the_formula(
+def test_packed_attention_with_norm_rope_and_value_embeddings_equals_the_formula(
     shape: tuple[int, int, int, int],
     adds: bool,
     rotates: bool,
@@ -99,7 +99,7 @@ def test_packed_attention_and_what_comes_before_it_equal_the_formula(
     packed, d_out, rope = packed_case(shape, dtype, rotate=rotates)
     starts = document_starts(packed, 60) if is_masked else None
     gains = (1 + 0.3 * torch.randn(2, shape[3], device="cuda")).requires_grad_()
-    # Of one sign, so that the sum that is the factor's gradient does not cancel.
+    # All positive, so that the sum in the factor's gradient does not cancel.
     d_out, extra = d_out.abs(), torch.rand_like(d_out).requires_grad_()
     factor = torch.full((1,), 0.7, device="cuda").requires_grad_()
     rotation = None if rope is None else (rope.cos, rope.sin)
@@ -122,7 +122,7 @@ def test_packed_attention_and_what_comes_before_it_equal_the_formula(
     ours = torch.autograd.grad(out, inputs, d_out)
     theirs = torch.autograd.grad(expected, expected_inputs, d_out.double())
     assert out.dtype == dtype
-    # Each part on its own, so that a small one cannot hide behind a large one.
+    # Compare each part separately, so that large ones do not hide errors in small ones.
     parts_of = [*ours[0].chunk(3, -1), *ours[1:]], [*theirs[0].chunk(3, -1), *theirs[1:]]
     for one, other in zip(*parts_of, strict=True):
         assert relative_error(one, other) < 2e-2
@@ -131,7 +131,7 @@ def test_packed_attention_and_what_comes_before_it_equal_the_formula(
 @pytest.mark.parametrize("is_masked", [True, False])
 @pytest.mark.parametrize("rotate", [True, False])
 @pytest.mark.parametrize("shape", SHORT, ids=str)
-def test_short_attention_is_the_same_every_time_and_for_any_strides(
+def test_short_attention_is_deterministic_for_any_strides(
     shape: tuple[int, int, int, int], rotate: bool, is_masked: bool
 ) -> None:
     packed, d_out, rope = packed_case(shape, torch.bfloat16, rotate)
@@ -157,7 +157,7 @@ def test_huge_scores_stay_finite() -> None:
     ("d_model", "num_heads", "seq"),
     [(48, 8, 40), (320, 2, 40), (256, 2, 40), (96, 2, 40), (64, 2, 1), (64, 2, 2), (64, 2, 15)],
 )
-def test_heads_and_lengths_that_the_kernels_do_not_take_run_all_the_same(
+def test_unsupported_head_sizes_and_lengths_fall_back(
     d_model: int, num_heads: int, seq: int, agree: Any
 ) -> None:
     layer = MultiHeadSelfAttention(d_model, num_heads, max_seq_len=64, theta=1e4, device="cuda")
@@ -229,8 +229,8 @@ def test_a_model_in_bfloat16_is_close_to_its_reference(context_length: int, comp
         assert relative_error(gradient, theirs[name].double()) < 0.05, name
 
 
-def test_the_kernels_hold_under_torchs_own_checks() -> None:
-    """Schema, shapes of the stand-ins for the compiler, and how the gradient is registered."""
+def test_custom_ops_pass_opcheck() -> None:
+    """Schemas, fake tensors and autograd registration."""
     attention, swiglu = kernels.cuda_attention, kernels.swiglu
     kinds = ("test_schema", "test_autograd_registration", "test_faketensor")
     for seq in (64, 300):

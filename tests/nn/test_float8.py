@@ -1,4 +1,4 @@
-"""Matmuls in float8 are those of bfloat16 up to what eight bits can hold."""
+"""Float8 matmuls equal those in bfloat16 up to the rounding of eight bits."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +13,7 @@ from groundup.nn.limits import FEED_FORWARDS
 from groundup.nn.linear import Linear
 from groundup.nn.linear_cross_entropy import _loss_and_gradient, linear_cross_entropy
 
-# torch says so when the first matmul of a process is on the way back.
+# torch warns about it if the first matmul of a process is in a backward pass.
 pytestmark = pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")
 
 _HAS_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
@@ -25,33 +25,33 @@ def _apart(x: Tensor, y: Tensor) -> float:
 
 
 @pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
-def test_rows_are_rounded_to_three_bits_whatever_their_size(size: float) -> None:
+def test_rows_are_rounded_to_three_bits_at_any_scale(size: float) -> None:
     x = size * torch.randn(16, 64).exp()
     values, scale = float8.rounded_rows(x)
     assert values.float().abs().amax(dim=1).eq(448).all()
     torch.testing.assert_close(values.float() * scale, x, rtol=1 / 16, atol=size * 1e-3)
 
 
-def test_what_is_too_large_is_cut_off() -> None:
+def test_large_values_are_clipped() -> None:
     values, scale = float8.rounded(torch.tensor([1.0, -1e9, 1e9]), 8.0)
     assert (values.float() * scale).tolist() == [1.0, -56.0, 56.0]
 
 
 @on_hopper
 @pytest.mark.parametrize("width", [48, 512, 768, 2_304, 5_504])
-def test_rows_are_rounded_alike_by_the_kernel(width: int) -> None:
+def test_the_kernel_rounds_rows_like_torch(width: int) -> None:
     x = torch.randn(33, width, dtype=torch.bfloat16).exp()
     values, scale = float8.rounded_rows(x)
     of_kernel, its_scale = float8.rounded_rows(x.cuda())
     torch.testing.assert_close(its_scale.cpu(), scale, rtol=1e-6, atol=0)
-    # A division that rounds otherwise moves a few to the next of the values there are.
+    # A division that rounds differently moves a few values to the next float8 value.
     apart = of_kernel.cpu().float() - values.float()
     assert (apart != 0).float().mean() < 0.01
     assert (apart.abs() <= values.float().abs() / 7).all()
 
 
 @on_hopper
-def test_what_is_not_a_number_stays_so() -> None:
+def test_nan_stays_nan() -> None:
     x = torch.randn(16, 64, device="cuda", dtype=torch.bfloat16)
     x[3, 5] = torch.nan
     small = kernels.rounding.rounded_by(x, 8.0), kernels.rounding.rounded_rows(x)[0]
@@ -61,7 +61,7 @@ def test_what_is_not_a_number_stays_so() -> None:
 @on_hopper
 @pytest.mark.parametrize("d_ff", [640, 1_104])
 @pytest.mark.parametrize("kind", ["swiglu", "relu2"])
-def test_a_feed_forward_layer_and_its_gradients(kind: str, d_ff: int) -> None:
+def test_feed_forward_and_its_gradients_in_float8(kind: str, d_ff: int) -> None:
     layer = FEED_FORWARDS[kind]()(640, d_ff, device="cuda")
     x = torch.randn(4, 32, 640, device="cuda", dtype=torch.bfloat16)
     plain = _results(layer, x)
@@ -71,7 +71,7 @@ def test_a_feed_forward_layer_and_its_gradients(kind: str, d_ff: int) -> None:
     rounded = _results(layer, x)
     for a, b in zip(rounded, plain, strict=True):
         assert 1e-3 < _apart(a, b) < 0.1
-    # An evaluation is not rounded.
+    # Evaluation does not use float8.
     with torch.no_grad(), torch.autocast("cuda", dtype=torch.bfloat16):
         torch.testing.assert_close(layer(x), plain[0], rtol=0, atol=0)
 
@@ -79,7 +79,7 @@ def test_a_feed_forward_layer_and_its_gradients(kind: str, d_ff: int) -> None:
 @on_hopper
 @pytest.mark.parametrize("later", [False, True])
 @pytest.mark.parametrize("chunk_rows", [41, 128])
-def test_the_output_layer_and_its_gradients(later: bool, chunk_rows: int) -> None:
+def test_the_output_layer_and_its_gradients_in_float8(later: bool, chunk_rows: int) -> None:
     hidden = torch.randn(128, 64, device="cuda", dtype=torch.bfloat16)
     weight = 0.1 * torch.randn(1_008, 64, device="cuda")
     targets = torch.randint(1_008, (128,), device="cuda")
@@ -100,7 +100,7 @@ def test_the_output_layer_and_its_gradients(later: bool, chunk_rows: int) -> Non
 
 
 def _results(layer: torch.nn.Module, x: Tensor) -> list[Tensor]:
-    """The output, and the gradients of the input and of the weights."""
+    """The output and the gradients of input and weights."""
     layer.zero_grad()
     x = x.clone().requires_grad_()
     with torch.autocast("cuda", dtype=torch.bfloat16):
@@ -111,7 +111,7 @@ def _results(layer: torch.nn.Module, x: Tensor) -> list[Tensor]:
 
 
 @pytest.mark.parametrize(("norm", "of_inner"), [("pre", "normalized"), ("none", "any")])
-def test_a_model_says_which_layers_see_what_a_norm_returned(norm: str, of_inner: str) -> None:
+def test_use_float8_marks_layers_with_normalized_inputs(norm: str, of_inner: str) -> None:
     sizes: dict[str, Any] = {"vocab_size": 64, "context_length": 16, "d_model": 32}
     model = TransformerLM(**sizes, num_layers=1, num_heads=2, norm=norm, gated_attention=True)
     ids = torch.arange(16)[None]
@@ -128,7 +128,7 @@ def test_a_model_says_which_layers_see_what_a_norm_returned(norm: str, of_inner:
         **dict.fromkeys(("head_gate", "lm_head"), "no"),
     }
     assert model._has_float8_output == (norm == "pre")
-    # Where there is no float8 nothing changes.
+    # Without float8 nothing changes.
     assert model.loss(ids, ids) == before
     model.use_float8(False)
     assert {getattr(layer, "float8_inputs", "no") for layer in model.modules()} == {"no"}
@@ -136,10 +136,10 @@ def test_a_model_says_which_layers_see_what_a_norm_returned(norm: str, of_inner:
 
 
 @pytest.mark.parametrize("feed_forward", ["swiglu", "relu2"])
-def test_a_model_learns_in_float8_nearly_what_it_learns_in_bfloat16(
+def test_training_in_float8_is_close_to_bfloat16(
     monkeypatch: pytest.MonkeyPatch, feed_forward: str
 ) -> None:
-    """By formulas for what a GPU computes."""
+    """Emulates the GPU's operations with torch formulas."""
     chunk_rows: list[int] = []
 
     def rounded_by(x: Tensor, factor: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""Activations, softmax, attention, rotation and losses against torch's own."""
+"""Activations, softmax, attention, RoPE and losses against torch."""
 
 import itertools
 import math
@@ -109,7 +109,7 @@ def test_pairs_rotate_as_complex_numbers(
     torch.testing.assert_close(rope(x, positions), expected)
 
 
-def test_angles_of_long_sequences_are_exact_however_the_tables_came_to_be() -> None:
+def test_angles_of_long_sequences_are_exact_after_moving_and_casting() -> None:
     rope = RotaryEmbedding(500_000.0, 128, 131_072)
     for position, pair in itertools.product((1, 4_095, 131_071), (0, 1, 31, 63)):
         angle = position * math.pow(500_000.0, -2 * pair / 128)
@@ -127,7 +127,7 @@ def test_angles_of_long_sequences_are_exact_however_the_tables_came_to_be() -> N
 
 
 @pytest.mark.parametrize("shape", [(7, 11), (2, 3, 5), (1, 1)])
-def test_losses_are_torchs_in_value_and_gradient(shape: tuple[int, ...], agree: Any) -> None:
+def test_losses_and_gradients_equal_torch(shape: tuple[int, ...], agree: Any) -> None:
     logits = (3 * torch.randn(shape)).requires_grad_()
     targets = torch.randint(shape[-1], shape[:-1])
     theirs = functional.cross_entropy(logits.flatten(0, -2), targets.flatten())
@@ -141,7 +141,7 @@ def test_losses_are_torchs_in_value_and_gradient(shape: tuple[int, ...], agree: 
     assert half.dtype == torch.float32 and torch.allclose(half, theirs, atol=0.05)
 
 
-def test_perplexity_is_the_exponential_of_the_loss_and_never_an_error() -> None:
+def test_perplexity_is_exp_of_the_loss_without_overflow_errors() -> None:
     assert perplexity(0.0) == 1.0 and perplexity(2.0) == pytest.approx(math.exp(2.0))
     assert perplexity(1e6) == math.inf
 
@@ -154,6 +154,6 @@ def test_perplexity_is_the_exponential_of_the_loss_and_never_an_error() -> None:
         (torch.zeros(3, dtype=torch.bool), "integer"),
     ],
 )
-def test_targets_that_do_not_fit_are_refused(targets: Tensor, noun: str) -> None:
+def test_invalid_targets_are_rejected(targets: Tensor, noun: str) -> None:
     with pytest.raises(DataError, match=noun):
         cross_entropy(torch.zeros(3, 5), targets)

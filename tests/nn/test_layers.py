@@ -1,4 +1,4 @@
-"""The small layers against torch's own functions, and how their weights begin."""
+"""The small layers against torch's functions, and their initialization."""
 
 import math
 from collections.abc import Callable
@@ -25,15 +25,13 @@ PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("leading", [*LEADING, (0,)])
-def test_linear_is_the_plain_matmul(
-    leading: tuple[int, ...], dtype: torch.dtype, agree: Any
-) -> None:
+def test_linear_is_a_matmul(leading: tuple[int, ...], dtype: torch.dtype, agree: Any) -> None:
     layer = Linear(7, 5, dtype=dtype)
     x = torch.randn(*leading, 7, dtype=dtype, requires_grad=True)
     agree(layer(x), functional.linear(x, layer.weight), [x, layer.weight])
 
 
-def test_packed_layers_are_the_layers_side_by_side(agree: Any) -> None:
+def test_packed_linear_concatenates_the_layers(agree: Any) -> None:
     layers = [Linear(6, width, dtype=torch.float64) for width in (6, 2, 1)]
     x = torch.randn(2, 1, 4, 6, dtype=torch.float64, requires_grad=True)
     separate = torch.cat([layer(x) for layer in layers], dim=-1)
@@ -42,7 +40,7 @@ def test_packed_layers_are_the_layers_side_by_side(agree: Any) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(), (4,), (3, 1, 2), (0,)])
-def test_embedding_picks_rows_and_adds_up_their_gradients(
+def test_embedding_selects_rows_and_sums_their_gradients(
     shape: tuple[int, ...], dtype: torch.dtype, agree: Any
 ) -> None:
     layer = Embedding(5, 3, dtype=dtype)
@@ -92,8 +90,8 @@ def test_norm_in_half_precision_is_computed_in_float32(gain_dtype: torch.dtype, 
     wide = functional.rms_norm(x.double(), (48,), layer.weight.double(), layer.eps)
     assert out.dtype == torch.bfloat16
     agree(out, wide, [x, layer.weight], relative=0.03)
-    # Sums in another order differ in float32's last bits, which rarely change a rounding; in
-    # bfloat16 a third of the values would be others.
+    # Another order of summation changes the last bits of float32, which rarely changes the rounded
+    # result; computed in bfloat16, a third of the values would differ.
     assert (out == wide.bfloat16()).float().mean() > 0.98
     # Squares of such values overflow in half precision.
     large = torch.full((2, 48), 6e4, dtype=torch.float16)
@@ -104,7 +102,7 @@ def test_norm_in_half_precision_is_computed_in_float32(gain_dtype: torch.dtype, 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("leading", LEADING)
 @pytest.mark.parametrize("kind", ["swiglu", *PLAIN])
-def test_feed_forward_is_its_formula(
+def test_feed_forward_equals_its_formula(
     kind: Any, leading: tuple[int, ...], dtype: torch.dtype, agree: Any
 ) -> None:
     is_gated = kind == "swiglu"
@@ -123,7 +121,7 @@ def test_feed_forward_is_its_formula(
     agree(out, expected, [x, *layer.parameters()], relative=relative)
 
 
-# The standard deviation of a normal value that is known to lie within three sigma.
+# Standard deviation of a standard normal distribution truncated at three sigma.
 TRUNCATED = math.sqrt(1 - 6 * math.exp(-4.5) / math.sqrt(2 * math.pi) / math.erf(3 / math.sqrt(2)))
 
 
@@ -133,17 +131,17 @@ def assert_truncated_normal(weight: Tensor, std: float) -> None:
     assert 2.9 * std < values.abs().max() <= 3 * std * rounding
     assert abs(values.mean()) < 0.01 * std
     assert values.std().item() == pytest.approx(TRUNCATED * std, rel=0.01)
-    # The largest gap between the values' distribution and the truncated normal one.
+    # Kolmogorov-Smirnov distance to the truncated normal distribution.
     ordered = values.sort().values / std
     expected = 0.5 + 0.5 * torch.erf(ordered / math.sqrt(2)) / math.erf(3 / math.sqrt(2))
     ranks = (torch.arange(len(ordered)) + 0.5) / len(ordered)
     assert (ranks - expected).abs().max().item() < 0.01
-    # Clipping values to the limit would leave a heap there.
+    # Clipping would make values pile up at the limit.
     assert (values.abs() >= 2.99 * std).double().mean() < 5e-4
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float16])
-def test_weights_begin_as_the_contract_says(dtype: torch.dtype) -> None:
+def test_initialization_follows_the_contract(dtype: torch.dtype) -> None:
     weight = truncated_normal_(torch.empty(400, 500, dtype=dtype), std=0.02, limit=0.06)
     assert_truncated_normal(weight, 0.02)
     assert_truncated_normal(Linear(300, 500, dtype=dtype).weight, math.sqrt(2 / 800))

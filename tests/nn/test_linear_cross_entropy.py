@@ -1,4 +1,4 @@
-"""The output layer and its loss in chunks: equal to the formula, and never all logits at once."""
+"""The chunked output layer and loss equal the formula and never materialize all logits."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ def value_and_gradients(
     ("shape", "chunk_rows", "reduction"),
     [((20,), 7, "mean"), ((20,), 100, "sum"), ((4, 5), 1, "mean"), ((2, 3, 7), None, "sum")],
 )
-def test_chunks_give_the_loss_and_gradients_of_the_whole(
+def test_chunking_does_not_change_loss_and_gradients(
     shape: tuple[int, ...],
     chunk_rows: int | None,
     reduction: str,
@@ -51,7 +51,7 @@ def test_chunks_give_the_loss_and_gradients_of_the_whole(
     device: torch.device,
     agree: Any,
 ) -> None:
-    """A later target adds its gradient and nothing to the value, and -1 stands for none."""
+    """A later target adds to the gradient but not to the value; -1 means none."""
     hidden, weight, targets = inputs(shape, dtype, device)
     later = (targets.roll(-1) - 1, torch.tensor(0.4, device=device)) if with_later else None
     options: dict[str, Any] = {"reduction": reduction, "z_loss": z_loss, "later": later}
@@ -62,7 +62,7 @@ def test_chunks_give_the_loss_and_gradients_of_the_whole(
     agree(ours, theirs, [hidden, weight], relative=0.02 if is_half else 1e-5)
 
 
-def test_the_reference_with_a_later_target_is_the_formula() -> None:
+def test_the_reference_with_a_later_target_equals_the_formula() -> None:
     hidden, weight, targets = inputs(dtype=torch.float64)
     later = targets.roll(-1).index_fill(0, torch.tensor([3, 19]), -1)
     loss = linear_cross_entropy_reference(
@@ -76,7 +76,7 @@ def test_the_reference_with_a_later_target_is_the_formula() -> None:
     torch.testing.assert_close(ours, torch.autograd.grad(plain + 0.4 * added, [hidden, weight]))
 
 
-def test_autocast_multiplies_in_its_type_and_returns_gradients_in_theirs(
+def test_autocast_sets_the_matmul_dtype_but_not_that_of_gradients(
     device: torch.device,
 ) -> None:
     hidden, weight, targets = inputs((40,), device=device)
@@ -110,7 +110,7 @@ def test_logits_of_a_thousand_stay_finite(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("learning", ["hidden", "weight", "neither"])
-def test_what_does_not_learn_gets_no_gradient(learning: str) -> None:
+def test_frozen_inputs_get_no_gradient(learning: str) -> None:
     hidden, weight, targets = inputs()
     expected = value_and_gradients(linear_cross_entropy, hidden, weight, targets)
     with torch.no_grad():
@@ -128,7 +128,7 @@ def test_what_does_not_learn_gets_no_gradient(learning: str) -> None:
         assert one.grad is None or torch.equal(one.grad, gradient)
 
 
-def test_backward_may_be_asked_twice_but_not_for_a_second_derivative() -> None:
+def test_backward_runs_twice_but_has_no_second_derivative() -> None:
     given = hidden, weight, targets = inputs()
     copies = [one.clone() for one in given]
     loss = linear_cross_entropy(hidden, weight, targets)
@@ -141,7 +141,7 @@ def test_backward_may_be_asked_twice_but_not_for_a_second_derivative() -> None:
 
 
 class LargestTensor(TorchDispatchMode):
-    """Remembers the most elements that any operation returned."""
+    """Records the largest number of elements that any operation returned."""
 
     largest = 0
 
@@ -154,7 +154,7 @@ class LargestTensor(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("learning", [True, False])
-def test_all_logits_never_exist(learning: bool) -> None:
+def test_all_logits_are_never_materialized(learning: bool) -> None:
     hidden = torch.randn(64, 4, requires_grad=learning)
     weight = torch.randn(100, 4, requires_grad=learning)
     targets = torch.randint(0, 100, (64,))
@@ -181,7 +181,7 @@ def test_it_compiles_into_one_graph() -> None:
     ("hidden", "weight", "targets"),
     [((3, 5), (7, 6), (3,)), ((3, 5), (5,), (3,)), ((3, 5), (7, 5), (4,)), ((0, 5), (7, 5), (0,))],
 )
-def test_shapes_that_do_not_fit_are_refused(
+def test_mismatched_shapes_are_rejected(
     hidden: tuple[int, ...], weight: tuple[int, ...], targets: tuple[int, ...]
 ) -> None:
     with pytest.raises(DataError, match=r"shape|empty"):

@@ -1,4 +1,4 @@
-"""What several tests of tokenizers compare with, and the texts and vocabularies they need."""
+"""Oracles, texts and vocabularies shared by the tokenizer tests."""
 
 import random
 from collections.abc import Mapping
@@ -28,14 +28,14 @@ NATIVE_PATTERNS = (GPT2, CL100K, LLAMA3, QWEN2, O200K)
 PATTERNS = (*NATIVE_PATTERNS, DEEPSEEK)
 BYTES = [bytes([byte]) for byte in range(256)]
 END = "<|end|>"
-# Written as tiktoken writes it: its `$` means the end of the text only.
+# tiktoken's spelling, in which `$` only matches at the end of the text.
 CL100K_IN_TIKTOKEN = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
     r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
 )
 _CASED, _LAST = O200K.stages[0].split(r"\p{N}{1,3}")
-# Patterns published with tokenizers whose files are not at hand; Llama 4's is o200k's, and those of
-# GLM and Qwen 3 are Llama 3's and Qwen 2's.
+# Patterns of published tokenizers, including some whose files are unavailable here. Llama 4 uses
+# o200k's, GLM Llama 3's and Qwen 3 Qwen 2's.
 PUBLISHED = {pattern.name: pattern.stages for pattern in PATTERNS} | {
     "cl100k in tiktoken": (CL100K_IN_TIKTOKEN.replace("$", r"\Z"),),
     "gpt2 in papers": (r"'s|'t|'re|'ve|'m|'ll|'d| ?[\p{L}]+| ?[\p{N}]+| ?[^\s\p{L}\p{N}]+|\s+",),
@@ -63,7 +63,7 @@ PUBLISHED = {pattern.name: pattern.stages for pattern in PATTERNS} | {
     ),
     "lazy and bounded": (r"[a-z]+?s|\p{N}{2,3}?(?=1)|.{2,3}?x|(?s:a.)|^b+|\w{2}+\Z",),
 }
-# Prefixes of each other, overlapping ends, expressions, white space, single characters.
+# Prefixes of each other, overlapping ends, regular expressions, whitespace, single characters.
 SPECIAL = [
     *(END, END * 2),
     *"<|en < |> ab aba abab bab é a.b .* [a-b]+ (a|b) \\d $ ^ 's 😀 \0".split(),
@@ -74,10 +74,10 @@ SNIPPETS += ["aab", "字AB", "AB字", "it's", "don't", "\u2028", *SPECIAL]
 
 
 def split_by_regex(stages: tuple[str, ...], text: str) -> list[str]:
-    """The pieces that the `regex` package cuts, stage by stage."""
+    """Split with the `regex` package, stage by stage."""
     pieces = [text] if text else []
     for stage in stages:
-        # Only its newer language has &&.
+        # Only version 1 of its syntax has &&.
         expression = regex.compile(stage, regex.V1 if "&&" in stage else 0)
         parts: list[str] = []
         for piece in pieces:
@@ -93,7 +93,7 @@ def tiktoken_of(
     special_tokens: Mapping[str, int] | None = None,
     expression: str = GPT2.stages[0],
 ) -> Any:
-    """tiktoken's encoder with these tokens."""
+    """Return tiktoken's encoder with these tokens."""
     tiktoken = pytest.importorskip("tiktoken")
     return tiktoken.Encoding(
         "oracle",
@@ -106,7 +106,7 @@ def tiktoken_of(
 def learn(
     blocks: list[bytes], vocab_size: int, special_tokens: list[str], **options: Any
 ) -> tuple[Tokenizer, TrainingSummary]:
-    """Learn from blocks of text, each ending where a document ends."""
+    """Train on blocks of text that end at document boundaries."""
     progress, superbpe_from = options.pop("progress", None), options.pop("superbpe_from", None)
     options = {"pattern": GPT2, "num_threads": None, **options}
     within = None if superbpe_from is None else (options["pattern"], superbpe_from)
@@ -122,7 +122,7 @@ def learn(
 
 @cache
 def without_splitting() -> Tokenizer:
-    """A vocabulary in which most neighbours merge, so that ids tell where the text was cut."""
+    """A vocabulary in which most adjacent symbols merge, so ids reveal where text is split."""
     text = "".join(random.Random(0).choices(SNIPPETS, k=20_000))
     return learn([text.encode()], 3000, [], pattern=find_pattern(r"(?s).+"))[0]
 
@@ -134,7 +134,7 @@ def with_special(
     pattern: Pattern = GPT2,
     whole_words: bool = False,
 ) -> Tokenizer:
-    """Special tokens may have the bytes of ordinary ones; their ids leave gaps."""
+    """Add special tokens, some with the bytes of ordinary ones, at ids that leave gaps."""
     ids = {text: len(vocab) + 3 * number for number, text in enumerate(special_tokens)}
     everything = {**vocab, **{id: text.encode() for text, id in ids.items()}}
     definition = TokenizerDefinition(everything, merges, ids, pattern, whole_words=whole_words)

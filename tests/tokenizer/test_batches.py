@@ -1,4 +1,4 @@
-"""Documents for threads and special tokens: each has the ids it has alone, kept whole."""
+"""Batches encode each document as if alone, with any threads and special tokens."""
 
 import functools
 import hashlib
@@ -25,7 +25,7 @@ TOKENIZER = with_special(VOCAB, MERGES, [END])
 
 @pytest.mark.parametrize("bad", [None, 5, ["nested"]])
 @pytest.mark.parametrize("num_threads", [1, 3])
-def test_what_is_no_text_is_refused_and_nothing_hangs(bad: object, num_threads: int) -> None:
+def test_non_text_input_is_rejected_without_hanging(bad: object, num_threads: int) -> None:
     texts = [*["the theme"] * 100, bad, *["the theme"] * 100]
     with pytest.raises(TypeError):
         TOKENIZER._encoder.encode_batch(texts, num_threads, -1)  # type: ignore[arg-type]
@@ -34,7 +34,7 @@ def test_what_is_no_text_is_refused_and_nothing_hangs(bad: object, num_threads: 
         TOKENIZER.encode_batch(["text"], num_threads=0)
 
 
-def test_the_end_follows_a_huge_document_once() -> None:
+def test_end_id_follows_a_huge_document_once() -> None:
     text = CORPUS * 20_000
     data = text.encode()
     bounds = np.array([[0, len(data)], [0, 3], [5, 5], [0, len(data)]])
@@ -44,7 +44,7 @@ def test_the_end_follows_a_huge_document_once() -> None:
     assert np.array_equal(ids[: offsets[1] - 1], TOKENIZER.encode_to_numpy(text))
 
 
-def test_an_end_outside_the_vocabulary_and_bounds_outside_the_text_are_refused() -> None:
+def test_end_id_outside_the_vocabulary_and_bounds_outside_the_text_are_rejected() -> None:
     for end_id in (len(VOCAB) + 1, 65_536 + 3, -1):
         with pytest.raises(TokenizerError, match=f"end_id {end_id}"):
             TOKENIZER.encode_documents(b"ab", np.array([[0, 2]]), end_id=end_id)
@@ -57,7 +57,7 @@ def test_an_end_outside_the_vocabulary_and_bounds_outside_the_text_are_refused()
     text=st.text("ab<|>é\n", max_size=60),
     separators=st.sets(st.sampled_from(["<|>", "<", "ab", "<|><|>", "é", "\n\n"]), max_size=4),
 )
-def test_documents_lie_between_separators(text: str, separators: set[str]) -> None:
+def test_documents_are_found_between_separators(text: str, separators: set[str]) -> None:
     data = text.encode()
     bounds = _native.find_documents(data, [separator.encode() for separator in sorted(separators)])
     pairs = as_array(bounds, np.int64).reshape(-1, 2).tolist()
@@ -68,14 +68,14 @@ def test_documents_lie_between_separators(text: str, separators: set[str]) -> No
 
 
 def test_the_hash_of_a_document_never_changes() -> None:
-    # Shards are split by it. Documents of all small sizes, which begin at any place in a word.
+    # It assigns documents to splits. All small sizes, at every alignment.
     bounds = np.array([[size % 7, size % 7 + size] for size in range(200)])
     hashes = as_array(_native.hash_documents(bytes(range(256)), bounds), np.uint64)
     content = hashlib.sha256(hashes.astype("<u8").tobytes()).hexdigest()
     assert content == "54059535b5dce5a18bed81555a7a28e7c114e2810e9f8d407b178b8a1321ac2b"
 
 
-def test_a_batch_may_be_encoded_while_its_list_changes() -> None:
+def test_encoding_a_batch_while_another_thread_changes_the_list() -> None:
     texts = [CORPUS * 10] * 2000
     expected = TOKENIZER.encode_batch(list(texts))[0]
     stop = threading.Event()
@@ -113,7 +113,7 @@ def test_ten_thousand_special_tokens_are_found() -> None:
     assert list(tokenizer.encode_iterable([text[:999], text[999:]])) == expected
 
 
-def test_ones_not_given_are_text_and_ones_missing_from_the_vocabulary_are_appended() -> None:
+def test_unlisted_special_tokens_are_text_and_missing_ones_are_appended() -> None:
     assert Tokenizer(dict(enumerate([*BYTES, b"<|y|>"])), []).encode("<|y|>") == list(b"<|y|>")
     vocab = dict(enumerate([*BYTES, b"<|b|>"]))
     tokenizer = Tokenizer(vocab, [], ["<|c|>", "<|b|>", "<|a|>"])
@@ -133,10 +133,10 @@ def text_of(*pieces: str) -> str:
 @pytest.mark.parametrize(
     "special_tokens", [["a b"], ["b\na", "b\nab"], [" the a", "the"], ["a", " ", "\n"]]
 )
-def test_a_document_cut_for_threads_keeps_its_special_tokens(
+def test_splitting_a_document_between_threads_keeps_special_tokens_whole(
     special_tokens: list[str], pattern: Pattern
 ) -> None:
-    # All natural cuts of this text lie inside of special tokens, or next to them.
+    # All natural cuts of this text are inside special tokens or next to them.
     text = text_of("a b", "b\na", "b\nab", " the a", "the", "a", " ", "\n", "ab", "1 2", ".")
     tokenizer = with_special(SMALL_VOCAB, SMALL_MERGES, special_tokens, pattern)
     expected = tokenizer.encode_to_numpy(text)
@@ -145,6 +145,6 @@ def test_a_document_cut_for_threads_keeps_its_special_tokens(
     assert expected[:500].tolist() == encode_reference(tokenizer.definition, text[:5_000])[:500]
 
 
-def test_a_special_token_beyond_the_vocabulary_is_refused() -> None:
+def test_a_special_token_outside_the_vocabulary_is_rejected() -> None:
     with pytest.raises(ValueError, match="'<x>' has id 999, beyond the vocabulary"):
         _native.Encoder(BYTES, [], [(b"<x>", 999)], GPT2.splitter, False)

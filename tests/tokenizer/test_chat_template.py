@@ -1,4 +1,4 @@
-"""Chat templates: what transformers renders, refusals in one sentence, kept by every file."""
+"""Chat templates render as in transformers, report errors, and are saved in every format."""
 
 import json
 import time
@@ -46,7 +46,7 @@ def test_the_default_template_is_chatml() -> None:
         ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "3 messages"),
     ],
 )
-def test_a_template_that_does_not_compile_or_render_is_named(source: str, noun: str) -> None:
+def test_template_errors_name_the_problem(source: str, noun: str) -> None:
     with pytest.raises(TokenizerError, match=noun):
         ChatTemplate(source).render(TALK)
     if noun != "3 messages":
@@ -71,17 +71,17 @@ def test_a_template_that_does_not_compile_or_render_is_named(source: str, noun: 
         f"{{{{ {'(' * 3000}1{')' * 3000} }}}}",
     ],
 )
-def test_a_template_without_end_is_ended(source: str) -> None:
+def test_an_endless_template_is_killed(source: str) -> None:
     began = time.monotonic()
     with pytest.raises(TokenizerError) as caught:
         ChatTemplate(source).render(TALK)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
     assert time.monotonic() - began < 30
-    # The next one finds everything as it was.
+    # The next one works as before.
     assert ChatTemplate("{{ messages[1].content }}!").render(TALK) == "Who is there?!"
 
 
-def test_messages_keep_role_and_content_alone() -> None:
+def test_messages_are_reduced_to_role_and_content() -> None:
     parts = [{"type": "text", "text": "Who "}, {"type": "text", "text": "is there?"}]
     given = [{"role": "user", "content": parts, "name": "Ada"}, dict(TALK[2])]
     assert check_messages(given, "line 1") == TALK[1:]
@@ -102,12 +102,12 @@ def test_messages_keep_role_and_content_alone() -> None:
         ([{"role": "user", "content": [{"type": "text", "text": 7}]}], "content"),
     ],
 )
-def test_what_is_not_a_conversation_is_named(messages: Any, noun: str) -> None:
+def test_invalid_conversations_are_rejected(messages: Any, noun: str) -> None:
     with pytest.raises(DataError, match=noun):
         check_messages(messages, "line 1")
 
 
-def test_a_tokenizer_with_chat_gains_what_the_template_needs() -> None:
+def test_with_chat_adds_the_special_tokens_of_the_template() -> None:
     chat = TOKENIZER.with_chat()
     assert (chat.chat_template, TOKENIZER.chat_template) == (CHATML, None)
     size = TOKENIZER.vocab_size
@@ -120,7 +120,7 @@ def test_a_tokenizer_with_chat_gains_what_the_template_needs() -> None:
 
 
 @pytest.mark.parametrize("format", ["groundup", "huggingface"])
-def test_a_file_keeps_the_template_if_there_is_one(tmp_path: Path, format: Any) -> None:
+def test_files_keep_the_chat_template(tmp_path: Path, format: Any) -> None:
     path = tmp_path / "tokenizer.json"
     TOKENIZER.save(path, format)
     assert [file.name for file in tmp_path.iterdir()] == ["tokenizer.json"]
@@ -139,7 +139,7 @@ def test_a_file_keeps_the_template_if_there_is_one(tmp_path: Path, format: Any) 
 
 
 @pytest.mark.parametrize("as_file", [False, True])
-def test_a_huggingface_template_knows_the_texts_of_its_roles(tmp_path: Path, as_file: bool) -> None:
+def test_a_huggingface_template_gets_bos_and_eos_tokens(tmp_path: Path, as_file: bool) -> None:
     source = "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}"
     settings: dict[str, Any] = {
         "bos_token": {"content": "<s>", "special": True},
@@ -156,6 +156,6 @@ def test_a_huggingface_template_knows_the_texts_of_its_roles(tmp_path: Path, as_
     read = Tokenizer.load(tmp_path)
     assert read.chat_template is not None
     assert ChatTemplate(read.chat_template).render(TALK) == '<s>Be short.</"s">'
-    # Read back from a file of ours or theirs it is the same, not one with its roles set twice.
+    # It round-trips through our files and theirs, without defining the tokens twice.
     read.save(tmp_path / "again.json", "huggingface")
     assert Tokenizer.load(tmp_path / "again.json").chat_template == (read.chat_template)

@@ -1,4 +1,4 @@
-"""Ids back to text: from any container, each mistake named."""
+"""Decoding accepts ids in any container and names every error."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def test_ids_of_every_integer_type_decode(dtype: str) -> None:
     assert TOKENIZER.decode_bytes(ids[:0]) == b""
 
 
-def test_ids_may_come_as_anything_that_can_be_gone_through() -> None:
+def test_ids_of_any_iterable_decode() -> None:
     torch = pytest.importorskip("torch")
     ids = TOKENIZER.encode(TEXT)
     forms: list[Any] = [ids, tuple(ids), iter(ids), np.array(ids), [np.int32(id) for id in ids]]
@@ -58,13 +58,13 @@ def test_ids_may_come_as_anything_that_can_be_gone_through() -> None:
         (65, "integer"),
     ],
 )
-def test_what_is_no_id_of_the_vocabulary_is_refused(ids: Any, message: str) -> None:
+def test_unknown_ids_are_rejected(ids: Any, message: str) -> None:
     for decode in (TOKENIZER.decode, TOKENIZER.decode_bytes):
         with pytest.raises(TokenizerError, match=message):
             decode(ids)
 
 
-def test_an_id_in_a_gap_of_the_vocabulary_is_refused() -> None:
+def test_an_id_in_a_gap_of_the_vocabulary_is_rejected() -> None:
     definition = TokenizerDefinition({**dict(enumerate(BYTES)), 300: b"<x>"}, [], {"<x>": 300})
     tokenizer = Tokenizer.from_definition(definition)
     assert tokenizer.decode([300, 65]) == "<x>A"
@@ -74,6 +74,6 @@ def test_an_id_in_a_gap_of_the_vocabulary_is_refused() -> None:
 
 
 @hypothesis.given(ids=st.lists(st.integers(0, 295), max_size=30))
-def test_any_ids_decode_as_the_reference_does(ids: list[int]) -> None:
+def test_decoding_equals_the_reference(ids: list[int]) -> None:
     expected = decode_reference(TOKENIZER.definition, ids)
     assert TOKENIZER.decode(ids) == expected

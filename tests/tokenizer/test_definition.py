@@ -1,4 +1,4 @@
-"""A definition holds together or says what does not; its content id is that of its content."""
+"""A definition is consistent or names what is not; its content id hashes its content."""
 
 import dataclasses
 import re
@@ -45,17 +45,17 @@ def change(**changes: Any) -> TokenizerDefinition:
         ({"merges": [(b"t", b"h"), (b"t", b"h")]}, "occurs twice"),
     ],
 )
-def test_parts_that_do_not_hold_together_are_named(changes: dict[str, Any], message: str) -> None:
+def test_inconsistent_parts_are_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(TokenizerError, match=message):
         change(**changes).validate()
 
 
-def test_special_tokens_may_leave_gaps_fill_them_and_repeat_ordinary_ones() -> None:
+def test_special_tokens_may_leave_or_fill_gaps_and_repeat_ordinary_tokens() -> None:
     change(
         vocab={**SMALL.vocab, 500: b"<|far|>"},
         special_tokens={**SMALL.special_tokens, "<|far|>": 500},
     ).validate()
-    # As in p50k, where the end of text lies among the ordinary ids.
+    # As in p50k, where <|endoftext|> is among the ordinary ids.
     change(vocab={**SMALL.vocab, 259: b"ab"}).validate()
     repeated = change(
         vocab={**SMALL.vocab, 259: b"the"}, special_tokens={**SMALL.special_tokens, "the": 259}
@@ -63,7 +63,7 @@ def test_special_tokens_may_leave_gaps_fill_them_and_repeat_ordinary_ones() -> N
     assert repeated.ids_by_token()[b"the"] == 257
 
 
-def test_the_content_id_is_that_of_the_content() -> None:
+def test_the_content_id_depends_on_the_content_only() -> None:
     content_id = SMALL.content_id()
     assert re.fullmatch("sha256:[0-9a-f]{64}", content_id)
     shuffled = change(vocab=dict(reversed(SMALL.vocab.items())), lineage={"corpus": "stories"})
@@ -79,7 +79,7 @@ def test_the_content_id_is_that_of_the_content() -> None:
     assert len({content_id, *(other.content_id() for other in others)}) == 1 + len(others)
 
 
-def test_special_tokens_take_their_entry_or_the_next_id() -> None:
+def test_special_tokens_get_the_id_of_their_entry_or_the_next_id() -> None:
     ids = assign_special_tokens(SMALL.vocab, ["<|new|>", "<|end|>", "<|b|>"])
     assert ids == {"<|new|>": 259, "<|end|>": 258, "<|b|>": 260}
     ids = assign_special_tokens(BYTES, ["<|x|>", "<|y|>"], {"<|y|>": 300, "<|z|>": 9})

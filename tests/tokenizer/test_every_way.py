@@ -1,4 +1,4 @@
-"""Every way to encode gives the ids of the reference, for any vocabulary, and the text back."""
+"""All encoding methods equal the reference and round-trip, for any vocabulary."""
 
 import copy
 import dataclasses
@@ -22,7 +22,7 @@ TEXTS = st.one_of(
     st.text("aabbé ", max_size=80),
     st.text(max_size=30),
 )
-# Long runs cross the block and the window of the scanners.
+# Long runs cross the blocks and windows of the scanners.
 RUNS = st.builds(
     lambda piece, size: piece * size,
     st.sampled_from(SNIPPETS),
@@ -31,7 +31,7 @@ RUNS = st.builds(
 
 
 def odd_merges(chance: random.Random) -> tuple[list[bytes], list[tuple[bytes, bytes]]]:
-    """Merges no training would give: of later tokens, of one result twice, dead ends; any ids."""
+    """Merges that training never learns: out of order, with equal results, inapplicable."""
     tokens = [b"a", b"b"] if chance.random() < 0.5 else [b"a", b"b", b"\xc3", b"\xa9", b" "]
     merges: list[tuple[bytes, bytes]] = []
     for _ in range(chance.randrange(20)):
@@ -40,7 +40,7 @@ def odd_merges(chance: random.Random) -> tuple[list[bytes], list[tuple[bytes, by
             merges.append((left, right))
             tokens.append(left + right)
     if chance.random() < 0.5:
-        # Other ways to put the same tokens together; of each token only one can ever happen.
+        # Other splits of the same tokens; only one merge per token can ever be applied.
         splits = [(token[:cut], token[cut:]) for token in tokens for cut in range(1, len(token))]
         for pair in chance.sample(splits, len(splits) // 2):
             if pair[0] in tokens and pair[1] in tokens:
@@ -57,7 +57,7 @@ def odd_merges(chance: random.Random) -> tuple[list[bytes], list[tuple[bytes, by
 
 @cache
 def make_tokenizer(seed: int) -> Tokenizer:
-    """Special tokens may have the bytes of ordinary ones, under ids of their own."""
+    """A random tokenizer; special tokens may have the bytes of ordinary ones."""
     chance = random.Random(seed)
     pattern = chance.choice(PATTERNS)
     if seed % 3 == 0:
@@ -83,7 +83,7 @@ def make_tokenizer(seed: int) -> Tokenizer:
     data=st.data(),
 )
 @hypothesis.settings(max_examples=250)
-def test_every_way_to_encode_gives_the_ids_of_the_reference(
+def test_every_encoding_method_equals_the_reference(
     tokenizer: Tokenizer,
     texts: list[str],
     runs: list[str],
@@ -131,7 +131,7 @@ MIXED_TOKENIZER = Tokenizer.from_definition(trained(MIXED * 2, 40))
 
 
 @pytest.mark.parametrize("size", [14, 15, 16, 17, 63, 64, 65, 66, 255, 256, 257])
-def test_words_of_any_length_encode_as_the_reference(size: int) -> None:
+def test_words_of_any_length_encode_like_the_reference(size: int) -> None:
     shuffled = random.Random(size)
     words = ["".join(shuffled.choices("abc", k=size)) for _ in range(4)] + ["a" * size, "ab" * size]
     tokenizer = Tokenizer.from_definition(trained(" ".join(words), 80))
@@ -140,7 +140,7 @@ def test_words_of_any_length_encode_as_the_reference(size: int) -> None:
 
 
 @pytest.mark.parametrize("vocab_size", [65_536, 65_537])
-def test_ids_are_as_wide_as_the_vocabulary_needs(vocab_size: int) -> None:
+def test_the_dtype_of_ids_depends_on_the_vocabulary_size(vocab_size: int) -> None:
     filling = [b"token %d" % number for number in range(vocab_size - 257)]
     vocab = dict(enumerate([*BYTES, *filling, b"ab"]))
     tokenizer = Tokenizer(vocab, [(b"a", b"b")], None)
@@ -152,10 +152,10 @@ def test_ids_are_as_wide_as_the_vocabulary_needs(vocab_size: int) -> None:
 
 
 @pytest.mark.slow
-def test_more_words_than_the_cache_holds_encode_as_few() -> None:
+def test_a_full_cache_does_not_change_the_ids() -> None:
     definition = trained(" ".join(map(str, range(1_000))), 60)
     tokenizer = Tokenizer.from_definition(definition)
-    # 1.3 million short words overflow the lines, 600 thousand long ones the arena beside them.
+    # 1.3 million short words overflow the table, 600 thousand long ones the arena.
     short = [f" {number}" for number in range(1_000_000, 2_300_000)]
     long = [f" {number:09d}{number:09d}" for number in range(600_000)]
     for words in (short, long):
@@ -176,9 +176,7 @@ CACHE_PARTNERS = [
 
 @pytest.mark.parametrize("vocab_size", [400, 66_000])
 @pytest.mark.parametrize("words", CACHE_PARTNERS)
-def test_a_word_is_never_taken_for_another_in_the_cache(
-    words: tuple[str, str], vocab_size: int
-) -> None:
+def test_the_cache_never_confuses_words(words: tuple[str, str], vocab_size: int) -> None:
     filling = [b"token %d" % number for number in range(vocab_size - 257)]
     vocab = dict(enumerate([*BYTES, *filling, "\u062a".encode()]))
     for first, second in (words, words[::-1]):
@@ -187,7 +185,7 @@ def test_a_word_is_never_taken_for_another_in_the_cache(
             assert tokenizer.encode(word) == encode_reference(tokenizer.definition, word)
 
 
-def test_halves_of_surrogate_pairs_become_the_replacement_character() -> None:
+def test_lone_surrogates_become_the_replacement_character() -> None:
     long = "é" * 300_000
     pairs = [("a\ud800b", "a\ufffdb"), ("x\ud83d\ude00y", "x😀y"), ("\ud83d", "\ufffd")]
     for text, same in (
@@ -201,7 +199,7 @@ def test_halves_of_surrogate_pairs_become_the_replacement_character() -> None:
 
 
 @pytest.mark.parametrize("pattern", [O200K, DEEPSEEK])
-def test_copies_encode_alike(pattern: Pattern) -> None:
+def test_copies_give_the_same_ids(pattern: Pattern) -> None:
     definition = TokenizerDefinition(
         {**MIXED_TOKENIZER.vocab, 296: b"<x>"}, MIXED_TOKENIZER.merges, {"<x>": 296}, pattern
     )

@@ -1,4 +1,4 @@
-"""Tokenizer files: each format both ways, the published ones as their own libraries read them."""
+"""Tokenizer files: every format round-trips, and published files read as in their libraries."""
 
 import base64
 import contextlib
@@ -41,7 +41,7 @@ def train(pattern: Pattern = GPT2, special_tokens: tuple[str, ...] = (END,)) -> 
 SMALL = train()
 
 
-def test_the_spelling_is_gpt2s() -> None:
+def test_the_byte_spelling_is_that_of_gpt2() -> None:
     assert spell_bytes(b" the\n") == "ĠtheĊ"
     assert len(set(ALPHABET)) == 256
     assert all(ALPHABET[byte] == chr(byte) for byte in b"!~azAZ09\xa1\xac\xae\xff")
@@ -49,7 +49,7 @@ def test_the_spelling_is_gpt2s() -> None:
 
 
 @hypothesis.given(st.lists(st.binary(max_size=9)))
-def test_spelling_goes_both_ways(tokens: list[bytes]) -> None:
+def test_the_byte_spelling_round_trips(tokens: list[bytes]) -> None:
     spelled = spell_tokens(tokens)
     assert [read_spelling(text) for text in spelled] == tokens
     assert all(text.isprintable() and " " not in text for text in spelled)
@@ -65,7 +65,7 @@ def test_spelling_goes_both_ways(tokens: list[bytes]) -> None:
 @hypothesis.settings(
     max_examples=60, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
 )
-def test_a_definition_comes_back_from_a_file_of_any_name(
+def test_definitions_round_trip_whatever_the_file_name(
     tmp_path: Path,
     format: Any,
     pattern: Pattern,
@@ -81,7 +81,7 @@ def test_a_definition_comes_back_from_a_file_of_any_name(
         pattern=pattern,
         whole_words=whole_words,
     )
-    # A token of text that is spelled like an ordinary one has no second entry in their files.
+    # In their files, a special token spelled like an ordinary one cannot have a second entry.
     spelled = spell_tokens(definition.ordinary_tokens().values())
     hypothesis.assume(format == "groundup" or special.keys().isdisjoint(spelled))
     (path,) = write_definition(definition, tmp_path / name, format)
@@ -171,7 +171,7 @@ def steps(*given: Any) -> dict[str, Any]:
         ("groundup", "vocabulary", ["a", "b c"], "'b c'"),
     ],
 )
-def test_an_entry_that_is_wrong_or_asked_in_vain_is_named(
+def test_invalid_and_unsupported_entries_are_named(
     tmp_path: Path, format: Any, place: str, entry: Any, noun: str
 ) -> None:
     value = written(tmp_path, format)
@@ -202,7 +202,7 @@ def test_an_entry_that_is_wrong_or_asked_in_vain_is_named(
         ),
     ],
 )
-def test_huggingface_pre_tokenizers_are_patterns(
+def test_huggingface_pre_tokenizers_become_patterns(
     tmp_path: Path, parts: list[dict[str, Any]], pattern: Pattern
 ) -> None:
     value = written(tmp_path)
@@ -224,7 +224,7 @@ def write_ranks(path: Path, tokens: Iterable[bytes]) -> None:
     path.write_bytes(b"\n".join(lines))
 
 
-def test_ranks_that_are_not_published_need_a_pattern(tmp_path: Path) -> None:
+def test_unpublished_ranks_need_a_pattern(tmp_path: Path) -> None:
     write_ranks(tmp_path / "ranks", SMALL.ordinary_tokens().values())
     with pytest.raises(TokenizerError, match="pattern"):
         read_definition(tmp_path / "ranks")
@@ -234,7 +234,7 @@ def test_ranks_that_are_not_published_need_a_pattern(tmp_path: Path) -> None:
     assert read.special_tokens == {"<|x|>": 400}
 
 
-def test_tokens_that_no_merge_reaches_make_whole_words(tmp_path: Path) -> None:
+def test_tokens_that_merges_cannot_produce_set_whole_words(tmp_path: Path) -> None:
     write_ranks(tmp_path / "ranks", [*(bytes([byte]) for byte in range(256)), b"abc"])
     definition = read_definition(tmp_path / "ranks", "gpt2")
     assert definition.whole_words
@@ -257,7 +257,7 @@ SPELLED_LIKE_ORDINARY = {
         (SPELLED_LIKE_ORDINARY, "huggingface", "Ġthe"),
     ],
 )
-def test_what_a_format_cannot_express_is_refused(
+def test_definitions_that_a_format_cannot_express_are_rejected(
     tmp_path: Path, changes: dict[str, Any], format: Any, noun: str
 ) -> None:
     with pytest.raises(TokenizerError, match=noun):
@@ -265,7 +265,7 @@ def test_what_a_format_cannot_express_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_special_tokens_and_pattern_can_be_given_on_top(tmp_path: Path) -> None:
+def test_special_tokens_and_pattern_can_be_overridden(tmp_path: Path) -> None:
     write_definition(SMALL, tmp_path / "tokenizer.json")
     read = read_definition(
         tmp_path / "tokenizer.json", pattern="cl100k", special_tokens=["<|end|>", "<|more|>"]
@@ -277,7 +277,7 @@ def test_special_tokens_and_pattern_can_be_given_on_top(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("format", ["groundup", "huggingface"])
-def test_a_file_cut_short_is_named(tmp_path: Path, format: Any) -> None:
+def test_truncated_files_are_named(tmp_path: Path, format: Any) -> None:
     (path,) = write_definition(SMALL, tmp_path / "tokenizer.json", format)
     data = path.read_bytes()
     for part in (0.0, 0.01, 0.3, 0.7, 0.999):
@@ -303,7 +303,7 @@ def test_a_file_cut_short_is_named(tmp_path: Path, format: Any) -> None:
         (b"QQ== 0\nQg== 5\n", "byte 0x00"),
     ],
 )
-def test_other_content_is_named(tmp_path: Path, content: bytes, noun: str) -> None:
+def test_unknown_content_is_named(tmp_path: Path, content: bytes, noun: str) -> None:
     (tmp_path / "file").write_bytes(content)
     for path in (tmp_path / "file", tmp_path / "nowhere", tmp_path):
         with pytest.raises(TokenizerError, match=noun if path.is_file() else str(path)):
@@ -323,12 +323,12 @@ def test_other_content_is_named(tmp_path: Path, content: bytes, noun: str) -> No
         ({"日": 300}, "", "'日'"),
     ],
 )
-def test_gpt2_files_are_a_pair_and_broken_ones_are_named(
+def test_gpt2_files_are_a_pair_and_damaged_ones_are_named(
     tmp_path: Path, vocab: dict[str, int], merges: str, noun: str
 ) -> None:
     vocab_path, merges_path = tmp_path / "vocab.json", tmp_path / "merges.txt"
     vocab_path.write_text(json.dumps(spell_vocab(SMALL, "GPT-2's") | vocab), "utf-8")
-    # The header is not part of the course's files.
+    # Files may have no header.
     for header in ("", "#version: 0.2\n"):
         merges_path.write_text(header + "\n".join(spell_merges(SMALL)) + merges, "utf-8")
         with pytest.raises(TokenizerError, match=noun) if noun else contextlib.nullcontext():
@@ -339,7 +339,9 @@ def test_gpt2_files_are_a_pair_and_broken_ones_are_named(
 
 
 @pytest.mark.slow
-def test_published_ranks_survive_all_formats(unpack: Callable[[str], Path], tmp_path: Path) -> None:
+def test_published_ranks_round_trip_through_all_formats(
+    unpack: Callable[[str], Path], tmp_path: Path
+) -> None:
     definition = read_definition(unpack("tokenizers/p50k_base.tiktoken"))
     for format in ("groundup", "huggingface"):
         write_definition(definition, tmp_path / format, format)
@@ -347,7 +349,7 @@ def test_published_ranks_survive_all_formats(unpack: Callable[[str], Path], tmp_
     assert read_definition(tmp_path / "huggingface").content_id() == definition.content_id()
 
 
-def test_gpt2s_own_files_are_r50k(unpack: Callable[[str], Path]) -> None:
+def test_gpt2_files_equal_r50k(unpack: Callable[[str], Path]) -> None:
     definition = read_gpt2_files(
         unpack("tokenizers/gpt2_encoder.json"),
         unpack("tokenizers/gpt2_vocab.bpe"),

@@ -1,7 +1,7 @@
-"""Text made to be slow, or longer than a window: it ends soon, and has the right ids.
+"""Adversarial and very long text is encoded correctly in linear time.
 
-Quadratic work on a megabyte would take minutes. What does not end is stopped with a traceback;
-nothing here measures time.
+Quadratic work on a megabyte takes minutes; a watchdog then ends the tests with a traceback. Nothing
+here measures time.
 """
 
 import faulthandler
@@ -29,7 +29,7 @@ from groundup.tokenizer.patterns import (
     superword_pattern,
 )
 
-# Of megabytes it takes half a minute.
+# Megabytes of text take half a minute.
 pytestmark = pytest.mark.slow
 
 MEGABYTE = 1_000_000
@@ -68,7 +68,7 @@ def watchdog() -> Iterator[None]:
 
 @cache
 def learned() -> Tokenizer:
-    """Merges for all of the hostile texts, across pre-tokens too, so that long words stay busy."""
+    """Merges learned from all hostile texts, across pre-tokens, so that long words merge a lot."""
     blocks = [text[:2000].encode() for text in TEXTS.values()]
     return learn(blocks, 1500, [], pattern=find_pattern(r"(?s).+"))[0]
 
@@ -81,7 +81,7 @@ def make_tokenizer(name: str | Pattern) -> Tokenizer:
 
 @pytest.mark.parametrize("kind", TEXTS)
 @pytest.mark.parametrize("name", PATTERNS)
-def test_hostile_text_is_encoded_alone_and_by_threads_and_comes_back(name: str, kind: str) -> None:
+def test_hostile_text_round_trips_with_any_number_of_threads(name: str, kind: str) -> None:
     tokenizer, text = make_tokenizer(name), TEXTS[kind]
     ids = tokenizer.encode_to_numpy(text)
     assert tokenizer.decode(ids) == text
@@ -91,7 +91,7 @@ def test_hostile_text_is_encoded_alone_and_by_threads_and_comes_back(name: str, 
     assert np.array_equal(found, np.concatenate(expected))
 
 
-# Each would try again and again what it has tried before, were that not remembered.
+# Without memoization, each would retry the same failing searches over and over.
 BACKTRACKING = [
     (r"a*b|a",),
     (r"(?:a|a)*b|.",),
@@ -103,10 +103,10 @@ BACKTRACKING = [
 
 
 @pytest.mark.parametrize("stages", BACKTRACKING)
-def test_no_accepted_pattern_takes_more_than_linear_time(stages: tuple[str, ...]) -> None:
+def test_accepted_patterns_take_linear_time(stages: tuple[str, ...]) -> None:
     tokenizer = make_tokenizer(find_staged_pattern(stages))
     for text in TEXTS.values():
-        # Half a megabyte is enough for minutes of quadratic work.
+        # Quadratic work on half a megabyte takes minutes.
         text = text[:250_000] + text[-250_000:]
         ids = tokenizer.encode_to_numpy(text)
         assert tokenizer.decode(ids) == text
@@ -114,8 +114,8 @@ def test_no_accepted_pattern_takes_more_than_linear_time(stages: tuple[str, ...]
         assert list(tokenizer.encode_iterable(pieces)) == ids.tolist()
 
 
-def test_a_merge_list_out_of_order_is_no_slower() -> None:
-    # Words beyond 64 bytes take another way where a merge uses a token made later.
+def test_an_unordered_merge_list_takes_linear_time() -> None:
+    # For words beyond 64 bytes, unordered merges use another algorithm.
     vocab = dict(enumerate([*BYTES, b"abab", b"ab", b"ba"]))
     merges = [(b"ab", b"ab"), (b"a", b"b"), (b"b", b"a")]
     tokenizer = Tokenizer(vocab, merges)
@@ -123,7 +123,7 @@ def test_a_merge_list_out_of_order_is_no_slower() -> None:
     assert ids.tolist() == [256] * (MEGABYTE // 2)
 
 
-def test_special_tokens_that_almost_match_end() -> None:
+def test_almost_matching_special_tokens_take_linear_time() -> None:
     special_tokens = ["a" * size for size in range(1, 300)] + ["a" * 300 + "b"]
     tokenizer = Tokenizer(dict(enumerate(BYTES)), [], special_tokens)
     text = "a" * MEGABYTE + "c"
@@ -131,7 +131,7 @@ def test_special_tokens_that_almost_match_end() -> None:
 
 
 Merges = list[tuple[bytes, bytes]]
-# A window has half a megabyte and what the tokens of the vocabulary have together.
+# A window is half a megabyte plus the total size of the vocabulary's tokens.
 WINDOW = 1 << 19
 
 
@@ -143,7 +143,7 @@ def tokenizer_of(merges: Merges, pattern: Pattern = GPT2) -> Tokenizer:
 
 
 def encode_merge_by_merge(word: str, merges: Merges) -> list[int]:
-    """One character a symbol: replacing a pair everywhere, from the left, is a merge."""
+    """With one character per symbol, a merge replaces a pair everywhere, from the left."""
     symbol_of = {bytes([byte]): chr(byte) for byte in range(256)}
     for number, (left, right) in enumerate(merges):
         symbol = chr(256 + number)
@@ -165,7 +165,7 @@ def random_merges(alphabet: str, count: int, seed: int) -> Merges:
 
 
 def cascade(letters: str) -> Merges:
-    """The later a pair stands in the alphabet, the earlier it merges: the end decides the rest."""
+    """Later pairs of the alphabet merge first, so the end of a word decides all of its merges."""
     pairs = [(a.encode(), b.encode()) for a, b in pairwise(letters)]
     return [*pairs[::-1], (b"xy", b"xy"), (b"xyxy", b"xyxy")]
 
@@ -193,7 +193,7 @@ def long_words() -> dict[str, tuple[Merges, str]]:
     [f"{kind} {seed}" for kind in ("random", "periodic") for seed in range(2)]
     + ["one letter", "one letter, odd", "cascade"],
 )
-def test_windows_give_the_ids_of_the_whole(name: str) -> None:
+def test_windows_do_not_change_the_ids(name: str) -> None:
     merges, word = long_words()[name]
     tokenizer = tokenizer_of(merges)
     expected = encode_merge_by_merge(word, merges)
@@ -212,7 +212,7 @@ STAGED = [DEEPSEEK, superword_pattern(CL100K), find_staged_pattern((r"\p{N}", *G
 @pytest.mark.parametrize(
     "pattern", [*NATIVE_PATTERNS, *STAGED], ids=lambda pattern: pattern.stages[0][:9]
 )
-def test_a_stream_is_cut_inside_of_runs_where_nothing_changes(pattern: Pattern) -> None:
+def test_a_stream_is_cut_inside_runs_without_changing_the_ids(pattern: Pattern) -> None:
     shuffled = random.Random(pattern.stages[-1])
     merges = [(run[:1].encode()[:1], run[-1:].encode()[-1:]) for run in ("aa", "  ", "\n\n", "!!")]
     tokenizer = tokenizer_of([*merges, (b"aa", b"aa"), (b" ", b"\n"), (b"\n", b" ")], pattern)
@@ -224,12 +224,12 @@ def test_a_stream_is_cut_inside_of_runs_where_nothing_changes(pattern: Pattern) 
         pieces = [text[begin : begin + 300_000] for begin in range(0, len(text), 300_000)]
         found = list(tokenizer.encode_iterable(pieces))
         assert found == tokenizer.encode(text), (before, run, behind)
-    # A run may hang together with what stands before it, and letters without case with others.
+    # Some runs cannot be cut from the text before them, nor uncased letters from others.
     assert num_cut >= len(RUNS) - 4
 
 
 @pytest.mark.parametrize("pattern", STAGED, ids=lambda pattern: pattern.stages[0][:9])
-def test_a_pre_token_without_end_is_encoded_in_bounded_memory(pattern: Pattern) -> None:
+def test_an_endless_pre_token_is_encoded_in_bounded_memory(pattern: Pattern) -> None:
     tokenizer = tokenizer_of([(b"ab", b"ab"), (b"a", b"b")][::-1], pattern)
     fed = num_ids = most = 0
 
@@ -247,14 +247,14 @@ def test_a_pre_token_without_end_is_encoded_in_bounded_memory(pattern: Pattern) 
     assert most < 3_000_000
 
 
-def test_merges_that_use_what_a_later_one_makes_are_refused_for_endless_words() -> None:
+def test_endless_words_are_rejected_if_merges_are_unordered() -> None:
     tokenizer = tokenizer_of([(b"aa", b"b"), (b"a", b"a")])
     text = "a" * (40 << 20)
     with pytest.raises(TokenizerError, match=r"longer than 16777216 bytes.* break into the text"):
         list(tokenizer.encode_iterable([text]))
 
 
-def test_a_counter_finds_cuts_between_pre_tokens_and_none_inside() -> None:
+def test_a_counter_finds_cuts_only_between_pre_tokens() -> None:
     counter = WordCounter(GPT2.splitter, [], 1)
     assert counter.find_last_cut(b"a" * 100_000) == 0
     text = b"!" * 10_000 + b"1" * 10_000 + b"a" * 10_000 + b"." * 10_000 + b"b" * 10_000

@@ -1,4 +1,4 @@
-"""Explanations end in the ids of the encoder, and measurements count what is there."""
+"""`explain` traces encoding to the ids of the encoder."""
 
 import hypothesis
 import hypothesis.strategies as st
@@ -21,7 +21,7 @@ def make(whole_words: bool = False) -> Tokenizer:
 
 @hypothesis.given(st.text(max_size=40))
 @hypothesis.example(TEXT + "<|end|>" + TEXT)
-def test_an_explanation_goes_merge_by_merge_to_the_ids_of_the_text(text: str) -> None:
+def test_explain_follows_the_merges_to_the_ids(text: str) -> None:
     for tokenizer in (make(), make(whole_words=True)):
         pre_tokens = explain(tokenizer.definition, text)
         assert [id for one in pre_tokens for id in one.ids] == tokenizer.encode(text)
@@ -38,6 +38,6 @@ def test_an_explanation_goes_merge_by_merge_to_the_ids_of_the_text(text: str) ->
             assert not pre_token.steps if is_whole else symbols == pre_token.tokens
 
 
-def test_special_tokens_and_whole_words_are_told() -> None:
+def test_explain_marks_special_tokens_and_whole_words() -> None:
     special, word = explain(make(whole_words=True).definition, "<|end|>the")
     assert special.is_special and word.is_whole_word

@@ -1,4 +1,4 @@
-"""Split patterns: what they cut, which spellings they go by, and what is refused."""
+"""Split patterns: how they split, their names and spellings, and invalid patterns."""
 
 import hypothesis
 import hypothesis.strategies as st
@@ -19,11 +19,11 @@ from groundup.tokenizer.patterns import (
 )
 
 TIKTOKEN_GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
-# Letters, marks, digits, quotes, line ends and spaces are where the patterns decide.
+# The characters that patterns distinguish: letters, marks, digits, quotes, newlines and spaces.
 CHARACTERS = "aZéßſǅʰж字ไ ́1٣Ⅷ²'’.,/!😀 \t\n\r\x0b\x1c\x85\xa0\u2028\u3000"
 PIECES = st.sampled_from([*CHARACTERS, "'s", "'LL", "\r\n", "  ", "123"])
-# Engines know different editions of Unicode: code points unknown to this Python stay out, and
-# U+0295 has changed its class between editions.
+# Engines implement different versions of Unicode: exclude code points that this Python does not
+# know, and U+0295, whose class has changed.
 KNOWN = st.characters(exclude_categories=["Cn", "Cs"], exclude_characters="\u0295")
 TEXTS = st.one_of(st.lists(PIECES, max_size=30).map("".join), st.text(KNOWN, max_size=30))
 
@@ -47,7 +47,9 @@ TEXTS = st.one_of(st.lists(PIECES, max_size=30).map("".join), st.text(KNOWN, max
         (find_pattern(r"(a)(b)"), "cabc", ["c", "ab", "c"]),
     ],
 )
-def test_patterns_cut_as_published(pattern: Pattern, text: str, pre_tokens: list[str]) -> None:
+def test_patterns_split_like_the_published_ones(
+    pattern: Pattern, text: str, pre_tokens: list[str]
+) -> None:
     assert pattern.split(text) == pre_tokens
 
 
@@ -77,7 +79,7 @@ BEHAVIOURS = {
 )
 @hypothesis.settings(max_examples=400)
 @hypothesis.example("x12345字字y, 'sa b", [(stage, "isolated") for stage in DEEPSEEK.stages])
-def test_stages_cut_as_tokenizers_does(text: str, stages: list[tuple[str, str]]) -> None:
+def test_stages_split_like_tokenizers(text: str, stages: list[tuple[str, str]]) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     steps = [
         tokenizers.pre_tokenizers.Split(tokenizers.Regex(stage), *BEHAVIOURS[behaviour])
@@ -101,17 +103,17 @@ def test_stages_cut_as_tokenizers_does(text: str, stages: list[tuple[str, str]])
         *((pattern.stages[0], pattern) for pattern in NATIVE_PATTERNS),
     ],
 )
-def test_a_known_pattern_is_found_by_name_and_by_text(spelling: str, pattern: Pattern) -> None:
+def test_a_published_pattern_is_found_by_name_and_by_regex(spelling: str, pattern: Pattern) -> None:
     assert find_pattern(spelling) is pattern
 
 
-def test_stages_are_found_together() -> None:
+def test_a_published_pattern_is_found_by_its_stages() -> None:
     assert find_staged_pattern(DEEPSEEK.stages) is DEEPSEEK
     assert find_staged_pattern((r"\d", r"\w+")) == Pattern("custom", (r"\d", r"\w+"))
     assert find_pattern(DEEPSEEK) is DEEPSEEK
 
 
-# A pattern, and a word of its refusal.
+# A pattern, and a word of its error message.
 REFUSED = r"""
 a(b[ 3 cl100 cl100k gpt-2 gpt2 a\1 back-reference (?R)a|b recursion a{e<=1}b brace
 x(?<=a)b look-behind a(?=ab) look-ahead \bx boundary a) 1 x* characters [^\s\S] matches
@@ -135,6 +137,6 @@ LONG = {
 @pytest.mark.parametrize(
     ("pattern", "noun"), [*zip(REFUSED[::2], REFUSED[1::2], strict=True), *LONG.items()]
 )
-def test_a_pattern_that_is_none_is_refused(pattern: str, noun: str) -> None:
+def test_invalid_patterns_are_rejected(pattern: str, noun: str) -> None:
     with pytest.raises(TokenizerError, match=noun):
         find_pattern(pattern)

@@ -1,4 +1,4 @@
-"""Text is cut natively as by the regex package, wherever a character of any kind stands."""
+"""The native core splits text as the `regex` package does, with any character in any place."""
 
 import operator
 import os
@@ -23,7 +23,7 @@ for_every_pattern = pytest.mark.parametrize(
     ids=lambda one: one.name,
 )
 
-# Each line is one kind of thing a pattern decides by; a kind is drawn first, then one of it.
+# Each line is one kind of text that patterns distinguish; kinds are sampled uniformly.
 KINDS = [
     ["a", "b", "xyz", "é", "ß", "ж", "𝐚"],
     ["A", "Z", "É", "Ж", "𝐀", "ǅ"],
@@ -40,7 +40,7 @@ KINDS = [
 ]
 PIECES = st.one_of([st.sampled_from(kind) for kind in KINDS])
 SCANNED = ("gpt2", "cl100k", "llama3", "qwen2", "o200k", "deepseek")
-# Runs as long as a block of 64 bytes or a window of 4096, a little shorter or a little longer.
+# Runs of about the length of a block (64 bytes) or a window (4096 bytes).
 LENGTHS = st.builds(
     operator.add, st.sampled_from([0, 63, 126, 4085, 4160, 8190]), st.integers(-5, 9)
 )
@@ -53,7 +53,7 @@ TEXTS = st.one_of(
 )
 
 
-# All that this processor can run, the portable one first: there the engine does without scanners.
+# All instruction sets of this CPU; the first is portable C++, which has no scanners.
 IN_USE, AVAILABLE = _native.vectors()
 
 
@@ -80,13 +80,13 @@ def assert_cut_as_by_regex(pattern: Pattern, text: str) -> None:
 @for_every_pattern
 @hypothesis.given(text=TEXTS)
 @hypothesis.settings(max_examples=150)
-def test_text_is_cut_as_by_the_regex_package(pattern: Pattern, text: str) -> None:
+def test_text_splits_as_with_the_regex_package(pattern: Pattern, text: str) -> None:
     assert_cut_as_by_regex(pattern, text)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCANNED)
-def test_every_place_near_a_border_is_cut_right(name: str) -> None:
+def test_text_near_block_boundaries_splits_correctly(name: str) -> None:
     pattern = Pattern(name, PUBLISHED[name])
     for snippet in ("'ll's", "\u3000\u3000x", "é字😀", "  \xa0 'd", "9\u2028\n\u3000 ", "A字B'S"):
         for border in (64, 4096):
@@ -113,7 +113,7 @@ def test_every_place_near_a_border_is_cut_right(name: str) -> None:
         max_size=12,
     )
 )
-def test_bytes_that_are_no_utf8_are_covered_too(pattern: Pattern, parts: list[bytes]) -> None:
+def test_invalid_utf8_is_split_without_gaps(pattern: Pattern, parts: list[bytes]) -> None:
     data = b"".join(parts)
     for splitter in splitters(pattern):
         ends = native_split(splitter, data)
@@ -124,7 +124,7 @@ def test_bytes_that_are_no_utf8_are_covered_too(pattern: Pattern, parts: list[by
 @pytest.mark.slow
 @for_every_pattern
 @hypothesis.given(text=TEXTS, filler=RUNS, start=st.integers(0, 9000))
-def test_a_safe_cut_changes_no_pre_token(
+def test_a_safe_cut_does_not_change_pre_tokens(
     pattern: Pattern, text: str, filler: str, start: int
 ) -> None:
     whole = (text + filler + text).encode()
@@ -142,7 +142,7 @@ def run_with(vectors: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True)
 
 
-def test_vectors_are_the_best_there_are_unless_the_environment_names_others() -> None:
+def test_the_best_instruction_set_is_used_unless_the_environment_names_another() -> None:
     code = "from groundup import _native; print(_native.vectors()[0])"
     assert AVAILABLE[0] == "plain"
     for asked, expected in [("", AVAILABLE[-1]), *((name, name) for name in AVAILABLE)]:
@@ -152,11 +152,11 @@ def test_vectors_are_the_best_there_are_unless_the_environment_names_others() ->
     assert done.stderr.startswith("error: ") and "'mmx'" in done.stderr and "plain" in done.stderr
 
 
-# As native/unicode.h numbers them; everything else is 0.
+# CharClass in native/unicode.h; everything else is 0.
 CLASSES = (r"[\p{Lu}\p{Lt}]+", r"\p{Ll}+", r"[\p{Lm}\p{Lo}]+", r"\p{M}+", r"\p{N}+", r"\s+")
 
 
-def test_every_code_point_has_the_class_the_regex_package_gives_it() -> None:
+def test_code_point_classes_equal_those_of_the_regex_package() -> None:
     everything = "".join(map(chr, range(0x110000)))
     expected = np.zeros(0x110000, np.uint8)
     for number, expression in enumerate(CLASSES, start=1):
@@ -170,9 +170,9 @@ def test_every_code_point_has_the_class_the_regex_package_gives_it() -> None:
 
 @pytest.mark.slow
 @for_every_pattern
-def test_characters_of_all_kinds_are_cut_right_in_every_context(pattern: Pattern) -> None:
-    # The scanners decide by bytes of their own; the others have the classes of one automaton, of
-    # which each pattern asks another part.
+def test_characters_of_all_classes_split_correctly_in_every_context(pattern: Pattern) -> None:
+    # The scanners have byte classes of their own. The other patterns share one automaton's classes,
+    # and each tests a different part of them.
     is_scanned, number = pattern.name in SCANNED, list(PUBLISHED).index(pattern.name)
     codes = [*range(0x3000)] if is_scanned else [*range(number % 4, 0x3000, 4)]
     codes += range(0x3000, 0x110000, 97)
@@ -190,7 +190,7 @@ def first_invalid(data: bytes) -> int:
     return -1
 
 
-def test_invalid_utf8_is_found_where_python_finds_it() -> None:
+def test_invalid_utf8_is_found_at_the_same_offset_as_by_python() -> None:
     for lead in range(0x80, 0x100):
         for second in range(0x70, 0x100, 5):
             for rest in (b"", b"\x80", b"\x80\x80", b"\xbf\xbf", b"\x80A", b"A"):

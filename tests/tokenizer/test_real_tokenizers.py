@@ -1,4 +1,4 @@
-"""The published tokenizers on real text: the ids of their own libraries, on every corpus."""
+"""Published tokenizers give the same ids as their own libraries on real text."""
 
 import base64
 import lzma
@@ -13,7 +13,7 @@ from oracles import CL100K_IN_TIKTOKEN, tiktoken_of
 
 from groundup.tokenizer import Tokenizer
 
-# Their libraries take most of half a minute.
+# The other libraries take most of half a minute.
 pytestmark = pytest.mark.slow
 
 CORPORA = ("stories", "web", "multilingual", "code")
@@ -31,7 +31,7 @@ SLICE_BYTES = 200_000
 
 @cache
 def read_slice(packed: Path, size: int) -> str:
-    """Text from a little way into a corpus, without unpacking the rest of it."""
+    """Read text near the start of a corpus, without unpacking the rest."""
     with lzma.open(packed) as file:
         file.read(200_001)
         return file.read(size).decode("utf-8", "ignore")
@@ -61,7 +61,7 @@ def load_oracle(path: Path) -> Any:
 
 
 def edges_of_documents(text: str) -> Iterator[str]:
-    """Where texts begin and end the patterns decide differently than inside."""
+    """Starts and ends of texts, where patterns split differently than inside."""
     for document in text.split(END)[:300]:
         yield document[:150]
         yield document[-150:]
@@ -69,7 +69,7 @@ def edges_of_documents(text: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", RANKS)
-def test_ids_on_real_text_are_those_of_tiktoken(
+def test_real_text_has_the_ids_of_tiktoken(
     name: str, corpus: Callable[[int], str], unpack: Callable[[str], Path]
 ) -> None:
     path = unpack(f"tokenizers/{name}")
@@ -89,7 +89,7 @@ def test_ids_on_real_text_are_those_of_tiktoken(
 @pytest.mark.parametrize(
     ("name", "size"), [("gpt2_hf_tokenizer.json", 200_000), ("deepseek_tokenizer.json", 50_000)]
 )
-def test_ids_on_real_text_are_those_of_tokenizers(
+def test_real_text_has_the_ids_of_tokenizers(
     name: str, size: int, corpus: Callable[[int], str], unpack: Callable[[str], Path]
 ) -> None:
     tokenizers = pytest.importorskip("tokenizers")

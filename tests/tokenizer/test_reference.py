@@ -1,4 +1,4 @@
-"""The plain twin does what the definition of byte-pair encoding says, worked out by hand here."""
+"""The reference implementation against byte-pair encoding worked out by hand."""
 
 import hypothesis
 import hypothesis.strategies as st
@@ -31,7 +31,7 @@ def test_the_textbook_corpus_gives_the_textbook_merges() -> None:
 
 
 def test_ties_go_to_the_greater_pair_of_byte_strings() -> None:
-    # All four pairs occur once; the pairs compare part by part, not as joined bytes.
+    # All four pairs occur once; they compare part by part, not as joined bytes.
     _, merges = train_bpe_reference("ab BZ a", 256 + 1)
     assert merges == [(b"a", b"b")]
     _, merges = train_bpe_reference(["abc", "BA"], 256 + 3, pattern=find_pattern(r"\w+"))
@@ -50,14 +50,14 @@ def test_ties_go_to_the_greater_pair_of_byte_strings() -> None:
         ("a.*b|c", [".*", "|", "x"], ["a", (".*",), "b", ("|",), "c"]),
     ],
 )
-def test_special_tokens_are_cut_leftmost_and_longest(
+def test_special_tokens_match_leftmost_longest(
     text: str, special_tokens: list[str], pieces: list[str | tuple[str]]
 ) -> None:
     cut = split_special_tokens(text, special_tokens)
     assert [(piece,) if is_special else piece for piece, is_special in cut] == pieces
 
 
-def test_the_earliest_merge_goes_first_wherever_it_stands() -> None:
+def test_the_lowest_rank_merges_first_wherever_it_is() -> None:
     vocab = dict(enumerate([*BYTES, b"bc", b"ab", b"abc"]))
     definition = TokenizerDefinition(vocab, [(b"b", b"c"), (b"a", b"b"), (b"a", b"bc")])
     assert encode_reference(definition, "abc") == [258]
@@ -74,6 +74,6 @@ def test_merges_are_recovered_from_ranks() -> None:
 
 @hypothesis.given(st.lists(st.text("ab", min_size=2, max_size=7), unique=True, max_size=12))
 @hypothesis.example(["abc", "xyz", "ab"])
-def test_recovered_merges_are_those_of_the_reference(words: list[str]) -> None:
+def test_recovered_merges_equal_the_reference(words: list[str]) -> None:
     tokens = [*BYTES, *(word.encode() for word in words)]
     assert recover_merges(tokens) == recover_merges_reference(tokens)

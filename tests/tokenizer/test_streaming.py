@@ -1,4 +1,4 @@
-"""Text that comes in pieces: the same ids however it is cut, early, and in no more memory."""
+"""Streaming: the same ids however the text is split, early, and in constant memory."""
 
 import os
 import random
@@ -39,7 +39,7 @@ TOKENIZER = make_tokenizer(GPT2)
     ).map("".join),
     places=st.lists(st.integers(0, 60), max_size=6),
 )
-def test_surrogates_may_be_cut_apart(text: str, places: list[int]) -> None:
+def test_surrogate_pairs_may_be_split_between_pieces(text: str, places: list[int]) -> None:
     for whole in (text, text + "\ud83d\ude00", f"\ud83d\ude00 {text} the \ud83d\ude00 end"):
         ends = sorted(place % (len(whole) + 1) for place in places)
         pieces = [whole[a:b] for a, b in zip([0, *ends], [*ends, len(whole)], strict=True)]
@@ -48,7 +48,7 @@ def test_surrogates_may_be_cut_apart(text: str, places: list[int]) -> None:
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda one: one.name)
-def test_ids_come_before_the_text_ends(pattern: Pattern) -> None:
+def test_ids_are_yielded_before_the_text_ends(pattern: Pattern) -> None:
     read = 0
 
     def endless() -> Iterator[str]:
@@ -61,12 +61,12 @@ def test_ids_come_before_the_text_ends(pattern: Pattern) -> None:
     assert read == 0
     for number in range(1000):
         next(ids)
-        # A line has at least ten ids; two lines at most are held back.
+        # A line has at least ten ids; at most two lines are held back.
         assert read <= number / 10 + 3
 
 
-# The address space may grow by a megabyte while the ids are taken. Counted from what is mapped, not
-# from what is resident: that would leave as much as the heap happens to have free.
+# The address space may grow by a megabyte. Mapped memory is counted, because resident memory
+# depends on how much of the heap happens to be free.
 MEMORY_SCRIPT = """
 import resource, sys
 import psutil
@@ -92,7 +92,9 @@ print(count_ids(sys.argv[2]))
 @pytest.mark.skipif(sys.platform != "linux", reason="address space is limited on Linux only")
 @pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="sanitizers map terabytes")
 @pytest.mark.parametrize("kind", ["english", "every line new"])
-def test_five_megabytes_take_less_than_one_of_memory(tmp_path: Path, kind: str) -> None:
+def test_encoding_five_megabytes_takes_less_than_one_megabyte_of_memory(
+    tmp_path: Path, kind: str
+) -> None:
     pytest.importorskip("psutil")
     shuffled = random.Random(0)
     words = LINE.split()

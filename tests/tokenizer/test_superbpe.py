@@ -1,4 +1,4 @@
-"""Merges across words: learned, written and encoded as the definition says."""
+"""SuperBPE, with merges across words: training, files and encoding equal the reference."""
 
 import random
 from pathlib import Path
@@ -32,7 +32,7 @@ TEXTS = st.one_of(
     text=TEXTS,
 )
 @hypothesis.settings(max_examples=60)
-def test_superwords_are_learned_and_encoded_as_the_reference_does(
+def test_superbpe_equals_the_reference(
     texts: list[str],
     num_merges: int,
     superbpe_from: int,
@@ -64,7 +64,7 @@ def corpus() -> str:
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.name)
-def test_files_give_the_ids_of_tokenizers_and_ours(pattern: Pattern, tmp_path: Path) -> None:
+def test_superbpe_files_give_the_same_ids_in_tokenizers(pattern: Pattern, tmp_path: Path) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     text = corpus()
     (tmp_path / "text.txt").write_text(text)
@@ -79,20 +79,20 @@ def test_files_give_the_ids_of_tokenizers_and_ours(pattern: Pattern, tmp_path: P
     assert Tokenizer.load(tmp_path / "tokenizer.json") == ours
     ours.save(tmp_path / "own.json")
     assert Tokenizer.load(tmp_path / "own.json").definition == ours.definition
-    # Parts that are counted elsewhere give the same.
+    # Parts counted in other processes give the same result.
     parts, _ = train_from_files(
         tmp_path, 1200, [END], pattern=pattern, superbpe_from=400, engine=map, part_bytes=10_000
     )
     assert parts.merges == ours.merges
 
 
-def test_stage_two_keeps_to_lines_and_to_the_groups_of_digits() -> None:
+def test_stage_two_merges_stay_within_lines_and_groups_of_digits() -> None:
     lines = ["def f(x):\n    ", " return x 12345 or\n\n", "the end.\r\n  ", "\n", " x"]
     assert superword_pattern(GPT2).split("".join(lines)) == lines
     pieces = ["in ", "123", "45", " and\n ", "1"]
     assert superword_pattern(LLAMA3).split("".join(pieces)) == pieces
 
 
-def test_no_merge_within_words_is_none() -> None:
+def test_superbpe_from_zero_is_rejected() -> None:
     with pytest.raises(TokenizerError, match="superbpe_from is 0"):
         train_from_files("nothing", 300, [], superbpe_from=0)

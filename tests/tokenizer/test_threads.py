@@ -1,4 +1,4 @@
-"""One tokenizer, many Python threads: right answers for all, and the interpreter stays free."""
+"""A tokenizer in many Python threads: correct results, and the GIL is released."""
 
 import random
 import subprocess
@@ -33,7 +33,7 @@ def make_texts(num_texts: int, seed: int) -> list[str]:
 
 @pytest.fixture
 def switch_interval(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Seconds after which a thread has to let go of the interpreter."""
+    """Set the seconds after which a thread must release the GIL."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(request.param)
     yield
@@ -46,7 +46,7 @@ NEVER = pytest.mark.parametrize("switch_interval", [1000], indirect=True)
 
 @EAGER
 @pytest.mark.usefixtures("switch_interval")
-def test_threads_sharing_a_tokenizer_all_get_the_right_ids() -> None:
+def test_threads_can_share_a_tokenizer() -> None:
     tokenizer = make_tokenizer()
     alone = make_tokenizer()
     texts = make_texts(150, 0)
@@ -65,12 +65,12 @@ def test_threads_sharing_a_tokenizer_all_get_the_right_ids() -> None:
         for place in range(0, len(texts), 17):
             assert ids[offsets[place] : offsets[place + 1]].tolist() == expected[place]
 
-    # More threads than workspaces are kept.
+    # More threads than workspaces in the pool.
     with ThreadPoolExecutor(70) as pool:
         list(pool.map(work, range(70)))
 
 
-def test_tokenizers_may_be_made_and_trained_side_by_side() -> None:
+def test_tokenizers_can_be_created_and_trained_concurrently() -> None:
     def work(seed: int) -> object:
         block = "".join(make_texts(30, seed % 4)).encode()
         merges = learn([block], 300, [END], num_threads=2)[0].merges
@@ -81,7 +81,7 @@ def test_tokenizers_may_be_made_and_trained_side_by_side() -> None:
 
 
 def is_free_during(work: Callable[[], object]) -> bool:
-    """Whether another Python thread ran while `work` did, though threads never have to yield."""
+    """Whether another Python thread ran during `work`, although threads need not yield."""
     started, seen, finished = threading.Event(), threading.Event(), threading.Event()
     observations: list[bool] = []
 
@@ -125,15 +125,15 @@ WORKS: dict[str, Callable[[], object]] = {
 @NEVER
 @pytest.mark.usefixtures("switch_interval")
 @pytest.mark.parametrize("name", WORKS)
-def test_other_threads_run_while_the_native_core_works(name: str) -> None:
+def test_the_native_core_releases_the_gil(name: str) -> None:
     assert not is_free_during(lambda: sum(range(100_000)))
-    # On a busy machine the other thread may wake too late; that it never does has one reason.
+    # On a busy machine the other thread may wake up too late, but not every time.
     end = time.monotonic() + 60
     assert any(is_free_during(WORKS[name]) for _ in iter(lambda: time.monotonic() < end, False))
 
 
 class _Nosy:
-    """Numbers that look at the counter while it takes them."""
+    """Counts that access the counter while it reads them."""
 
     def __init__(self, counter: WordCounter) -> None:
         self._counter = counter
@@ -146,7 +146,7 @@ class _Nosy:
         return 1
 
 
-def test_a_counter_that_is_at_work_refuses_others() -> None:
+def test_a_counter_in_use_rejects_other_threads() -> None:
     counter = WordCounter(GPT2.splitter, [], 1)
     with pytest.raises(ValueError, match="another thread is using this object"):
         counter.add_words([b"a"], _Nosy(counter))  # type: ignore[arg-type]
@@ -154,7 +154,7 @@ def test_a_counter_that_is_at_work_refuses_others() -> None:
     assert counter.items() == {b"a": 2}
 
 
-def test_a_thread_at_work_does_not_disturb_the_end_of_the_process() -> None:
+def test_a_running_thread_does_not_disturb_process_exit() -> None:
     program = """
 import threading
 from groundup._native import find_invalid_utf8

@@ -1,4 +1,4 @@
-"""The names that people know from other tokenizers, and what is no text."""
+"""Methods known from other tokenizers, and invalid input."""
 
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,7 @@ def tokenizer(tmp_path: Path) -> Tokenizer:
     return Tokenizer.train(tmp_path / "text.txt", 270, [END, "<|x|>"], pattern="cl100k")
 
 
-def test_a_tokenizer_is_learned_and_equal_to_one_that_means_the_same(
-    tokenizer: Tokenizer, tmp_path: Path
-) -> None:
+def test_train_and_equality(tokenizer: Tokenizer, tmp_path: Path) -> None:
     vocab, merges = train_bpe(tmp_path / "text.txt", 270, [END, "<|x|>"], pattern=CL100K)
     same = Tokenizer(vocab, merges, [END, "<|x|>"], pattern="cl100k")
     assert same == tokenizer == same.with_chat("{{ 1 }}")
@@ -35,7 +33,7 @@ def test_a_tokenizer_is_learned_and_equal_to_one_that_means_the_same(
 
 
 @pytest.mark.parametrize("whole_words", [False, True])
-def test_special_tokens_may_be_ordinary_ones_too(whole_words: bool) -> None:
+def test_special_tokens_may_be_ordinary_tokens_too(whole_words: bool) -> None:
     # " a" alone is special; "bc" and "b" are special and ordinary, in one entry and in two.
     vocab = dict(enumerate([*BYTES, b" a", b"bc", b"b"]))
     special = {" a": 256, "bc": 257, "b": 258}
@@ -47,7 +45,7 @@ def test_special_tokens_may_be_ordinary_ones_too(whole_words: bool) -> None:
     assert (tokenizer.token_to_id("b"), tokenizer.token_to_id(b"b")) == (258, ord("b"))
 
 
-def test_what_is_no_text_and_no_token_is_told(tokenizer: Tokenizer) -> None:
+def test_non_text_and_unknown_tokens_are_reported(tokenizer: Tokenizer) -> None:
     assert tokenizer.token_to_id("\ud800") is tokenizer.token_to_id("no token") is None
     assert tokenizer.id_to_token(270) is None and tokenizer.id_to_token(269) == b"<|x|>"
     several: Any = ["a"]

@@ -1,4 +1,4 @@
-"""Training gives the merges of the definition, for any threads, blocks, memory and order."""
+"""Training equals the reference, for any number of threads, blocks and order."""
 
 import random
 from collections import Counter
@@ -21,7 +21,7 @@ from groundup.tokenizer.training import train_from_files
 
 Merges = list[tuple[bytes, bytes]]
 
-# Small alphabets make ties and runs; the others make characters of many bytes and long words.
+# Small alphabets give ties and runs; the others give multi-byte characters and long words.
 TEXTS = st.one_of(
     st.text("ab ", max_size=200),
     st.text("aA\x00\x01\xff é", max_size=100),
@@ -58,12 +58,12 @@ def train_on_words(words: dict[bytes, int], num_merges: int) -> tuple[Merges, in
     pattern=st.sampled_from([*PATTERNS, find_pattern(r"\w+ \w+|.")]),
 )
 @hypothesis.settings(max_examples=200)
-def test_training_gives_the_merges_of_the_reference(
+def test_training_equals_the_reference(
     texts: list[str], num_merges: int, num_threads: int, pattern: Pattern
 ) -> None:
     expected = train_bpe_reference(texts, 257 + num_merges, [END], pattern)
     assert train(texts, num_merges, num_threads=num_threads, pattern=pattern) == expected
-    # One block of all documents, with the special token between them.
+    # One block with all documents, separated by the special token.
     assert train([END.join(texts)], num_merges, pattern=pattern) == expected
 
 
@@ -75,7 +75,7 @@ def test_counts_beyond_32_bits_are_exact() -> None:
     assert num_symbols == num_bytes - sum(words.values())
 
 
-def test_a_word_counted_again_adds_up() -> None:
+def test_counts_of_a_word_add_up() -> None:
     counter = WordCounter(GPT2.splitter, [b"<>"], 2)
     counter.add_words([b"ab", b"ab", b" long word of many bytes", b"", b"zero"], [2, 3, 1, 5, 0])
     counter.add_text("ab<>ab ab")
@@ -83,7 +83,7 @@ def test_a_word_counted_again_adds_up() -> None:
     assert counter.items() == {b"ab": 8, b" ab": 1, b" long word of many bytes": 1}
 
 
-def test_a_corpus_can_run_out_of_pairs() -> None:
+def test_training_stops_if_no_pair_is_left() -> None:
     seen: list[int] = []
     blocks = [b"abab", b"", END.encode()]
     tokenizer, summary = learn(blocks, 1000, [END], progress=lambda done, _: seen.append(done))
@@ -107,7 +107,7 @@ def test_a_corpus_can_run_out_of_pairs() -> None:
         (2**63, [], {}, "64 bits"),
     ],
 )
-def test_impossible_training_is_refused(
+def test_invalid_training_options_are_rejected(
     vocab_size: int, special_tokens: list[str], options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(TokenizerError, match=message):
@@ -119,14 +119,14 @@ def test_impossible_training_is_refused(
     [
         (["<|end|>"], {}),
         ([], {}),
-        # Which of these are in a text depends on where one begins to look.
+        # Where these occur in a text depends on where the search starts.
         (["<|", "<|end|>", "|><|", "aa"], {}),
         (["<|end|>"], {"pattern": r"\w+|\W"}),
         (["<|end|>"], {"errors": "skip"}),
         (["<|end|>"], {"errors": "replace"}),
     ],
 )
-def test_words_are_counted_in_parts_of_the_text_as_in_all_of_it(
+def test_counting_in_parts_equals_counting_the_whole_text(
     special_tokens: list[str], options: dict[str, Any], tmp_path: Path
 ) -> None:
     random_ = random.Random(1)
@@ -143,8 +143,8 @@ def test_words_are_counted_in_parts_of_the_text_as_in_all_of_it(
         assert counted.num_bytes == summary.num_bytes
 
 
-def test_pieces_for_threads_never_cut_a_special_token() -> None:
-    # Three pieces. All natural cuts of this text lie inside of special tokens, or next to them.
+def test_pieces_for_threads_never_split_a_special_token() -> None:
+    # Three pieces. All natural cuts of this text are inside special tokens or next to them.
     special_tokens = ["a b", "b\na", " the a", END]
     pieces = ["a b", "b\na", "b\nab", " the a", "the", "a", " ", "\n", "ab", "1 2", "."]
     text = "".join(random.Random(0).choices(pieces, k=300_000)) + END
@@ -160,7 +160,7 @@ def test_pieces_for_threads_never_cut_a_special_token() -> None:
         assert counter.items() == {word.encode(): 4 * count for word, count in words.items()}
 
 
-def test_a_word_that_takes_too_much_memory_is_refused(
+def test_a_word_that_needs_too_much_memory_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "letters.txt"
