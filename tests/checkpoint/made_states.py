@@ -1,4 +1,4 @@
-"""Small checkpoints whose every value follows from a seed, and their comparison to the bit."""
+"""Small checkpoints with values that follow from a seed, and their bitwise comparison."""
 
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,12 @@ from groundup.checkpoint import Checkpoint, CheckpointFolder
 def save(
     folder: CheckpointFolder, step: int, seed: int | None = None, metric: float | None = None
 ) -> Path:
-    """Save what `seed` makes (by default the step)."""
+    """Save the state of `seed`, by default the step."""
     return folder.save(step, metric=metric, **make_states(step if seed is None else seed))
 
 
 def check(checkpoint: Checkpoint, seed: int) -> None:
-    """The checkpoint holds exactly what `seed` makes."""
+    """Check that the checkpoint has exactly the state of `seed`."""
     made = make_states(seed)
     model, optimizer = checkpoint.model_state(), checkpoint.optimizer_state()
     assert model.keys() == made["model_state"].keys()

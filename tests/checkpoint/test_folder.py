@@ -1,4 +1,4 @@
-"""Folders of checkpoints: what is kept, what damage is seen, and what is used instead."""
+"""Checkpoint folders: which are kept, detection of damage, and the fallback."""
 
 import json
 import logging
@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> CheckpointFolder:
     return CheckpointFolder(tmp_path / "runs" / "one" / "checkpoints")
 
 
-def test_a_checkpoint_comes_back_to_the_bit_from_the_three_files_that_are_promised(
+def test_checkpoints_round_trip_bitwise_in_three_files(
     folder: CheckpointFolder,
 ) -> None:
     path = save(folder, 100, metric=1.25)
@@ -49,7 +49,7 @@ def test_a_checkpoint_comes_back_to_the_bit_from_the_three_files_that_are_promis
     assert folder.newest().weights_id == record["files"][NAMES[0]]["hash"]
 
 
-def test_what_cannot_be_saved_or_found_is_refused(folder: CheckpointFolder, tmp_path: Path) -> None:
+def test_invalid_or_missing_checkpoints_raise(folder: CheckpointFolder, tmp_path: Path) -> None:
     deep: dict[str, Any] = {"deep": {"average": torch.ones(2)}}
     for optimizer, state, place in (({}, deep, r"deep\.average"), ({"odd": {1}}, {}, "odd")):
         with pytest.raises(CheckpointError, match=place):
@@ -78,7 +78,7 @@ def test_what_cannot_be_saved_or_found_is_refused(folder: CheckpointFolder, tmp_
 )
 @example(saves=[(1, 0.5), (2, 0.6), (3, 0.7), (4, 0.8)], keep_last=1, keep_best=True)
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_the_last_few_and_the_best_remain(
+def test_the_latest_and_the_best_are_kept(
     tmp_path: Path, saves: list[tuple[int, float | None]], keep_last: int | None, keep_best: bool
 ) -> None:
     shutil.rmtree(tmp_path / "c", ignore_errors=True)
@@ -105,7 +105,7 @@ def best_of(metrics: dict[int, float | None]) -> int | None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", ["missing", "empty", "cut", "a folder"])
-def test_a_damaged_newest_is_reported_and_the_one_before_is_used(
+def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(
     folder: CheckpointFolder, caplog: pytest.LogCaptureFixture, name: str, kind: str
 ) -> None:
     save(folder, 1, metric=2.0)
@@ -125,7 +125,7 @@ def test_a_damaged_newest_is_reported_and_the_one_before_is_used(
 
 
 @pytest.mark.slow
-def test_a_flipped_bit_anywhere_is_seen(tmp_path: Path) -> None:
+def test_any_flipped_bit_is_detected(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path)
     path = save(folder, 1, metric=1.0)
     for name in NAMES:
@@ -154,20 +154,20 @@ def test_a_flipped_bit_anywhere_is_seen(tmp_path: Path) -> None:
         (lambda v: v.update(state={"$call": 1}), r"state\.json .*\$call"),
     ],
 )
-def test_a_record_that_does_not_fit_is_refused(
+def test_invalid_records_are_rejected(
     folder: CheckpointFolder, change: Callable[[dict[str, Any]], None], noun: str
 ) -> None:
     path = save(folder, 1) / "state.json"
     value = json.loads(path.read_text("utf-8"))
     del value["hash"]
     change(value)
-    # As someone who knows the format would change it, own hash included.
+    # Consistent with the record's own hash.
     path.write_text(json.dumps(value | {"hash": _hash(value)}))
     with pytest.raises(CheckpointError, match=noun):
         folder.load(1)
 
 
-def test_damaged_ones_neither_count_nor_go(tmp_path: Path) -> None:
+def test_damaged_checkpoints_are_neither_counted_nor_removed(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path, keep_last=2, keep_best=False)
     save(folder, 1)
     (save(folder, 2) / "state.json").unlink()
@@ -177,7 +177,7 @@ def test_damaged_ones_neither_count_nor_go(tmp_path: Path) -> None:
     weights = save(folder, 300) / NAMES[0]
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     assert folder.steps() == [2, 3, 4, 300]
-    # The one just saved stays, though a later one that is damaged seems to be whole.
+    # The one just saved stays, although a damaged later one passes the check of sizes.
     folder.keep_last = 1
     for step in (200, 250):
         save(folder, step)
@@ -185,7 +185,7 @@ def test_damaged_ones_neither_count_nor_go(tmp_path: Path) -> None:
     assert folder.steps() == [2, 3, 250, 300]
 
 
-def test_what_killed_writers_left_is_removed_or_put_back_at_the_next_save(
+def test_the_next_save_cleans_up_after_killed_writers(
     folder: CheckpointFolder,
 ) -> None:
     path = save(folder, 1)
@@ -200,7 +200,7 @@ def test_what_killed_writers_left_is_removed_or_put_back_at_the_next_save(
     check(folder.load(1), 1)
 
 
-def test_a_cleaner_that_comes_between_making_and_locking_does_no_harm(
+def test_cleanup_between_creating_and_locking_is_harmless(
     folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real_locked, made = files.locked, list[Path]()
@@ -217,7 +217,7 @@ def test_a_cleaner_that_comes_between_making_and_locking_does_no_harm(
     assert os.listdir(folder.path) == ["step_000001"]
 
 
-def test_one_removed_while_it_was_being_read_is_no_damage(
+def test_concurrent_removal_is_not_damage(
     folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     save(folder, 1)
@@ -234,7 +234,7 @@ def test_one_removed_while_it_was_being_read_is_no_damage(
     assert caplog.text == ""
 
 
-def test_what_is_not_read_is_not_hashed(
+def test_weights_only_does_not_hash_the_optimizer(
     folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, hashed = save(folder, 1, metric=1.0), list[Path]()

@@ -1,4 +1,4 @@
-"""Every call that reaches the disk fails in turn; the last good checkpoint outlives each."""
+"""Each call to the disk fails in turn; the last good checkpoint survives all of them."""
 
 import builtins
 import errno
@@ -20,8 +20,8 @@ CALLS = "open fsync replace rename mkdir unlink rmdir listdir scandir stat".spli
 
 
 class Disk:
-    """Counts the calls that reach the disk and makes one of them fail, or all from it on, which is
-    what a kill at that call leaves."""
+    """Counts the calls to the disk and makes one of them fail, or all from that one on, like a kill
+    at that call."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.num_calls, self.failing_call, self.stays_full, self.came = 0, -1, False, False
@@ -41,14 +41,14 @@ class Disk:
             if number == self.failing_call or (self.stays_full and 0 <= self.failing_call < number):
                 self.came = True
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
-            # Real syncs would only make the many rounds slow: no power is cut here.
+            # Real syncs would only be slow: there is no power failure here.
             return None if name == "fsync" else function(*arguments, **options)
 
         return call
 
 
 def each_fault(disk: Disk, template: Path, work: Path) -> Iterator[CheckpointFolder]:
-    """A fresh copy of the template for every call of a save, until a save meets no fault."""
+    """Yield a fresh copy of the template for each call of a save, until a save succeeds."""
     for failing_call in range(1000):
         shutil.rmtree(work, ignore_errors=True)
         shutil.copytree(template, work)
@@ -67,7 +67,7 @@ def hidden(folder: CheckpointFolder) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("stays_full", [False, True])
 @pytest.mark.parametrize("step", [4, 3], ids=["new", "replacing"])
-def test_a_fault_at_any_call_leaves_the_last_good_one(
+def test_a_failure_of_any_call_keeps_the_last_good_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, stays_full: bool
 ) -> None:
     disk = Disk(monkeypatch)
@@ -103,7 +103,7 @@ def test_a_fault_at_any_call_leaves_the_last_good_one(
         check(folder.load(newest.step), seed)
 
 
-def test_a_write_that_the_system_itself_cuts_short_leaves_the_last_good_one(tmp_path: Path) -> None:
+def test_a_file_size_limit_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path / "checkpoints")
     path = save(folder, 1)
     largest = max((path / name).stat().st_size for name in os.listdir(path))

@@ -1,4 +1,4 @@
-"""After restoring, every global generator goes on with the numbers that would have come next."""
+"""After restoring, every global generator continues with the same numbers."""
 
 import json
 import logging
@@ -24,8 +24,8 @@ def sample() -> list[Any]:
     ]
 
 
-def test_the_numbers_after_restoring_are_those_after_capturing() -> None:
-    # Of Gaussian numbers two are made at once; the second may wait.
+def test_restoring_reproduces_random_numbers() -> None:
+    # Gaussian numbers are generated in pairs; the second one is part of the state.
     for _ in range(4):
         text = json.dumps(capture_random_state(), allow_nan=False)
         expected = sample()
@@ -35,7 +35,7 @@ def test_the_numbers_after_restoring_are_those_after_capturing() -> None:
         random.gauss(0, 1), np.random.standard_normal(), torch.randn(1)
 
 
-def test_states_of_devices_that_are_not_here_are_named(
+def test_states_of_missing_devices_are_reported(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     restored: list[int] = []
@@ -51,7 +51,7 @@ def test_states_of_devices_that_are_not_here_are_named(
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_cuda_devices_go_on_too() -> None:
+def test_cuda_states_are_restored() -> None:
     torch.randn(3, device="cuda")
     state = json.loads(json.dumps(capture_random_state()))
     assert len(state["cuda"]) == torch.cuda.device_count()
@@ -61,7 +61,7 @@ def test_cuda_devices_go_on_too() -> None:
 
 
 @pytest.mark.parametrize("name", ["python", "numpy", "torch", "cuda"])
-def test_a_damaged_state_is_refused(name: str) -> None:
+def test_damaged_random_states_are_rejected(name: str) -> None:
     state = capture_random_state()
     before = sample()
     restore_random_state(state)

@@ -1,4 +1,4 @@
-"""Checkpoints that two ranks write together, and files that hold parts of tensors."""
+"""Checkpoints that two ranks write together, in files with parts of tensors."""
 
 import shutil
 from pathlib import Path
@@ -13,9 +13,7 @@ PROGRAM = Path(__file__).parents[1] / "distributed" / "checkpoint_program.py"
 SHARD = "shard-00002-model-00002-of-00002.safetensors"
 
 
-def test_ranks_save_and_load_together_and_a_lost_or_damaged_shard_is_named(
-    tmp_path: Path, run_program: Any
-) -> None:
+def test_ranks_save_and_load_shards_and_detect_damage(tmp_path: Path, run_program: Any) -> None:
     run_program(PROGRAM, tmp_path)
     checkpoints = CheckpointFolder(tmp_path / "sharded")
     shard = checkpoints.path_of(5) / SHARD

@@ -1,4 +1,4 @@
-"""save_checkpoint and load_checkpoint: any optimizer, paths and streams, refusals that name."""
+"""save_checkpoint and load_checkpoint: all optimizers, paths and streams, error messages."""
 
 import copy
 from collections.abc import Callable
@@ -68,7 +68,7 @@ def all_bits(model: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
     ("kind", "tied", "num_steps"),
     [*((kind, False, 3) for kind in OPTIMIZERS), ("AdamW", True, 3), ("AdamW", False, 0)],
 )
-def test_going_on_from_a_file_is_bitwise_the_same_as_going_on(
+def test_resuming_from_a_file_is_bitwise_exact(
     tmp_path: Path, kind: str, tied: bool, num_steps: int
 ) -> None:
     model, optimizer = make(kind, tied=tied)
@@ -99,10 +99,10 @@ def test_float32_averages_of_bfloat16_weights_are_not_rounded(tmp_path: Path) ->
     assert all_bits(model, optimizer) == saved
 
 
-def test_files_are_written_and_read_from_their_position(tmp_path: Path) -> None:
+def test_streams_are_used_from_their_position(tmp_path: Path) -> None:
     model, optimizer = make("SGD with momentum")
     train(model, optimizer, 0, 1)
-    # A compiled model and a plain one share files.
+    # A compiled and an uncompiled model can read each other's files.
     compiled = torch.compile(model, backend="eager")
     with open(tmp_path / "c", "wb") as out:
         out.write(b"before")
@@ -136,9 +136,7 @@ def backwards() -> tuple[nn.Module, torch.optim.Optimizer]:
         (backwards, "same order"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_nothing_changes(
-    tmp_path: Path, build: Any, noun: str
-) -> None:
+def test_mismatched_checkpoints_change_nothing(tmp_path: Path, build: Any, noun: str) -> None:
     model, optimizer = make("AdamW")
     train(model, optimizer, 0, 1)
     save_checkpoint(model, optimizer, 1, tmp_path / "c")
@@ -149,7 +147,7 @@ def test_what_does_not_fit_is_refused_and_nothing_changes(
     assert all_bits(other, other_optimizer) == before
 
 
-def test_options_that_an_older_state_lacks_stay_and_damaged_ones_are_refused() -> None:
+def test_missing_options_keep_their_values_and_damaged_ones_raise() -> None:
     _, optimizer = make("AdamW")
     state = optimizer.state_dict()
     del state["param_groups"][0]["amsgrad"]

@@ -1,4 +1,4 @@
-"""Weights and nested values to the bit: dtypes, strides, sharing, damage; nothing runs."""
+"""Bitwise round trips of weights and nested values: dtypes, strides, sharing, damage."""
 
 import contextlib
 import json
@@ -27,7 +27,7 @@ SHAPES = [(), (1,), (7,), (3, 5), (2, 0, 4), (2, 3, 4, 5)]
 
 
 def any_bits(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> Tensor:
-    """Random bits, so NaNs with payloads, negative zeros and subnormal numbers are among them."""
+    """Random bits, including NaNs with payloads, negative zeros and subnormal numbers."""
     generator = torch.Generator().manual_seed(seed)
     plain = torch.empty(shape, dtype=dtype)
     if dtype == torch.bool:
@@ -48,7 +48,7 @@ def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
         assert bits_of(found[name]) == bits_of(expected[name]), name
 
 
-def test_every_dtype_and_shape_comes_back_to_the_bit(tmp_path: Path) -> None:
+def test_every_dtype_and_shape_round_trips_bitwise(tmp_path: Path) -> None:
     pairs = [(dtype, shape) for dtype in DTYPES for shape in SHAPES]
     everything = {f"{d}.{s}": any_bits(s, d, seed) for seed, (d, s) in enumerate(pairs)}
     path = tmp_path / "deep" / "ours"
@@ -64,7 +64,7 @@ def test_every_dtype_and_shape_comes_back_to_the_bit(tmp_path: Path) -> None:
     assert_same(loaded, everything)
 
 
-def test_views_of_one_memory_come_back_as_what_they_show(tmp_path: Path) -> None:
+def test_views_of_shared_memory_round_trip(tmp_path: Path) -> None:
     base = torch.randn(600, 8)
     conjugate = torch.view_as_complex(base.view(2400, 2)).conj()
     tensors = {"tied": base, "all": base, "transposed": base.T, "rows": base[2:4]}
@@ -79,7 +79,7 @@ def test_views_of_one_memory_come_back_as_what_they_show(tmp_path: Path) -> None
     assert (tmp_path / "w").stat().st_size < (len(tensors) - 1.5) * base.nbytes
 
 
-def test_parts_of_tensors_make_the_whole(tmp_path: Path) -> None:
+def test_files_with_parts_of_tensors_are_joined(tmp_path: Path) -> None:
     whole = torch.arange(35.0).reshape(5, 7)
     for name, begin, end in (("0", 0, 3), ("1", 3, 5), ("2", 5, 5)):
         places = {"a": {"saved_offsets": [begin, 0]}, "number": {"saved_offsets": []}}
@@ -99,7 +99,7 @@ def test_parts_of_tensors_make_the_whole(tmp_path: Path) -> None:
         ("half \ud800 pair", torch.ones(1)),
     ],
 )
-def test_what_a_file_cannot_hold_is_refused(tmp_path: Path, name: str, value: Any) -> None:
+def test_unsupported_tensors_are_rejected(tmp_path: Path, name: str, value: Any) -> None:
     with pytest.raises(CheckpointError):
         save_weights(tmp_path / "w", {name: value})
     assert not os.listdir(tmp_path)
@@ -107,7 +107,7 @@ def test_what_a_file_cannot_hold_is_refused(tmp_path: Path, name: str, value: An
         save_weights("/dev/null", {"a": torch.zeros(3)})
 
 
-def test_a_file_cut_short_or_changed_anywhere_is_no_other_error(tmp_path: Path) -> None:
+def test_truncated_or_corrupted_files_raise_checkpoint_errors(tmp_path: Path) -> None:
     path = tmp_path / "w"
     weight = torch.ones(4)
     save_weights(path, {"a": weight, "b": weight}, {"note": "x"})
@@ -130,15 +130,15 @@ def test_a_file_cut_short_or_changed_anywhere_is_no_other_error(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("note", ["", "[]", "{", '{"b": "none"}', '{"b": []}', "[" * 100_000])
-def test_a_wrong_note_in_the_header_is_damage(tmp_path: Path, note: str) -> None:
-    # The offsets may be of tensors that are not in this file.
+def test_invalid_metadata_is_detected(tmp_path: Path, note: str) -> None:
+    # The offsets may include tensors that are not in this file.
     for key in ("groundup.shared", "DCP_SHARDING_INFO")[: 1 if note.startswith('{"b') else 2]:
         safetensors.torch.save_file({"a": torch.ones(1)}, tmp_path / "w", {key: note})
         with pytest.raises(CheckpointError, match="damaged"):
             load_weights(tmp_path / "w")
 
 
-def test_pickles_are_refused_and_not_run(tmp_path: Path) -> None:
+def test_pickles_are_rejected_without_running(tmp_path: Path) -> None:
     class Trap:
         def __reduce__(self) -> Any:
             return os.mkdir, (str(tmp_path / "sprung"),)
@@ -178,7 +178,7 @@ TREES = st.recursive(
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal in type, order and bits."""
+    """Whether two values are equal in type, order and bits."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):
@@ -187,17 +187,17 @@ def same(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, Tensor):
         return one.dtype == other.dtype and torch.equal(one, other)
-    return repr(one) == repr(other)  # Tells -0.0 from 0.0, and a NaN is like another.
+    return repr(one) == repr(other)  # Distinguishes -0.0 from 0.0, and treats NaNs as equal.
 
 
 @given(TREES)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_nested_values_come_back_through_a_file(tmp_path: Path, value: Any) -> None:
+def test_nested_values_round_trip(tmp_path: Path, value: Any) -> None:
     save_weights(tmp_path / "w", *pack_tree(value))
     assert same(unpack_tree(*read_weights(tmp_path / "w"), "x"), value)
 
 
-def test_plain_json_is_its_own_skeleton_and_numpy_scalars_become_plain() -> None:
+def test_json_values_and_numpy_scalars_are_packed_as_json() -> None:
     value = {"a": [None, True, -3, 2**70, 0.1, "text", "$tensor"], "": {"b$": [], "c": {}}}
     assert pack(value) == (value, {})
     assert pack([np.float64(0.1), np.int32(3), torch.Size([2])])[0] == [0.1, 3, {"$tuple": [2]}]
@@ -205,7 +205,7 @@ def test_plain_json_is_its_own_skeleton_and_numpy_scalars_become_plain() -> None
 
 
 @pytest.mark.parametrize("odd", [{1}, b"x", object(), 1j, np.ones(2), {1.5: 1}, {None: 1}])
-def test_what_cannot_be_stored_is_refused_with_its_place(odd: Any) -> None:
+def test_unsupported_values_are_rejected_with_their_path(odd: Any) -> None:
     with pytest.raises(CheckpointError, match=r"groups\.0\.odd"):
         pack({"groups": [{"odd": odd}]})
 
@@ -218,7 +218,7 @@ def test_what_cannot_be_stored_is_refused_with_its_place(odd: Any) -> None:
         *({"$call": "os.system"}, {"$tuple": [1], "more": 2}),
     ],
 )
-def test_a_wrong_skeleton_is_damage(skeleton: Any) -> None:
+def test_invalid_skeletons_are_detected(skeleton: Any) -> None:
     with pytest.raises(CheckpointError, match="damaged"):
         unpack({"a": [skeleton]}, {}, "the file")
     with pytest.raises(CheckpointError, match="only tensors"):

@@ -1,4 +1,4 @@
-"""Two ranks save and load sharded checkpoints, below the folder that is named."""
+"""Program: two ranks save and load sharded checkpoints, below the given folder."""
 
 import dataclasses
 import errno
@@ -29,7 +29,7 @@ ROUNDING = 1e-14
 
 
 class Sharded:
-    """A run on all ranks."""
+    """A sharded run on all ranks."""
 
     def __init__(
         self, ranks: ProcessGroup, optimizer: str, strategy: Literal["fsdp", "hsdp"] = "fsdp"
@@ -62,7 +62,7 @@ class Sharded:
 
 
 class Plain:
-    """The same in one process."""
+    """The same run in one process."""
 
     def __init__(self) -> None:
         self.model = tiny_model(tie_embeddings=True)
@@ -82,8 +82,7 @@ class Plain:
 
 
 def save_while_training(ranks: ProcessGroup, group: Any) -> None:
-    """Each rank writes its part exactly and old checkpoints go; a run goes on exactly, and in
-    another layout."""
+    """Saves and resumes are bitwise exact, also in another layout; old checkpoints are removed."""
     folder = ShardedFolder(FOLDER / "sharded", keep_last=2, group=group)
     run = Sharded(ranks, "adamw")
     for step in (1, 2, 3):
@@ -115,7 +114,7 @@ def save_while_training(ranks: ProcessGroup, group: Any) -> None:
 
 
 def fail_on_one_rank(ranks: ProcessGroup, group: Any) -> None:
-    """A rank that cannot write leaves the last checkpoint, and all ranks know."""
+    """If one rank cannot write, the last checkpoint stays and all ranks raise."""
     folder = ShardedFolder(FOLDER / "failing", group=group)
     run = Sharded(ranks, "muon")
     run.step_to(1)
@@ -136,14 +135,14 @@ def fail_on_one_rank(ranks: ProcessGroup, group: Any) -> None:
     assert folder.steps() == [1, 3]
     other = Sharded(ranks, "muon")
     other.load(folder, 3)
-    # A number for each row of a matrix is cut and read again as the rows are.
+    # One number per row of a matrix is sharded like the rows.
     assert difference(other.step_to(5, first=1), run.step_to(5, first=1)) == 0
     with pytest.raises(OSError, match="No such file or directory: '/nowhere/x'"):
         folder.prepare(lambda: os.mkdir("/nowhere/x"))
 
 
 def save_one_row(group: Any) -> None:
-    """A row that two names share, of which the second rank has nothing."""
+    """Save a tied tensor with a single row, of which the second rank has nothing."""
     mesh = init_device_mesh("cpu", (2,))
     row = distribute_tensor(torch.ones(1, 3), mesh, [Shard(0)])
     folder = ShardedFolder(FOLDER / "row", group=group)

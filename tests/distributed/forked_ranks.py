@@ -1,4 +1,4 @@
-"""Ranks that are forks of this process, on this machine, and a tiny model for them to train."""
+"""Ranks as forks of this process, and a tiny model for them to train."""
 
 import json
 import os
@@ -16,9 +16,9 @@ from groundup.optim.clipping import clip_scale
 
 
 def fork_ranks(measure: Callable[[int], Any], size: int, died: Any = None) -> list[Any]:
-    """What `measure` gives on each rank, which has torchrun's variables if it is not the only one.
+    """Run `measure` in a process per rank, with torchrun's variables if there are several.
 
-    died: the result of a rank that did.
+    died: the result of a rank that died.
     """
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -45,7 +45,7 @@ def fork_ranks(measure: Callable[[int], Any], size: int, died: Any = None) -> li
 
 
 def run_ranks(measure: Callable[[ProcessGroup], Any], size: int, minutes: float = 1.0) -> list[Any]:
-    """What `measure` gives on each of `size` ranks; None of one that died."""
+    """Run `measure` on `size` ranks; the result of a rank that died is None."""
 
     def measure_in_world(_: int) -> Any:
         torch.set_num_threads(1)
@@ -56,7 +56,7 @@ def run_ranks(measure: Callable[[ProcessGroup], Any], size: int, minutes: float 
 
 
 def tiny_model(**settings: Any) -> TransformerLM:
-    """Two blocks, in float64 by default, with rows that two ranks cannot share evenly."""
+    """Two blocks, in float64 by default, with rows that are not divisible by two ranks."""
     torch.manual_seed(0)
     dtype = settings.pop("dtype", torch.float64)
     sizes = {"vocab_size": 21, "context_length": 8, "d_model": 12, "num_layers": 2, "num_heads": 2}
@@ -73,7 +73,7 @@ def take_steps(
     end: int = 5,
     max_grad_norm: float | None = None,
 ) -> list[list[float]]:
-    """Steps as training takes them; loss and gradient norm of each."""
+    """Take training steps; returns loss and gradient norm of each."""
     ranks = reduction.ranks
     records = []
     for step in range(first, end):
@@ -97,7 +97,7 @@ def take_steps(
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
-    """All weights, whole."""
+    """All weights, unsharded."""
     return {
         name: value.full_tensor() if hasattr(value, "full_tensor") else value.clone()
         for name, value in model.state_dict().items()
@@ -105,7 +105,7 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
-    """The greatest, over all weights; infinite where names differ."""
+    """The maximum difference over all weights; infinite if names differ."""
     if one.keys() != other.keys():
         return float("inf")
     return max(float((one[name] - other[name]).abs().max()) for name in one)

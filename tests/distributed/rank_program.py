@@ -1,4 +1,4 @@
-"""Ranks that hear each other, add gradients, fail, die and hang."""
+"""Program: ranks communicate, sum gradients, fail, die and hang."""
 
 import os
 import re
@@ -19,14 +19,14 @@ NUM_LEAVES = 12
 
 
 def leaf_values(number: int) -> list[Tensor]:
-    """Numbers of very different sizes, so that every order of adding rounds differently."""
+    """Numbers of very different magnitudes, so that every order of summation rounds differently."""
     generator = torch.Generator().manual_seed(number)
     sizes = torch.tensor(10.0) ** torch.randint(-4, 5, (2, 33), generator=generator)
     return [torch.randn(2, 33, generator=generator) * sizes, torch.randn(5, generator=generator)]
 
 
 def reduce_leaves(ranks: ProcessGroup) -> list[str]:
-    """The loss and the gradients of the micro-batches, a part of which this rank has, in hex."""
+    """Sum the loss and gradients of this rank's micro-batches; returns all sums in hex."""
     parameters = [nn.Parameter(torch.zeros(2, 33)), nn.Parameter(torch.zeros(5))]
     num_own = NUM_LEAVES // ranks.size
 
@@ -43,8 +43,7 @@ def reduce_leaves(ranks: ProcessGroup) -> list[str]:
 
 
 def tell(ranks: ProcessGroup) -> bool:
-    """What ranks hear from each other, and what fails on one of them, before the others gather or
-    at the end of a block."""
+    """Collectives, and an error on one rank, before the others gather or at the end of a block."""
     ranks.check_same({"torch": 1})
     with pytest.raises(ConfigError, match=r"^rank 2 and rank 0 differ in data$"):
         ranks.check_same({"torch": 1, "data": ranks.rank // 2})
@@ -63,7 +62,7 @@ def tell(ranks: ProcessGroup) -> bool:
 
 
 def wait_in_vain(ranks: ProcessGroup, leave: Callable[[], object]) -> str:
-    """Rank 1 leaves; what the other is told."""
+    """Rank 1 leaves; return the error that the other rank gets."""
     ranks.gather(None)
     if ranks.rank == 1:
         leave()

@@ -1,4 +1,4 @@
-"""Two gloo ranks in every strategy against one process, in float64: they learn the same."""
+"""Program: two gloo ranks match one process in every strategy, in float64."""
 
 import dataclasses
 from typing import Any
@@ -29,7 +29,7 @@ CASES: dict[str, dict[str, Any]] = {
         "sizes": {"num_layers": 3},
     },
     "sgd": {"name": "sgd", "learning_rate": 0.1},
-    # Only these have the native kernels.
+    # Only these have native kernels.
     "float32": {"sizes": {"dtype": torch.float32}, "activation_checkpointing": True},
 }
 STRATEGIES = {"compiled": ("fsdp",), "muon": ("ddp", "fsdp", "hsdp")}
@@ -81,7 +81,7 @@ def train(
         model, optimizer, reduction, num_micro_batches, max_grad_norm=max_grad_norm
     )
     if optimizer.average_decay is not None:
-        # An evaluation of the averages, and no step, before the latest weights are looked at.
+        # Evaluate the averaged weights, without a step before the current weights are used again.
         optimizer.exchange_averages()
         with torch.no_grad():
             model.loss(torch.arange(8)[None], torch.arange(8)[None])
@@ -100,20 +100,20 @@ def compare(ranks: ProcessGroup) -> bool:
             found, records, optimizer = train(ranks, strategy, **options)
             is_rounded = name == "float32"
             assert difference(found, expected) < (1e-4 if is_rounded else 1e-14), (name, strategy)
-            # A loss is a float32 whatever the weights are.
+            # Losses are float32 for any dtype of weights.
             close = pytest.approx(torch.tensor(expected_records).numpy(), abs=1e-6, rel=1e-5)
             assert torch.tensor(records).numpy() == close, (name, strategy)
             values = [one for state in optimizer.state.values() for one in state.values()]
             num_elements[name, strategy] = sum(value.numel() for value in values)
             if name == "compiled":
-                # Inside recomputation and sharding, once for all blocks.
+                # Inside checkpointing and sharding, once for all blocks.
                 assert len(graphs) == 1
             if name == "muon" and strategy != "hsdp":
                 check_matrices(ranks.gather(list(orthogonalized)))
-    # Half of the optimizer's state, but for odd numbers of rows and a count of steps each.
+    # Half of the optimizer's state, except for odd numbers of rows and the step counts.
     whole, half = num_elements["adamw", "ddp"], num_elements["adamw", "fsdp"]
     assert half == pytest.approx(whole / 2, rel=0.05)
-    # Matrices one by one have the same bits on any number of ranks.
+    # Orthogonalizing one matrix at a time gives the same bits for any world size.
     torch.set_num_threads(2)
     matrices = torch.randn(3, 192, 512, generator=torch.Generator().manual_seed(0))
     ways = [ReplicatedMatrices(some, orthogonalize_each) for some in (ONE_PROCESS, ranks)]
@@ -122,7 +122,7 @@ def compare(ranks: ProcessGroup) -> bool:
 
 
 def check_matrices(by_rank: list[list[tuple[int, ...]]]) -> None:
-    """Each is orthogonalized once by one rank, which may have one more of each shape."""
+    """Each matrix is orthogonalized once, by one rank; a rank may have one more of each shape."""
     num_steps, num_layers = 5, 3
     expected = num_layers * (4 * [(12, 12)] + [(12, 15)] + 2 * [(15, 12)] + [(2, 12)])
     # And the projection of value embeddings.

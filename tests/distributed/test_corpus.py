@@ -1,6 +1,6 @@
-"""Corpora on a Ray cluster of several nodes: the same bytes as one machine's, whoever dies.
+"""Corpora on a Ray cluster of several nodes: the same bytes as on one machine, even if nodes die.
 
-The cluster is real, its nodes are processes of this machine.
+The cluster is real; its nodes are processes on this machine.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from groundup.tokenizer.training import train_from_files
 
 pytestmark = [
     pytest.mark.distributed,
-    # Ray leaves sockets and pipes to the garbage collector.
+    # Ray leaves closing sockets and pipes to the garbage collector.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -49,11 +49,11 @@ def free_port() -> int:
 
 
 class Cluster:
-    """A head that holds no work, and nodes of one core each, which may be killed."""
+    """A head node without work, and nodes with one core each, which tests may kill."""
 
     def __init__(self) -> None:
         cluster_utils = pytest.importorskip("ray.cluster_utils")
-        # A node that is killed is missed after a second instead of half a minute.
+        # Detect a killed node after a second instead of half a minute.
         system = {"health_check_period_ms": 300, "health_check_failure_threshold": 3}
         system |= {"health_check_timeout_ms": 1000, "health_check_initial_delay_ms": 1000}
         arguments = {"num_cpus": 0, "object_store_memory": 100 << 20, "_system_config": system}
@@ -78,7 +78,7 @@ class Cluster:
         self._cluster.remove_node(node, allow_graceful=False)
 
     def kill(self) -> None:
-        """A node goes without a word, and another comes."""
+        """Kill a node without warning, and start another."""
         self.remove(self.nodes[0])
         self.add()
 
@@ -89,7 +89,7 @@ class Cluster:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     pytest.importorskip("ray")
-    # Workers find this package, and whatever the tests were started with, as the driver does.
+    # Workers use the driver's import path.
     path = os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", path)
@@ -107,7 +107,7 @@ def engine(cluster: Cluster) -> Iterator[RayEngine]:
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Plain text with and without separators, lines, a packed file, and small ones."""
+    """Plain text with and without separators, JSON lines, a compressed file, and small files."""
     folder = tmp_path_factory.mktemp("texts")
     random_ = random.Random(0)
 
@@ -134,10 +134,10 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_merges_shards_and_lines_are_those_of_one_machine_whoever_dies(
+def test_results_match_one_machine_despite_dying_nodes(
     cluster: Cluster, engine: RayEngine, texts: list[Path], tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
-    # Results so large that they stay on the node that made them, and are lost with it.
+    # Results so large that they stay on the node that computed them, and are lost with it.
     parts: dict[str, Any] = {"engine": engine, "part_bytes": 300_000}
     learned, _ = train_from_files(texts, 400, [END_OF_TEXT], **parts)
     assert learned == tokenizer.definition
@@ -162,7 +162,7 @@ def test_merges_shards_and_lines_are_those_of_one_machine_whoever_dies(
 
 
 class Dying:
-    """Kills its process at the second result, the first time or always."""
+    """Kills its process at the second result, on the first attempt or always."""
 
     def __init__(self, marker: Path | None) -> None:
         self.marker = marker
@@ -178,21 +178,21 @@ class Dying:
 
 @pytest.fixture
 def by_value(engine: RayEngine) -> Iterator[None]:
-    """Classes of this file are sent as they are: no worker can import it."""
+    """Pickle the classes of this file by value: workers cannot import it."""
     engine.ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     yield
     engine.ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
 @pytest.mark.usefixtures("by_value")
-def test_a_task_whose_worker_dies_is_done_again(engine: RayEngine, tmp_path: Path) -> None:
+def test_tasks_of_dead_workers_are_retried(engine: RayEngine, tmp_path: Path) -> None:
     results = [list(items) for items in engine(Dying(tmp_path / "died"), range(5))]
     assert results == [[10 * task, 10 * task + 1] for task in range(5)]
     assert (tmp_path / "died").exists()
 
 
 @pytest.mark.usefixtures("by_value")
-def test_a_task_that_always_kills_its_worker_is_given_up(
+def test_tasks_that_always_kill_their_worker_fail(
     engine: RayEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(corpus, "_RETRIES", 1)
@@ -202,7 +202,7 @@ def test_a_task_that_always_kills_its_worker_is_given_up(
             list(items)
 
 
-def test_mistakes_and_warnings_come_as_from_one_machine(
+def test_errors_and_warnings_match_one_machine(
     engine: RayEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "text.txt"
@@ -214,7 +214,7 @@ def test_mistakes_and_warnings_come_as_from_one_machine(
     assert "text.txt: skipped 1 document" in caplog.text
 
 
-def test_another_version_on_a_machine_is_one_sentence(
+def test_another_version_on_a_node_raises(
     engine: RayEngine, texts: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(corpus, "__version__", "9.9.9")
@@ -223,7 +223,7 @@ def test_another_version_on_a_machine_is_one_sentence(
         train_from_files(texts, 300, [END_OF_TEXT], engine=engine)
 
 
-def test_a_machine_without_groundup_or_its_core_is_one_sentence(
+def test_a_node_without_groundup_or_its_core_raises(
     cluster: Cluster, engine: RayEngine, tmp_path: Path
 ) -> None:
     package = tmp_path / "groundup"
@@ -241,7 +241,7 @@ def test_a_machine_without_groundup_or_its_core_is_one_sentence(
         cluster.remove(node)
 
 
-def test_a_cluster_that_does_not_answer_is_one_sentence(
+def test_a_cluster_that_does_not_respond_raises(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("ray")
@@ -255,7 +255,7 @@ def test_a_cluster_that_does_not_answer_is_one_sentence(
         assert found.startswith(f"error: no Ray cluster answers at '{address}'")
 
 
-def test_ray_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_ray_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r"groundup\[ray\]"):
         next(RayEngine()(iter, [()]))

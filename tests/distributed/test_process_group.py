@@ -1,5 +1,4 @@
-"""One sum for every number of ranks, what ranks tell each other, and what a user reads when one of
-them fails."""
+"""Process groups: sums that do not depend on the world size, collectives, and failing ranks."""
 
 import functools
 from pathlib import Path
@@ -25,9 +24,9 @@ VARIABLES = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZ
 VARIABLES |= {"MASTER_ADDR": "here", "MASTER_PORT": "1"}
 
 
-# Ranks that hear each other and miss who is gone; and two ranks that learn what one process does.
+# Collectives and lost ranks; and two ranks that match a single process.
 @pytest.mark.parametrize("program", ["rank_program.py", "sharding_program.py"])
-def test_ranks_do_what_one_process_does(run_program: Any, program: str) -> None:
+def test_ranks_match_a_single_process(run_program: Any, program: str) -> None:
     run_program(Path(__file__).with_name(program))
 
 
@@ -39,7 +38,7 @@ def tree_by_hand(values: list[Tensor]) -> Tensor:
 
 
 @given(st.integers(1, 40))
-def test_gradients_are_added_in_a_tree(num_micro_batches: int) -> None:
+def test_gradients_are_summed_in_a_tree(num_micro_batches: int) -> None:
     learning, unused = nn.Parameter(torch.zeros(50)), nn.Parameter(torch.zeros(3))
     frozen = nn.Parameter(torch.zeros(4), requires_grad=False)
     generator = torch.Generator().manual_seed(num_micro_batches)
@@ -60,7 +59,7 @@ def test_gradients_are_added_in_a_tree(num_micro_batches: int) -> None:
         assert not torch.equal(learning.grad, functools.reduce(torch.add, leaves))
 
 
-def test_torchruns_variables_say_who_a_rank_is_and_without_them_it_is_alone() -> None:
+def test_rank_and_world_size_come_from_torchrun() -> None:
     assert find_process_group({}) == ONE_PROCESS
     assert (
         ONE_PROCESS.gather("it") == ["it"]
@@ -75,7 +74,7 @@ def test_torchruns_variables_say_who_a_rank_is_and_without_them_it_is_alone() ->
         find_process_group(without)
 
 
-def test_only_errors_of_the_backends_are_lost_ranks() -> None:
+def test_only_backend_errors_become_lost_ranks() -> None:
     def meet(error: Exception) -> None:
         with lost_rank_errors():
             raise error

@@ -1,4 +1,4 @@
-"""Strategies for many GPUs: bytes counted by hand, what is waited for, and what auto takes."""
+"""Strategies for several GPUs: bytes sent, exposed communication, and the choice of auto."""
 
 import json
 
@@ -19,7 +19,7 @@ def plan_of(config: ModelConfig, device: str, batch_size: int) -> Plan:
     return make_plan(config, get_accelerator(device), batch_size=batch_size, num_steps=10)
 
 
-def test_bytes_sent_are_those_counted_by_hand() -> None:
+def test_bytes_sent_match_a_manual_count() -> None:
     # Four GPUs in two machines, 16 sequences each, 8 at a time.
     plan = plan_of(TINY, "H200", 64)
     found = plan_distributed(plan, num_gpus=4, gpus_per_machine=2, micro_batch=8)
@@ -30,11 +30,11 @@ def test_bytes_sent_are_those_counted_by_hand() -> None:
     ring = 3 / 4 * TINY_BYTES
     assert sent["ddp"] == sent["ddp, exact"] == (ring, ring)
     assert sent["fsdp"] == (2 * 3 * ring / 2, 2 * 3 * ring / 2)
-    # Three passes inside the machine, and once an all-reduce of half of the sums between two.
+    # Three ring passes within the machine, and one all-reduce of half of the gradients between two.
     assert sent["hsdp"] == (2 * 3 * TINY_BYTES / 2, TINY_BYTES / 2)
 
 
-def test_one_gpu_sends_nothing_and_holds_what_the_plan_of_one_says() -> None:
+def test_one_gpu_sends_nothing_and_matches_its_own_plan() -> None:
     plan = plan_of(PRESETS["gpt2-small"], "H200", 64)
     found = plan_distributed(plan, num_gpus=1)
     names = ("micro_batch", "peak_bytes", "sent_inside_bytes", "sent_across_bytes", "efficiency")
@@ -48,7 +48,7 @@ def test_one_gpu_sends_nothing_and_holds_what_the_plan_of_one_says() -> None:
             plan_distributed(plan_of(PRESETS["gpt2-small"], device, 64), num_gpus=num_gpus)
 
 
-def test_communication_is_waited_for_where_it_takes_longer_than_computation(
+def test_exposed_communication_is_what_exceeds_computation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plan = plan_of(PRESETS["gpt2-xl"], "H100", 1_024)
@@ -59,7 +59,7 @@ def test_communication_is_waited_for_where_it_takes_longer_than_computation(
     exact = fast["ddp, exact"]
     assert exact["exposed_milliseconds"] == exact["communication_milliseconds"] > 0
     ddp = slow["strategies"]["ddp"]
-    # Exposed is what communication takes longer, so the step takes as long as communication.
+    # Communication takes longer than computation, so the step takes as long as communication.
     assert ddp["step_milliseconds"] == pytest.approx(ddp["communication_milliseconds"])
     assert slow["strategies"]["hsdp"]["efficiency"] > ddp["efficiency"]
     assert json.loads(json.dumps(slow)) == slow
@@ -68,7 +68,7 @@ def test_communication_is_waited_for_where_it_takes_longer_than_computation(
     assert slow["dollars"] == pytest.approx(64 * seconds / 3600 * 2.95, abs=0.01)
 
 
-def test_a_shard_is_a_fraction_of_the_state_and_the_blocks_at_work_come_on_top() -> None:
+def test_shards_are_a_fraction_of_the_state_plus_gathered_blocks() -> None:
     memory = step_memory(PRESETS["gpt2-xl"], Execution("cuda", "bfloat16"), exact=True)
     part = memory.shard(8)
     for name in ("weights", "gradients", "optimizer_state"):
@@ -83,9 +83,7 @@ def test_a_shard_is_a_fraction_of_the_state_and_the_blocks_at_work_come_on_top()
     ("device", "num_gpus", "expected"),
     [("H200", 16, "ddp"), ("RTX 4090", 8, "fsdp"), ("RTX 4090", 16, "hsdp")],
 )
-def test_auto_takes_ddp_where_it_fits_then_hsdp_then_fsdp(
-    device: str, num_gpus: int, expected: str
-) -> None:
+def test_auto_prefers_ddp_then_hsdp_then_fsdp(device: str, num_gpus: int, expected: str) -> None:
     memory = step_memory(PRESETS["gpt2-xl"], Execution("cuda", "bfloat16"))
     memory_bytes = get_accelerator(device).memory_bytes
     chosen = choose_strategy(

@@ -1,4 +1,4 @@
-"""The closed form of a step's memory against measured peaks, and the micro-batch that follows."""
+"""The closed form of a step's memory against measured peaks, and the choice of micro-batch."""
 
 import math
 from dataclasses import replace
@@ -34,7 +34,7 @@ S2 = {"vocab_size": 50_304, "context_length": 1_024, "d_model": 768, "num_layers
 S2 |= {"num_heads": 12, "d_ff": 2_048}
 S3 = S2 | {"d_model": 1_024, "num_layers": 24, "num_heads": 16, "d_ff": 2_752}
 
-# Settings, batch, optimizer, and the peak in bytes that was measured on an H200: in whole runs
+# Settings, batch, optimizer, and the peak in bytes measured on an H200: in full runs
 # (docs/experiments), and in benchmarks/train_step.py.
 MEASURED: list[tuple[dict[str, Any], int, OptimizerName, int]] = [
     ({}, 1, "adamw", 603_200_000),
@@ -54,7 +54,7 @@ MEASURED: list[tuple[dict[str, Any], int, OptimizerName, int]] = [
 
 
 @pytest.mark.parametrize(("changes", "batch_size", "optimizer", "measured"), MEASURED)
-def test_the_peak_on_an_h200_is_near_the_measured_one(
+def test_predicted_peaks_match_measurements_on_an_h200(
     changes: dict[str, Any], batch_size: int, optimizer: OptimizerName, measured: int
 ) -> None:
     memory = step_memory(ModelConfig(**(WEB | changes)), H200, optimizer, 150_109_880_320)
@@ -64,7 +64,7 @@ def test_the_peak_on_an_h200_is_near_the_measured_one(
 @pytest.mark.parametrize(
     "changes", [{}, {"num_kv_heads": 2}, {"feed_forward": "gelu"}, {"qk_norm": True}], ids=str
 )
-def test_activations_are_near_what_autograd_keeps(changes: dict[str, Any]) -> None:
+def test_predicted_activations_match_autograd(changes: dict[str, Any]) -> None:
     sizes = {"vocab_size": 50, "context_length": 32, "d_model": 128, "num_heads": 4}
     config = ModelConfig(**{**WEB, **sizes, **changes})
     model = TransformerLM.from_config(config)
@@ -88,20 +88,20 @@ def test_activations_are_near_what_autograd_keeps(changes: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("num_micro_batches", [1, 2, 3, 8, 64])
-def test_one_sum_of_gradients_of_every_level_waits_in_the_exact_tree(
+def test_the_exact_tree_keeps_one_sum_per_level(
     num_micro_batches: int,
 ) -> None:
     exact, fast = (step_memory(PRESETS["gpt2-small"], exact=one) for one in (True, False))
     waiting = math.ceil(math.log2(num_micro_batches))
     added = exact.bytes_at(4, num_micro_batches) - fast.bytes_at(4, num_micro_batches)
     assert added == max(0, waiting - 1) * exact.gradients
-    # Of a model that keeps next to nothing for the backward pass, the update is the peak.
+    # For a model with few activations, the optimizer step is the peak.
     tiny = replace(exact, activations_per_sequence={}, chunk_bytes=0, gradients=10**12)
     sums = max(1, waiting + 1) * tiny.gradients
     assert tiny.bytes_at(1, num_micro_batches) >= tiny.state_bytes + sums
 
 
-def test_settings_change_what_is_kept() -> None:
+def test_settings_change_the_stored_tensors() -> None:
     config = PRESETS["gpt2-small"]
     plain = step_memory(config, H200)
     assert step_memory(config, H200, ema=True).state_bytes == plain.state_bytes + plain.gradients
@@ -112,7 +112,7 @@ def test_settings_change_what_is_kept() -> None:
     adapters = step_memory(config, H200, lora_rank=8)
     assert adapters.gradients < plain.gradients / 50
     assert adapters.weights == plain.weights + adapters.gradients
-    # Two values a parameter, and one for Muon's matrices in the blocks.
+    # Two values per parameter, but one for the blocks' matrices with Muon.
     parts = count_parameters(config)
     assert plain.optimizer_state == 8 * sum(parts.values()) == 2 * plain.gradients
     in_blocks = parts["attention"] + parts["feed_forward"]
@@ -122,7 +122,7 @@ def test_settings_change_what_is_kept() -> None:
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd", "muon"])
-def test_the_state_of_an_optimizer_is_what_a_step_leaves(name: OptimizerName) -> None:
+def test_predicted_optimizer_state_matches_a_step(name: OptimizerName) -> None:
     config = PRESETS["tinystories"]
     model = TransformerLM.from_config(config, "meta")
     optimizer = build_optimizer(model, OptimizerConfig(name=name))
@@ -133,7 +133,7 @@ def test_the_state_of_an_optimizer_is_what_a_step_leaves(name: OptimizerName) ->
     assert found == pytest.approx(step_memory(config, optimizer=name).optimizer_state, abs=400)
 
 
-def test_options_come_from_the_settings_of_a_run() -> None:
+def test_options_come_from_run_settings() -> None:
     settings: dict[str, Any] = {"optimizer.ema_fraction": 0.1, "tuning.lora_rank": 4}
     settings |= {"distributed.activation_checkpointing": True, "distributed.reduction": "fast"}
     settings["deterministic"] = True
@@ -144,7 +144,7 @@ def test_options_come_from_the_settings_of_a_run() -> None:
     assert memory_options(automatic | {"deterministic": False})["exact"] is None
 
 
-def test_a_micro_batch_cuts_the_batch_evenly_and_fits() -> None:
+def test_micro_batches_divide_the_batch_and_fit() -> None:
     memory = step_memory(PRESETS["gpt2-small"], H200)
     for gigabytes in (8, 80):
         size = choose_micro_batch(memory, 96, gigabytes * 10**9)
@@ -161,7 +161,7 @@ def test_a_micro_batch_cuts_the_batch_evenly_and_fits() -> None:
         check_fits(memory, 0, 10**9)
 
 
-def test_a_cpu_takes_no_more_at_once_than_half_its_memory_or_than_keeps_it_busy() -> None:
+def test_cpu_micro_batches_are_limited_by_memory_and_speed() -> None:
     memory = step_memory(PRESETS["tinystories"], CPU, exact=False)
     gigabyte = 1 << 30
     chosen = [choose_micro_batch(memory, 1 << 16, half * gigabyte // 2) for half in range(2, 64)]
@@ -170,7 +170,7 @@ def test_a_cpu_takes_no_more_at_once_than_half_its_memory_or_than_keeps_it_busy(
     assert memory.bytes_at(chosen[-1], 2) <= 16 * gigabyte
 
 
-def test_a_measured_step_corrects_the_plan_before_the_micro_batch_is_chosen() -> None:
+def test_measured_steps_correct_the_micro_batch() -> None:
     memory = step_memory(PRESETS["gpt2-small"], H200)
     measured = MeasuredStep(8, round(1.6 * memory.bytes_at(8)))
     corrected = memory.corrected(measured)

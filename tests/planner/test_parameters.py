@@ -1,5 +1,5 @@
-"""The planner's closed forms against the real model: its parameters, and torch's own count of its
-matmuls; and the results for GPT-2 XL that every correct planner arrives at."""
+"""The planner's closed forms against the real model's parameters and torch's count of its FLOPs, and
+known results for GPT-2 XL."""
 
 import itertools
 from collections import Counter
@@ -36,7 +36,7 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 def part_of(name: str) -> str:
-    """The planner's part that a parameter of the model belongs to."""
+    """Return the planner's name for the part that a parameter belongs to."""
     if "head_gate" in name:
         return "gated_attention"
     if "value_sum" in name or name.startswith("value_embeddings"):
@@ -49,8 +49,8 @@ def part_of(name: str) -> str:
 @pytest.mark.parametrize(
     "config", [*(ModelConfig(**(SMALL | one)) for one in SETTINGS), *PRESETS.values()], ids=str
 )
-def test_the_count_is_the_models_own(config: ModelConfig) -> None:
-    # Without memory: only shapes matter here.
+def test_counts_match_the_model(config: ModelConfig) -> None:
+    # Without memory: only shapes matter.
     with torch.device("meta"):
         model = TransformerLM.from_config(config)
     counted = Counter[str]()
@@ -84,7 +84,7 @@ def count(config: ModelConfig, num_tokens: int) -> FlopCounterMode:
 
 
 @pytest.mark.parametrize("settings", VARIANTS, ids=str)
-def test_a_step_is_three_forward_passes_and_the_rule_counts_it_per_token(
+def test_step_flops_match_torch_and_the_per_token_rule(
     settings: dict[str, Any],
 ) -> None:
     config = ModelConfig(**SHAPE, **settings)
@@ -94,7 +94,7 @@ def test_a_step_is_three_forward_passes_and_the_rule_counts_it_per_token(
         model(ids).sum().backward()
     assert counter.get_total_flops() == step_flops(config, batch_size=3)
     assert count(config, 7).get_total_flops() == sum(forward_flops(config, 7).values())
-    # Gains are parameters that no matmul sees; the rule counts them like the others.
+    # Norm gains are in no matmul, but the rule counts them like other parameters.
     gains = 6 * count_parameters(config)["norms"]
     assert counter.get_total_flops() == ids.numel() * (training_flops_per_token(config) - gains)
 
@@ -102,7 +102,7 @@ def test_a_step_is_three_forward_passes_and_the_rule_counts_it_per_token(
 XL = PRESETS["gpt2-xl"]
 
 
-def test_feed_forward_gains_with_size_and_attention_with_context() -> None:
+def test_feed_forward_grows_with_size_and_attention_with_context() -> None:
     names = ("gpt2-small", "gpt2-medium", "gpt2-large", "gpt2-xl")
     by_size = [flop_fractions(PRESETS[name]) for name in names]
     for part, falls in (("feed_forward", False), ("projections", False), ("output_head", True)):
@@ -114,7 +114,7 @@ def test_feed_forward_gains_with_size_and_attention_with_context() -> None:
     assert sum(forward_flops(XL, 16_384).values()) == 149_522_795_724_800
 
 
-def test_twenty_tokens_a_parameter_use_up_the_compute() -> None:
+def test_twenty_tokens_per_parameter_use_the_compute() -> None:
     assert optimal_tokens(70) == 1_400
     num_parameters = optimal_parameters(1e21)
     assert 6 * num_parameters * optimal_tokens(num_parameters) == pytest.approx(1e21)

@@ -1,4 +1,4 @@
-"""The whole plan as one value, the table of devices behind it, and how amounts are shown."""
+"""The plan of a run, the table of devices, and formatting of quantities."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ def plan_on(device: str, mfu: float = 0.5) -> Plan:
     return make_plan(config, row, batch_size=64, num_steps=1_000, mfu=mfu)
 
 
-def test_time_is_work_over_rate_and_price_is_time() -> None:
+def test_time_is_flops_over_rate_and_price_follows() -> None:
     slow, fast = plan_on("A100 80GB"), plan_on("H200")
     assert slow.duration.seconds / fast.duration.seconds == pytest.approx(989.4 / 312)
     half = plan_on("H200", mfu=0.25)
@@ -35,7 +35,7 @@ def test_time_is_work_over_rate_and_price_is_time() -> None:
     assert "$4.00" in fast.duration.derivation()[-1]
 
 
-def test_a_plan_picks_the_micro_batch_and_knows_its_peak() -> None:
+def test_plans_choose_the_micro_batch_and_its_peak() -> None:
     plan = plan_on("RTX 4090")
     assert 0 < plan.micro_batch < 64 and 64 % plan.micro_batch == 0
     assert plan.peak_bytes is not None and plan.peak_bytes < plan.memory_bytes
@@ -48,7 +48,7 @@ def test_a_plan_picks_the_micro_batch_and_knows_its_peak() -> None:
     assert not given.fits and plan.fits
 
 
-def test_a_precision_that_the_hardware_lacks_is_refused_and_tf32_falls_back_to_float32() -> None:
+def test_unsupported_precisions_raise_and_tf32_falls_back() -> None:
     config = PRESETS["gpt2-small"]
     with pytest.raises(ConfigError, match="V100 does not support bfloat16"):
         v100 = get_accelerator("V100")
@@ -62,7 +62,7 @@ def test_a_precision_that_the_hardware_lacks_is_refused_and_tf32_falls_back_to_f
         assert plan.memory.execution.precision == "float32"
 
 
-def test_a_time_buys_the_steps_that_fit_into_it() -> None:
+def test_within_counts_the_steps_that_fit() -> None:
     plan = plan_on("H200")
     ten_minutes = plan.within(600)
     duration = ten_minutes.duration
@@ -73,7 +73,7 @@ def test_a_time_buys_the_steps_that_fit_into_it() -> None:
         plan.within(0.1)
 
 
-def test_a_plan_is_json_with_the_steps_that_are_enough() -> None:
+def test_plan_json_has_compute_optimal_steps() -> None:
     h200, config = get_accelerator("H200"), PRESETS["tinystories"]
     plan = make_plan(config, h200, batch_size=4, num_steps=100)
     found = plan.to_json()
@@ -107,7 +107,7 @@ def test_a_reported_or_typed_name_finds_its_row() -> None:
         assert get_accelerator(name).name == row, name
 
 
-def test_a_slower_relative_or_a_stranger_finds_none() -> None:
+def test_slower_variants_and_unknown_devices_have_no_row() -> None:
     others = ["", "cpu", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GeForce RTX 4090 D"]
     others += ["NVIDIA GeForce RTX 3090 Ti", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "Apple M9 Pro"]
     others += ["NVIDIA GeForce RTX 4090 Max-Q", "Intel(R) Xeon(R) Processor"]
@@ -116,7 +116,7 @@ def test_a_slower_relative_or_a_stranger_finds_none() -> None:
         assert peak_flops_per_second(name, "bfloat16") is None
 
 
-def test_rows_are_sound() -> None:
+def test_rows_are_plausible() -> None:
     assert get_accelerator("H200")[1:5] == (989.4e12, 494.7e12, 66.9e12, 141 * 2**30)
     assert len({row.name for row in ACCELERATORS}) == len(ACCELERATORS)
     for row in ACCELERATORS:
@@ -125,7 +125,7 @@ def test_rows_are_sound() -> None:
         assert bfloat16 >= tf32 >= row.float32_flops_per_second and row.source
 
 
-def test_the_kind_of_a_device_is_torchs() -> None:
+def test_device_kinds_are_torch_device_types() -> None:
     for name, kind in {"H200": "cuda", "M1": "mps", "M4 Max": "mps", "MI300X": "cuda"}.items():
         assert device_kind(get_accelerator(name)) == kind
     assert device_kind(describe_cpu(2, 10**9)) == "cpu"
@@ -142,7 +142,7 @@ def test_prices_have_a_device_a_source_and_a_date() -> None:
 UNITS = {"1e12": "TB", "1e9": "GB", "1e6": "MB", "1e3": "kB"}
 
 
-def test_a_gb_is_a_billion_bytes_and_nothing_else_makes_units_of_bytes() -> None:
+def test_a_gb_is_a_billion_bytes_everywhere() -> None:
     assert [show_bytes(float(size)) for size in UNITS] == [f"1.0 {unit}" for unit in UNITS.values()]
     units = ", ".join(f'[{size}, " {unit}"]' for size, unit in UNITS.items())
     package = Path(groundup.__file__).parent

@@ -1,4 +1,4 @@
-"""What is read back from a run's files, how it ended and stands: metrics, outcomes, locks."""
+"""Reading a run's files: metrics, outcomes, locks and checkpoints."""
 
 import json
 import math
@@ -25,44 +25,44 @@ def columns_of(*records: dict[str, Any]) -> Metrics:
     return columns
 
 
-def test_every_column_has_a_number_for_every_line() -> None:
+def test_columns_have_one_number_per_line() -> None:
     columns = columns_of({"step": 5, "loss": 2.0}, {"step": 10, "text": "x"}, {"mfu": 0.5})
     assert columns.num_lines == 3 and set(columns.columns) == {"step", "loss", "mfu"}
     assert all(len(column) == 3 for column in columns.columns.values())
     assert math.isnan(columns.column("mfu")[0]) and list(columns.column("text")) == []
     assert columns.last("loss") == 2.0 and columns.last("text") is None
-    # A line that does not say its step is counted.
+    # A line without a step counts as one step.
     assert [columns.step_of(index) for index in range(3)] == [5, 10, 3]
 
 
-def test_the_lowest_of_equals_is_the_first() -> None:
+def test_lowest_returns_the_first_of_ties() -> None:
     values = [3.0, None, 1.0, 1.0, math.inf]
     columns = columns_of(*({"step": 10 * n, "loss": loss} for n, loss in enumerate(values)))
     assert columns.lowest("loss") == (1.0, 20) and columns.lowest("other") is None
     assert columns.at_lowest("step", by="loss") == 20 and columns.at_lowest("other", "loss") is None
 
 
-def test_numbers_of_a_run_that_diverged_count_as_none() -> None:
+def test_numbers_of_diverged_runs_are_ignored() -> None:
     columns = columns_of({"loss": 99}, {"loss": 1e30}, {"loss": -1e31})
     assert columns.last("loss") == 99 and columns.ends_without_loss
 
 
 @pytest.mark.parametrize("value", [None, True, "1", [1], math.nan, math.inf, 10**400])
-def test_what_is_not_a_number_is_nan(value: object) -> None:
+def test_other_values_are_nan(value: object) -> None:
     assert math.isnan(as_float(value))
 
 
 @pytest.mark.parametrize("line", [b"", b'{"step": 1', b"[1]", b"\xff", b"[" * 100_000])
-def test_a_line_that_is_no_object_is_none(line: bytes) -> None:
+def test_other_lines_are_none(line: bytes) -> None:
     assert parse_line(line) is None
 
 
-def test_the_model_of_settings_is_known_where_they_fit() -> None:
+def test_model_of_returns_none_for_invalid_settings() -> None:
     assert model_of({"model.d_model": 64, "seed": 1}) == ModelConfig(d_model=64)
     assert model_of({"seed": 1}) is None and model_of({"model.d_model": "wide"}) is None
 
 
-def test_a_line_of_many_megabytes_hides_nothing_after_it(tmp_path: Path) -> None:
+def test_lines_after_a_huge_line_are_read(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     long = b'{"step": 2, "x": "' + b"x" * (17 << 20) + b'"}\n'
     file.write_bytes(b'{"step": 1}\n' + long + b'{"step": 3}\n')
@@ -70,7 +70,7 @@ def test_a_line_of_many_megabytes_hides_nothing_after_it(tmp_path: Path) -> None
     assert (metrics.num_lines, metrics.last_step) == (2, 3) and metrics.num_damaged
 
 
-def test_the_follower_and_the_whole_reading_agree(tmp_path: Path) -> None:
+def test_following_matches_reading_the_whole_file(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     reader = MetricsReader(file)
     lines = [b'{"step": 1, "loss": 3.0}\n', b"\n", b"torn in the middle\n", b'{"step": 2, "loss"']
@@ -79,13 +79,13 @@ def test_the_follower_and_the_whole_reading_agree(tmp_path: Path) -> None:
         with reader.reading() as followed:
             assert (followed.num_lines, followed.num_damaged) == (num_lines, 1)
         read = read_metrics(file)
-        # Whoever reads once takes a last line that only lacks its end.
+        # Reading once includes a complete last line without a newline.
         assert read.num_lines == 1 + bool(end) and read.last_step == read.num_lines
         assert any("incomplete" in note for note in read.notes) is not bool(end)
         assert any("damaged" in note for note in read.notes)
 
 
-def test_a_link_is_followed_only_for_who_names_it(tmp_path: Path) -> None:
+def test_links_are_followed_only_if_named(tmp_path: Path) -> None:
     (tmp_path / "real.jsonl").write_text('{"step": 1}\n')
     link = tmp_path / "metrics.jsonl"
     link.symlink_to("real.jsonl")
@@ -97,7 +97,7 @@ def test_a_link_is_followed_only_for_who_names_it(tmp_path: Path) -> None:
 STOPPED = Outcome("stopped", 4, "SIGINT", {"wall_seconds": 1.5, "tokens": 256})
 
 
-def test_an_outcome_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_outcomes_round_trip(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     assert folder.read_outcome() is None
     STOPPED.write(folder.outcome_file)
@@ -108,13 +108,13 @@ def test_an_outcome_is_read_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"state": "lost"}', '{"state": "failed", "cost": {"tokens": "x"}}']
 )
-def test_what_is_no_outcome_is_none(tmp_path: Path, text: str) -> None:
+def test_invalid_outcomes_are_none(tmp_path: Path, text: str) -> None:
     folder = RunFolder(tmp_path)
     folder.outcome_file.write_text(text)
     assert folder.read_outcome() is None
 
 
-def test_an_error_is_the_outcome_of_a_run_and_a_refusal_is_none(tmp_path: Path) -> None:
+def test_errors_are_recorded_but_refusals_are_not(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     with pytest.raises(ValueError, match="first"), folder.recording() as record:
         record.outcome = lambda: Outcome("diverged", 7)
@@ -127,7 +127,7 @@ def test_an_error_is_the_outcome_of_a_run_and_a_refusal_is_none(tmp_path: Path) 
     assert folder.read_outcome() == expected and "other" not in folder.log_file.read_text()
 
 
-def test_a_folder_is_claimed_while_a_trainer_holds_it(tmp_path: Path) -> None:
+def test_a_folder_is_claimed_while_a_trainer_has_it(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     assert folder.is_claimed() is None
     with folder.claim(resume=False):
@@ -138,9 +138,7 @@ def test_a_folder_is_claimed_while_a_trainer_holds_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("state", ["finished", "stopped", "diverged", "failed"])
-def test_a_run_stands_as_its_outcome_says_unless_a_process_holds_it(
-    tmp_path: Path, state: Any
-) -> None:
+def test_the_state_is_the_outcome_unless_the_run_is_claimed(tmp_path: Path, state: Any) -> None:
     folder = RunFolder(tmp_path)
     Outcome(state, 4, "why").write(folder.outcome_file)
     assert folder.find_state(4, 10) == (state, "why")
@@ -148,7 +146,7 @@ def test_a_run_stands_as_its_outcome_says_unless_a_process_holds_it(
         assert folder.find_state(10, 10) == ("running", None)
 
 
-def test_a_run_without_an_outcome_is_finished_or_was_killed(
+def test_runs_without_an_outcome_are_finished_or_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = RunFolder(tmp_path)
@@ -159,7 +157,7 @@ def test_a_run_without_an_outcome_is_finished_or_was_killed(
             assert folder.find_state(step, num_steps)[0] == state
 
 
-def test_the_checkpoints_of_a_run_are_listed_as_they_were_saved(tmp_path: Path) -> None:
+def test_checkpoints_are_listed(tmp_path: Path) -> None:
     assert list_checkpoints(tmp_path / "none") == []
     checkpoints = CheckpointFolder(tmp_path, keep_last=None)
     for step, metric in ((1, 2.0), (2, 1.0), (1_000_000, None)):
