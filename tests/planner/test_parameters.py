@@ -1,5 +1,4 @@
-"""The planner's closed forms against the real model's parameters and torch's count of its FLOPs, and
-known results for GPT-2 XL."""
+"""The planner's closed forms against the real model's parameters and torch's count of its FLOPs."""
 
 import itertools
 from collections import Counter
