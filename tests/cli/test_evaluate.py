@@ -76,7 +76,9 @@ def test_a_run_that_learned_in_float8_is_evaluated_in_float32_where_that_is_aske
     assert found["loss"] == shell.json("evaluate", "small")["loss"]
 
 
-def test_text_and_tasks_are_measured_together(shell: Any, tmp_path: Path) -> None:
+def test_text_and_tasks_are_measured_together(
+    shell: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pair = '{"sentence_good": "They were glad.", "sentence_bad": "They was glad."}\n'
     (tmp_path / "pairs.jsonl").write_text(pair * 3)
     long = [{"context": "Anna saw " * n, "choices": ["a fox.", "it."]} for n in range(100, 300)]
@@ -98,3 +100,8 @@ def test_text_and_tasks_are_measured_together(shell: Any, tmp_path: Path) -> Non
     low, high = who["interval"]
     assert low < who["accuracy"] < high and pairs["chance"] == 0.5
     assert f"{who['accuracy']:.4f}  {low:.4f}, {high:.4f}" in page and "mean" in page
+    # Two runs read the text twice, and warn once.
+    (tmp_path / "text/old.txt").write_text("Voilà, l'été. C'est déjà Noël. " * 9, "cp1252")
+    capsys.readouterr()
+    assert main(["evaluate", "small", "runs/small", str(tmp_path / "text")]) == 0
+    assert capsys.readouterr().err.count("read as cp1252") == 1

@@ -184,9 +184,9 @@ def test_one_table_says_what_was_read_and_why_the_rest_was_not(
         "skipped, not a regular file: odd/y.txt",
         "skipped, empty: odd/s.txt",
         "skipped, cannot be read: File is not a zip file: odd/u\\n.zip",
-        "skipped, not text: odd/q.bin",
+        "skipped, unknown suffix: odd/q.bin",
         "c.txt: read as cp1252; d.epub: cannot be read: File is not a zip file; skipped "
-        "(not text): e.png: odd/n.zip",
+        "(unknown suffix): e.png: odd/n.zip",
     ):
         assert page.count(line) == 1, line
     assert sum(one.num_documents for one in open_shards("shards").index.sources) == len(

@@ -62,6 +62,7 @@ def test_a_saved_model_round_trips_through_a_run_folder(run: Path, tmp_path: Pat
     again = LanguageModel.from_pretrained(tmp_path / "runs" / "saved")
     assert f"{again.num_parameters:,} parameters, context 16" in repr(again)
     assert (again.step, again.special_ids, again.model.config) == (30, special, CONFIG)
+    assert RunFolder(tmp_path / "runs" / "saved").find_state(None, None) == ("finished", None)
     for name, weight in model.model.state_dict().items():
         assert torch.equal(again.model.state_dict()[name], weight)
     settings: Any = {"max_tokens": 12, "seed": 4}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from groundup.cli.arguments import Positional
-from groundup.cli.shared import Precision, ReadingFlags, RunFlags, find_run
+from groundup.cli.shared import Precision, ReadingFlags, RunFlags, find_run, held_warnings
 from groundup.cli.terminal import print_records, print_values, progress_bar
 from groundup.errors import ConfigError, DataError
 
@@ -64,7 +64,10 @@ def run(arguments: Arguments) -> None:
     arguments = arguments.with_(files=files)
     if len(runs) > 1 and STDIN in files:
         raise ConfigError("each run reads the text again: save standard input to a file first")
-    measured = [_measure(arguments, folder) for folder in runs]
+    measured: list[dict[str, Any]] = []
+    for folder in runs:
+        with held_warnings(are_shown=not measured):
+            measured.append(_measure(arguments, folder))
     if arguments.json_:
         found = measured[0] if len(runs) == 1 else {"runs": measured}
         print(json.dumps(without_non_finite(found), ensure_ascii=False))

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 # Reserved for the evaluation and the samples at the end: the smaller of both.
 _LAST_FRACTION, _LAST_MINUTES = 0.04, 0.5
+_LEAST_MINUTES = 0.03
 _VALIDATION_BYTES = 300_000
 # The largest fraction of the time that reading the text may take.
 _MOST_READING = 0.7
@@ -215,10 +216,11 @@ def make(project: Project) -> int:
     begin = train.Arguments(config=run.config_file, resume=True)
     if not run.has_run():
         steps = {} if arguments.num_steps is None else {"num_steps": arguments.num_steps}
-        settings = {"minutes": round(project.minutes_left, 2), **steps}
+        if (left := round(project.minutes_left, 2)) < _LEAST_MINUTES:
+            raise ConfigError(f"--minutes {arguments.minutes:g} leaves no time to train: give more")
+        settings = {"minutes": left, **steps}
         begin = train.Arguments(config=project.config, settings=settings)
-    outcome = run.read_outcome()
-    is_done = outcome is not None and outcome.state == "finished"
+    is_done = run.find_state(None, None)[0] == "finished"
     outlook = _find_outlook(project, plan)
     if outlook is not None:
         print(f"\n{outlook.before()}")

@@ -226,21 +226,22 @@ def convert(arguments: Convert) -> None:
 
 
 def read_text(file: str) -> str:
-    """The text of a file or of standard input; a byte that is not UTF-8 is a DataError."""
-    from groundup.text_files import find_sources
+    """The text of a file or of standard input, in any encoding that `new` reads."""
+    from groundup.text_files import Reading, find_sources
+    from groundup.text_files.encodings import as_utf8, guess_encoding
     from groundup.text_files.opening import open_source
 
     if Path(file).is_dir():
         raise DataError(f"{file} is a folder; name a file")
-    if file == "-":
-        data = sys.stdin.buffer.read()
-    else:
-        with open_source(find_sources([file])[0]) as (stream, _):
-            data = stream.read()
+    source, name = find_sources([file])[0], "standard input" if file == "-" else file
+    notes: list[str] = []
+    with open_source(source) as (stream, _):
+        data = b"".join(as_utf8(stream, name, Reading(), notes, guess_encoding, True))
+    for note in notes:
+        print(f"warning: {name}: {note}", file=sys.stderr)
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        name = "standard input" if file == "-" else file
         raise DataError(f"{name} is not UTF-8 at byte {error.start}; convert it first") from None
 
 

@@ -20,6 +20,7 @@ from groundup.model.transformer import weight_shapes
 from groundup.planner import check_model_memory
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
+from groundup.runs.outcome import Outcome
 from groundup.runtime import memory_bytes
 from groundup.tokenizer import Tokenizer
 
@@ -101,6 +102,7 @@ def save_run(
         known = {"groundup": __version__, SPECIAL_IDS_KEY: special_ids.to_json()}
         sampling = None if sampler is None else sampler.model_dump()
         folder.begin(config, tokenizer, {**known, **(environment or {})}, sampling)
+        Outcome("finished", step).write(folder.outcome_file)
 
 
 def _check_settings(folder: RunFolder, config: ModelConfig, checkpoint: Checkpoint) -> None:

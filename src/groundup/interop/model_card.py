@@ -12,7 +12,6 @@ from groundup.files import hash_file
 from groundup.generation.special_ids import IMPORTED_KEY
 from groundup.interop.export_folder import CARD_TAG, Source
 from groundup.nn.losses import perplexity
-from groundup.planner.parameters import count_parameters
 from groundup.runs.metrics_file import read_metrics
 
 _USAGE = """\
@@ -64,19 +63,15 @@ def describe(source: Source, dtype: str) -> str:
     if config.document_separator is not None:
         use += " It was trained with document masking: give it one document per prompt."
     return (
-        f"A Transformer language model, {verb} groundup: {_num_parameters(source)} parameters in "
+        f"A Transformer language model, {verb} groundup: {source.num_parameters:,} parameters in "
         f"{dtype}, {config.num_layers} blocks of width {config.d_model}, a vocabulary of "
         f"{config.vocab_size:,} tokens and a context of {config.context_length:,}. {use}"
     )
 
 
-def _num_parameters(source: Source) -> str:
-    return f"{sum(count_parameters(source.config).values()):,}"
-
-
 def _results(source: Source) -> Rows:
     """Yield the latest value of each metric at the checkpoint's step."""
-    yield "parameters", _num_parameters(source)
+    yield "parameters", f"{source.num_parameters:,}"
     yield "step", f"{source.step:,}"
     metrics = read_metrics(source.folder.metrics_file)
 

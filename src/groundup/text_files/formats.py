@@ -34,7 +34,7 @@ FORMATS = {
         ".py .pyi .c .h .cc .cpp .cxx .hh .hpp .cu .cuh .cs .java .kt .scala .go .rs .swift .m .mm "
         ".js .jsx .mjs .ts .tsx .vue .css .scss .rb .php .pl .pm .lua .r .jl .hs .ml .mli .ex .exs "
         ".erl .clj .lisp .el .scm .f90 .f95 .pas .d .dart .nim .zig .v .vhd .asm .s .sh .bash .zsh "
-        ".fish .ps1 .bat .sql .proto .cmake"
+        ".fish .ps1 .bat .sql .proto .cmake .yaml .yml .toml .srt .vtt"
     ),
     "json_lines": Format(".jsonl .ndjson .json-lines", partial(read_texts, "json_lines")),
     "json": Format(".json", partial(read_texts, "json")),

@@ -236,7 +236,7 @@ class _Reader(NamedTuple):
             if any(one.startswith((".", "__MACOSX")) for one in name.split("/")):
                 continue
             if kind in (None, "archive") or compression is not None:
-                reason = "compressed again" if kind else "not text"
+                reason = "compressed again" if kind else "unknown suffix"
                 left_out.setdefault(reason, []).append(name)
                 continue
             member, own = Source(f"{source}/{name}", kind or "text"), list[str]()

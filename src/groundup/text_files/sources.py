@@ -139,7 +139,7 @@ def _walk(
         paths += [os.path.join(parent, name) for name in names if not name.startswith(".")]
     for path in sorted(paths, key=_parts):
         if classify(path)[0] is None:
-            skipped.append(Skipped(path, "not text", _size(path)))
+            skipped.append(Skipped(path, "unknown suffix", _size(path)))
         else:
             yield from _found_file(path, skipped, None if follow_links else folder)
 
@@ -209,7 +209,7 @@ def _find_remote(address: str, skipped: list[Skipped]) -> Iterator[Source]:
         if info.get("type", "file") != "file":
             continue
         if kind is None and not is_file:
-            skipped.append(Skipped(full, "not text", info.get("size") or 0))
+            skipped.append(Skipped(full, "unknown suffix", info.get("size") or 0))
             continue
         # Some servers only report the size.
         stamp = next(filter(None, map(info.get, ("ETag", "etag", "blob_id", "mtime"))), "unknown")
