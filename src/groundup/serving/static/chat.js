@@ -100,7 +100,7 @@ async function* streamFitting(turns, body, signal) {
 /** Saves the conversation and puts its id into the URL, so that a reload shows it again. */
 function keep(changed = conversation) {
   changed.changed = Date.now();
-  if (!keepConversation(changed)) problem.textContent = "The browser's storage is full and the conversation is not saved: export it.";
+  if (!keepConversation(changed)) problem.textContent = "The browser's storage is full and the conversation is not saved: export it, or delete others.";
   if (changed === conversation) history.replaceState(null, "", changed.messages.length ? `#${changed.id}` : location.pathname);
   showHistory();
 }

@@ -93,16 +93,12 @@ export function listConversations() {
   }
 }
 
-/** Stores a conversation, or removes it if it is empty; drops the oldest ones if storage is full.
- *  Returns whether it was stored. */
+/** Stores a conversation, or removes it if it is empty. Returns whether there was room. */
 export function keepConversation(conversation) {
   // Read again: another tab may have written.
   const kept = listConversations().filter(({ id }) => id !== conversation.id);
   if (conversation.messages.length > 0) kept.unshift(conversation);
-  for (let count = Math.min(kept.length, MOST_KEPT); ; count = Math.floor(count * 0.9)) {
-    if (remember(KEY, JSON.stringify(kept.slice(0, count)))) return true;
-    if (count <= 1) return false;
-  }
+  return remember(KEY, JSON.stringify(kept.slice(0, MOST_KEPT)));
 }
 
 /** JSON lines for `groundup tune`: each visible branch up to its last answer. */
