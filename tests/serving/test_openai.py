@@ -167,7 +167,6 @@ def talk(*contents: Any, role: str = "user", **more: Any) -> dict[str, Any]:
 
 
 MISTAKES: list[tuple[Any, str | None]] = [
-    ({"temperature": -0.1}, "temperature"),
     ({"temperature": "hot"}, "temperature"),
     (b'{"temperature": NaN}', "temperature"),
     ({"min_p": 1.5}, "min_p"),
@@ -178,13 +177,10 @@ MISTAKES: list[tuple[Any, str | None]] = [
     *(({"prompt": one}, "prompt") for one in ([1] * 65, [1, 306], [10**40], [], [1, "a"], [True])),
     ({"logprobs": 21}, "logprobs"),
     ({"stop": ["a", ""]}, "stop"),
-    ({"stop": "a" * 1001}, "stop"),
     ({"seed": 2**63}, "seed"),
     ({"stream": "yes"}, "stream"),
     ({"stream": True, "stream_options": {"include_more": True}}, "stream_options"),
     ({"presence_penalty": 0.5}, "presence_penalty"),
-    ({"logit_bias": {"5": 1}}, "logit_bias"),
-    ({"suffix": "end"}, "suffix"),
     ({"echo": True}, "echo"),
     ({"best_of": 3, "n": 2}, "best_of"),
     ({"tempreature": 1}, "tempreature"),
@@ -197,7 +193,6 @@ MISTAKES: list[tuple[Any, str | None]] = [
     (talk("x", max_completion_tokens=0), "max_completion_tokens"),
     (talk("x", top_logprobs=2), "top_logprobs"),
     (talk("x", logprobs=3), "logprobs"),
-    (talk("x", tools=[{}]), "tools"),
     (talk("x", response_format={"type": "json_object"}), "response_format"),
     (talk("x", prompt="x"), "prompt"),
 ]  # fmt: skip

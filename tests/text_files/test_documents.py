@@ -49,7 +49,6 @@ def as_parquet(texts: Iterable[Any], column: str = "text", **options: Any) -> by
 WRITERS: dict[str, Callable[[Iterable[str]], bytes]] = {
     ".txt": as_plain,
     ".jsonl": as_json_lines,
-    ".ndjson": as_json_lines,
     ".parquet": as_parquet,
 }
 

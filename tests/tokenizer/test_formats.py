@@ -276,16 +276,6 @@ def test_special_tokens_and_pattern_can_be_overridden(tmp_path: Path) -> None:
     assert read.content_id() != SMALL.content_id()
 
 
-@pytest.mark.parametrize("format", ["groundup", "huggingface"])
-def test_truncated_files_are_named(tmp_path: Path, format: Any) -> None:
-    (path,) = write_definition(SMALL, tmp_path / "tokenizer.json", format)
-    data = path.read_bytes()
-    for part in (0.0, 0.01, 0.3, 0.7, 0.999):
-        path.write_bytes(data[: int(len(data) * part)])
-        with pytest.raises(TokenizerError, match=str(path)):
-            read_definition(path)
-
-
 @pytest.mark.parametrize(
     ("content", "noun"),
     [
