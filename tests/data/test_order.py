@@ -182,7 +182,7 @@ def test_each_text_is_read_in_its_own_order() -> None:
     starts = order.starts(0, 2 * BLOCK_SAMPLES)
     texts, begin = texts_of(starts), 0
     # Within a block they are mixed: no stretch is of one text.
-    assert order.quotas.tolist() == [5000, 3000, 2000] and 50 > np.bincount(texts[:60]).max()
+    assert order.quotas.tolist() == [5000, 3000, 2000] and np.bincount(texts[:60]).max() < 50
     for number, size in enumerate(SIZES):
         own = starts[texts == number] - begin
         expected = ShuffledEpochs(size, 8, 7 + number).starts(0, len(own))
