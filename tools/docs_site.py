@@ -1,7 +1,5 @@
-"""What `make docs` adds to the pages in docs/: the references of the API, the command line and the
-settings, the changelog, and lists of pages in the navigation. MkDocs calls the `on_…` hooks.
-
-Run as a script it does nothing; `make docs` is `mkdocs build --strict`.
+"""Generated pages of the docs site: references of the API, the command line, the settings and the
+errors, the changelog, and lists of pages in the navigation. MkDocs calls the `on_…` hooks.
 """
 
 import ast
@@ -22,7 +20,7 @@ from groundup.runs.config import RunConfig
 REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGE = REPOSITORY / "src" / "groundup"
 API = "tokenizer nn model optim data training generation runs checkpoint planner interop".split()
-# A page of the repository that the site shows, by its place there.
+# Pages outside docs/, with their paths on the site.
 SHOWN = {"CHANGELOG.md": "reference/changelog.md"}
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 
@@ -40,7 +38,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """A link to a file that is no page becomes its name in the repository."""
+    """Replace links to files that are not pages by their path in the repository."""
     folder = (REPOSITORY / "docs" / page.file.src_uri).parent
 
     def replace(link: re.Match[str]) -> str:
@@ -59,7 +57,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def describe_package(package: str) -> str:
-    """The public names of a package, for mkdocstrings to show from their docstrings."""
+    """List the public names of a package; mkdocstrings inserts their docstrings."""
     tree = ast.parse((PACKAGE / package / "__init__.py").read_text("utf-8"))
     homes = [
         f"{node.module}.{name.name}"
@@ -74,16 +72,16 @@ def describe_package(package: str) -> str:
 
 def describe_commands() -> str:
     parts = [
-        "# Command line\n\nWritten from the program when this site is built. Flags with a dot, "
-        "such as `--model.d-ff`, are [settings](settings.md). Exit status: 0 done, 2 a mistake in "
-        "the command or its input (one `error:` line), 1 a failure of groundup, 130 interrupted."
+        "# Command line\n\nGenerated from the program. Flags with a dot, such as `--model.d-ff`, "
+        "are [settings](settings.md). Exit status: 0 success, 2 an error in the command or its "
+        "input (one `error:` line), 1 a failure of groundup, 130 interrupted."
     ]
-    for verb, summary in VERBS.items():
+    for verb in VERBS:
         arguments: type[Settings] = find_verb(verb)[0]
         flags = [flag for flag in flags_of(arguments) if "." not in flag.setting]
         usage = " ".join(["groundup", verb, *(one.name for one in flags if one.is_positional)])
         about = inspect.cleandoc(arguments.__doc__ or "")
-        parts.append(f"## {verb}\n\n{summary[:1].upper()}{summary[1:]}.\n\n    {usage} [OPTIONS]")
+        parts.append(f"## {verb}\n\n    {usage} [OPTIONS]")
         parts.append("\n".join(_escaped(line) for line in about.splitlines()))
         parts.append(_table(flags))
     return "\n\n".join(parts) + "\n"
@@ -91,7 +89,7 @@ def describe_commands() -> str:
 
 def describe_settings() -> str:
     parts = [
-        "# Settings\n\nOf `config.yaml`, of `groundup train --config FILE`, and as flags of "
+        "# Settings\n\nThe keys of `config.yaml` and `groundup train --config FILE`, and flags of "
         "`train`, `tune` and `plan`: `optimizer.learning_rate` is `--optimizer.learning-rate`."
     ]
     sections: dict[str, list[Flag]] = {}
@@ -104,8 +102,8 @@ def describe_settings() -> str:
 
 def describe_errors() -> str:
     parts = [
-        "# Errors\n\nEvery message in the source, with `…` where a value stands. Search this page "
-        "for words of yours; [troubleshooting](../troubleshooting.md) explains the common ones."
+        "# Errors\n\nAll error messages, with `…` in place of values. Search this page for words "
+        "of yours; [troubleshooting](../troubleshooting.md) explains the common ones."
     ]
     for path in sorted(PACKAGE.rglob("*.py")):
         raised = (
@@ -134,7 +132,7 @@ def _message(node: ast.expr) -> str:
 
 def _table(flags: list[Flag]) -> str:
     rows = [f"| `{flag.name}` | {_default(flag)} | {_help(flag)} |" for flag in flags]
-    return "\n".join(["| flag | default | |", "| --- | --- | --- |", *rows])
+    return "\n".join(["| flag | default | meaning |", "| --- | --- | --- |", *rows])
 
 
 def _default(flag: Flag) -> str:
@@ -147,7 +145,9 @@ def _default(flag: Flag) -> str:
 
 
 def _help(flag: Flag) -> str:
-    kind = "" if flag.is_switch or flag.is_positional else f" `{flag.metavar}`".replace("|", "\\|")
+    # A backslash before | would show inside code.
+    kind = "" if flag.is_switch or flag.is_positional else f" `{flag.metavar}`"
+    kind = kind.replace("|", "` or `")
     return _escaped(" ".join((flag.field.description or "").split())) + kind
 
 
@@ -156,7 +156,7 @@ def _escaped(text: str) -> str:
 
 
 def _listed(entry: Any, files: Files) -> Any:
-    """A folder in the navigation stands for its pages, its README first."""
+    """Replace a folder in the navigation by its pages, its README first."""
     if isinstance(entry, dict):
         return {
             name: [_listed(one, files) for one in inner] if isinstance(inner, list) else inner
@@ -165,7 +165,8 @@ def _listed(entry: Any, files: Files) -> Any:
     if entry.endswith(".md"):
         return entry
     found = sorted(_pages_in(entry, files), key=lambda uri: (not uri.endswith("README.md"), uri))
-    return {entry.rpartition("/")[2].replace("api", "Python API").capitalize(): found}
+    folder = entry.rpartition("/")[2]
+    return {"Python API" if folder == "api" else folder.capitalize(): found}
 
 
 def _pages_in(folder: str, files: Files) -> Iterator[str]:
