@@ -1,4 +1,4 @@
-"""Fixtures for all tests: the real text beside the repository, and a hypothesis profile."""
+"""Fixtures for all tests, and hypothesis profiles."""
 
 from __future__ import annotations
 
@@ -34,33 +34,33 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED_DATA = REPOSITORY.parent / "shared" / "data"
 
-# A deadline would be a measurement of time; sanitizer builds and busy machines are slow. A person's
-# run looks for new examples; a machine that decides over a change tries the same ones always, and
-# `make check` (with --hypothesis-profile) ten times as many.
+# No deadlines, because sanitizer builds and busy machines are slow. Runs by people search for new
+# examples; CI always tries the same ones, and `make check` (with --hypothesis-profile) ten times as
+# many.
 EXAMPLES: Any = {"deadline": None, "print_blob": True, "derandomize": "CI" in os.environ}
 hypothesis.settings.register_profile("groundup", max_examples=40, **EXAMPLES)
 hypothesis.settings.register_profile("thorough", max_examples=400, **EXAMPLES)
 hypothesis.settings.load_profile("groundup")
 
-# Read when torch is loaded. Threads that wait for each other on a busy machine cost more than small
-# shapes do: tests that train took seven times as long.
+# Read when torch is loaded. With small shapes on a busy machine, synchronizing threads made tests
+# that train seven times as slow.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Thousands of small files are written and no power is cut; that syncs are asked for is tested.
+# Tests write thousands of small files, without power failures; some test that syncs are called.
 os.fsync = lambda file: None  # type: ignore[assignment]
 
-# A shell that starts the tests in the background makes them, and all they start, deaf to Ctrl-C.
+# A shell that runs the tests in the background makes them, and their children, ignore SIGINT.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Layers of a few numbers are tested in bfloat16 on any CPU. On one without the instructions
-    # torch says once a process which kernel it takes instead.
+    # Small layers are tested in bfloat16 on any CPU. Without the instructions, torch warns once per
+    # process that it uses another kernel.
     config.addinivalue_line("filterwarnings", "ignore:mkldnn_matmul failed:UserWarning")
 
 
-# What starts processes, browsers or compilers: `make test-fast` leaves out the tests that use it.
+# Names that start processes, browsers or compilers; `make test-fast` skips the tests using them.
 _SLOW = frozenset(
     "subprocess multiprocessing webdriver forks run_code run_program find_programs".split()
 )
@@ -68,7 +68,7 @@ _SLOW = frozenset(
 
 @functools.cache
 def _slow_names(module: Path) -> set[str]:
-    """Those of what a module defines by which a process may be started, tests among them."""
+    """Return the names in a module, including tests, that may start a process."""
     source = module.read_text(encoding="utf-8")
     lines, words = source.splitlines(), dict[str, set[str]]()
     for node in ast.parse(source).body:
@@ -88,7 +88,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         names = {getattr(item, "originalname", ""), *getattr(item, "fixturenames", ())}
         if names & _slow_names(item.path):
             item.add_marker("slow")
-    # Whole files go to the processes that test; the longest come first.
+    # Workers get whole files; start with the slow ones.
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
@@ -97,8 +97,7 @@ _is_fast = False
 
 def _refuse_processes(event: str, arguments: tuple[Any, ...]) -> None:
     if _is_fast and event in ("subprocess.Popen", "os.fork", "os.posix_spawn"):
-        # What a run notes of its machine, and where foreign templates are rendered: a tenth of a
-        # second, once.
+        # Recording a run's machine, and rendering untrusted templates: a tenth of a second, once.
         quick = {"git", "uname", "groundup.tokenizer.template_process"}
         if event == "subprocess.Popen" and not quick.isdisjoint(arguments[1]):
             return
@@ -110,7 +109,7 @@ sys.addaudithook(_refuse_processes)
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    # Where there is a GPU, torch starts compilers of its own.
+    # With a GPU, torch starts compilers itself.
     global _is_fast
     has_gpu = Path("/dev/nvidiactl").exists()
     _is_fast = item.get_closest_marker("slow") is None and not has_gpu
@@ -128,7 +127,7 @@ def repository() -> Path:
 
 @pytest.fixture(scope="session")
 def forks() -> Any:
-    """Starts processes, each a fork of one that has imported everything and computed nothing."""
+    """Starts processes as forks of one that has imported everything, but computed nothing."""
     context = multiprocessing.get_context("forkserver")
     modules = "checkpoint.sharded distributed.sharding training.loop training.verify".split()
     context.set_forkserver_preload(["torch._dynamo", *(f"groundup.{name}" for name in modules)])
@@ -139,7 +138,7 @@ def forks() -> Any:
 def run_code(
     forks: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs code in a process of its own, as `python -c code word …` does, but in a fork."""
+    """Runs code like `python -c code word …`, but in a fork."""
 
     def run(code: str, *words: object) -> subprocess.CompletedProcess[str]:
         errors = tmp_path_factory.mktemp("fork") / "errors.txt"
@@ -165,7 +164,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 @pytest.fixture(scope="session")
 def run_program(run_code: Any) -> Callable[..., Any]:
-    """Runs a program of the tests; gives the results in its last argument, if that is a file."""
+    """Runs a test program; returns the results in the file of its last argument, if any."""
 
     def run(program: Path, *arguments: Path) -> Any:
         done = run_code(PROGRAM, program, *arguments)
@@ -178,7 +177,7 @@ def run_program(run_code: Any) -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def metrics_only() -> Callable[[Path, bool], list[str]]:
-    """The command of a trial that writes metrics as a formula gives them, and no weights."""
+    """The command of a trial that writes metrics by a formula, and no weights."""
     script = str(REPOSITORY / "tests" / "experiments" / "metrics_only.py")
 
     def command(config_file: Path, resume: bool) -> list[str]:
@@ -189,7 +188,7 @@ def metrics_only() -> Callable[[Path, bool], list[str]]:
 
 @pytest.fixture(scope="session")
 def find_programs() -> Callable[[Iterable[str], str], list[str]]:
-    """Where some programs are, installed from the system's packages where that is allowed."""
+    """Return the paths of programs, installing their system packages if that is allowed."""
 
     def find(programs: Iterable[str], packages: str) -> list[str]:
         with open(Path(tempfile.gettempdir()) / "groundup-packages.lock", "w") as lock:
@@ -210,7 +209,7 @@ def find_programs() -> Callable[[Iterable[str], str], list[str]]:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder of real corpora and tokenizer files; tests that need it skip without it."""
+    """The folder with real corpora and tokenizer files; skips the test if it does not exist."""
     if not SHARED_DATA.is_dir():
         pytest.skip("no ../shared/data beside the repository: real corpora are not tested")
     return SHARED_DATA
@@ -218,7 +217,7 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="session")
 def unpack(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """`unpack("stories.txt")` is the path of that file, unpacked once for all test processes."""
+    """`unpack("stories.txt")` returns the path of that file, decompressed once for all workers."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
@@ -245,11 +244,11 @@ def unpack(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Calla
 
 @pytest.fixture(scope="session")
 def shout() -> Callable[[TransformerLM, Iterable[int]], None]:
-    """`shout(model, ids)` makes one of these ids the model's likeliest next, whatever it reads."""
+    """`shout(model, ids)` makes one of these ids the most likely next token for any input."""
     import torch
 
     def rig(model: TransformerLM, ids: Iterable[int]) -> None:
-        # Of two opposite scores far from 0, one is above those of all other ids.
+        # One of two large logits with opposite signs exceeds those of all other ids.
         loud = 40 * torch.randn(model.config.d_model, generator=torch.Generator().manual_seed(1))
         with torch.no_grad():
             for sign, id in zip(itertools.cycle((1, -1)), ids, strict=False):
@@ -260,9 +259,9 @@ def shout() -> Callable[[TransformerLM, Iterable[int]], None]:
 
 @pytest.fixture(scope="session")
 def speaker() -> Callable[..., LanguageModel]:
-    """`speaker(tokenizer, "yes<|im_end|>no")`: a model that says this after the end of a line.
+    """`speaker(tokenizer, "yes<|im_end|>no")`: a model that generates this text after a newline.
 
-    Its tokens must differ from each other; what follows the last one is id 0 without end.
+    Its tokens must be distinct; the last one is followed by id 0 forever.
     """
     import torch
 
@@ -286,7 +285,7 @@ def speaker() -> Callable[..., LanguageModel]:
             for name, weight in model.named_parameters():
                 if "norm" not in name:
                     weight.zero_()
-            # Each id is a direction of its own, in which the head sees the one that follows.
+            # Each id has its own direction, which the head maps to the next one.
             for direction, (before, after) in enumerate(itertools.pairwise(ids)):
                 model.token_embedding.weight[before, direction] = 1.0
                 model.output_weight[after, direction] = 9.0
@@ -297,7 +296,7 @@ def speaker() -> Callable[..., LanguageModel]:
 
 @pytest.fixture(scope="session")
 def log_likelihoods() -> Callable[[TransformerLM, list[int]], list[float]]:
-    """Of each id of a text but the first, seen with half a context before it, or all there is."""
+    """Log-likelihoods of ids but the first, each with at least half a context, or all before."""
     import torch
 
     from groundup.data.batches.order import sliding_windows
@@ -316,7 +315,7 @@ def log_likelihoods() -> Callable[[TransformerLM, list[int]], list[float]]:
 
 @pytest.fixture(params=["cpu", "cuda"])
 def device(request: pytest.FixtureRequest) -> torch.device:
-    """Every kind of device there is."""
+    """All available types of device."""
     import torch
 
     if request.param == "cuda" and not torch.cuda.is_available():
@@ -326,7 +325,7 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """Threads that wait for each other on a busy machine cost more than small shapes do."""
+    """One thread: on a busy machine, synchronization costs more than small shapes."""
     import torch
 
     num_threads = torch.get_num_threads()
@@ -337,7 +336,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def steady(one_thread: None) -> None:
-    """The same random numbers always, on one thread."""
+    """Fixed random numbers, on one thread."""
     import torch
 
     torch.manual_seed(0)
@@ -345,7 +344,7 @@ def steady(one_thread: None) -> None:
 
 @pytest.fixture(params=["fused", "reference"])
 def form(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Run the test with fused kernels and with the formulas as they are written."""
+    """Run the test with fused kernels and with the plain formulas."""
     from groundup.nn import kernels
 
     with kernels.reference() if request.param == "reference" else contextlib.nullcontext():

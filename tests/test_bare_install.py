@@ -1,4 +1,4 @@
-"""Without any extra, groundup encodes, trains, generates and serves."""
+"""Without extras, groundup encodes, trains, generates and serves."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-# No finder finds a name of the first line; the others are commands, run one after another.
+# Names on the first line cannot be imported; the other lines are commands, run in order.
 RUNNER = """
 import json, sys
 
@@ -53,8 +53,8 @@ COMMANDS = (
 )
 
 
-def names_missing_from_a_bare_install(repository: Path) -> list[str]:
-    """Modules of the packages that extras need, and of those alone."""
+def extras_import_names(repository: Path) -> list[str]:
+    """Return the top-level modules of packages that only extras need."""
     project = tomllib.loads((repository / "pyproject.toml").read_text("utf-8"))["project"]
 
     def reached(pending: list[str]) -> set[str]:
@@ -89,11 +89,11 @@ def start(missing: list[str], *commands: str) -> subprocess.Popen[str]:
     return process
 
 
-def test_a_bare_install_encodes_trains_generates_and_serves(
+def test_bare_install_encodes_trains_generates_and_serves(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    missing = names_missing_from_a_bare_install(repository)
+    missing = extras_import_names(repository)
     assert {"pytest", "optuna", "pyarrow", "gguf"} <= set(missing)
     assert not {"numpy", "torch", "starlette", "uvicorn", "plotly"} & set(missing)
     with start(missing, *COMMANDS) as process:

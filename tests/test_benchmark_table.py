@@ -1,4 +1,4 @@
-"""The numbers in the README and in docs/benchmarks.md are those of the results."""
+"""The numbers in the README and docs/benchmarks.md match the results."""
 
 import importlib.util
 import types
@@ -19,7 +19,7 @@ def tool() -> types.ModuleType:
     return module
 
 
-def test_the_pages_are_what_the_results_say(tool: types.ModuleType) -> None:
+def test_the_pages_match_the_results(tool: types.ModuleType) -> None:
     results = tool.read_results()
     page = tool.render_page(results)
     readme = tool.README.read_text(encoding="utf-8")
@@ -30,9 +30,7 @@ def test_the_pages_are_what_the_results_say(tool: types.ModuleType) -> None:
 
 
 @pytest.mark.parametrize(("unit", "ratio"), [("MB/s", "2.00x"), ("s", "0.50x")])
-def test_a_ratio_is_the_quotient_of_the_two_medians_shown(
-    tool: types.ModuleType, unit: str, ratio: str
-) -> None:
+def test_ratios_match_the_medians_shown(tool: types.ModuleType, unit: str, ratio: str) -> None:
     tools = {"groundup": {"median": 123.4}, "rival": {"median": 61.7, "agrees": True}}
     row = {"name": "cold", "title": "cold", "unit": unit, "valid": True, "tools": tools}
     result = next(one for one in tool.read_results() if one["benchmark"] == "tokenizer_encoding")

@@ -1,4 +1,4 @@
-"""Settings: strictness, merge order, and the sentences that name a mistake's place."""
+"""Settings: strictness, merge order, and errors with locations."""
 
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ def write(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_defaults_then_file_then_overrides(tmp_path: Path) -> None:
+def test_file_overrides_defaults_and_overrides_the_file(tmp_path: Path) -> None:
     assert load_settings(RunSettings) == RunSettings()
     assert load_settings(RunSettings, write(tmp_path, "# nothing yet\n")) == RunSettings()
     assert load_settings(RunSettings, write(tmp_path, "learning_rate: 3e-4")).learning_rate == 3e-4
@@ -70,7 +70,7 @@ def test_defaults_then_file_then_overrides(tmp_path: Path) -> None:
         ({"teacher": {"dff": 1}}, 3, "unknown setting teacher.dff: did you mean d_ff?"),
     ],
 )
-def test_an_unknown_key_is_named_with_its_place_and_the_nearest(
+def test_unknown_keys_report_location_and_suggestion(
     tmp_path: Path, values: dict[str, Any], line: int, complaint: str
 ) -> None:
     path = write(tmp_path, "seed: 1\n" + yaml.safe_dump(values))
@@ -84,9 +84,9 @@ def test_an_unknown_key_is_named_with_its_place_and_the_nearest(
         assert str(caught.value) == complaint + place
 
 
-def test_a_bad_value_is_one_paragraph_with_key_value_and_place(tmp_path: Path) -> None:
+def test_invalid_values_report_key_value_and_location(tmp_path: Path) -> None:
     path = write(tmp_path, 'model:\n  d_model: -4\nfiles: [a, 7]\nfolder: "a\\0b"\n')
-    # What is typed is not blamed on the file.
+    # Overrides are not attributed to the file.
     with pytest.raises(ConfigError) as caught:
         load_settings(RunSettings, path, {"seed": "many", "model.d_ff": 1.5})
     message = str(caught.value)
@@ -121,7 +121,7 @@ def test_a_bad_value_is_one_paragraph_with_key_value_and_place(tmp_path: Path) -
         ("seed: !!python/object/apply:os.getcwd []\n", "line 1 is not plain YAML"),
     ],
 )
-def test_a_damaged_file_is_named_with_its_line(tmp_path: Path, text: str, complaint: str) -> None:
+def test_invalid_yaml_reports_the_line(tmp_path: Path, text: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint) as caught:
         load_settings(RunSettings, write(tmp_path, text))
     assert "run.yaml" in str(caught.value)
@@ -138,7 +138,7 @@ def test_a_damaged_file_is_named_with_its_line(tmp_path: Path, text: str, compla
     names=st.lists(st.text(), max_size=3),
 )
 @example(0, 0.0, "", ["\x85", "a\u2028b", "a\r\nb\n", "  x ", "no", "1e3", "\ufeff"])
-def test_what_is_saved_loads_equal(
+def test_saved_settings_round_trip(
     tmp_path_factory: pytest.TempPathFactory, seed: int, rate: float, name: str, names: list[str]
 ) -> None:
     settings = RunSettings(
@@ -149,7 +149,7 @@ def test_what_is_saved_loads_equal(
     assert load_settings(RunSettings, path) == settings
 
 
-def test_a_tree_is_flattened_to_its_leaves_by_dotted_names() -> None:
+def test_flatten_yields_leaves_by_dotted_names() -> None:
     tree = {"a": {"b": {"c": 1}, "d.e": [2]}, "f": {}, 3: None}
     assert dict(flatten(tree)) == {"a.b.c": 1, "a.d.e": [2], "f": {}, "3": None}
 
@@ -172,14 +172,14 @@ def test_a_tree_is_flattened_to_its_leaves_by_dotted_names() -> None:
     ],
     ids=lambda text: text[:20],
 )
-def test_no_file_is_worse_than_an_error_in_one_line(tmp_path: Path, text: str) -> None:
+def test_any_file_loads_or_raises_a_config_error(tmp_path: Path, text: str) -> None:
     path = write(tmp_path, text)
     with pytest.raises(ConfigError, match=path.name) as caught:
         load_settings(RunSettings, path)
     assert len(str(caught.value)) < 500 + len(str(path))
 
 
-def test_an_override_takes_the_place_of_a_list_but_not_of_a_wrong_section(tmp_path: Path) -> None:
+def test_overrides_replace_lists_but_not_wrong_sections(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("data:\n  mix: [a=0.7, b=0.3]\n", encoding="utf-8")
     mixed = load_settings(RunConfig, file, {"data.mix": {"a": 0.5, "b": 0.5}})
@@ -197,26 +197,24 @@ TRAIN_CONFIGS = sorted((CONFIGS / "train").glob("*.yaml"))
 SWEEP_CONFIGS = sorted((CONFIGS / "sweep").glob("*.yaml"))
 
 
-def test_every_settings_file_is_of_a_known_kind() -> None:
+def test_settings_files_have_known_types() -> None:
     files = {path for path in CONFIGS.rglob("*") if path.is_file()}
     assert files == {*TRAIN_CONFIGS, *SWEEP_CONFIGS} and TRAIN_CONFIGS
 
 
 @pytest.mark.parametrize("path", TRAIN_CONFIGS, ids=lambda path: path.stem)
-def test_settings_files_load_survive_a_round_trip_and_name_their_run(
-    path: Path, tmp_path: Path
-) -> None:
+def test_settings_files_round_trip_and_name_their_run(path: Path, tmp_path: Path) -> None:
     config = load_settings(RunConfig, path)
     save_yaml(tmp_path / "config.yaml", config)
     assert load_settings(RunConfig, tmp_path / "config.yaml") == config
     assert config.name == path.stem
 
 
-def test_the_quickstart_settings_are_those_of_its_preset() -> None:
+def test_the_quickstart_settings_match_its_preset() -> None:
     config = load_settings(RunConfig, CONFIGS / "train" / "quickstart.yaml")
     model = preset("quickstart")
     of_text = {"vocab_size": model.vocab_size, "document_separator": None}
     assert config.model.document_separator == "auto"
     assert config.model.model_copy(update=of_text) == model
-    # The quickstart chooses it for the machine, so that only its shards know it.
+    # The quickstart chooses it for the machine, so it is only in the shards.
     assert "vocab_size" not in config.model.model_fields_set

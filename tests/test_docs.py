@@ -1,7 +1,7 @@
-"""The documents tell the truth: commands exist and run, and the tree is the folder.
+"""The documentation is correct: commands exist and run, and the tree matches the folders.
 
-A block marked `sh` is a promise that its lines can be typed; other blocks are not. Where commands
-are run only sizes change: `SMALL` says to what. `LEFT_OUT` says which ones another test runs.
+The commands in blocks marked `sh` must work as written; other blocks are not tested. When run, only
+sizes are changed, as listed in `SMALL`. `LEFT_OUT` lists commands that other tests run.
 """
 
 import importlib.util
@@ -53,7 +53,7 @@ MAKEFILE = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
     ALL_COMMANDS,
     ids=[f"{page_name(page)}: {shlex.join(words)}" for page, words in ALL_COMMANDS],
 )
-def test_a_command_in_a_document_exists(page: Path, words: list[str]) -> None:
+def test_documented_commands_exist(page: Path, words: list[str]) -> None:
     if words[0] == "torchrun":
         words = words[words.index("-m") + 1 :]
     if words[0] == "make":
@@ -76,7 +76,7 @@ def flags_of(verb: str) -> list[str]:
     return known_flags(find_verb(verb)[0])
 
 
-def test_the_deployment_files_name_what_there_is() -> None:
+def test_deployment_files_use_existing_paths_and_flags() -> None:
     folder = REPOSITORY / "docs" / "deployment"
     container = (folder / "Containerfile").read_text("utf-8").replace("\\\n", " ")
     copied = [line.split()[1:-1] for line in container.splitlines() if line.startswith("COPY ")]
@@ -93,7 +93,7 @@ def test_the_deployment_files_name_what_there_is() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("steady")
 @pytest.mark.parametrize("guide", ["tokenizer", "extending"])
-def test_the_python_of_a_guide_runs(
+def test_the_python_code_of_guides_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guide: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -109,7 +109,7 @@ def test_the_python_of_a_guide_runs(
         exec(block.replace("10_000", "400").replace("num_steps=10,", fewer, 1), names)
 
 
-def test_all_extras_are_listed_and_every_run_time_dependency_has_its_reason() -> None:
+def test_extras_and_dependencies_are_documented() -> None:
     page = (REPOSITORY / "docs" / "quickstart.md").read_text("utf-8")
     rows = page.split("| extra | for |")[1].split("\n\n")[0]
     first = " ".join(re.findall(r"^\| (`.*?) \|", rows, re.MULTILINE))
@@ -135,7 +135,7 @@ def present(folder: str) -> set[str]:
     return {entry for entry in entries if not entry.startswith(".")}
 
 
-def test_the_readmes_tree_is_the_folder_listing() -> None:
+def test_the_tree_in_the_readme_matches_the_folders() -> None:
     (tree,) = (b for b in blocks(REPOSITORY / "README.md", "text") if "Makefile" in b)
     shown: dict[str, set[str]] = {"": set(), "src/groundup": set()}
     for line in tree.splitlines():
@@ -145,17 +145,17 @@ def test_the_readmes_tree_is_the_folder_listing() -> None:
     assert {entry.split("/")[0] for entry in shown[""]} == present("")
 
 
-def test_the_readme_and_the_ci_name_targets_of_the_makefile() -> None:
+def test_readme_and_ci_use_existing_make_targets() -> None:
     text = (REPOSITORY / "README.md").read_text("utf-8")
     assert commands(REPOSITORY / "README.md")[:2] == [["make", "quickstart"], ["make", "test"]]
     assert "make test" in (REPOSITORY / ".ci" / "run").read_text("utf-8")
     (shown,) = re.findall(r"^Makefile +(.*)$", text, re.MULTILINE)
     targets = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
-    # A step of others.
+    # A step that other targets depend on.
     assert set(shown.split(" · ")) == targets - {"sanitized"}
 
 
-# Our own words, for which docs/glossary.md has the field's.
+# Words for which docs/glossary.md has the field's term.
 FORBIDDEN = re.compile(
     r"(?i:by heart|rehears|\bverdict|\bladders?\b|\brungs?\b|polite stop|mean no good)"
     r"|\bALONE\b|from_first|\bgreatest\(|extra_values|input_mix|head_gates|average_over"
@@ -165,12 +165,12 @@ FORBIDDEN = re.compile(
 TEXTS = ".py .pyi .js .html .css .md .yaml .txt .toml".split()
 
 
-def test_words_that_the_field_has_others_for_do_not_come_back() -> None:
+def test_documents_use_the_terms_of_the_field() -> None:
     sources = [path for path in (REPOSITORY / "src").rglob("*") if "samples" not in path.parts]
     sources += [REPOSITORY / "README.md", *(REPOSITORY / "configs").rglob("*")]
     sources += (REPOSITORY / "docs").rglob("*")
     texts = {path: path.read_text("utf-8") for path in sources if path.suffix in TEXTS}
-    # The one table that translates names in files of an earlier version.
+    # Exclude the table of names in files of earlier versions.
     table = REPOSITORY / "src" / "groundup" / "config.py"
     texts[table] = re.sub(r"\n_EARLIER_NAMES = \{.*?\n\}", "", texts[table], flags=re.DOTALL)
     found = [
@@ -179,25 +179,25 @@ def test_words_that_the_field_has_others_for_do_not_come_back() -> None:
     assert len(texts) > 300 and not found, found
 
 
-# Tables that are looked up, not read: results of benchmarks and experiments.
+# Reference tables: results of benchmarks and experiments.
 REFERENCES = [REPOSITORY / "docs" / "benchmarks.md", *REPOSITORY.glob("docs/experiments/*.md")]
 
 
 @pytest.mark.parametrize("page", sorted({*PAGES} - {*REFERENCES}), ids=page_name)
-def test_a_page_can_be_read_to_its_end(page: Path) -> None:
+def test_pages_are_short_enough_to_read(page: Path) -> None:
     assert len(page.read_text("utf-8").split()) <= 1_500
     assert page.name != "reliability.md" or len(page.read_text("utf-8").splitlines()) <= 60
 
 
-def test_links_between_documents_lead_somewhere() -> None:
+def test_links_between_documents_are_valid() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):
-            # The reference is made when the site is.
+            # The reference is generated with the site.
             if "://" not in target and not target.startswith("reference/"):
                 assert (page.parent / target).exists(), f"{page_name(page)} links to {target}"
 
 
-def test_the_architecture_page_shows_the_table_of_the_layering_test() -> None:
+def test_the_architecture_page_matches_the_layering_test() -> None:
     page = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
     spec = importlib.util.spec_from_file_location("layering", REPOSITORY / "tests/test_layering.py")
     assert spec is not None and spec.loader is not None
@@ -205,16 +205,16 @@ def test_the_architecture_page_shows_the_table_of_the_layering_test() -> None:
     spec.loader.exec_module(layering)
     shown = {int(row): names.split() for row, names in re.findall(r"^(\d)  (.*)$", page, re.M)}
     held = {
-        row: [room for room in rooms if room != "__main__"]
-        for row, rooms in enumerate(layering.ROWS)
+        row: [package for package in packages if package != "__main__"]
+        for row, packages in enumerate(layering.ROWS)
     }
     assert shown == held
     packages = page.split("## The packages")[1].split("\n## ")[0]
     described = re.findall(r"^\| `(\w+)` \|", packages, re.M)
-    assert sorted(described) == sorted(room for row in held.values() for room in row)
+    assert sorted(described) == sorted(package for row in held.values() for package in row)
 
 
-def test_make_sanitize_tests_every_package_that_calls_the_native_core() -> None:
+def test_make_sanitize_covers_all_callers_of_the_native_core() -> None:
     package = REPOSITORY / "src" / "groundup"
     callers = {
         path.relative_to(package).parts[0]
@@ -226,7 +226,7 @@ def test_make_sanitize_tests_every_package_that_calls_the_native_core() -> None:
     assert callers == {folder.removeprefix("tests/") for folder in found[1].split()}
 
 
-# Every command of the README, the quickstart and the guides is run, in this order, at small sizes.
+# All commands of the README, the quickstart and the guides are run, in this order, at small sizes.
 
 GUIDES = "training tuning evaluation generation export planning distributed experiments reports"
 RUN_PAGES = ["README.md", "docs/quickstart.md"]
@@ -248,17 +248,17 @@ SMALL = {
     "--model.d-model": "32",
     "--model.num-heads": "2",
 }
-# Its clock begins with the process: tests/training measures it in processes of its own.
+# Its clock starts with the process: tests/training measures it in separate processes.
 LEFT_OUT_FLAG = "--minutes"
-# Flags that a command leaves at defaults too large for a test.
+# Flags whose defaults are too large for a test.
 ADDED: dict[str, dict[str, str]] = {
     "train": {"--device": "cpu", "--batch-size": "2", "--evaluation.num-windows": "2"},
     "tune": {"--device": "cpu", "--num-steps": "8", "--model.context-length": "200"},
     "generate": {"--max-tokens": "8"},
 }
-# Of a run that would choose its own for ten minutes.
+# For a run that would choose its settings for ten minutes.
 SIZES = {"--model.context-length": "16", "--model.d-model": "32", "--model.num-layers": "1"}
-# Many runs each: the plan of them is made, the runs themselves are tests/experiments' affair.
+# Sweeps of many runs: only plan them; tests/experiments covers the runs.
 DRY = {"ablate"}
 PROBED = "--model.d-model 32 --model.num-heads 2 --model.context-length 16".split()
 
@@ -284,7 +284,7 @@ def small(words: list[str]) -> list[str]:
 
 
 def make_small_configs(folder: Path) -> None:
-    """The configs of the repository, with sizes, data and devices that a test has."""
+    """Copy the repository's configs, with sizes, data and devices for a test."""
     for source in sorted((REPOSITORY / "configs").rglob("*.yaml")):
         settings: dict[str, Any] = yaml.safe_load(source.read_text(encoding="utf-8"))
         if source.parent.name == "train":
@@ -345,7 +345,7 @@ def test_documented_commands_run(
     assert not failures, "\n".join(failures)
 
 
-def test_the_costs_that_the_cs336_page_shows_are_the_planners() -> None:
+def test_the_costs_on_the_cs336_page_match_the_planner() -> None:
     page = (REPOSITORY / "docs" / "cs336.md").read_text("utf-8")
     xl = PRESETS["gpt2-xl"]
     rows = {
@@ -367,14 +367,14 @@ def test_the_costs_that_the_cs336_page_shows_are_the_planners() -> None:
         assert f"{days:,.1f}" in page
 
 
-# docs/reading.md leads from bytes to a story.
+# The tour of the code in docs/reading.md.
 
 READING = REPOSITORY / "docs" / "reading.md"
 READING_TEXT = READING.read_text(encoding="utf-8")
 
 
-def test_every_stop_is_there_and_has_lines_to_run() -> None:
-    """The files that the page names, and the functions and classes to read in them."""
+def test_every_stop_exists_and_has_code_to_run() -> None:
+    """Checks the files on the page, and the functions and classes to read in them."""
     assert all(one.count("```python\n") == 1 for one in READING_TEXT.split("\n## ")[1:])
     items = re.findall(r"^- `([\w/]+\.py)`(?:: ((?:`\w+`\s*)+))?", READING_TEXT, re.MULTILINE)
     assert len(items) >= 15
@@ -386,7 +386,7 @@ def test_every_stop_is_there_and_has_lines_to_run() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("steady")
-def test_the_lines_run_and_the_loss_falls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_runs_and_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     before = None

@@ -1,4 +1,4 @@
-"""Atomic writes under faults, JSON lines after tears, hashes, and the cleaning of leftovers."""
+"""Atomic writes under faults, JSON lines after crashes, hashes, and removal of leftovers."""
 
 import errno
 import hashlib
@@ -32,7 +32,7 @@ def failing_with(code: int) -> Mock:
 
 @pytest.mark.parametrize("function", ["open", "fsync", "replace", "write"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES])
-def test_what_stops_a_write_leaves_the_old_content_and_no_temporary(
+def test_failed_writes_keep_the_old_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, code: int
 ) -> None:
     target = tmp_path / "file.txt"
@@ -44,13 +44,13 @@ def test_what_stops_a_write_leaves_the_old_content_and_no_temporary(
     with pytest.raises(OSError) as caught:
         files.write_text_atomic(target, "new")
     assert caught.value.errno == code
-    # Before there is anything to rename it is told with the file that was to be written.
+    # An error before the rename names the destination.
     assert function not in ("open", "write") or caught.value.filename == str(target)
     assert target.read_text() == "old"
     assert listing(tmp_path) == ["file.txt"]
 
 
-def test_a_folder_or_a_file_in_the_way_is_refused_and_a_device_is_written_to(
+def test_folders_in_the_way_raise_and_devices_are_written_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(IsADirectoryError):
@@ -59,7 +59,7 @@ def test_a_folder_or_a_file_in_the_way_is_refused_and_a_device_is_written_to(
     with pytest.raises((NotADirectoryError, FileExistsError)):
         files.write_text_atomic(tmp_path / "file" / "inner", "x")
     assert listing(tmp_path) == ["file"]
-    # A folder that cannot be synced is no failure.
+    # Some file systems cannot sync folders; that is not an error.
     monkeypatch.setattr(os, "fsync", failing_with(errno.EINVAL))
     files.write_bytes_atomic(tmp_path / "file", b"more")
     assert (tmp_path / "file").read_bytes() == b"more"
@@ -72,7 +72,7 @@ def test_a_folder_or_a_file_in_the_way_is_refused_and_a_device_is_written_to(
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
-def test_a_file_has_its_mode_its_name_and_its_link(tmp_path: Path) -> None:
+def test_atomic_writes_keep_mode_name_and_link(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
         files.write_text_atomic(tmp_path / "real", "old")
@@ -87,7 +87,7 @@ def test_a_file_has_its_mode_its_name_and_its_link(tmp_path: Path) -> None:
     assert files.hash_bytes(b"new") == "sha256:" + hashlib.sha256(b"new").hexdigest()
 
 
-def test_text_and_json_are_utf8_and_end_as_given(tmp_path: Path) -> None:
+def test_text_and_json_are_utf8_without_newline_translation(tmp_path: Path) -> None:
     files.write_text_atomic(tmp_path / "text", "ä\r\n")
     assert (tmp_path / "text").read_bytes() == "ä\r\n".encode()
     files.write_json_atomic(tmp_path / "json", {"b": "é", "a": [1, 2.5, None]})
@@ -102,7 +102,7 @@ def test_text_and_json_are_utf8_and_end_as_given(tmp_path: Path) -> None:
     assert list(files.read_json_lines(tmp_path / "lines")) == [expected]
 
 
-def test_a_new_folder_is_synced_with_all_that_libraries_wrote_into_it(
+def test_new_folders_are_synced_with_all_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
@@ -113,9 +113,7 @@ def test_a_new_folder_is_synced_with_all_that_libraries_wrote_into_it(
     assert synced == ["file", "deep", folder.name, tmp_path.name]
 
 
-def test_a_discarded_folder_is_gone_for_good(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_discarded_folders_stay_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "old" / "deep").mkdir(parents=True)
     synced: list[int] = []
     monkeypatch.setattr("groundup.disk.sync", lambda path: synced.append(len(os.listdir(path))))
@@ -133,7 +131,7 @@ with atomic_path(sys.argv[1]) as temporary:
 """
 
 
-def test_a_kill_leaves_the_old_content_and_the_next_write_removes_its_leftover(
+def test_kills_keep_the_old_content_and_leftovers_are_removed(
     tmp_path: Path,
 ) -> None:
     target, other = tmp_path / "a[1].txt", tmp_path / ".b.txt.writing-0123456789ab"
@@ -160,7 +158,7 @@ json_objects = st.dictionaries(
 
 
 @given(values=st.lists(json_objects, max_size=5))
-def test_lines_come_back_as_they_were_appended(
+def test_appended_lines_round_trip(
     tmp_path_factory: pytest.TempPathFactory, values: list[dict[str, Any]]
 ) -> None:
     path = tmp_path_factory.mktemp("lines") / "metrics.jsonl"
@@ -170,7 +168,7 @@ def test_lines_come_back_as_they_were_appended(
 
 
 @pytest.mark.parametrize("cut", [1, 2, 8, 14])
-def test_a_torn_last_line_is_dropped_and_said(
+def test_an_incomplete_last_line_is_dropped_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, cut: int
 ) -> None:
     path = tmp_path / "metrics.jsonl"
@@ -188,14 +186,14 @@ def test_a_torn_last_line_is_dropped_and_said(
     assert list(files.read_json_lines(path)) == [*expected, {"step": 3}]
 
 
-def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
+def test_a_damaged_line_in_the_middle_raises(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"a": 1}\n\n[1, 2]\n{"a": 2}\n')
     with pytest.raises(DataError, match=r"metrics\.jsonl line 3 .*\[1, 2\]"):
         list(files.read_json_lines(path))
 
 
-def test_a_full_disk_while_appending_leaves_whole_lines(
+def test_a_full_disk_while_appending_keeps_complete_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "metrics.jsonl"
@@ -215,10 +213,10 @@ def test_a_full_disk_while_appending_leaves_whole_lines(
     assert path.read_text() == '{"step": 1}\n'
 
 
-def test_a_lock_is_held_by_one_at_a_time(tmp_path: Path) -> None:
+def test_locks_are_exclusive(tmp_path: Path) -> None:
     with files.locked(tmp_path) as is_first:
         assert is_first
-        # Whoever was refused has not let it go for the holder.
+        # The failed attempt has not released the holder's lock.
         for _ in range(2):
             with files.locked(tmp_path) as is_another:
                 assert not is_another
@@ -227,7 +225,7 @@ def test_a_lock_is_held_by_one_at_a_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("depth", [150, 990, 100_000])
-def test_json_that_is_nested_too_deep_is_a_value_error(depth: int) -> None:
+def test_deeply_nested_json_raises_value_error(depth: int) -> None:
     for opening, closing in (("[", "]"), ('{"a":', "}")):
         with pytest.raises(ValueError, match=r"nested too deep|Expecting value"):
             files.parse_json(opening * depth + closing * depth)

@@ -1,7 +1,7 @@
-"""The architecture as a test: who may import whom, who stays free of torch, and more.
+"""The architecture as a test: allowed imports between packages, packages without torch, and more.
 
-The rows are read from the source with `ast`, imports inside functions included; late imports are
-a matter of speed, not of permission.
+Imports are read from the source with `ast`. Late imports (inside functions) only serve speed: they
+follow the same rules.
 """
 
 import ast
@@ -28,10 +28,10 @@ ROWS = [
     ["serving", "experiments", "interop"],
     ["cli", "__main__"],
 ]
-ROW_OF = {room: row for row, rooms in enumerate(ROWS) for room in rooms}
+ROW_OF = {package: row for row, packages in enumerate(ROWS) for package in packages}
 
-# Row 0 stands in one line: its parts may build on each other in this order only.
-GROUND_FLOOR = ROWS[0]
+# Row 0 is ordered: its parts may only import those to their left.
+ROW_0 = ROWS[0]
 
 NO_TORCH = "tokenizer planner runs lazy_exports disk errors files config text_files _native".split()
 NO_TORCH += ["nn/limits.py", "model/config.py", "optim/config.py", "optim/schedules.py"]
@@ -45,7 +45,7 @@ def name_of(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
 
 
-def room_of(path: Path) -> str:
+def package_of(path: Path) -> str:
     first = path.relative_to(PACKAGE).parts[0]
     return first.removesuffix(".py")
 
@@ -58,9 +58,9 @@ def parse(path: Path) -> ast.Module:
 def imports_of(
     path: Path, *, late: bool = True, checking: bool = True
 ) -> Iterator[tuple[int, str]]:
-    """(line, absolute dotted name) of everything imported; `from a import b` gives a.b.
+    """Yield (line, absolute dotted name) of all imports; `from a import b` gives a.b.
 
-    late: inside functions too; checking: under TYPE_CHECKING too, if late is.
+    late: include imports in functions. checking: with late, include those under TYPE_CHECKING.
     """
     package = ["groundup", *path.relative_to(PACKAGE).parts[:-1]]
     nodes: list[ast.AST] = [parse(path)]
@@ -79,24 +79,24 @@ def imports_of(
 
 
 def violation_of(importer: str, imported: str) -> str | None:
-    """Why a room may not import another, or None."""
+    """Return why a package may not import another, or None."""
     if importer == imported:
         return None
     if imported not in ROW_OF:
         return "is in no row of the table"
     if ROW_OF[importer] > ROW_OF[imported]:
         return None
-    if importer in GROUND_FLOOR and imported in GROUND_FLOOR:
-        follows = GROUND_FLOOR.index(importer) > GROUND_FLOOR.index(imported)
-        return None if follows else "stands after it on the ground floor"
+    if importer in ROW_0 and imported in ROW_0:
+        follows = ROW_0.index(importer) > ROW_0.index(imported)
+        return None if follows else "is after it in row 0"
     if importer == "__main__" and imported == "cli":
         return None
-    return "is a neighbour" if ROW_OF[importer] == ROW_OF[imported] else "is above it"
+    return "is in the same row" if ROW_OF[importer] == ROW_OF[imported] else "is above it"
 
 
 def test_imports_point_down() -> None:
     for path in SOURCES:
-        importer = room_of(path)
+        importer = package_of(path)
         if importer == "__init__":
             continue
         assert importer in ROW_OF, f"{importer} is in no row of the table"
@@ -105,7 +105,7 @@ def test_imports_point_down() -> None:
             if parts[0] != "groundup" or imported == "groundup.__version__":
                 continue
             where = f"{name_of(path)} line {line}"
-            assert len(parts) > 1, f"{where} imports the front door; name the module instead"
+            assert len(parts) > 1, f"{where} imports from groundup; name the module instead"
             reason = violation_of(importer, parts[1])
             assert reason is None, f"{where}: {importer} may not import {parts[1]}, which {reason}"
 
@@ -118,11 +118,9 @@ def test_imports_point_down() -> None:
         (["nn", "model"], True, "torch.distributed"),
     ],
 )
-def test_torch_and_its_parallelism_stay_out_or_are_imported_late(
-    places: list[str], late: bool, module: str
-) -> None:
+def test_torch_is_absent_or_imported_late(places: list[str], late: bool, module: str) -> None:
     for path in SOURCES:
-        if name_of(path) in places or room_of(path) in places:
+        if name_of(path) in places or package_of(path) in places:
             for line, name in imports_of(path, late=late):
                 assert not f"{name}.".startswith(f"{module}."), f"{name_of(path)} line {line}"
             is_named = "torch.distributed" in path.read_text("utf-8")
@@ -134,9 +132,9 @@ def module_of(path: Path) -> str:
     return ".".join(parts).removesuffix(".__init__")
 
 
-def test_no_files_of_a_package_import_each_other_in_circles() -> None:
-    """Late imports count too; names for type checkers alone do not. What an __init__ imports late,
-    as its lazy exports do, is its own matter."""
+def test_there_are_no_import_cycles_within_packages() -> None:
+    """Includes late imports, but not those for type checkers. The lazy exports of an __init__ are
+    exempt."""
     modules = {module_of(path): path for path in SOURCES}
     imports: dict[str, set[str]] = {}
     for module, path in modules.items():
@@ -162,13 +160,13 @@ print(*{"torch", "pyarrow", "zstandard"} & set(sys.modules))
 """
 
 
-def test_names_without_torch_cost_no_torch_and_reading_no_extras() -> None:
+def test_names_without_torch_do_not_import_torch_or_extras() -> None:
     command = [sys.executable, "-c", WITHOUT_TORCH, str(REPOSITORY / "README.md")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("\n", "")
 
 
-# What changes files, by the names under which it is called; `replace` of a text takes two words.
+# Calls that change files, by their names; `str.replace` has two arguments.
 WRITING = set(
     """
     write_text write_bytes unlink touch mkdir makedirs rmdir removedirs rmtree rename renames
@@ -177,7 +175,7 @@ WRITING = set(
     TemporaryDirectory NamedTemporaryFile mkstemp mkdtemp
 """.split()
 )
-# Libraries that write to a path of `files.atomic_path` or `atomic_folder`, what does not last, and
+# Libraries that write to a path from `files.atomic_path` or `atomic_folder`, temporary files, and
 # /dev/null.
 WRITE_ELSEWHERE = {
     "checkpoint/weights.py: save_file",
@@ -217,7 +215,7 @@ def test_only_the_disk_module_writes() -> None:
     assert {"disk.py: os.replace", "disk.py: open"} <= {*writing_calls(PACKAGE / "disk.py")}
 
 
-def test_only_the_binding_files_know_python_and_every_native_source_is_compiled() -> None:
+def test_only_bindings_use_python_and_all_sources_are_compiled() -> None:
     native = REPOSITORY / "native"
     include = re.compile(r'#\s*include\s*[<"](Python|python_\w+)\.h')
     files = [path for path in native.glob("*") if path.is_file()]
@@ -226,6 +224,6 @@ def test_only_the_binding_files_know_python_and_every_native_source_is_compiled(
     settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
     (extension,) = settings["tool"]["setuptools"]["ext-modules"]
     assert {*extension["sources"]} == {f"native/{path.name}" for path in native.glob("*.cpp")}
-    # Nor is there a room for leftovers.
+    # And there is no package for miscellaneous files.
     forbidden = {"utils", "common", "helpers", "misc"}
     assert not [name_of(path) for path in SOURCES if forbidden & {*path.parts, path.stem}]

@@ -1,5 +1,5 @@
-"""What a person installs: a source archive that builds on its own, a wheel that runs elsewhere, and
-one sentence where either cannot be built."""
+"""Packaging: a source archive that builds by itself, a wheel that runs elsewhere, and a clear error
+if it cannot be built."""
 
 import os
 import shlex
@@ -22,7 +22,7 @@ SENTENCE = "Once upon a time"
 
 @pytest.fixture
 def checkout(tmp_path: Path, repository: Path) -> Path:
-    """A copy with nothing that was built."""
+    """Return a copy of the repository without build outputs."""
     built = shutil.ignore_patterns("*.so", "*.egg-info", "__pycache__")
     for name in ("native", "src"):
         shutil.copytree(repository / name, tmp_path / "checkout" / name, ignore=built)
@@ -33,7 +33,7 @@ def checkout(tmp_path: Path, repository: Path) -> Path:
 
 
 def compile_with(folder: Path, *lines: str) -> dict[str, str]:
-    """An environment whose compiler is a shell script."""
+    """Return an environment whose compiler is a shell script."""
     script = folder / "compiler"
     script.write_text("\n".join(("#!/bin/sh", *lines)) + "\n", encoding="utf-8")
     script.chmod(0o755)
@@ -50,11 +50,9 @@ def run(*words: str | Path, cwd: Path, env: dict[str, str]) -> str:
     return done.stdout
 
 
-def test_the_source_archive_builds_a_wheel_that_runs_elsewhere(
-    checkout: Path, tmp_path: Path
-) -> None:
-    # Compiling takes most of a minute, and was done for these tests: files are only preprocessed,
-    # which takes every header, and the core is the one at hand. tests/native compiles them.
+def test_the_sdist_builds_a_working_wheel(checkout: Path, tmp_path: Path) -> None:
+    # Compiling takes most of a minute and is tested in tests/native: files are only preprocessed,
+    # which needs all headers, and the existing core is used.
     quick = compile_with(
         tmp_path,
         'for word in "$@"; do test "$last" = -o && out=$word; last=$word; done',
@@ -77,7 +75,7 @@ def test_the_source_archive_builds_a_wheel_that_runs_elsewhere(
     python = tmp_path / "elsewhere" / "bin" / "python"
     pip = (sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check")
     run(*pip, "install", "--no-deps", "--no-index", wheel, cwd=tmp_path, env=quick)
-    # With all it needs but groundup itself: links to it are not followed from a linked folder.
+    # With all dependencies but not groundup itself: .pth files of a linked folder are ignored.
     (site,) = (tmp_path / "elsewhere").glob("lib/python*/site-packages")
     folders = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
     (site / "here.pth").write_text("\n".join(folders) + "\n", encoding="utf-8")
@@ -95,7 +93,7 @@ def test_the_source_archive_builds_a_wheel_that_runs_elsewhere(
 
 
 def check_files(wheel: Path, source: Path) -> None:
-    """Every file of the package is in it, the core as well, and nothing else is."""
+    """Check that it contains exactly the files of the package, including the core."""
     with zipfile.ZipFile(wheel) as opened:
         names = {name for name in opened.namelist() if ".dist-info/" not in name}
     package = {
@@ -127,13 +125,13 @@ VERSION = sysconfig.get_python_version()
     ],
     ids=["no compiler", "an old compiler", "no headers"],
 )
-def test_what_the_core_cannot_be_built_without_is_named(
+def test_missing_build_requirements_are_reported(
     checkout: Path, tmp_path: Path, lines: list[str], sentence: str
 ) -> None:
     environment = compile_with(tmp_path, *lines)
     words = ["setup.py", "build_ext"]
     if lines == ["exit 127"]:
-        # What pip shows of it is the same for the others.
+        # pip shows the other errors in the same way.
         pip = "-m pip --disable-pip-version-check install --no-build-isolation --no-deps"
         words = [*pip.split(), "--no-index", "--target", "x", "."]
     done = subprocess.run(
@@ -144,7 +142,7 @@ def test_what_the_core_cannot_be_built_without_is_named(
 
 
 @pytest.mark.parametrize("python", ["false", "/nowhere/python3"])
-def test_a_python_that_is_too_old_is_named(tmp_path: Path, repository: Path, python: str) -> None:
+def test_an_old_python_is_reported(tmp_path: Path, repository: Path, python: str) -> None:
     make = ("make", "-f", str(repository / "Makefile"), f"PYTHON={python}", ".venv/bin/python")
     done = subprocess.run(make, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2 and not (tmp_path / ".venv").exists()

@@ -1,4 +1,4 @@
-"""The front door: which names it offers, where they come from, and that it stays small."""
+"""The public API: its names, their origin, and that importing it stays cheap."""
 
 import importlib
 import subprocess
@@ -24,7 +24,7 @@ HOMES = {name: f"groundup.{home}" for home, names in NAMES.items() for name in n
 FRONT_DOOR = Path(groundup.__file__)
 
 
-def test_the_public_names_are_exactly_these() -> None:
+def test_public_names_are_pinned() -> None:
     assert dir(groundup) == groundup.__all__ == sorted(HOMES)
     with pytest.raises(AttributeError, match="no attribute 'Tokeniser'"):
         _ = groundup.Tokeniser

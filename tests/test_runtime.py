@@ -1,4 +1,4 @@
-"""What the process says about itself: cores, memory, seeds, log lines, errors."""
+"""The process and its machine: cores, memory, seeds, logging, errors."""
 
 import logging
 import pickle
@@ -13,7 +13,7 @@ import torch
 
 from groundup import errors, runtime
 
-# What a process sets cannot be taken back.
+# In a separate process, because these settings cannot be undone.
 PROGRAM = """
 import os, platform, resource
 from groundup.runtime import *
@@ -37,7 +37,7 @@ if platform.libc_ver()[0] == "glibc":
 """
 
 
-def test_cores_and_memory_are_those_the_process_may_use_and_keeps() -> None:
+def test_cores_and_memory_reflect_limits() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
@@ -50,7 +50,7 @@ def test_cores_and_memory_are_those_the_process_may_use_and_keeps() -> None:
         ("memory.max", "max", None),
     ],
 )
-def test_memory_is_what_the_container_allows(
+def test_memory_respects_container_limits(
     tmp_path: Path, name: str, limit: str, expected: int | None
 ) -> None:
     file = tmp_path / "sys/fs/cgroup" / name
@@ -70,7 +70,7 @@ def test_memory_is_what_the_container_allows(
         ("model name\t: bf16\n", True),
     ],
 )
-def test_flags_tell_of_bfloat16(
+def test_cpu_flags_determine_bfloat16_support(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpuinfo: str, has_units: bool
 ) -> None:
     (tmp_path / "cpuinfo").write_text(cpuinfo)
@@ -79,7 +79,7 @@ def test_flags_tell_of_bfloat16(
     assert (runtime.slow_bfloat16_reason() is None) == has_units
 
 
-def test_a_seed_fixes_every_generator() -> None:
+def test_seeds_set_all_generators() -> None:
     def draw() -> tuple[float, float, float]:
         return random.random(), float(numpy.random.rand()), float(torch.rand(()))
 
@@ -91,7 +91,7 @@ def test_a_seed_fixes_every_generator() -> None:
     assert draw() != first
 
 
-def test_log_lines_go_to_stderr_once_and_warnings_say_so(
+def test_log_records_go_to_stderr_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     runtime.set_up_logging()
@@ -103,20 +103,20 @@ def test_log_lines_go_to_stderr_once_and_warnings_say_so(
     assert capsys.readouterr() == ("", "reading a.txt\nwarning: b.txt is empty\n")
 
 
-def test_a_duration_is_shown_in_the_unit_that_suits_it() -> None:
+def test_durations_have_suitable_units() -> None:
     shown = [runtime.format_duration(seconds) for seconds in (0.05, 119.0, 120.0, 9_000.0, 5e5)]
     assert shown == ["50 ms", "119.0 s", "2.0 minutes", "2.5 hours", "5.8 days"]
 
 
-# Its errors
+# Errors
 
 
-def test_an_error_is_one_paragraph() -> None:
+def test_errors_are_one_paragraph() -> None:
     error = errors.DataError("corpus.txt is empty:\n    give a file\n  with text\n")
     assert str(error) == "corpus.txt is empty: give a file with text"
 
 
-def test_errors_cross_process_boundaries() -> None:
+def test_errors_can_be_pickled() -> None:
     extra = errors.MissingExtraError("reading .parquet files", "parquet")
     assert "reading .parquet" in str(extra) and "pip install 'groundup[parquet]'" in str(extra)
     for error in (errors.DataError("damaged"), extra):
@@ -124,7 +124,7 @@ def test_errors_cross_process_boundaries() -> None:
         assert (type(back), str(back)) == (type(error), str(error))
 
 
-def test_the_nearest_name_bridges_typing_mistakes_case_and_underscores() -> None:
+def test_suggestions_tolerate_typos_case_and_underscores() -> None:
     names = ["vocab-size", "out"]
     for typed in ("vocabsize", "Vocab_Size"):
         assert errors.did_you_mean(typed, names) == "did you mean vocab-size?"

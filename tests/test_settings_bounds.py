@@ -1,5 +1,5 @@
-"""No value of any setting does worse than an error in one line: every field of every Settings class
-is found by itself, so that a new one without a bound fails here."""
+"""No value of any setting causes worse than a ConfigError. Covers every field of every Settings
+class automatically, so that a new one without bounds fails here."""
 
 import importlib
 import math
@@ -24,7 +24,7 @@ SOURCE = Path(groundup.__file__).parent
 STRANGE: list[Any] = [10**9, 10**18, 10**400, 1e9, 1e300, math.nan, math.inf, -math.inf, -1, 0]
 STRANGE += ["abc", "", "1e400", "a\0b", None, True, [], [1] * 100, {}, {"a": {"b": 1}}]
 
-# What has no default, so that the other fields can be looked at.
+# Values for settings without a default.
 NEEDED: dict[str, dict[str, Any]] = {
     "RangeConfig": {"low": 1.0, "high": 2.0},
     "SweepConfig": {"name": "sweep"},
@@ -33,8 +33,8 @@ SMALL = {"vocab_size": 300, "context_length": 16, "d_model": 16, "num_layers": 1
 
 
 def settings_types() -> Iterator[type[Settings]]:
-    """All subclasses that any file of the package declares, but for the flags of verbs, which no
-    file holds."""
+    """Return all Settings subclasses in the package, except the flags of verbs, which are not in
+    files."""
     for file in sorted(set(SOURCE.rglob("*.py")) - set(SOURCE.glob("cli/*.py"))):
         text = file.read_text("utf-8")
         for name in re.findall(r"^class (\w+)\((?:Settings|ServerFlags)\)", text, re.MULTILINE):
@@ -47,14 +47,14 @@ TYPES = list(settings_types())
 FIELDS = [(kind, name) for kind in TYPES for name in kind.model_fields]
 
 
-def test_the_known_settings_are_found() -> None:
+def test_all_known_settings_are_found() -> None:
     names = {kind.__name__ for kind in TYPES}
     assert {"ModelConfig", "RunConfig", "OptimizerConfig", "SweepConfig", "ServerSettings"} <= names
     assert len(FIELDS) > 100
 
 
 @pytest.mark.parametrize(("kind", "name"), FIELDS, ids=lambda one: getattr(one, "__name__", one))
-def test_strange_values_are_accepted_or_refused_in_one_line(
+def test_extreme_values_are_accepted_or_raise_config_error(
     kind: type[Settings], name: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "settings.yaml"
@@ -71,7 +71,7 @@ def test_strange_values_are_accepted_or_refused_in_one_line(
             assert "\n" not in text
             assert name in text or isinstance(value, dict)
         else:
-            # What no number of ours may be, whatever it is for.
+            # Values that no number may have.
             if has_numbers and isinstance(value, int | float):
                 assert math.isfinite(value), f"{kind.__name__}.{name} takes {value}"
                 assert value <= 10**18, f"{kind.__name__}.{name} takes {value}: bound it with le="
@@ -82,13 +82,13 @@ def test_strange_values_are_accepted_or_refused_in_one_line(
             kind.model_validate({**NEEDED.get(kind.__name__, {}), name: value})
 
 
-def test_a_model_is_held_against_the_memory_before_it_is_built() -> None:
+def test_models_larger_than_memory_are_rejected_before_allocation() -> None:
     without_storage = ModelConfig(**{**SMALL, "context_length": 2**24})
     model = TransformerLM.from_config(without_storage, device="meta")
     assert all(tensor.is_meta for tensor in model.buffers())
     config = ModelConfig(**SMALL)
     check_model_memory(config, 10**6, num_sequences=1)
-    # The second is too much for its layers' caches together, not for one.
+    # The second exceeds the memory with the caches of all layers, but not of one.
     for change in ({"num_layers": 10**4}, {"num_layers": 40, "context_length": 4_000}):
         with pytest.raises(ConfigError, match=r"takes .* context_length .* 10.0 MB"):
             check_model_memory(config.model_copy(update=change), 10**7, num_sequences=1)

@@ -1,7 +1,7 @@
-"""No part of the repository is longer than its budget in pyproject.toml.
+"""No package is longer than its budget in pyproject.toml.
 
-Lines are physical lines, blank ones and docstrings included. A change that shortens a part lowers
-its budget; one that needs more takes the lines from another part.
+Lines are physical lines, including blank lines and docstrings. A change that shortens a package
+lowers its budget; one that needs more takes the lines from another package.
 """
 
 import tomllib
@@ -22,7 +22,7 @@ def count_lines(files: Iterable[Path]) -> int:
 
 
 def measure() -> dict[str, int]:
-    """Lines by the name of their budget."""
+    """Count the lines of each budget."""
     lines = {
         folder.name: count_lines(folder.rglob("*.py"))
         for folder in sorted(PACKAGE.iterdir())
@@ -39,10 +39,10 @@ def measure() -> dict[str, int]:
     return lines
 
 
-def test_every_part_has_a_budget() -> None:
+def test_every_package_has_a_budget() -> None:
     assert set(measure()) == set(BUDGETS)
 
 
 @pytest.mark.parametrize("part", BUDGETS)
-def test_a_part_keeps_its_budget(part: str) -> None:
+def test_packages_stay_within_their_budgets(part: str) -> None:
     assert measure()[part] <= BUDGETS[part]

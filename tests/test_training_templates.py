@@ -1,5 +1,5 @@
-"""The templates for Slurm, Kubernetes and SkyPilot: their scripts run, with stand-ins for what only
-a cluster has, and what they call is read by torchrun's parser and by ours."""
+"""The templates for Slurm, Kubernetes and SkyPilot: their scripts run with fake cluster programs,
+and torchrun's parser and ours accept their arguments."""
 
 import importlib
 import os
@@ -53,7 +53,7 @@ def script_of(name: str) -> list[str]:
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Path:
-    """A shared folder with settings, an environment, and programs that note how they are called."""
+    """A shared folder with settings, an environment, and programs that record their arguments."""
     programs = tmp_path / "shared" / ".venv" / "bin"
     programs.mkdir(parents=True)
     (programs / "activate").touch()
@@ -72,7 +72,7 @@ def shared(tmp_path: Path) -> Path:
 
 
 def call(script: list[str], shared: Path, **more: str) -> tuple[int, list[str]]:
-    """Run a script; its exit status, and the words that torchrun was called with."""
+    """Run a script; returns its exit status, and the arguments of torchrun."""
     path = f"{shared / '.venv' / 'bin'}:{os.environ['PATH']}"
     environment = {**os.environ, **CLUSTER, "SHARED": str(shared), "PATH": path, **more}
     done = subprocess.run(script, env=environment, capture_output=True, text=True)
@@ -81,7 +81,7 @@ def call(script: list[str], shared: Path, **more: str) -> tuple[int, list[str]]:
 
 
 def parsed(words: list[str], monkeypatch: pytest.MonkeyPatch, shared: Path) -> tuple[Any, Any]:
-    """The words as torchrun's parser and ours understand them."""
+    """Parse the arguments with torchrun's parser and ours."""
     run = importlib.import_module("torch.distributed.run")
     of_torchrun = run.get_args_parser().parse_args(words)
     assert of_torchrun.module and of_torchrun.training_script == "groundup"
@@ -92,7 +92,7 @@ def parsed(words: list[str], monkeypatch: pytest.MonkeyPatch, shared: Path) -> t
 
 
 @pytest.mark.parametrize("name", ["slurm", "kubernetes", "skypilot"])
-def test_a_template_begins_the_run_and_continues_it_when_it_is_there(
+def test_templates_start_and_continue_runs(
     name: str, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = script_of(name)
@@ -113,7 +113,7 @@ def test_a_template_begins_the_run_and_continues_it_when_it_is_there(
 
 
 @pytest.mark.parametrize("state", ["stopped", "finished"])
-def test_slurm_queues_a_job_again_that_a_signal_stopped(
+def test_slurm_requeues_jobs_stopped_by_a_signal(
     shared: Path, state: Literal["stopped", "finished"]
 ) -> None:
     folder = shared / "runs" / "tinystories"

@@ -1,4 +1,4 @@
-"""A part becomes a setting by one file: those of the guide, put into a copy of the package."""
+"""One file adds a variant as a setting: the guide's examples, in a copy of the package."""
 
 import ast
 import re
@@ -80,7 +80,7 @@ else:
 
 
 def class_of(name: str) -> str:
-    """The source of a class of the guide."""
+    """Return the source of a class in the guide."""
     for block in re.findall(r"^```python\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL):
         for node in ast.parse(block).body:
             if isinstance(node, ast.ClassDef) and node.name == name:
@@ -89,7 +89,7 @@ def class_of(name: str) -> str:
 
 
 @pytest.mark.slow
-def test_one_file_makes_a_setting(tmp_path: Path) -> None:
+def test_one_file_adds_a_setting(tmp_path: Path) -> None:
     package = tmp_path / "source" / "groundup"
     shutil.copytree(REPOSITORY / "src" / "groundup", package)
     for path, (name, attribute) in FILES.items():
