@@ -51,7 +51,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         if name in SHOWN:
             up = "../" * page.file.src_uri.count("/")
             return f"[{text}]({up}{SHOWN[name]})"
-        return f"{text} (`{name}`)"
+        return text if name in text else f"{text} (`{name}`)"
 
     return _LINK.sub(replace, markdown)
 
