@@ -12,7 +12,7 @@ import pytest
 from oracles import BYTES, END, PATTERNS, learn
 
 from groundup._native import WordCounter
-from groundup.errors import TokenizerError
+from groundup.errors import DataError, TokenizerError
 from groundup.tokenizer import training
 from groundup.tokenizer.native import as_array
 from groundup.tokenizer.patterns import GPT2, Pattern, find_pattern
@@ -167,7 +167,7 @@ def test_a_word_that_needs_too_much_memory_is_rejected(
     path.write_bytes(b"a word, then " + b"a" * 3_000_000)
     assert train_from_files([path], 258, [])[0].merges[:2] == [(b"a", b"a"), (b"aa", b"aa")]
     monkeypatch.setattr(training, "_MAX_WORD_BYTES", 1_000_000)
-    with pytest.raises(TokenizerError, match="pre-token"):
+    with pytest.raises(DataError, match="pre-token"):
         train_from_files([path], 300, [], block_bytes=1 << 16)
     with pytest.raises(TokenizerError, match="3000000 bytes"):
         train(["a" * 3_000_000], 3)

@@ -52,9 +52,6 @@ CONFIG_NAME = "config.json"
 SINGLE_NAME = "model.safetensors"
 INDEX_NAME = f"{SINGLE_NAME}.index.json"
 
-# Old checkpoints contain RoPE frequencies, which follow from the settings.
-_DERIVED = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
-
 _THEIR_TABLE = "model.embed_tokens.weight"
 
 # Files read besides the weights, if they exist.
@@ -213,12 +210,7 @@ def _read_weights(files: list[Path], config: ModelConfig, names: Names) -> dict[
             check_plain_file(file, file.parent)
         except OSError as error:
             raise CheckpointError(f"{file} cannot be read: {error.strerror}") from None
-    tensors = {
-        name: tensor
-        for file in files
-        for name, tensor in load_weights(file).items()
-        if not _DERIVED.fullmatch(name)
-    }
+    tensors = {name: one for file in files for name, one in load_weights(file).items()}
     head, table = (tensors.get(name) for name in ("lm_head.weight", _THEIR_TABLE))
     if config.tie_embeddings and head is not None and table is not None:
         if not torch.equal(head, table):

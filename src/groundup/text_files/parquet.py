@@ -14,8 +14,7 @@ from groundup.text_files.records import (
 )
 
 _TEXT_TYPES = "string large_string string_view binary large_binary binary_view".split()
-_BATCH_BYTES = 8 << 20
-_NUM_SEEN = 64
+_BATCH_ROWS, _NUM_SEEN = 256, 64
 
 
 def read_parquet(
@@ -32,9 +31,9 @@ def read_parquet(
         raise DataError(f"{name} is a compressed Parquet file; decompress it first")
     try:
         table = pyarrow.parquet.ParquetFile(stream)
-        schema, num_rows = table.schema_arrow, _batch_rows(table.metadata)
+        schema = table.schema_arrow
         texts = [one.name for one in schema if _is_text(one.type, pyarrow.types)]
-        head = next(table.iter_batches(min(num_rows, _NUM_SEEN), columns=texts), None)
+        head = next(table.iter_batches(_NUM_SEEN, columns=texts), None)
         longest = longest_field(head.to_pylist() if head else ())
         lists = [one.name for one in schema if str(one.type).startswith(("list", "large_list"))]
         found = dict.fromkeys(texts, "") | {one: [{"role": "", "content": ""}] for one in lists}
@@ -47,24 +46,17 @@ def read_parquet(
                 f"{', '.join(schema.names)}); set --field"
             )
         if column == TURNS:
-            for rows in table.iter_batches(num_rows, columns=[*texts, *lists]):
+            for rows in table.iter_batches(_BATCH_ROWS, columns=[*texts, *lists]):
                 for row in rows.to_pylist():
                     turns = find_turns(row.get(reading.field)) or find_turns(row)
                     yield text_of_turns(turns or []).encode("utf-8", "surrogateescape")
             return
         if column not in texts:
             raise DataError(f"{name}: column {column} holds {schema.field(column).type}, not text")
-        for rows in table.iter_batches(num_rows, columns=[column]):
+        for rows in table.iter_batches(_BATCH_ROWS, columns=[column]):
             yield from rows.column(0).cast(pyarrow.large_binary()).fill_null(b"").to_pylist()
     except pyarrow.ArrowException as error:
         raise UnreadableError(f"{name} is not a readable Parquet file: {error}") from error
-
-
-def _batch_rows(metadata: Any) -> int:
-    """Return the number of rows in about `_BATCH_BYTES`, counting all columns."""
-    groups = map(metadata.row_group, range(metadata.num_row_groups))
-    total = sum(int(group.total_byte_size) for group in groups)
-    return max(1, min(1 << 20, _BATCH_BYTES * int(metadata.num_rows) // max(1, total)))
 
 
 def _is_text(kind: Any, types: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Incremental encoding of text in pieces, and incremental decoding of ids to whole characters."""
+"""Incremental encoding of text in pieces."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def encode_pieces(encoder: Encoder, pieces: Iterable[str]) -> Iterator[int]:
         piece = half + piece
         # A high surrogate is kept until its low surrogate arrives.
         half = piece[-1:] if "\ud800" <= piece[-1:] <= "\udbff" else ""
-        pending += _to_utf8(piece[:-1] if half else piece)
+        pending += without_lone_surrogates(piece[:-1] if half else piece).encode()
         # After a search without a cut, wait until the text has doubled: total time stays linear.
         if len(pending) < 2 * searched:
             continue
@@ -28,7 +28,7 @@ def encode_pieces(encoder: Encoder, pieces: Iterable[str]) -> Iterator[int]:
         yield from ids
         searched = 0 if used else len(pending)
         pending = pending[used:]
-    yield from encoder.encode(pending + _to_utf8(half))
+    yield from encoder.encode(pending + without_lone_surrogates(half).encode())
 
 
 def without_lone_surrogates(text: str) -> str:
@@ -38,10 +38,3 @@ def without_lone_surrogates(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
-
-
-def _to_utf8(text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        return without_lone_surrogates(text).encode()

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 
-from groundup.errors import TokenizerError
+from groundup.errors import DataError, TokenizerError
 from groundup.runtime import Engine, Progress, num_cores
 from groundup.text_files import Part, Reading, cut_into_parts, find_sources, read, run_parts
-from groundup.text_files.documents import Errors
+from groundup.text_files.documents import Errors, FindCut
 from groundup.tokenizer.definition import (
     TokenizerDefinition,
     check_special_token_texts,
@@ -222,18 +222,9 @@ class PartCounting:
 
     def blocks(self, part: Part) -> Iterator[tuple[bytes | memoryview, int]]:
         """Yield blocks that can be counted independently, each with its bytes of documents."""
-        counter = WordCounting(self.pattern, self.special_tokens, 1).counter
-
-        def find_cut(text: memoryview) -> int:
-            """Return the last boundary at which to cut a long document; 0 if none is known yet."""
-            cut = counter.find_last_cut(text)
-            if not cut and len(text) > max(_MAX_WORD_BYTES, self.block_bytes):
-                raise TokenizerError(
-                    f"a pre-token has more than {len(text):,} bytes; split it up or remove it"
-                )
-            return cut
-
         size = self.block_bytes
+        counter = WordCounting(self.pattern, self.special_tokens, 1).counter
+        find_cut = cut_finder(counter, max(_MAX_WORD_BYTES, size))
         for batch in read(
             part, self.reading, batch_bytes=size, find_cut=find_cut, piece_bytes=size
         ):
@@ -242,3 +233,16 @@ class PartCounting:
             else:
                 view = memoryview(batch.data)
                 yield from ((view[begin:end], end - begin) for begin, end in batch.bounds.tolist())
+
+
+def cut_finder(counter: WordCounter, max_bytes: int) -> FindCut:
+    """Return a function that finds the last boundary at which to cut a long document; 0 if none is
+    known yet. A pre-token of more than `max_bytes` is an error."""
+
+    def find_cut(text: memoryview) -> int:
+        cut = counter.find_last_cut(text)
+        if not cut and len(text) > max_bytes:
+            raise DataError(f"a pre-token has more than {len(text):,} bytes; split or remove it")
+        return cut
+
+    return find_cut

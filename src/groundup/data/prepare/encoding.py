@@ -10,8 +10,9 @@ import numpy.typing as npt
 from groundup._native import WordCounter
 from groundup.data.pipeline import read_ahead
 from groundup.data.shards.index import hash_each
-from groundup.errors import DataError, TokenizerError
-from groundup.text_files import DocumentBatch, FindCut, Part, Reading, Source, read
+from groundup.errors import TokenizerError
+from groundup.text_files import DocumentBatch, Part, Reading, Source, read
+from groundup.tokenizer.training import cut_finder
 
 if TYPE_CHECKING:
     from groundup.tokenizer import Tokenizer
@@ -48,7 +49,10 @@ class PartEncoder:
         """Yield the documents of a part in order."""
         # A source ends in the part that holds its last byte.
         is_end = part.span is None or part.span[1] == part.sources[0].size
-        batches = read(part, self.reading, batch_bytes=self.batch_bytes, find_cut=self._find_cut())
+        special_tokens = [token.encode() for token in self.tokenizer.special_tokens]
+        counter = WordCounter(self.tokenizer.pattern.splitter, special_tokens, 1)
+        find_cut = cut_finder(counter, 0)
+        batches = read(part, self.reading, batch_bytes=self.batch_bytes, find_cut=find_cut)
         with read_ahead(batches, _DEPTH) as ready:
             for batch in ready:
                 yield self._encode(batch, is_end)
@@ -72,15 +76,3 @@ class PartEncoder:
             batch.read_bytes,
             batch.continues,
         )
-
-    def _find_cut(self) -> FindCut:
-        special_tokens = [token.encode() for token in self.tokenizer.special_tokens]
-        counter = WordCounter(self.tokenizer.pattern.splitter, special_tokens, 1)
-
-        def find_cut(text: memoryview) -> int:
-            cut = counter.find_last_cut(text)
-            if not cut:
-                raise DataError(f"a pre-token has more than {len(text):,} bytes; split it")
-            return cut
-
-        return find_cut
