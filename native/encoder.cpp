@@ -280,17 +280,17 @@ size_t Encoder::encode_stream(Span text, IdBuffer& out) const {
     constexpr size_t kTried = 64;
     const Span stable = stable_prefix(text, special_tokens_);
     if (stable.size < 2 * merges_.window_bytes()) return 0;
-    std::vector<size_t> places{borrow()->encode_stable(stable, out)};
+    std::vector<size_t> positions{borrow()->encode_stable(stable, out)};
     const size_t num_ids = out.count;
-    while (out.count && places.size() < kTried) {
+    while (out.count && positions.size() < kTried) {
         uint32_t id = 0;
         std::memcpy(&id, out.data() + --out.count * out.id_bytes(), out.id_bytes());
-        places.push_back(places.back() - offsets_[2 * size_t{id} + 1]);
+        positions.push_back(positions.back() - offsets_[2 * size_t{id} + 1]);
     }
-    std::reverse(places.begin(), places.end());
-    const size_t found = splitter_->find_resumption(stable, places);
-    const auto place = std::find(places.begin(), places.end(), found);
-    out.count = found ? num_ids - static_cast<size_t>(places.end() - place - 1) : 0;
+    std::reverse(positions.begin(), positions.end());
+    const size_t found = splitter_->find_resumption(stable, positions);
+    const auto position = std::find(positions.begin(), positions.end(), found);
+    out.count = found ? num_ids - static_cast<size_t>(positions.end() - position - 1) : 0;
     return found;
 }
 

@@ -91,10 +91,10 @@ private:
     void take() {
         static const Functions functions;
         for (size_t i = 0; i < kSignatureSize; i++) {
-            uint32_t least = numbers_[i];
+            uint32_t minimum = numbers_[i];
             for (size_t k = 0; k < kBlock; k++)
-                least = std::min(least, (waiting_[k] ^ functions.masks[i]) * functions.factors[i]);
-            numbers_[i] = least;
+                minimum = std::min(minimum, (waiting_[k] ^ functions.masks[i]) * functions.factors[i]);
+            numbers_[i] = minimum;
         }
         count_ = 0;
     }

@@ -45,7 +45,7 @@ void run_threads(size_t num_threads, Work work) {
     try {
         for (size_t i = 1; i < num_threads; i++) threads.emplace_back(std::ref(guarded), i);
     } catch (...) {
-        // Fewer threads started than requested: threads claim work dynamically, so none is lost.
+        // Fewer threads started than requested: `work` must claim its parts dynamically, so that none is lost.
     }
     guarded(0);
     for (std::thread& thread : threads) thread.join();

@@ -116,8 +116,8 @@ AttentionShape read_attention(Arguments& given) {
     const int64_t* const starts = given.read_positions({batch, seq}, true);
     if (cos && d_head % 2) throw InputError("rotary embeddings need an even d_head");
     for (size_t i = 0; starts && i < batch * seq; i++) {
-        const int64_t position = static_cast<int64_t>(i % seq), least = position ? starts[i - 1] : 0;
-        if (starts[i] < least || starts[i] > position)
+        const int64_t position = static_cast<int64_t>(i % seq), minimum = position ? starts[i - 1] : 0;
+        if (starts[i] < minimum || starts[i] > position)
             throw InputError("document starts must be in order and at most the position they belong to");
     }
     return {batch, seq, num_heads, d_head, cos, sin, gains, starts, eps};

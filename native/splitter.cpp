@@ -166,41 +166,41 @@ size_t Splitter::safe_cut(Span text, size_t from) const {
     return text.size;
 }
 
-// Whether the text from `place` on, inside or at the end of its first pre-token, splits as it does in the whole
+// Whether the text from `position` on, inside or at the end of its first pre-token, splits as it does in the whole
 // text. `searches` started with the text, one per stage. Without `across`, no match or gap may span the cut, because
 // the text before it is split again.
-bool Splitter::resumes(Span text, std::vector<Automaton::Search>& searches, size_t place, bool across) const {
+bool Splitter::resumes(Span text, std::vector<Automaton::Search>& searches, size_t position, bool across) const {
     constexpr size_t kSoon = 64;
-    size_t before = place - 1;
-    while (before && place - before < 4 && is_continuation(text.data[before])) before--;
+    size_t before = position - 1;
+    while (before && position - before < 4 && is_continuation(text.data[before])) before--;
     const Byte* const end = text.data + text.size;
-    const auto last = symbols_->read(text.data + before, end), next = symbols_->read(text.data + place, end);
-    if (before + last.size != place) return false;
+    const auto last = symbols_->read(text.data + before, end), next = symbols_->read(text.data + position, end);
+    if (before + last.size != position) return false;
     // Up to here, the stages so far leave the same pieces with and without the cut.
-    size_t reach = std::min(text.size, place + kSoon);
+    size_t reach = std::min(text.size, position + kSoon);
     bool is_cut = across;
     for (size_t i = 0; i < machines_.size(); i++) {
         const Automaton& automaton = machines_[i].automaton;
         Automaton::Search& whole = searches[i];
-        while (whole.row && whole.at < place) automaton.step(*symbols_, text, whole);
+        while (whole.row && whole.at < position) automaton.step(*symbols_, text, whole);
         if (automaton.separates(last.symbol, next.symbol)) {
-            if (whole.row && whole.at == place) automaton.step(*symbols_, text, whole);
-            is_cut = is_cut || whole.last == place || automaton.surely_begins(next.symbol);
-            size_t at = place;
+            if (whole.row && whole.at == position) automaton.step(*symbols_, text, whole);
+            is_cut = is_cut || whole.last == position || automaton.surely_begins(next.symbol);
+            size_t at = position;
             for (Symbols::Read read; at < reach; at += read.size)
                 if (automaton.may_begin((read = symbols_->read(text.data + at, end)).symbol)) break;
             reach = std::min(reach, at);
             continue;
         }
-        if (!whole.row || whole.at != place) return false;
-        Automaton::Search same = whole, fresh = automaton.begin_at(place);
+        if (!whole.row || whole.at != position) return false;
+        Automaton::Search same = whole, fresh = automaton.begin_at(position);
         // The first match ends here, as it would at the end of the text, and so do those of later stages.
-        if (!automaton.step(*symbols_, text, same)) return same.last == place && automaton.ends(whole.row);
+        if (!automaton.step(*symbols_, text, same)) return same.last == position && automaton.ends(whole.row);
         // Otherwise the searches with and without the cut must reach the same state and end alike.
         bool is_one = false;
         for (same = whole; across && !is_one && automaton.step(*symbols_, text, same) && same.at <= reach;) {
             if (!automaton.step(*symbols_, text, fresh)) break;
-            const bool ended = same.last == fresh.last && same.last > place;
+            const bool ended = same.last == fresh.last && same.last > position;
             is_one = same.row == fresh.row && (ended || automaton.is_sure(same.row));
         }
         if (!is_one) return false;
@@ -209,19 +209,20 @@ bool Splitter::resumes(Span text, std::vector<Automaton::Search>& searches, size
     return is_cut;
 }
 
-std::vector<Automaton::Search> Splitter::searches_at(size_t place) const {
+std::vector<Automaton::Search> Splitter::searches_at(size_t position) const {
     std::vector<Automaton::Search> searches;
-    for (const Machine& machine : machines_) searches.push_back(machine.automaton.begin_at(place));
+    for (const Machine& machine : machines_) searches.push_back(machine.automaton.begin_at(position));
     return searches;
 }
 
-size_t Splitter::find_resumption(Span text, const std::vector<size_t>& places) const {
+size_t Splitter::find_resumption(Span text, const std::vector<size_t>& positions) const {
     size_t found = 0, begin, end;
     Cursor cursor(*this);
     if (!is_plain_ || !next_piece(machines_.size() - 1, text, 0, cursor, begin, end)) return found;
     std::vector<Automaton::Search> searches = searches_at(0);
-    for (const size_t place : places)
-        if (place && place <= end && place < text.size && resumes(text, searches, place, true)) found = place;
+    for (const size_t position : positions)
+        if (position && position <= end && position < text.size && resumes(text, searches, position, true))
+            found = position;
     return found;
 }
 

@@ -58,7 +58,7 @@ public:
 
     // The last of some increasing positions inside the first pre-token of `text`, which may continue after
     // it, from which the rest splits as in the whole text; 0 if there is none.
-    size_t find_resumption(Span text, const std::vector<size_t>& places) const;
+    size_t find_resumption(Span text, const std::vector<size_t>& positions) const;
 
     // The last boundary of pre-tokens up to which a stream may be cut at every boundary; 0 if there is none.
     size_t last_cut(Span text) const;
@@ -72,8 +72,8 @@ private:
     };
     bool find_match(size_t stage, Span text, size_t from, Cursor& cursor) const;
     bool next_piece(size_t stage, Span text, size_t from, Cursor& cursor, size_t& begin, size_t& end) const;
-    std::vector<Automaton::Search> searches_at(size_t place) const;
-    bool resumes(Span text, std::vector<Automaton::Search>& searches, size_t place, bool across) const;
+    std::vector<Automaton::Search> searches_at(size_t position) const;
+    bool resumes(Span text, std::vector<Automaton::Search>& searches, size_t position, bool across) const;
 
     std::unique_ptr<Symbols> symbols_;
     std::vector<Machine> machines_;

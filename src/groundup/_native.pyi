@@ -1,4 +1,4 @@
-"""Types of the native core, native/python_*.cpp."""
+"""Type stubs of the native core (native/python_*.cpp)."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import numpy.typing as npt
 from typing_extensions import Buffer as SystemBuffer
 
-# Arrays are buffers too, but before Python 3.12 their types do not say so.
+# Before Python 3.12, the types of arrays do not say that they are buffers.
 BufferLike: TypeAlias = SystemBuffer | npt.NDArray[Any]
 
 class Buffer(SystemBuffer):
@@ -61,7 +61,7 @@ class WordCounter:
     def find_last_cut(self, data: BufferLike, /) -> int: ...
     def items(self) -> dict[bytes, int]: ...
     def train(
-        self, num_merges: int, words: Splitter | None = None, num_within: int = 0, /
+        self, num_merges: int, within: Splitter | None = None, num_within: int = 0, /
     ) -> tuple[Buffer, int, int, int]: ...
 
 def find_invalid_utf8(data: str | BufferLike, /) -> int: ...
@@ -74,7 +74,7 @@ def measure_documents(
     data: BufferLike, bounds: BufferLike, num_words: int, num_threads: int, /
 ) -> Buffer: ...
 
-# Sizes and other numbers, then arrays, in the order of native/float_rows.h, then threads.
+# Arguments: sizes and floats, then arrays in the order of native/float_rows.h, then num_threads.
 def norm_rows(*arguments: BufferLike | float | None) -> None: ...
 def norm_gradient_rows(*arguments: BufferLike | float | None) -> None: ...
 def gate_rows(*arguments: BufferLike | float | None) -> None: ...

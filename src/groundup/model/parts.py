@@ -39,11 +39,11 @@ def swapped_parts(model: TransformerLM) -> dict[str, str]:
     built = dict(TransformerLM.from_config(model.config, device="meta").named_modules())
     found: dict[str, str] = {}
     for name, module in model.named_modules():
-        place = f"model/{name}".replace(".", "/").rstrip("/")
-        if any(place.startswith(f"{outer}/") for outer in found):
+        path = f"model/{name}".replace(".", "/").rstrip("/")
+        if any(path.startswith(f"{outer}/") for outer in found):
             continue
         if name not in built or describe_module(module) != describe_module(built[name]):
-            found[place] = identify(module)
+            found[path] = identify(module)
     return found
 
 

@@ -60,14 +60,14 @@ def scaled_dot_product_attention(
 def sequence_starts(is_first: Bool[Tensor, "... seq"]) -> Int[Tensor, "... seq"]:
     """For rows that pack several sequences: the first position of each token's sequence. Tokens
     before the first `is_first` form a sequence too."""
-    places = torch.arange(is_first.shape[-1], device=is_first.device)
-    return torch.where(is_first, places, 0).cummax(-1).values
+    positions = torch.arange(is_first.shape[-1], device=is_first.device)
+    return torch.where(is_first, positions, 0).cummax(-1).values
 
 
 def document_mask(starts: Int[Tensor, "... seq"]) -> Bool[Tensor, "... seq seq"]:
     """Mask of the keys each query may attend to: from its start to its own position."""
-    places = torch.arange(starts.shape[-1], device=starts.device)
-    return (places >= starts.unsqueeze(-1)) & (places <= places.unsqueeze(-1))
+    positions = torch.arange(starts.shape[-1], device=starts.device)
+    return (positions >= starts.unsqueeze(-1)) & (positions <= positions.unsqueeze(-1))
 
 
 def fused_attention(
