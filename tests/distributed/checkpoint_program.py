@@ -14,11 +14,10 @@ from torch import Tensor, distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from groundup.checkpoint import CheckpointFolder, restore_model, restore_optimizer
+from groundup.checkpoint import CheckpointFolder, restore_optimizer
 from groundup.checkpoint.record import FileEntry
 from groundup.checkpoint.sharded import ShardedFolder, load_into
 from groundup.distributed.process_group import ProcessGroup
-from groundup.distributed.reduction import FastReduction
 from groundup.distributed.sharding import shard
 from groundup.optim import Muon
 from groundup.optim.build import build_optimizer
@@ -61,26 +60,6 @@ class Sharded:
         restore_optimizer(self.optimizer, state)
 
 
-class Plain:
-    """The same run in one process."""
-
-    def __init__(self) -> None:
-        self.model = tiny_model(tie_embeddings=True)
-        self.optimizer = build_optimizer(self.model, OptimizerConfig(ema_fraction=0.5), num_steps=9)
-
-    def step_to(self, end: int, first: int) -> dict[str, Tensor]:
-        take_steps(self.model, self.optimizer, FastReduction(), 4, first=first, end=end)
-        return weights(self.model)
-
-    def save(self, folder: CheckpointFolder, step: int) -> None:
-        folder.save(step, self.model.state_dict(), self.optimizer.state_dict(), {"note": step})
-
-    def load(self, folder: CheckpointFolder, step: int) -> None:
-        checkpoint = folder.load(step)
-        restore_model(self.model, checkpoint.adapted_state())
-        restore_optimizer(self.optimizer, checkpoint.optimizer_state())
-
-
 def save_while_training(ranks: ProcessGroup, group: Any) -> None:
     """Saves and resumes are bitwise exact, also in another layout; old checkpoints are removed."""
     folder = ShardedFolder(FOLDER / "sharded", keep_last=2, group=group)
@@ -98,16 +77,10 @@ def save_while_training(ranks: ProcessGroup, group: Any) -> None:
     found = folder.load(3).adapted_state()
     assert difference(found, at_three) == 0
     assert found["lm_head.weight"] is found["token_embedding.weight"]
-    same, plain, copies = Sharded(ranks, "adamw"), Plain(), Sharded(ranks, "adamw", "hsdp")
-    for other, most in ((same, 0.0), (plain, ROUNDING), (copies, ROUNDING)):
+    same, copies = Sharded(ranks, "adamw"), Sharded(ranks, "adamw", "hsdp")
+    for other, most in ((same, 0.0), (copies, ROUNDING)):
         other.load(folder, 3)
         assert difference(other.step_to(5, first=3), at_five) <= most
-    if ranks.is_first:
-        plain.save(CheckpointFolder(FOLDER / "plain"), 5)
-    distributed.barrier()
-    from_plain = Sharded(ranks, "adamw")
-    from_plain.load(CheckpointFolder(FOLDER / "plain"), 5)
-    assert difference(from_plain.step_to(7, first=5), plain.step_to(7, first=5)) < ROUNDING
     copies_folder = ShardedFolder(FOLDER / "copies", group=group)
     copies.save(copies_folder, 5)
     assert difference(copies_folder.load(5).adapted_state(), weights(copies.model)) == 0

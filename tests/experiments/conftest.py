@@ -39,6 +39,7 @@ def check_report(path: Path, num_rows: int) -> None:
     report = compare([path])
     (table,) = report.ablations
     page = render(report)
+    assert report.title == "Ablations" and report.why in page
     assert "Contribution of each part" in page and table.headers[0] in page
     assert len(table.rows) == num_rows
     (path / "trials.jsonl").unlink()

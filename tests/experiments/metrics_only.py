@@ -50,7 +50,7 @@ def main() -> int:
             record = {"step": step, "tokens": tokens, "wall_seconds": 0.1 * step, "loss": loss}
             is_due = step % (config["evaluation"]["every_steps"] or 4) == 0 or step == num_steps
             if is_due and config["z_loss"] != 15:
-                record["validation_loss"] = loss - 1 if config["z_loss"] == 16 else loss
+                record["validation_loss"] = loss - 1 if loss and config["z_loss"] == 16 else loss
             file.write(json.dumps(record) + "\n")
             file.flush()
             if (rate > 0.5 or rate < 1e-6) and step > num_steps / 2:

@@ -14,7 +14,7 @@ from groundup.experiments import sweep
 from groundup.experiments.points import known_points, propose
 from groundup.experiments.runner import Command
 from groundup.experiments.spec import SweepConfig
-from groundup.experiments.sweep import look_ahead, plan_trials, run_sweep
+from groundup.experiments.sweep import look_ahead, run_sweep
 from groundup.experiments.sweep_folder import SweepFolder
 from groundup.experiments.trials import Point
 
@@ -115,22 +115,6 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
     assert not (tmp_path / "small").exists()
 
 
-def test_a_search_goes_on_from_what_it_knows(
-    make_spec: Any, metrics_only: Command, tmp_path: Path
-) -> None:
-    path = tmp_path / "small"
-    spec = make_spec(**SEARCH, seeds=[0, 1])
-    assert plan_trials(spec, path) == []
-    outcome = run_sweep(spec, path, command=metrics_only)
-    assert len(outcome.records) == 6
-    # Nothing is left to do, and a longer search over another range goes on from its three points.
-    assert run_sweep(spec, path, command=metrics_only).records == outcome.records
-    wider = {RATE: {"low": 1e-3, "high": 0.5, "scale": "log"}}
-    longer = make_spec(**{**SEARCH, "num_trials": 4, "ranges": wider}, seeds=[0, 1])
-    grown = run_sweep(longer, path, command=metrics_only)
-    assert len(grown.records) == 8 and outcome.records.keys() < grown.records.keys()
-
-
 def test_a_point_is_learned_from_when_all_its_seeds_have_ended(
     make_spec: Any, tmp_path: Path
 ) -> None:
@@ -160,19 +144,6 @@ def test_a_search_that_was_killed_goes_on_as_if_nothing_had_happened(
         file.write('{"settings": {"opti')
     broken = run_sweep(spec, tmp_path / "broken", command=metrics_only)
     assert list(broken.records) == list(whole.records)
-
-
-def test_a_failure_stops_and_says_nothing_and_is_tried_again(
-    make_spec: Any, metrics_only: Command, tmp_path: Path
-) -> None:
-    search_over = {"sampler": "tpe", "num_trials": 2, "grid": {"z_loss": [13.0]}, "ranges": RANGES}
-    spec, path = make_spec(**search_over), tmp_path / "small"
-    outcome = run_sweep(spec, path, command=metrics_only)
-    assert [record.status for record in outcome.records.values()] == ["failed"] * 2
-    (path / "runs" / "mended").mkdir()
-    again = run_sweep(spec, path, command=metrics_only)
-    assert list(again.records) == list(outcome.records)
-    assert {record.status for record in again.records.values()} == {"finished"}
 
 
 def test_an_impossible_proposal_is_left_out_and_the_search_goes_on(

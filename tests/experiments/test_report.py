@@ -172,17 +172,3 @@ def test_plotly_draws_what_is_seen_along_any_axis(driver: Any, seeds: Path, tmp_
         # plotly follows the window after a moment.
         WebDriverWait(driver, 30).until(lambda driver: driver.execute_script(fits))
     assert driver.get_log("browser") == []
-
-
-def test_values_are_shown_whole_and_a_sweep_brings_its_name_and_reason(
-    tmp_path: Path, write_run: WriteRun
-) -> None:
-    for letter in "xy":
-        write_run(
-            tmp_path / "rates" / "runs" / letter, [3.0], letter, **{"data.shards": letter * 200}
-        )
-    (tmp_path / "rates" / "sweep.yaml").write_text("name: small_rates\nwhy: Which rate?\n")
-    report = compare([tmp_path / "rates"])
-    assert (report.title, report.why) == ("Small rates", "Which rate?")
-    text = Page(render(report)).text
-    assert "Which rate?" in text and "x" * 200 in text

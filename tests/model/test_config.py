@@ -65,16 +65,9 @@ def test_invalid_shapes_are_rejected_with_both_values(
     [
         *({name: 0} for name in ("vocab_size", "context_length", "num_heads", "d_ff")),
         *({name: 0} for name in ("num_kv_heads", "rope_theta", "norm_eps", "embedding_scale")),
-        {"num_layers": -1},
-        {"logit_soft_cap": 30.0},
-        {"x0_skip": True},
-        {"value_embeddings": "table"},
-        {"norm": "middle"},
-        {"positions": "learned"},
-        {"feed_forward": "relu"},
-        {"n_layers": 4},
-        {"embedding_scale": float("inf")},
-        {"norm_eps": float("nan")},
+        *({name: "odd"} for name in ("value_embeddings", "norm", "positions", "feed_forward")),
+        *({"num_layers": -1}, {"logit_soft_cap": 30.0}, {"x0_skip": True}, {"n_layers": 4}),
+        *({"embedding_scale": math.inf}, {"norm_eps": math.nan}),
     ],
 )
 def test_values_out_of_range_are_rejected_by_name(settings: dict[str, object]) -> None:

@@ -22,38 +22,22 @@ def described(model: nn.Module, groups: list[dict[str, Any]]) -> list[tuple[set[
     return [({name_of[id(one)] for one in g["params"]}, g["weight_decay"]) for g in groups]
 
 
-@pytest.mark.parametrize(
-    ("tied", "expected"),
-    [
-        (False, [(MATRICES | HEAD, 0.1), (GAINS | EMBEDDING, 0.0)]),
-        # A tied table is there once and is an embedding.
-        (True, [(MATRICES, 0.1), (GAINS | EMBEDDING, 0.0)]),
-    ],
-)
-def test_linear_layers_get_weight_decay_and_gains_and_embeddings_do_not(
-    tied: bool, expected: list[tuple[set[str], float]], tiny_model: Any
+@pytest.mark.parametrize("tied", [False, True])
+def test_each_parameter_gets_the_decay_and_the_rate_of_its_kind(
+    tied: bool, tiny_model: Any
 ) -> None:
-    model = tiny_model(tied=tied)
-    groups = decay_groups(model, weight_decay=0.1)
-    assert described(model, groups) == expected
-    assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
-
-
-def test_the_embedding_table_may_have_a_decay_of_its_own(tiny_model: Any) -> None:
-    model, config = tiny_model(tied=True), OptimizerConfig(embedding_weight_decay=0.01)
-    groups = build_optimizer(model, config).param_groups
-    assert described(model, groups) == [(MATRICES, 0.1), (GAINS, 0.0), (EMBEDDING, 0.01)]
-
-
-def test_muon_gets_the_matrices_of_the_blocks_and_drops_empty_groups(tiny_model: Any) -> None:
-    model = tiny_model()
+    # A tied table is there once and is an embedding; there are no empty groups.
+    model, head = tiny_model(tied=tied), set[str]() if tied else HEAD
+    found = described(model, decay_groups(model, weight_decay=0.1))
+    assert found == [(MATRICES | head, 0.1), (GAINS | EMBEDDING, 0.0)]
+    own = build_optimizer(model, OptimizerConfig(embedding_weight_decay=0.01)).param_groups
+    expected = [(MATRICES | head, 0.1), (GAINS, 0.0), (EMBEDDING, 0.01)]
+    assert described(model, own) == expected
     groups = muon_groups(model, 2e-3, 1e-3, 0.1)
-    assert described(model, groups) == [(MATRICES, 0.1), (HEAD, 0.1), (GAINS | EMBEDDING, 0.0)]
-    assert [group["kind"] for group in groups] == ["muon", "adamw", "adamw"]
-    assert [group["lr"] for group in groups] == [2e-3, 1e-3, 1e-3]
-    model = tiny_model(tied=True)
-    groups = muon_groups(model, 1e-3, 1e-3, 0.1)
-    assert described(model, groups) == [(MATRICES, 0.1), (GAINS | EMBEDDING, 0.0)]
+    rest = [(GAINS | EMBEDDING, 0.0)] if tied else [(HEAD, 0.1), (GAINS | EMBEDDING, 0.0)]
+    assert described(model, groups) == [(MATRICES, 0.1), *rest]
+    kinds = [("muon", 2e-3), *[("adamw", 1e-3)] * len(rest)]
+    assert [(group["kind"], group["lr"]) for group in groups] == kinds
 
 
 def test_frozen_parameters_stay_out(tiny_model: Any) -> None:
