@@ -1,6 +1,6 @@
-"""Faults by the thousand: `python tests/torture --minutes 10 --seed 1`.
+"""Fault injection: `python tests/torture --minutes 10 --seed 1`.
 
-It ends with a table of faults injected and lost, and a command for each loss that shows it again.
+Prints a table of faults injected and lost, and for each loss a command that reproduces it.
 """
 
 import argparse
@@ -20,16 +20,16 @@ from harness import Case, Child, Inject, Results, run_cases
 from proof import prove
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "reliability.md"
-# What the verbs import late; once here is sooner than in every child.
+# Late imports of the verbs: importing them once is faster than in every child.
 PRELOADED = "cli.train cli.new cli.tokenizer data.prepare data.clean experiments.report.page"
 PRELOADED += " interop training.loop checkpoint.sharded distributed.sharding serving.app"
 
 
 def find_kinds() -> dict[str, tuple[Inject, float, int]]:
-    """What injects, its fraction of the time, and how many cases a quick run has."""
-    # What the package warns of is what this is about.
+    """Return the kinds of faults: function, fraction of the time, cases of a quick run."""
+    # The package's warnings are expected here.
     logging.lastResort = logging.NullHandler()
-    # Threads are not forked along, so none may have been started before.
+    # Threads do not survive a fork, so none may have been started before.
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
     for module in (*(f"groundup.{name}" for name in PRELOADED.split()), "torch._dynamo"):
         importlib.import_module(module)
@@ -48,25 +48,25 @@ def find_kinds() -> dict[str, tuple[Inject, float, int]]:
 
 
 def main() -> int:
-    """Run, print, and fail if anything was lost."""
+    """Run, print the results, and return 1 if anything was lost."""
     parser = argparse.ArgumentParser(prog="python tests/torture", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", action="append", default=[], help="a kind of faults")
-    parser.add_argument("--aim", default="", help="cases with this in their name alone")
+    parser.add_argument("--aim", default="", help="only cases whose name contains this")
     parser.add_argument("--quick", action="store_true", help="a few cases of each kind")
-    parser.add_argument("--until", default="", help="stop at a loss like this expression")
-    parser.add_argument("--case", default="", help="one again, as in power/7")
+    parser.add_argument("--until", default="", help="stop when a loss matches this pattern")
+    parser.add_argument("--case", default="", help="repeat a single case, such as power/7")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--guide", action="store_true", help="write the table into the guide")
-    parser.add_argument("--proof", nargs="*", help="put faults into the package: all, or by name")
+    parser.add_argument("--proof", nargs="*", help="seed faults into the package: all, or by name")
     given = parser.parse_args()
     if given.proof is not None:
         return prove(given.proof, given.seed, given.jobs)
     name, _, number = given.case.partition("/")
     only = [name] if name else given.only
     kinds = {name: kind for name, kind in find_kinds().items() if not only or name in only}
-    # Disks that lose power are simulated: where files lie in memory nothing waits for a real one.
+    # Power failures are simulated, so that files may be in memory, which is faster.
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     results, begin = Results(given.until), time.monotonic()
     with tempfile.TemporaryDirectory("", "torture-", memory, ignore_cleanup_errors=True) as folder:
@@ -83,7 +83,7 @@ def main() -> int:
     table = render(results, given.seed, time.monotonic() - begin)
     print(table)
     for loss, again in results.losses.items():
-        print(f"LOST {loss}\n    {len(again)} times; to see it again: {again[0]}")
+        print(f"LOST {loss}\n    {len(again)} times; to reproduce: {again[0]}")
     if given.guide:
         marked = re.compile("(?<=<!-- torture:begin -->\n).*(?=<!-- torture:end -->)", re.DOTALL)
         GUIDE.write_text(marked.sub(table, GUIDE.read_text("utf-8")), "utf-8")
@@ -91,7 +91,7 @@ def main() -> int:
 
 
 def render(results: Results, seed: int, seconds: float) -> str:
-    """The table, and under which conditions it came about."""
+    """Format the table, and the conditions of the run."""
     lines = ["| fault | injected | lost | |", "| --- | ---: | ---: | --- |"]
     total = sum(results.rows.values(), Counter[str]())
     for name, row in [*sorted(results.rows.items()), ("**all**", total)]:

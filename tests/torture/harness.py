@@ -1,8 +1,8 @@
-"""Faults that can be injected again: seeded cases in processes of their own, children under watch.
+"""Reproducible fault injection: seeded cases in separate processes, with supervised children.
 
-A kind of faults is a function of a `Case`, which injects what its random numbers say and raises
-`Lost` if the promise of docs/guides/reliability.md does not hold. Each case is forked, so that it
-may hang (an alarm ends it with status -14) or crash, and so that torch is imported once for all.
+A kind of faults is a function of a `Case`, which injects random faults and raises `Lost` if a
+guarantee of docs/guides/reliability.md is violated. Each case is forked, so that it may hang (an
+alarm ends it with status -14) or crash, and so that torch is imported only once.
 """
 
 import contextlib
@@ -33,12 +33,12 @@ Inject = Callable[["Case"], None]
 
 
 class Lost(Exception):
-    """A promise was broken; the message says how."""
+    """A guarantee was violated; the message says how."""
 
 
 @dataclass
 class Case:
-    """One fault, or a few of the same kind, with everything that decides over it."""
+    """One fault, or a few of the same kind, and everything that determines them."""
 
     kind: str
     seed: int
@@ -46,13 +46,13 @@ class Case:
     work: Path
     """The folder of the whole run."""
     aim: str = ""
-    """What the names of workloads, artefacts or parsers must have in them."""
+    """Only workloads, artefacts or parsers whose name contains this."""
     row: str = ""
-    """The line of the table that it counts for."""
+    """The row of the table that counts it."""
     what: str = ""
-    """What exactly is done there."""
+    """The fault, or where it is injected."""
     counts: Counter[str] = field(default_factory=lambda: Counter(injected=1))
-    """Faults that were injected, and what else the table has sums of."""
+    """Number of faults injected, and other counts that the table sums."""
 
     def __post_init__(self) -> None:
         self.random = random.Random(f"{self.seed}/{self.kind}/{self.number}")
@@ -61,15 +61,15 @@ class Case:
         """The artefacts that faults are injected into."""
 
     def turn(self, names: Iterable[str]) -> str:
-        """The one whose turn it is, of those aimed at."""
+        """Return the name for this case's number, among those that contain `aim`."""
         aimed = [name for name in names if self.aim in name]
         return aimed[self.number % len(aimed)]
 
 
 def run_case(case: Case, inject: Inject) -> None:
-    """Inject, and note what became of it beside the case's folder; in a process of its own."""
+    """Inject the fault, in a separate process, and write the result next to the case's folder."""
     os.setsid()
-    # Nothing here may take the machine with it.
+    # Limit memory, to protect the machine.
     num_pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = num_pages * resource.getpagesize() + _ADDRESS_SPACE_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
@@ -81,7 +81,7 @@ def run_case(case: Case, inject: Inject) -> None:
     except Lost as error:
         lost = f"{case.what}: {error}"
     except BaseException as error:
-        # Nobody expected it: where in the package it was raised, and what it says.
+        # Unexpected: report the place in the package that raised it, and the message.
         frames = traceback.extract_tb(error.__traceback__)
         last = ([one for one in frames if "/groundup/" in one.filename] or frames)[-1]
         where = f"{type(error).__name__} in {Path(last.filename).name}, line {last.lineno}"
@@ -93,14 +93,14 @@ def run_case(case: Case, inject: Inject) -> None:
 
 @dataclass
 class Results:
-    """What became of all faults."""
+    """The results of all faults."""
 
     until: str
-    """A regular expression for the loss in question, if any."""
+    """Stop when a loss matches this regular expression, if any."""
     rows: dict[str, Counter[str]] = field(default_factory=dict)
-    """By the line of the table: how many were injected and lost, and what else was counted."""
+    """By row of the table: number of faults injected and lost, and other counts."""
     losses: dict[str, list[str]] = field(default_factory=dict)
-    """By what was lost: the commands that show it again."""
+    """By loss: the commands that reproduce it."""
 
     def add(self, case: Case, status: int) -> None:
         row, lost, counts = case.kind, f"its process ended with status {status}", {"injected": 1}
@@ -116,8 +116,8 @@ class Results:
 def run_cases(
     inject: Inject, cases: Iterable[Case], results: Results, num_jobs: int, seconds: float
 ) -> None:
-    """Run cases until there are no more, the time is used up, or the loss in question was found;
-    several at a time."""
+    """Run cases in parallel, until there are no more, the time is over, or a loss matches
+    `results.until`."""
     end, waiting, running = time.monotonic() + seconds, iter(cases), list[tuple[Child, Case]]()
     while True:
         is_found = results.until and any(re.search(results.until, one) for one in results.losses)
@@ -138,7 +138,7 @@ def run_cases(
 
 
 class Child:
-    """A process, forked so that nothing is imported again."""
+    """A child process, forked so that nothing is imported again."""
 
     def __init__(self, place: Path, work: Work, **environment: str) -> None:
         place.mkdir(parents=True, exist_ok=True)
@@ -152,17 +152,17 @@ class Child:
             self._run(place, work)
 
     def poll(self, options: int = os.WNOHANG) -> int | None:
-        """The status it ended with, below 0 the signal; None while it runs."""
+        """Return the exit status, negative for a signal; None while it is running."""
         if self.status is None and (ended := os.waitpid(self.pid, options))[0]:
             self.status = os.waitstatus_to_exitcode(ended[1])
         return self.status
 
     def is_running(self) -> bool:
-        """Without waiting for it, so that its number is nobody else's."""
+        """Whether it is running. Does not reap it, so that its process id is not reused."""
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
     def wait(self, expected: Sequence[int] = (0, 1, 2)) -> int:
-        """The status it ended with; `Lost` unless that is an expected one."""
+        """Wait for the exit status; raises Lost if it is not expected."""
         status = self.poll(0) or 0
         error = os.pread(self._error.fileno(), 1 << 20, 0).decode("utf-8", "replace").strip()
         if "Traceback (most recent call last)" in error:
@@ -178,7 +178,7 @@ class Child:
             os.dup2(os.open(os.devnull, os.O_RDWR), 0)
             os.dup2(0, 1)
             os.dup2(self._error.fileno(), 2)
-            # The parent's streams remember what kind of file they were opened on.
+            # The parent's streams keep properties of the files they were opened on.
             sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
             sys.stderr = open(2, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115
             # A command counts its minutes from the start of its process.
@@ -189,7 +189,7 @@ class Child:
             status = ended if isinstance(ended, int) else 0
             sys.stdout.flush()
         except KeyboardInterrupt:
-            # Before a command has begun; one that has says so itself.
+            # Interrupted before the command started; commands handle it themselves.
             status = 130
         except BaseException:
             traceback.print_exc()

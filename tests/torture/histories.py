@@ -1,8 +1,8 @@
-"""Runs of everything that writes, on a disk that loses power at any moment of them.
+"""Workloads on a simulated disk that loses power at any moment.
 
-A workload is recorded once; from what each history leaves, what was promised must be there, and the
-same command must end with the same bits. States that look the same are tried once; going on takes
-long, so it is tried from some of them only.
+A workload is recorded once. In the state that each history leaves, everything guaranteed must
+exist, and repeating the command must give the same bits. Equal states are tried once, and only some
+of them are continued, because that is slow.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from unittest import mock
 
 import yaml
 from harness import Case, Lost
-from simulated_disk import Recorder, State, draw_histories
+from simulated_disk import Recorder, State, sample_histories
 
 from groundup.checkpoint import CheckpointFolder
 from groundup.cli import new
@@ -41,7 +41,7 @@ VERBS = yaml.safe_load(Path(__file__).with_name("verbs.yaml").read_text("utf-8")
 
 
 def make_artefacts(made: Path) -> None:
-    """A tokenizer, shards, conversations and a run to begin with."""
+    """Create a tokenizer, shards, conversations and a run to start from."""
     made.mkdir(parents=True)
     base = configure(made, made / "runs", {"name": None, "model.tie_embeddings": True})
     save_yaml(made / "run.yaml", base)
@@ -57,8 +57,8 @@ def configure(made: Path, runs: Path, changes: dict[str, Any]) -> RunConfig:
     return load_settings(RunConfig, settings, {"runs_folder": str(runs), **data, **changes})
 
 
-def draw_run(made: Path, rng: random.Random) -> tuple[str, dict[str, Any]]:
-    """What kind of run it is, and settings of its own."""
+def sample_run(made: Path, rng: random.Random) -> tuple[str, dict[str, Any]]:
+    """Sample the kind of a run, and its settings."""
     text = Path(__file__).with_name("choices.yaml").read_text("utf-8")
     choices = yaml.safe_load(text.replace("{made}", str(made)))
     kind = rng.choice(list(choices["kinds"]))
@@ -68,18 +68,18 @@ def draw_run(made: Path, rng: random.Random) -> tuple[str, dict[str, Any]]:
 
 
 class Train:
-    """A run with settings of the case's own, stopped now and then."""
+    """A training run with random settings, stopped a few times."""
 
     def __init__(self, case: Case, root: Path) -> None:
         self.made, self.root = case.made, root
-        kind, changes = draw_run(self.made, case.random)
+        kind, changes = sample_run(self.made, case.random)
         self.stops = sorted(case.random.sample(range(1, 8), case.random.choice((0, 1, 1, 2))))
         case.what = kind
         self.config = configure(self.made, root / "runs", changes)
         self.whole = configure(self.made, root.with_name("whole"), changes)
         self.run = RunFolder(self.config.run_folder)
         self.saved: dict[int, Any] = {}
-        # A clock of its own: a timed run takes as many steps on any machine.
+        # A fake clock: a timed run takes the same number of steps on any machine.
         ticks = iter(range(10**9))
         train(self.whole, clock=Clock(now=lambda: float(next(ticks))))
         self.metrics = RunFolder(self.whole.run_folder).metrics_file
@@ -107,7 +107,7 @@ class Train:
         checkpoints = CheckpointFolder(self.run.checkpoints)
         if not checkpoints.steps() and not promised:
             return
-        # Half of one under its name is lost, also of one that is to be dropped.
+        # All of them must be intact, including those that are about to be removed.
         *_, newest = [checkpoints.load(step) for step in checkpoints.steps()]
         if newest.step < promised:
             raise Lost(f"step {promised} was saved, and the newest checkpoint is {newest.step}")
@@ -128,7 +128,7 @@ class Train:
 
 
 class Verb:
-    """Command lines that write below `root`, one over what another has made."""
+    """Command lines that write below `root`, one after the other."""
 
     def __init__(self, case: Case, root: Path, name: str) -> None:
         self.name, self.root, verb, folder = name, root, VERBS["verbs"][name], root / "deep"
@@ -139,27 +139,27 @@ class Verb:
 
     def run(self, command: list[str]) -> int:
         os.chdir(self.root)
-        # A command counts its minutes from the start of its process; a small text has many shards.
+        # A command counts its minutes from the start of its process; small shards for small texts.
         begun = mock.patch.object(new, "STARTED", time.monotonic())
         with begun, mock.patch.dict(prepare.__kwdefaults__, shard_bytes=3_000):
             return main(command)
 
     def find(self) -> Any:
-        """What whole there is, if anything. What `new` makes follows from the machine's speed."""
+        """Return the complete output, if any. That of `new` depends on the machine's speed."""
         if self.name.startswith("data prepare"):
             is_finished = (self.out / "index.json").exists()
             shards = verify(self.out).shards if is_finished else []
             return [[shard.file, shard.hash] for shard in shards] or None
         if self.name == "sweep":
             records = SweepFolder(self.out).records().values()
-            return {one.trial: [one.status, one.loss, one.best_validation_loss] for one in records}
-        # Between two renames a folder is where the next export looks for it.
+            return {one.trial: [one.status, one.ranking_loss] for one in records}
+        # Between two renames, the folder is where the next export looks for it.
         found = find_folders(self.out.parent).get(self.out.name, self.out)
         files = [found, *sorted(found.rglob("*"))]
         return {path.name: hash_file(path) for path in files if path.is_file()} or None
 
     def record(self, disk: Recorder) -> None:
-        """Do it, and mark each promise once it is made."""
+        """Run the commands, and mark each guarantee when it is given."""
         with marking(disk, SweepFolder, "add_record", lambda _, record: record.trial):
             for command in self.commands:
                 self._do(command)
@@ -167,19 +167,19 @@ class Verb:
                 self.versions += [self.find()] * (len(self.versions) < len(self.commands))
 
     def check(self, marks: list[Any]) -> None:
-        """Whether what was promised is there, and nothing is what it is not."""
+        """Check that everything guaranteed exists, and that the output is one of the versions."""
         found, num_done = self.find(), marks.count(None)
         if self.name == "sweep":
             if lost := {*marks} - {None, *found}:
                 raise Lost(f"the result of {min(lost)} is gone")
             return
-        # What is prepared anew is gone first; else the old stays until the new is whole.
+        # --overwrite removes the old output first; otherwise it stays until the new is complete.
         is_gone = "--overwrite" in self.name and num_done < len(self.commands)
         if found not in [None, *self.versions][0 if is_gone else num_done :]:
             raise Lost(f"after {num_done} commands it is neither the old nor the new")
 
     def finish(self) -> None:
-        """Go on as a user would, to the end that an undisturbed run has."""
+        """Repeat the command, and check that the result is that of an undisturbed run."""
         self._do(self.commands[-1])
         if self.find() != self.versions[-1]:
             raise Lost("it ends with something else than undisturbed")
@@ -193,7 +193,7 @@ class Verb:
 
 
 class InProcess:
-    """In place of `subprocess`: a trial is trained when it is started."""
+    """Replaces `subprocess`: starting a trial trains it in this process."""
 
     DEVNULL = STDOUT = None
 
@@ -212,7 +212,7 @@ class InProcess:
 def marking(
     disk: Recorder, owner: type, name: str, promise: Callable[..., object]
 ) -> Iterator[None]:
-    """Mark what a method promises when it returns."""
+    """Mark what a method guarantees when it returns."""
     real = getattr(owner, name)
 
     def call(*arguments: Any) -> Any:
@@ -224,7 +224,7 @@ def marking(
         yield
 
 
-# Trials train in this process, so that their writes are seen too.
+# Trials train in this process, so that their writes are recorded too.
 @mock.patch.multiple(runner, subprocess=InProcess, _POLL_SECONDS=0.0)
 def lose_power(case: Case, num_histories: int = 400, num_continued: int = 8) -> None:
     """Record one workload, and try some of its histories."""
@@ -240,8 +240,8 @@ def lose_power(case: Case, num_histories: int = 400, num_continued: int = 8) -> 
     shutil.rmtree(root)
     case.counts["injected"], seed = num_histories, f"{case.seed}/{case.number}"
     tried = dict[Any, tuple[int, State]]()
-    for number, state, marks in draw_histories(disk.history, seed, num_histories):
-        # What a log holds is nobody's matter.
+    for number, state, marks in sample_histories(disk.history, seed, num_histories):
+        # Logs do not matter.
         left = frozenset(one for one in state.items() if not one[0].endswith(".txt"))
         if (key := (len(marks), left)) not in tried:
             tried[key] = number, state
@@ -251,7 +251,7 @@ def lose_power(case: Case, num_histories: int = 400, num_continued: int = 8) -> 
     for number, state in continued:
         with left_on_disk(root, number, state):
             workload.finish()
-    # Full from some write on: no traceback, nothing wrong, and with room again it goes on.
+    # A full disk from some write on: no traceback, and with free space the work continues.
     with left_on_disk(root, -1, {}):
         full = Recorder(str(root), case.random.randrange(len(disk.history)))
         with contextlib.suppress(OSError, GroundupError, Lost), full.recording():
@@ -262,7 +262,7 @@ def lose_power(case: Case, num_histories: int = 400, num_continued: int = 8) -> 
 
 @contextlib.contextmanager
 def left_on_disk(root: Path, number: int, state: State) -> Iterator[None]:
-    """What a history leaves, for the block, whose errors tell which one it was."""
+    """Write the state that a history leaves; errors in the block name the history."""
     root.mkdir()
     for path, data in state.items():
         if data is None:
@@ -278,7 +278,7 @@ def left_on_disk(root: Path, number: int, state: State) -> Iterator[None]:
 
 
 def check_no_leftovers(root: Path) -> None:
-    """Of what killed writers left nothing stays once the work is done."""
+    """Check that no temporary files of killed writers remain."""
     names = [path.name for path in root.rglob("*")]
     if left := [name for name in names if name.startswith((".", "shard_")) or "partial" in name]:
         raise Lost(f"left behind: {left[0]}")

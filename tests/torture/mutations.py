@@ -1,4 +1,4 @@
-"""Bytes as a bad disk, a broken transfer or an enemy leaves them."""
+"""Corruption of bytes, as by a bad disk, a broken transfer or an attacker."""
 
 import json
 import random
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 FRAGMENTS = json.loads(Path(__file__).with_name("fragments.json").read_text("utf-8"))
-"""What inputs for each parser are made of."""
+"""Fragments of the inputs for each parser."""
 NUMBERS = [one.encode() for one in FRAGMENTS["numbers"]] + [b"1" + b"0" * 400, b"9" * 5000]
 DEEP = "@deep@"
 VALUES: list[Any] = [None, True, [], {}, "", "x" * 100_000, "\ud800", "\0", "../../x", -1]
@@ -16,7 +16,7 @@ VALUES += [10**9, 10**30, 0.5, [[]], {"": None}, [None] * 1000, DEEP]
 
 
 def tear(data: bytes, rng: random.Random) -> bytes:
-    """A lost end or a zeroed sector."""
+    """Truncate the data, or zero a sector."""
     end = rng.randrange(len(data) + 1)
     begin = end - end % 512
     zeroed = data[:begin] + bytes(len(data[begin : begin + 512])) + data[begin + 512 :]
@@ -24,12 +24,12 @@ def tear(data: bytes, rng: random.Random) -> bytes:
 
 
 def spoil(data: bytes, rng: random.Random) -> bytes:
-    """What a bad disk makes of it."""
+    """Corrupt the data like a bad disk."""
     return rng.choice((_flip, tear))(data, rng)
 
 
 def mutate(data: bytes, rng: random.Random) -> bytes:
-    """A few changes: of bits, of stretches, of numbers, of the structure where it is JSON."""
+    """Make a few changes: to bits, ranges of bytes, numbers, or the structure of JSON."""
     changes = (_flip, *[_splice] * 4, *[_renumber] * 2, *[_restructure] * 4)
     for _ in range(rng.choice((1, 1, 1, 2, 5))):
         data = rng.choice(changes)(data, rng)
@@ -37,7 +37,7 @@ def mutate(data: bytes, rng: random.Random) -> bytes:
 
 
 def _splice(data: bytes, rng: random.Random) -> bytes:
-    """From somewhere on all is lost, or a stretch is, or comes again, or is something odd."""
+    """Truncate the data, delete or repeat a range, or insert odd bytes."""
     begin = rng.randrange(len(data) + 1)
     head, tail = data[:begin], data[begin:]
     again = tail[: rng.choice((1, 8, 64))] * rng.choice((2, 3, 1000))
@@ -60,7 +60,7 @@ def _renumber(data: bytes, rng: random.Random) -> bytes:
 
 
 def _restructure(data: bytes, rng: random.Random) -> bytes:
-    """Another value for one, in JSON, in a line of JSON, or in a safetensors header."""
+    """Replace a value in JSON, in a line of JSON, or in a safetensors header."""
     if data[8:9] == b"{":
         length = int.from_bytes(data[:8], "little")
         header = _restructure_json(data[8 : 8 + length], rng)
@@ -88,7 +88,7 @@ def _restructure_json(data: bytes, rng: random.Random) -> bytes:
 
 
 def _entries(value: Any) -> list[tuple[Any, Any]]:
-    """Everything inside, as what holds it and the key there."""
+    """Return (container, key) of everything inside a value."""
     if not isinstance(value, dict | list):
         return []
     keys = list(value) if isinstance(value, dict) else range(len(value))

@@ -1,8 +1,8 @@
-"""Damage in every artefact, and mutated bytes for everything that reads files of strangers.
+"""Damaged artefacts, and mutated bytes for everything that reads untrusted files.
 
-Where a file carries a checksum, or another file carries one of it, damage must be refused. Formats
-of others have none: there a damaged file may be taken for another sound one. A parser gives a value
-or one sentence, soon and in bounds, whatever it is fed.
+If there is a checksum of a file, damage must be detected. Formats without checksums may accept a
+damaged file as a different valid one. For any input, a parser returns a value or raises a
+GroundupError, within limits of time and memory.
 """
 
 import contextlib
@@ -43,12 +43,12 @@ _PROBE = (
     "Once upon a time, it's 3 o'clock — naïve 雨 cats.\n\n  <|endoftext|> The end of the story."
 )
 
-# What a parser may take of the processor; and of the clock, where it has a process of its own.
+# Limits for a parser: CPU time, and wall time if it has a separate process.
 _CPU_SECONDS, _SECONDS = 10, 20
 
 
 def damage(case: Case) -> None:
-    """Damage one artefact, and do with it what a user does: it is refused, or nothing changes."""
+    """Damage one artefact and use it: it must be rejected, or the result must not change."""
     case.row, case.what = "damaged artefacts", case.turn(DAMAGED)
     pattern, use = DAMAGED[case.what]
     shutil.copytree(case.made, case.place, dirs_exist_ok=True)
@@ -72,9 +72,9 @@ def fuzz(case: Case) -> None:
         found = [path for one in patterns.split() for path in case.place.glob(one)]
         file = case.random.choice(sorted(found))
         file.write_bytes(data := mutate(file.read_bytes(), case.random))
-        # It ends the process.
+        # Ends the process.
         signal.alarm(_SECONDS)
-        # Names in a file may be those of anything.
+        # A file name in the input may be that of anything.
         with answered((64 << 20) + 100 * len(data)), contextlib.suppress(OSError):
             parse(case, file)
         shutil.rmtree(case.place)
@@ -82,7 +82,7 @@ def fuzz(case: Case) -> None:
 
 @contextlib.contextmanager
 def answered(most_bytes: int = 1 << 62) -> Iterator[None]:
-    """Work that may be refused, in one sentence, soon, and in bounds."""
+    """Check that the block succeeds or raises a GroundupError, within limits of time and memory."""
     before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     try:
         yield
@@ -101,7 +101,7 @@ def read_shards(root: Path) -> object:
 
 
 def train_on(root: Path) -> object:
-    """No run ends well with damaged shards."""
+    """Train on the shards; damaged ones must be rejected."""
     words = ["train", "--config", "run.yaml", "--name", "new", "--num-steps", "1"]
     with tempfile.TemporaryDirectory() as runs:
         words += ["--data.shards", str(root / "shards"), "--runs-folder", runs]
@@ -123,7 +123,7 @@ def compute(root: Path) -> object:
 
 
 def resume(root: Path, may_refuse: bool = True) -> object:
-    """Damaged settings are refused, or the checkpoint knows better; metrics decide nothing."""
+    """Damaged settings are rejected or overridden by the checkpoint; metrics have no effect."""
     words = ["train", "--config", "run.yaml", "--name", "base", "--resume", "--num-steps", "8"]
     if Child(root, [*words, "--model.tie-embeddings"]).wait():
         raise DataError("the settings were refused") if may_refuse else Lost("a run is refused")
@@ -145,7 +145,7 @@ DAMAGED: dict[str, tuple[str, Read]] = {
 
 
 def use_tokenizer(case: Case, path: Path) -> None:
-    """Whatever it is, it must be one: the ids of the reference, and the text back."""
+    """A tokenizer that loads must match the reference and round-trip the text."""
     # The two files of the gpt2 format are read together.
     tokenizer = Tokenizer.load(path.with_name(path.name.replace("merges.txt", "vocab.json")))
     if tokenizer.vocab_size > 100_000:
@@ -163,7 +163,7 @@ def template(case: Case, _: Path) -> None:
 
 
 def pattern(case: Case, _: Path) -> None:
-    """All of a text, cut in time that is linear in it, or a refusal."""
+    """A pattern that is accepted must split all of a text, in linear time."""
     rng = case.random
     stages = tuple(
         "".join(rng.choices(FRAGMENTS["patterns"], k=rng.choice((1, 3, 9, 40)))) for _ in range(2)
@@ -176,7 +176,7 @@ def pattern(case: Case, _: Path) -> None:
 
 def parse_state(case: Case, path: Path) -> None:
     if case.random.random() < 0.7:
-        # With a hash that is right, as only a liar would write it.
+        # With a valid hash, as an attacker would write it.
         with contextlib.suppress(ValueError, RecursionError, AttributeError, TypeError):
             value = json.loads(path.read_bytes())
             value.pop("hash", None)
@@ -214,7 +214,7 @@ PARSERS: dict[str, tuple[str, Callable[[Case, Path], object]]] = {
     "state.json of a checkpoint": ("runs/base/checkpoints/*/state.json", parse_state),
     "GGUF": ("*.gguf", parse_gguf),
     "settings": ("run.yaml sweep.yaml aliases.yaml", parse_settings),
-    # Other settings may lawfully compute something else.
+    # Other valid settings may give other results.
     "config.yaml of a run": ("runs/base/config.yaml", lambda case, _: compute(case.place)),
     "Hugging Face checkpoint": (
         "export/config.json export/model.safetensors export/tokenizer.json",

@@ -1,8 +1,8 @@
-"""Real processes under real signals, alone and as ranks: they end as undisturbed ones do.
+"""Real processes under real signals, single and as ranks, end like undisturbed ones.
 
-A run is stopped, killed or suspended a few times, at a step or at any moment, and each time it must
-have saved what it promises; then it ends with the bits of a run that nobody disturbed. So do other
-verbs that take long.
+A run is stopped, killed or suspended a few times, at a step or at any moment. Each time it must
+have saved what it guarantees, and it must end with the same bits as an undisturbed run. The same
+holds for other long-running verbs.
 """
 
 import os
@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from harness import Case, Child, Lost
-from histories import VERBS, Verb, check_no_leftovers, configure, draw_run
+from histories import VERBS, Verb, check_no_leftovers, configure, sample_run
 
 from groundup.checkpoint import CheckpointFolder
 from groundup.config import save_yaml
@@ -33,26 +33,26 @@ _FAULTS_OF_RANKS: Sequence[str] = (*_FAULTS, "TERM one", "KILL one", "KILL one",
 
 
 def start_ranks(place: Path, words: Sequence[str], size: int) -> list[Child]:
-    """Some processes that train one run together."""
+    """Start the processes that train a run together."""
     if size == 1:
         return [Child(place, words)]
     with socket.create_server(("127.0.0.1", 0)) as free:
         job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-    # What torchrun tells a rank.
+    # torchrun's environment variables.
     job |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(size))
     ranks = [dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank)) for rank in range(size)]
     return [Child(place, words, **job, **rank) for rank in ranks]
 
 
 def wait_for(ranks: list[Child], expected: Sequence[int]) -> list[int]:
-    """The statuses of all, which have ended before a failure of one is told."""
+    """Wait for all ranks, then return their statuses or raise Lost for one."""
     for child in ranks:
         child.poll(0)
     return [child.wait(expected) for child in ranks]
 
 
 def disturb(case: Case) -> None:
-    """One run or another verb, disturbed up to three times."""
+    """Disturb one run, or another verb, up to three times."""
     name, case.counts["injected"] = case.turn(_RUNS.split(";")), case.random.choice((1, 1, 2, 3))
     case.what = name
     if name in VERBS["verbs"]:
@@ -63,11 +63,11 @@ def disturb(case: Case) -> None:
 
 def disturb_training(case: Case, size: int) -> None:
     rng, is_lost = case.random, case.what == "a lost rank"
-    kind, changes = draw_run(case.made, rng)
+    kind, changes = sample_run(case.made, rng)
     is_timed = kind == "timed" and not is_lost
-    # A timed run is replayed by one process.
+    # Timed runs are replayed by a single process.
     strategy = "ddp" if is_timed or is_lost else rng.choice(("ddp", "ddp", "fsdp"))
-    # Where a rank is lost the others save: long after the last checkpoint, and before the next.
+    # If a rank is lost, the others save: far from any regular checkpoint.
     every = 40 if is_lost else rng.choice((4, 7) if is_timed else (4, 7, 40))
     changes |= {"num_steps": _STEPS, "minutes": 0.2 if is_timed else None}
     changes |= {"checkpoints.every_steps": every}
@@ -85,7 +85,7 @@ def disturb_training(case: Case, size: int) -> None:
     if not is_timed:
         wait_for(start_ranks(case.place, ["train", "--config", "whole.yaml"], size), [0])
     for _ in range(case.counts["injected"]):
-        # Exact sums of copies have the same bits on any number of ranks.
+        # With ddp, exact reduction gives the same bits for any world size.
         is_fixed = size == 1 or is_lost or strategy == "fsdp"
         now = size if is_fixed else rng.choice((1, 2, 3, 4))
         faults = ("KILL another",) if is_lost else _FAULTS if now == 1 else _FAULTS_OF_RANKS
@@ -120,7 +120,7 @@ def words(run: RunFolder) -> list[str]:
 
 
 def disturb_ranks(case: Case, config: RunConfig, size: int, fault: str) -> None:
-    """Start the run or go on with it, let one thing happen, and see what it left."""
+    """Start or resume the run, inject one fault, and check what has been saved."""
     rng, run = case.random, RunFolder(config.run_folder)
     step = rng.choice((0, 1, 1)) * (last_step(run) + rng.randrange(1, _STEPS))
     target = list(range(size))
@@ -136,7 +136,7 @@ def disturb_ranks(case: Case, config: RunConfig, size: int, fault: str) -> None:
     if not step:
         time.sleep(late)
     for rank in target:
-        # None has been waited for, so that the numbers are nobody else's.
+        # None has been reaped, so the process ids have not been reused.
         os.kill(ranks[rank].pid, number)
     if number == signal.SIGSTOP:
         time.sleep(late)
@@ -144,13 +144,13 @@ def disturb_ranks(case: Case, config: RunConfig, size: int, fault: str) -> None:
             os.kill(ranks[rank].pid, signal.SIGCONT)
         wait_for(ranks, [0])
         return
-    # Before it listens a process dies of the signal; one that has saved says which it was.
+    # Before the handlers are set, the signal kills the process; later the status names the signal.
     statuses = wait_for(ranks, [0, 1, 2, -number, 128 + number, 130])
     found, newest = last_step(run), max(CheckpointFolder(run.checkpoints).steps(), default=0)
     if step == 0 or not found or 0 in statuses:
         return
     every = config.checkpoints.every_steps or 1
-    # Killed between a record and the checkpoint that is due behind it, it has the one before.
+    # Killed between a record and the checkpoint due after it, the run has the previous one.
     promised = found - 1 - (found - 1) % every if config.minutes is None else 0
     is_divided = config.distributed.strategy == "fsdp" and size > 1
     if number != signal.SIGKILL:
@@ -158,7 +158,7 @@ def disturb_ranks(case: Case, config: RunConfig, size: int, fault: str) -> None:
         if statuses[0] != 128 + number:
             raise Lost(f"{fault} ended it with status {statuses[0]}")
     elif is_divided:
-        # The newest one may still be on its way.
+        # The newest checkpoint may not be complete yet.
         promised = max(0, promised - every)
     elif 0 not in target and config.optimizer.name != "muon":
         promised = found
@@ -167,5 +167,5 @@ def disturb_ranks(case: Case, config: RunConfig, size: int, fault: str) -> None:
 
 
 def last_step(run: RunFolder) -> int:
-    """How far the metrics are."""
+    """Return the last step in the metrics."""
     return int(read_metrics(run.metrics_file).last("step") or 0)

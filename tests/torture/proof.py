@@ -1,8 +1,8 @@
-"""The proof that the torture bites: each fault of faults.yaml, in a copy of the package, is found.
+"""Validates the torture: each fault of faults.yaml, seeded in a copy of the package, is found.
 
-A fault is a text of a file and what takes its place, the kind of torture that is to find it, a
-regular expression for what the loss says, and a part of the names of the cases that are tried. A
-text that is not there any more fails the proof, and so does a fault that is not found in its time.
+A fault is a text in a file and its replacement, the kind of torture that should find it, a regular
+expression for the message of the loss, and a filter for the names of cases. The proof fails if the
+text is no longer in the file, or if a fault is not found in time.
 """
 
 import os
@@ -23,13 +23,13 @@ _MINUTES = 8.0
 
 
 def prove(names: list[str], seed: int, num_jobs: int) -> int:
-    """Apply each fault and look for it; 0 if each is found."""
+    """Seed each fault and search for it; returns 0 if all are found."""
     faults, missed = [one for one in FAULTS if not names or one["name"] in names], []
     for fault in faults:
         begin = time.monotonic()
         options = ["--only", fault["kind"], "--aim", fault["aim"], "--until", fault["says"]]
         found = torture([*options, "--minutes", str(_MINUTES)], seed, num_jobs, fault)
-        # What keeps it from running at all has been found, too.
+        # A fault that prevents it from running at all counts as found.
         is_found = re.search(fault["says"], found) or found.startswith("it does not run")
         missed += [] if is_found else [fault["name"]]
         took = f"({time.monotonic() - begin:.0f} s)"
@@ -39,7 +39,7 @@ def prove(names: list[str], seed: int, num_jobs: int) -> int:
 
 
 def torture(options: list[str], seed: int, num_jobs: int, fault: dict[str, str] | None) -> str:
-    """The last loss with a copy of the package that has the fault; empty if nothing is lost."""
+    """Run with a copy of the package that has the fault; returns the last loss, empty if none."""
     with tempfile.TemporaryDirectory(prefix="groundup-proof-") as folder:
         copy = Path(folder, "groundup")
         shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))

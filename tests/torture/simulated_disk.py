@@ -1,8 +1,8 @@
-"""A disk that remembers every write, sync and rename, and what a loss of power may leave of them.
+"""A disk that records every write, sync and rename, and simulates power failures.
 
-`Recorder` takes the place of `os` in groundup.disk while a real run writes below one folder; what
-libraries write by themselves it finds by looking. `draw_histories` cuts the record anywhere and
-lets what was not synced by then be kept, torn, zeroed or lost, in any order, as POSIX allows.
+`Recorder` replaces `os` in groundup.disk while a real run writes below a folder; it finds what
+libraries write by scanning the tree. `sample_histories` truncates the record anywhere; operations
+that were not synced by then are kept, torn, zeroed or lost, in any order, as POSIX allows.
 """
 
 import contextlib
@@ -22,11 +22,11 @@ from mutations import tear
 from groundup import disk
 
 Entry = tuple[int, bool]
-"""A number of our own for an inode, and whether it is a folder."""
+"""Our own inode number, and whether it is a folder."""
 Content = bytes | dict[str, Entry]
-"""What an inode holds: the bytes of a file, or what a folder has by name."""
+"""The content of an inode: the bytes of a file, or the entries of a folder."""
 State = dict[str, bytes | None]
-"""What is left: the bytes of each file by its path, None for a folder."""
+"""The state of a disk: the bytes of each file by path, None for a folder."""
 
 _ROOT = 0
 _CHANGING = "open write ftruncate unlink rmdir mkdir rename replace".split()
@@ -34,17 +34,17 @@ _CHANGING = "open write ftruncate unlink rmdir mkdir rename replace".split()
 
 @dataclass
 class Recorder:
-    """Calls `os`, and records what became of the tree below `root`."""
+    """Calls `os`, and records all changes to the tree below `root`."""
 
     root: str
     room: int = 1 << 60
-    """How many operations there is room for."""
+    """The number of operations until the disk is full."""
     history: list[tuple[Any, ...]] = field(default_factory=list)
-    """("names", folder, changed entries, None for one that is gone), ("write", inode, begin, data),
-    ("cut", inode, size), ("sync", inode), and ("mark", what the run has promised by then)."""
+    """("names", folder, changed entries, None if removed), ("write", inode, begin, data),
+    ("cut", inode, size), ("sync", inode), and ("mark", a guarantee that the run has given)."""
 
     def __post_init__(self) -> None:
-        # By the number that the system has for it, which it may use again.
+        # By the system's inode number, which may be reused.
         self._inodes: dict[int, int] = {}
         self._folders: dict[int, dict[str, Entry]] = {}
         self._files: dict[int, tuple[tuple[int, int], bytes]] = {}
@@ -63,7 +63,7 @@ class Recorder:
             self.history.append(("mark", promise))
 
     def __getattr__(self, name: str) -> Any:
-        """A function of `os`; around those that change something the tree is looked at."""
+        """Wrap a function of `os`; before and after functions that change the tree, scan it."""
         real = getattr(os, name)
 
         def call(*arguments: Any, **options: Any) -> Any:
@@ -79,7 +79,7 @@ class Recorder:
         return call if name in _CHANGING else real
 
     def fsync(self, file: int) -> None:
-        """Of a real disk nothing is asked: it would take its time."""
+        """Record the sync, without syncing the real disk, which would be slow."""
         with self._lock:
             self.look()
             inode = self._inodes.get(os.fstat(file).st_ino)
@@ -87,7 +87,7 @@ class Recorder:
                 self.history.append(("sync", inode))
 
     def look(self) -> None:
-        """Record how the tree has changed since the last look."""
+        """Record the changes to the tree since the last scan."""
         with self._lock:
             inodes, files = {os.stat(self.root).st_ino: _ROOT}, list[tuple[int, os.DirEntry[str]]]()
             folders: dict[int, dict[str, Entry]] = {_ROOT: {}}
@@ -123,7 +123,7 @@ class Recorder:
 
 
 def _list(path: str, number: int) -> Iterator[tuple[int, os.DirEntry[str]]]:
-    """Everything below with the number of its folder, folders before what is in them."""
+    """Yield all entries below, with their folder's inode number, parents first."""
     with contextlib.suppress(FileNotFoundError):
         for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
             yield number, entry
@@ -133,17 +133,17 @@ def _list(path: str, number: int) -> Iterator[tuple[int, os.DirEntry[str]]]:
 
 @dataclass
 class _Inode:
-    """What is on the disk for sure, and what was done since; each with its time."""
+    """The content that is durable, and the pending operations since, with their times."""
 
     content: Content
     pending: list[tuple[int, tuple[Any, ...]]] = field(default_factory=list)
 
 
-def draw_histories(
+def sample_histories(
     history: list[tuple[Any, ...]], seed: str, count: int
 ) -> Iterator[tuple[int, State, list[Any]]]:
-    """Some histories by number, each a moment and a choice of what is kept: what is left of the
-    files, and the promises made by then."""
+    """Yield histories, each a random moment of power failure and a choice of what is kept: number,
+    state of the disk, and the guarantees given by then."""
     randoms = [random.Random(f"{seed}/{number}") for number in range(count)]
     times = [one.randrange(len(history) + 1) for one in randoms]
     inodes, marks, time = {_ROOT: _Inode({})}, list[Any](), 0
@@ -168,8 +168,8 @@ def draw_histories(
 def _survivors(
     inodes: dict[int, _Inode], now: int, rng: random.Random
 ) -> Iterator[tuple[int, Content]]:
-    """Each inode with what the loss of power leaves of it."""
-    # A kill keeps all; a journal keeps what came first; a disk without one keeps what it likes.
+    """Yield each inode with its content after the power failure."""
+    # A kill keeps everything; a journal keeps a prefix; a disk without one keeps any subset.
     chances = [1.0, 1.0] if rng.random() < 0.2 else rng.choices((0.0, 0.2, 0.5, 0.8, 1.0), k=2)
     until = rng.randrange(now + 1) if rng.random() < 0.3 else now
     for number, inode in inodes.items():
@@ -180,7 +180,7 @@ def _survivors(
                     operation = (*operation[:3], tear(operation[3], rng))
                 content = _apply(content, operation)
             elif operation[0] == "write" and rng.random() < 0.3:
-                # The size is kept with the folder's entry, and so may be there before the bytes.
+                # The size is metadata, which may be durable before the data.
                 content = _apply(content, (*operation[:3], bytes(len(operation[3]))))
         yield number, content
 

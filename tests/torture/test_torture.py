@@ -1,4 +1,4 @@
-"""A minute of `make torture`: a few faults of each kind, the same ones always."""
+"""A minute of `make torture`: a few fixed faults of each kind."""
 
 from pathlib import Path
 
@@ -9,11 +9,11 @@ from proof import FAULTS, PACKAGE, torture
 
 
 @pytest.mark.slow
-def test_what_a_loss_of_power_leaves_is_continued_with_the_same_bits(
+def test_work_continues_bitwise_after_power_failures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """200 histories; `make torture` tries ten thousand."""
-    # Commands are run where they write.
+    # Commands run in the folder that they write to.
     monkeypatch.chdir(tmp_path)
     histories.make_artefacts(tmp_path / "made")
     for number in (0, 1, 3, 5, 7):
@@ -29,6 +29,6 @@ def test_every_fault_is_survived() -> None:
     assert torture(options.split(), 1, 1, None) == ""
 
 
-def test_the_faults_of_the_proof_can_be_made() -> None:
+def test_the_seeded_faults_apply() -> None:
     for fault in FAULTS:
         assert fault["old"] in (PACKAGE / fault["file"]).read_text("utf-8"), fault["name"]

@@ -1,7 +1,7 @@
-"""A server under clients who send anything: each gets an answer, and the others theirs.
+"""A server under malicious clients: each gets a valid answer, and others are not affected.
 
-Requests are made up or mutated, sent as bytes, in pieces, or cut off; answers are never a failure
-of ours, and the same question has the same answer before and after.
+Requests are random or mutated, and sent in pieces or cut off. Answers are never server errors, and
+the same request has the same answer before and after.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ _PROBE = {"prompt": "Cat", "max_tokens": 6, "temperature": 0, "seed": 1}
 
 
 def serve(case: Case) -> None:
-    """One server and a hundred requests, or one client under many names."""
+    """Send a hundred requests to a server, or requests of one client with forged addresses."""
     case.what = case.turn(("any requests", "forged addresses"))
     case.row, is_forged = f"clients: {case.what}", case.what == "forged addresses"
     settings = ServerSettings(port=0, request_seconds=1.0, runs_folder=case.made / "runs")
@@ -51,7 +51,7 @@ def ask(port: int, rng: random.Random, settings: ServerSettings) -> int:
 
 
 def forge(port: int, rng: random.Random, settings: ServerSettings) -> int:
-    """The limits of one client hold for all names it gives itself."""
+    """Check that the limits of a client apply to all addresses it claims."""
     header, body = rng.choice(("X-Forwarded-For: ", "Forwarded: for=", "X-Real-IP: ")), {**_PROBE}
     with contextlib.ExitStack() as stack:
         clients = [socket.create_connection(("127.0.0.1", port), _PATIENCE) for _ in range(8)]
@@ -67,7 +67,7 @@ def forge(port: int, rng: random.Random, settings: ServerSettings) -> int:
 
 @contextlib.contextmanager
 def running(run: Path, settings: ServerSettings) -> Iterator[int]:
-    """A server in a thread of this process; gives its port."""
+    """Run a server in a thread; yields its port."""
     is_ready, listener = threading.Event(), open_socket(settings)
     models = {"base": Source(lambda: LanguageModel.load(run, device="cpu"))}
     server = make_server(models, settings, lambda *_: is_ready.set())
@@ -86,7 +86,7 @@ def request(first: str, body: Any = b"", headers: Sequence[str] = ()) -> bytes:
 
 
 def make_request(rng: random.Random) -> bytes:
-    """One that could be sound, changed in one way or several."""
+    """Create a valid request, and change it in some way or several."""
     path, value = rng.choice(FRAGMENTS["bodies"])
     body = json.dumps(value).encode()
     method = rng.choice(("POST", "POST", "POST", "GET", "HEAD", "OPTIONS", "DELETE", "PRI", "é"))
@@ -99,10 +99,10 @@ def make_request(rng: random.Random) -> bytes:
 
 
 def send(port: int, data: bytes, rng: random.Random | None = None) -> bytes:
-    """All that the server says until it closes the connection. By chance a request breaks off."""
+    """Return all data from the server until it closes. Some requests are randomly cut off."""
     answer, connection = b"", socket.create_connection(("127.0.0.1", port), _PATIENCE)
     middle = rng.randrange(len(data) + 1) if rng is not None else 0
-    # A server that has refused does not read the rest.
+    # A server that rejects a request does not read the rest.
     with connection as client, contextlib.suppress(ConnectionError):
         client.sendall(data[:middle])
         if rng is not None and rng.random() < 0.1:
@@ -115,7 +115,7 @@ def send(port: int, data: bytes, rng: random.Random | None = None) -> bytes:
 
 
 def check_answer(answer: bytes) -> None:
-    """Nothing, where the request broke off; else no failure of ours, and none of our insides."""
+    """Check that an answer, if any, is neither a server error nor reveals internals."""
     status, body = answer[9:12], answer.partition(b"\r\n\r\n")[2]
     if answer and (not answer.startswith(b"HTTP/1.") or (status >= b"500" and status != b"503")):
         raise Lost(f"the answer was {answer[:200]!r}")
