@@ -97,6 +97,9 @@ def test_an_outcome_that_was_written_is_what_counts(tmp_path: Path, write_run: W
     assert read_run(folder).outcome.state == "unfinished"
     with locked(folder):
         assert read_run(folder).outcome.state == "running"
+    # A run may end before its last step, by its clock or its held-out text.
+    Outcome("finished", 2).write(RunFolder(folder).outcome_file)
+    assert read_run(folder).outcome.state == "finished"
     Outcome("failed", 2, "OSError: no disk").write(RunFolder(folder).outcome_file)
     assert read_run(folder).outcome == ("failed", "OSError: no disk")
     Outcome("diverged", 2, "any words at all").write(RunFolder(folder).outcome_file)
