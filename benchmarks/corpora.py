@@ -1,7 +1,7 @@
 """The texts and vocabularies that benchmarks run on.
 
-Real ones from `../shared/data` where that folder is, unpacked once into `build/`; else the built-in
-sample corpus and a vocabulary learned from it.
+Real ones from `../shared/data` if it exists, unpacked once into `build/`; else the built-in sample
+corpus and a vocabulary trained on it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PATTERN_OF_RANKS = {"r50k": "gpt2", "cl100k": "cl100k", "o200k": "o200k"}
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """One vocabulary in the two files that all tools can read between them."""
+    """A vocabulary in two file formats, of which every tool reads one."""
 
     name: str
     pattern: str
@@ -38,28 +38,28 @@ class Vocabulary:
 
 
 class Corpora:
-    """Where a benchmark asks for its input; gives paths."""
+    """Provides the input files of benchmarks."""
 
     def __init__(self, temporary: Path, *, quick: bool) -> None:
         self.quick = quick
         self._shared = SHARED if SHARED.is_dir() and not quick else None
         self.source = "../shared/data" if self._shared else "the built-in sample corpus"
-        # What is unpacked may stay for the next time; what our own code makes may not.
+        # Unpacked files are cached; files made by our own code are not.
         self._folder = CACHE if self._shared else temporary
         self._temporary = temporary
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def has(self, name: str) -> bool:
-        """Whether there is such a text; the sample corpus stands in for English ones only."""
+        """Whether the text is available; the sample corpus only replaces English ones."""
         return self._shared is not None or name in {"web", "stories"}
 
     def text(self, name: str, megabytes: float | None = None) -> Path:
-        """A text of documents, or its first part up to the last document's end within it."""
+        """A text, or its beginning up to the last end of a document within the size."""
         path = self._whole(name)
         return path if megabytes is None else self.part(path, megabytes)
 
     def part(self, path: Path, megabytes: float) -> Path:
-        """The first part of a file, cut in the same way; the file itself where it is short."""
+        """The beginning of a file, cut in the same way; the file itself if it is short."""
         if megabytes * 1e6 >= path.stat().st_size:
             return path
         target = self._temporary / f"{path.stem}-{megabytes:g}mb.txt"
@@ -68,15 +68,15 @@ class Corpora:
         return target
 
     def written(self, name: str, text: str) -> Path:
-        """A text of the benchmark's own making."""
+        """A text written by the benchmark."""
         target = self._temporary / f"{name}.txt"
         target.write_text(text, encoding="utf-8")
         return target
 
     def vocabulary(self, name: str, num_special_tokens: int = 0) -> Vocabulary | None:
-        """A published vocabulary (r50k, cl100k, o200k), or None where it is not to be had.
+        """A published vocabulary (r50k, cl100k, o200k), or None if it is not available.
 
-        Without the published files the sample corpus' own vocabulary stands in for r50k.
+        Without the published files, the sample corpus' own vocabulary replaces r50k.
         """
         stem = name if self._shared else "sample"
         if stem == "sample" and name != "r50k":
@@ -131,7 +131,7 @@ def special_token(number: int) -> str:
 
 
 def cut_after_document(data: bytes, num_bytes: int) -> bytes:
-    """The beginning of a text up to the last separator that ends within so many bytes."""
+    """The beginning of a text up to the last separator within this number of bytes."""
     separator = SEPARATOR.encode()
     end = data.rfind(separator, 0, num_bytes)
     return data[: end + len(separator)] if end >= 0 else data[:num_bytes]

@@ -1,6 +1,6 @@
 """How much of the encoder's speed is left when text becomes shards, and in how much memory?
 
-The rival is our own encoder, given the documents in memory and asked for nothing but ids.
+The rival is our own encoder, which only encodes documents in memory.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def work(job: Json) -> Json:
         pattern=vocabulary["pattern"],
         special_tokens=vocabulary["special_tokens"],
     )
-    # Beside the text: the usual temporary folder may be one in memory.
+    # Next to the text: the default temporary folder may be in memory.
     with tempfile.TemporaryDirectory(dir=Path(job["text"]).parent) as folder:
         run = (
             _encoding(job, tokenizer)
@@ -65,7 +65,7 @@ def work(job: Json) -> Json:
 
 
 def compare(ours: Path, theirs: Path) -> Verdict:
-    """As many ids either way; that they are the right ones is for the tests."""
+    """Compare the numbers of ids; the tests check the ids themselves."""
     expected, found = (json.loads(path.read_text())["num_tokens"] for path in (ours, theirs))
     return Verdict(expected == found, f"{found:,} ids to our {expected:,}")
 

@@ -1,6 +1,6 @@
-"""One way into every encoder: each tool called as its own documentation says is fastest.
+"""A common interface to all encoders; each is called in the fastest way that it documents.
 
-All are given the same vocabulary and special tokens. A library is imported only in its own class.
+All get the same vocabulary and special tokens. A library is imported only in its own class.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ Job = dict[str, Any]
 
 
 class TextEncoder(Protocol):
-    """What a benchmark may ask; a tool that cannot do something raises NotImplementedError."""
+    """The operations of a tool; NotImplementedError if it does not support one."""
 
     def to_array(self, text: str) -> Any:
-        """All ids in one array; special tokens are kept whole."""
+        """All ids in one array, with special tokens."""
 
     def to_list(self, text: str) -> list[int]:
-        """The same as a list of int."""
+        """All ids as a list of int."""
 
     def batch(self, documents: list[str]) -> Any:
-        """Documents that hold no special tokens, in whatever form the tool gives many at once."""
+        """Encode documents without special tokens, in the tool's own batch format."""
 
     def flatten(self, batch: Any) -> Any:
         """All ids of such a batch, in order; not timed."""
@@ -55,7 +55,7 @@ class Groundup:
 
 class Gigatoken:
     def __init__(self, vocabulary: Job, threads: int) -> None:
-        # awkward is what batches come in; its import is no part of encoding.
+        # Batches are awkward arrays; do not time the import.
         import awkward
         import gigatoken
 
@@ -83,7 +83,7 @@ class Tiktoken:
         from tiktoken_ext import openai_public
 
         ranks = _read_ranks(vocabulary["ranks"])
-        # Its own spelling of the pattern, without the download that comes with it.
+        # Its own form of the pattern, without its download.
         openai_public.load_tiktoken_bpe = lambda *_, **__: ranks
         constructors = {
             "gpt2": openai_public.r50k_base,
@@ -148,7 +148,7 @@ RIVALS = tuple(name for name in _CLASSES if name != "groundup")
 
 
 def open_encoder(tool: str, vocabulary: Job, threads: int) -> TextEncoder:
-    """A tool by its name; "groundup, one thread" is ours kept to one thread."""
+    """A tool by name; "groundup, one thread" is ours limited to one thread."""
     name, _, variant = tool.partition(", ")
     encoder: TextEncoder = _CLASSES[name](vocabulary, 1 if variant == "one thread" else threads)
     return encoder

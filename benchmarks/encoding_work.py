@@ -1,4 +1,4 @@
-"""What one process of `tokenizer_encoding` does: one tool, one text, first cold and then warm."""
+"""The work of one process of `tokenizer_encoding`: one tool, one text, first cold and then warm."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from encoders import TextEncoder, open_encoder
 from machine import PeakMemory, timed
 from measure import Json
 
-# How long a process goes on with passes of one kind.
+# Time limit for passes of one kind.
 _SECONDS_OF_PASSES = 2.0
 _PIECE_BYTES = 4096
-# Texts made to bring an encoder down, by name: what each is, and some of it.
+# Adversarial texts by name: a description, and a part that is repeated.
 HOSTILE = {
     "letter": ('"a" * 1,000,000', "a"),
     "spaces": ("1,000,000 spaces", " "),
@@ -29,7 +29,7 @@ HOSTILE = {
 
 
 def work(job: Json) -> Json:
-    """Do a job; the tool is ready before the clock starts."""
+    """Do a job; loading the tool is not timed."""
     loading = timed(open_encoder, job["tool"], job["vocabulary"], job["cores"])
     answer = _KINDS[job["kind"]](loading.result, job)
     answer["extra"] = {"load_seconds": loading.seconds}
@@ -109,7 +109,7 @@ def _passes(
     ids_of: Callable[[Any], Any],
     num_bytes: int,
 ) -> Json:
-    """A first pass ("cold"), a second over the same object, and more of them ("warm")."""
+    """Time a first pass ("cold"), then more passes over the same object ("warm")."""
     argument = make()
     memory = PeakMemory()
     first = timed(call, argument)
@@ -127,7 +127,7 @@ def _passes(
 
 
 def _save(job: Json, ids: Any) -> None:
-    """Leave the ids for `compare`, in the first round."""
+    """Save the ids for `compare`, in the first round."""
     if job["output"]:
         with open(job["output"], "wb") as file:
             np.save(file, np.asarray(ids).astype(np.uint32))

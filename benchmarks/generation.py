@@ -1,8 +1,8 @@
 """How fast does a model write: new tokens a second, sampled with top-p, one text and 64 at once?
 
 Ours is the engine of `groundup generate`. The peers, which have our architecture and our weights,
-are in `generation_peers`. Greedy ids of a small model in float32 must be equal first. Beside
-tokens/s stands the fraction of the memory's bandwidth that they use, where that is known.
+are in `generation_peers`. Greedy ids of a small model in float32 must be equal first. If the
+device's memory bandwidth is known, the result includes the fraction used.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from shapes import S1, S2, shape
 _RIVALS = (peers.DYNAMIC, peers.STATIC, peers.COMPILED)
 _TOP_P = 0.9
 _NUM_PROMPT_IDS = 16
-# How far apart the logits of a trained model are, as a deviation; fresh weights hardly prefer any
-# id, and no text is sampled like that.
+# Standard deviation of the logits of a trained model; those of random weights are almost equal,
+# which is not realistic for sampling.
 _LOGIT_DEVIATION = 3.0
 
 
@@ -49,7 +49,7 @@ _RUNS = {
 }
 _TINY = shape(64, 64, 64, 2, 2, 128)
 _QUICK = {1: 6, 64: 3}
-# Each figure is the median of at most so many runs, and no more begin after so many seconds.
+# Maximum number of runs per median, and the seconds after which no more runs start.
 _MOST_RUNS = {"cpu": 1, "cuda": 5}
 _MOST_SECONDS = 4.0
 
@@ -64,7 +64,7 @@ def tasks(device: str, corpora: Corpora) -> Iterator[Task]:
             Measure(f"batch_{batch_size}", f"batch {batch_size}", "tokens/s")
             for batch_size in num_new_ids
         )
-        # Keys as JSON will have them.
+        # String keys, as in JSON.
         by_text = {str(key): value for key, value in num_new_ids.items()}
         job = {"model": model, "device": device, "num_new_ids": by_text, "is_compiled": True}
         lighter: dict[str, tuple[Json, str]] = {}
@@ -97,7 +97,7 @@ def work(job: Json) -> Json:
         seconds[f"batch_{name}"] = usual.seconds / (batch_size * num_new_ids)
     is_cuda = device == "cuda"
     peak_bytes = torch.cuda.max_memory_allocated() if is_cuda else memory.growth_bytes()
-    # Seconds are those of one token.
+    # Seconds per token.
     return {
         "seconds": seconds,
         "num_tokens": 1,
@@ -115,8 +115,8 @@ def work(job: Json) -> Json:
 def bytes_per_step(
     config: ModelConfig, batch_size: int, num_new_ids: int, dtype: torch.dtype
 ) -> float:
-    """What a step cannot but read: every weight but the embeddings of other ids, and the keys and
-    values of all sequences at their mean length."""
+    """The bytes that a step must read: all weights except the embeddings of other ids, and the keys
+    and values of all sequences at their mean length."""
     parameters = count_parameters(config)
     skipped = 0 if config.tie_embeddings else parameters["token_embedding"]
     num_weights = sum(parameters.values()) - skipped
@@ -136,14 +136,14 @@ def compare(ours: Path, theirs: Path) -> Verdict:
 
 
 def _repeated(call: Callable[[], Tensor], device: str) -> Timing:
-    """Once for whatever happens only once, then as often as there is time for: the median."""
+    """The median of several runs after one warm-up run."""
     call()
     begun = time.perf_counter()
     timings: list[Timing] = []
     while not timings or (
         len(timings) < _MOST_RUNS[device] and time.perf_counter() - begun < _MOST_SECONDS
     ):
-        # The ids come to the host at the end, so that a device has finished by then.
+        # Copying the ids to the host waits for the device.
         timings.append(timed(lambda: call().cpu()))
     return Timing(timings[-1].result, statistics.median(timing.seconds for timing in timings))
 
@@ -154,7 +154,7 @@ def _prompts(config: ModelConfig, batch_size: int) -> Tensor:
 
 
 def _weights(config: ModelConfig) -> dict[str, Tensor]:
-    """Fresh ones, with an output layer as far from even as a trained model's."""
+    """Random weights with the logits' standard deviation of a trained model."""
     set_seed(0)
     weights = TransformerLM.from_config(config, device="cpu").state_dict()
     deviation = math.sqrt(2 * config.d_model / (config.d_model + config.vocab_size))

@@ -1,6 +1,6 @@
-"""What generation is measured against, with our architecture and our weights.
+"""Rivals for generation, with our architecture and our weights.
 
-Hugging Face's `generate`, and the strongest that plain torch gives, in the manner of gpt-fast: a
+Hugging Face's `generate`, and the fastest plain torch implementation, in the manner of gpt-fast: a
 static cache and one compiled step. The models are those of `train_peers`.
 """
 
@@ -20,20 +20,20 @@ from train_peers import Attend, PlainLM
 DYNAMIC, STATIC = "huggingface, dynamic cache", "huggingface, static cache"
 COMPILED = "torch, compiled static cache"
 
-# Takes prompts (sequences, ids) and how many ids to generate; gives the new ids.
+# (prompts (sequences, ids), number of new ids) -> new ids.
 Write = Callable[[Tensor, int], Tensor]
 
-# What the mode "reduce-overhead" is, and matrix times vector as generated reductions, which fuse
-# with what stands around them.
+# The options of mode "reduce-overhead", plus matrix-vector products as generated reductions, which
+# fuse with adjacent operations.
 _CUDA_OPTIONS = {"triton.cudagraphs": True, "coordinate_descent_tuning": True}
-# Masks that begin at multiples of 16 bytes are taken as they are.
+# Masks aligned to 16 bytes need no copy.
 _MASK_STEP = 8
 
 
 def open_writer(
     tool: str, model: nn.Module, config: ModelConfig, top_p: float | None, *, is_compiled: bool
 ) -> Write:
-    """How the tool generates with its model; without `top_p` the likeliest id each time."""
+    """The tool's generate function; greedy without `top_p`."""
     if tool == COMPILED:
         assert isinstance(model, PlainLM)
         return _compiled_writer(model, config, top_p, is_compiled)
@@ -41,8 +41,8 @@ def open_writer(
 
 
 class StaticLM(nn.Module):
-    """A model with its cache, its ids and its position in buffers, all of fixed size: a step takes
-    nothing and gives nothing, so that it is one CUDA graph, and the host waits for none."""
+    """A model with cache, ids and position in buffers of fixed size: a step has no inputs or
+    outputs, so that it is one CUDA graph, and the host does not wait."""
 
     ids: Tensor
     position: Tensor
@@ -54,28 +54,28 @@ class StaticLM(nn.Module):
         super().__init__()
         self.model, self.top_p = model, top_p
         batch_size, length = shape
-        # Of the device and in the precision of the weights.
+        # On the device and in the dtype of the weights.
         like = model.lm_head.weight.detach()
         cached = (batch_size, config.num_heads, length, config.d_head)
         self.caches = nn.ModuleList(_Cache(like.new_zeros(cached)) for _ in model.blocks)
         self.register_buffer("ids", like.new_zeros(shape, dtype=torch.long))
-        # Where the last known id stands.
+        # Position of the last known id.
         self.register_buffer("position", like.new_zeros(1, dtype=torch.long))
-        # A row for each position, which is added to the scores of all keys.
+        # One row per position, added to the scores of all keys.
         self.register_buffer("mask", like.new_full((length, length), -torch.inf).triu(1))
 
     def prefill(self, prompts: Tensor) -> None:
-        """Read all prompts and write the first new id of each."""
+        """Prefill all prompts and generate the first id of each."""
         num_tokens = prompts.shape[1]
         self.ids[:, :num_tokens] = prompts
         self(torch.arange(num_tokens, device=prompts.device))
 
     def step(self) -> None:
-        """Write the next id of every sequence."""
+        """Generate the next id of every sequence."""
         self(self.position)
 
     def forward(self, positions: Tensor) -> None:
-        """Read the ids at `positions` and write the one after them."""
+        """Process the ids at `positions` and generate the next one."""
         tables = self.model.cos[positions], self.model.sin[positions]
         mask = self.mask[positions]
         attends = [functools.partial(cache, positions, mask) for cache in self.caches]
@@ -135,7 +135,7 @@ def _compiled_writer(
 
 
 def _check_graphs() -> None:
-    """A rival whose CUDA graphs torch silently left out would be a weak one."""
+    """Raise an error if torch silently skipped CUDA graphs, which would weaken the rival."""
     from torch._dynamo.utils import counters
 
     assert not counters["inductor"]["cudagraph_skips"], "torch skipped a CUDA graph"
@@ -144,7 +144,7 @@ def _check_graphs() -> None:
 def _last_logits(
     model: PlainLM, ids: Tensor, tables: tuple[Tensor, Tensor], attends: Sequence[Attend]
 ) -> Tensor:
-    """Of the last ids (batch, vocab_size); each block mixes by its `attends`."""
+    """The logits of the last ids, (batch, vocab_size); each block attends with its `attends`."""
     x = model.token_embedding(ids)
     for block, attend in zip(model.blocks, attends, strict=True):
         x = block(x, tables, attend)
@@ -153,14 +153,14 @@ def _last_logits(
 
 
 def _next_ids(logits: Tensor, top_p: float | None) -> Tensor:
-    """One id a row (batch, 1): the likeliest, or one of the smallest set that reaches `top_p`.
+    """One id per row, (batch, 1): the most likely, or sampled from the top-p set.
 
-    Nothing waits for the device: of exponential waiting times at rates p, the shortest is that of
-    an id with probability p.
+    Without synchronization: among exponential random variables with rates p, the smallest is that
+    of an id with probability p.
     """
     if top_p is None:
         return logits.argmax(-1, keepdim=True)
-    # Sorted in their own precision: half the digits are half the work.
+    # Sorted in half precision, which takes half the time.
     ordered, order = logits.sort(dim=-1, descending=True)
     probabilities = ordered.float().softmax(dim=-1)
     reached_before = _running_sum(probabilities) - probabilities
@@ -171,8 +171,8 @@ def _next_ids(logits: Tensor, top_p: float | None) -> Tensor:
 
 @torch.library.custom_op("groundup_benchmarks::running_sum", mutates_args=())
 def _running_sum(x: Tensor) -> Tensor:
-    """Along the last dimension. Torch 2.11 fails to compile one that an argmax follows, so that
-    its own kernel is called as it is."""
+    """Cumulative sum along the last dimension, not compiled: torch 2.11 fails to compile one that
+    is followed by an argmax."""
     return x.cumsum(dim=-1)
 
 
@@ -183,7 +183,7 @@ def _(x: Tensor) -> Tensor:
 
 def _huggingface_writer(tool: str, model: Any, top_p: float | None) -> Write:
     model.config.use_cache = True
-    # No id ends a text here, so that all tools write equally many.
+    # No end-of-text id, so that all tools generate the same number of tokens.
     model.generation_config.eos_token_id = None
     settings: dict[str, Any] = {"do_sample": False, "use_cache": True, "pad_token_id": 0}
     if top_p is not None:

@@ -1,4 +1,4 @@
-"""What a job runs on: its cores, its clock, its memory, and the words that describe the machine."""
+"""The machine of a job: cores, clocks, memory, and its description."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 from groundup.planner import find_accelerator
 from groundup.runtime import memory_bytes, num_cores
 
-# Tools whose package has another name.
+# Tools whose package has a different name.
 _PACKAGES = {"gpt": "torch", "huggingface": "transformers"}
-# What the memory of a device reads at best, in bytes a second: data sheets, by the planner's names.
+# Peak memory bandwidth in bytes per second, from data sheets, by the planner's device names.
 _BANDWIDTHS = {
     "A100": 1.555e12,
     "H100": 3.35e12,
@@ -33,14 +33,14 @@ _BANDWIDTHS = {
 
 
 class Timing(NamedTuple):
-    """What a call gave and took."""
+    """The result of a call and its time."""
 
     result: Any
     seconds: float
 
 
 def timed(call: Callable[..., Any], *arguments: Any) -> Timing:
-    """Call once, by the wall clock, without garbage collection."""
+    """Time a call in wall-clock time, without garbage collection."""
     gc.collect()
     gc.disable()
     try:
@@ -52,13 +52,13 @@ def timed(call: Callable[..., Any], *arguments: Any) -> Timing:
 
 
 def timed_again(call: Callable[..., Any], draw: Callable[[], Any], num_calls: int) -> Timing:
-    """Call with one draw of arguments after another: the last result, and medians."""
+    """Call with each set of arguments; return the last result and medians."""
     timings = [timed(call, *draw()) for _ in range(num_calls)]
     return Timing(timings[-1].result, statistics.median(timing.seconds for timing in timings))
 
 
 def timed_on_cuda(call: Callable[..., Any], draw: Callable[[], Any], num_calls: int) -> Timing:
-    """The same by the device's own clock, which the calls may keep busy long after they return."""
+    """The same in device time: kernels may run long after the calls return."""
     import torch
 
     spans = []
@@ -74,11 +74,11 @@ def timed_on_cuda(call: Callable[..., Any], draw: Callable[[], Any], num_calls: 
 
 
 class PeakMemory:
-    """The most resident memory since this was made, above what there was then."""
+    """Growth of the peak resident memory since this object was created."""
 
     def __init__(self) -> None:
         gc.collect()
-        # Linux forgets the high-water mark when asked; elsewhere the peak is that of all time.
+        # Linux can reset the high-water mark; elsewhere the peak is that of the whole process.
         with contextlib.suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")
         self._before = _status_bytes("VmRSS")
@@ -89,14 +89,14 @@ class PeakMemory:
 
 
 def use_cores(count: int) -> None:
-    """Keep this process on so many cores, before any library counts them."""
+    """Restrict this process to this number of cores, before any library counts them."""
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, cores[-count:])
 
 
 def find_device(asked: str) -> str:
-    """cpu or cuda, of which "auto" prefers the second."""
+    """cpu or cuda; "auto" prefers cuda."""
     if asked == "cpu":
         return asked
     import torch
@@ -113,7 +113,7 @@ def is_installed(tool: str) -> bool:
 
 
 def describe_versions(tools: Iterable[str]) -> dict[str, str]:
-    """The version of each tool's package, ours and Python's among them."""
+    """The versions of the tools' packages, groundup and Python."""
     versions = {"python": platform.python_version()}
     for name in sorted({_package_of(tool) for tool in tools}):
         try:
@@ -125,13 +125,13 @@ def describe_versions(tools: Iterable[str]) -> dict[str, str]:
 
 
 def _package_of(tool: str) -> str:
-    """What follows a comma is a way of using the tool."""
+    """The tool's name without the variant after the comma."""
     name = tool.partition(",")[0]
     return _PACKAGES.get(name, name)
 
 
 def result_name(benchmark: str) -> str:
-    """The file of a result: what was measured, and on which kind of machine."""
+    """The file of a result, named by benchmark and kind of machine."""
     return f"{benchmark}_{platform.machine()}.json"
 
 
@@ -149,7 +149,7 @@ def describe_hardware(device: str = "cpu") -> dict[str, Any]:
 
 
 def peak_bytes_per_second(device: str) -> float | None:
-    """What the device's memory reads at best; None where that is not known."""
+    """The device's peak memory bandwidth; None if unknown."""
     if device != "cuda":
         return None
     import torch

@@ -1,7 +1,7 @@
-"""Measures tools against one another: every number from a fresh process, tools taking turns.
+"""Compare tools: every number comes from a fresh process, and tools alternate.
 
-A benchmark is a list of tasks and a function `work(job)` that does one task with one tool. Here are
-the rounds, the rows and the result file; `machine` has the clock, `corpora` the texts.
+A benchmark is a list of tasks and a function `work(job)` that does one task with one tool. This
+module runs the rounds and writes the result file; `machine` has the clocks, `corpora` the texts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from machine import (
 
 OURS = "groundup"
 RESULTS = REPOSITORY / "benchmarks" / "results"
-# What a job reports as its size, and how much of that is one unit.
+# The size that a job reports for each rate, and the size of one unit.
 _RATES = {"MB/s": ("num_bytes", 1e6), "tokens/s": ("num_tokens", 1)}
 
 Json = dict[str, Any]
@@ -40,7 +40,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Measure:
-    """One number that a job reports under this name; a rate is computed from its seconds."""
+    """A number that a job reports under this name; rates are computed from its seconds."""
 
     name: str
     title: str
@@ -50,7 +50,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Task:
-    """One question put to several tools, each on `cores` cores."""
+    """One measurement with several tools, each on `cores` cores."""
 
     name: str
     title: str
@@ -58,12 +58,12 @@ class Task:
     rivals: tuple[str, ...]
     measures: tuple[Measure, ...]
     cores: int = 1
-    # A smaller job for a slow tool: changes to the job, and a note about them.
+    # A smaller job for slow tools: changes to the job, and a note about them.
     lighter: dict[str, tuple[Json, str]] = field(default_factory=dict)
 
 
 class Verdict(NamedTuple):
-    """Whether a rival's output equals ours, with a note for the table."""
+    """Whether a rival's output equals ours, and a note for the table."""
 
     agrees: bool
     words: str
@@ -71,22 +71,22 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A file of this folder: its tasks, how to do one, and how to compare two outputs."""
+    """A benchmark module: its tasks, how to run one, and how to compare two outputs."""
 
     name: str
     question: str
     tasks: Callable[[Corpora], Iterable[Task]]
     work: Callable[[Json], Json]
     compare: Callable[[Path, Path], Verdict]
-    # Described instead of the text where the input is not text.
+    # Shown in place of the text if the input is not text.
     conditions: str | None = None
     rounds: int = 3
-    # The same benchmark for a device, where it can run on more than the CPU.
+    # The same benchmark on another device, if it supports more than the CPU.
     on_device: Callable[[str], Benchmark] | None = None
 
 
 def main(benchmark: Benchmark, script: str) -> int:
-    """Run the benchmark, or, in a process it started itself, one job of it."""
+    """Run the benchmark, or one of its jobs in a process that it started."""
     arguments = _parse(benchmark)
     if arguments.job is not None:
         job = json.loads(arguments.job.read_text())
@@ -143,7 +143,7 @@ def run_task(
     folder: Path,
     rounds: int,
 ) -> list[Json]:
-    """The rows of one task, one for each measure; the order of the tools alternates by round."""
+    """The rows of one task, one per measure; the order of the tools alternates between rounds."""
     tools = [OURS, *rivals]
     results: dict[str, list[Json]] = {tool: [] for tool in tools}
     problems: dict[str, str] = {}
@@ -173,7 +173,7 @@ def _stem(task: Task, tool: str) -> str:
 
 
 def _process(task: Task, tool: str, script: str, folder: Path, *, writes_output: bool) -> Json:
-    """What one process says of one job."""
+    """Run one job in a process and return its report."""
     job = {**task.job, "tool": tool, "cores": task.cores}
     if tool in task.lighter:
         job |= task.lighter[tool][0]
@@ -207,7 +207,7 @@ def make_row(
     verdicts: dict[str, Verdict],
     problems: dict[str, str],
 ) -> Json:
-    """One measure of a task for all tools: medians, spreads, and whether the output equals ours."""
+    """One measure of a task for all tools: medians, spreads, and whether outputs equal ours."""
     tools: Json = {}
     for tool, outcomes in results.items():
         cell: Json = {"note": task.lighter[tool][1]} if tool in task.lighter else {}
@@ -251,7 +251,7 @@ def _value(outcome: Json, measure: Measure) -> float | None:
 
 
 def _fractions(cell: Json, name: str) -> Json:
-    """MFU, and the fraction of the memory bandwidth used, where the device's peak is known."""
+    """MFU and the fraction of the memory bandwidth used, if the device's peak is known."""
     extra = cell["extra"]
     found = {}
     if best := extra.get("peak_flops_per_second"):
@@ -267,7 +267,7 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 
 def print_task(task: Task, rows: list[Json]) -> None:
-    """One line for each tool and measure."""
+    """One line per tool and measure."""
     print(f"\n{task.title} ({task.cores} core{'s' if task.cores > 1 else ''})")
     for row, measure in zip(rows, task.measures, strict=True):
         for tool, cell in row["tools"].items():
@@ -289,10 +289,10 @@ def short(value: float) -> str:
 
 
 def _present(rivals: Sequence[str], wanted: list[str] | None, skipped: Json) -> list[str]:
-    """The rivals that can run here; notes why the others are left out."""
+    """The rivals that can run here; prints why the others cannot."""
     present = []
     for tool in rivals:
-        # By its whole name, or by the part before the comma if no rival has just that name.
+        # By full name, or by the part before the comma if no rival has that full name.
         base = tool.partition(",")[0]
         names = {tool.replace(" ", ""), *({base} - set(rivals))}
         if tool.startswith(OURS):
@@ -307,7 +307,7 @@ def _present(rivals: Sequence[str], wanted: list[str] | None, skipped: Json) -> 
 
 
 def _merged(old: Json | None, result: Json) -> Json:
-    """The new rows in place of the old ones of the same name (--only keeps the others)."""
+    """Replace the old rows of the same name by the new ones (--only keeps the others)."""
     if old is None:
         return result
     new = {row["name"]: row for row in result["rows"]}

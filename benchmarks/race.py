@@ -1,15 +1,15 @@
-"""Who has the lower validation loss after the same seconds: our recipe, or nanoGPT's?
+"""Which recipe has the lower validation loss after the same time: ours, or nanoGPT's?
 
     python benchmarks/race.py configs/train/speedrun.yaml --seconds 60 --seeds 0 1 2 --out race.json
 
-Ours is `groundup train` with the settings of the file. The peer is nanoGPT's form and recipe at
-the same shape: LayerNorm, learned positions, GELU, tied embeddings, its initial values, AdamW with
-decay 0.1 on all matrices, a cosine to a tenth, windows sampled independently, the model compiled;
-it runs once for each of `--rates`, and its best counts. Both read the same shards and are
-evaluated on the same windows.
+Ours is `groundup train` with the settings of the file. The rival is nanoGPT's architecture and
+recipe at the same size: LayerNorm, learned positions, GELU, tied embeddings, its initialization,
+AdamW with weight decay 0.1 on all matrices, a cosine to a tenth, independently sampled windows, the
+model compiled; it runs once for each of `--rates`, and its best counts. Both use the same shards
+and evaluation windows.
 
-Each entry is a process of its own. It is compiled and its step is timed first; it then takes as
-many steps as fit into the seconds, so that neither compilation nor evaluation counts.
+Each entry runs in its own process. It compiles and times a step first, then takes as many steps as
+fit into the time, so that neither compilation nor evaluation counts.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ def main() -> int:
     results = []
     options.out.parent.mkdir(parents=True, exist_ok=True)
     for entry in entries:
-        # A process of its own: memory, compiled code and random state begin anew.
+        # A fresh process: memory, compiled code and random state start anew.
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             result = pool.apply(_run, (entry, config))
         results.append(result)
-        # Kept at once: a race is long.
+        # Saved at once: a race takes long.
         options.out.write_text(json.dumps({"config": str(options.config), "results": results}))
         print(_describe(result), flush=True)
     print(_table(results))
@@ -100,7 +100,7 @@ def _run(entry: Json, config: RunConfig) -> Json:
 
 
 def _run_ours(entry: Json, config: RunConfig) -> Json:
-    """Train for some steps to time one, then for as many as fit into the seconds."""
+    """Train for some steps to time one, then for as many as fit into the time."""
     with tempfile.TemporaryDirectory() as folder:
         quiet = {"runs_folder": Path(folder), "samples": config.samples.model_copy(update=_OFF)}
         config = config.model_copy(update=quiet)
@@ -133,7 +133,7 @@ def _records(config: RunConfig) -> list[Json]:
 def _with(
     config: RunConfig, num_steps: int, name: str, *, evaluations: int, logs: int
 ) -> RunConfig:
-    """The run with another length, evaluated and logged so often, saved at its end alone."""
+    """The run with another length and logging interval, saved only at its end."""
     values = {**config.model_dump(), **as_fractions(config), "num_steps": num_steps}
     config = load_settings(RunConfig, None, values)
     evaluation = {"every_steps": max(1, num_steps // evaluations)}
@@ -149,13 +149,13 @@ def _with(
 
 
 class _Peer(nn.Module):
-    """`GptLM` as an evaluator asks a model."""
+    """Adapts `GptLM` to the evaluator's interface."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.lm = GptLM(gpt_form(config))
         for name, parameter in self.lm.named_parameters():
-            # nanoGPT's initial values: what a block adds begins smaller, the deeper the model.
+            # nanoGPT's initialization: residual projections are scaled down with the depth.
             if name.endswith(("output.weight", "down.weight")):
                 nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * config.num_layers))
 
@@ -181,7 +181,7 @@ def _run_peer(entry: Json, config: RunConfig) -> Json:
     step = functools.partial(take_step, compute_loss)
     batches = _IndependentWindows(data, config, device)
     optimizer = fused_adamw(model, 0.0)
-    # At a rate of zero weights stay, and averages of gradients are forgotten within some steps.
+    # With a learning rate of 0 the weights do not change, and the moments decay within a few steps.
     for _ in range(10):
         step(optimizer, 1.0, batches.sample())
     milliseconds = _time_steps(lambda: step(optimizer, 1.0, batches.sample()), device)
@@ -207,7 +207,7 @@ def _run_peer(entry: Json, config: RunConfig) -> Json:
 
 
 class _IndependentWindows:
-    """Batches of windows that begin anywhere in the split, held on the device."""
+    """Yield batches of windows at random positions of the split, which is kept on the device."""
 
     def __init__(self, data: RunData, config: RunConfig, device: torch.device) -> None:
         assert isinstance(data.train, Shards)
@@ -267,7 +267,7 @@ def _describe(result: Json) -> str:
 
 
 def _table(results: list[Json]) -> str:
-    """A line for each entry over its seeds; who leads is said where intervals do not meet."""
+    """Print a line per entry over its seeds, and the winner if the intervals do not overlap."""
     groups: dict[str, list[Json]] = {}
     for result in results:
         groups.setdefault(_name(result), []).append(result)

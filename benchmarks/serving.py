@@ -1,8 +1,8 @@
 """How fast does `groundup serve` answer 1, 16 and 64 clients, and does it lose any of them?
 
-The server is a process, the clients are another; every client streams one answer after the other
-over a connection it keeps. Each text must be whole, and those that are compared (all, or as many as
-a machine can write again in reasonable time) must be equal to what their seeds give alone.
+The server is one process, the clients another; every client streams one response after another over
+a persistent connection. Each text must be complete, and the compared ones (all, or as many as the
+machine can generate again in reasonable time) must equal those generated alone with their seeds.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ Json = dict[str, Any]
 NUM_CLIENTS = (1, 16, 64)
 _PROMPT = "Once upon a time"
 _PERCENTILES = (50, 90, 99)
-# More than that is not measured, so that a slow machine ends today: answers for each client.
+# Maximum number of responses per client, for slow machines.
 _MOST_ANSWERS = 8
 _STARTUP_SECONDS = 300
-# Texts of a row that are written again, one at a time.
+# Texts of a row that are generated again, one at a time.
 _MOST_COMPARED = 128
 
 
 class Shape(NamedTuple):
-    """A model and how much each client asks it for."""
+    """A model and the size of each client's requests."""
 
     name: str
     model: Json
@@ -56,7 +56,7 @@ _QUICK = Shape("tiny", make_shape(300, 64, 32, 1, 2, 64), 24)
 
 
 class Answer(NamedTuple):
-    """What a client saw of one request, by its own clock."""
+    """A client's measurements of one request."""
 
     seed: int
     text: str
@@ -161,7 +161,7 @@ def _measure(shape: Shape, num_clients: int, device: str, seconds: float) -> Jso
 
 
 def _spread(answers: list[Answer], most: int) -> list[Answer]:
-    """All of them, or `most` at even distances."""
+    """All of them, or `most` evenly spaced ones."""
     count = min(most, len(answers))
     return [answers[place * len(answers) // count] for place in range(count)]
 
@@ -174,7 +174,7 @@ def _percentiles(values: Sequence[float]) -> Json:
 
 
 def _make_run(folder: Path, shape: Shape) -> None:
-    """A run folder with random weights and a tokenizer of as many tokens as the shape has."""
+    """Create a run folder with random weights and a tokenizer with the shape's vocabulary size."""
     import torch
 
     from groundup.checkpoint import CheckpointFolder
@@ -188,7 +188,7 @@ def _make_run(folder: Path, shape: Shape) -> None:
     torch.manual_seed(0)
     model = TransformerLM.from_config(config)
     save_yaml(folder / "config.yaml", RunConfig(model=config))
-    # Words of letters, so that every id is text; no end of text, so that every answer has its size.
+    # Every id is text, and no id ends a text, so that every response has full length.
     vocab = {id: bytes([id]) for id in range(256)}
     merges = []
     for id in range(256, config.vocab_size):
@@ -204,7 +204,7 @@ def _make_run(folder: Path, shape: Shape) -> None:
 
 def _start_server(run: Path, device: str) -> tuple[subprocess.Popen[str], str]:
     command = [sys.executable, "-m", "groundup", "serve", str(run), "--port", "0"]
-    # All clients have one address.
+    # All clients share one address.
     command += ["--max-client-rows", "64"]
     server = subprocess.Popen([*command, "--device", device], stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
@@ -223,9 +223,9 @@ def _run_self(*flags: str) -> Json:
 
 
 def _load(job_text: str) -> Json:
-    """All clients at once; each asks again until the time is up."""
+    """Run all clients concurrently; each sends requests until the time is up."""
     job = json.loads(job_text)
-    # What is compiled or captured on first use is no part of the answer.
+    # Warm-up: compilation and graph capture are not timed.
     _ask(http.client.HTTPConnection(job["host"]), 0, min(8, job["max_tokens"]))
     begin, cpu_begin = time.perf_counter(), time.process_time()
     with ThreadPoolExecutor(job["num_clients"]) as clients:
@@ -252,7 +252,7 @@ def _keep_asking(number: int, job: Json, begin: float) -> list[Answer]:
 
 
 def _ask(connection: http.client.HTTPConnection, seed: int, max_tokens: int) -> Answer:
-    """One streamed answer, which is looked at when it is whole."""
+    """Stream one response; it is parsed when it is complete."""
     body = {"prompt": _PROMPT, "max_tokens": max_tokens, "seed": seed, "stream": True}
     data = json.dumps({**body, "stream_options": {"include_usage": True}})
     begin = time.perf_counter()
@@ -274,7 +274,7 @@ def _ask(connection: http.client.HTTPConnection, seed: int, max_tokens: int) -> 
 
 
 def _expected_texts(rows: Json) -> Json:
-    """The same seeds, each alone, by the library."""
+    """Generate the texts of the same seeds one by one with the library."""
     from groundup.cli.shared import ModelFlags
 
     flags = ModelFlags(run=rows["run"], device=rows["device"])
@@ -303,7 +303,7 @@ def _print_row(row: Json) -> None:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="How fast does the server answer many clients?")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--quick", action="store_true", help="a tiny model: a rehearsal")
+    parser.add_argument("--quick", action="store_true", help="a tiny model, for testing")
     parser.add_argument("--only", nargs="+", help="only shapes of these names")
     parser.add_argument("--clients", type=int, nargs="+", help="how many at once")
     parser.add_argument("--seconds", type=float, default=20, help="how long clients go on asking")

@@ -1,4 +1,4 @@
-"""The model shapes that are measured: Llama-like, with untied embeddings."""
+"""The benchmarked model sizes: Llama-like, with untied embeddings."""
 
 from groundup.model.config import ModelConfig
 from measure import Json

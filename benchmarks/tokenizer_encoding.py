@@ -1,7 +1,7 @@
 """How fast is text turned into ids, and back? Ours and every installed rival, one and two threads.
 
-The outputs of the first round are compared before any other round runs. How a tool is called is
-`encoders`, what a process does with it `encoding_work`.
+The outputs of the first round are compared before any other round runs. `encoders` defines how a
+tool is called, `encoding_work` what a process does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from measure import OURS, Benchmark, Json, Measure, Task, Verdict, main
 _ONE_THREAD = f"{OURS}, one thread"
 _NUM_SPECIAL_TOKENS = 10_000
 _PASSES = ("cold", "second", "warm")
-# Slow tools get the first part of a text, and the result says so.
+# Slow tools get the beginning of a text; the result notes it.
 _MOST_MEGABYTES = {"tiktoken": 10.0, "tokenizers": 1.0}
 
 
@@ -35,7 +35,7 @@ def tasks(corpora: Corpora) -> Iterator[Task]:
 
 
 def compare(ours: Path, theirs: Path) -> Verdict:
-    """Whether the ids are equal as far as the rival went, which is to the end of a document."""
+    """Whether the ids are equal up to the rival's end, which is the end of a document."""
     with ours.open("rb") as file, theirs.open("rb") as other:
         expected, found = np.load(file), np.load(other)
     shared = min(len(expected), len(found))

@@ -1,8 +1,8 @@
 """How fast is a vocabulary learned, and in how much memory? Ours and every installed rival.
 
-Each tool breaks ties its own way, so vocabularies agree but for a tail of rare tokens; how far they
-do is part of the result. Tools that read files get the path; those that want strings get the
-documents one after another, and reading them is part of the time, as it is for the others.
+Tools break ties differently, so vocabularies agree except for a tail of rare tokens; the result
+includes the agreement. Tools that read files get the path; those that take strings get the
+documents one by one, and reading them is timed, as it is for the others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from corpora import SEPARATOR, Corpora
 from machine import PeakMemory, timed
 from measure import Benchmark, Json, Measure, Task, Verdict, main, short
 
-# Ties decide many of the last tokens of a small corpus; a real mistake changes far more than this.
+# Ties decide many of the last tokens of a small corpus; a real error changes far more than this.
 _LEAST_SHARED = 0.85
 
 
@@ -57,7 +57,7 @@ def work(job: Json) -> Json:
 
 
 def compare(ours: Path, theirs: Path) -> Verdict:
-    """How much of the two vocabularies is the same, and how long the merges are."""
+    """The overlap of the two vocabularies, and the length of the merges."""
     expected, found = json.loads(ours.read_text()), json.loads(theirs.read_text())
     shared = len(set(expected["tokens"]) & set(found["tokens"])) / len(expected["tokens"])
     words = f"{shared:.1%} of the tokens shared"
@@ -71,18 +71,18 @@ def compare(ours: Path, theirs: Path) -> Verdict:
 
 
 class Trained(NamedTuple):
-    """A vocabulary; `merges` is None where a tool does not tell them."""
+    """A vocabulary; `merges` is None if the tool does not expose them."""
 
     tokens: list[bytes]
     merges: list[tuple[bytes, bytes]] | None
 
 
-# Trains when called, and gives a function that tells the result, which is not timed.
+# Trains when called; returns a function that extracts the result, which is not timed.
 Train = Callable[[str, int], Callable[[], Trained]]
 
 
 def documents_of(path: str) -> Iterator[str]:
-    """The documents of a file, read a line at a time so that memory stays the trainer's own."""
+    """Yield the documents of a file, read line by line to keep memory low."""
     lines: list[str] = []
     with open(path, encoding="utf-8", newline="") as file:
         for line in file:

@@ -1,7 +1,7 @@
-"""The models that ours trains against: plain torch, the GPT-2 form of it, Hugging Face's Llama.
+"""Rivals for training: our architecture in plain torch, GPT-2's, and Hugging Face's Llama.
 
-Each takes ids and targets and gives the mean loss. `plain_weights` and `huggingface_weights` put
-our weights into theirs, so that equal weights can be asked for equal losses.
+Each maps ids and targets to the mean loss. `plain_weights` and `huggingface_weights` convert our
+weights, so that losses can be compared at equal weights.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from groundup.model.config import ModelConfig
 
 Weights = dict[str, Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]
-# Takes queries, keys and values (batch, heads, seq, d_head); gives the values mixed.
+# (queries, keys, values), each (batch, heads, seq, d_head) -> the output of attention.
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -29,7 +29,7 @@ def attend_causally(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 class PlainLM(nn.Module):
-    """Our model of torch's own parts: packed products, fused attention, rotation by halves."""
+    """Our model in plain torch: packed projections, fused attention, RoPE on halves."""
 
     cos: Tensor
     sin: Tensor
@@ -59,8 +59,8 @@ class PlainLM(nn.Module):
 
 
 class GptLM(nn.Module):
-    """GPT-2's form, as small trainers have it: LayerNorm without bias, learned positions, GELU over
-    four times d_model, and the embedding as the output layer."""
+    """GPT-2's architecture as in small trainers: LayerNorm without bias, learned positions, GELU
+    with d_ff = 4 d_model, tied embeddings."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class _Gelu(nn.Module):
 
 
 def _heads(packed: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values of (batch, seq, 3·d_model), each (batch, heads, seq, d_head)."""
+    """Split (batch, seq, 3·d_model) into query, key and value, each (batch, heads, seq, d_head)."""
     batch, seq, width = packed.shape
     parts = packed.view(batch, seq, 3, num_heads, width // (3 * num_heads)).transpose(1, 3)
     query, key, value = parts.unbind(2)
@@ -149,13 +149,13 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def gpt_form(config: ModelConfig) -> ModelConfig:
-    """The settings whose products are those of `GptLM`, for counting them."""
+    """Settings with the same matmuls as `GptLM`, for counting FLOPs."""
     form = {"feed_forward": "gelu", "d_ff": 4 * config.d_model, "tie_embeddings": True}
     return config.model_copy(update=form)
 
 
 def huggingface_model(config: ModelConfig) -> nn.Module:
-    """LlamaForCausalLM at the same shape."""
+    """LlamaForCausalLM of the same size."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     settings: Any = to_config_json(config, "float32")
@@ -165,11 +165,11 @@ def huggingface_model(config: ModelConfig) -> nn.Module:
 
 
 def huggingface_weights(weights: Weights, config: ModelConfig) -> Weights:
-    """Our weights under the names of LlamaForCausalLM, for rotation by halves."""
+    """Our weights under the names of LlamaForCausalLM, permuted for RoPE on halves."""
     return to_foreign_weights(weights, config, HUGGINGFACE_NAMES, rotates_halves=True)
 
 
-# The weights of a block of `PlainLM`, and of which of Llama's they are made.
+# The weights of a block of `PlainLM`, and the Llama weights that they are made of.
 _PACKED = {
     "attention_norm": ["input_layernorm"],
     "query_key_value": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
@@ -194,7 +194,7 @@ def plain_weights(weights: Weights, config: ModelConfig) -> Weights:
 
 
 def open_peer(tool: str, config: ModelConfig, weights: Weights | None = None) -> nn.Module:
-    """The tool's model, with our weights where its architecture is ours."""
+    """The tool's model, with our weights if it has our architecture."""
     name = tool.partition(", ")[0]
     if name == "gpt":
         return GptLM(gpt_form(config))
@@ -210,14 +210,14 @@ def open_peer(tool: str, config: ModelConfig, weights: Weights | None = None) ->
 
 
 def loss_of(model: nn.Module, tool: str) -> Loss:
-    """How the tool is asked for its loss, all of it compiled where its name says so."""
+    """The tool's loss function, compiled if its name says so."""
     name, _, mode = tool.partition(", ")
     called: Any = torch.compile(model) if mode == "compiled" else model
     if name != "huggingface":
         return called
 
     def labelled(ids: Tensor, targets: Tensor) -> Tensor:
-        # It takes the targets from the ids itself: one fewer a row.
+        # It derives the targets from the ids: one fewer per row.
         loss: Tensor = called(input_ids=ids, labels=ids).loss
         return loss
 
@@ -230,7 +230,7 @@ def take_step(
     max_norm: float,
     batch: tuple[Tensor, Tensor],
 ) -> tuple[Tensor, Tensor]:
-    """One step as trainers write it, bfloat16 on CUDA; the loss and the norm of the gradients."""
+    """A typical training step, in bfloat16 on CUDA; returns the loss and the gradient norm."""
     kind = batch[0].device.type
     with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
         loss = compute_loss(*batch)
@@ -243,7 +243,7 @@ def take_step(
 
 
 def fused_adamw(model: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
-    """torch's own AdamW in one kernel, with our settings; gains do not decay."""
+    """torch's fused AdamW with our settings; no weight decay on norm gains."""
     parameters = list(model.parameters())
     decaying = [one for one in parameters if one.ndim > 1]
     staying = [one for one in parameters if one.ndim <= 1]

@@ -1,8 +1,8 @@
 """How fast is an optimizer step: forward, backward, clipping, AdamW? Ours and its peers.
 
-Ours takes the very step of `groundup train`. Peers with our architecture begin with our weights:
-in float32 at a small size loss and gradients must be ours, and so, roughly, those of the first step
-that is timed. The peers are in `train_peers`.
+Ours is the step of `groundup train`. Rivals with our architecture start with our weights: in a
+small float32 model, loss and gradients must equal ours, and approximately in the first timed step.
+The rivals are in `train_peers`.
 """
 
 from __future__ import annotations
@@ -45,26 +45,26 @@ _RIVALS = {
 }
 
 
-# Shapes and their batches.
+# Shapes and their batch sizes.
 _RUNS = {
     "cpu": (("cpu-small", SMALL, 32), ("S1", S1, 8)),
     "cuda": (("S1", S1, 512), ("S2", S2, 64), ("S3", S3, 32)),
 }
-# For rehearsals, and for the check that comes first.
+# For quick runs, and for the initial check.
 _TINY = shape(64, 32, 64, 2, 2, 128)
-# Steps before the clock, and by it.
+# Warm-up steps, and timed steps.
 _STEPS = {"cpu": (2, 6), "cuda": (5, 20)}
 _QUICK_STEPS = (1, 2)
 _CLIP_NORM = 1.0
 _LEARNING_RATE = 3e-4
 
-# How far losses may be apart, and gradient norms in parts of themselves. Equal weights in float32
-# differ by rounding alone; at full size there is half precision as well, and Hugging Face predicts
-# one token fewer a row.
+# Tolerances: absolute for losses, relative for gradient norms. With equal weights in float32, only
+# rounding differs; at full size there is also half precision, and Hugging Face predicts one token
+# fewer per row.
 _TOLERANCES = {"checked": (1e-4, 1e-3), "first": (0.03, 0.1)}
 
 Figures = tuple[float, float]
-# Takes a step; gives a function that waits for the loss and the norm of the gradients.
+# Takes a step; returns a function that waits for the loss and the gradient norm.
 Step = Callable[[Tensor, Tensor], Callable[[], Figures]]
 Draw = Callable[[], tuple[Tensor, Tensor]]
 
@@ -87,7 +87,7 @@ def tasks(device: str, corpora: Corpora) -> Iterator[Task]:
 
 
 def work(job: Json) -> Json:
-    # Compilers keep what they made for the rounds to come; only the first time counts as first.
+    # Compilers cache their results; only the first round measures compilation.
     cache = Path(job["answer"]).with_suffix(".compiled")
     has_to_compile = not cache.exists()
     cache.mkdir(exist_ok=True)
@@ -96,11 +96,11 @@ def work(job: Json) -> Json:
 
     tool, config = job["tool"], ModelConfig(**job["model"])
     is_cuda = job["device"] == "cuda"
-    # First of all, and so nothing that follows is the first of its kind in this process.
+    # Done first, so that it also warms up the process.
     checked = _check(tool, job["device"])
     memory = PeakMemory()
     with (_our_step if tool in (OURS, _FLOAT8) else _peer_step)(config, job) as step:
-        # Forgets the peak of building, which is no part of training.
+        # Reset the peak: building the model is not part of training.
         PeakMemory()
         if is_cuda:
             torch.cuda.reset_peak_memory_stats()
@@ -127,7 +127,7 @@ def work(job: Json) -> Json:
 
 
 def compare(ours: Path, theirs: Path) -> Verdict:
-    """Loss and gradient norm of the small model in float32, and of the first step as timed."""
+    """Loss and gradient norm of the small model in float32, and of the first timed step."""
     a, b = (json.loads(path.read_text()) for path in (ours, theirs))
     if b["checked"] is None:
         return Verdict(math.isfinite(b["first"][0]), "another architecture")
@@ -135,14 +135,14 @@ def compare(ours: Path, theirs: Path) -> Verdict:
     for name, (of_loss, of_norm) in _TOLERANCES.items():
         loss = abs(a[name][0] - b[name][0])
         norm = abs(a[name][1] / b[name][1] - 1)
-        # Written so that what is no number does not agree.
+        # Written so that NaN does not agree.
         agrees = agrees and loss <= of_loss and norm <= of_norm
         words.append(f"{name} loss {loss:.1e} and gradients {norm:.2%} apart")
     return Verdict(agrees, "; ".join(words))
 
 
 def _our_weights(config: ModelConfig) -> dict[str, Tensor]:
-    """Those that `groundup train` begins with."""
+    """The initial weights of `groundup train`."""
     set_seed(RunConfig().seed)
     return TransformerLM.from_config(config, device="cpu").state_dict()
 
@@ -164,7 +164,7 @@ def _check(tool: str, device: str) -> Figures | None:
         model = peers.open_peer(name, config, weights)
         compute_loss = peers.loss_of(model, name)
     model.to(device)
-    # Hugging Face leaves the last prediction out by itself.
+    # Hugging Face omits the last prediction itself.
     inputs = ids if name == "huggingface" else ids[:, :-1]
     loss = compute_loss(inputs, ids[:, 1:])
     loss.backward()
@@ -185,7 +185,7 @@ def _random_batches(config: ModelConfig, batch_size: int, device: str) -> Draw:
 
 @contextlib.contextmanager
 def _our_step(model: ModelConfig, job: Json) -> Iterator[Step]:
-    """What the loop of `groundup train` does between two batches, by its own defaults."""
+    """The step of the `groundup train` loop with its defaults."""
     run = resolve(
         RunConfig(
             device=job["device"],
@@ -206,7 +206,7 @@ def _our_step(model: ModelConfig, job: Json) -> Iterator[Step]:
         batch = Batch(state.step, inputs, targets, config.micro_batch)
         state.step += 1
         launched = take_step(batch, Tick(state.step, state.step - 1, 1, 10**6, False, 0))
-        # The figures of a step are read when the next one is queued; without a queue, at once.
+        # With a queue, a step's results are read after the next one is queued; otherwise at once.
         queued.append(launched)
         if len(queued) > 1 or job["device"] != "cuda":
             queued.pop(0).read()
@@ -235,7 +235,7 @@ def _peer_step(config: ModelConfig, job: Json) -> Iterator[Step]:
 
 
 def _costs(tool: str, config: ModelConfig, device: str) -> Json:
-    """What MFU is made of: the work of a token and, where it is known, the device's best rate."""
+    """The inputs of MFU: FLOPs per token and, if known, the device's peak."""
     counted = peers.gpt_form(config) if tool.startswith("gpt") else config
     costs: Json = {"flops_per_token": training_flops_per_token(counted)}
     if device == "cuda":

@@ -1,7 +1,7 @@
-"""Do the Python examples of the guides pass the type checker? `make check` asks.
+"""Type-check the Python examples of the guides, for `make check`.
 
-Each guide's blocks become one module under build/examples, checked as a user's would be: strictly,
-without the settings of this repository.
+Each guide's blocks become one module under build/examples, checked strictly like user code, without
+the settings of this repository.
 """
 
 import re
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-# Strict checking takes an ignored error that is none for an error.
+# Strict checking reports unused ignores as errors.
 TYPOS = """\
 from groundup import LanguageModel, ModelConfig, RunConfig
 
@@ -37,7 +37,7 @@ def main() -> int:
         "--config-file=",
         "--follow-imports=silent",
     ]
-    # From there mypy finds the package.
+    # So that mypy finds the package.
     return subprocess.run([*command, str(folder)], cwd=REPOSITORY / "src").returncode
 
 

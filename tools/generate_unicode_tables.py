@@ -1,4 +1,4 @@
-"""Write native/unicode_tables.inc: every code point's class, category and script by `regex`.
+"""Write native/unicode_tables.inc: every code point's class, category and script in `regex`.
 
 The native scanners and the `regex` package must agree on every code point, so the tables come from
 that package. Run again after raising its version in constraints.txt; a test sweeps all of Unicode.
@@ -15,7 +15,7 @@ from regex import _regex_core
 BLOCK = 64
 NUM_CODE_POINTS = 0x110000
 
-# The numbers are those of `enum CharClass` in native/unicode.h.
+# The values of `enum CharClass` in native/unicode.h.
 CLASSES = [
     (1, r"[\p{Lu}\p{Lt}]"),
     (2, r"\p{Ll}"),
@@ -36,7 +36,7 @@ EVERYTHING = "".join(map(chr, range(NUM_CODE_POINTS)))
 
 
 def classify_all(classes: list[tuple[int, str]]) -> bytearray:
-    """The sum of the numbers of all expressions that match a code point."""
+    """The sum of the values of all expressions that match a code point."""
     values = bytearray(NUM_CODE_POINTS)
     for number, pattern in classes:
         for match in regex.finditer(f"{pattern}+", EVERYTHING):
@@ -46,7 +46,7 @@ def classify_all(classes: list[tuple[int, str]]) -> bytearray:
 
 
 def write_runs(name: str, values: bytearray) -> list[str]:
-    """Where the value of the code points changes: the first code point << 8 | the value."""
+    """Run-length encoding of the values: first code point << 8 | value."""
     first, runs = 0, []
     for value, same in groupby(values):
         runs.append(first << 8 | value)

@@ -1,7 +1,7 @@
 """Writes docs/benchmarks.md and the README's table from benchmarks/results/*.json.
 
 `make bench` runs it; `tests/test_benchmark_table.py` compares both with a fresh rendering.
-A ratio is the quotient of the two medians beside it, nothing else.
+A ratio is the quotient of the two medians shown.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PAGE = REPOSITORY / "docs" / "benchmarks.md"
 RESULTS = REPOSITORY / "benchmarks" / "results"
 BEGIN, END = "<!-- benchmarks:begin -->", "<!-- benchmarks:end -->"
 OURS = "groundup"
-# The order of the tables; results with other names come after.
+# The order of the tables; other results follow.
 ORDER = [
     "tokenizer_encoding",
     "tokenizer_training",
@@ -32,7 +32,7 @@ ORDER = [
     "serving_cpu",
     "serving_cuda",
 ]
-# The README's rows: file, row, what it says. The rival is the fastest one with the right output.
+# The README's rows: file, row, title. The rival is the fastest one with correct output.
 HIGHLIGHTS = [
     ("tokenizer_encoding_x86_64", "array_web.cold", "Encode 96 MB of English, one x86 core"),
     ("tokenizer_encoding_aarch64", "array_web.cold", "The same on one Arm core"),
@@ -45,11 +45,11 @@ Json = dict[str, Any]
 
 
 def read_results(folder: Path = RESULTS) -> list[Json]:
-    """All results, rehearsals (`--quick`) refused: their figures mean nothing."""
+    """Read all results; refuse those of `--quick` runs, which are meaningless."""
     results = []
     for path in sorted(folder.glob("*.json")):
         result = json.loads(path.read_text(encoding="utf-8"))
-        # The file's name ends in the kind of machine: two kinds stand below each other.
+        # Sorted by file name, which ends in the kind of machine.
         result["file"] = path.stem
         result["machine"] = path.stem.removeprefix(result["benchmark"]).strip("_")
         results.append(result)
@@ -61,7 +61,7 @@ def read_results(folder: Path = RESULTS) -> list[Json]:
 
 
 def render_page(results: Iterable[Json]) -> str:
-    """docs/benchmarks.md: a table for each result and how it was measured."""
+    """Render docs/benchmarks.md: a table for each result and how it was measured."""
     head = (
         "# Benchmarks\n\nWritten by `make bench` from "
         "[the results](../benchmarks/results): ours and every rival that is installed, on the same "
@@ -74,7 +74,7 @@ def render_page(results: Iterable[Json]) -> str:
 
 
 def render_highlights(results: Iterable[Json]) -> str:
-    """The README's table: one row a highlight, against the best rival."""
+    """Render the README's table: one row per highlight, against the best rival."""
     rows = {
         (one["file"], row["name"]): row for one in results for row in one["rows"] if "name" in row
     }
@@ -88,7 +88,7 @@ def render_highlights(results: Iterable[Json]) -> str:
 
 
 def put_section(readme: str, section: str) -> str:
-    """The README with another section between its markers."""
+    """Replace the README's section between its markers."""
     before, _, rest = readme.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{section}\n{END}{after}"
@@ -103,7 +103,7 @@ def _render(result: Json) -> str:
 
 
 def _render_serving(result: Json) -> str:
-    """A server has no rivals here, but clients: how much they get, and how long they wait."""
+    """A table without rivals: throughput and latency by number of clients."""
     waits = {"first_token_seconds": "first token", "token_seconds": "token"}
     waits["whole_seconds"] = "answer"
     titles = ["clients", "groundup", *(f"{what}, ms at p50 / p90 / p99" for what in waits.values())]
@@ -143,13 +143,13 @@ def _other(row: Json, tool: str) -> str:
 
 
 def _right_rivals(row: Json) -> list[str]:
-    # Not ours in another form, as with one thread or in float8.
+    # Excludes variants of ours, such as one thread or float8.
     cells = {tool: cell for tool, cell in row["tools"].items() if not tool.startswith(OURS)}
     return [tool for tool, cell in cells.items() if cell.get("agrees") and "median" in cell]
 
 
 def _ratio(row: Json, rival: str) -> float:
-    """How many times better ours is: more of a rate, less of seconds or memory."""
+    """The factor by which ours is better: higher rate, less time or memory."""
     ours, theirs = (float(row["tools"][tool]["median"]) for tool in (OURS, rival))
     return ours / theirs if row["unit"].endswith("/s") else theirs / ours
 
