@@ -92,7 +92,7 @@ class LanguageModel:
         return cls(*load_run(run, checkpoint, device, dtype, model))
 
     from_pretrained = load
-    """Alias known from Hugging Face."""
+    """Alias, as in Hugging Face libraries."""
 
     @property
     def num_parameters(self) -> int:
@@ -120,8 +120,8 @@ class LanguageModel:
         return "".join(self.stream(prompt, **settings))
 
     def stream(self, prompt: str = "", **settings: Unpack[GenerationOptions]) -> Iterator[str]:
-        """Like `generate`, but yield pieces of whole characters as they are generated. Invalid
-        settings raise immediately."""
+        """Like `generate`, but return an iterator over pieces of whole characters. Invalid settings
+        raise immediately."""
         chosen = GenerationSettings(**settings)
         pieces = self.stream_requests([self.request(prompt, chosen)], chosen.stop)
         return (piece.text for piece in pieces if piece.text)
@@ -136,7 +136,7 @@ class LanguageModel:
     def stream_chat(
         self, messages: Sequence[Message], **settings: Unpack[GenerationOptions]
     ) -> Iterator[str]:
-        """Like `chat`, but yield pieces as they are generated."""
+        """Like `chat`, but return an iterator over pieces."""
         return self.stream(chat_prompt(self.tokenizer, messages), **settings)
 
     def generate_many(
