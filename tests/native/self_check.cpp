@@ -1,7 +1,7 @@
-// A program, not a part of the module: does the core compute the same with every kind of vector that
-// this processor has? It needs no Python, so that it also runs in an emulator of another processor.
+// A separate program that checks that the core computes the same with every SIMD instruction set of this
+// CPU. It needs no Python, so that it also runs in an emulator of another CPU.
 //
-// Prints a line for each kind; exits with 1 at the first difference.
+// Prints a line for each instruction set; exits with 1 at the first difference.
 
 #include <algorithm>
 #include <cmath>
@@ -28,7 +28,7 @@ void check(bool holds, const char* what) {
     std::exit(1);
 }
 
-// The same numbers on every machine.
+// A random number generator that gives the same numbers on every machine.
 struct Random {
     uint64_t state = 1;
     uint64_t below(uint64_t limit) {
@@ -51,7 +51,7 @@ std::string random_text(Random& random, size_t num_pieces) {
     return text;
 }
 
-// The patterns that have scanners, as src/groundup/tokenizer/patterns.py writes them.
+// The patterns that have scanners, copied from src/groundup/tokenizer/patterns.py.
 const std::pair<const char*, const char*> kPatterns[] = {
     {"gpt2", R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"},
     {"cl100k", R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3})"
@@ -84,7 +84,7 @@ void check_scanners(Vectors vectors) {
     }
 }
 
-// Merges by the definition: the earliest rule that applies anywhere, at its leftmost position.
+// Reference merging: the earliest merge that applies anywhere, at its leftmost position.
 std::vector<std::string> merge_slowly(std::string word, const Vocabulary& vocabulary) {
     std::vector<std::string> parts;
     for (const char byte : word) parts.emplace_back(1, byte);
@@ -164,7 +164,7 @@ void check_rows() {
     }
 }
 
-// What the heads of one sequence give, weighted by `d_out` and added up, by the formula.
+// The outputs of the heads of one sequence, by the formula, summed with weights `d_out`.
 double attend_by_formula(const AttentionShape& shape, const std::vector<double>& packed,
                          const std::vector<double>& gains, const std::vector<float>& d_out, std::vector<double>& out) {
     const size_t seq = shape.seq, size = shape.d_head, width = shape.num_heads * size;
@@ -207,8 +207,8 @@ double attend_by_formula(const AttentionShape& shape, const std::vector<double>&
     return total;
 }
 
-// Causal attention with norm and rotation, within documents of some length if that is not 0, and how
-// its sum changes along some direction.
+// Causal attention with QK norm and RoPE, within documents of a given length if that is not 0, and the
+// derivative of its sum in some direction.
 void check_attention(size_t seq, size_t num_heads, size_t d_head, size_t document = 0) {
     Random random;
     const size_t size = seq * num_heads * d_head;
@@ -260,7 +260,7 @@ void check_all_attention() {
     check_attention(90, 2, 34, 37);
 }
 
-// One step with a = 1.5 and b = -0.5 and one with c alone.
+// One step with a = 1.5 and b = -0.5, and one with only c.
 void check_orthogonalization(size_t rows, size_t columns) {
     Random random;
     const float coefficients[] = {1.5f, -0.5f, 0.0f, 0.0f, 0.0f, 2.0f};

@@ -1,8 +1,8 @@
-"""The core compiles without a warning under every compiler at hand, and runs the same elsewhere.
+"""The core compiles without warnings with every compiler, and gives equal results on other CPUs.
 
-libc++ is strict about includes, so each header is compiled on its own with it too. For a processor
-that is not at hand there is a cross compiler and an emulator. `make check` runs these tests, which
-take a minute and change with native/ alone.
+libc++ is strict about includes, so each header is also compiled separately with it. Other CPUs are
+tested with a cross compiler and an emulator. `make check` runs these tests, which take a minute and
+only depend on native/.
 """
 
 import platform
@@ -37,7 +37,7 @@ def assert_compiles(
 
 
 @pytest.mark.parametrize("compiler", ["c++", *(f"g++-{version}" for version in range(11, 16))])
-def test_the_core_compiles_without_a_warning(compiler: str, repository: Path) -> None:
+def test_the_core_compiles_without_warnings(compiler: str, repository: Path) -> None:
     if shutil.which(compiler) is None:
         pytest.skip(f"there is no {compiler}")
     if compiler != "c++" and run(compiler, "-dumpversion") == run("c++", "-dumpversion"):
@@ -45,7 +45,7 @@ def test_the_core_compiles_without_a_warning(compiler: str, repository: Path) ->
     assert_compiles([compiler], repository, (repository / "native").glob("*.cpp"))
 
 
-def test_every_file_and_every_header_alone_compiles_with_libcxx(
+def test_every_file_and_header_compiles_with_libcxx(
     repository: Path, tmp_path: Path, find_programs: FindPrograms
 ) -> None:
     (clang,) = find_programs(["clang++"], "clang libc++-dev libc++abi-dev")
@@ -55,7 +55,7 @@ def test_every_file_and_every_header_alone_compiles_with_libcxx(
     if subprocess.run([*command, "-fsyntax-only", probe], capture_output=True).returncode != 0:
         pytest.skip("clang has no libc++: install libc++-dev libc++abi-dev")
     sources = list((repository / "native").glob("*.cpp"))
-    # What a file includes before anything else is compiled on its own there.
+    # The first include of a file is thereby compiled separately.
     lines = (source.read_text().splitlines() for source in sources)
     firsts = {next(line for line in text if line.startswith("#include")) for text in lines}
     for header in (repository / "native").glob("*.h"):
@@ -65,7 +65,7 @@ def test_every_file_and_every_header_alone_compiles_with_libcxx(
     assert_compiles(command, repository, [*sources, *tmp_path.glob("*.cpp")])
 
 
-def test_the_core_computes_the_same_on_the_other_kind_of_machine(
+def test_the_core_computes_the_same_on_the_other_architecture(
     repository: Path, tmp_path: Path, find_programs: FindPrograms
 ) -> None:
     other = OTHER.get(platform.machine())

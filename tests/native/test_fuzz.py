@@ -1,7 +1,7 @@
-"""The native core under anything: a result or a clean error, never a crash.
+"""Fuzzing the native core: any input gives a result or a clean error, never a crash.
 
-`make check` tries some hundred inputs; `make fuzz` goes on for minutes with a core that is compiled
-under the sanitizers, where a read beyond an end is a crash and not a matter of luck.
+`make check` tries a few hundred inputs; `make fuzz` runs for minutes with a core compiled with
+sanitizers, where an out-of-bounds read always crashes.
 """
 
 import os
@@ -28,17 +28,17 @@ _PIECES = (
     *("  ", "\r\n", "\U0001f469\u200d\U0001f680", "the cat", " sat on", " the mat"),
     *("<|endoftext|>", "<|end", "|>", "<|a|><|a|>", "ab" * 70),
 )
-# What a wrong call may raise; anything else, and above all a signal, is a loss.
+# Exceptions that an invalid call may raise; anything else, especially a signal, is a failure.
 _CLEAN = (GroundupError, TypeError, ValueError, OverflowError, LookupError, BufferError, OSError)
 
 
 def make_text(rng: random.Random) -> str:
-    """Pieces on which scanners have gone wrong, and any code points."""
+    """Pieces on which scanners have failed, and arbitrary code points."""
     parts = [
         rng.choice(_PIECES) if rng.random() < 0.85 else _any_character(rng)
         for _ in range(rng.randrange(60))
     ]
-    # The reference takes the square of a pre-token's length.
+    # The reference is quadratic in the length of a pre-token.
     return "".join(part * rng.choice((1, 1, 1, 2, 3, 40 // len(part) + 1)) for part in parts)
 
 
@@ -48,7 +48,7 @@ def _any_character(rng: random.Random) -> str:
 
 
 def make_bytes(rng: random.Random) -> bytes:
-    """Text, most often with something in it that is none."""
+    """Text, usually with invalid UTF-8 in it."""
     data = make_text(rng).encode()
     for _ in range(rng.randrange(4)):
         place = rng.randrange(len(data) + 1)
@@ -59,7 +59,7 @@ def make_bytes(rng: random.Random) -> bytes:
 
 @cache
 def _tokenizer(number: int) -> Tokenizer:
-    """One of twenty, of all patterns, with special tokens that begin alike."""
+    """One of twenty tokenizers, for all patterns, with special tokens that share prefixes."""
     rng = random.Random(f"tokenizer {number}")
     specials = ["<|endoftext|>", "<|end", "<|a|>", "<|a|><|a|>", " ", "a", "雨"]
     specials = rng.sample(specials, number % 4)
@@ -73,7 +73,7 @@ def _tokenizer(number: int) -> Tokenizer:
 
 
 def native_core(rng: random.Random) -> None:
-    """Any bytes, ids, bounds and tokens; tests/tokenizer compares results with references."""
+    """Call it with any bytes, ids, bounds and tokens; tests/tokenizer checks the results."""
     data, tokenizer = make_bytes(rng), _tokenizer(rng.randrange(20))
     encoder = tokenizer._encoder
     for encode in (encoder.encode, encoder.encode_array, encoder.encode_stream):
@@ -112,7 +112,7 @@ def native_core(rng: random.Random) -> None:
 
 
 def _call(function: Callable[..., Any], *arguments: object) -> Any:
-    """A call that may be refused."""
+    """Make a call that may be rejected."""
     try:
         return function(*arguments)
     except _CLEAN:
@@ -120,7 +120,7 @@ def _call(function: Callable[..., Any], *arguments: object) -> Any:
 
 
 @pytest.mark.check
-def test_anything_gives_a_result_or_a_clean_error() -> None:
+def test_any_input_gives_a_result_or_a_clean_error() -> None:
     seed, end = int(os.environ.get("SEED", 1)), 60 * float(os.environ.get("FUZZ_MINUTES", 0.1))
     begin, number = time.monotonic(), 0
     while time.monotonic() < begin + end:
