@@ -14,10 +14,6 @@ MERGED = {256 + index: left + right for index, (left, right) in enumerate(MERGES
 TOKENIZER = Tokenizer(BYTES | MERGED, MERGES)
 
 
-def pieces_of(stream: TextStream, ids: list[int]) -> list[str]:
-    return [*(stream.push(id) for id in ids), stream.finish()]
-
-
 def cut(text: str, stop: list[str]) -> str:
     """The text up to the stop string that is completed first."""
     for end in range(len(text) + 1):
@@ -29,7 +25,6 @@ def cut(text: str, stop: list[str]) -> str:
 
 small_text = st.text(alphabet="ab€é\n", max_size=12)
 stops = st.lists(st.text(alphabet="ab€é\n", min_size=1, max_size=4), max_size=3)
-any_ids = st.lists(st.integers(0, TOKENIZER.vocab_size - 1), max_size=30)
 
 
 @given(text=small_text, stop=stops)
@@ -43,12 +38,6 @@ def test_pieces_join_to_the_text_cut_at_the_first_stop_string(text: str, stop: l
             assert expected.startswith(given_out)
         assert given_out + stream.finish() == expected
         assert stream.stopped == any(s in text for s in stop)
-
-
-@given(ids=any_ids, stop=stops)
-def test_the_stream_of_any_ids_equals_decoding(ids: list[int], stop: list[str]) -> None:
-    pieces = pieces_of(TextStream(TOKENIZER, stop), ids)
-    assert "".join(pieces) == cut(TOKENIZER.decode(ids), stop)
 
 
 def test_text_is_returned_as_soon_as_it_is_certain() -> None:

@@ -25,9 +25,19 @@ from groundup.tokenizer.formats.spelling import (
     spell_tokens,
     spell_vocab,
 )
-from groundup.tokenizer.patterns import CL100K, DEEPSEEK, GPT2, LLAMA3, QWEN2, Pattern, find_pattern
+from groundup.tokenizer.patterns import (
+    CL100K,
+    DEEPSEEK,
+    GPT2,
+    LLAMA3,
+    QWEN2,
+    Pattern,
+    find_pattern,
+    superword_pattern,
+)
 from groundup.tokenizer.reference import encode_reference, train_bpe_reference
 
+SUPERWORDS = superword_pattern(LLAMA3)
 TEXT = "The theme of the thesis: then, there & thus — it's 1234 times the naïve 日本 thing.\n  \n"
 
 
@@ -191,6 +201,7 @@ def test_invalid_and_unsupported_entries_are_named(
             Pattern("custom", (r"\p{N}", *GPT2.stages)),
         ),
         ([split_step(r"[a-z]+"), BYTE_LEVEL], Pattern("custom", (r"[a-z]+",))),
+        ([*map(split_step, SUPERWORDS.stages), BYTE_LEVEL], SUPERWORDS),
         ([BYTE_LEVEL], Pattern("custom", (r"(?s:.+)",))),
         (
             [split_step("t", "MergedWithNext", True), split_step(r"\s", "Removed"), BYTE_LEVEL],

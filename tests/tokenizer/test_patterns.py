@@ -16,6 +16,7 @@ from groundup.tokenizer.patterns import (
     Pattern,
     find_pattern,
     find_staged_pattern,
+    superword_pattern,
 )
 
 TIKTOKEN_GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
@@ -111,6 +112,13 @@ def test_a_published_pattern_is_found_by_its_stages() -> None:
     assert find_staged_pattern(DEEPSEEK.stages) is DEEPSEEK
     assert find_staged_pattern((r"\d", r"\w+")) == Pattern("custom", (r"\d", r"\w+"))
     assert find_pattern(DEEPSEEK) is DEEPSEEK
+
+
+def test_stage_two_merges_stay_within_lines_and_groups_of_digits() -> None:
+    lines = ["def f(x):\n    ", " return x 12345 or\n\n", "the end.\r\n  ", "\n", " x"]
+    assert superword_pattern(GPT2).split("".join(lines)) == lines
+    pieces = ["in ", "123", "45", " and\n ", "1"]
+    assert superword_pattern(LLAMA3).split("".join(pieces)) == pieces
 
 
 # A pattern, and a word of its error message.

@@ -16,7 +16,11 @@ from groundup.errors import DataError, TokenizerError
 from groundup.tokenizer import training
 from groundup.tokenizer.native import as_array
 from groundup.tokenizer.patterns import GPT2, Pattern, find_pattern
-from groundup.tokenizer.reference import split_special_tokens, train_bpe_reference
+from groundup.tokenizer.reference import (
+    encode_reference,
+    split_special_tokens,
+    train_bpe_reference,
+)
 from groundup.tokenizer.training import train_from_files
 
 Merges = list[tuple[bytes, bytes]]
@@ -29,6 +33,7 @@ TEXTS = st.one_of(
     st.lists(st.sampled_from(["aaaa", "abab", "ba", " ", "\n", END, "字", "'s", "11"])).map(
         "".join
     ),
+    st.lists(st.sampled_from(["of ", "the ", "a", "\r\n  ", " 12345", END])).map("".join),
 )
 DOCUMENTS = st.lists(TEXTS, max_size=6)
 
@@ -56,15 +61,23 @@ def train_on_words(words: dict[bytes, int], num_merges: int) -> tuple[Merges, in
     num_merges=st.integers(0, 60),
     num_threads=st.integers(1, 4),
     pattern=st.sampled_from([*PATTERNS, find_pattern(r"\w+ \w+|.")]),
+    superbpe_from=st.none() | st.integers(1, 40),
 )
-@hypothesis.settings(max_examples=200)
-def test_training_equals_the_reference(
-    texts: list[str], num_merges: int, num_threads: int, pattern: Pattern
+@hypothesis.settings(max_examples=150)
+def test_training_and_encoding_equal_the_reference(
+    texts: list[str], num_merges: int, num_threads: int, pattern: Pattern, superbpe_from: int | None
 ) -> None:
-    expected = train_bpe_reference(texts, 257 + num_merges, [END], pattern)
-    assert train(texts, num_merges, num_threads=num_threads, pattern=pattern) == expected
+    size, options = 257 + num_merges, {"pattern": pattern, "superbpe_from": superbpe_from}
+    expected = train_bpe_reference(texts, size, [END], pattern, superbpe_from)
+    assert train(texts, num_merges, num_threads=num_threads, **options) == expected
     # One block with all documents, separated by the special token.
-    assert train([END.join(texts)], num_merges, pattern=pattern) == expected
+    tokenizer, summary = learn([END.join(texts).encode()], size, [END], **options)
+    assert (tokenizer.vocab, tokenizer.merges) == expected
+    documents = END.join(texts).split(END)
+    ids = [encode_reference(tokenizer.definition, one) for one in documents]
+    assert list(map(tokenizer.encode, documents)) == ids
+    num_bytes = sum(len(one.encode()) for one in documents)
+    assert summary.bytes_per_token == num_bytes / max(1, sum(map(len, ids)))
 
 
 def test_counts_beyond_32_bits_are_exact() -> None:
@@ -104,6 +117,7 @@ def test_training_stops_if_no_pair_is_left() -> None:
         (300, ["<a>", "<a>"], {}, "<a>"),
         (300, ["\ud800"], {}, "surrogate"),
         (300, [], {"num_threads": 0}, "num_threads is 0"),
+        (300, [], {"superbpe_from": 0}, "superbpe_from is 0"),
         (2**63, [], {}, "64 bits"),
     ],
 )
@@ -122,6 +136,7 @@ def test_invalid_training_options_are_rejected(
         # Where these occur in a text depends on where the search starts.
         (["<|", "<|end|>", "|><|", "aa"], {}),
         (["<|end|>"], {"pattern": r"\w+|\W"}),
+        (["<|end|>"], {"pattern": "llama3", "superbpe_from": 60}),
         (["<|end|>"], {"errors": "skip"}),
         (["<|end|>"], {"errors": "replace"}),
     ],
@@ -135,6 +150,7 @@ def test_counting_in_parts_equals_counting_the_whole_text(
     (tmp_path / "a.txt").write_bytes(text + (b"\xff" if "errors" in options else b""))
     (tmp_path / "b.jsonl").write_text('{"text": "the naïve fox saw rain"}\n' * 50)
     whole, summary = train_from_files(tmp_path, 400, special_tokens, **options)
+    assert whole.lineage["trained_on"].get("superbpe_from") == options.get("superbpe_from")
     for part_bytes in (100, 1_000, 7_777, 1 << 20):
         parts, counted = train_from_files(
             tmp_path, 400, special_tokens, engine=map, part_bytes=part_bytes, **options
