@@ -1,1 +1,1 @@
-"""Triton kernels that generate text, one token a row, for half precision on CUDA."""
+"""Triton kernels for decoding, one token per row, in half precision on CUDA."""

@@ -1,5 +1,5 @@
-"""A Transformer block that generates text on CUDA in half precision, and its attention of one token
-a row over its sequence's cache. Five launches make a block:
+"""A Transformer block for decoding on CUDA in half precision, with attention of one token per row
+over its sequence's cache. A block is five launches:
 
     packed = norm(x) [W_query; W_key; W_value]ᵀ
     mixed  = attention over the row's cache
@@ -7,10 +7,10 @@ a row over its sequence's cache. Five launches make a block:
     inner  = f(norm(x) W_upᵀ), or gated by silu
     x     += inner W_downᵀ
 
-Of attention a program has a row and a head. Its keys are dealt out to 32 slots, each with a maximum
-and sums of its own: warps need nothing from each other before the end, and the order of sums never
-depends on what else is being generated. How many keys are read at once does, and so might the
-compiler's choice of which product to add unrounded: here it has none.
+In attention, a program processes one row and head. Its keys are distributed over 32 slots, each
+with its own maximum and sums: warps exchange nothing before the end, and the order of sums never
+depends on the other rows. The number of keys read at once does, and so could the compiler's choice
+of which product to fuse into an FMA: explicit FMAs leave it none.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from groundup.nn.kernels.cuda_decode.matmul import Buffers, multiply
 
 _ALIGNMENT = 16
 _SLOTS = tl.constexpr(32)
-# Blocks of keys, one for each slot, that are read at once, for heads of up to 64 and for wider
-# ones. A program alone should wait but once; many hide each other's waits, and must not take each
-# other's registers.
+# Blocks of keys (one key per slot) read at once, for d_head up to 64 and for wider heads. With few
+# programs, each should wait for memory only once; many programs hide each other's latency, and
+# should use few registers.
 _BLOCKS_OF_FEW, _BLOCKS_OF_MANY = (8, 4), (2, 1)
 _FEW_PROGRAMS = 128
 
 
 class Shape(NamedTuple):
-    """Sizes and kinds of a layer, which its kernels are compiled for."""
+    """Sizes and features of a layer, for which its kernels are compiled."""
 
     num_heads: int
     num_kv_heads: int
@@ -46,7 +46,7 @@ class Shape(NamedTuple):
     lanes: int
     """d_head rounded up to a power of two."""
     width: int
-    """Of a row of projections: queries, keys, values, and gates if there are any."""
+    """Size of a row of projections: queries, keys, values, and gates if there are any."""
     num_gates: int
     rotates: bool
     normalizes: bool
@@ -54,8 +54,8 @@ class Shape(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """What the kernels read, and where keys and values go: (sequences, kv_heads, positions,
-    d_head). Unused tensors are any. A row of sequence -1, at position 0, is stored nowhere."""
+    """Inputs of the kernels, and the caches: (sequences, kv_heads, positions, d_head). Unused
+    tensors are placeholders. A row with sequence -1, at position 0, is not stored."""
 
     packed: Tensor
     positions: Tensor
@@ -63,7 +63,7 @@ class Inputs(NamedTuple):
     sequences: Tensor
     ids: Tensor
     table: Tensor
-    """What is added to the values of each id, by `value_factor`."""
+    """Value embeddings of each id, scaled by `value_factor`."""
     key_cache: Tensor
     value_cache: Tensor
     cos: Tensor
@@ -74,13 +74,13 @@ class Inputs(NamedTuple):
 
 
 class DecodingBlock:
-    """One block, and the keys and values of its layer in the cache."""
+    """One block, and its layer's keys and values in the cache."""
 
     @torch.no_grad()
     def __init__(
         self, block: nn.Module, keys: Tensor, values: Tensor, gain_after: Tensor | None
     ) -> None:
-        """`gain_after` is the gain of the final norm, after the last block."""
+        """gain_after: gain of the final norm, for the last block."""
         assert isinstance(block, TransformerBlock)
         attention, feed_forward = block.attention, block.feed_forward
         rope, query_norm, key_norm = attention.rope, attention.query_norm, attention.key_norm
@@ -90,7 +90,7 @@ class DecodingBlock:
         parts: list[Tensor] = [projection.weight for projection in projections]
         num_gates = 0
         if attention.head_gate is not None:
-            # Rows of packed projections begin where several numbers can be read at a time.
+            # Pad the gates, so that rows of packed projections are aligned for vectorized loads.
             gates = attention.head_gate.weight
             num_gates = -(-len(gates) // _ALIGNMENT) * _ALIGNMENT
             parts += [gates, gates.new_zeros(num_gates - len(gates), gates.shape[1])]
@@ -136,13 +136,13 @@ class DecodingBlock:
         table: Tensor | None,
         soon: Sequence[Tensor | None],
     ) -> None:
-        """Let the tokens' rows of the stream go through the block, and store keys and values.
+        """Run the block on the tokens' rows of the residual stream, and store keys and values.
 
-        starts: the first position that each row sees; all if None.
-        sequences: the sequence of each row, where many rows may belong to one, so that all are
-            stored before any is read; otherwise row i is the next token of sequence i.
-        table: what is added to the values of each id.
-        soon: what each matmul lets be on its way to the cache; if anything, attention does as well.
+        starts: the first position each row attends to; None for all.
+        sequences: the sequence of each row. Several rows may belong to one, so all are stored
+            before any is read. None if row i is the next token of sequence i.
+        table: value embeddings of each id.
+        soon: the weight that each matmul prefetches to the L2 cache; then attention prefetches too.
         """
         packed, output, inner, down = self.weights
         eps, shape = self._eps, self._shape
@@ -169,20 +169,20 @@ class DecodingBlock:
 
 
 def _with_gain(weight: Tensor, gain: Tensor) -> Tensor:
-    """weight · gain, for inputs that are not multiplied by it."""
+    """Fold the gain of a norm into the weight that follows it."""
     return (weight.float() * gain.float()).to(weight.dtype)
 
 
 def weights_soon(blocks: Sequence[DecodingBlock], last: Tensor) -> list[list[Tensor | None]]:
-    """For each matmul of each block the weight after the next one's; `last` is that of the output
-    layer."""
+    """For each matmul of each block, the weight of the matmul after the next one; `last` is the
+    output layer's."""
     weights = [*(weight for block in blocks for weight in block.weights), last, None]
     return [weights[start + 2 : start + 6] for start in range(0, 4 * len(blocks), 4)]
 
 
 @triton.jit
 def _head(inputs, head, row, position, gain, eps, SHAPE: tl.constexpr):
-    """One head of a row of `packed` in float32, normalized and rotated by its position."""
+    """One head of a row of `packed` in float32, with QK norm and RoPE."""
     lane = tl.arange(0, SHAPE.lanes)
     fits = lane < SHAPE.d_head
     start = inputs.packed + row * SHAPE.width + head * SHAPE.d_head
@@ -204,7 +204,7 @@ def _head(inputs, head, row, position, gain, eps, SHAPE: tl.constexpr):
 
 @triton.jit
 def _key_and_value(inputs, head, row, position, eps, SHAPE: tl.constexpr):
-    """Those of a row and head in float32."""
+    """Key and value of a row and head in float32."""
     key = _head(inputs, SHAPE.num_heads + head, row, position, inputs.key_gain, eps, SHAPE)
     lane = tl.arange(0, SHAPE.lanes)
     fits = lane < SHAPE.d_head
@@ -237,7 +237,7 @@ def _store(inputs, longest, eps, SHAPE: tl.constexpr, EARLY: tl.constexpr):
 
 @triton.jit
 def _cached(cache, start, first, end, BLOCKS: tl.constexpr, SHAPE: tl.constexpr):
-    """Blocks of a sequence's keys or values, from position `first` on and before `end`."""
+    """Load blocks of a sequence's keys or values, from position `first` to before `end`."""
     lane = tl.arange(0, SHAPE.lanes)
     tiles = ()
     for block in tl.static_range(BLOCKS):
@@ -253,7 +253,7 @@ def _cached(cache, start, first, end, BLOCKS: tl.constexpr, SHAPE: tl.constexpr)
 def _add_keys(
     query, key_tiles, value_tiles, first, begin, end, top, total, sums, BLOCKS: tl.constexpr
 ):
-    """Add blocks to each slot's maximum, its sum of weights and its sum of values."""
+    """Add blocks to each slot's maximum, sum of weights and sum of values."""
     for block in tl.static_range(BLOCKS):
         if first + block * _SLOTS < end:
             scores = tl.sum(key_tiles[block].to(tl.float32) * query[None, :], axis=1)
@@ -275,7 +275,7 @@ def _attend(
     STORED: tl.constexpr, DOCUMENTS: tl.constexpr, BLOCKS: tl.constexpr, SHAPE: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
-    """softmax(q Kᵀ · scale) V over the sequence so far, by running maxima and sums."""
+    """softmax(q Kᵀ · scale) V over the sequence so far, by online softmax."""
     if STORED:
         wait(EARLY)
     row = tl.program_id(0)
@@ -290,17 +290,17 @@ def _attend(
     lane = tl.arange(0, lanes)
     fits = lane < SHAPE.d_head
     start = (sequence * SHAPE.num_kv_heads + kv_head) * longest * SHAPE.d_head
-    # What earlier steps stored no launch of this one changes, nor the positions before the last.
+    # No launch of this step changes earlier positions of the cache, so read them before waiting.
     end = tl.minimum(position, longest)
     begin, base = 0, 0
     if DOCUMENTS:
         begin = tl.load(inputs.starts + row).to(tl.int32)
-        # A key's slot does not depend on where the document begins.
+        # Rounded down, so that a key's slot does not depend on the start of the document.
         base = begin // span * span
     key_tiles = _cached(inputs.key_cache, start, base, end, BLOCKS, SHAPE)
     value_tiles = _cached(inputs.value_cache, start, base, end, BLOCKS, SHAPE)
     if not STORED:
-        # Pieces of the cache: up to 1,024 bytes more than the keys or values that are left.
+        # Prefetch the other keys and values, rounded up to pieces of 1,024 bytes.
         each: tl.constexpr = SHAPE.d_head * 2
         if each % 16 == 0:
             after = base + span
@@ -313,17 +313,17 @@ def _attend(
         wait(EARLY)
 
     query = scale * _head(inputs, head, row, position, inputs.query_gain, eps, SHAPE)
-    # The new token comes from what was just computed, the earlier ones from the cache.
+    # Key and value of the new token come from `packed`, earlier ones from the cache.
     key, value = _key_and_value(inputs, kv_head, row, position, eps, SHAPE)
     dtype = inputs.key_cache.dtype.element_ty
     key = key.to(dtype)
     if not STORED:
-        # All heads of a group store the same.
+        # All heads of a group store the same values.
         own = start + position * SHAPE.d_head + lane
         inside = fits & (position < longest)
         tl.store(inputs.key_cache + own, key, mask=inside)
         tl.store(inputs.value_cache + own, value.to(dtype), mask=inside)
-    # A slot without keys has a maximum below all others, but finite: no score minus no score.
+    # The maximum of a slot without keys is below all scores, but finite to avoid NaN differences.
     top = tl.full((_SLOTS,), -1e30, tl.float32)
     total = tl.zeros((_SLOTS,), dtype=tl.float32)
     sums = tl.zeros((_SLOTS, lanes), dtype=tl.float32)

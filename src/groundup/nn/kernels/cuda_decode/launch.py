@@ -1,8 +1,8 @@
-"""Launches that begin before the one before them has ended (programmatic dependent launch).
+"""Launches that begin before the previous one has ended (programmatic dependent launch).
 
-A kernel that is launched early reads what the launch before it does not write and calls `wait`,
-which returns when all launches before it have ended and lets the next one begin. Everything else it
-reads or writes comes after that. GPUs since Hopper can do so.
+A kernel launched early first reads data that the previous launch does not write. Then it calls
+`wait`, which returns when all previous launches have ended and lets the next one begin. All other
+reads and writes come after that. Supported by GPUs from Hopper on.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import torch
 import triton
 import triton.language as tl
 
-# No more of a weight, of keys or of values is fetched ahead of the launch that reads it: the cache
-# is not only for it.
+# Limit on the bytes of a weight, of keys or of values prefetched for a later launch: the L2 cache
+# has other uses.
 MAX_SOON_BYTES = 8 << 20
 
 
 def options(**chosen: Any) -> dict[str, Any]:
-    """Arguments of a launch: whether it is early, and what was chosen."""
+    """Return launch arguments: `chosen`, and an early launch if the GPU supports it."""
     early = torch.cuda.get_device_capability() >= (9, 0)
     return {**chosen, "EARLY": early, **({"launch_pdl": True} if early else {})}
 
 
 @triton.jit
 def wait(EARLY: tl.constexpr):
-    """Wait until the launches before this one have ended; then let the next one begin, once all
-    programs of this one are here."""
+    """Wait until the previous launches have ended; then let the next one begin, once all programs
+    of this launch get here."""
     if EARLY:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
@@ -35,8 +35,8 @@ def wait(EARLY: tl.constexpr):
 
 @triton.jit
 def prefetch(soon, piece, num_bytes, EARLY: tl.constexpr):
-    """Let those pieces of 1,024 bytes with these numbers that are whole be on their way to the
-    cache, for a later launch to read."""
+    """Prefetch the pieces of 1,024 bytes with these indices, if they are complete, to the L2 cache,
+    for a later launch."""
     if EARLY:
         start = piece.to(tl.int64) * 1024
         tl.inline_asm_elementwise(

@@ -1,12 +1,12 @@
-"""Matmuls of a few rows with a weight, one kernel with several epilogues, for generating on CUDA.
+"""Matmuls of a few rows with a weight, one kernel with several epilogues, for decoding on CUDA.
 
-Every row's numbers depend on that row alone: sums along the depth run in one order whatever the
-number of rows, so a text does not change with what else is being generated. The depth is cut into
-spans of `PARTS` parts, and a warp has the same part of all spans. x stays in float32, with a copy
-in half precision for the matmuls; the norms' gains are part of the weights. With so few rows
-reading the weights is all the work, and waiting for the launch before is most of the time: so a
-launch begins early, reads its weights, lets those that a later launch reads be on their way to the
-cache (`soon`), and only then waits (`launch`).
+The result of a row depends on that row alone: the depth is summed in the same order whatever the
+number of rows, so a text does not depend on what else is being generated. The depth is split into
+spans of `PARTS` parts, and a warp processes the same part of all spans. x stays in float32, with a
+half-precision copy for the matmuls; the norms' gains are folded into the weights. With so few rows,
+reading the weights is all the work, and waiting for the previous launch is most of the time: so a
+launch begins early, reads its weights, prefetches those of a later launch (`soon`), and only then
+waits (`launch`).
 """
 
 from __future__ import annotations
@@ -21,44 +21,42 @@ from torch import Tensor
 
 from groundup.nn.kernels.cuda_decode.launch import MAX_SOON_BYTES, options, prefetch, wait
 
-# How a matmul is split into tiles. How the depth is cut into parts and spans must not depend on the
-# number of rows. Tensor cores take eight rows.
+# Rows per tile. The split of the depth into parts and spans must not depend on the number of rows.
+# Tensor cores process at least eight rows.
 _FEWEST_ROWS, _LOW_ROWS, _MOST_ROWS = 8, 16, 32
 _PART = tl.constexpr(64)
-# So many rows are those of prompts: there are programs enough whatever the tiles, so that these are
-# large; and half of a part is read at a time, so that a multiprocessor has room for two programs
-# where a row has no more than 1,024 values.
+# From this many rows on (prompts), there are enough programs for large tiles. They read half a part
+# at a time, so that two programs fit on a multiprocessor if rows have at most 1,024 values.
 _PROMPT_ROWS, _PROMPT_TILE, _PROMPT_STEP = 256, (64, 64), 32
-# About as many programs as the GPUs this is for have multiprocessors.
+# About the number of multiprocessors of the target GPUs.
 _NUM_PROGRAMS = 144
-# Shared memory that a program needs besides the tiles it reads ahead.
+# Shared memory of a program in addition to the tiles it reads ahead.
 _SPARE_BYTES = 2 << 10
 # Columns of the narrowest tiles.
 TILE = tl.constexpr(16)
-# Tiles of the output layer: reading the weights of a vocabulary is all that counts, so many rows go
-# together.
+# Tiles of the output layer: reading its weights dominates, so a tile has many rows.
 _WIDE = tl.constexpr(64)
 
 
 class Buffers(NamedTuple):
-    """What flows between the kernels, a row for each token."""
+    """Activations passed between the kernels, one row per token."""
 
     x: Tensor
     """The residual stream in float32."""
     half: Tensor
-    """The same as matmuls take it; after the last block multiplied by the gain of the norm."""
+    """x in half precision, for the matmuls; after the last block multiplied by the norm's gain."""
     squares: Tensor
-    """The sum of the squares of each 16 columns of x; the norms' part of the work."""
+    """The sum of squares of every 16 columns of x, for the norms."""
     packed: Tensor
     mixed: Tensor
     inner: Tensor
     logits: Tensor
     tops: Tensor
-    """The highest logit of each 64 columns after the repetition penalty; +inf if one is NaN."""
+    """The largest logit of every 64 columns after the repetition penalty; +inf if one is NaN."""
 
     @classmethod
     def make(cls, num_rows: int, weights: Sequence[Tensor], num_logits: int = 0) -> Buffers:
-        """For blocks with such weights."""
+        """Allocate buffers for blocks with these weights."""
         packed, _, _, down = weights
         d_model, d_ff = down.shape
         wide = d_model, triton.cdiv(d_model, TILE.value), num_logits, triton.cdiv(num_logits, 64)
@@ -68,12 +66,12 @@ class Buffers(NamedTuple):
         return cls(x, half, squares, *rest, *scores)
 
     def rows(self, n: int) -> Buffers:
-        """Those of the first n tokens."""
+        """The buffers of the first n tokens."""
         return Buffers(*(part[:n] for part in self))
 
 
 def embed(ids: Tensor, table: Tensor, stream: Buffers) -> None:
-    """Let the stream be table[ids]."""
+    """Set the residual stream to table[ids]."""
     width = table.shape[1]
     _embed[(len(stream.x),)](ids, table, stream, WIDTH=width, **options(num_warps=4))
 
@@ -89,11 +87,11 @@ def multiply(
     eps: float = 0.0,
     soon: Tensor | None = None,
 ) -> None:
-    """stream += inputs weightᵀ; with another epilogue than "add" out = f(norm(stream) weightᵀ), the
-    gain of the norm in the weight. Under "swiglu" rows of the gate's and of the other weight take
-    turns.
+    """With epilogue "add", stream += inputs weightᵀ; with any other, out = f(norm(stream) weightᵀ),
+    where the weight contains the gain of the norm. For "swiglu", rows of gate and up alternate in
+    the weight.
 
-    gain: of the next norm, if it is not part of the weight that comes after.
+    gain: of the next norm, if the weight after it does not contain it.
     """
     out = stream.x if out is None else out
     num_rows, num_columns = out.shape
@@ -112,11 +110,11 @@ def to_logits(
     absent: Tensor | None = None,
     penalty: tuple[Tensor, Tensor] | None = None,
 ) -> None:
-    """logits = norm(stream) weightᵀ, the gain of the norm in the stream.
+    """logits = norm(stream) weightᵀ, where the stream contains the gain of the norm.
 
-    norm: its eps, and what the gain in the stream is to be multiplied by.
-    absent: which ids are not allowed, if any; their logits are -inf.
-    penalty: which ids each row holds, and its repetition penalty; the logits stay as they are.
+    norm: its eps, and a factor on the gain in the stream.
+    absent: mask of ids that are not allowed, if any; their logits are -inf.
+    penalty: the seen ids of each row and its repetition penalty, for `tops`; logits are unchanged.
     """
     num_rows, depth = stream.half.shape
     grid = triton.cdiv(len(weight), _WIDE.value), triton.cdiv(num_rows, _WIDE.value)
@@ -129,8 +127,8 @@ def to_logits(
 def _tiles(
     num_rows: int, num_columns: int, depth: int, epilogue: str
 ) -> tuple[tuple[int, int], dict[str, Any]]:
-    """The grid of a matmul, and its tiles: the narrowest with which all programs run at once, large
-    ones for prompts."""
+    """Return the grid and tiles of a matmul: the narrowest tiles with which all programs run at
+    once, and large ones for prompts."""
     num_weights = 2 if epilogue == "swiglu" else 1
     most_columns = TILE.value if epilogue == "add" else 2 * TILE.value // num_weights
     # Tall tiles of so deep inputs take too many registers. The squares of a tile that is added are
@@ -139,7 +137,7 @@ def _tiles(
     rows = min(max(triton.next_power_of_2(num_rows), _FEWEST_ROWS), _MOST_ROWS)
     columns = TILE.value
     parts = 4 if depth <= 1024 else 8
-    # What is read ahead are whole spans.
+    # Whole spans are read ahead.
     span = parts * _PART.value
     padded = triton.cdiv(depth, span) * span
     # 227 KB on an H100, 99 on most small GPUs.
@@ -150,7 +148,7 @@ def _tiles(
         at_once = room // (2 * (columns + _LOW_ROWS) * padded)
         if num_low <= _NUM_PROGRAMS * at_once:
             rows = _LOW_ROWS
-    # The sum over parts goes through the shared memory.
+    # The sum over parts uses shared memory.
     sum_bytes = 4 * parts * _PROMPT_TILE[0] * _PROMPT_TILE[1]
     is_prompt = num_rows >= _PROMPT_ROWS and sum_bytes <= room
     step = _PROMPT_STEP if is_prompt else _PART.value
@@ -161,8 +159,8 @@ def _tiles(
     row_tiles = triton.cdiv(num_rows, rows)
     while columns < most_columns and triton.cdiv(num_columns, columns) * row_tiles > _NUM_PROGRAMS:
         columns *= 2
-    # All inputs at once where they fit into the registers; all weights ahead where both fit into
-    # the shared memory.
+    # Read all inputs at once if they fit into registers, and all weights ahead if both fit into
+    # shared memory.
     together = rows * depth <= 32 * 1024
     num_bytes = 2 * (columns * num_weights + rows * together) * padded
     num_bytes += 0 if together else 2 * span * rows
@@ -183,7 +181,7 @@ def _embed(ids, table, stream, WIDTH: tl.constexpr, EARLY: tl.constexpr):
 
 @triton.jit
 def embed_row(id, table, stream, row, WIDTH: tl.constexpr):
-    """Let a row of the stream be that of the table."""
+    """Set a row of the stream to the embedding of an id."""
     num_tiles: tl.constexpr = triton.cdiv(WIDTH, TILE)
     tile = tl.arange(0, triton.next_power_of_2(num_tiles))
     column = tile[:, None] * TILE + tl.arange(0, TILE)[None, :]
@@ -240,7 +238,7 @@ def _multiply(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, PARTS: tl.constexpr, STEP: tl.constexpr,
     TOGETHER: tl.constexpr, AHEAD: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """weight inputsᵀ, (columns, rows): each part of the depth by itself, then their sum; and the
+    """weight inputsᵀ, (columns, rows): each part of the depth separately, then their sum, and the
     epilogue."""
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     out_column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
@@ -323,9 +321,9 @@ def _multiply(
 
 @triton.jit
 def penalized(value, is_seen, penalty):
-    """Positive logits of ids that the text holds divided by the penalty, negative ones multiplied.
+    """Divide positive logits of seen ids by the penalty, and multiply negative ones.
 
-    What is not finite stays so; nothing else becomes infinite.
+    Non-finite logits are unchanged; finite ones stay finite.
     """
     lowered = tl.where(value > 0, value / penalty, value * penalty)
     lowered = tl.minimum(tl.maximum(lowered, -3.4028234663852886e38), 3.4028234663852886e38)

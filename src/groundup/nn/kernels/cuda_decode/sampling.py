@@ -1,11 +1,11 @@
 """Sampling of the next id on CUDA: the rules of `generation.sampling` without a sort.
 
-The likeliest ids whose number (top-k) or mass (top-p) reaches a target are those above a threshold.
-Weights are compared by their bits, as integers. The launch that computes them adds them to narrow
-bins by size, in whole numbers, whose sum is the same in any order. `_find` sums a row's bins until
-the target is reached; `_split` lists the ids of that bin, and `_threshold` compares each with each.
-Where more than 64 ids share the bin, and so differ by less than 0.4%, its lower ids are kept first.
-A row is cut into segments of one size, a program each, and sums of segments are added in an order
+Top-k and top-p keep the ids above a threshold, where their number or mass reaches a target. Weights
+are compared by their bits, as integers. The launch that computes them adds them to a histogram with
+narrow bins, in integers, whose sum is the same in any order. `_find` sums a row's bins until the
+target is reached; `_split` lists the ids in that bin, and `_threshold` compares all pairs of them.
+If more than 64 ids share the bin, and so differ by less than 0.4%, lower ids are kept first. A row
+is split into segments of equal size, one program each, and sums of segments are added in an order
 that does not depend on the other rows.
 """
 
@@ -22,10 +22,10 @@ from groundup.nn.kernels.cuda_decode.launch import options, wait
 from groundup.nn.kernels.cuda_decode.matmul import Buffers, embed_row, penalized
 
 _SEGMENT = tl.constexpr(1024)
-# 256 bins for each factor of two, from a weight of 1 down to 2^-32; the last is for what is less,
-# and not filled.
+# 256 bins per factor of two, for weights from 1 down to 2^-32; the last one, for smaller weights,
+# is not filled.
 _BINS, _SHIFT = tl.constexpr(8192), tl.constexpr(15)
-# The bits of 1.0, the greatest weight, and a weight of 1 as a whole number.
+# The bits of 1.0, the largest weight, and the integer for a weight of 1.
 _TOP_BITS, _ONE = tl.constexpr(0x3F800000), tl.constexpr(1 << 40)
 # Bins that are emptied at once, and summed at once.
 _CHUNK, _SPAN = tl.constexpr(1024), tl.constexpr(4096)
@@ -37,7 +37,7 @@ _FIND_WARPS, _PICK_WARPS = 16, 8
 
 
 class Rules(NamedTuple):
-    """Which rules any row has; the others need no launches."""
+    """The rules used by any row; the others need no launches."""
 
     top_k: bool = True
     top_p: bool = True
@@ -45,9 +45,9 @@ class Rules(NamedTuple):
 
 
 class State(NamedTuple):
-    """What the next step of each row begins with: `starts` are the first positions of documents,
-    `counts` is how many ids have been sampled, `keys` are those of the random numbers; 0 for no
-    top-k, 1 for no top-p."""
+    """State of the rows before their next step: `starts` are the first positions of documents,
+    `counts` the numbers of sampled ids, `keys` those of the random numbers; top_k is 0 for none,
+    top_p 1."""
 
     ids: Tensor
     positions: Tensor
@@ -60,27 +60,27 @@ class State(NamedTuple):
     log_min_p: Tensor
     penalty: Tensor
     seen: Tensor
-    """Which ids the text of each row holds, (rows, vocab), for rows with a repetition penalty."""
+    """The ids in each row's text, (rows, vocab), for rows with a repetition penalty."""
 
 
 class Workspace(NamedTuple):
-    """Buffers that the launches of a step share, one line per row. A search finds the bin that
-    holds the threshold."""
+    """Buffers shared by the launches of a step, with one entry per row. A search finds the bin that
+    contains the threshold."""
 
     weights: Tensor
-    """Of each id, 1 for the likeliest; after top-k 0 for what is out."""
+    """Weight of each id: 1 for the most likely, 0 if top-k removed it."""
     masses: Tensor
-    """The sum of the weights of each segment; then without those below min-p, and of those above
-    the bin that was found."""
+    """Sum of the weights of each segment; `likely` without those below min-p; `above` of those
+    above the bin found."""
     likely: Tensor
     above: Tensor
     between: Tensor
-    """What the ids of each segment in that bin count."""
+    """Total count of each segment's ids in that bin."""
     bins: Tensor
-    """What all ids count, by size; empty between searches."""
+    """Histogram of counts; zero between searches."""
     found: Tensor
-    """The least bits in the bin and above it, what lies above it, the target, and how many ids are
-    listed: those in the bin, the bits of their weights first."""
+    """Lowest bits in the bin and above it, count above it, target, number of ids in the bin;
+    `listed` has their (bits, id)."""
     listed: Tensor
 
     @classmethod
@@ -111,13 +111,13 @@ def sample(
     separator: int,
     rules: Rules,
 ) -> None:
-    """Sample an id for each row of the stream's logits by its state, and make the state and the
-    stream the next token's.
+    """Sample an id for each row from the stream's logits and its state, and advance state and
+    stream to the next token.
 
-    table: the embeddings of ids.
-    chosen: the ids, `no_id` where logits are not finite.
-    last_position: where positions end: what comes after is nobody's text, but must lie in tables.
-    separator: the id that begins a document, -1 for none.
+    table: the embeddings.
+    chosen: receives the ids, `no_id` where logits are not finite.
+    last_position: positions are clamped to it: unused rows must stay within the tables.
+    separator: the id that begins a document, or -1.
     """
     logits, tops = stream.logits, stream.tops
     num_rows, vocab_size = logits.shape
@@ -145,19 +145,19 @@ def sample(
 
 @triton.jit
 def _bits(weight):
-    """Integers in the order of weights, which are never negative."""
+    """Bits of non-negative weights as integers, which have the same order."""
     return weight.to(tl.int32, bitcast=True)
 
 
 @triton.jit
 def _count(weight, COUNTS: tl.constexpr):
-    """What an id counts towards the target: 1, or its weight as a whole number."""
+    """An id's contribution to the target: 1, or its weight as an integer."""
     return (weight > 0).to(tl.int64) if COUNTS else (weight * _ONE).to(tl.int64)
 
 
 @triton.jit
 def _load(numbers, row, segment, other, VOCAB: tl.constexpr):
-    """Ids of a segment, and their numbers in a table with the width of the vocabulary."""
+    """Ids of a segment, and their values in a table as wide as the vocabulary."""
     column = segment * _SEGMENT + tl.arange(0, _SEGMENT)
     entry = numbers + row.to(tl.int64) * VOCAB + column
     return column, tl.load(entry, mask=column < VOCAB, other=other)
@@ -165,14 +165,14 @@ def _load(numbers, row, segment, other, VOCAB: tl.constexpr):
 
 @triton.jit
 def _of_segments(numbers, row, other, NUM: tl.constexpr):
-    """What the parts of a row left, a number each."""
+    """Load one value per segment of a row."""
     index = tl.arange(0, triton.next_power_of_2(NUM))
     return tl.load(numbers + row * NUM + index, mask=index < NUM, other=other)
 
 
 @triton.jit
 def _is_active(state, row, COUNTS: tl.constexpr):
-    """Whether the row has the rule: top-k if it counts ids, else top-p."""
+    """Whether the row uses the rule: top-k with COUNTS, else top-p."""
     return (tl.load(state.top_k + row) > 0) if COUNTS else (tl.load(state.top_p + row) < 1.0)
 
 
@@ -181,8 +181,8 @@ def _weigh(
     logits, tops, state, work, PENALTY: tl.constexpr, CUT: tl.constexpr, COUNTS: tl.constexpr,
     SEARCHES: tl.constexpr, NUM_TOPS: tl.constexpr, VOCAB: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Probabilities but for a factor, and their sums; without a temperature all but the best are
-    out, and after top-k (`CUT`) what it leaves out. What the next search counts goes into bins."""
+    """Unnormalized probabilities and their sums; zero at temperature 0 for all but the best, and
+    after top-k (`CUT`) for removed ids. Fills the histogram of the next search."""
     wait(EARLY)
     segment, row = tl.program_id(0), tl.program_id(1)
     num: tl.constexpr = triton.cdiv(VOCAB, _SEGMENT)
@@ -197,7 +197,7 @@ def _weigh(
     if PENALTY:
         _of_seen, is_seen = _load(state.seen, row, segment, 0, VOCAB)
         value = penalized(value, is_seen > 0, tl.load(state.penalty + row))
-    # The row has so much mass or more.
+    # A lower bound of the row's mass.
     least_mass = tl.full((), 1.0, tl.float32)
     if temperature == 0:
         weight = (value == top).to(tl.float32)
@@ -221,8 +221,8 @@ def _weigh(
             number = (_TOP_BITS - bits) >> _SHIFT
             matters = (bits > 0) & (bits <= _TOP_BITS) & (number < _BINS - 1)
             if not COUNTS:
-                # All ids that have so little have no more together than top-p leaves out; a tenth
-                # of that is left for what was rounded.
+                # Ids with so little weight sum to less than top-p removes, with a margin of a tenth
+                # for rounding.
                 spare = least_mass * left_out
                 matters &= weight > 0.9 * spare / VOCAB
             entry = work.bins + row * _BINS + number
@@ -231,7 +231,7 @@ def _weigh(
 
 @triton.jit
 def _find(state, work, COUNTS: tl.constexpr, VOCAB: tl.constexpr, EARLY: tl.constexpr):
-    """The first bin, from the greatest weights on, with which the target is reached."""
+    """Find the first bin, from the largest weights down, that reaches the target."""
     wait(EARLY)
     row = tl.program_id(0)
     index = tl.arange(0, _SPAN)
@@ -241,7 +241,7 @@ def _find(state, work, COUNTS: tl.constexpr, VOCAB: tl.constexpr, EARLY: tl.cons
     top_k, top_p = tl.load(state.top_k + row), tl.load(state.top_p + row)
     if (top_k > 0) if COUNTS else (top_p < 1.0):
         target = top_k if COUNTS else _count(tl.sum(masses, axis=0) * top_p, False)
-        # However little top-p is, the likeliest id is in.
+        # Even a tiny top-p keeps the most likely id.
         target = tl.maximum(target, 1)
         above = tl.full((), 0, tl.int64)
         start = tl.full((), 0, tl.int32)
@@ -265,7 +265,7 @@ def _find(state, work, COUNTS: tl.constexpr, VOCAB: tl.constexpr, EARLY: tl.cons
 
 @triton.jit
 def _split(state, work, COUNTS: tl.constexpr, VOCAB: tl.constexpr, EARLY: tl.constexpr):
-    """List the ids of a segment in the bin that was found, in any order, and sum those above it."""
+    """List a segment's ids in the bin found, in any order, and sum the weights above the bin."""
     wait(EARLY)
     segment, row = tl.program_id(0), tl.program_id(1)
     num: tl.constexpr = triton.cdiv(VOCAB, _SEGMENT)
@@ -287,7 +287,7 @@ def _split(state, work, COUNTS: tl.constexpr, VOCAB: tl.constexpr, EARLY: tl.con
             tl.store(entry, bits, mask=fits)
             tl.store(entry + 1, column, mask=fits)
         tl.store(work.between + row * num + segment, between)
-        # Nothing needs the bins any more; the next search finds them empty.
+        # Clear the bins for the next search.
         for start in range(segment * _CHUNK, _BINS, num * _CHUNK):
             number = start + tl.arange(0, _CHUNK)
             tl.store(work.bins + row * _BINS + number, tl.zeros((_CHUNK,), dtype=tl.int64))
@@ -295,8 +295,8 @@ def _split(state, work, COUNTS: tl.constexpr, VOCAB: tl.constexpr, EARLY: tl.con
 
 @triton.jit
 def _threshold(work, row, COUNTS: tl.constexpr, VOCAB: tl.constexpr):
-    """The least bits at and above the threshold, the last id at it that is needed, and what is kept
-    of each segment in the bin that was found."""
+    """Return the lowest bits at and above the threshold, the last id kept at it, and the count kept
+    of each segment in the bin."""
     num: tl.constexpr = triton.cdiv(VOCAB, _SEGMENT)
     found = work.found + row * 5
     low, high = tl.load(found).to(tl.int32), tl.load(found + 1).to(tl.int32)
@@ -321,7 +321,7 @@ def _threshold(work, row, COUNTS: tl.constexpr, VOCAB: tl.constexpr):
         kept = tl.sum(tl.where(is_in, count[None, :], 0), axis=1)
     else:
         so_far = above + tl.cumsum(between, axis=0) - between
-        # The last segment of which anything is needed, and of it the first ids.
+        # The last segment with ids to keep; of its ids, the first ones are kept.
         segment = tl.max(tl.where((between > 0) & (so_far < target), index, 0), axis=0)
         start = tl.sum(tl.where(index == segment, so_far, 0), axis=0)
         id, weight = _load(work.weights, row, segment, 0.0, VOCAB)
@@ -336,7 +336,7 @@ def _threshold(work, row, COUNTS: tl.constexpr, VOCAB: tl.constexpr):
 
 @triton.jit
 def _mix(x):
-    """The finaliser of `data.counter_random`."""
+    """The finalizer of `data.counter_random`."""
     x = (x ^ (x >> 30)) * tl.full((), 0xBF58476D1CE4E5B9, tl.uint64)
     x = (x ^ (x >> 27)) * tl.full((), 0x94D049BB133111EB, tl.uint64)
     return x ^ (x >> 31)
@@ -348,7 +348,7 @@ def _pick(
     TOP_P: tl.constexpr, PENALTY: tl.constexpr, NUM_TOPS: tl.constexpr, VOCAB: tl.constexpr,
     WIDTH: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """The id at which a random part of the mass that is kept is reached; first its segment."""
+    """Pick the id at which a random fraction of the kept mass is reached: its segment first."""
     wait(EARLY)
     row = tl.program_id(0)
     num: tl.constexpr = triton.cdiv(VOCAB, _SEGMENT)
@@ -371,18 +371,18 @@ def _pick(
     bits = _mix(_mix(count.to(tl.uint64) + key) ^ key)
     number = (bits >> 32).to(tl.float64) * 2.3283064365386963e-10
     mark = (number * tl.sum(mass, axis=0).to(tl.float64)).to(tl.float32)
-    # Without a temperature the best with the lowest id.
+    # At temperature 0: the best id, the lowest of ties.
     mark = tl.where(is_greedy, 0.0, mark)
     index = tl.arange(0, triton.next_power_of_2(num))
     before = tl.cumsum(mass, axis=0) - mass
-    # Of the segments that hold anything, the last one up to and with that of the mark.
+    # The last non-empty segment that starts at or before the mark.
     segment = tl.max(tl.where((mass > 0) & (before <= mark), index, 0), axis=0)
     start = tl.sum(tl.where(index == segment, before, 0.0), axis=0)
     column, weight = _load(work.weights, row, segment, 0.0, VOCAB)
     is_kept = (_bits(weight) >= high) | ((_bits(weight) >= low) & (column <= last))
     weight = tl.where(is_kept, weight, 0.0)
     is_hit = (weight > 0) & (start + tl.cumsum(weight, axis=0) > mark)
-    # Sums in another order may differ in the last digit, and leave the mark beyond the end.
+    # Sums in another order differ in the last digit: the mark may be past the end.
     last_kept = tl.max(tl.where(weight > 0, column, 0), axis=0)
     found_id = tl.minimum(tl.min(tl.where(is_hit, column, _NONE), axis=0), last_kept)
     top = tl.max(tops, axis=0)
