@@ -1,5 +1,11 @@
-"""Settings: strictness, merge order, and errors with locations."""
+"""Settings: strictness, merge order, the sentences that name a mistake's place; and no value of any
+setting does worse than an error in one line: every field is found by itself."""
 
+import importlib
+import math
+import re
+import typing
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +15,12 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from groundup.config import Settings, flatten, load_settings, load_yaml, save_yaml
+import groundup
+from groundup.config import Settings, flatten, kinds_of, load_settings, load_yaml, save_yaml
 from groundup.errors import ConfigError
+from groundup.model import ModelConfig, TransformerLM
 from groundup.model.config import preset
+from groundup.planner import check_model_memory
 from groundup.runs.config import RunConfig
 
 
@@ -119,12 +128,24 @@ def test_invalid_values_report_key_value_and_location(tmp_path: Path) -> None:
         ("model:\n  d_ff: 1\n  d_ff: 2\n", r"sets model\.d_ff twice, on lines 2 and 3"),
         ("seed: " + "[" * 3000, "nested too deep"),
         ("seed: !!python/object/apply:os.getcwd []\n", "line 1 is not plain YAML"),
+        *(
+            (one, "run.yaml")
+            for one in ("model: " + "[" * 600, "model: " + "{a: " * 600, "- " * 600)
+        ),
+        *(
+            (one, "run.yaml")
+            for one in ("model: &model {teacher: *model}", "files: &files [*files]")
+        ),
+        *((f"seed: {one}", "run.yaml") for one in ("9" * 5_000, "2001-99-99", "1" + ":59" * 500)),
+        *((f"seed: !!{one}", "run.yaml") for one in ("bool perhaps", "timestamp today")),
+        *((one, "run.yaml") for one in ("x" * (1 << 18), "\0")),
     ],
+    ids=lambda text: text[:20],
 )
 def test_invalid_yaml_reports_the_line(tmp_path: Path, text: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint) as caught:
         load_settings(RunSettings, write(tmp_path, text))
-    assert "run.yaml" in str(caught.value)
+    assert "run.yaml" in str(caught.value) and len(str(caught.value)) < 500 + len(str(tmp_path))
     (tmp_path / "latin.yaml").write_bytes(b"name: \xff\n")
     for name, reason in (("none.yaml", "cannot be read"), ("", "cannot"), ("latin.yaml", "utf-8")):
         with pytest.raises(ConfigError, match=reason):
@@ -152,31 +173,6 @@ def test_saved_settings_round_trip(
 def test_flatten_yields_leaves_by_dotted_names() -> None:
     tree = {"a": {"b": {"c": 1}, "d.e": [2]}, "f": {}, 3: None}
     assert dict(flatten(tree)) == {"a.b.c": 1, "a.d.e": [2], "f": {}, "3": None}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "model: " + "[" * 600,
-        "model: " + "{a: " * 600,
-        "- " * 600,
-        "model: &model {teacher: *model}",
-        "files: &files [*files]",
-        "seed: " + "9" * 5_000,
-        "seed: 2001-99-99",
-        "seed: 1" + ":59" * 500 + ".5",
-        "seed: !!bool perhaps",
-        "seed: !!timestamp today",
-        "x" * (1 << 18),
-        "\0",
-    ],
-    ids=lambda text: text[:20],
-)
-def test_any_file_loads_or_raises_a_config_error(tmp_path: Path, text: str) -> None:
-    path = write(tmp_path, text)
-    with pytest.raises(ConfigError, match=path.name) as caught:
-        load_settings(RunSettings, path)
-    assert len(str(caught.value)) < 500 + len(str(path))
 
 
 def test_overrides_replace_lists_but_not_wrong_sections(tmp_path: Path) -> None:
@@ -218,3 +214,78 @@ def test_the_quickstart_settings_match_its_preset() -> None:
     assert config.model.model_copy(update=of_text) == model
     # The quickstart chooses it for the machine, so it is only in the shards.
     assert "vocab_size" not in config.model.model_fields_set
+
+
+SOURCE = Path(groundup.__file__).parent
+
+STRANGE: list[Any] = [10**9, 10**18, 10**400, 1e9, 1e300, math.nan, math.inf, -math.inf, -1, 0]
+STRANGE += ["abc", "", "1e400", "a\0b", None, True, [], [1] * 100, {}, {"a": {"b": 1}}]
+
+# Values for settings without a default.
+NEEDED: dict[str, dict[str, Any]] = {
+    "RangeConfig": {"low": 1.0, "high": 2.0},
+    "SweepConfig": {"name": "sweep"},
+}
+SMALL = {"vocab_size": 300, "context_length": 16, "d_model": 16, "num_layers": 1, "num_heads": 2}
+
+
+def settings_types() -> Iterator[type[Settings]]:
+    """Return all Settings subclasses in the package, except the flags of verbs, which are not in
+    files."""
+    for file in sorted(set(SOURCE.rglob("*.py")) - set(SOURCE.glob("cli/*.py"))):
+        text = file.read_text("utf-8")
+        for name in re.findall(r"^class (\w+)\((?:Settings|ServerFlags)\)", text, re.MULTILINE):
+            parts = file.relative_to(SOURCE.parent).with_suffix("").parts
+            found: type[Settings] = getattr(importlib.import_module(".".join(parts)), name)
+            yield found
+
+
+TYPES = list(settings_types())
+FIELDS = [(kind, name) for kind in TYPES for name in kind.model_fields]
+
+
+def test_all_known_settings_are_found() -> None:
+    names = {kind.__name__ for kind in TYPES}
+    assert {"ModelConfig", "RunConfig", "OptimizerConfig", "SweepConfig", "ServerSettings"} <= names
+    assert len(FIELDS) > 100
+
+
+@pytest.mark.parametrize(("kind", "name"), FIELDS, ids=lambda one: getattr(one, "__name__", one))
+def test_extreme_values_are_accepted_or_raise_config_error(
+    kind: type[Settings], name: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "settings.yaml"
+    annotation = kind.model_fields[name].annotation
+    kinds = [] if typing.get_origin(annotation) is dict else kinds_of(annotation)
+    has_numbers = int in kinds or float in kinds
+    for value in STRANGE:
+        file.write_text(yaml.safe_dump({**NEEDED.get(kind.__name__, {}), name: value}), "utf-8")
+        try:
+            load_settings(kind, file)
+        except ConfigError as error:
+            text = str(error).replace(str(file), "")
+            assert len(text) < 1_000
+            assert "\n" not in text
+            assert name in text or isinstance(value, dict)
+        else:
+            # Values that no number may have.
+            if has_numbers and isinstance(value, int | float):
+                assert math.isfinite(value), f"{kind.__name__}.{name} takes {value}"
+                assert value <= 10**18, f"{kind.__name__}.{name} takes {value}: bound it with le="
+    if has_numbers:
+        is_several = typing.get_origin(annotation) in (list, tuple)
+        value = [10**30, 10**30] if is_several else 10**30
+        with pytest.raises(pydantic.ValidationError, match=r"less than|finite"):
+            kind.model_validate({**NEEDED.get(kind.__name__, {}), name: value})
+
+
+def test_models_larger_than_memory_are_rejected_before_allocation() -> None:
+    without_storage = ModelConfig(**{**SMALL, "context_length": 2**24})
+    model = TransformerLM.from_config(without_storage, device="meta")
+    assert all(tensor.is_meta for tensor in model.buffers())
+    config = ModelConfig(**SMALL)
+    check_model_memory(config, 10**6, num_sequences=1)
+    # The second exceeds the memory with the caches of all layers, but not of one.
+    for change in ({"num_layers": 10**4}, {"num_layers": 40, "context_length": 4_000}):
+        with pytest.raises(ConfigError, match=r"takes .* context_length .* 10.0 MB"):
+            check_model_memory(config.model_copy(update=change), 10**7, num_sequences=1)

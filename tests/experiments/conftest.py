@@ -12,6 +12,7 @@ from groundup.experiments.report.comparison import compare
 from groundup.experiments.report.page import render
 from groundup.experiments.spec import SweepConfig, resolve
 from groundup.experiments.trials import TrialRecord
+from groundup.files import append_json_line
 from groundup.runs.config import RunConfig
 
 MakeSpec = Callable[..., SweepConfig]
@@ -62,33 +63,19 @@ def write_run() -> Callable[..., Path]:
     loss on every line."""
 
     def write(
-        folder: Path,
-        losses: list[float | None],
-        data: str = "sha256:aa",
-        tokenizer: str = "sha256:tt",
-        **settings: Any,
+        folder: Path, losses: list[float | None], data: str = "sha256:aa", **settings: Any
     ) -> Path:
         folder.mkdir(parents=True)
         overrides = {"num_steps": len(losses), "device": "cuda", **settings}
         save_yaml(folder / "config.yaml", load_settings(RunConfig, None, overrides))
-        environment = {
-            "device": "NVIDIA H200",
-            "torch": "2.13.0",
-            "data": {"content": data, "tokenizer": tokenizer},
-            "command": ["/x/groundup/__main__.py", "train", "--name", folder.name],
-        }
+        command = ["/x/groundup/__main__.py", "train", "--name", folder.name]
+        environment: Any = {"device": "NVIDIA H200", "data": {"content": data}, "command": command}
         (folder / "environment.json").write_text(json.dumps(environment))
-        lines = []
         for step, loss in enumerate(losses, start=1):
-            record: dict[str, Any] = {
-                "step": step,
-                "wall_seconds": 2.0 * step,
-                "tokens": 8192 * step,
-            }
+            record: dict[str, Any] = {"step": step, "wall_seconds": 2.0 * step}
             record |= dict.fromkeys(("loss", "validation_loss", "bits_per_byte"), loss)
-            record |= {"tokens_per_second": 4096.0, "mfu": 0.25, "memory_bytes": 10**9}
-            lines.append(json.dumps(record) + "\n")
-        (folder / "metrics.jsonl").write_text("".join(lines))
+            record |= {"tokens": 8192 * step, "tokens_per_second": 4096.0, "mfu": 0.25}
+            append_json_line(folder / "metrics.jsonl", record | {"memory_bytes": 10**9})
         return folder
 
     return write
