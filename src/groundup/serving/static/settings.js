@@ -5,11 +5,11 @@ import { element } from "./shell.js";
 // A field at its `off` value is omitted from the summary line. The server validates the values.
 const FIELDS = [
   { name: "temperature", label: "Temperature", initial: "1", step: 0.1, help: "0: greedy; above 1: more random" },
-  { name: "top_p", label: "Top-p", initial: "1", off: 1, step: 0.05, help: "most likely tokens up to this sum; 1: all" },
-  { name: "min_p", label: "Min-p", initial: "0", off: 0, step: 0.01, help: "drops tokens below this fraction of the best" },
+  { name: "top_p", label: "Top-p", initial: "1", off: 1, step: 0.05, help: "total probability kept; 1: all" },
+  { name: "min_p", label: "Min-p", initial: "0", off: 0, step: 0.01, help: "minimum relative to the best" },
   { name: "repetition_penalty", label: "Repeat penalty", initial: "1", off: 1, step: 0.05, help: "above 1: fewer repeats" },
-  { name: "top_k", label: "Top-k", initial: "", step: 1, placeholder: "off", help: "number of most likely tokens kept" },
-  { name: "max_tokens", label: "Max tokens", initial: "256", step: 1, help: "upper limit of the output" },
+  { name: "top_k", label: "Top-k", initial: "", step: 1, placeholder: "off", help: "number of tokens kept" },
+  { name: "max_tokens", label: "Max tokens", initial: "256", step: 1, help: "limit of the output" },
   { name: "seed", label: "Seed", initial: "", step: 1, placeholder: "random", help: "reproduces an output" },
   { name: "stop", label: "Stop strings", initial: "", placeholder: "one per line", help: "\\n is a line break" },
 ];
