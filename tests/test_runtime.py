@@ -129,5 +129,5 @@ def test_suggestions_tolerate_typos_case_and_underscores() -> None:
     for typed in ("vocabsize", "Vocab_Size"):
         assert errors.did_you_mean(typed, names) == "did you mean vocab-size?"
     assert errors.nearest_name("zzz", names) is None
-    assert errors.did_you_mean("zzz", names) == "known are vocab-size, out"
+    assert errors.did_you_mean("zzz", names) == "choose from vocab-size, out"
     assert errors.did_you_mean("zzz", []) == "there are none"

@@ -70,4 +70,4 @@ def did_you_mean(name: str, known_names: Iterable[str]) -> str:
     nearest = nearest_name(name, known_names)
     if nearest is not None:
         return f"did you mean {nearest}?"
-    return f"known are {', '.join(known_names)}" if known_names else "there are none"
+    return f"choose from {', '.join(known_names)}" if known_names else "there are none"

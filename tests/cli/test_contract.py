@@ -323,7 +323,7 @@ def bare_machine(with_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("tokeniser train", "unknown command groundup tokeniser: did you mean tokenizer"),
         ("prepare", "unknown command groundup prepare: did you mean data prepare?"),
         ("data --sample", "did you mean data sample?"),
-        ("xyz", "unknown command groundup xyz: known are"),
+        ("xyz", "unknown command groundup xyz: choose from"),
         ("train --every-steps 3", "did you mean --evaluation.every-steps or --checkpoints.every-"),
         ("train --resume", "add --name RUN"),
         ("plan --preset gpt2-xl --config a.yaml", "--preset and --config exclude each other"),

@@ -78,11 +78,11 @@ def test_bad_records_are_skipped_unless_all_are_bad(
     path = write(tmp_path / "chats.jsonl", bad, good, *[bad] * 4)
     assert [one.where for one in read_conversations([path])] == [f"{path} line 2"]
     assert "skipped 5 of 6 records" in caplog.text and "and 2 more" in caplog.text
-    assert "line 1 has the fields title, body; known forms are messages" in caplog.text
+    assert "line 1 has the fields title, body; supported are messages" in caplog.text
     table = tmp_path / "table.csv"
     table.write_text("title,body\nc,d\n")
     for file in (write(path, bad), table):
-        with pytest.raises(DataError, match=r"title, body; known forms are messages .role and"):
+        with pytest.raises(DataError, match=r"title, body; supported are messages .role and"):
             list(read_conversations([file]))
 
 

@@ -131,7 +131,7 @@ def new_record(step: int, state: Mapping[str, Any], metric: float | None, **more
     metric = float(metric) if metric is not None and math.isfinite(metric) else None
     skeleton, tensors = pack(dict(state))
     if tensors:
-        raise CheckpointError(f"state.json cannot hold tensors like {', '.join(tensors)}")
+        raise CheckpointError(f"state.json cannot contain tensors such as {', '.join(tensors)}")
     return Record(step=step, metric=metric, state=skeleton, **more)
 
 

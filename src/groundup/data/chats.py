@@ -79,7 +79,7 @@ def _messages_of(record: Any, where: str) -> list[Message]:
     turns = find_turns(record)
     if turns is None and isinstance(record, dict):
         fields = ", ".join(map(str, record)) or "none"
-        raise DataError(f"{where} has the fields {fields:.80}; known forms are {SHAPES}")
+        raise DataError(f"{where} has the fields {fields:.80}; supported are {SHAPES}")
     if turns is None:
         raise DataError(f"{where} holds {json.dumps(record):.40}; it must be an object: {SHAPES}")
     messages = check_messages(turns, where)

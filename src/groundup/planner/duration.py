@@ -71,7 +71,7 @@ class Duration:
         )
         lines = [
             f"forward, one sequence: {self.forward_flops:,} FLOPs",
-            f"a step: 3 x forward (backward is twice forward) x {self.batch_size:,} sequences "
+            f"one step: 3 x forward (backward is twice forward) x {self.batch_size:,} sequences "
             f"= {self.flops_per_step:,} FLOPs",
             f"{rate} ({self.source})" if self.source else rate,
             f"the run: {self.num_steps:,} steps = {self.total_flops:,} FLOPs",

@@ -95,7 +95,7 @@ def _member(archive: zipfile.ZipFile, name: str) -> ElementTree.Element:
 
 
 def _text_of(node: ElementTree.Element) -> str:
-    """The text of an element of Word's XML; a fallback repeats what stands beside it."""
+    """Extract the text of an element of Word's XML; skips fallbacks, which repeat content."""
     name = node.tag.rpartition("}")[2]
     if name == "Fallback":
         return ""

@@ -73,7 +73,7 @@ def explained_errors(source: Source | str) -> Iterator[None]:
             raise
         reason = getattr(error, "strerror", None) or error or type(error)
         raise UnreadableError(
-            f"{source} cannot be read: {reason}; check the name, or fetch the file again"
+            f"{source} cannot be read: {reason}; check the name, or download the file again"
         ) from error
 
 
