@@ -50,8 +50,8 @@ _RUNS = {
 _TINY = shape(64, 64, 64, 2, 2, 128)
 _QUICK = {1: 6, 64: 3}
 # Maximum number of runs per median, and the seconds after which no more runs start.
-_MOST_RUNS = {"cpu": 1, "cuda": 5}
-_MOST_SECONDS = 4.0
+_MAX_RUNS = {"cpu": 1, "cuda": 5}
+_MAX_SECONDS = 4.0
 
 
 def tasks(device: str, corpora: Corpora) -> Iterator[Task]:
@@ -141,7 +141,7 @@ def _repeated(call: Callable[[], Tensor], device: str) -> Timing:
     begun = time.perf_counter()
     timings: list[Timing] = []
     while not timings or (
-        len(timings) < _MOST_RUNS[device] and time.perf_counter() - begun < _MOST_SECONDS
+        len(timings) < _MAX_RUNS[device] and time.perf_counter() - begun < _MAX_SECONDS
     ):
         # Copying the ids to the host waits for the device.
         timings.append(timed(lambda: call().cpu()))

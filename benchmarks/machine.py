@@ -51,19 +51,19 @@ def timed(call: Callable[..., Any], *arguments: Any) -> Timing:
         gc.enable()
 
 
-def timed_again(call: Callable[..., Any], draw: Callable[[], Any], num_calls: int) -> Timing:
+def timed_again(call: Callable[..., Any], make: Callable[[], Any], num_calls: int) -> Timing:
     """Call with each set of arguments; return the last result and medians."""
-    timings = [timed(call, *draw()) for _ in range(num_calls)]
+    timings = [timed(call, *make()) for _ in range(num_calls)]
     return Timing(timings[-1].result, statistics.median(timing.seconds for timing in timings))
 
 
-def timed_on_cuda(call: Callable[..., Any], draw: Callable[[], Any], num_calls: int) -> Timing:
+def timed_on_cuda(call: Callable[..., Any], make: Callable[[], Any], num_calls: int) -> Timing:
     """The same in device time: kernels may run long after the calls return."""
     import torch
 
     spans = []
     for _ in range(num_calls):
-        arguments = draw()
+        arguments = make()
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         result = call(*arguments)

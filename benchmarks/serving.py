@@ -34,10 +34,10 @@ NUM_CLIENTS = (1, 16, 64)
 _PROMPT = "Once upon a time"
 _PERCENTILES = (50, 90, 99)
 # Maximum number of responses per client, for slow machines.
-_MOST_ANSWERS = 8
+_MAX_ANSWERS = 8
 _STARTUP_SECONDS = 300
 # Texts of a row that are generated again, one at a time.
-_MOST_COMPARED = 128
+_MAX_COMPARED = 128
 
 
 class Shape(NamedTuple):
@@ -124,7 +124,7 @@ def _measure(shape: Shape, num_clients: int, device: str, seconds: float) -> Jso
         finally:
             server.send_signal(signal.SIGTERM)
             server.communicate(timeout=60)
-        compared = _spread(sorted(answers, key=lambda answer: answer.seed), _MOST_COMPARED)
+        compared = _spread(sorted(answers, key=lambda answer: answer.seed), _MAX_COMPARED)
         rows = {
             "run": str(run),
             "device": device,
@@ -243,7 +243,7 @@ def _load(job_text: str) -> Json:
 def _keep_asking(number: int, job: Json, begin: float) -> list[Answer]:
     connection = http.client.HTTPConnection(job["host"])
     answers: list[Answer] = []
-    while len(answers) < _MOST_ANSWERS and (
+    while len(answers) < _MAX_ANSWERS and (
         not answers or time.perf_counter() - begin < job["seconds"]
     ):
         seed = 1 + number + len(answers) * job["num_clients"]

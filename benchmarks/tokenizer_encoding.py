@@ -22,7 +22,7 @@ _ONE_THREAD = f"{OURS}, one thread"
 _NUM_SPECIAL_TOKENS = 10_000
 _PASSES = ("cold", "second", "warm")
 # Slow tools get the beginning of a text; the result notes it.
-_MOST_MEGABYTES = {"tiktoken": 10.0, "tokenizers": 1.0}
+_MAX_MEGABYTES = {"tiktoken": 10.0, "tokenizers": 1.0}
 
 
 def tasks(corpora: Corpora) -> Iterator[Task]:
@@ -146,7 +146,7 @@ def _task(
     more: Json | None = None,
 ) -> Task:
     lighter = {}
-    for tool, megabytes in _MOST_MEGABYTES.items():
+    for tool, megabytes in _MAX_MEGABYTES.items():
         part = corpora.part(text, megabytes)
         if part != text and kind != "hostile":
             lighter[tool] = ({"text": str(part)}, f"on the first {megabytes:g} MB")

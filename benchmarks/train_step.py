@@ -63,10 +63,10 @@ _LEARNING_RATE = 3e-4
 # fewer per row.
 _TOLERANCES = {"checked": (1e-4, 1e-3), "first": (0.03, 0.1)}
 
-Figures = tuple[float, float]
+StepMetrics = tuple[float, float]
 # Takes a step; returns a function that waits for the loss and the gradient norm.
-Step = Callable[[Tensor, Tensor], Callable[[], Figures]]
-Draw = Callable[[], tuple[Tensor, Tensor]]
+Step = Callable[[Tensor, Tensor], Callable[[], StepMetrics]]
+MakeBatch = Callable[[], tuple[Tensor, Tensor]]
 
 
 def tasks(device: str, corpora: Corpora) -> Iterator[Task]:
@@ -104,12 +104,12 @@ def work(job: Json) -> Json:
         PeakMemory()
         if is_cuda:
             torch.cuda.reset_peak_memory_stats()
-        draw = _random_batches(config, job["batch_size"], job["device"])
-        first_step = timed(lambda: step(*draw())())
+        make_batch = _random_batches(config, job["batch_size"], job["device"])
+        first_step = timed(lambda: step(*make_batch())())
         warm_up_steps, timed_steps = job["steps"]
         for _ in range(warm_up_steps - 1):
-            step(*draw())
-        usual = (timed_on_cuda if is_cuda else timed_again)(step, draw, timed_steps)
+            step(*make_batch())
+        usual = (timed_on_cuda if is_cuda else timed_again)(step, make_batch, timed_steps)
         losses = {"first_loss": first_step.result[0], "last_loss": usual.result()[0]}
     peak_bytes = torch.cuda.max_memory_allocated() if is_cuda else memory.growth_bytes()
     if job["output"]:
@@ -147,7 +147,7 @@ def _our_weights(config: ModelConfig) -> dict[str, Tensor]:
     return TransformerLM.from_config(config, device="cpu").state_dict()
 
 
-def _check(tool: str, device: str) -> Figures | None:
+def _check(tool: str, device: str) -> StepMetrics | None:
     """Loss and gradient norm of a small model in full float32; None for another architecture."""
     name = tool.partition(", ")[0]
     torch.set_float32_matmul_precision("highest")
@@ -172,15 +172,15 @@ def _check(tool: str, device: str) -> Figures | None:
     return None if name == "gpt" else (loss.item(), math.sqrt(sum(squares)))
 
 
-def _random_batches(config: ModelConfig, batch_size: int, device: str) -> Draw:
+def _random_batches(config: ModelConfig, batch_size: int, device: str) -> MakeBatch:
     generator = torch.Generator(device).manual_seed(2)
     shape = (batch_size, config.context_length + 1)
 
-    def draw() -> tuple[Tensor, Tensor]:
+    def make_batch() -> tuple[Tensor, Tensor]:
         ids = torch.randint(config.vocab_size, shape, generator=generator, device=device)
         return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
 
-    return draw
+    return make_batch
 
 
 @contextlib.contextmanager
@@ -202,7 +202,7 @@ def _our_step(model: ModelConfig, job: Json) -> Iterator[Step]:
     config = run.config
     queued: list[QueuedStep] = []
 
-    def step(inputs: Tensor, targets: Tensor) -> Callable[[], Figures]:
+    def step(inputs: Tensor, targets: Tensor) -> Callable[[], StepMetrics]:
         batch = Batch(state.step, inputs, targets, config.micro_batch)
         state.step += 1
         launched = take_step(batch, Tick(state.step, state.step - 1, 1, 10**6, False, 0))
@@ -227,7 +227,7 @@ def _peer_step(config: ModelConfig, job: Json) -> Iterator[Step]:
     compute_loss = peers.loss_of(model, tool)
     optimizer = peers.fused_adamw(model, _LEARNING_RATE)
 
-    def step(inputs: Tensor, targets: Tensor) -> Callable[[], Figures]:
+    def step(inputs: Tensor, targets: Tensor) -> Callable[[], StepMetrics]:
         loss, norm = peers.take_step(compute_loss, optimizer, _CLIP_NORM, (inputs, targets))
         return lambda: (loss.item(), norm.item())
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from groundup.data.shards.index import SourceEntry
     from groundup.text_files import Skipped
 
-_MOST_REASONS = 20
+_MAX_REASONS = 20
 _SAMPLES = {"stories": ("stories.txt", 20.0), "dialogues": ("dialogues.jsonl", 0.7)}
 
 
@@ -208,7 +208,7 @@ def _print_files(sources: "Sequence[SourceEntry]", skipped: "Sequence[Skipped]")
         for name, one in sorted(rows.items())
     ]
     print_table("files", ("", "files", "bytes", "read", "documents", "skipped"), table)
-    for note, paths in list(reasons.items())[:_MOST_REASONS]:
+    for note, paths in list(reasons.items())[:_MAX_REASONS]:
         print(printable(f"  {note}: {show_names(sorted(paths))}"))
-    if len(reasons) > _MOST_REASONS:
-        print(f"  and {count_of(len(reasons) - _MOST_REASONS, 'more reason')}")
+    if len(reasons) > _MAX_REASONS:
+        print(f"  and {count_of(len(reasons) - _MAX_REASONS, 'more reason')}")

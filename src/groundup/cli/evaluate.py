@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Bytes of text per batch; progress is reported after each.
 _BATCH_BYTES = 1 << 18
 # Fewer ids at once would not keep a device busy; without gradients, this many always fit.
-_LEAST_BATCH_TOKENS = 2048
+_MIN_BATCH_TOKENS = 2048
 
 
 class Arguments(RunFlags, ReadingFlags):
@@ -120,7 +120,7 @@ def _measure(arguments: Arguments, folder: Path) -> dict[str, Any]:
     loaded = LanguageModel.load(folder, arguments.checkpoint, device=config.device)
     model, tokenizer, length = loaded.model, loaded.tokenizer, config.model.context_length
     num_sequences = config.evaluation.batch_size or config.sequences_in_memory
-    batch_tokens = max(_LEAST_BATCH_TOKENS, num_sequences * length)
+    batch_tokens = max(_MIN_BATCH_TOKENS, num_sequences * length)
     scorer = Scorer(model, tokenizer, loaded.begin_id, batch_tokens, lambda: autocast(config))
     results: dict[str, Any] = {"run": str(folder), "step": loaded.step}
     with switches(config):

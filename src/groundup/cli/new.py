@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 # Reserved for the evaluation and the samples at the end: the smaller of both.
 _LAST_FRACTION, _LAST_MINUTES = 0.04, 0.5
-_LEAST_MINUTES = 0.03
+_MIN_MINUTES = 0.03
 _VALIDATION_BYTES = 300_000
 # The largest fraction of the time that reading the text may take.
-_MOST_READING = 0.7
+_MAX_READING = 0.7
 
 
 class MakeFlags(Settings):
@@ -216,7 +216,7 @@ def make(project: Project) -> int:
     begin = train.Arguments(config=run.config_file, resume=True)
     if not run.has_run():
         steps = {} if arguments.num_steps is None else {"num_steps": arguments.num_steps}
-        if (left := round(project.minutes_left, 2)) < _LEAST_MINUTES:
+        if (left := round(project.minutes_left, 2)) < _MIN_MINUTES:
             raise ConfigError(f"--minutes {arguments.minutes:g} leaves no time to train: give more")
         settings = {"minutes": left, **steps}
         begin = train.Arguments(config=project.config, settings=settings)
@@ -244,7 +244,7 @@ def _choose_plan(project: Project, sources: Sequence[Source]) -> dict[str, Any]:
     survey = survey_text(sources, **arguments.reading)
     # The vocabulary and the shards read it again.
     reading_minutes = 3 * (time.monotonic() - began) / 60
-    if arguments.num_steps is None and reading_minutes > _MOST_READING * arguments.minutes:
+    if arguments.num_steps is None and reading_minutes > _MAX_READING * arguments.minutes:
         raise ConfigError(
             f"reading {count_of(len(sources), 'file')} takes most of --minutes "
             f"{arguments.minutes:g}: give {max(1, round(4 * reading_minutes))}"

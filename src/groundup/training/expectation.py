@@ -31,7 +31,7 @@ _WEIGHTS = (-0.4136, -0.3457, 0.0301, 2.1574, 1.5152, 0.1747, -2.4104)
 _DEVIATION = 0.05
 _NORMAL_90 = 1.645
 # Runs of up to this many millions of tokens were fitted; beyond, the interval grows.
-_MOST_FITTED = 3.0
+_MAX_FITTED = 3.0
 
 LEAST_TOKENS = 100_000
 """The fitted runs have more tokens than this."""
@@ -86,7 +86,7 @@ class Outlook:
         single, pair, single_of_few = map(math.log, self._losses)
         features = (1.0, trained, text, single, pair, trained * pair, single_of_few)
         middle = sum(weight * one for weight, one in zip(_WEIGHTS, features, strict=True))
-        beyond = max(0.0, math.log10(num_tokens / 1e6 / _MOST_FITTED))
+        beyond = max(0.0, math.log10(num_tokens / 1e6 / _MAX_FITTED))
         spread = math.exp(_NORMAL_90 * _DEVIATION * (1 + beyond))
         loss = math.exp(middle)
         return Expectation(loss, loss / spread, loss * spread)

@@ -33,7 +33,7 @@ _WIDTHS = (64, 96, 128, 192, 256, 384, 512, 640, 768, 1_024, 1_280, 1_536, 2_048
 _FLOPS_PER_SQUARED_PARAMETER = 100
 # Most parameters per token of text, but not below the minimum size of a useful model.
 _PARAMETERS_PER_TOKEN = 0.6
-_LEAST_PARAMETERS = 800_000
+_MIN_PARAMETERS = 800_000
 _MAX_EPOCHS = 10
 # When starting from another model; the context limit leaves a CPU enough steps.
 _MAX_EPOCHS_FROM, _LONGEST_CONTEXT = 4, 512
@@ -64,7 +64,7 @@ _TUNING_DEFAULTS: dict[str, Any] = {
 }
 # Continued training uses this fraction of the run's peak learning rate, times the root of the new
 # length over the old. It is constant, then decays to zero (docs/experiments/more.md).
-_MORE_RATE, _LEAST_MORE_RATE, _MOST_MORE_RATE, _MORE_DECAY = 0.25, 0.1, 0.5, 0.5
+_MORE_RATE, _MIN_MORE_RATE, _MAX_MORE_RATE, _MORE_DECAY = 0.25, 0.1, 0.5, 0.5
 _MORE_SCHEDULE: dict[str, Any] = {
     "schedule.name": "wsd",
     "schedule.warmup_steps": None,
@@ -103,7 +103,7 @@ def choose_recipe(
     """
     tokens = num_tokens if num_tokens is not None else max(1.0, (num_bytes or 0) / _BYTES_PER_TOKEN)
     if d_model is None:
-        by_text = max(_LEAST_PARAMETERS, _PARAMETERS_PER_TOKEN * tokens)
+        by_text = max(_MIN_PARAMETERS, _PARAMETERS_PER_TOKEN * tokens)
         wanted = min(math.sqrt(flops / _FLOPS_PER_SQUARED_PARAMETER), by_text)
         d_model = min(_WIDTHS, key=lambda width: abs(math.log(_in_blocks(width) / wanted)))
     in_blocks = _in_blocks(d_model)
@@ -248,7 +248,7 @@ def continued_settings(source: RunFolder, given: Mapping[str, Any]) -> dict[str,
     rate = config.optimizer.learning_rate
     if not config.continue_training:
         part = _MORE_RATE * math.sqrt(_times_as_long(source, steps, {**values, **given}))
-        rate *= min(_MOST_MORE_RATE, max(_LEAST_MORE_RATE, part))
+        rate *= min(_MAX_MORE_RATE, max(_MIN_MORE_RATE, part))
     begun = {path: resolve_run_path(path, source.path, config) for path in config.data.folders}
     mix = [f"{begun[path]}={weight}" for path, weight in config.data.folders.items()]
     chats = [resolve_run_path(path, source.path, config) for path in config.tuning.chats]

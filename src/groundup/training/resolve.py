@@ -37,7 +37,7 @@ from groundup.training.start import MakeOptimizer
 # want many epochs (measured: docs/guides/tuning.md).
 _TUNING_STEPS = 200
 _TUNING_BATCH_SIZE = 8
-_TUNING_EPOCHS, _FEWEST_TUNING_EPOCHS = 60, 3
+_TUNING_EPOCHS, _MIN_TUNING_EPOCHS = 60, 3
 
 _log = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ def resolve(
 
 def _tuning_epochs(num_rows: int) -> float:
     """The number of epochs for this many packed rows."""
-    epochs = max(_TUNING_EPOCHS / num_rows**0.4, _TUNING_STEPS / num_rows, _FEWEST_TUNING_EPOCHS)
+    epochs = max(_TUNING_EPOCHS / num_rows**0.4, _TUNING_STEPS / num_rows, _MIN_TUNING_EPOCHS)
     return float(round(epochs, 1))
 
 

@@ -29,7 +29,7 @@ Numbers = npt.NDArray[np.float64]
 
 _NORMAL_95 = 1.959963984540054
 # Logits in memory at once; their softmax takes as much again.
-_MOST_LOGITS = 1 << 24
+_MAX_LOGITS = 1 << 24
 
 
 class Row(NamedTuple):
@@ -179,7 +179,7 @@ def _batch_likelihoods(model: TransformerLM, rows: Sequence[Row]) -> Numbers:
     hidden = model.hidden(torch.from_numpy(inputs).to(model.device))
     hidden = hidden[torch.from_numpy(is_predicted).to(model.device)]
     values = []
-    num_at_once = max(1, _MOST_LOGITS // model.config.vocab_size)
+    num_at_once = max(1, _MAX_LOGITS // model.config.vocab_size)
     for first in range(0, len(targets), num_at_once):
         part = slice(first, first + num_at_once)
         logits = model.logits(hidden[part]).float()
