@@ -81,15 +81,19 @@ class Flag:
         return "|".join(one if isinstance(one, str) else _TYPE_NAMES[one] for one in kinds)
 
     def add_to(self, parser: argparse.ArgumentParser, *, is_shown: bool, is_of_run: bool) -> None:
-        hint = f"default: {_show(self.field.get_default(call_default_factory=True))}"
+        about = self.field.description or ""
+        default = _show(self.field.get_default(call_default_factory=True))
+        hint = f" (default: {default})" if default else ""
         if is_of_run:
-            hint = "default: as the run says"
+            hint = " (default: the run's)"
         elif self.field.is_required():
-            hint = "required"
+            hint = " (required)"
+        elif "Default:" in about or "repeatable" in about:
+            hint = ""
         elif self.is_repeated:
-            hint = "repeatable"
+            hint = " (repeatable)"
         options: dict[str, Any] = {
-            "help": f"{self.field.description or ''} ({hint})".replace("%", "%%"),
+            "help": f"{about}{hint}".replace("%", "%%"),
             "default": argparse.SUPPRESS,
         }
         if not is_shown:

@@ -57,8 +57,8 @@ class ReadingFlags(Settings):
     """How to read text from files."""
 
     field: str = "text"
-    """JSON field, or CSV or Parquet column, with the text. Default, and for files without it: text,
-content, body, a conversation, or the longest string field."""
+    """JSON field, or CSV or Parquet column, with the text. Files without it use text, content,
+body, a conversation, or the longest string field."""
 
     encoding: str | None = None
     """Encoding of files that are not UTF-8 (latin-1, utf-16, …), and of standard input."""
