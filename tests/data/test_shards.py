@@ -112,6 +112,7 @@ def train(index: dict[str, Any]) -> Any:
             r"shards\.0\.num_tokens",
         ),
         (editing(lambda index: train(index).update(num_tokens=7)), "totals of split train"),
+        (editing(lambda index: index["splits"].update(traIn=train(index))), "at splits.traIn"),
         (editing(lambda index: train(index)["shards"][0].update(file="../a")), "not in the folder"),
         (lambda at: (at / "index.json").unlink(), r"has no index\.json"),
         (lambda at: (at / "index.json").rename(at / "shard_000000.json"), "not finished"),

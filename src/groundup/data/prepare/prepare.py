@@ -35,6 +35,7 @@ from groundup.data.shards.index import (
     EndToken,
     ShardEntry,
     ShardIndex,
+    Split,
     SplitEntry,
     read_index,
     read_record,
@@ -225,7 +226,7 @@ class _Preparing:
 
     def finish(self, end: EndToken) -> ShardIndex:
         """Write the index, which makes the folder finished."""
-        splits: dict[str, list[ShardEntry]] = {
+        splits: dict[Split, list[ShardEntry]] = {
             split: [one.shards[split] for one in self._done if split in one.shards]
             for split in SPLITS
         }
@@ -271,7 +272,7 @@ class _Preparing:
         write_record(self._sidecar(number), sidecar)
         self._done.append(sidecar)
 
-    def _split_off_tail(self, splits: dict[str, list[ShardEntry]], end: EndToken) -> None:
+    def _split_off_tail(self, splits: dict[Split, list[ShardEntry]], end: EndToken) -> None:
         """Move the end of the last training shard into a validation split.
 
         If interrupted, the shard no longer matches its sidecar, and a resume rewrites it.

@@ -104,7 +104,7 @@ class ShardIndex(Record):
     vocab_size: int
     tokenizer: str
     end: EndToken
-    splits: dict[str, SplitEntry]
+    splits: dict[Split, SplitEntry]
     sources: list[SourceEntry]
     settings: dict[str, Any]
     """The arguments of `prepare` that affect the ids, besides tokenizer and sources."""
