@@ -234,7 +234,7 @@ def test_chat(
         assert forgotten[0] is not None and forgotten[-1] is None
         browser.find("#message").send_keys("xyz" * 30)
         browser.press("ENTER")
-        browser.wait(lambda: "the request has" in browser.find("#problem").text)
+        browser.wait(lambda: "the prompt has" in browser.find("#problem").text)
         assert browser.find("#message").get_attribute("value") == "xyz" * 30
         check_page(browser)
         browser.find("#again").click()

@@ -27,8 +27,7 @@ from groundup.errors import ConfigError, DataError, GroundupError
 from groundup.generation import LanguageModel
 from groundup.generation.request import GenerationRequest, Sampler
 from groundup.generation.special_ids import chat_prompt
-from groundup.runtime import count_of
-from groundup.serving.api_errors import ApiError, excerpt, invalid_request
+from groundup.serving.api_errors import ApiError, invalid_request
 from groundup.serving.settings import ServerSettings
 from groundup.tokenizer.chat_template import check_messages
 
@@ -260,23 +259,11 @@ def _read_prompt(
     prompt: str | Sequence[int], language_model: LanguageModel, subject: str
 ) -> tuple[int, ...]:
     tokenizer, context = language_model.tokenizer, language_model.model.config.context_length
-    ids = tokenizer.encode_to_numpy(prompt) if isinstance(prompt, str) else prompt
-    if len(ids) > context:
-        raise ApiError(
-            400,
-            f"the request has {count_of(len(ids), 'token')}, more than the model's context "
-            f"length of {context}: shorten it",
-            param=subject,
-            code="context_length_exceeded",
-        )
-    if isinstance(ids, np.ndarray):
-        try:
-            return tuple(ids.tolist() or language_model.encode_prompt(""))
-        except ConfigError as error:
-            raise ApiError(400, str(error), param=subject) from error
-    unknown = next((id for id in ids if id not in tokenizer.vocab), None)
-    if unknown is not None:
-        last = tokenizer.vocab_size - 1
-        message = f"id {excerpt(unknown)} is not in the vocabulary (ids 0 to {last})"
-        raise ApiError(400, message, param="prompt")
-    return tuple(ids)
+    ids = tokenizer.encode_to_numpy(prompt).tolist() if isinstance(prompt, str) else prompt
+    try:
+        ids = tuple(ids or language_model.encode_prompt(""))
+        GenerationRequest(ids, 1).check_fits(tokenizer.vocab_size, context)
+    except ConfigError as error:
+        code = "context_length_exceeded" if len(ids) > context else None
+        raise ApiError(400, str(error), param=subject, code=code) from error
+    return ids

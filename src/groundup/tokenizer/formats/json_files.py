@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -57,8 +58,4 @@ def describe_source(format_name: str, path: Path, data: bytes) -> dict[str, Any]
 
 def excerpt(value: Any) -> str:
     """Format a value for an error message, in at most 60 characters."""
-    try:
-        text = repr(value)
-    except RecursionError:
-        return "nested too deeply to show"
-    return text if len(text) <= 60 else text[:57] + "..."
+    return reprlib.repr(value)[:60]
