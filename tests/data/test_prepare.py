@@ -23,7 +23,7 @@ import pytest
 from groundup._native import hash_documents
 from groundup.data.prepare import PrepareSummary, encoding, prepare
 from groundup.data.shards import open_shards, verify
-from groundup.errors import ConfigError, DataError, GroundupError, TokenizerError
+from groundup.errors import DataError, TokenizerError
 from groundup.text_files import read
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.native import as_array
@@ -340,19 +340,9 @@ def test_a_full_disk_names_the_file_and_allows_resuming(
 # Mistakes and sources that fail
 
 
-@pytest.mark.parametrize(
-    ("settings", "error", "message"),
-    [
-        ({"errors": "ignore"}, ConfigError, "errors"),
-        ({"separator": "<|end|>"}, TokenizerError, r"no special token <\|end\|>.*endoftext"),
-        ({"inputs": [Path("nowhere.txt")]}, DataError, r"nowhere\.txt does not exist"),
-    ],
-)
-def test_invalid_settings_write_nothing(
-    work: Work, settings: dict[str, Any], error: type[GroundupError], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        work.prepare(**settings)
+def test_an_unknown_separator_writes_nothing(work: Work) -> None:
+    with pytest.raises(TokenizerError, match=r"no special token <\|end\|>.*endoftext"):
+        work.prepare(separator="<|end|>")
     assert not work.out.exists()
 
 

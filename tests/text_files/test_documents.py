@@ -6,7 +6,6 @@ import io
 import json
 import lzma
 import shutil
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
-from groundup.errors import DataError, MissingExtraError
+from groundup.errors import DataError
 from groundup.text_files import (
     Reading,
     cut_into_parts,
@@ -108,19 +107,6 @@ def test_damaged_and_truncated_files_raise(tmp_path: Path, suffix: str, packing:
         path.write_bytes(data)
         with pytest.raises(DataError, match=rf"{path} cannot be read"):
             read(path)
-
-
-@pytest.mark.parametrize(
-    ("name", "module", "extra"),
-    [("corpus.parquet", "pyarrow", "parquet"), ("corpus.txt.zst", "zstandard", "zstd")],
-)
-def test_missing_packages_name_their_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, module: str, extra: str
-) -> None:
-    (tmp_path / name).write_bytes(b"x")
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingExtraError, match=rf"groundup\[{extra}\]"):
-        read(tmp_path / name)
 
 
 # Records

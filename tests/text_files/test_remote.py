@@ -3,7 +3,9 @@
 import gzip
 import io
 import json
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
@@ -56,18 +58,20 @@ def test_a_missing_url_is_reported(corpus: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "kind", "message"),
+    ("name", "module", "message"),
     [
-        ("https://a/b.txt", MissingExtraError, r"groundup\[remote\]"),
-        ("s3://a/b.txt", DataError, "s3://a/b.txt cannot be read: install s3fs"),
+        ("https://a/b.txt", "aiohttp", r"groundup\[remote\]"),
+        ("a.parquet", "pyarrow", r"groundup\[parquet\]"),
+        ("a.txt.zst", "zstandard", r"groundup\[zstd\]"),
+        ("s3://a/b.txt", "s3fs", "s3://a/b.txt cannot be read: .*s3fs"),
     ],
 )
-def test_missing_fsspec_is_reported(
-    monkeypatch: pytest.MonkeyPatch, address: str, kind: type[Exception], message: str
+def test_a_missing_package_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, module: str, message: str
 ) -> None:
-    def url_to_fs(address: str) -> tuple[object, str]:
-        raise ImportError("install s3fs")
-
-    monkeypatch.setattr(fsspec.core, "url_to_fs", url_to_fs)
-    with pytest.raises(kind, match=message):
-        find_sources([address])
+    monkeypatch.chdir(tmp_path)
+    if "/" not in name:
+        Path(name).write_bytes(b"x")
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises((MissingExtraError, DataError), match=message):
+        read(name)
