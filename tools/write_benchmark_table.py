@@ -1,6 +1,6 @@
 """Writes docs/benchmarks.md and the README's table from benchmarks/results/*.json.
 
-`make bench` runs it; `tests/test_benchmark_table.py` compares both with a fresh rendering.
+`make bench` runs it; `tests/benchmarks` compares both with a fresh rendering.
 A ratio is the quotient of the two medians shown.
 """
 

@@ -15,7 +15,12 @@ from groundup.model import TransformerLM
 from groundup.model.transformer import weight_shapes
 from groundup.nn.functional import sequence_starts
 
-from .conftest import small
+pytestmark = pytest.mark.usefixtures("steady")
+
+
+def small(**settings: Any) -> TransformerLM:
+    shape: dict[str, Any] = {"vocab_size": 61, "context_length": 16, "d_model": 24, "num_layers": 2}
+    return TransformerLM(**{**shape, "num_heads": 4, "d_ff": 40, "rope_theta": 1e4, **settings})
 
 
 def gradients(model: TransformerLM, loss: Tensor) -> dict[str, Tensor]:

@@ -3,7 +3,6 @@ and where metrics go."""
 
 import json
 import logging
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 
 from groundup.checkpoint import CheckpointFolder
-from groundup.data.prepare import prepare
 from groundup.errors import CheckpointError, ConfigError, GroundupError
 from groundup.model import TransformerLM
 from groundup.planner.parameters import training_flops_per_token
@@ -168,22 +166,6 @@ def test_a_damaged_environment_does_not_skip_the_check_of_the_data(
     train(changed, resume=True)
     assert "torch: 1.0 -> " in caplog.text
     assert folder.read_environment()["resumes"][0]["changes"][0].startswith("torch: 1.0")
-
-
-def test_other_data_behind_the_same_path_is_noticed(
-    make_config: MakeConfig, corpus_folder: Path, tmp_path: Path
-) -> None:
-    shards = tmp_path / "shards"
-    shutil.copytree(corpus_folder / "shards", shards)
-    config = make_config("run", {"data.shards": str(shards)})
-    train(config, clock=Clock(stop_after=4))
-    shutil.rmtree(shards)
-    tokenizer = Tokenizer.load(config.data.tokenizer)
-    (tmp_path / "more.txt").write_text("Ada had a new cup. " * 500, "utf-8")
-    prepare([tmp_path / "more.txt"], tokenizer, shards, validation_fraction=0.1)
-    with pytest.raises(ConfigError, match="data: "):
-        train(config, resume=True)
-    assert train(config, resume=True, allow_changes=True).is_finished
 
 
 def test_files_that_a_failed_run_found_stay(make_config: MakeConfig, tmp_path: Path) -> None:

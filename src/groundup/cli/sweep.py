@@ -131,13 +131,10 @@ def _finish(outcome: "SweepOutcome", folder: Path) -> int:
 def _print_outlook(spec: "SweepConfig", folder: Path) -> int:
     """Print each trial with its size, length and state."""
     from groundup.experiments.sweep import look_ahead
-    from groundup.experiments.sweep_folder import SweepFolder
     from groundup.planner.parameters import count_parameters, training_flops_per_token
 
-    outlook = look_ahead(spec, folder)
-    states = SweepFolder(folder).states(outlook.trials)
     rows = []
-    for trial in outlook.trials:
+    for trial, state in look_ahead(spec, folder):
         config = trial.config
         length = [f"{config.minutes} minutes", "", ""]
         if config.num_steps is not None:
@@ -145,10 +142,11 @@ def _print_outlook(spec: "SweepConfig", folder: Path) -> int:
             flops = num_tokens * training_flops_per_token(config.model)
             length = [f"{config.num_steps:,}", f"{num_tokens:,}", f"{flops:.3g}"]
         num_parameters = sum(count_parameters(config.model).values())
-        rows.append([trial.name, f"{num_parameters:,}", *length, states[trial.name]])
+        rows.append([trial.name, f"{num_parameters:,}", *length, state])
     headers = ("trial", "parameters", "steps", "tokens", "FLOPs", "state")
     print_table(f"{spec.name}: trials", headers, rows)
-    print(f"{len(outlook.left)} of {len(outlook.trials)} trials are left")
+    num_left = sum(row[-1] in ("begun", "to run") for row in rows)
+    print(f"{num_left} of {len(rows)} trials are left")
     if spec.is_search:
         print(f"a search proposes {spec.num_trials} points, one after the other as it runs")
     return 0

@@ -14,7 +14,7 @@ from groundup.experiments import ablation
 from groundup.experiments.points import check_packages, known_points, propose
 from groundup.experiments.runner import Command, Runner, make_slots, train_command
 from groundup.experiments.spec import SweepConfig, base_config
-from groundup.experiments.sweep_folder import SweepFolder
+from groundup.experiments.sweep_folder import SweepFolder, TrialState
 from groundup.experiments.trials import (
     LEARNING_RATE,
     Point,
@@ -37,16 +37,6 @@ class SweepOutcome:
     stopped_by: signal.Signals | None = None
 
 
-@dataclass(frozen=True)
-class Outlook:
-    """What a sweep would run now."""
-
-    trials: list[Trial]
-    """All known trials; a search proposes more."""
-    left: list[Trial]
-    """Those that would run."""
-
-
 def run_sweep(
     spec: SweepConfig,
     path: Path,
@@ -65,11 +55,11 @@ def run_sweep(
     """
     folder = SweepFolder(path)
     # Custom commands may not need data.
-    outlook = look_ahead(spec, path, points, needs_data=command is train_command)
+    trials = look_ahead(spec, path, points, needs_data=command is train_command)
     with folder.claim():
         save_yaml(folder.spec_file, spec)
         is_search = points is None and spec.is_search
-        found = _search(spec, folder) if is_search else iter(outlook.trials)
+        found = _search(spec, folder) if is_search else (trial for trial, _ in trials)
         runner = Runner(folder, spec, make_slots(base_config(spec), jobs), command)
         stopped_by = runner.run(_unended(folder, found))
         return SweepOutcome(folder.records(), stopped_by)
@@ -98,8 +88,9 @@ def look_ahead(
     points: Sequence[Point] | None = None,
     *,
     needs_data: bool = True,
-) -> Outlook:
-    """Check and list the known trials that `run_sweep` would run; writes nothing."""
+) -> list[tuple[Trial, TrialState]]:
+    """Check the known trials of a sweep and list them with their states; writes nothing. A search
+    proposes more."""
     check_packages(spec.sampler)
     folder = SweepFolder(path)
     is_search = points is None and spec.is_search
@@ -114,10 +105,10 @@ def look_ahead(
                 trials += found
     trials = list({one.name: one for one in trials}.values())
     states = folder.states(trials)
-    left = [trial for trial in trials if states[trial.name] in ("begun", "to run")]
-    for trial in left if needs_data else ():
-        _check_data(trial, is_begun=states[trial.name] == "begun")
-    return Outlook(trials, left)
+    for trial in trials if needs_data else ():
+        if states[trial.name] in ("begun", "to run"):
+            _check_data(trial, is_begun=states[trial.name] == "begun")
+    return [(trial, states[trial.name]) for trial in trials]
 
 
 def plan_trials(
