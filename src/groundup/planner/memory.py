@@ -138,7 +138,7 @@ class StepMemory:
         return int((_GPU_FRACTION if self.num_shards == 1 else _SHARDED_FRACTION) * memory_bytes)
 
     def _chunk(self, micro_batch: int) -> int:
-        """Bytes of one chunk of logits; float32 on CUDA, without in-place kernel, takes thrice."""
+        """Bytes of a chunk of logits: three copies for float32 on CUDA (no in-place kernel)."""
         row = self.config.vocab_size * self.execution.value_bytes
         rows = logit_chunk_rows(micro_batch * self.config.context_length, row, self.chunk_bytes)
         return rows * row * (3 if self.execution == ("cuda", "float32") else 1)

@@ -1,4 +1,4 @@
-"""Formats with one document per file: HTML, notebooks, Word, OpenDocument, e-books and PDF."""
+"""Formats with one document per file: HTML, notebooks, Word, e-books and PDF."""
 
 import functools
 import json

@@ -83,6 +83,6 @@ def transfer_to(device: torch.device, shape: tuple[int, ...]) -> Transfer:
 
 
 def with_index(device: torch.device) -> torch.device:
-    """Replace `cuda` with the current device's index: other threads have another current device."""
+    """Replace `cuda` with the current device's index: other threads may have another."""
     is_bare = device == torch.device("cuda")
     return torch.device("cuda", torch.cuda.current_device()) if is_bare else device

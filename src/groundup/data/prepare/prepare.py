@@ -65,7 +65,7 @@ _BATCH_BYTES_PER_THREAD = 2 << 20
 _DEPTH = 2
 _SHARD_FILES = re.compile(r"(?:(?:train|validation)_\d{6,}\.bin(?:\.partial)?|shard_\d{6,}\.json)")
 
-# If no document is selected, validation takes the text's last tenth or less, within these limits.
+# Tail used for validation if no document is selected: minimum, and maximum of a tenth of the text.
 _MIN_TAIL_IDS = 16
 _SMALL_TAIL_IDS = 4_096
 

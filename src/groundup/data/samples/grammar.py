@@ -201,7 +201,7 @@ def _read_header(line: str) -> _Block:
 
 
 def _split_braces(text: str, begin: int) -> tuple[list[str], int]:
-    """Split the braces opened at `begin` at each `/`; returns the parts and the position behind."""
+    """Split the braces opened at `begin` at each `/`; returns the parts and the next position."""
     parts = [""]
     depth = 0
     for position in range(begin + 1, len(text)):
