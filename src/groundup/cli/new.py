@@ -283,9 +283,10 @@ def _choose_plan(project: Project, sources: Sequence[Source]) -> dict[str, Any]:
         write_text_atomic(project.config, head + as_yaml(values))
     documents = count_of(survey.num_documents, "document")
     documents = documents if survey.is_whole else f"about {documents}"
-    text = f"{count_of(survey.num_files, 'file')}, {documents}, {show_bytes(num_bytes)}"
+    parts = [count_of(survey.num_files, "file"), documents, show_bytes(num_bytes)]
+    parts += [f"{name} {fraction:.0%}" for name, fraction in survey.languages.items()]
     sizes = recipe.model.num_layers, recipe.model.d_model, recipe.model.vocab_size
-    lines = [("text", text), ("machine", machine)]
+    lines = [("text", ", ".join(parts)), ("machine", machine)]
     lines += [("model", "{} layers of {}, {:,} tokens".format(*sizes))]
     print_table(f"{'would write' if arguments.dry_run else 'wrote'} {project.config}", (), lines)
     fraction = min(0.1, max(0.002, _VALIDATION_BYTES / num_bytes))

@@ -1,7 +1,10 @@
-"""Survey a text before training: its size, and prompts taken from its documents."""
+"""Survey a text before training: its size, languages, and prompts from its documents."""
 
 import os
-from collections.abc import Iterator, Sequence
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +20,19 @@ _EXCERPTS_PER_BATCH = 40
 _EXCERPT_BYTES = 2_000
 _MAX_PROMPT = 40
 _NUM_PROMPTS = 3
+# Common words of languages, none of them in two.
+_WORDS = {
+    "English": "the of and to that was with for",
+    "German": "der und das nicht mit von ist auf",
+    "French": "les des est dans une qui pour pas",
+    "Spanish": "los las por como pero más muy y",
+    "Italian": "che di non sono della gli il è",
+    "Portuguese": "não uma em os ao foi mais também",
+    "Dutch": "het een van niet zijn voor dat ook",
+}
+_LANGUAGE_OF = {word: name for name, words in _WORDS.items() for word in words.split()}
+_CODE_LINE = re.compile(r"(?m)[;{}:(\[)\]]$|^ +\S")
+_SCRIPTS = {"HIRAGANA": "Japanese", "KATAKANA": "Japanese", "CJK": "Chinese", "HANGUL": "Korean"}
 
 
 @dataclass(frozen=True)
@@ -31,6 +47,8 @@ class Survey:
     """The median size of a document."""
     prompts: tuple[str, ...]
     """The first words of a few documents."""
+    languages: Mapping[str, float]
+    """The languages, and code, of at least a tenth of the text, with their fractions."""
     is_whole: bool
     """Whether the whole text was read."""
 
@@ -42,13 +60,16 @@ def survey_text(inputs: Sequence[str | os.PathLike[str]], **reading: Any) -> Sur
     part = Part(tuple(sources))
     sizes: list[int] = []
     openings: dict[str, None] = {}
+    languages = Counter[str]()
     read_bytes = 0
     for batch in read(part, how, batch_bytes=_BATCH_BYTES):
         if sum(sizes) >= _MAX_BYTES:
             break
         read_bytes = batch.read_bytes
         sizes += (batch.bounds[:, 1] - batch.bounds[:, 0]).tolist()
-        openings |= dict.fromkeys(_openings(memoryview(batch.data), batch.bounds))
+        for text in _excerpts(memoryview(batch.data), batch.bounds):
+            openings |= dict.fromkeys(_openings(text))
+            languages[_language(text)] += len(text)
     num_bytes = sum(sizes)
     if not num_bytes:
         raise no_text_error(sources, how)
@@ -62,21 +83,45 @@ def survey_text(inputs: Sequence[str | os.PathLike[str]], **reading: Any) -> Sur
         num_bytes=round(num_bytes * factor),
         document_bytes=int(np.median(sizes)),
         prompts=tuple(dict.fromkeys(found[one] for one in chosen)),
+        languages={
+            name: count / languages.total()
+            for name, count in languages.most_common()
+            if name and count >= languages.total() / 10
+        },
         is_whole=is_whole,
     )
 
 
-def _openings(data: memoryview, bounds: npt.NDArray[np.int64]) -> Iterator[str]:
-    """Yield the first words of documents, or of lines throughout a few long documents."""
+def _excerpts(data: memoryview, bounds: npt.NDArray[np.int64]) -> Iterator[str]:
+    """Yield the beginnings of documents, or excerpts throughout a few long documents."""
     step = max(1, len(bounds) // _EXCERPTS_PER_BATCH)
     for begin, end in bounds[::step].tolist():
         stride = max(_EXCERPT_BYTES, (end - begin) * len(bounds) // _EXCERPTS_PER_BATCH)
         for place in range(begin, end, stride):
             text = str(data[place : min(end, place + _EXCERPT_BYTES)], "utf-8", "ignore")
             # An excerpt from the middle of a document starts within a line: skip that.
-            lines = text.splitlines()[int(place > begin) :]
-            starts = (line.split()[:4] for line in lines)
-            whole = (one for one in starts if len(one) == 4 and sum(map(str.isalpha, one)) >= 3)
-            opening = " ".join(next(whole, []))
-            if 0 < len(opening) <= _MAX_PROMPT:
-                yield opening
+            yield text.partition("\n")[2] if place > begin else text
+
+
+def _openings(text: str) -> Iterator[str]:
+    """Yield the first words of an excerpt that read like prose, if they are few letters."""
+    starts = (line.split()[:4] for line in text.splitlines())
+    whole = (one for one in starts if len(one) == 4 and sum(map(str.isalpha, one)) >= 3)
+    opening = " ".join(next(whole, []))
+    if 0 < len(opening) <= _MAX_PROMPT:
+        yield opening
+
+
+def _language(text: str) -> str:
+    """Guess the language of an excerpt by its words or its script, and code by its lines."""
+    if len(_CODE_LINE.findall(text)) > 0.4 * (text.count("\n") + 1):
+        return "code"
+    words = text.lower().split()
+    for name, count in Counter(filter(None, map(_LANGUAGE_OF.get, words))).most_common(1):
+        if count > len(words) / 25:
+            return name
+    letters = Counter(unicodedata.name(one, "?").split()[0] for one in text[:500] if one.isalpha())
+    for script, name in _SCRIPTS.items():
+        if letters[script] > letters.total() / 8:
+            return name
+    return "".join(f"{one.capitalize()} script" for one, _ in letters.most_common(1))
