@@ -284,10 +284,12 @@ def _choose_plan(project: Project, sources: Sequence[Source]) -> dict[str, Any]:
     documents = count_of(survey.num_documents, "document")
     documents = documents if survey.is_whole else f"about {documents}"
     parts = [count_of(survey.num_files, "file"), documents, show_bytes(num_bytes)]
-    parts += [f"{name} {fraction:.0%}" for name, fraction in survey.languages.items()]
+    named = survey.languages.most_common(3)
+    total = survey.languages.total()
+    parts += [f"{name} {count / total:.0%}" for name, count in named if count > total / 10]
     sizes = recipe.model.num_layers, recipe.model.d_model, recipe.model.vocab_size
-    lines = [("text", ", ".join(parts)), ("machine", machine)]
-    lines += [("model", "{} layers of {}, {:,} tokens".format(*sizes))]
+    shape = "{} layers of {}, {:,} tokens".format(*sizes)
+    lines = [("text", ", ".join(parts)), ("machine", machine), ("model", shape)]
     print_table(f"{'would write' if arguments.dry_run else 'wrote'} {project.config}", (), lines)
     fraction = min(0.1, max(0.002, _VALIDATION_BYTES / num_bytes))
     return {

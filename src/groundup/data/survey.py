@@ -4,7 +4,7 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,6 @@ _WORDS = {
     "Spanish": "los las por como pero más muy y",
     "Italian": "che di non sono della gli il è",
     "Portuguese": "não uma em os ao foi mais também",
-    "Dutch": "het een van niet zijn voor dat ook",
 }
 _LANGUAGE_OF = {word: name for name, words in _WORDS.items() for word in words.split()}
 _CODE_LINE = re.compile(r"(?m)[;{}:(\[)\]]$|^ +\S")
@@ -47,8 +46,8 @@ class Survey:
     """The median size of a document."""
     prompts: tuple[str, ...]
     """The first words of a few documents."""
-    languages: Mapping[str, float]
-    """The languages, and code, of at least a tenth of the text, with their fractions."""
+    languages: Counter[str]
+    """Excerpts by language, in characters; code is one."""
     is_whole: bool
     """Whether the whole text was read."""
 
@@ -83,11 +82,7 @@ def survey_text(inputs: Sequence[str | os.PathLike[str]], **reading: Any) -> Sur
         num_bytes=round(num_bytes * factor),
         document_bytes=int(np.median(sizes)),
         prompts=tuple(dict.fromkeys(found[one] for one in chosen)),
-        languages={
-            name: count / languages.total()
-            for name, count in languages.most_common()
-            if name and count >= languages.total() / 10
-        },
+        languages=languages,
         is_whole=is_whole,
     )
 
@@ -121,7 +116,5 @@ def _language(text: str) -> str:
         if count > len(words) / 25:
             return name
     letters = Counter(unicodedata.name(one, "?").split()[0] for one in text[:500] if one.isalpha())
-    for script, name in _SCRIPTS.items():
-        if letters[script] > letters.total() / 8:
-            return name
-    return "".join(f"{one.capitalize()} script" for one, _ in letters.most_common(1))
+    script = next((one for one, _ in letters.most_common(1)), "no")
+    return _SCRIPTS.get(script, f"{script.capitalize()} script")

@@ -146,8 +146,6 @@ def to_config_json(config: ModelConfig, dtype_name: str) -> dict[str, Any]:
         "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
         "tie_word_embeddings": has_one_table(config),
         "attention_bias": False,
-        "attention_dropout": 0.0,
-        "use_cache": True,
         "torch_dtype": dtype_name,
         "dtype": dtype_name,
     }

@@ -4,7 +4,6 @@ llama.cpp's llama architecture rotates adjacent pairs like ours; its qwen3 rotat
 tokenizer whose pre-tokenization llama.cpp would not reproduce is refused.
 """
 
-import contextlib
 import dataclasses
 import os
 from pathlib import Path
@@ -181,11 +180,7 @@ def find_pre_tokenizer(definition: TokenizerDefinition) -> str:
 
 def _check_merges_reach_whole_words(definition: TokenizerDefinition) -> None:
     """Check that the merges produce every whole word, so that ignoring them changes no ids."""
-    words = []
-    for token in definition.ordinary_tokens().values():
-        # A token that is not valid UTF-8 cannot be a pre-token.
-        with contextlib.suppress(UnicodeDecodeError):
-            words.append(token.decode())
+    words = [token.decode(errors="ignore") for token in definition.ordinary_tokens().values()]
     by_merges, whole = (
         Tokenizer.from_definition(dataclasses.replace(definition, whole_words=whole_words))
         for whole_words in (False, True)

@@ -33,7 +33,7 @@ from groundup.interop.architectures import (
     read_config_json,
     to_config_json,
 )
-from groundup.interop.export_folder import CARD_NAME, DtypeName, Source, export_folder
+from groundup.interop.export_folder import DtypeName, Source, export_folder
 from groundup.interop.model_card import write_card
 from groundup.interop.weights import (
     HUGGINGFACE_NAMES,
@@ -78,8 +78,8 @@ def export_huggingface(
     """
     source = Source(run_folder, checkpoint)
     config_json = to_config_json(source.config, dtype)
-    is_own = config_json["model_type"] == GROUNDUP.model_type
-    special_ids = source.special_ids.to_json()
+    kind, special_ids = config_json["model_type"], source.special_ids.to_json()
+    is_own = kind == GROUNDUP.model_type
     names = OWN_NAMES if is_own else HUGGINGFACE_NAMES
     weights = to_foreign_weights(
         source.model.state_dict(), source.config, names, rotates_halves=not is_own
@@ -88,7 +88,6 @@ def export_huggingface(
     with export_folder(folder, force=force) as temporary:
         # transformers requires this entry.
         save_weights(temporary / SINGLE_NAME, weights, {"format": "pt"})
-        weights_id = hash_file(temporary / SINGLE_NAME)
         write_json_atomic(temporary / CONFIG_NAME, {**config_json, **special_ids})
         generation = {key: value for key, value in special_ids.items() if value is not None}
         if source.sampler.temperature > 0:
@@ -104,9 +103,7 @@ def export_huggingface(
             code = Path(__file__).with_name(MODELING_NAME).read_text("utf-8")
             write_text_atomic(temporary / MODELING_NAME, code)
         _write_tokenizer(temporary, source)
-        tag = config_json["model_type"]
-        card = write_card(source, tag=tag, dtype=dtype, content_ids={SINGLE_NAME: weights_id})
-        write_text_atomic(temporary / CARD_NAME, card)
+        write_card(temporary, source, tag=kind, dtype=dtype, weights=SINGLE_NAME)
         return sorted(file.name for file in temporary.iterdir())
 
 

@@ -3,14 +3,16 @@
 Absolute paths, host names and command lines are left out.
 """
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable
+from pathlib import Path
 
 import yaml
 
 from groundup import __version__
-from groundup.files import hash_file
+from groundup.files import hash_file, write_text_atomic
 from groundup.generation.special_ids import IMPORTED_KEY
-from groundup.interop.export_folder import CARD_TAG, Source
+from groundup.interop.export_folder import CARD_NAME, CARD_TAG, Source
 from groundup.nn.losses import perplexity
 from groundup.runs.metrics_file import read_metrics
 
@@ -30,9 +32,9 @@ Rows = Iterable[tuple[str, str]]
 
 
 def write_card(
-    source: Source, *, tag: str, dtype: str, content_ids: Mapping[str, str], usage: str = ""
-) -> str:
-    """The README.md of an export. content_ids: of its weight files. usage: if not transformers."""
+    folder: Path, source: Source, *, tag: str, dtype: str, weights: str, usage: str = ""
+) -> None:
+    """Write README.md. weights: name of the weight file. usage: if not with transformers."""
     head = {
         "library_name": tag if usage else "transformers",
         "pipeline_tag": "text-generation",
@@ -40,7 +42,7 @@ def write_card(
     }
     # Our own architecture runs from the bundled modeling file.
     usage = usage or _USAGE.format(code=", trust_remote_code=True" if tag == CARD_TAG else "")
-    files = [("exported by groundup", __version__), *content_ids.items()]
+    files = [("exported by groundup", __version__), (weights, hash_file(folder / weights))]
     parts = [
         f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
         f"# {_cell(source.name)}",
@@ -49,7 +51,7 @@ def write_card(
         f"## Use\n\n{usage}",
         f"## Lineage\n\n{_table([*lineage(source), *files])}",
     ]
-    return "\n\n".join(parts) + "\n"
+    write_text_atomic(folder / CARD_NAME, "\n\n".join(parts) + "\n")
 
 
 def describe(source: Source, dtype: str) -> str:
@@ -120,7 +122,4 @@ def _table(rows: Rows) -> str:
 
 def _cell(text: str) -> str:
     """Escape text for a Markdown table cell."""
-    plain = " ".join(text.split())
-    return "".join(
-        f"\\{character}" if character in "\\|`*<>[]" else character for character in plain
-    )
+    return re.sub(r"([\\|`*<>\[\]])", r"\\\1", " ".join(text.split()))

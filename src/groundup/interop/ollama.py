@@ -6,9 +6,9 @@ templates in the GGUF file by itself.
 
 import os
 
-from groundup.files import hash_file, write_text_atomic
+from groundup.files import write_text_atomic
 from groundup.generation.loading import CheckpointName
-from groundup.interop.export_folder import CARD_NAME, Source, export_folder
+from groundup.interop.export_folder import Source, export_folder
 from groundup.interop.gguf import GgufDtype, write_gguf
 from groundup.interop.model_card import write_card
 from groundup.tokenizer.chat_template import CHATML
@@ -34,10 +34,8 @@ def export_ollama(
     with export_folder(folder, force=force) as temporary:
         write_gguf(temporary / MODEL_NAME, source, dtype)
         write_text_atomic(temporary / "Modelfile", write_modelfile(source))
-        known = {MODEL_NAME: hash_file(temporary / MODEL_NAME)}
         usage = _USAGE.format(name=source.name.lower())
-        card = write_card(source, tag="gguf", dtype=dtype, content_ids=known, usage=usage)
-        write_text_atomic(temporary / CARD_NAME, card)
+        write_card(temporary, source, tag="gguf", dtype=dtype, weights=MODEL_NAME, usage=usage)
         return sorted(file.name for file in temporary.iterdir())
 
 
