@@ -23,7 +23,7 @@ def test_files_and_documents_are_counted(tmp_path: Path) -> None:
 
 def test_languages_are_named_and_code_is_code(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(ENGLISH * 30)
-    assert survey_text([tmp_path]).languages.keys() == {"English"}
+    assert (+survey_text([tmp_path]).languages).keys() == {"English"}
     (tmp_path / "b.txt").write_text("昔々、あるところに、おじいさんとおばあさんがいました。" * 80)
     (tmp_path / "c.txt").write_text(GERMAN * 25)
     (tmp_path / "d.py").write_text("def find(self, name):\n    return self.names[name]\n" * 40)

@@ -28,7 +28,9 @@ HARD_PIECES = st.sampled_from(
         *("naïve", "e\u0301", "日本語", "\U0001f3f4\u200d\u2620\ufe0f"),
     ]
 )
-HARD_TEXT = st.lists(HARD_PIECES | st.text(max_size=8), max_size=12).map("".join)
+# Later versions of Unicode assign other letters: tokenizers and we do not have the same one.
+KNOWN = st.characters(exclude_categories=("Cs", "Cn"))
+HARD_TEXT = st.lists(HARD_PIECES | st.text(KNOWN, max_size=8), max_size=12).map("".join)
 
 # What published templates use: roles by name, refusals, loop controls, marks for the answers.
 FANCY = """\
