@@ -28,7 +28,7 @@ def open_stream(path: PathLike, *, append: bool = False) -> BinaryIO:
 
 
 def write(file: int, data: bytes | memoryview) -> None:
-    """Write all of it."""
+    """Write all of the data."""
     while data:
         data = data[os.write(file, data) :]
 

@@ -311,7 +311,7 @@ float8 (Hopper and later) is bfloat16 with most training matmuls in 8 bits."""
 
 
 def _translated(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Settings of an earlier version: data.mask_documents became model.document_separator."""
+    """Translate data.mask_documents, of earlier versions, to model.document_separator."""
     data, model = values.get("data"), values.get("model", {})
     if not (isinstance(data, Mapping) and isinstance(model, Mapping)):
         return values

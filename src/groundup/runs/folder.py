@@ -102,7 +102,7 @@ class RunFolder:
         check_parts(self.path, config.parts, parts or {}, of="model")
         if config.model.document_separator != "auto":
             return config
-        # Of a run of an earlier version, which had the id elsewhere and conversations without it.
+        # A run of an earlier version: the id is in its environment, and not used for conversations.
         separator = None if config.tuning.chats else self.read_environment().get("end_id", -1)
         return load_settings(RunConfig, self.config_file, {"model.document_separator": separator})
 
