@@ -1,4 +1,4 @@
-"""How much of the encoder's speed is left when text becomes shards, and in how much memory?
+"""Preparing shards: speed relative to the encoder, and memory.
 
 The rival is our own encoder, which only encodes documents in memory.
 """
@@ -90,6 +90,6 @@ def _encoding(job: Json, tokenizer: Tokenizer) -> Callable[[], int]:
 
 
 if __name__ == "__main__":
-    question = "How much of the encoder's speed is left when text becomes shards?"
+    question = "Preparing shards: speed relative to the encoder, and memory"
     benchmark = Benchmark("data_prepare", question, tasks, work, compare)
     sys.exit(main(benchmark, __file__))

@@ -1,4 +1,4 @@
-"""How fast does a model write: new tokens a second, sampled with top-p, one text and 64 at once?
+"""Generation: new tokens per second, sampled with top-p, one text and 64 at once.
 
 Ours is the engine of `groundup generate`. The peers, which have our architecture and our weights,
 are in `generation_peers`. Greedy ids of a small model in float32 must be equal first. If the
@@ -219,7 +219,7 @@ def on_device(device: str) -> Benchmark:
     )
     return Benchmark(
         f"generation_{device}",
-        "How fast does a model write, one text and 64 at once?",
+        "Generation, one text and 64 at once",
         functools.partial(tasks, device),
         work,
         compare,

@@ -1,4 +1,4 @@
-"""How fast does `groundup serve` answer 1, 16 and 64 clients, and does it lose any of them?
+"""Server: throughput and latency of `groundup serve` with 1, 16 and 64 clients.
 
 The server is one process, the clients another; every client streams one response after another over
 a persistent connection. Each text must be complete, and the compared ones (all, or as many as the
@@ -83,7 +83,7 @@ def main() -> int:
     path = out / result_name(f"serving_{device}")
     result: Json = {
         "benchmark": f"serving_{device}",
-        "question": "How fast does the server answer many clients, and does it lose any?",
+        "question": "Server: throughput and latency with many clients",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "quick": arguments.quick,
         "conditions": (

@@ -1,4 +1,4 @@
-"""How fast is text turned into ids, and back? Ours and every installed rival, one and two threads.
+"""Tokenizer encoding and decoding: ours and every installed rival, with one and two threads.
 
 The outputs of the first round are compared before any other round runs. `encoders` defines how a
 tool is called, `encoding_work` what a process does.
@@ -161,6 +161,6 @@ def _task(
 
 
 if __name__ == "__main__":
-    question = "How fast is text turned into ids, and back?"
+    question = "Tokenizer encoding and decoding"
     benchmark = Benchmark("tokenizer_encoding", question, tasks, work, compare)
     sys.exit(main(benchmark, __file__))

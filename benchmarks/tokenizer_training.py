@@ -1,4 +1,4 @@
-"""How fast is a vocabulary learned, and in how much memory? Ours and every installed rival.
+"""Tokenizer training: speed and memory, ours and every installed rival.
 
 Tools break ties differently, so vocabularies agree except for a tail of rare tokens; the result
 includes the agreement. Tools that read files get the path; those that take strings get the
@@ -161,6 +161,6 @@ RIVALS = tuple(name for name in _TRAINERS if name != "groundup")
 
 
 if __name__ == "__main__":
-    question = "How fast is a vocabulary learned, and in how much memory?"
+    question = "Tokenizer training: speed and memory"
     benchmark = Benchmark("tokenizer_training", question, tasks, work, compare)
     sys.exit(main(benchmark, __file__))

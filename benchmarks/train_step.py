@@ -1,4 +1,4 @@
-"""How fast is an optimizer step: forward, backward, clipping, AdamW? Ours and its peers.
+"""One optimizer step (forward, backward, clipping, AdamW): ours and its rivals.
 
 Ours is the step of `groundup train`. Rivals with our architecture start with our weights: in a
 small float32 model, loss and gradients must equal ours, and approximately in the first timed step.
@@ -256,7 +256,7 @@ def on_device(device: str) -> Benchmark:
         conditions += "; float8 is ours with most matmuls in 8 bits, in MFU of bfloat16's peak"
     return Benchmark(
         f"train_step_{device}",
-        "How fast is one optimizer step: forward, backward, clipping, AdamW?",
+        "One optimizer step: forward, backward, clipping, AdamW",
         functools.partial(tasks, device),
         work,
         compare,
