@@ -60,6 +60,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "ignore:mkldnn_matmul failed:UserWarning")
 
 
+CHROMIUM_ARGUMENTS = """--headless=new --no-sandbox --disable-dev-shm-usage --disable-gpu
+--disable-background-networking --disable-component-update --disable-extensions
+--force-prefers-reduced-motion --renderer-process-limit=1"""
+
 # Names that start processes, browsers or compilers; `make test-fast` skips the tests using them.
 _SLOW = frozenset(
     "subprocess multiprocessing webdriver forks run_code run_program find_programs".split()
@@ -205,6 +209,21 @@ def find_programs() -> Callable[[Iterable[str], str], list[str]]:
         return [str(path) for path in found]
 
     return find
+
+
+@pytest.fixture(scope="session")
+def driver(find_programs: Callable[[Iterable[str], str], list[str]]) -> Iterator[Any]:
+    """One Chromium for all tests that look at a page; without it they are skipped."""
+    webdriver = pytest.importorskip("selenium.webdriver")
+    names = ("chromium", "chromedriver")
+    program, driver_program = find_programs(names, "chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = program
+    for argument in CHROMIUM_ARGUMENTS.split():
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    with webdriver.Chrome(options, webdriver.ChromeService(driver_program)) as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,7 @@
 """Reports as readers get them: true, escaped, offline, usable without color or mouse."""
 
 import json
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -130,22 +129,6 @@ def test_a_report_of_nothing_but_beginnings_is_still_a_page(tmp_path: Path) -> N
     report = compare([tmp_path])
     page = render(report)
     assert "There are no metrics yet." in Page(page).text and len(page) < 100_000
-
-
-@pytest.fixture(scope="module")
-def driver() -> Iterator[Any]:
-    """A real browser; without one the test that wants it is skipped."""
-    webdriver = pytest.importorskip("selenium.webdriver")
-    program, driver_program = shutil.which("chromium"), shutil.which("chromedriver")
-    if not (program and driver_program):
-        pytest.skip("no Chromium: install chromium and chromium-driver to test the page")
-    options = webdriver.ChromeOptions()
-    options.binary_location = program
-    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    with webdriver.Chrome(options, webdriver.ChromeService(driver_program)) as started:
-        yield started
 
 
 def test_plotly_draws_what_is_seen_along_any_axis(driver: Any, seeds: Path, tmp_path: Path) -> None:

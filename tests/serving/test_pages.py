@@ -30,10 +30,6 @@ for (let size = 1 << 22; size >= 1; ) {
 }
 """
 
-CHROMIUM_ARGUMENTS = """--headless=new --no-sandbox --disable-dev-shm-usage --disable-gpu
---disable-background-networking --disable-component-update --disable-extensions
---force-prefers-reduced-motion --renderer-process-limit=1"""
-
 
 class Browser:
     """Headless Chromium, with the few moves the tests of the pages make."""
@@ -90,22 +86,8 @@ class Browser:
 
 
 @pytest.fixture(scope="session")
-def chromium(find_programs: Callable[[Iterable[str], str], list[str]]) -> Iterator[Browser]:
-    """One browser for all tests; without one they are skipped."""
-    webdriver = pytest.importorskip("selenium.webdriver")
-    program, driver_program = find_programs(
-        ("chromium", "chromedriver"), "chromium chromium-driver"
-    )
-    options = webdriver.ChromeOptions()
-    options.binary_location = program
-    for argument in CHROMIUM_ARGUMENTS.split():
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options, webdriver.ChromeService(driver_program))
-    try:
-        yield Browser(driver)
-    finally:
-        driver.quit()
+def chromium(driver: Any) -> Browser:
+    return Browser(driver)
 
 
 @pytest.fixture
