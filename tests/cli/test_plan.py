@@ -24,6 +24,7 @@ def test_gpt2_xl_has_its_known_costs_and_flags_change_them(shell: Any) -> None:
     assert found["parameters"]["total"] == 2_127_057_600
     assert found["weight_bytes"] == 8_508_230_400
     assert found["forward_flops"]["total"] == 4_513_336_524_800
+    assert found["compute_optimal"]["steps_for_this_model"] == -(-20 * 2_127_057_600 // 1_024**2)
     duration, textbook = found["duration"], found["textbook_memory"]
     assert (duration["num_steps"], duration["batch_size"]) == (400_000, 1_024)
     assert (duration["seconds"], duration["days"]) == (568_819_274, pytest.approx(6_583.56))

@@ -21,7 +21,6 @@ from groundup.errors import GroundupError
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runtime import slow_bfloat16_reason
-from groundup.training.clock import Clock
 from groundup.training.loop import train
 from groundup.training.metrics import AfterStep, Callback
 from groundup.training.verify import compare_runs
@@ -179,20 +178,6 @@ def test_a_second_signal_stops_at_once(make_config: MakeConfig) -> None:
     with pytest.raises(KeyboardInterrupt):
         train(make_config(), callbacks=[AfterStep(interrupt)])
     assert calls == [1]
-
-
-def test_a_damaged_newest_checkpoint_is_passed_over_exactly(
-    finished: RunConfig, make_config: MakeConfig, caplog: pytest.LogCaptureFixture
-) -> None:
-    damaged = make_config("damaged")
-    train(damaged, clock=Clock(stop_after=9))
-    weights = damaged.run_folder / "checkpoints" / "step_000009" / "model.safetensors"
-    content = bytearray(weights.read_bytes())
-    content[len(content) // 2] ^= 1
-    weights.write_bytes(content)
-    train(damaged, resume=True)
-    assert "step_000009" in caplog.text and "step_000006" in caplog.text
-    assert compare_runs(finished.run_folder, damaged.run_folder).differences == []
 
 
 # In three processes.
