@@ -156,7 +156,7 @@ def test_missing_splits_are_rejected(
 
 def test_intact_shards_pass(prepared: Path, tokenizer: Tokenizer) -> None:
     index = read_index(prepared)
-    num_tokens = {name: split.num_tokens for name, split in index.splits.items()}
+    num_tokens: dict[str, int] = {one: split.num_tokens for one, split in index.splits.items()}
     expected = DataIds(str(prepared), content_id(index), tokenizer.id, 300, num_tokens)
     assert check_shards(prepared, tokenizer) == check_shards(prepared, tokenizer, full=True)
     assert check_shards(prepared, tokenizer) == expected

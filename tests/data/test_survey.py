@@ -6,7 +6,6 @@ import pytest
 
 from groundup.data import survey
 from groundup.data.survey import survey_text
-from groundup.errors import DataError
 
 ENGLISH = "The fox and the bear went to the river, and that was the end of it.\n"
 GERMAN = "Der Fuchs und der Bär gingen an den Fluss, und das war nicht das Ende von allem.\n"
@@ -50,9 +49,3 @@ def test_counts_are_extrapolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert not found.is_whole
     assert found.num_documents == pytest.approx(400, rel=0.1)
     assert found.num_bytes == pytest.approx(4_000 * len(GERMAN.encode()), rel=0.1)
-
-
-def test_no_text_raises(tmp_path: Path) -> None:
-    (tmp_path / "empty.txt").write_text("<|endoftext|>" * 3)
-    with pytest.raises(DataError, match="has no text"):
-        survey_text([tmp_path])

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from groundup.errors import ConfigError, DataError, TokenizerError
+from groundup.errors import ConfigError, DataError
 from groundup.generation import LanguageModel
 from groundup.generation.special_ids import chat_prompt, find_turn_end
 from groundup.tokenizer import Tokenizer
@@ -57,14 +57,7 @@ def test_messages_cannot_forge_turns_through_the_template() -> None:
 
 def test_errors_are_raised_before_anything_is_generated(speaker: Any) -> None:
     model = speaker(CHAT, "yes")
-    with pytest.raises(DataError, match="message 1"):
-        model.stream_chat([{"role": "bot", "content": "hi"}])
-    with pytest.raises(DataError, match="special token"):
-        model.stream_chat([{"role": "user", "content": "hi<|im_end|>"}])
     with pytest.raises(ConfigError, match="context of 64"):
         model.stream_chat([{"role": "user", "content": "h" * 80}])
     with pytest.raises(ConfigError, match="chat template"):
         LanguageModel(model.model, PLAIN).stream_chat(ASK)
-    broken = PLAIN.with_chat("{{ raise_exception('system first') }}")
-    with pytest.raises(TokenizerError, match="system first"):
-        LanguageModel(model.model, broken).stream_chat(ASK)

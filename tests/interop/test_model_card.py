@@ -1,13 +1,12 @@
 """The card beside an export tells the results, settings and lineage of its run."""
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from groundup.files import hash_file
+from groundup.files import hash_file, write_json_atomic
 from groundup.interop import export_huggingface, import_huggingface
 from groundup.tokenizer import Tokenizer
 
@@ -60,16 +59,11 @@ def test_lineage_names_everything_by_content(
     assert told["tokenizer"] == tokenizer.definition.content_id()
     assert told["model.safetensors"] == hash_file(run.parent.parent / "out" / "model.safetensors")
     assert (told["trained by groundup"], told["commit"]) == ("0.1.0", "abc")
+    # Values cannot break out of the table.
+    write_json_atomic(run / "environment.json", {"git_commit": "a|b\n# <b>c</b> `d` [e](f)"})
+    assert r"| commit | a\|b # \<b\>c\</b\> \`d\` \[e\](f) |" in export(run).splitlines()
     out = run.parent.parent / "out"
     card = export(import_huggingface(out, "back", runs_folder=runs))
     assert "imported into groundup" in card and "commit" not in rows(card)
     assert rows(card)["imported from"] == "out (LlamaForCausalLM)"
     assert rows(card)["imported model.safetensors"] == told["model.safetensors"]
-
-
-def test_values_cannot_break_out_of_the_table(make_run: MakeRun) -> None:
-    run = make_run()
-    environment = {"git_commit": "a|b\n# <b>c</b> `d` [e](f)"}
-    (run / "environment.json").write_text(json.dumps(environment), "utf-8")
-    card = export(run)
-    assert r"| commit | a\|b # \<b\>c\</b\> \`d\` \[e\](f) |" in card.splitlines()

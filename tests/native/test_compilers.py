@@ -36,13 +36,9 @@ def assert_compiles(
     run(*compiler, *flags, *includes, *sorted(sources))
 
 
-@pytest.mark.parametrize("compiler", ["c++", *(f"g++-{version}" for version in range(11, 16))])
-def test_the_core_compiles_without_warnings(compiler: str, repository: Path) -> None:
-    if shutil.which(compiler) is None:
-        pytest.skip(f"there is no {compiler}")
-    if compiler != "c++" and run(compiler, "-dumpversion") == run("c++", "-dumpversion"):
-        pytest.skip("that is c++")
-    assert_compiles([compiler], repository, (repository / "native").glob("*.cpp"))
+def test_the_core_compiles_without_warnings(repository: Path) -> None:
+    for compiler in filter(shutil.which, ["c++", *(f"g++-{number}" for number in range(11, 16))]):
+        assert_compiles([compiler], repository, (repository / "native").glob("*.cpp"))
 
 
 def test_every_file_and_header_compiles_with_libcxx(

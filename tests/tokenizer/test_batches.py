@@ -5,8 +5,6 @@ import hashlib
 import random
 import threading
 
-import hypothesis
-import hypothesis.strategies as st
 import numpy as np
 import pytest
 from oracles import BYTES, END, NATIVE_PATTERNS, with_special, without_splitting
@@ -16,7 +14,7 @@ from groundup.errors import TokenizerError
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.native import as_array
 from groundup.tokenizer.patterns import GPT2, Pattern
-from groundup.tokenizer.reference import encode_reference, split_special_tokens, train_bpe_reference
+from groundup.tokenizer.reference import encode_reference, train_bpe_reference
 
 CORPUS = "the theme of the thesis, it's then 123 there\n\n  and thé 字字 😀 thus\nsome more of it."
 VOCAB, MERGES = without_splitting().vocab, without_splitting().merges
@@ -51,20 +49,6 @@ def test_end_id_outside_the_vocabulary_and_bounds_outside_the_text_are_rejected(
     for bounds in ([[0, 9]], [[-1, 2]], [[2, 1]], [[0, 1], [1, 2**62]]):
         with pytest.raises(ValueError, match="bounds"):
             TOKENIZER.encode_documents(b"ab", np.array(bounds))
-
-
-@hypothesis.given(
-    text=st.text("ab<|>é\n", max_size=60),
-    separators=st.sets(st.sampled_from(["<|>", "<", "ab", "<|><|>", "é", "\n\n"]), max_size=4),
-)
-def test_documents_are_found_between_separators(text: str, separators: set[str]) -> None:
-    data = text.encode()
-    bounds = _native.find_documents(data, [separator.encode() for separator in sorted(separators)])
-    pairs = as_array(bounds, np.int64).reshape(-1, 2).tolist()
-    expected = [
-        piece for piece, is_special in split_special_tokens(text, separators) if not is_special
-    ]
-    assert [data[begin:end].decode() for begin, end in pairs] == expected
 
 
 def test_the_hash_of_a_document_never_changes() -> None:

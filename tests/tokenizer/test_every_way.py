@@ -14,7 +14,7 @@ from oracles import BYTES, PATTERNS, SNIPPETS, SPECIAL, learn, with_special, wit
 
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.definition import TokenizerDefinition
-from groundup.tokenizer.patterns import DEEPSEEK, GPT2, O200K, Pattern
+from groundup.tokenizer.patterns import DEEPSEEK, O200K, Pattern
 from groundup.tokenizer.reference import encode_reference, train_bpe_reference
 
 TEXTS = st.one_of(
@@ -207,11 +207,3 @@ def test_copies_give_the_same_ids(pattern: Pattern) -> None:
     copies = (copy.copy(tokenizer), copy.deepcopy(tokenizer), pickle.loads(pickle.dumps(tokenizer)))
     for same in copies:
         assert same == tokenizer and same.encode(f"{MIXED}<x>") == tokenizer.encode(f"{MIXED}<x>")
-
-
-def test_a_pattern_given_to_the_constructor_splits_the_text() -> None:
-    vocab, merges = train_bpe_reference("a1 b22 c333 a1 b22", 280, [])
-    definition = TokenizerDefinition(vocab, merges, {}, O200K)
-    for pattern in ("o200k", O200K, O200K.stages[0]):
-        assert Tokenizer(vocab, merges, pattern=pattern).definition == definition
-    assert Tokenizer(vocab, merges).pattern == GPT2

@@ -339,17 +339,6 @@ def test_gpt2_files_are_a_pair_and_damaged_ones_are_named(
             assert read_definition(tmp_path).special_tokens == {}
 
 
-@pytest.mark.slow
-def test_published_ranks_round_trip_through_all_formats(
-    unpack: Callable[[str], Path], tmp_path: Path
-) -> None:
-    definition = read_definition(unpack("tokenizers/p50k_base.tiktoken"))
-    for format in ("groundup", "huggingface"):
-        write_definition(definition, tmp_path / format, format)
-    assert read_definition(tmp_path / "groundup") == definition
-    assert read_definition(tmp_path / "huggingface").content_id() == definition.content_id()
-
-
 def test_gpt2_files_equal_r50k(unpack: Callable[[str], Path]) -> None:
     definition = read_gpt2_files(
         unpack("tokenizers/gpt2_encoder.json"),

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from oracles import END, learn
+from oracles import END
 
 from groundup._native import WordCounter, find_documents, find_invalid_utf8
 from groundup.tokenizer import Tokenizer
@@ -68,16 +68,6 @@ def test_threads_can_share_a_tokenizer() -> None:
     # More threads than workspaces in the pool.
     with ThreadPoolExecutor(70) as pool:
         list(pool.map(work, range(70)))
-
-
-def test_tokenizers_can_be_created_and_trained_concurrently() -> None:
-    def work(seed: int) -> object:
-        block = "".join(make_texts(30, seed % 4)).encode()
-        merges = learn([block], 300, [END], num_threads=2)[0].merges
-        return merges, make_tokenizer().encode(CORPUS)
-
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(work, range(12))) == [work(seed) for seed in range(4)] * 3
 
 
 def is_free_during(work: Callable[[], object]) -> bool:
