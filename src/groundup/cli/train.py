@@ -129,20 +129,20 @@ def train_run(
     if is_first_rank():
         print_values(str(summary.run_folder), asdict(summary) | {"run_folder": None})
         if config.continue_training and summary.is_finished:
-            print(_describe_change(config))
+            print(_describe_change(RunFolder(summary.run_folder), config.start_from))
     return 0 if summary.stopped_by is None else 128 + signal.Signals[summary.stopped_by]
 
 
-def _describe_change(config: RunConfig) -> str:
+def _describe_change(run: RunFolder, start_from: Path | None) -> str:
     """The change in validation loss since the first step."""
     from groundup.runs.metrics_file import read_metrics
 
-    metrics = read_metrics(RunFolder(config.run_folder).metrics_file)
+    metrics = read_metrics(run.metrics_file)
     before, best = metrics.at("validation_loss", 0), metrics.lowest("validation_loss")
     if before is None or best is None:
         return "no validation split, so no measure of the change"
     if best[1] == 0:
-        weights = f"so the weights of {config.start_from} are kept"
+        weights = f"so the weights of {start_from} are kept"
         return f"validation stays at {before:.3f}: no step lowered it, {weights}"
     return f"validation {before:.3f} → {best[0]:.3f}"
 
