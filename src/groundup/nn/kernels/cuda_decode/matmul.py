@@ -231,6 +231,17 @@ def _together(tiles, NUM: tl.constexpr):
     return held
 
 
+@triton.jit
+def _sum_of_parts(total, COLUMNS: tl.constexpr, ROWS: tl.constexpr, HALVES: tl.constexpr):
+    """A sum over the first axis that goes through the shared memory but once."""
+    total = tl.permute(total, (1, 2, 0))
+    for power in tl.static_range(HALVES):
+        pairs = tl.reshape(total, (COLUMNS, ROWS, 1 << (HALVES - 1 - power), 2))
+        left, right = tl.split(pairs)
+        total = left + right
+    return tl.reshape(total, (COLUMNS, ROWS))
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def _multiply(
     inputs, weight, out, stream, gain, soon, num_rows, width, eps, soon_bytes,
@@ -291,7 +302,7 @@ def _multiply(
             tile = _load(weight, line, start + of_weight, width * each, DEPTH)
             value = _load(inputs, input_row, start + of_input, num_rows, DEPTH)
             total = tl.dot(tile, value, total)
-    result = tl.sum(total, axis=0)
+    result = _sum_of_parts(total, COLUMNS * each, ROWS, 2 if PARTS == 4 else 3)
     if EPILOGUE == "add":
         result = x + result
         tl.store(stream.x + offset, result, mask=fits)
