@@ -78,7 +78,7 @@ class Engine:
             raise ConfigError(f"all {self.max_rows} rows are taken: wait until one is free")
         if request.max_tokens < 1:
             raise ConfigError("max_tokens is 0; it must be 1 or more")
-        if not self._rows and self._model is not None and _snapshot(self._model) != self._snapshot:
+        if not self._rows and self._model is not None and self._snapshot() != self._seen:
             self._choose_decoder(self._model)
         request.check_fits(self.decoder.vocab_size, self.decoder.context_length)
         row = Row(next(self._handles), request, list(request.prompt_ids))
@@ -139,9 +139,20 @@ class Engine:
         self._rows = []
 
     def _choose_decoder(self, model: TransformerLM) -> None:
-        # Keep the old weights alive, so that new ones cannot get their addresses.
-        self._snapshot, self._weights = _snapshot(model), list(model.parameters())
+        # Keep the old parts alive, so that new ones cannot get their addresses.
+        self._modules, self._weights = list(model.modules()), list(model.parameters())
+        self._attributes = [dict(vars(module)) for module in self._modules]
+        self._seen = self._snapshot()
         self.decoder = choose_decoder(model, *self._settings)
+
+    def _snapshot(self) -> tuple[list[int], list[tuple[int, int]]]:
+        """The identities of the model's attributes, parts, weights and hooks; and each weight's
+        address and version, which torch does not bump for writes through `.data`."""
+        kinds = "_modules", "_parameters", "_forward_hooks", "_forward_pre_hooks"
+        attributes = [vars(module) for module in self._modules]
+        parts = [one[kind] for one in attributes for kind in kinds]
+        ids = [id(value) for values in attributes + parts for value in values.values()]
+        return ids, [(w.data_ptr(), 0 if w.is_inference() else w._version) for w in self._weights]
 
     def _prefill_waiting(self) -> None:
         """Prefill the waiting rows, each distinct prompt once.
@@ -213,7 +224,8 @@ def choose_decoder(model: TransformerLM, max_rows: int, num_allowed: int | None 
     for name, field in ModelConfig.model_fields.items():
         known = DECODED.get(name, (field.default,))
         is_supported &= not known or getattr(config, name) in known
-    is_supported = is_supported and _snapshot(model)[0] == _snapshot(built)[0]
+    own, usual = ([describe_module(part) for part in one.modules()] for one in (model, built))
+    is_supported &= own == usual
     is_half = weight.dtype in (torch.bfloat16, torch.float16)
     is_pre_norm = config.norm == "pre" and config.num_layers > 0
     if is_supported and weight.is_cuda and HAS_TRITON and is_half and is_pre_norm:
@@ -221,10 +233,3 @@ def choose_decoder(model: TransformerLM, max_rows: int, num_allowed: int | None 
 
         return CudaDecoder(model, max_rows, num_allowed)
     return TorchDecoder(model, max_rows, num_allowed, is_packed=is_supported)
-
-
-def _snapshot(model: TransformerLM) -> tuple[list[object], list[object]]:
-    """Describe the modules, and each weight by its address and version, to detect changes: a
-    decoder may have copies of both. torch does not count writes through `.data`."""
-    weights = [(w.data_ptr(), 0 if w.is_inference() else w._version) for w in model.parameters()]
-    return [describe_module(one) for one in model.modules()], [*weights]
