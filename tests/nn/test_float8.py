@@ -54,7 +54,7 @@ def test_the_kernel_rounds_rows_like_torch(width: int) -> None:
 def test_nan_stays_nan() -> None:
     x = torch.randn(16, 64, device="cuda", dtype=torch.bfloat16)
     x[3, 5] = torch.nan
-    small = kernels.rounding.rounded_by(x, 8.0), kernels.rounding.rounded_rows(x)[0]
+    small = kernels.rounding.rounded_both_ways(x, 8.0)[0], kernels.rounding.rounded_rows(x)[0]
     assert all(one.isnan().sum() == one[3, 5].isnan() == 1 for one in map(Tensor.float, small))
 
 
@@ -157,7 +157,6 @@ def test_training_in_float8_is_close_to_bfloat16(
         return losses
 
     rounding = SimpleNamespace(
-        rounded_by=rounded_by,
         rounded_both_ways=lambda x, factor: (rounded_by(x, factor), rounded_by(x.T, factor)),
     )
     monkeypatch.setattr(kernels, "rounding", rounding, raising=False)

@@ -98,24 +98,17 @@ def _times(rows: Tensor, weight: Tensor, is_precise: bool = False) -> Tensor:
     """x Wᵀ, in float8 if that is worth a separate pass that rounds x."""
     if len(weight) < _MIN_COLUMNS:
         return rows @ weight.T
-    return matmul(rounded_rows(rows), _weight(weight), is_precise)
-
-
-def _weight(weight: Tensor) -> Tensor:
-    return rounded(weight, WEIGHT_FACTOR).values
-
-
-def _rows(x: Tensor) -> Tensor:
-    return x.flatten(0, -2)
+    return matmul(rounded_rows(rows), rounded(weight, WEIGHT_FACTOR).values, is_precise)
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, is_normalized: bool) -> Tensor:
         ctx.save_for_backward(x, weight)
-        rows = _rows(x)
+        rows = x.flatten(0, -2)
         if is_normalized:
-            y = matmul(rounded(rows, INPUT_FACTOR), _weight(weight))
+            small = rounded(weight, WEIGHT_FACTOR).values
+            y = matmul(rounded(rows, INPUT_FACTOR), small)
         else:
             y = _times(rows, weight)
         return y.view(*x.shape[:-1], len(weight))
@@ -123,6 +116,6 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_y: Tensor) -> tuple[Tensor, Tensor, None]:
         x, weight = ctx.saved_tensors
-        d_rows = _rows(d_y)
+        d_rows = d_y.flatten(0, -2)
         d_x = _times(d_rows, weight.T, is_precise=True)
-        return d_x.view_as(x), d_rows.T @ _rows(x), None
+        return d_x.view_as(x), d_rows.T @ x.flatten(0, -2), None

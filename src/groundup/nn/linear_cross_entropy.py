@@ -201,10 +201,9 @@ class _Float8Output(_Output):
     """The same, with rows and columns in float8."""
 
     def __init__(self, rows: Tensor, columns: Tensor, buffer: Tensor) -> None:
-        rounding = kernels.rounding
-        small = rounding.rounded_by(rows, float8.INPUT_FACTOR)
-        both = rounding.rounded_both_ways(columns, float8.WEIGHT_FACTOR)
-        super().__init__(small, both[0], buffer)
+        small = float8.rounded(rows, float8.INPUT_FACTOR)
+        both = kernels.rounding.rounded_both_ways(columns, float8.WEIGHT_FACTOR)
+        super().__init__(small.values, both[0], buffer)
         self._transposed = both[1]
         # Most ids have tiny probabilities: exponent bits matter more than mantissa bits.
         self._d_logits = torch.empty_like(buffer, dtype=torch.float8_e5m2)

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from groundup.nn.block import TransformerBlock
 from groundup.nn.feed_forward import SwiGLU
 from groundup.nn.kernels.cuda_decode.launch import MAX_SOON_BYTES, options, prefetch, wait
-from groundup.nn.kernels.cuda_decode.matmul import Buffers, multiply
+from groundup.nn.kernels.cuda_decode.matmul import Buffers, multiply, sum_exactly
 
 _ALIGNMENT = 16
 _SLOTS = tl.constexpr(32)
@@ -157,7 +157,8 @@ class DecodingBlock:
         is_few, is_wide = num_rows * shape.num_heads <= _FEW_PROGRAMS, shape.d_head > 64
         blocks = (_BLOCKS_OF_FEW if is_few else _BLOCKS_OF_MANY)[is_wide]
         most_bytes = 0 if soon[0] is None else MAX_SOON_BYTES // (num_rows * shape.num_kv_heads)
-        num_warps = 2 if shape.d_head <= 32 else 4
+        # A row alone waits for chains of operations, which more warps shorten.
+        num_warps = max(1, shape.lanes // (8 if is_few else 32))
         sizes = options(num_warps=num_warps, num_stages=1, enable_fp_fusion=False)
         sizes |= {"STORED": is_prompt, "DOCUMENTS": starts is not None}
         sizes |= {"BLOCKS": blocks, "SHAPE": shape}
@@ -189,7 +190,7 @@ def _head(inputs, head, row, position, gain, eps, SHAPE: tl.constexpr):
     value = tl.load(start + lane, mask=fits, other=0.0).to(tl.float32)
     scale = 1.0
     if SHAPE.normalizes:
-        scale = tl.rsqrt(tl.sum(value * value, axis=0) / SHAPE.d_head + eps)
+        scale = tl.rsqrt(sum_exactly(value * value) / SHAPE.d_head + eps)
         value *= scale * tl.load(gain + lane, mask=fits, other=0.0).to(tl.float32)
     if SHAPE.rotates:
         other = tl.load(start + (lane ^ 1), mask=fits, other=0.0).to(tl.float32)
@@ -336,12 +337,12 @@ def _attend(
         top, total, sums = _add_keys(
             query, key_tiles, value_tiles, first, begin, end, top, total, sums, BLOCKS
         )
-    own_score = tl.sum(query * key.to(tl.float32), axis=0)
+    own_score = sum_exactly(query * key.to(tl.float32))
     highest = tl.maximum(own_score, tl.max(top, axis=0))
     shrink = tl.exp(top - highest)
     own_weight = tl.exp(own_score - highest)
-    whole = own_weight + tl.sum(total * shrink, axis=0)
-    mix = own_weight * value + tl.sum(sums * shrink[:, None], axis=0)
+    whole = own_weight + sum_exactly(total * shrink)
+    mix = own_weight * value + sum_exactly(sums * shrink[:, None])
     if SHAPE.num_gates:
         column = SHAPE.width - SHAPE.num_gates + head
         gate = tl.load(inputs.packed + row * SHAPE.width + column).to(tl.float32)

@@ -117,10 +117,12 @@ def to_logits(
     penalty: the seen ids of each row and its repetition penalty, for `tops`; logits are unchanged.
     """
     num_rows, depth = stream.half.shape
-    grid = triton.cdiv(len(weight), _WIDE.value), triton.cdiv(num_rows, _WIDE.value)
+    rows = min(max(triton.next_power_of_2(num_rows), _LOW_ROWS), _WIDE.value)
+    grid = triton.cdiv(len(weight), _WIDE.value), triton.cdiv(num_rows, rows)
     tensors = (stream, weight, weight if absent is None else absent, penalty or (weight, weight))
     sizes = {"DEPTH": depth, "GAPS": absent is not None, "PENALTY": penalty is not None}
-    sizes |= options(num_warps=4, num_stages=4)
+    step, num_stages = (64, 4) if rows == _WIDE.value else (128, 3)
+    sizes |= options(num_warps=4, num_stages=num_stages, ROWS=rows, STEP=step)
     _logits[grid](*tensors, num_rows, len(weight), *norm, **sizes)
 
 
@@ -131,9 +133,6 @@ def _tiles(
     once, and large ones for prompts."""
     num_weights = 2 if epilogue == "swiglu" else 1
     most_columns = TILE.value if epilogue == "add" else 2 * TILE.value // num_weights
-    # Tall tiles of so deep inputs take too many registers. The squares of a tile that is added are
-    # summed in an order that may depend on its width; there are few such tiles.
-    may_be_low = epilogue == "add" or (epilogue == "none" and depth > 512)
     rows = min(max(triton.next_power_of_2(num_rows), _FEWEST_ROWS), _MOST_ROWS)
     columns = TILE.value
     parts = 4 if depth <= 1024 else 8
@@ -143,7 +142,7 @@ def _tiles(
     # 227 KB on an H100, 99 on most small GPUs.
     properties: Any = torch.cuda.get_device_properties()
     room = properties.shared_memory_per_block_optin - _SPARE_BYTES
-    if may_be_low and num_rows > _LOW_ROWS:
+    if epilogue == "add" and num_rows > _LOW_ROWS:
         num_low = triton.cdiv(num_columns, columns) * triton.cdiv(num_rows, _LOW_ROWS)
         at_once = room // (2 * (columns + _LOW_ROWS) * padded)
         if num_low <= _NUM_PROGRAMS * at_once:
@@ -196,6 +195,13 @@ def embed_row(id, table, stream, row, WIDTH: tl.constexpr):
 
 
 @triton.jit
+def sum_exactly(values):
+    """The sum over the first axis: in float64, where so few numbers have the same sum in any
+    order."""
+    return tl.sum(values.to(tl.float64), axis=0).to(tl.float32)
+
+
+@triton.jit
 def _sums_of_squares(squares, row, num_rows, DEPTH: tl.constexpr):
     num_tiles: tl.constexpr = triton.cdiv(DEPTH, TILE)
     index = tl.arange(0, triton.next_power_of_2(num_tiles))[:, None]
@@ -206,8 +212,7 @@ def _sums_of_squares(squares, row, num_rows, DEPTH: tl.constexpr):
 @triton.jit
 def _row_scale(sums, eps, DEPTH: tl.constexpr):
     """What the norm multiplies each row by, so that it can wait until after the matmul."""
-    # In float64, where so few numbers have the same sum in any order.
-    return tl.rsqrt(tl.sum(sums.to(tl.float64), axis=0).to(tl.float32) * (1.0 / DEPTH) + eps)
+    return tl.rsqrt(sum_exactly(sums) * (1.0 / DEPTH) + eps)
 
 
 @triton.jit
@@ -287,11 +292,11 @@ def _multiply(
     total = tl.zeros((PARTS, COLUMNS * each, ROWS), dtype=tl.float32)
     if AHEAD:
         for index in tl.static_range(num_spans):
-            if TOGETHER:
-                value = values[index]
-            else:
-                value = _load(inputs, input_row, index * span + of_input, num_rows, DEPTH)
-            total = tl.dot(tiles[index], value, total)
+            # Of inputs that are not all here the next are on their way while these are multiplied.
+            for later in tl.static_range(len(values), min(index + 2, num_spans)):
+                value = _load(inputs, input_row, later * span + of_input, num_rows, DEPTH)
+                values = values + (value,)  # noqa: RUF005
+            total = tl.dot(tiles[index], values[index], total)
             if EPILOGUE != "add" and index == 0:
                 # Overlaps with the matmul.
                 scale = _row_scale(sums, eps, DEPTH)
@@ -307,7 +312,7 @@ def _multiply(
         result = x + result
         tl.store(stream.x + offset, result, mask=fits)
         squares = stream.squares + row * tl.num_programs(0) + tl.program_id(0)
-        tl.store(squares, tl.sum(result * result, axis=0), mask=row < num_rows)
+        tl.store(squares, sum_exactly(result * result), mask=row < num_rows)
         if GAIN:
             factor = tl.load(gain + out_column, mask=out_column < width, other=0.0)
             result *= factor.to(tl.float32)[:, None]
@@ -345,29 +350,30 @@ def penalized(value, is_seen, penalty):
 @triton.jit(do_not_specialize=["num_rows"])
 def _logits(
     stream, weight, absent, penalty, num_rows, num_columns, eps, factor,
-    DEPTH: tl.constexpr, GAPS: tl.constexpr, PENALTY: tl.constexpr, EARLY: tl.constexpr,
+    DEPTH: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr,
+    GAPS: tl.constexpr, PENALTY: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     wait(EARLY)
-    row = tl.program_id(1) * _WIDE + tl.arange(0, _WIDE)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     out_column = tl.program_id(0) * _WIDE + tl.arange(0, _WIDE)
-    total = tl.zeros((_WIDE, _WIDE), dtype=tl.float32)
-    for start in range(0, DEPTH, _WIDE):
-        column = start + tl.arange(0, _WIDE)
-        value = _load(stream.half, row[:, None], column[None, :], num_rows, DEPTH)
-        tile = _load(weight, out_column.to(tl.int64)[None, :], column[:, None], num_columns, DEPTH)
-        total = tl.dot(value, tile, total)
+    total = tl.zeros((_WIDE, ROWS), dtype=tl.float32)
+    for start in range(0, DEPTH, STEP):
+        column = start + tl.arange(0, STEP)
+        value = _load(stream.half, row[None, :], column[:, None], num_rows, DEPTH)
+        tile = _load(weight, out_column.to(tl.int64)[:, None], column[None, :], num_columns, DEPTH)
+        total = tl.dot(tile, value, total)
     sums = _sums_of_squares(stream.squares, row, num_rows, DEPTH)
-    total *= (factor * _row_scale(sums, eps, DEPTH))[:, None]
+    total *= (factor * _row_scale(sums, eps, DEPTH))[None, :]
     if GAPS:
         is_absent = tl.load(absent + out_column, mask=out_column < num_columns, other=True)
-        total = tl.where(is_absent[None, :], float("-inf"), total)
-    fits = (row < num_rows)[:, None] & (out_column < num_columns)[None, :]
-    offset = row.to(tl.int64)[:, None] * num_columns + out_column[None, :]
+        total = tl.where(is_absent[:, None], float("-inf"), total)
+    fits = (row < num_rows)[None, :] & (out_column < num_columns)[:, None]
+    offset = row.to(tl.int64)[None, :] * num_columns + out_column[:, None]
     tl.store(stream.logits + offset, total, mask=fits)
     if PENALTY:
         is_seen = tl.load(penalty[0] + offset, mask=fits, other=0) > 0
         penalties = tl.load(penalty[1] + row, mask=row < num_rows, other=1.0)
-        total = penalized(total, is_seen, penalties[:, None])
+        total = penalized(total, is_seen, penalties[None, :])
     total = tl.where(fits, tl.where(total == total, total, float("inf")), float("-inf"))
     top = stream.tops + row * tl.num_programs(0) + tl.program_id(0)
-    tl.store(top, tl.max(total, axis=1), mask=row < num_rows)
+    tl.store(top, tl.max(total, axis=0), mask=row < num_rows)

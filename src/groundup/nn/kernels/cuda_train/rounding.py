@@ -11,14 +11,6 @@ _BLOCK, _TILE = 4096, 64
 _LARGEST = tl.constexpr(448.0)
 
 
-def rounded_by(x: Tensor, factor: float) -> Tensor:
-    """Round factor · x to float8 (e4m3)."""
-    x = x.contiguous()
-    out = torch.empty_like(x, dtype=torch.float8_e4m3fn)
-    _round[(triton.cdiv(x.numel(), _BLOCK),)](x, out, x.numel(), factor, BLOCK=_BLOCK, num_warps=4)
-    return out
-
-
 def rounded_both_ways(x: Tensor, factor: float) -> tuple[Tensor, Tensor]:
     """Round factor · x to float8 (e4m3); return it and its transpose, both row-major."""
     x = x.contiguous()
@@ -47,13 +39,6 @@ def rounded_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 def _(x: Tensor) -> tuple[Tensor, Tensor]:
     small = x.new_empty(x.shape, dtype=torch.float8_e4m3fn)
     return small, x.new_empty(len(x), 1, dtype=torch.float32)
-
-
-@triton.jit
-def _round(x, out, count, factor, BLOCK: tl.constexpr):
-    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    value = factor * tl.load(x + index, mask=index < count, other=0.0).to(tl.float32)
-    tl.store(out + index, _small(value), mask=index < count)
 
 
 @triton.jit
