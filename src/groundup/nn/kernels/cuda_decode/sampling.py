@@ -231,7 +231,8 @@ def _weigh(
 
 @triton.jit
 def _find(state, work, COUNTS: tl.constexpr, VOCAB: tl.constexpr, EARLY: tl.constexpr):
-    """Find the first bin, from the largest weights down, that reaches the target."""
+    """Find the first bin, from the largest weights down, that reaches the target. Rows without the
+    rule are not left out, because a branch would delay the loads."""
     wait(EARLY)
     row = tl.program_id(0)
     # Sums of eight bins, of which those that reach the target are then looked at singly.
@@ -241,30 +242,29 @@ def _find(state, work, COUNTS: tl.constexpr, VOCAB: tl.constexpr, EARLY: tl.cons
     parts = tl.load(bins + index[:, None] + each[None, :])
     masses = _of_segments(work.masses, row, 0.0, triton.cdiv(VOCAB, _SEGMENT))
     top_k, top_p = tl.load(state.top_k + row), tl.load(state.top_p + row)
-    if (top_k > 0) if COUNTS else (top_p < 1.0):
-        target = top_k if COUNTS else _count(tl.sum(masses, axis=0) * top_p, False)
-        # Even a tiny top-p keeps the most likely id.
-        target = tl.maximum(target, 1)
-        sums = tl.sum(parts, axis=1)
-        is_reached = tl.cumsum(sums, axis=0) >= target
-        number = tl.min(tl.where(is_reached, index, _NONE), axis=0)
-        above = tl.sum(tl.where(is_reached, 0, sums), axis=0)
-        # Beyond the end if not all ids together reach it.
-        number = tl.minimum(number, _BINS - 1)
-        ones = tl.load(bins + number + each, mask=number + each < _BINS, other=0)
-        before = above + tl.cumsum(ones, axis=0) - ones
-        # What lies before the first of them does not reach the target.
-        is_last = (before < target) & ((before + ones >= target) | (each == 7))
-        above = tl.sum(tl.where(is_last, before, 0), axis=0)
-        number += tl.sum(tl.where(is_last, each, 0), axis=0)
-        number = tl.minimum(number, _BINS - 1)
-        low = tl.where(number == _BINS - 1, 1, _TOP_BITS + 1 - ((number + 1) << _SHIFT))
-        found = work.found + row * 5
-        tl.store(found, low.to(tl.int64))
-        tl.store(found + 1, (_TOP_BITS + 1 - (number << _SHIFT)).to(tl.int64))
-        tl.store(found + 2, above)
-        tl.store(found + 3, target)
-        tl.store(found + 4, 0)
+    target = top_k if COUNTS else _count(tl.sum(masses, axis=0) * top_p, False)
+    # Even a tiny top-p keeps the most likely id.
+    target = tl.maximum(target, 1)
+    sums = tl.sum(parts, axis=1)
+    is_reached = tl.cumsum(sums, axis=0) >= target
+    number = tl.min(tl.where(is_reached, index, _NONE), axis=0)
+    above = tl.sum(tl.where(is_reached, 0, sums), axis=0)
+    # Beyond the end if not all ids together reach it.
+    number = tl.minimum(number, _BINS - 1)
+    ones = tl.load(bins + number + each, mask=number + each < _BINS, other=0)
+    before = above + tl.cumsum(ones, axis=0) - ones
+    # What lies before the first of them does not reach the target.
+    is_last = (before < target) & ((before + ones >= target) | (each == 7))
+    above = tl.sum(tl.where(is_last, before, 0), axis=0)
+    number += tl.sum(tl.where(is_last, each, 0), axis=0)
+    number = tl.minimum(number, _BINS - 1)
+    low = tl.where(number == _BINS - 1, 1, _TOP_BITS + 1 - ((number + 1) << _SHIFT))
+    found = work.found + row * 5
+    tl.store(found, low.to(tl.int64))
+    tl.store(found + 1, (_TOP_BITS + 1 - (number << _SHIFT)).to(tl.int64))
+    tl.store(found + 2, above)
+    tl.store(found + 3, target)
+    tl.store(found + 4, 0)
 
 
 @triton.jit
@@ -276,25 +276,24 @@ def _split(state, work, COUNTS: tl.constexpr, VOCAB: tl.constexpr, EARLY: tl.con
     found = work.found + row * 5
     low, high = tl.load(found).to(tl.int32), tl.load(found + 1).to(tl.int32)
     column, weight = _load(work.weights, row, segment, 0.0, VOCAB)
-    if _is_active(state, row, COUNTS):
-        bits = _bits(weight)
-        tl.store(work.above + row * num + segment, tl.sum(tl.where(bits >= high, weight, 0.0)))
-        is_between = (bits >= low) & (bits < high)
-        num_between = tl.sum(is_between.to(tl.int32), axis=0)
-        between = tl.full((), 0, tl.int64)
-        if num_between > 0:
-            between = tl.sum(tl.where(is_between, _count(weight, COUNTS), 0), axis=0)
-            first = tl.atomic_add(found + 4, num_between.to(tl.int64), sem="relaxed")
-            index = first + tl.cumsum(is_between.to(tl.int32), axis=0) - 1
-            fits = is_between & (index < _LISTED)
-            entry = work.listed + (row * _LISTED + index) * 2
-            tl.store(entry, bits, mask=fits)
-            tl.store(entry + 1, column, mask=fits)
-        tl.store(work.between + row * num + segment, between)
-        # Clear the bins for the next search.
-        for start in range(segment * _CHUNK, _BINS, num * _CHUNK):
-            number = start + tl.arange(0, _CHUNK)
-            tl.store(work.bins + row * _BINS + number, tl.zeros((_CHUNK,), dtype=tl.int64))
+    bits = _bits(weight)
+    tl.store(work.above + row * num + segment, tl.sum(tl.where(bits >= high, weight, 0.0)))
+    is_between = (bits >= low) & (bits < high)
+    num_between = tl.sum(is_between.to(tl.int32), axis=0)
+    between = tl.full((), 0, tl.int64)
+    if num_between > 0:
+        between = tl.sum(tl.where(is_between, _count(weight, COUNTS), 0), axis=0)
+        first = tl.atomic_add(found + 4, num_between.to(tl.int64), sem="relaxed")
+        index = first + tl.cumsum(is_between.to(tl.int32), axis=0) - 1
+        fits = is_between & (index < _LISTED)
+        entry = work.listed + (row * _LISTED + index) * 2
+        tl.store(entry, bits, mask=fits)
+        tl.store(entry + 1, column, mask=fits)
+    tl.store(work.between + row * num + segment, between)
+    # Clear the bins for the next search.
+    for start in range(segment * _CHUNK, _BINS, num * _CHUNK):
+        number = start + tl.arange(0, _CHUNK)
+        tl.store(work.bins + row * _BINS + number, tl.zeros((_CHUNK,), dtype=tl.int64))
 
 
 @triton.jit
@@ -366,12 +365,11 @@ def _pick(
     low = _bits(tl.exp(tl.load(state.log_min_p + row)))
     high = low
     last = tl.full((), -1, tl.int32)
-    if TOP_P:  # noqa: SIM102 - one is known when it is compiled
-        if _is_active(state, row, False):
-            low_of_p, high_of_p, last_of_p, kept = _threshold(work, row, False, VOCAB)
-            if low_of_p >= low:
-                low, high, last = low_of_p, high_of_p, last_of_p
-                mass = mass_above + kept.to(tl.float32) / _ONE
+    if TOP_P:
+        low_of_p, high_of_p, last_of_p, kept = _threshold(work, row, False, VOCAB)
+        if _is_active(state, row, False) & (low_of_p >= low):
+            low, high, last = low_of_p, high_of_p, last_of_p
+            mass = mass_above + kept.to(tl.float32) / _ONE
     bits = _mix(_mix(count.to(tl.uint64) + key) ^ key)
     number = (bits >> 32).to(tl.float64) * 2.3283064365386963e-10
     mark = (number * tl.sum(mass, axis=0).to(tl.float64)).to(tl.float32)
