@@ -62,14 +62,6 @@ class KVCache:
         self.values: Tensor = torch.zeros(shape, device=device, dtype=dtype)
         self.starts = torch.zeros(num_rows, max_seq_len, dtype=torch.int64, device=device)
 
-    @property
-    def num_rows(self) -> int:
-        return self.keys.shape[1]
-
-    @property
-    def max_seq_len(self) -> int:
-        return self.keys.shape[3]
-
     def layer(self, number: int) -> LayerCache:
         return LayerCache(self.keys[number], self.values[number])
 

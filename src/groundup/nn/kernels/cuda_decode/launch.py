@@ -25,11 +25,14 @@ def options(**chosen: Any) -> dict[str, Any]:
 
 
 @triton.jit
-def wait(EARLY: tl.constexpr):
-    """Wait until the previous launches have ended; then let the next one begin, once all programs
-    of this launch get here."""
+def wait(EARLY: tl.constexpr, AT_ONCE: tl.constexpr = False):
+    """Wait until the previous launches have ended. Let the next one begin, once all programs of
+    this launch get here: after the wait, or `AT_ONCE`."""
+    if EARLY and AT_ONCE:
+        tl.extra.cuda.gdc_launch_dependents()
     if EARLY:
         tl.extra.cuda.gdc_wait()
+    if EARLY and not AT_ONCE:
         tl.extra.cuda.gdc_launch_dependents()
 
 

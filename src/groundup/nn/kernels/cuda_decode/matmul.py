@@ -99,7 +99,9 @@ def multiply(
     gains, later = (weight if one is None else one for one in (gain, soon))
     soon_bytes = 0 if soon is None else min(soon.nbytes, MAX_SOON_BYTES)
     tensors = (inputs, weight, out, stream, gains, later)
-    sizes |= {"EPILOGUE": epilogue, "GAIN": gain is not None}
+    # After the projections comes attention, which reads the cache before it waits.
+    at_once = num_rows <= _FEWEST_ROWS and epilogue != "none"
+    sizes |= {"EPILOGUE": epilogue, "GAIN": gain is not None, "AT_ONCE": at_once}
     _multiply[grid](*tensors, num_rows, num_columns, eps, soon_bytes, **sizes)
 
 
@@ -250,7 +252,7 @@ def _sum_of_parts(total, COLUMNS: tl.constexpr, ROWS: tl.constexpr, HALVES: tl.c
 @triton.jit(do_not_specialize=["num_rows"])
 def _multiply(
     inputs, weight, out, stream, gain, soon, num_rows, width, eps, soon_bytes,
-    EPILOGUE: tl.constexpr, GAIN: tl.constexpr, DEPTH: tl.constexpr,
+    EPILOGUE: tl.constexpr, GAIN: tl.constexpr, AT_ONCE: tl.constexpr, DEPTH: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, PARTS: tl.constexpr, STEP: tl.constexpr,
     TOGETHER: tl.constexpr, AHEAD: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
@@ -280,7 +282,7 @@ def _multiply(
     program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
     prefetch(soon, program + num_programs * tl.arange(0, 128), soon_bytes, EARLY)
     tiles = _together(tiles, num_ahead)
-    wait(EARLY)
+    wait(EARLY, AT_ONCE)
     for index in tl.static_range(num_together):
         value = _load(inputs, input_row, index * span + of_input, num_rows, DEPTH)
         values = values + (value,)  # type: ignore[assignment]  # noqa: RUF005

@@ -27,8 +27,8 @@ _SEGMENT = tl.constexpr(1024)
 _BINS, _SHIFT = tl.constexpr(8192), tl.constexpr(15)
 # The bits of 1.0, the largest weight, and the integer for a weight of 1.
 _TOP_BITS, _ONE = tl.constexpr(0x3F800000), tl.constexpr(1 << 40)
-# Bins that are emptied at once.
-_CHUNK = tl.constexpr(1024)
+# Bins that are emptied at once, and summed at once.
+_CHUNK, _SPAN = tl.constexpr(1024), tl.constexpr(4096)
 # Ids of a bin that can be listed.
 _LISTED = tl.constexpr(64)
 _NONE = tl.constexpr(0x7FFFFFFF)
@@ -236,19 +236,25 @@ def _find(state, work, COUNTS: tl.constexpr, VOCAB: tl.constexpr, EARLY: tl.cons
     wait(EARLY)
     row = tl.program_id(0)
     # Sums of eight bins, of which those that reach the target are then looked at singly.
-    index = tl.arange(0, _BINS // 8) * 8
-    each = tl.arange(0, 8)
+    index, each = tl.arange(0, _SPAN // 8) * 8, tl.arange(0, 8)
     bins = work.bins + row * _BINS
-    parts = tl.load(bins + index[:, None] + each[None, :])
+    entries = bins + index[:, None] + each[None, :]
+    parts = tl.load(entries)
     masses = _of_segments(work.masses, row, 0.0, triton.cdiv(VOCAB, _SEGMENT))
     top_k, top_p = tl.load(state.top_k + row), tl.load(state.top_p + row)
     target = top_k if COUNTS else _count(tl.sum(masses, axis=0) * top_p, False)
     # Even a tiny top-p keeps the most likely id.
     target = tl.maximum(target, 1)
-    sums = tl.sum(parts, axis=1)
-    is_reached = tl.cumsum(sums, axis=0) >= target
-    number = tl.min(tl.where(is_reached, index, _NONE), axis=0)
-    above = tl.sum(tl.where(is_reached, 0, sums), axis=0)
+    above = tl.full((), 0, tl.int64)
+    number = tl.full((), _NONE, tl.int32)
+    for start in range(0, _BINS, _SPAN):
+        if number == _NONE:
+            if start > 0:
+                parts = tl.load(entries + start)
+            sums = tl.sum(parts, axis=1)
+            is_reached = above + tl.cumsum(sums, axis=0) >= target
+            number = tl.min(tl.where(is_reached, start + index, _NONE), axis=0)
+            above += tl.sum(tl.where(is_reached, 0, sums), axis=0)
     # Beyond the end if not all ids together reach it.
     number = tl.minimum(number, _BINS - 1)
     ones = tl.load(bins + number + each, mask=number + each < _BINS, other=0)
