@@ -109,7 +109,7 @@ class GenerationRequest:
             )
         if num_tokens > context_length:
             raise ConfigError(
-                f"the prompt has {count_of(num_tokens, 'id')}, more than the context of "
+                f"the prompt has {count_of(num_tokens, 'token')}, more than the context of "
                 f"{context_length}: shorten it"
             )
 
