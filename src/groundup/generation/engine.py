@@ -139,15 +139,15 @@ class Engine:
         self._rows = []
 
     def _choose_decoder(self, model: TransformerLM) -> None:
-        # Keep the old parts alive, so that new ones cannot get their addresses.
+        # Keep the old objects alive, so that new ones cannot get their addresses.
         self._modules, self._weights = list(model.modules()), list(model.parameters())
         self._attributes = [dict(vars(module)) for module in self._modules]
         self._seen = self._snapshot()
         self.decoder = choose_decoder(model, *self._settings)
 
     def _snapshot(self) -> tuple[list[int], list[tuple[int, int]]]:
-        """The identities of the model's attributes, parts, weights and hooks; and each weight's
-        address and version, which torch does not bump for writes through `.data`."""
+        """The identities of the model's attributes, submodules, weights and hooks, and the address
+        and version of each weight (torch does not count writes through `.data`)."""
         kinds = "_modules", "_parameters", "_forward_hooks", "_forward_pre_hooks"
         attributes = [vars(module) for module in self._modules]
         parts = [one[kind] for one in attributes for kind in kinds]

@@ -157,7 +157,7 @@ class DecodingBlock:
         is_few, is_wide = num_rows * shape.num_heads <= _FEW_PROGRAMS, shape.d_head > 64
         blocks = (_BLOCKS_OF_FEW if is_few else _BLOCKS_OF_MANY)[is_wide]
         most_bytes = 0 if soon[0] is None else MAX_SOON_BYTES // (num_rows * shape.num_kv_heads)
-        # A row alone waits for chains of operations, which more warps shorten.
+        # With few rows, latency dominates: more warps shorten the chains of dependent operations.
         num_warps = max(1, shape.lanes // (8 if is_few else 32))
         sizes = options(num_warps=num_warps, num_stages=1, enable_fp_fusion=False)
         sizes |= {"STORED": is_prompt, "DOCUMENTS": starts is not None}

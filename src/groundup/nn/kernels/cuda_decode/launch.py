@@ -1,8 +1,8 @@
 """Launches that begin before the previous one has ended (programmatic dependent launch).
 
-A kernel launched early first reads data that the previous launch does not write. Then it calls
-`wait`, which returns when all previous launches have ended and lets the next one begin. All other
-reads and writes come after that. Supported by GPUs from Hopper on.
+A kernel launched early first reads data that no unfinished launch writes. Then it calls `wait`,
+which returns when all previous launches have ended and lets the next one begin. All other reads and
+writes come after that. Supported by GPUs from Hopper on.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def options(**chosen: Any) -> dict[str, Any]:
 
 @triton.jit
 def wait(EARLY: tl.constexpr, AT_ONCE: tl.constexpr = False):
-    """Wait until the previous launches have ended. Let the next one begin, once all programs of
-    this launch get here: after the wait, or `AT_ONCE`."""
+    """Wait until the previous launches have ended. Let the next one begin once all programs of this
+    launch have ended the wait, or reached it with AT_ONCE."""
     if EARLY and AT_ONCE:
         tl.extra.cuda.gdc_launch_dependents()
     if EARLY:

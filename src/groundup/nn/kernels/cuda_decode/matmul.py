@@ -99,7 +99,7 @@ def multiply(
     gains, later = (weight if one is None else one for one in (gain, soon))
     soon_bytes = 0 if soon is None else min(soon.nbytes, MAX_SOON_BYTES)
     tensors = (inputs, weight, out, stream, gains, later)
-    # After the projections comes attention, which reads the cache before it waits.
+    # Not for the projections: attention, the launch after them, reads the cache before it waits.
     at_once = num_rows <= _FEWEST_ROWS and epilogue != "none"
     sizes |= {"EPILOGUE": epilogue, "GAIN": gain is not None, "AT_ONCE": at_once}
     _multiply[grid](*tensors, num_rows, num_columns, eps, soon_bytes, **sizes)
@@ -198,8 +198,7 @@ def embed_row(id, table, stream, row, WIDTH: tl.constexpr):
 
 @triton.jit
 def sum_exactly(values):
-    """The sum over the first axis: in float64, where so few numbers have the same sum in any
-    order."""
+    """Sum over the first axis in float64, where so few numbers have the same sum in any order."""
     return tl.sum(values.to(tl.float64), axis=0).to(tl.float32)
 
 
@@ -213,7 +212,7 @@ def _sums_of_squares(squares, row, num_rows, DEPTH: tl.constexpr):
 
 @triton.jit
 def _row_scale(sums, eps, DEPTH: tl.constexpr):
-    """What the norm multiplies each row by, so that it can wait until after the matmul."""
+    """The factor of the norm on each row, which can be applied after the matmul."""
     return tl.rsqrt(sum_exactly(sums) * (1.0 / DEPTH) + eps)
 
 
@@ -225,8 +224,8 @@ def _load(matrix, row, column, num_rows, DEPTH: tl.constexpr):
 
 @triton.jit
 def _together(tiles, NUM: tl.constexpr):
-    """The tiles, with all loads issued before the first is waited for: loads cannot move below the
-    barrier, and uses of a tile cannot move above the opaque move instruction."""
+    """Return the tiles, with all loads issued before waiting for the first: loads cannot move below
+    the barrier, and uses of a tile cannot move above the opaque move instruction."""
     held = ()
     if NUM > 0:
         tl.debug_barrier()
@@ -240,7 +239,7 @@ def _together(tiles, NUM: tl.constexpr):
 
 @triton.jit
 def _sum_of_parts(total, COLUMNS: tl.constexpr, ROWS: tl.constexpr, HALVES: tl.constexpr):
-    """A sum over the first axis that goes through the shared memory but once."""
+    """Sum over the first axis with a single exchange through shared memory."""
     total = tl.permute(total, (1, 2, 0))
     for power in tl.static_range(HALVES):
         pairs = tl.reshape(total, (COLUMNS, ROWS, 1 << (HALVES - 1 - power), 2))
@@ -294,7 +293,7 @@ def _multiply(
     total = tl.zeros((PARTS, COLUMNS * each, ROWS), dtype=tl.float32)
     if AHEAD:
         for index in tl.static_range(num_spans):
-            # Of inputs that are not all here the next are on their way while these are multiplied.
+            # If not all inputs were loaded above, load the next ones during this matmul.
             for later in tl.static_range(len(values), min(index + 2, num_spans)):
                 value = _load(inputs, input_row, later * span + of_input, num_rows, DEPTH)
                 values = values + (value,)  # noqa: RUF005

@@ -27,9 +27,9 @@ _SEGMENT = tl.constexpr(1024)
 _BINS, _SHIFT = tl.constexpr(8192), tl.constexpr(15)
 # The bits of 1.0, the largest weight, and the integer for a weight of 1.
 _TOP_BITS, _ONE = tl.constexpr(0x3F800000), tl.constexpr(1 << 40)
-# Bins that are emptied at once, and summed at once.
+# Bins cleared at once, and summed at once.
 _CHUNK, _SPAN = tl.constexpr(1024), tl.constexpr(4096)
-# Ids of a bin that can be listed.
+# Maximum number of ids listed in a bin.
 _LISTED = tl.constexpr(64)
 _NONE = tl.constexpr(0x7FFFFFFF)
 # Warps of the kernels with one program per row, which are bound by latency.
@@ -231,11 +231,11 @@ def _weigh(
 
 @triton.jit
 def _find(state, work, COUNTS: tl.constexpr, VOCAB: tl.constexpr, EARLY: tl.constexpr):
-    """Find the first bin, from the largest weights down, that reaches the target. Rows without the
-    rule are not left out, because a branch would delay the loads."""
+    """Find the first bin, from the largest weights down, that reaches the target. Includes rows
+    without the rule, because a branch would delay the loads."""
     wait(EARLY)
     row = tl.program_id(0)
-    # Sums of eight bins, of which those that reach the target are then looked at singly.
+    # First sum groups of eight bins, then search the group that reaches the target.
     index, each = tl.arange(0, _SPAN // 8) * 8, tl.arange(0, 8)
     bins = work.bins + row * _BINS
     entries = bins + index[:, None] + each[None, :]
@@ -255,11 +255,11 @@ def _find(state, work, COUNTS: tl.constexpr, VOCAB: tl.constexpr, EARLY: tl.cons
             is_reached = above + tl.cumsum(sums, axis=0) >= target
             number = tl.min(tl.where(is_reached, start + index, _NONE), axis=0)
             above += tl.sum(tl.where(is_reached, 0, sums), axis=0)
-    # Beyond the end if not all ids together reach it.
+    # Past the end if all ids together do not reach the target.
     number = tl.minimum(number, _BINS - 1)
     ones = tl.load(bins + number + each, mask=number + each < _BINS, other=0)
     before = above + tl.cumsum(ones, axis=0) - ones
-    # What lies before the first of them does not reach the target.
+    # The first bin of the group that reaches the target, or the last of the group if none does.
     is_last = (before < target) & ((before + ones >= target) | (each == 7))
     above = tl.sum(tl.where(is_last, before, 0), axis=0)
     number += tl.sum(tl.where(is_last, each, 0), axis=0)
