@@ -138,6 +138,15 @@ def test_another_tokenizer_is_rejected(prepared: Path, other_tokenizer: Tokenize
             check()
 
 
+def test_an_end_token_that_the_tokenizer_lacks_is_rejected(
+    folder: Path, tokenizer: Tokenizer
+) -> None:
+    edit_index(folder, lambda index: index["end"].update(text="<|endoftexu|>"))
+    for check in (check_shards, verify):
+        with pytest.raises(DataError, match=r"not .*None"):
+            check(folder, tokenizer)
+
+
 def test_missing_splits_are_rejected(
     corpus: list[Path], tokenizer: Tokenizer, prepared: Path, tmp_path: Path
 ) -> None:

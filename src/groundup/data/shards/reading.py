@@ -114,9 +114,11 @@ def check_tokenizer(folder: Path, index: ShardIndex, tokenizer: "Tokenizer") -> 
             f"{folder} was encoded with tokenizer {index.tokenizer}, not with {tokenizer.id}; use "
             f"the original tokenizer, or run groundup data prepare with this one"
         )
-    if index.vocab_size != tokenizer.vocab_size:
-        found = f"vocab_size {index.vocab_size}, but its tokenizer has {tokenizer.vocab_size}"
-        raise DataError(f"the index of {folder} has {found}; {RESTORE}")
+    found = index.vocab_size, index.end.id
+    known = tokenizer.vocab_size, tokenizer.special_tokens.get(index.end.text)
+    if found != known:
+        names = f"vocab_size and the id of {index.end.text}"
+        raise DataError(f"{names} are {found} in the index of {folder}, not {known}; {RESTORE}")
 
 
 def check_shard_file(folder: Path, shard: ShardEntry, id_bytes: int) -> Path:
