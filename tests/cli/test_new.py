@@ -229,8 +229,6 @@ def test_a_folder_of_ones_own_becomes_a_model_with_settings_left_behind(
 @pytest.mark.parametrize(
     ("text", "words", "complaint"),
     [
-        ("", "new text.txt", "has no text"),
-        ("\xff\xfft\x81", "new text.txt", "not UTF-8"),
         ("a", "new text.txt", "the text has 1 byte and one context 128 tokens: give more text"),
         ("a fox\n" * 9_000, "new text.txt --minutes 0.0001", "give 1"),
         ("a fox", "new -", "save standard input to a file first"),

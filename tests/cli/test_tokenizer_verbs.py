@@ -149,17 +149,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_stories_and_dialogues_are_written(shell: Any) -> None:
-    told = shell("data", "sample", "--megabytes", "0.2", "--seed", "4")
-    stories = list(write_stories(200_000, seed=4))
-    assert Path("stories.txt").read_text() == "".join(f"{one}\n{END}\n" for one in stories)
-    assert told.startswith(f"wrote stories.txt: {len(stories):,} stories, 20")
-    told = shell("data", "sample", "--kind", "dialogues", "--megabytes", "0.01")
-    num_lines = len(Path("dialogues.jsonl").read_text().splitlines())
-    assert told.startswith(f"wrote dialogues.jsonl: {num_lines} dialogues, 10.")
-
-
 def test_prepare_then_verify(shell: Any) -> None:
+    shell("data", "sample", "--megabytes", "0.01", "--seed", "4")
+    assert Path("stories.txt").read_text().startswith(next(iter(write_stories(1_000, seed=4))))
+    words = ["data", "sample", "--kind", "dialogues", "--megabytes", "0.01"]
+    assert shell(*words).startswith("wrote dialogues.jsonl")
     words = ["data", "prepare", "corpus.txt", "--validation-fraction", "0.1"]
     printed = shell(*words)
     num_tokens = open_shards("shards", "train").num_tokens

@@ -12,7 +12,6 @@ from groundup.cli import train as verb
 from groundup.cli.arguments import parse
 from groundup.cli.main import main
 from groundup.config import load_settings, load_yaml
-from groundup.files import read_json_lines
 from groundup.runs.config import RunConfig
 
 
@@ -65,19 +64,6 @@ def test_a_mistake_in_the_file_is_named(
         Path("wrong.yaml").write_text(text, encoding="utf-8")
         flags = ("--config", "wrong.yaml", "--data.tokenizer", "none.json")
         assert complaint in fails(capsys, *flags, *words)
-
-
-def test_a_run_is_made_and_told(capsys: pytest.CaptureFixture[str], small_config: Path) -> None:
-    words = ["--samples.every-steps", "6", "--samples.max-tokens", "5"]
-    assert main(["train", "--config", str(small_config), *words]) == 0
-    out, err = capsys.readouterr()
-    assert out.startswith("runs/small\n") and "bits per byte" in out
-    assert re.search(r"\n  steps +12\n", out)
-    assert "parameters" in err and re.search(r"step +12/12 +loss \d", err)
-    assert err.count("sample: Once upon a time") == 2
-    records = list(read_json_lines("runs/small/metrics.jsonl"))
-    assert [record["step"] for record in records if "loss" in record] == [1, 2, 4, 6, 8, 10, 12]
-    assert load_yaml("runs/small/config.yaml")["samples"]["max_tokens"] == 5
 
 
 def test_a_run_with_minutes_counts_in_fractions_from_the_start_of_the_command(

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from groundup.checkpoint import CheckpointFolder
-from groundup.errors import ConfigError
 from groundup.runs.config import Interval
 from groundup.runs.folder import RunFolder
 from groundup.training import loop, verify
@@ -150,11 +149,6 @@ def test_the_limit_that_comes_first_ends_a_run(
     config = make_config("run", {**TIMED, "num_steps": num_steps})
     summary = train(config, clock=Clock(now=fake_time))
     assert summary.is_finished and summary.steps in steps
-
-
-def test_time_that_is_spent_is_an_error(make_config: MakeConfig, fake_time: FakeTime) -> None:
-    with pytest.raises(ConfigError, match="minutes is 5"):
-        train(make_config("run", TIMED), clock=Clock(now=fake_time, began=fake_time.now - 400))
 
 
 def test_verify_resume_replays_a_timed_run(

@@ -301,8 +301,6 @@ def loss(*_: Any) -> Any:
     [
         ({"samples.every_steps": 5, "samples.prompts": []}, {}, r"samples\.prompts"),
         ({"data.shards": "nowhere"}, {}, "nowhere"),
-        ({"data.tokenizer": "nowhere.json"}, {}, r"nowhere\.json"),
-        ({"model.vocab_size": 299}, {}, "vocab_size 299"),
         ({"start_from": "nowhere"}, {}, "nowhere"),
         ({"tuning.lora_rank": 2}, {}, "lora_rank"),
         ({}, {"data": np.array([1, 2, 999] * 50)}, "ids from 1 to 999"),
