@@ -43,11 +43,11 @@ void run_threads(size_t num_threads, Work work) {
     Guarded<Work> guarded(work);
     std::vector<std::thread> threads;
     try {
-        for (size_t i = 1; i < num_threads; i++) threads.emplace_back(std::ref(guarded), i);
-    } catch (...) {
-        // Fewer threads started than requested: `work` must claim its parts dynamically, so that none is lost.
+        while (threads.size() + 1 < num_threads) threads.emplace_back(std::ref(guarded), threads.size() + 1);
+    } catch (...) {  // The calling thread does the work of those that could not start.
     }
     guarded(0);
+    for (size_t i = threads.size() + 1; i < num_threads; i++) guarded(i);
     for (std::thread& thread : threads) thread.join();
     guarded.rethrow();
 }

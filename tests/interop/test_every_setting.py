@@ -207,7 +207,10 @@ def test_a_setting_means_the_same_everywhere_or_is_refused(
         with pytest.raises(ConfigError, match=name):
             way(case)
     else:
-        torch.testing.assert_close(way(case), case.logits, rtol=1e-3, atol=1e-4)
+        found = way(case)
+        # A GGUF file has no rows for ids without a token.
+        num_ids = SEPARATOR + 1 if way is gguf else model.config.vocab_size
+        torch.testing.assert_close(found, case.logits[..., :num_ids], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ModelConfig.model_fields)

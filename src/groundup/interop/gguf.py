@@ -87,6 +87,9 @@ def write_gguf(path: Path, source: Source, dtype: GgufDtype) -> None:
     weights = to_foreign_weights(
         source.model.state_dict(), source.config, GGUF_NAMES, rotates_halves=architecture is QWEN3
     )
+    # llama.cpp may sample any id that has a row, also one without a token.
+    for name in weights.keys() & set(_TABLES):
+        weights[name] = weights[name][: source.tokenizer.vocab_size]
     writer = GGUFWriter(path, architecture.model_type)
     try:
         _add_settings(writer, source, dtype)
@@ -122,22 +125,23 @@ def _add_settings(writer: "GGUFWriter", source: Source, dtype: GgufDtype) -> Non
     kind = _KINDS[dtype]
     writer.add_file_type(gguf.LlamaFileType[f"{'ALL' if kind == 'F32' else 'MOSTLY'}_{kind}"])
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-    for name, value in express(source.config, "gguf").items():
+    sizes = express(source.config, "gguf") | {"vocab_size": source.tokenizer.vocab_size}
+    for name, value in sizes.items():
         getattr(writer, f"add_{name}")(value)
     for add in (writer.add_key_length, writer.add_value_length, writer.add_rope_dimension_count):
         add(source.config.d_head)
 
 
 def _add_vocabulary(writer: "GGUFWriter", source: Source) -> None:
-    """Add the tokenizer, padded to the model's vocabulary; refuse it if its ids would differ."""
+    """Add the tokenizer; refuse it if its ids would differ."""
     definition = source.tokenizer.definition
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(find_pre_tokenizer(definition))
     if not definition.merges:
         raise TokenizerError("the tokenizer has no merges, and llama.cpp requires some")
     spelled = spell_vocab(definition, "GGUF")
-    tokens = [f"[unused {id}]" for id in range(source.config.vocab_size)]
-    types = [_UNUSED] * source.config.vocab_size
+    tokens = [f"[unused {id}]" for id in range(source.tokenizer.vocab_size)]
+    types = [_UNUSED] * len(tokens)
     for text, id in spelled.items():
         tokens[id], types[id] = text, _NORMAL
     for id in definition.special_tokens.values():
