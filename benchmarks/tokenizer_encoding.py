@@ -137,7 +137,7 @@ def _task(
     vocabulary: Vocabulary,
     name: str,
     title: str,
-    measures: tuple[Measure, ...] = tuple(Measure(name, name) for name in _PASSES),
+    measures: tuple[Measure, ...] = tuple(Measure(one, one) for one in _PASSES),
     *,
     kind: str,
     text: Path,
