@@ -21,6 +21,7 @@ from measure import OURS, Benchmark, Json, Measure, Task, Verdict, main
 _ONE_THREAD = f"{OURS}, one thread"
 _NUM_SPECIAL_TOKENS = 10_000
 _PASSES = ("cold", "second", "warm")
+_PASS_MEASURES = tuple(Measure(name, name) for name in _PASSES)
 # Slow tools get the beginning of a text; the result notes it.
 _MAX_MEGABYTES = {"tiktoken": 10.0, "tokenizers": 1.0}
 
@@ -137,7 +138,7 @@ def _task(
     vocabulary: Vocabulary,
     name: str,
     title: str,
-    measures: tuple[Measure, ...] = tuple(Measure(one, one) for one in _PASSES),
+    measures: tuple[Measure, ...] = _PASS_MEASURES,
     *,
     kind: str,
     text: Path,
