@@ -51,13 +51,12 @@ def damage(case: Case) -> None:
     """Damage one artefact and use it: it must be rejected, or the result must not change."""
     case.row, case.what = "damaged artefacts", case.turn(DAMAGED)
     pattern, use = DAMAGED[case.what]
-    shutil.copytree(case.made, case.place, dirs_exist_ok=True)
-    file = case.random.choice(sorted(case.place.glob(pattern)))
+    sound, damaged = (shutil.copytree(case.made, case.place / name) for name in ("one", "other"))
+    file = case.random.choice(sorted(damaged.glob(pattern)))
     file.write_bytes(spoil(data := file.read_bytes(), case.random))
     is_damaged = file.read_bytes() != data
     with answered():
-        found = use(case.place)
-        if found != use(case.made) or (is_damaged and file.suffix in (".bin", ".safetensors")):
+        if use(damaged) != use(sound) or (is_damaged and file.suffix in (".bin", ".safetensors")):
             raise Lost("damage was taken for sound")
 
 
@@ -124,8 +123,8 @@ def compute(root: Path) -> object:
 
 def resume(root: Path, may_refuse: bool = True) -> object:
     """Damaged settings are rejected or overridden by the checkpoint; metrics have no effect."""
-    words = ["train", "--config", "run.yaml", "--name", "base", "--resume", "--num-steps", "8"]
-    if Child(root, [*words, "--model.tie-embeddings"]).wait():
+    words = "train --config run.yaml --runs-folder runs --name base --resume --num-steps 8"
+    if Child(root, words.split()).wait():
         raise DataError("the settings were refused") if may_refuse else Lost("a run is refused")
     return CheckpointFolder(root / "runs/base/checkpoints").load(8).record.files
 
