@@ -122,7 +122,7 @@ class Guards:
             # With a single key, clients are told apart by address.
             if len(self._tokens) > 1:
                 return f"key {number}"
-        return str((scope.get("client") or ("unknown", 0))[0])
+        return network_of(str((scope.get("client") or ("unknown", 0))[0]))
 
     def _check_token(self, authorization: str) -> int:
         scheme, _, given = authorization.partition(" ")
@@ -164,3 +164,13 @@ def is_loopback(host: str) -> bool:
 def _too_large(max_bytes: int) -> ApiError:
     message = f"the body is larger than {max_bytes} bytes: send less"
     return ApiError(413, message, code="body_too_large", headers={"Connection": "close"})
+
+
+def network_of(address: str) -> str:
+    """Return the address, or the /64 network of an IPv6 address: one subscriber has all of it."""
+    address = address.removeprefix("::ffff:")  # An IPv4 client of a socket for both.
+    try:
+        network = ipaddress.IPv6Network((address.partition("%")[0], 64), strict=False)
+    except ValueError:
+        return address
+    return str(network)
