@@ -106,6 +106,23 @@ def test_a_signal_stops_the_trials_and_leaves_them_to_be_resumed(
     assert resumed == {"learning_rate=1e-07+seed=0": True, "learning_rate=0.1+seed=0": False}
 
 
+def test_a_trial_that_an_earlier_sweep_began_first_is_resumed(
+    make_spec: Any, metrics_only: Command, tmp_path: Path
+) -> None:
+    """A killed sweep's trial takes its lock between the next sweep's check and that one's trial."""
+    file = tmp_path / "small" / "runs" / "seed=0" / "config.yaml"
+    begin = f"import pathlib; pathlib.Path({str(file)!r}).write_text(''); raise SystemExit(2)"
+    resumed = []
+
+    def start(config_file: Path, resume: bool) -> list[str]:
+        resumed.append(resume)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return metrics_only(config_file, resume) if resume else [sys.executable, "-c", begin]
+
+    assert run(make_spec(), tmp_path, start).records["seed=0"].status == "finished"
+    assert resumed == [False, True]
+
+
 def test_what_would_give_trials_another_meaning_is_refused_and_named(
     make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:

@@ -1,7 +1,6 @@
 """Run trials as child processes, one per slot at a time.
 
-A single-threaded loop starts, polls and stops them. Trials of a killed sweep continue; a restarted
-sweep waits for them.
+One thread starts, polls and stops them. A restarted sweep waits for the trials of a killed one.
 """
 
 import contextlib
@@ -22,7 +21,6 @@ from groundup.experiments.run_result import describe_divergence, find_state
 from groundup.experiments.spec import PruneConfig, SweepConfig
 from groundup.experiments.sweep_folder import SweepFolder
 from groundup.experiments.trials import Status, Trial, TrialRecord
-from groundup.files import locked
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runs.metrics import Metrics
@@ -41,6 +39,7 @@ _log = logging.getLogger(__name__)
 class _Running:
     trial: Trial
     slot: int
+    resume: bool
     process: subprocess.Popen[bytes]
     metrics: MetricsReader
     num_seen: int = 0
@@ -48,6 +47,12 @@ class _Running:
     divergence: str | None = None
     """The reason, if it was stopped because it diverged."""
     is_stopping: bool = False
+
+    def came_second(self) -> bool:
+        """Whether a process of an earlier sweep began the run first."""
+        run = RunFolder(self.trial.config.run_folder)
+        is_mistake = self.process.returncode == 2
+        return is_mistake and bool(run.is_claimed() or (not self.resume and run.has_run()))
 
     def prune(self, rules: PruneConfig) -> None:
         """Stop the trial if its metrics show divergence."""
@@ -119,6 +124,9 @@ class Runner:
                             running.terminate()
                         if running.process.poll() is not None:
                             active.remove(running)
+                            if running.came_second():
+                                waiting.append(running.trial)
+                                continue
                             self._end(running, is_stopped=stop.signal is not None)
                         elif not running.is_stopping:
                             running.prune(self._spec.prune)
@@ -145,7 +153,7 @@ class Runner:
                 start_new_session=True,
             )
         metrics = MetricsReader(RunFolder(trial.config.run_folder).metrics_file)
-        return _Running(trial, slot, process, metrics)
+        return _Running(trial, slot, resume, process, metrics)
 
     def _end(self, running: _Running, *, is_stopped: bool) -> None:
         trial, status = running.trial, running.process.returncode or 0
@@ -209,12 +217,7 @@ def _next_free(waiting: list[Trial], trials: Iterator[Trial]) -> Trial | None:
     for trial in itertools.chain(list(waiting), trials):
         with contextlib.suppress(ValueError):
             waiting.remove(trial)
-        try:
-            # Trying the lock is safe: only a sweep starts trainers there.
-            with locked(RunFolder(trial.config.run_folder).path) as is_free:
-                if is_free:
-                    return trial
-        except FileNotFoundError:
+        if not RunFolder(trial.config.run_folder).is_claimed():
             return trial
         waiting.append(trial)
     return None

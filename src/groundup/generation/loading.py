@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ from groundup import __version__
 from groundup.checkpoint import Checkpoint, CheckpointFolder, check_shapes, restore_model
 from groundup.config import load_settings
 from groundup.errors import CheckpointError, ConfigError
-from groundup.files import atomic_folder
+from groundup.files import atomic_folder, write_json_atomic
 from groundup.generation.request import Sampler
 from groundup.generation.special_ids import SPECIAL_IDS_KEY, SpecialIds, find_special_ids
 from groundup.model import ModelConfig, TransformerLM
@@ -102,7 +103,7 @@ def save_run(
         known = {"groundup": __version__, SPECIAL_IDS_KEY: special_ids.to_json()}
         sampling = None if sampler is None else sampler.model_dump()
         folder.begin(config, tokenizer, {**known, **(environment or {})}, sampling)
-        Outcome("finished", step).write(folder.outcome_file)
+        write_json_atomic(folder.outcome_file, asdict(Outcome("finished", step)))
 
 
 def _check_settings(folder: RunFolder, config: ModelConfig, checkpoint: Checkpoint) -> None:

@@ -4,6 +4,7 @@ Pure ASGI, so that a large body is refused before it is read and streams pass th
 It also counts responses and adds the security headers.
 """
 
+import contextlib
 import hmac
 import ipaddress
 import logging
@@ -155,10 +156,9 @@ class Guards:
 
 def is_loopback(host: str) -> bool:
     """Whether an address is reachable only from this machine; the only such name is localhost."""
-    try:
+    with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
+    return host.lower() == "localhost"
 
 
 def _too_large(max_bytes: int) -> ApiError:
@@ -169,8 +169,6 @@ def _too_large(max_bytes: int) -> ApiError:
 def network_of(address: str) -> str:
     """Return the address, or the /64 network of an IPv6 address: one subscriber has all of it."""
     address = address.removeprefix("::ffff:")  # An IPv4 client of a socket for both.
-    try:
-        network = ipaddress.IPv6Network((address.partition("%")[0], 64), strict=False)
-    except ValueError:
-        return address
-    return str(network)
+    with contextlib.suppress(ValueError):
+        address = str(ipaddress.IPv6Network((address.partition("%")[0], 64), strict=False))
+    return address
