@@ -258,8 +258,6 @@ ADDED: dict[str, dict[str, str]] = {
 }
 # For a run that would choose its settings for ten minutes.
 SIZES = {"--model.context-length": "16", "--model.d-model": "32", "--model.num-layers": "1"}
-# Sweeps of many runs: only plan them; tests/experiments covers the runs.
-DRY = {"ablate"}
 PROBED = "--model.d-model 32 --model.num-heads 2 --model.context-length 16".split()
 
 
@@ -280,7 +278,7 @@ def small(words: list[str]) -> list[str]:
     for flag, value in added.items():
         if flag not in kept:
             kept += [flag, value]
-    return [*kept, "--dry-run"] if words[0] in DRY and "--dry-run" not in kept else kept
+    return kept
 
 
 def make_small_configs(folder: Path) -> None:

@@ -46,6 +46,7 @@ _REMOVED: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("tensorboard", "trackio", "wandb"), (False,)),
     **dict.fromkeys(("logit_soft_cap", "muon_learning_rate"), (None,)),
     "kernels": ("fused", "reference"),
+    "kind": ("sweep", "ablation"),
     "order": ("epochs",),
     "orthogonalization_steps": (5,),
     "project": ("groundup",),

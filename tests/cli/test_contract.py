@@ -329,7 +329,6 @@ def bare_machine(with_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("plan --preset gpt2-xl --config a.yaml", "--preset and --config exclude each other"),
         ("plan --batch-size 8 --micro-batch-size 3", "divisor of --batch-size"),
         ("plan --device H20", "did you mean H200"),
-        ("ablate small.yaml --name ../elsewhere", "name is '../elsewhere'"),
         ("generate smal", "neither as a folder nor in runs: did you mean small?"),
         ("generate empty", "runs/empty has no checkpoint yet"),
         ("generate small --checkpoint 7", "no checkpoint of step 7"),

@@ -1,4 +1,4 @@
-"""`groundup sweep`, `ablate` and `report`: what they print, and that dry runs write nothing."""
+"""`groundup sweep` and `report`: what they print, and that dry runs write nothing."""
 
 import functools
 import json
@@ -11,7 +11,6 @@ import yaml
 
 from groundup.cli import train
 from groundup.cli.main import main
-from groundup.experiments import sweep
 from groundup.experiments.runner import Command
 from groundup.experiments.spec import load_sweep
 from groundup.experiments.sweep import plan_trials, run_sweep
@@ -124,7 +123,7 @@ def test_the_vocabulary_is_that_of_the_shards_as_in_training(
     assert train.settings_of(arguments).model == trials[0].config.model
     # As in the other verbs that start from a file.
     size = f"{sum(count_parameters(trials[0].config.model).values()):,}"
-    for words in (["ablate", "with.yaml", "--dry-run"], ["plan", "--config", "with.yaml"]):
+    for words in (["sweep", "sweep.yaml", "--dry-run"], ["plan", "--config", "with.yaml"]):
         assert size in shell(*words)
 
 
@@ -151,35 +150,6 @@ def test_a_sweep_of_which_every_trial_failed_is_no_success(
     # One that came to its end is a result, whatever became of the others.
     add("other")
     assert main(["sweep", spec]) == 0
-
-
-def test_an_ablation_shows_each_best_rate_and_those_tried(
-    small_config: Path, shell: Any, metrics_only: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = functools.partial(sweep.run_ablation, command=metrics_only)
-    monkeypatch.setattr(sweep, "run_ablation", run)
-
-    def ablate(*words: object) -> dict[str, str]:
-        """The lines by their first word, with single blanks."""
-        shown = shell("ablate", small_config, "--variants", "muon", "--jobs", 2, *words)
-        lines = [" ".join(line.split()) for line in shown.splitlines()]
-        return {line.partition(" ")[0]: line for line in lines}
-
-    # The rates at which the other seeds will run are not known yet.
-    planned = ablate("--learning-rates", 0.001, 0.003, "--dry-run")
-    assert "muon+learning_rate=0.003+seed=0" in planned and not Path("sweeps").exists()
-    assert "4 of 4" in planned["4"] and "seed=1" not in str(planned)
-    # Muon's best is 0.3, and a rate above 0.5 diverges.
-    lines = ablate("--seeds", 0, "--learning-rates", 0.003, 0.01, 0.3, 0.9)
-    assert lines["base"].split()[2:6] == ["0.01", "0.003,", "0.01,", "0.3,"]
-    assert lines["muon"].split()[2] == "0.3" and lines["muon"].endswith("diverged at 0.9")
-    # Without the largest rate the best is at the edge.
-    less = ("--seeds", 0, "--learning-rates", 0.003, 0.01, 0.3, "--name", "less")
-    assert ablate(*less)["muon"].endswith("best rate at the edge of the grid")
-    for number, folder in enumerate(Path("sweeps/less/runs").iterdir()):
-        (folder / "environment.json").write_text(f'{{"data": {{"content": "{number}"}}}}')
-    warning = "These runs were trained on different data"
-    assert any(line.startswith(warning) for line in ablate(*less).values())
 
 
 def test_runs_are_compared_and_their_names_cannot_command_the_terminal(

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from groundup.config import load_settings, save_yaml
-from groundup.experiments.report.comparison import compare
-from groundup.experiments.report.page import render
 from groundup.experiments.spec import SweepConfig, resolve
 from groundup.experiments.trials import TrialRecord
 from groundup.files import append_json_line
@@ -33,18 +31,6 @@ BASE: dict[str, Any] = {
 
 def record_of(point: str, seed: int, status: Any, loss: float | None, **more: Any) -> TrialRecord:
     return TrialRecord(f"{point}+seed={seed}", point, status, seed, ranking_loss=loss, **more)
-
-
-def check_report(path: Path, num_rows: int) -> None:
-    """An ablation is recomputed from its trials; what cannot be made of them is a note."""
-    report = compare([path])
-    (table,) = report.ablations
-    page = render(report)
-    assert report.title == "Ablations" and report.why in page
-    assert "Contribution of each part" in page and table.headers[0] in page
-    assert len(table.rows) == num_rows
-    (path / "trials.jsonl").unlink()
-    assert len(compare([path]).runs) == len(report.runs)
 
 
 @pytest.fixture

@@ -173,6 +173,8 @@ def test_a_folder_explains_itself_and_checkpoints_go_when_none_are_kept(
     stored = load_settings(SweepConfig, folder.spec_file)
     assert stored.why == "Because." and base_config(stored) == base_config(spec)
     assert (folder.trials / "seed=0.txt").is_file()
+    # An ablation of an earlier version is read as a sweep.
+    assert load_settings(SweepConfig, None, {"name": "a", "kind": "ablation"}).name == "a"
 
 
 def metrics_of(*losses: float) -> Metrics:

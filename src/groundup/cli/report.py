@@ -41,8 +41,7 @@ def run(arguments: Arguments) -> None:
         paths.append(found[0])
     comparison = compare(paths, title=arguments.title)
     write_text_atomic(out, render(comparison))
-    for table in (*comparison.ablations, comparison.results):
-        print_document_table(table)
+    print_document_table(comparison.results)
     for line in (*comparison.warnings, *run_notes(comparison.runs), f"written: {out}"):
         print(printable(line))
 

@@ -1,8 +1,7 @@
-"""`groundup sweep` and `groundup ablate`: many runs around one base, and a table of results."""
+"""`groundup sweep`: many runs around one base, and a table of results."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -16,8 +15,14 @@ if TYPE_CHECKING:
     from groundup.experiments.sweep import SweepOutcome
 
 
-class SweepFlags(Settings):
-    """Where and how trials are run."""
+class Arguments(Settings):
+    """Run a sweep: many settings around one base run, each with several seeds.
+
+    The same command continues after a stop or a kill, and retries failed trials.
+    """
+
+    spec: Positional[Path]
+    """Sweep file (YAML)."""
 
     folder: Path = Path("sweeps")
     """Folder for sweep folders."""
@@ -28,78 +33,16 @@ class SweepFlags(Settings):
     dry_run: bool = False
     """List the trials with their cost and progress; run none."""
 
-    def carry_out(
-        self, spec: "SweepConfig", run: "Callable[..., SweepOutcome]", **options: Any
-    ) -> int:
-        """Run the trials that are left and print the results, or list all; the exit status."""
-        path = self.folder / spec.name
-        if self.dry_run:
-            return _print_outlook(spec, path)
-        return _finish(run(spec, path, jobs=self.jobs, **options), path)
 
-
-class Sweep(SweepFlags):
-    """Run a sweep: many settings around one base run, each with several seeds.
-
-    The same command continues after a stop or a kill, and retries failed trials.
-    """
-
-    spec: Positional[Path]
-    """Sweep file (YAML)."""
-
-
-def sweep(arguments: Sweep) -> int:
+def run(arguments: Arguments) -> int:
     from groundup.experiments.spec import load_sweep
     from groundup.experiments.sweep import run_sweep
 
-    return arguments.carry_out(load_sweep(arguments.spec), run_sweep)
-
-
-class Ablate(SweepFlags):
-    """Run an ablation: the recipe without each of its parts, at equal parameters and tokens.
-
-    Each variant runs at each learning rate with the first seed; the best is repeated with the other
-    seeds. The same command continues after a stop or a kill, or with more learning rates.
-    """
-
-    config: Positional[Path]
-    """Settings file of the base run, as for groundup train."""
-
-    learning_rates: tuple[float, ...] = ()
-    """Learning rates to try per variant. Default: 0.5x, 1x and 2x the base's."""
-
-    variants: tuple[str, ...] = ()
-    """Variants to run, by name. Default: all."""
-
-    seeds: tuple[int, ...] = (0, 1, 2)
-    """Seeds for each variant."""
-
-    tokens: int | None = None
-    """Training tokens per run. Default: the base run's."""
-
-    name: str = "ablations"
-    """Name of the sweep."""
-
-
-def ablate(arguments: Ablate) -> int:
-    from groundup.config import load_settings
-    from groundup.experiments.ablation import ablation_spec
-    from groundup.experiments.sweep import run_ablation
-    from groundup.runs.config import RunConfig
-    from groundup.training.resolve import with_vocabulary
-
-    spec = ablation_spec(
-        with_vocabulary(load_settings(RunConfig, arguments.config)),
-        name=arguments.name,
-        variants=arguments.variants,
-        learning_rates=arguments.learning_rates,
-        seeds=arguments.seeds,
-        tokens=arguments.tokens,
-    )
+    spec = load_sweep(arguments.spec)
+    path = arguments.folder / spec.name
     if arguments.dry_run:
-        # The best rates, for the other seeds, are not known yet.
-        spec = spec.model_copy(update={"seeds": spec.seeds[:1]})
-    return arguments.carry_out(spec, run_ablation)
+        return _print_outlook(spec, path)
+    return _finish(run_sweep(spec, path, jobs=arguments.jobs), path)
 
 
 def _finish(outcome: "SweepOutcome", folder: Path) -> int:
@@ -120,8 +63,7 @@ def _finish(outcome: "SweepOutcome", folder: Path) -> int:
             f"{records[-1].reason}. Fix that; the same command tries them again"
         )
     comparison = compare([folder])
-    for table in comparison.ablations or [comparison.results]:
-        print_document_table(table)
+    print_document_table(comparison.results)
     for warning in comparison.warnings:
         print(printable(warning))
     print(f"the runs are in {folder / 'runs'}; groundup report {folder} shows them")

@@ -18,7 +18,6 @@ VERBS = {
     "import huggingface": "import a Hugging Face checkpoint as a run",
     "verify-resume": "prove that a killed and resumed run equals an uninterrupted one",
     "sweep": "run a resumable sweep over settings and seeds",
-    "ablate": "ablate a recipe, each variant at its best learning rate",
     "list": "list runs: age, size, loss, and what you can do with them",
     "report": "compare runs on one page: curves, intervals, settings, cost",
     "tokenizer train": "learn a byte-level BPE vocabulary",
@@ -53,8 +52,6 @@ GROUPS = {
 _HOMES = {
     "tokenizer": "tokenizer",
     "data": "data",
-    "sweep": "sweep",
-    "ablate": "sweep",
     "export": "export",
     "import": "export",
 }

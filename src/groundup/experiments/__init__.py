@@ -1,1 +1,1 @@
-"""Sweeps and ablations, and reports that compare runs."""
+"""Sweeps, and reports that compare runs."""

@@ -21,9 +21,8 @@ class Found:
     """The runs, in the given order and by name within a folder, and facts about their sweeps."""
 
     runs: list[RunResult] = field(default_factory=list)
-    sweeps: list[Path] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
-    """Of the sweeps."""
+    """The names of the sweeps."""
     reasons: list[str] = field(default_factory=list)
     """The purposes of the sweeps."""
     notes: list[str] = field(default_factory=list)
@@ -71,7 +70,6 @@ def _runs_of_sweep(path: Path, found: Found) -> Iterator[tuple[Path, TrialRecord
         records = folder.records()
     except (GroundupError, OSError) as error:
         found.notes.append(f"trials.jsonl of {path.name} cannot be read: {error}")
-    found.sweeps.append(path)
     found.names.append(str(spec.get("name") or path.name))
     if spec.get("why"):
         found.reasons.append(str(spec["why"]).strip())

@@ -50,9 +50,6 @@ class SweepConfig(Settings):
     name: str = Field(pattern=NAME_PATTERN, max_length=200)
     """Name of the sweep and its folder."""
 
-    kind: Literal["sweep", "ablation"] = "sweep"
-    """ablation adds a table of each variant at its best learning rate to the report."""
-
     why: str = ""
     """The question that the sweep answers."""
 

@@ -1,4 +1,4 @@
-"""Run sweeps and ablations, and list their trials in advance."""
+"""Run sweeps, and list their trials in advance."""
 
 import contextlib
 import logging
@@ -10,13 +10,11 @@ from pathlib import Path
 from groundup.config import save_yaml
 from groundup.data.shards import check_vocabulary, read_index
 from groundup.errors import ConfigError, DataError
-from groundup.experiments import ablation
 from groundup.experiments.points import check_packages, known_points, propose
 from groundup.experiments.runner import Command, Runner, make_slots, train_command
 from groundup.experiments.spec import SweepConfig, base_config
 from groundup.experiments.sweep_folder import SweepFolder, TrialState
 from groundup.experiments.trials import (
-    LEARNING_RATE,
     Point,
     Status,
     Trial,
@@ -41,7 +39,6 @@ def run_sweep(
     spec: SweepConfig,
     path: Path,
     *,
-    points: Sequence[Point] | None = None,
     jobs: int | None = None,
     command: Command = train_command,
 ) -> SweepOutcome:
@@ -50,53 +47,29 @@ def run_sweep(
     The same call continues after a stop or a kill: trials that ended are kept, interrupted ones are
     resumed, and failed ones are retried.
 
-    points: run only these points.
     jobs: concurrent trials. Default: one per CUDA device, or one on a CPU.
     """
     folder = SweepFolder(path)
     # Custom commands may not need data.
-    trials = look_ahead(spec, path, points, needs_data=command is train_command)
+    trials = look_ahead(spec, path, needs_data=command is train_command)
     with folder.claim():
         save_yaml(folder.spec_file, spec)
-        is_search = points is None and spec.is_search
-        found = _search(spec, folder) if is_search else (trial for trial, _ in trials)
+        found = _search(spec, folder) if spec.is_search else (trial for trial, _ in trials)
         runner = Runner(folder, spec, make_slots(base_config(spec), jobs), command)
         stopped_by = runner.run(_unended(folder, found))
         return SweepOutcome(folder.records(), stopped_by)
 
 
-def run_ablation(
-    spec: SweepConfig, path: Path, *, jobs: int | None = None, command: Command = train_command
-) -> SweepOutcome:
-    """Find each variant's best learning rate with the first seed, then run that with the others."""
-    first = spec.model_copy(update={"seeds": spec.seeds[:1]})
-    outcome = run_sweep(first, path, jobs=jobs, command=command)
-    if outcome.stopped_by is not None:
-        return outcome
-    tried = ablation.read_tried(spec, outcome.records.values())
-    points = [
-        Point({LEARNING_RATE: known.best}, name)
-        for name, known in tried.items()
-        if known.best is not None
-    ]
-    return run_sweep(spec, path, points=points, jobs=jobs, command=command)
-
-
 def look_ahead(
-    spec: SweepConfig,
-    path: Path,
-    points: Sequence[Point] | None = None,
-    *,
-    needs_data: bool = True,
+    spec: SweepConfig, path: Path, *, needs_data: bool = True
 ) -> list[tuple[Trial, TrialState]]:
     """Check the known trials of a sweep and list them with their states; writes nothing. A search
     proposes more."""
     check_packages(spec.sampler)
     folder = SweepFolder(path)
-    is_search = points is None and spec.is_search
-    trials = [] if is_search else plan_trials(spec, path, points)
+    trials = plan_trials(spec, path)
     folder.check(spec, trials)
-    if is_search:
+    if spec.is_search:
         for point in folder.proposals():
             # The sweep skips points that cannot be built, too.
             with contextlib.suppress(ConfigError):

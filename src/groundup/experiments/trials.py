@@ -12,10 +12,7 @@ from typing import Any, Literal
 from groundup.errors import ConfigError, DataError
 from groundup.experiments.spec import SweepConfig, base_config, build_config
 from groundup.experiments.statistics import Interval, confidence_interval
-from groundup.model.config import ModelConfig
 from groundup.runs.config import NAME_PATTERN, RunConfig, as_fractions
-
-LEARNING_RATE = "optimizer.learning_rate"
 
 Status = Literal["finished", "diverged", "failed"]
 
@@ -128,12 +125,6 @@ def make_trial(spec: SweepConfig, point: Point, seed: int, runs_folder: Path) ->
     layers |= {"name": name, "runs_folder": str(runs_folder), "seed": seed}
     config = build_config(spec.base_values, layers, where=where)
     return Trial(name, base_name or "base", config, settings, point.variant)
-
-
-def model_with(model: ModelConfig, settings: Mapping[str, Any]) -> ModelConfig:
-    """The model with the settings under `model.`"""
-    own = {k.removeprefix("model."): v for k, v in settings.items() if k.startswith("model.")}
-    return model.model_copy(update=own)
 
 
 def _name(variant: str | None, settings: Mapping[str, Any]) -> str:

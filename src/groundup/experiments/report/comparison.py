@@ -1,23 +1,13 @@
-"""Compare runs: their groups, ablations and warnings."""
+"""Compare runs: their groups and warnings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from groundup.config import load_settings
-from groundup.errors import GroundupError
-from groundup.experiments.ablation import make_rows
 from groundup.experiments.groups import Group, group_runs
-from groundup.experiments.report.tables import (
-    Table,
-    ablation_table,
-    list_names,
-    results_table,
-)
+from groundup.experiments.report.tables import Table, list_names, results_table
 from groundup.experiments.run_finding import Found, find_runs
 from groundup.experiments.run_result import RunResult
-from groundup.experiments.spec import SweepConfig
-from groundup.experiments.sweep_folder import SweepFolder
 
 
 @dataclass
@@ -28,7 +18,6 @@ class Comparison:
     why: str
     runs: list[RunResult]
     groups: list[Group]
-    ablations: list[Table]
     warnings: list[str] = field(default_factory=list)
     """Reasons why results are incomplete or cannot be compared."""
 
@@ -53,25 +42,9 @@ def compare(paths: Sequence[Path], *, title: str | None = None) -> Comparison:
         why=" ".join(found.reasons),
         runs=found.runs,
         groups=group_runs(found.runs),
-        ablations=[table for path in found.sweeps for table in _ablations(path, found)],
     )
     comparison.warnings = [*_warnings(comparison), *found.notes]
     return comparison
-
-
-def _ablations(path: Path, found: Found) -> list[Table]:
-    """The table of an ablation, recomputed from its trials; nothing for other sweeps."""
-    folder = SweepFolder(path)
-    if not folder.spec_file.exists():
-        return []
-    try:
-        spec = load_settings(SweepConfig, folder.spec_file)
-        records = list(folder.records().values())
-        if spec.kind == "ablation":
-            return [ablation_table(make_rows(spec, records))]
-    except (GroundupError, OSError) as error:
-        found.notes.append(f"{path.name}: {error}")
-    return []
 
 
 def run_notes(runs: Sequence[RunResult]) -> list[str]:

@@ -104,10 +104,6 @@ def _facts(comparison: Comparison) -> dict[str, str]:
 
 def _sections(comparison: Comparison) -> list[Section]:
     groups, runs = comparison.groups, comparison.runs
-    ablations = [
-        Section(f"ablation-{number}", "Contribution of each part", [table])
-        for number, table in enumerate(comparison.ablations, start=1)
-    ]
     curves = [
         Chart(name, figure)
         for metric, name in _METRICS.items()
@@ -116,7 +112,6 @@ def _sections(comparison: Comparison) -> list[Section]:
     nothing: list[Block] = ["There are no metrics yet."]
     differing: list[Block] = [settings_table(groups) or "Only seeds differ."]
     return [
-        *ablations,
         Section("results", "Results", [comparison.results]),
         Section("curves", "Learning curves", curves[:2] or nothing, curves[2:]),
         Section("settings", "Settings", differing),

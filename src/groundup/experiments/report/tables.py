@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from groundup.experiments.ablation import BASE, AblationRow
 from groundup.experiments.groups import Group, show_setting
 from groundup.experiments.run_result import RunResult
 from groundup.experiments.statistics import Interval
@@ -47,20 +46,16 @@ class Table:
         return list(self.rows[0]) if self.rows else []
 
 
-def shown(show: Callable[[float], str], number: float | None) -> str:
-    """A formatted number, or a dash if it is unknown."""
-    return UNKNOWN if number is None else show(number)
-
-
 def show_loss(value: float) -> str:
     return f"{value:.4f}" if abs(value) < 100 else f"{value:.4g}"
 
 
 def show_interval(interval: Interval | None) -> str:
-    """mean ± half width, or a single measurement."""
-    if interval is None or interval.half_width is None:
-        return shown(show_loss, None if interval is None else interval.mean)
-    return f"{show_loss(interval.mean)} ± {show_loss(interval.half_width)}"
+    """mean ± half width, a single measurement, or a dash if it is unknown."""
+    if interval is None:
+        return UNKNOWN
+    more = "" if interval.half_width is None else f" ± {show_loss(interval.half_width)}"
+    return show_loss(interval.mean) + more
 
 
 def list_names(names: Sequence[str]) -> str:
@@ -146,39 +141,3 @@ def runs_table(runs: Sequence[RunResult]) -> Table:
             }
         )
     return Table("Every run", rows, [[STATES[run.outcome.state]] for run in runs])
-
-
-def ablation_table(rows: Sequence[AblationRow]) -> Table:
-    """The base first, then each variant at its best learning rate, from the best to the worst."""
-    told, all_marks = [], []
-    for row in rows:
-        is_told = row.difference is not None and row.variant != BASE
-        told.append(
-            {
-                "Variant": row.variant,
-                "Parameters": f"{row.num_parameters:,}",
-                "Best learning rate": shown("{:g}".format, row.tried.best),
-                "Rates tried": _rates(row.tried.rates),
-                "Loss": show_interval(row.loss),
-                "Difference from the base": f"{row.difference:+.4f}" if is_told else UNKNOWN,
-            }
-        )
-        marks = []
-        if row.loss is None:
-            marks.append(Mark("✕", "no run finished", "diverged"))
-        elif is_told and not row.is_clear:
-            marks.append(Mark("≈", "not clearly different from the base", "tied"))
-        elif is_told:
-            is_better = (row.difference or 0) < 0
-            better, worse = Mark("★", "better", "winner"), Mark("▲", "worse", "diverged")
-            marks.append(better if is_better else worse)
-        if row.tried.is_at_edge:
-            marks.append(Mark("→", "best rate at the edge of the grid", "unfinished"))
-        if row.diverged_at:
-            marks.append(Mark("✕", f"diverged at {_rates(row.diverged_at)}", "diverged"))
-        all_marks.append(marks)
-    return Table("Variants at their best learning rates", told, all_marks)
-
-
-def _rates(rates: Sequence[float]) -> str:
-    return ", ".join(f"{rate:g}" for rate in rates) or UNKNOWN
