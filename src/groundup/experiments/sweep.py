@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from groundup.config import save_yaml
 from groundup.data.shards import check_vocabulary, read_index
@@ -20,7 +21,6 @@ from groundup.experiments.trials import (
     Trial,
     TrialRecord,
     make_trial,
-    summarize,
 )
 
 _log = logging.getLogger(__name__)
@@ -121,13 +121,17 @@ def _history(
     names: Sequence[str | None],
 ) -> list[tuple[Point, Status | None, float | None]]:
     """The status and loss of each point; points that could not be built count as diverged."""
-    records = folder.records().values()
-    # Failed trials are not evidence about their point.
+    by_point: dict[str, list[TrialRecord]] = {}
+    for record in folder.records().values():
+        # Failed trials are not evidence about their point.
+        if record.status != "failed":
+            by_point.setdefault(record.point, []).append(record)
     found: dict[str | None, tuple[Status, float | None]] = {None: ("diverged", None)}
-    for result in summarize(record for record in records if record.status != "failed"):
-        if len(result.records) >= len(spec.seeds):
-            loss = result.loss.mean if result.loss and result.is_sound else None
-            found[result.point] = ("diverged" if loss is None else "finished", loss)
+    for name, ended in by_point.items():
+        losses = [one.ranking_loss for one in ended if one.ranking_loss is not None]
+        is_sound = losses and all(one.status == "finished" for one in ended)
+        if len(ended) >= len(spec.seeds):
+            found[name] = ("finished", fmean(losses)) if is_sound else ("diverged", None)
     return [
         (point, *found.get(name, (None, None))) for point, name in zip(points, names, strict=True)
     ]

@@ -4,14 +4,13 @@ import functools
 import hashlib
 import operator
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from groundup.errors import ConfigError, DataError
 from groundup.experiments.spec import SweepConfig, base_config, build_config
-from groundup.experiments.statistics import Interval, confidence_interval
 from groundup.runs.config import NAME_PATTERN, RunConfig, as_fractions
 
 Status = Literal["finished", "diverged", "failed"]
@@ -64,41 +63,6 @@ class TrialRecord:
             return cls(**{k: v for k, v in values.items() if k in cls.__dataclass_fields__})
         except TypeError as error:
             raise DataError(f"a line of trials.jsonl is not a trial: {error}") from error
-
-
-@dataclass(frozen=True)
-class PointResult:
-    """The results of a point's repetitions."""
-
-    point: str
-    variant: str | None
-    settings: dict[str, Any]
-    records: tuple[TrialRecord, ...]
-    loss: Interval | None
-    """The ranking loss of the finished trials."""
-
-    @property
-    def is_sound(self) -> bool:
-        """Whether every repetition finished."""
-        return self.loss is not None and all(r.status == "finished" for r in self.records)
-
-
-def summarize(records: Iterable[TrialRecord]) -> list[PointResult]:
-    """Group trials by point: the best first, those with unfinished trials last."""
-    groups: dict[str, list[TrialRecord]] = {}
-    for record in records:
-        groups.setdefault(record.point, []).append(record)
-    results = []
-    for point, members in groups.items():
-        members.sort(key=lambda record: record.seed)
-        first = members[0]
-        finished = [record.ranking_loss for record in members if record.status == "finished"]
-        loss = confidence_interval([value for value in finished if value is not None])
-        results.append(PointResult(point, first.variant, first.settings, tuple(members), loss))
-    return sorted(
-        results,
-        key=lambda one: (not one.is_sound, one.loss is None, one.loss.mean if one.loss else 0.0),
-    )
 
 
 def make_trial(spec: SweepConfig, point: Point, seed: int, runs_folder: Path) -> Trial:
