@@ -51,6 +51,7 @@ _REMOVED: dict[str, tuple[Any, ...]] = {
     "orthogonalization_steps": (5,),
     "project": ("groundup",),
     "reduce_dtype": ("float32", "bfloat16"),
+    "sampler": ("grid", "tpe"),
     "tasks": ((), []),
 }
 _EXPONENT = re.compile(r"[0-9]+(\.[0-9]+)?[eE]\+?[0-9]{1,2}")

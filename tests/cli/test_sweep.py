@@ -67,7 +67,7 @@ def test_a_dry_run_of_a_search_says_how_far_it_is(
 ) -> None:
     pytest.importorskip("optuna")
     ranges = {RATE: {"low": 1e-3, "high": 0.1, "scale": "log"}}
-    search: dict[str, Any] = {"sampler": "tpe", "ranges": ranges, "seeds": [0, 1]}
+    search: dict[str, Any] = {"ranges": ranges, "seeds": [0, 1]}
     spec = write_sweep(**search, num_trials=2)
     assert "a search proposes 2 points" in shell("sweep", spec, "--dry-run")
     assert not SWEEP.exists()
@@ -80,7 +80,7 @@ def test_a_dry_run_of_a_search_says_how_far_it_is(
     page = shell("sweep", write_sweep(**search, num_trials=3), "--dry-run")
     assert "1 of 4 trials are left" in page and before.keys() == files().keys()
     # Three heads cannot share a width of 16.
-    spec = write_sweep(name="heads", sampler="tpe", num_trials=2, grid={"model.num_heads": [3]})
+    spec = write_sweep(name="heads", num_trials=2, grid={"model.num_heads": [3]})
     run_sweep(load_sweep(spec), Path("sweeps/heads"), command=metrics_only)
     assert "0 of 0 trials are left" in shell("sweep", spec, "--dry-run")
 

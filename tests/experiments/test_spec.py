@@ -14,7 +14,7 @@ import yaml
 from groundup.config import load_settings, save_yaml
 from groundup.errors import ConfigError, DataError, MissingExtraError
 from groundup.experiments import sweep
-from groundup.experiments.points import grid_points, known_points, propose
+from groundup.experiments.points import grid_points, propose
 from groundup.experiments.runner import Command
 from groundup.experiments.spec import (
     SweepConfig,
@@ -30,7 +30,7 @@ from groundup.runs.config import NAME_PATTERN
 from .conftest import record_of
 
 RATE = "optimizer.learning_rate"
-SAMPLED: dict[str, Any] = {"sampler": "random", "num_trials": 5}
+SAMPLED: dict[str, Any] = {"num_trials": 5}
 SWEEPS = sorted((Path(__file__).resolve().parents[2] / "configs" / "sweep").glob("*.yaml"))
 
 
@@ -45,8 +45,7 @@ def test_every_sweep_that_comes_with_groundup_can_be_run(path: Path, tmp_path: P
     save_yaml(tmp_path / "sweep.yaml", spec)
     assert load_settings(SweepConfig, tmp_path / "sweep.yaml") == spec
     if spec.is_search:
-        drawn = spec.model_copy(update={"sampler": "random"})
-        assert len(plan_trials(drawn, tmp_path)) == spec.num_trials
+        assert plan_trials(spec, tmp_path, [propose(spec, [])])
     else:
         assert len(plan_trials(spec, tmp_path)) == len(grid_points(spec)) * len(spec.seeds)
 
@@ -58,9 +57,8 @@ def test_every_sweep_that_comes_with_groundup_can_be_run(path: Path, tmp_path: P
         ({"ranges": {"batch_sice": {"low": 1, "high": 2}}, **SAMPLED}, "did you mean batch_size?"),
         ({"variants": {"a": {"model.d_modle": 8}}}, "did you mean model.d_model?"),
         ({"grid": {"seed": [1]}}, "seed"),
-        ({"sampler": "random"}, "num_trials"),
-        ({"sampler": "tpe", "num_trials": 5}, "nothing to vary"),
-        ({"sampler": "cmaes", "num_trials": 5}, "tpe"),
+        (SAMPLED, "something to vary"),
+        ({"sampler": "random"}, "sampler"),
         ({"ranges": {RATE: {"low": 1, "high": 2}}}, "ranges"),
         ({"grid": {RATE: []}}, "no values"),
         ({"seeds": [1, 1]}, "duplicates"),
@@ -103,6 +101,14 @@ def test_a_grid_takes_every_combination_with_every_seed_and_variant(make_spec: A
     assert large.settings == {"model.d_model": 32, RATE: 0.1}
 
 
+def begun(spec: SweepConfig) -> list[Point]:
+    """The points of a search none of whose trials has ended."""
+    points: list[Point] = []
+    for _ in range(spec.num_trials or 0):
+        points.append(propose(spec, [(point, None, None) for point in points]))
+    return points
+
+
 def test_whole_numbers_stay_inside_their_range_and_close_ends_have_more_digits(
     make_spec: Any,
 ) -> None:
@@ -112,24 +118,14 @@ def test_whole_numbers_stay_inside_their_range_and_close_ends_have_more_digits(
         RATE: {"low": 100_000, "high": 100_020},
         "z_loss": {"low": 0.1, "high": 0.2},
     }
-    points = known_points(make_spec(ranges=ranges, sampler="random", num_trials=30))
+    points = begun(make_spec(ranges=ranges, num_trials=30))
     tried = {name: {point.settings[name] for point in points} for name in ranges}
     assert tried["batch_size"] == {2, 3} and tried["num_steps"] == {1, 2}
     assert len(tried[RATE]) > 20 and all(100_000 <= rate <= 100_020 for rate in tried[RATE])
     assert all(len(f"{loss:.9g}") <= 7 for loss in tried["z_loss"])
-    # What was sampled twice is one trial.
-    twice = make_spec(grid={"batch_size": [1, 2]}, sampler="random", num_trials=20, seeds=[0, 1])
-    assert len(names_of(twice)) == 4
-
-
-def test_more_draws_keep_the_first_ones(make_spec: Any) -> None:
-    ranges = {RATE: {"low": 1e-4, "high": 1e-2, "scale": "log"}}
-    few = known_points(make_spec(ranges=ranges, sampler="random", num_trials=3))
-    many = known_points(make_spec(ranges=ranges, sampler="random", num_trials=9))
-    assert many[:3] == few and len({point.settings[RATE] for point in many}) == 9
-    assert all(1e-4 <= point.settings[RATE] <= 1e-2 for point in many)
-    other = make_spec(ranges=ranges, sampler="random", num_trials=3, sampler_seed=1)
-    assert known_points(other) != few
+    # What was proposed twice is one trial.
+    twice = make_spec(grid={"batch_size": [1, 2]}, num_trials=20, seeds=[0, 1])
+    assert len(plan_trials(twice, Path("sweeps/small"), begun(twice))) == 4
 
 
 def test_a_grid_without_end_is_refused(make_spec: Any) -> None:
@@ -170,7 +166,6 @@ pytest.importorskip("optuna")
 DECAY = "optimizer.weight_decay"
 RANGES = {RATE: {"low": 1e-4, "high": 1.0, "scale": "log"}, DECAY: {"low": 0.0, "high": 1.0}}
 SEARCH: dict[str, Any] = {
-    "sampler": "tpe",
     "num_trials": 3,
     "ranges": {RATE: {"low": 1e-4, "high": 0.4, "scale": "log"}},
 }
@@ -199,14 +194,13 @@ def search(spec: SweepConfig, jobs: int = 1) -> list[Point]:
 
 @pytest.mark.slow
 def test_a_search_ends_where_chance_would_not(make_spec: Any) -> None:
-    common = {"ranges": RANGES, "sampler_seed": 1}
-    sampled = known_points(make_spec(sampler="random", num_trials=100, **common))
-    points = search(make_spec(sampler="tpe", num_trials=26, **common))
-    assert mean(map(loss_of, points[-6:])) < mean(map(loss_of, sampled)) / 2
+    points = search(make_spec(num_trials=26, ranges=RANGES, sampler_seed=1))
+    # The first ten are random.
+    assert mean(map(loss_of, points[-6:])) < mean(map(loss_of, points[:10])) / 2
 
 
 def test_jobs_at_once_are_given_points_that_lie_apart(make_spec: Any) -> None:
-    points = search(make_spec(sampler="tpe", ranges=RANGES, num_trials=13), jobs=4)
+    points = search(make_spec(ranges=RANGES, num_trials=13), jobs=4)
     positions = [(1 + math.log10(p.settings[RATE]) / 4, p.settings[DECAY]) for p in points]
     for number, position in enumerate(positions):
         for other in positions[max(0, number - 3) : number]:
@@ -215,7 +209,6 @@ def test_jobs_at_once_are_given_points_that_lie_apart(make_spec: Any) -> None:
 
 def test_variants_choices_and_whole_numbers_are_searched_together(make_spec: Any) -> None:
     spec = make_spec(
-        sampler="tpe",
         num_trials=12,
         variants={"plain": {}, "tied": {"model.tie_embeddings": True}},
         grid={"model.qk_norm": [False, True]},
@@ -229,7 +222,7 @@ def test_variants_choices_and_whole_numbers_are_searched_together(make_spec: Any
 
 
 def test_what_was_lost_counts_as_the_worst_that_finished(make_spec: Any) -> None:
-    spec = make_spec(sampler="tpe", ranges=RANGES, num_trials=14)
+    spec = make_spec(ranges=RANGES, num_trials=14)
     points = search(spec)
     losses = [loss_of(point) for point in points]
     worst = max(loss for loss in losses if loss <= 3)
@@ -243,7 +236,7 @@ def test_what_was_lost_counts_as_the_worst_that_finished(make_spec: Any) -> None
 
 
 def test_points_outside_the_ranges_of_now_are_not_learned_from(make_spec: Any) -> None:
-    narrow = make_spec(sampler="tpe", num_trials=9, ranges={RATE: {"low": 0.1, "high": 0.2}})
+    narrow = make_spec(num_trials=9, ranges={RATE: {"low": 0.1, "high": 0.2}})
     points = [Point({RATE: 5.0}), Point({RATE: 0.15, DECAY: 0.1}), Point({DECAY: 0.3})]
     found = propose(narrow, [(point, "finished", 1.0) for point in points])
     assert 0.1 <= found.settings[RATE] <= 0.2
@@ -254,8 +247,8 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
     make_spec: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    spec = make_spec(sampler="tpe", ranges=RANGES, num_trials=2)
-    with pytest.raises(MissingExtraError, match=r"sampler tpe.*groundup\[sweep\]"):
+    spec = make_spec(ranges=RANGES, num_trials=2)
+    with pytest.raises(MissingExtraError, match=r"a search.*groundup\[sweep\]"):
         run_sweep(spec, tmp_path / "small")
     assert not (tmp_path / "small").exists()
 
@@ -278,7 +271,7 @@ def test_a_point_is_learned_from_when_all_its_seeds_have_ended(
 def test_a_search_that_was_killed_goes_on_as_if_nothing_had_happened(
     make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
-    spec = make_spec(**{**SEARCH, "num_trials": 4, "sampler": "tpe"})
+    spec = make_spec(**{**SEARCH, "num_trials": 4})
     whole = run_sweep(spec, tmp_path / "whole", command=metrics_only)
     begun = spec.model_copy(update={"num_trials": 3})
     run_sweep(begun, tmp_path / "broken", command=metrics_only)
@@ -294,7 +287,7 @@ def test_a_search_that_was_killed_goes_on_as_if_nothing_had_happened(
 def test_an_impossible_proposal_is_left_out_and_the_search_goes_on(
     make_spec: Any, metrics_only: Command, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    spec = make_spec(sampler="tpe", num_trials=2, grid={"model.num_heads": [3]})
+    spec = make_spec(num_trials=2, grid={"model.num_heads": [3]})
     outcome = run_sweep(spec, tmp_path / "small", command=metrics_only)
     assert outcome.records == {} and "skipping a proposal" in caplog.text
     # So is one of a variant that is gone.

@@ -1,10 +1,9 @@
-"""Points of a sweep: a grid, random points, or proposals by an Optuna sampler.
+"""Points of a sweep: a grid, or the proposals of a search by Optuna.
 
 A proposal depends only on the sweep's seed, the earlier points and their results, so that the same
 points are proposed after a kill.
 """
 
-import importlib.util
 import itertools
 import math
 import random
@@ -12,7 +11,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from groundup.errors import ConfigError, MissingExtraError
+from groundup.errors import ConfigError
 from groundup.experiments.spec import RangeConfig, SweepConfig, takes_whole_numbers
 from groundup.experiments.trials import Point, Status
 
@@ -23,16 +22,6 @@ History = Sequence[tuple[Point, Status | None, float | None]]
 """Points with their status (None: running) and loss (None: diverged)."""
 
 
-def known_points(spec: SweepConfig) -> list[Point]:
-    """The points of a sweep that is not a search."""
-    if spec.sampler == "grid":
-        return grid_points(spec)
-    points: list[Point] = []
-    for _ in range(spec.num_trials or 0):
-        points.append(propose(spec, [(point, None, None) for point in points]))
-    return points
-
-
 def grid_points(spec: SweepConfig) -> list[Point]:
     """Every combination of variants and grid values."""
     values = spec.grid
@@ -40,7 +29,7 @@ def grid_points(spec: SweepConfig) -> list[Point]:
     if num_points > _MAX_GRID_POINTS:
         raise ConfigError(
             f"the grid has {num_points:,} points, more than {_MAX_GRID_POINTS:,}: give fewer "
-            f"values, or sample some with sampler random"
+            f"values, or search with num_trials"
         )
     return [
         Point(dict(zip(values, chosen, strict=True)), variant)
@@ -49,15 +38,10 @@ def grid_points(spec: SweepConfig) -> list[Point]:
     ]
 
 
-def check_packages(sampler: str) -> None:
-    """Raise MissingExtraError if the sampler needs a package that is not installed."""
-    if sampler != "grid" and importlib.util.find_spec("optuna") is None:
-        raise MissingExtraError(f"sampler {sampler}", "sweep")
-
-
 def propose(spec: SweepConfig, history: History) -> Point:
     """The next point, from an in-memory Optuna study of the history."""
     import optuna
+    from optuna.exceptions import ExperimentalWarning
     from optuna.trial import TrialState, create_trial
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -68,7 +52,12 @@ def propose(spec: SweepConfig, history: History) -> Point:
         for name, values in choices.items()
     }
     distributions |= {name: _distribution(one, name) for name, one in spec.ranges.items()}
-    study = optuna.create_study(sampler=_make_sampler(spec, len(history)))
+    seed = random.Random(f"{spec.sampler_seed}/{len(history)}").getrandbits(32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        # Assuming bad results for running points keeps concurrent jobs apart.
+        sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+    study = optuna.create_study(sampler=sampler)
     worst = max((loss for _, _, loss in history if loss is not None), default=None)
     for point, status, loss in history:
         values = {_VARIANT: point.variant, **point.settings}
@@ -95,19 +84,6 @@ def propose(spec: SweepConfig, history: History) -> Point:
         for name, value in asked.items()
     }
     return Point(found, found.pop(_VARIANT, None))
-
-
-def _make_sampler(spec: SweepConfig, number: int) -> Any:
-    from optuna import samplers
-    from optuna.exceptions import ExperimentalWarning
-
-    seed = random.Random(f"{spec.sampler_seed}/{number}").getrandbits(32)
-    if spec.sampler == "random":
-        return samplers.RandomSampler(seed=seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)
-        # Assuming bad results for running points keeps concurrent jobs apart.
-        return samplers.TPESampler(seed=seed, constant_liar=True)
 
 
 def _ends(one: RangeConfig, name: str) -> tuple[float, float]:

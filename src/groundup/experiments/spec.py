@@ -66,16 +66,14 @@ class SweepConfig(Settings):
     """Settings by dotted name, each with the values to try."""
 
     ranges: dict[str, RangeConfig] = Field(default_factory=dict)
-    """Settings by dotted name, each with a range of numbers for a sampler."""
-
-    sampler: Literal["grid", "random", "tpe"] = "grid"
-    """Try every combination, sample randomly, or search: tpe learns from finished trials."""
+    """Settings by dotted name, each with a range of numbers for a search."""
 
     num_trials: int | None = Field(default=None, ge=1, le=10**5)
-    """Number of points to sample; not for a grid."""
+    """Search: the number of points to propose, learning from finished trials. Default: every
+combination of variants and grid."""
 
     sampler_seed: Seed = 0
-    """Seed of the sampled points."""
+    """Seed of a search."""
 
     seeds: list[Seed] = Field(default_factory=lambda: [0], min_length=1)
     """Seeds for every point."""
@@ -92,7 +90,7 @@ class SweepConfig(Settings):
     @property
     def is_search(self) -> bool:
         """Whether points are proposed during the sweep."""
-        return self.sampler == "tpe"
+        return self.num_trials is not None
 
     @property
     def base_values(self) -> dict[str, Any]:
@@ -103,18 +101,15 @@ class SweepConfig(Settings):
     @model_validator(mode="after")
     def _check(self) -> "SweepConfig":
         """Refuse contradictions."""
-        sampler, is_grid = self.sampler, self.sampler == "grid"
         both = sorted(set(self.grid) & set(self.ranges))
         tried = {*self.grid, *self.ranges, *(n for one in self.variants.values() for n in one)}
         lengths = sorted(tried & {"num_steps", "minutes", "epochs"})
         complaints = (
-            (is_grid and self.num_trials, "a grid runs all its points: remove num_trials"),
-            (is_grid and self.ranges, "ranges are for samplers: list the values under grid"),
-            (not is_grid and not self.num_trials, f"sampler {sampler} needs num_trials"),
+            (self.ranges and not self.is_search, "ranges are for searches: set num_trials"),
             (both, f"{both} are in both grid and ranges: keep one"),
             (not all(self.grid.values()), "a setting in grid has no values: list some"),
             (len(set(self.seeds)) < len(self.seeds), f"seeds {self.seeds} contains duplicates"),
-            (self.is_search and not tried, f"sampler {sampler} has nothing to vary"),
+            (self.is_search and not tried, "a search with num_trials needs something to vary"),
             (self.tokens and lengths, f"{lengths} cannot vary: the length follows from tokens"),
         )
         for is_true, complaint in complaints:

@@ -1,6 +1,7 @@
 """Run sweeps, and list their trials in advance."""
 
 import contextlib
+import importlib.util
 import logging
 import signal
 from collections.abc import Iterator, Sequence
@@ -10,8 +11,8 @@ from statistics import fmean
 
 from groundup.config import save_yaml
 from groundup.data.shards import check_vocabulary, read_index
-from groundup.errors import ConfigError, DataError
-from groundup.experiments.points import check_packages, known_points, propose
+from groundup.errors import ConfigError, DataError, MissingExtraError
+from groundup.experiments.points import grid_points, propose
 from groundup.experiments.runner import Command, Runner, make_slots, train_command
 from groundup.experiments.spec import SweepConfig, base_config
 from groundup.experiments.sweep_folder import SweepFolder, TrialState
@@ -65,7 +66,8 @@ def look_ahead(
 ) -> list[tuple[Trial, TrialState]]:
     """Check the known trials of a sweep and list them with their states; writes nothing. A search
     proposes more."""
-    check_packages(spec.sampler)
+    if spec.is_search and importlib.util.find_spec("optuna") is None:
+        raise MissingExtraError("a search", "sweep")
     folder = SweepFolder(path)
     trials = plan_trials(spec, path)
     folder.check(spec, trials)
@@ -89,7 +91,7 @@ def plan_trials(
 ) -> list[Trial]:
     """The distinct trials of some points, or of all points known in advance."""
     if points is None:
-        points = [] if spec.is_search else known_points(spec)
+        points = [] if spec.is_search else grid_points(spec)
     runs = SweepFolder(path).runs
     trials = [make_trial(spec, point, seed, runs) for point in points for seed in spec.seeds]
     return list({trial.name: trial for trial in trials}.values())

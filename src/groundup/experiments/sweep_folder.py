@@ -108,7 +108,7 @@ def _changed(old: SweepConfig, new: SweepConfig) -> Iterator[str]:
     """Yield the changes that alter the meaning of an existing trial's name."""
     before, after = (dict(flatten(base_config(one).model_dump(mode="json"))) for one in (old, new))
     for one, config in ((before, old), (after, new)):
-        one |= {"tokens": config.tokens, "sampler": config.sampler}
+        one["tokens"] = config.tokens
     for name in before.keys() | after.keys():
         if before.get(name) != after.get(name):
             yield f"{name}: {before.get(name)!r} -> {after.get(name)!r}"
