@@ -172,6 +172,8 @@ class Verb:
         if self.name == "sweep":
             if lost := {*marks} - {None, *found}:
                 raise Lost(f"the result of {min(lost)} is gone")
+            for path in self.out.glob("runs/*/checkpoints/step_*"):
+                CheckpointFolder(path.parent).load(int(path.name[5:]))
             return
         # --overwrite removes the old output first; otherwise it stays until the new is complete.
         is_gone = "--overwrite" in self.name and num_done < len(self.commands)

@@ -21,6 +21,7 @@ from groundup.experiments.run_result import describe_divergence, find_state
 from groundup.experiments.spec import PruneConfig, SweepConfig
 from groundup.experiments.sweep_folder import SweepFolder
 from groundup.experiments.trials import Status, Trial, TrialRecord
+from groundup.files import discard_folder
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runs.metrics import Metrics
@@ -163,7 +164,7 @@ class Runner:
         self._folder.add_record(record)
         if self._spec.keep_checkpoints == "none" and record.status != "failed":
             with contextlib.suppress(OSError):
-                disk.remove_tree(RunFolder(trial.config.run_folder).checkpoints)
+                discard_folder(RunFolder(trial.config.run_folder).checkpoints)
         reason = f": {record.reason}" if record.reason else ""
         _log.info("%s %s at step %d%s", trial.name, record.status, record.step, reason)
 

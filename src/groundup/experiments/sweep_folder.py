@@ -42,7 +42,8 @@ class SweepFolder:
         with locked(self.path) as is_ours:
             if not is_ours:
                 raise ConfigError(f"another process is running the sweep in {self.path}")
-            remove_leftovers(self.path)
+            for folder in (self.path, *self.runs.glob("*/")):
+                remove_leftovers(folder)
             yield
 
     def check(self, spec: SweepConfig, trials: Sequence[Trial]) -> None:
