@@ -133,6 +133,7 @@ FILES: dict[str, tuple[bytes, list[str]]] = {
     "t.pdf": (b"%PDF-1.4 broken", []),
     "u\n.zip": (b"PK broken", []),
     "v copy of c.py": (b"def f(x):\n    return x\n" * 40, []),
+    "w.txt": (b"\0" * 500, []),
 }
 
 
@@ -172,7 +173,7 @@ def test_one_table_says_what_was_read_and_why_the_rest_was_not(
     lines = page[page.index("\nfiles\n") :].splitlines()[3:]
     rows = {line.split()[0]: [line.split()[1], *line.split()[-3:]] for line in lines[:15]}
     # Files, and of them read, documents, skipped.
-    assert rows[".txt"] == ["8", "4", "4", "4"] and rows[".py"] == ["2", "1", "1", "1"]
+    assert rows[".txt"] == ["9", "4", "4", "5"] and rows[".py"] == ["2", "1", "1", "1"]
     assert rows[".zip"] == ["2", "1", "3", "1"] and rows[".pdf"] == ["2", "1", "1", "1"]
     assert rows[".tar.gz"] == ["1", "1", "1", "0"] and rows[".bin"][1:] == ["0", "0", "1"]
     for line in (
@@ -183,6 +184,7 @@ def test_one_table_says_what_was_read_and_why_the_rest_was_not(
         "skipped, a link out of the folder; see --follow-links: odd/x.txt",
         "skipped, not a regular file: odd/y.txt",
         "skipped, empty: odd/s.txt",
+        "skipped, contains zero bytes: binary data, not text; leave it out: odd/w.txt",
         "skipped, cannot be read: File is not a zip file: odd/u\\n.zip",
         "skipped, unknown suffix: odd/q.bin",
         "c.txt: read as cp1252; d.epub: cannot be read: File is not a zip file; skipped "

@@ -66,8 +66,7 @@ def test_more_finds_everything_by_itself_and_reads_what_is_unread(shell: Any) ->
     assert again.data.first_row == 24 * 2
     assert again.optimizer.learning_rate == config.optimizer.learning_rate
     assert "→" in shell("train", "--from", "small-more", "--num-steps", "2")
-    (alike,) = Path("runs").glob("2*")
-    assert losses(alike.name) == losses("small-more-2")
+    assert losses("small-more-3") == losses("small-more-2")
 
 
 def test_what_is_worse_than_before_is_dropped(shell: Any) -> None:
@@ -92,6 +91,9 @@ def test_more_text_is_mixed_with_the_old(shell: Any) -> None:
     assert losses("diarist")[-1][1] < losses("diarist")[0][1]
     shutil.rmtree("prepared")
     assert "as in groundup more runs/diarist FOLDER" in shell.fails("more", "diarist")
+    export_huggingface("runs/small", "out")
+    import_huggingface("out", "taken")
+    assert "runs/taken was imported, without text" in shell.fails("more", "taken")
 
 
 def test_a_finished_timed_run_is_not_resumed_for_longer(
@@ -179,7 +181,11 @@ def test_a_dry_run_plans_and_makes_nothing(
     before = sorted(Path().rglob("*"))
     said = shell("new", small_config.parent / "stories.txt", "--dry-run", "--minutes", "500")
     assert "would write prepared/stories/train.yaml" in said and "layers of" in said
+    assert "epochs: validation loss" in said
     assert sorted(Path().rglob("*")) == before
+    monkeypatch.setattr("groundup.training.expectation._LEAST_TOKENS", 1)
+    found = shell.json("plan", "--config", small_config)["expected_loss"]
+    assert found["low"] < found["loss"] < found["high"]
 
 
 def test_serve_opens_the_pages_and_a_word_meant_is_named(

@@ -1,12 +1,11 @@
 """`groundup more`: continue training a run on its unread text or on new text."""
 
-import re
 from pathlib import Path
 from typing import Any
 
 from groundup.cli.arguments import Positional, as_command
 from groundup.cli.shared import ReadingFlags, find_run
-from groundup.cli.train import TrainingFlags, train_run
+from groundup.cli.train import TrainingFlags, continued_name, train_run
 from groundup.errors import ConfigError
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
@@ -46,13 +45,8 @@ def _settings(arguments: Arguments, source: RunFolder) -> RunConfig:
     from groundup.training.recipe import make_config
 
     given: dict[str, Any] = {"runs_folder": source.path.parent, **arguments.settings}
-    name, number = re.sub(r"-more(-\d+)?$", "", source.path.name) + "-more", 1
-    taken = [name]
-    while RunFolder(given["runs_folder"] / taken[-1]).has_run():
-        number += 1
-        taken.append(f"{name}-{number}")
-    # A resume means the latest of them.
-    given.setdefault("name", taken[-2:][0] if arguments.resume else taken[-1])
+    name = continued_name(source, given["runs_folder"], is_resumed=arguments.resume)
+    given.setdefault("name", name)
     run = RunFolder(given["runs_folder"] / given["name"])
     if arguments.resume:
         return load_settings(RunConfig, run.config_file if run.has_run() else None, given)
@@ -60,10 +54,10 @@ def _settings(arguments: Arguments, source: RunFolder) -> RunConfig:
         given |= _prepare(arguments, source, given["name"])
     config = make_config(given, source=source)
     if not config.tuning.chats and not config.data.shards.exists():
-        raise ConfigError(
-            f"the shards of {source.path} are gone ({config.data.shards}): give new text, as in "
-            f"groundup more {source.path} FOLDER"
-        )
+        is_imported = source.read_environment().get("data") is None
+        reason = "was imported, without text" if is_imported else f"lost its {config.data.shards}"
+        text = f"give new text, as in groundup more {source.path} FOLDER"
+        raise ConfigError(f"{source.path} {reason}: {text}")
     return config
 
 

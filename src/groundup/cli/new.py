@@ -4,11 +4,14 @@ Each step is shown as a command that you could type, then run. Running the same 
 finished steps and resumes an interrupted training. The chosen settings are saved as a file.
 """
 
+import contextlib
 import hashlib
+import io
 import json
 import os
 import re
 import shlex
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +21,7 @@ from pydantic import Field
 
 from groundup.cli.arguments import Positional, as_command
 from groundup.cli.more import PREPARED_FOLDER, separator_of
-from groundup.cli.shared import RUNS_FOLDER, ReadingFlags, held_warnings
+from groundup.cli.shared import RUNS_FOLDER, ReadingFlags, held_warnings, numbered_names
 from groundup.cli.terminal import print_table
 from groundup.cli.verbs import find_verb
 from groundup.config import MAX_STEPS, Seed, Settings, as_yaml, load_settings
@@ -40,6 +43,8 @@ _MIN_MINUTES = 0.03
 _VALIDATION_BYTES = 300_000
 # The largest fraction of the time that reading the text may take.
 _MAX_READING = 0.7
+# A dry run tokenizes up to this much text to predict the loss.
+_MAX_PREVIEW_BYTES = 64_000_000
 
 
 class MakeFlags(Settings):
@@ -82,7 +87,7 @@ class Arguments(ReadingFlags, MakeFlags):
 Default: derived from FILES."""
 
     dry_run: bool = False
-    """Print the plan and write nothing."""
+    """Print the plan and, for up to 64 MB, the loss to expect; write nothing."""
 
     from_: Path | None = None
     """Start from this model: a run, an export, or a Hugging Face folder of a Llama, SmolLM, Qwen3
@@ -168,20 +173,20 @@ def show_commands(title: str, *commands: str) -> None:
 
 def make(project: Project) -> int:
     """Run all steps from text to a model; return the exit status."""
-    from groundup.cli import data, tokenizer, train
+    from groundup.cli import train
 
     project.check()
     arguments = project.arguments
-    files, reading = arguments.files, arguments.reading
-    sources = find_sources(files, Reading(**reading), [])
+    sources = find_sources(arguments.files, Reading(**arguments.reading), [])
     fingerprint = _fingerprint(sources, arguments)
     show_commands("1  Plan: settings for this text, machine and time")
     plan = project.read_plan()
     if plan.get("fingerprint") == fingerprint:
         print(f"made before, and kept: {project.config}")
+    elif arguments.dry_run:
+        return _preview(project, sources)
     else:
-        with held_warnings(are_shown=False):
-            plan = _choose_plan(project, sources) | {"fingerprint": fingerprint}
+        plan = _choose_plan(project, sources) | {"fingerprint": fingerprint}
     if arguments.dry_run:
         return 0
     if plan != project.read_plan():
@@ -189,6 +194,47 @@ def make(project: Project) -> int:
         if project.source is None:
             remove(project.tokenizer)
         write_json_atomic(project.folder / "new.json", plan)
+    _make_shards(project, plan)
+    run = RunFolder(project.runs_folder / plan["name"])
+    begin = train.Arguments(config=run.config_file, resume=True)
+    if not run.has_run():
+        steps = {} if arguments.num_steps is None else {"num_steps": arguments.num_steps}
+        left = max(_MIN_MINUTES, round(project.minutes_left, 2))
+        settings = {"minutes": left, **steps}
+        begin = train.Arguments(config=project.config, settings=settings)
+    is_done = run.find_state(None, None)[0] == "finished"
+    outlook = _find_outlook(project, plan)
+    if outlook is not None:
+        print(f"\n{outlook.before()}")
+    title = "4  Model: trained to predict the next token"
+    if status := take_step(title, "train", begin, is_done=is_done, started=time.monotonic()):
+        print("or run the same command again: it resumes, then evaluates and generates")
+        return status
+    if outlook is not None:
+        print(f"\n{outlook.after(run)}")
+    _look(project, plan)
+    return 0
+
+
+def _preview(project: Project, sources: Sequence[Source]) -> int:
+    """Print the plan, and the loss to expect from a tokenizer and shards in a temporary folder."""
+    is_small = sum(one.size or 0 for one in sources) <= _MAX_PREVIEW_BYTES
+    with tempfile.TemporaryDirectory() as folder:
+        trial = Project(project.arguments, project.name, Path(folder), source=project.source)
+        plan = _choose_plan(trial, sources)
+        if is_small and project.source is None:
+            with contextlib.redirect_stdout(io.StringIO()):
+                _make_shards(trial, plan)
+            outlook = _find_outlook(trial, plan)
+            print("too few tokens to predict a loss" if outlook is None else outlook.before())
+    return 0
+
+
+def _make_shards(project: Project, plan: dict[str, Any]) -> None:
+    """Train the tokenizer and encode the text."""
+    from groundup.cli import data, tokenizer
+
+    files, reading = project.arguments.files, project.arguments.reading
     learn = tokenizer.Train(
         files=files, vocab_size=plan["vocab_size"], out=project.tokenizer, **reading
     )
@@ -212,26 +258,6 @@ def make(project: Project) -> int:
     )
     title = "3  Shards: the documents as ids, in memory-mapped files"
     take_step(title, "data prepare", prepare)
-    run = RunFolder(project.runs_folder / plan["name"])
-    begin = train.Arguments(config=run.config_file, resume=True)
-    if not run.has_run():
-        steps = {} if arguments.num_steps is None else {"num_steps": arguments.num_steps}
-        if (left := round(project.minutes_left, 2)) < _MIN_MINUTES:
-            raise ConfigError(f"--minutes {arguments.minutes:g} leaves no time to train: give more")
-        settings = {"minutes": left, **steps}
-        begin = train.Arguments(config=project.config, settings=settings)
-    is_done = run.find_state(None, None)[0] == "finished"
-    outlook = _find_outlook(project, plan)
-    if outlook is not None:
-        print(f"\n{outlook.before()}")
-    title = "4  Model: trained to predict the next token"
-    if status := take_step(title, "train", begin, is_done=is_done, started=time.monotonic()):
-        print("or run the same command again: it resumes, then evaluates and generates")
-        return status
-    if outlook is not None:
-        print(f"\n{outlook.after(run)}")
-    _look(project, plan)
-    return 0
 
 
 def _choose_plan(project: Project, sources: Sequence[Source]) -> dict[str, Any]:
@@ -241,26 +267,26 @@ def _choose_plan(project: Project, sources: Sequence[Source]) -> dict[str, Any]:
 
     arguments = project.arguments
     began = time.monotonic()
-    survey = survey_text(sources, **arguments.reading)
+    with held_warnings(are_shown=False):
+        survey = survey_text(sources, **arguments.reading)
     # The vocabulary and the shards read it again.
     reading_minutes = 3 * (time.monotonic() - began) / 60
-    if arguments.num_steps is None and reading_minutes > _MAX_READING * arguments.minutes:
+    recipe, machine, speed = _choose_recipe(project, survey)
+    is_short = project.minutes_left - 2 / 3 * reading_minutes < _MIN_MINUTES
+    is_short = is_short or reading_minutes > _MAX_READING * arguments.minutes
+    if arguments.num_steps is None and is_short:
         raise ConfigError(
-            f"reading {count_of(len(sources), 'file')} takes most of --minutes "
+            f"starting and reading {count_of(len(sources), 'file')} takes most of --minutes "
             f"{arguments.minutes:g}: give {max(1, round(4 * reading_minutes))}"
         )
-    recipe, machine, speed = _choose_recipe(project, survey)
     num_bytes, context_length = survey.num_bytes, recipe.model.context_length
     if num_bytes <= context_length:
         raise DataError(
             f"the text has {count_of(num_bytes, 'byte')} and one context {context_length} tokens: "
             f"give more text, 20 kB or more to learn anything general"
         )
-    name, number = project.name, 1
-    while RunFolder(project.runs_folder / name).has_run():
-        number += 1
-        name = f"{project.name}-{number}"
-    if number > 1:
+    name = numbered_names(project.runs_folder, project.name)[-1]
+    if name != project.name:
         print(f"run {project.name} was trained with other settings and stays; this one is {name}")
     prompts = project.prompts or survey.prompts or ("The",)
     values = json.loads(recipe.model_dump_json(exclude_defaults=True))
@@ -279,8 +305,7 @@ def _choose_plan(project: Project, sources: Sequence[Source]) -> dict[str, Any]:
         "samples": {**values.get("samples", {}), "prompts": list(prompts[:1])},
     }
     head = f"# What groundup new chose for {path_text(shlex.join(arguments.files)[:80])}\n\n"
-    if not arguments.dry_run:
-        write_text_atomic(project.config, head + as_yaml(values))
+    write_text_atomic(project.config, head + as_yaml(values))
     documents = count_of(survey.num_documents, "document")
     documents = documents if survey.is_whole else f"about {documents}"
     parts = [count_of(survey.num_files, "file"), documents, show_bytes(num_bytes)]
@@ -290,7 +315,9 @@ def _choose_plan(project: Project, sources: Sequence[Source]) -> dict[str, Any]:
     sizes = recipe.model.num_layers, recipe.model.d_model, recipe.model.vocab_size
     shape = "{} layers of {}, {:,} tokens".format(*sizes)
     lines = [("text", ", ".join(parts)), ("machine", machine), ("model", shape)]
-    print_table(f"{'would write' if arguments.dry_run else 'wrote'} {project.config}", (), lines)
+    path = PREPARED_FOLDER / project.name / project.config.name
+    title = f"would write {path}" if arguments.dry_run else f"wrote {project.config}"
+    print_table(title, (), lines)
     fraction = min(0.1, max(0.002, _VALIDATION_BYTES / num_bytes))
     return {
         "name": name,
@@ -343,20 +370,15 @@ def _choose_recipe(project: Project, survey: "Survey") -> tuple[RunConfig, str, 
 
 
 def _find_outlook(project: Project, plan: dict[str, Any]) -> "Outlook | None":
-    """The loss to expect; None without a validation split or with too few tokens."""
-    from groundup.data.shards import read_index
-    from groundup.training.expectation import LEAST_TOKENS, Outlook
+    """The loss to expect, if it can be predicted."""
+    from groundup.training.expectation import find_outlook
     from groundup.training.recipe import make_config
 
-    config = make_config({}, file=project.config)
-    kept = read_index(project.shards).splits.get("validation")
     # A grammar generates the quickstart's stories: pair counts predict little about them.
-    is_known = project.source is None and not project.prompts
-    if not is_known or kept is None or kept.num_tokens <= config.model.context_length:
+    if project.source is not None or project.prompts:
         return None
     flops = plan["flops_per_second"] * 60 * project.minutes_left
-    outlook = Outlook(config, flops, project.arguments.num_steps)
-    return outlook if outlook.num_tokens >= LEAST_TOKENS else None
+    return find_outlook(make_config({}, file=project.config), flops, project.arguments.num_steps)
 
 
 def _look(project: Project, plan: dict[str, Any]) -> None:

@@ -1,7 +1,9 @@
 """`groundup plan`: what a model and its training cost."""
 
 import json
+import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -37,6 +39,7 @@ _SECTIONS = {
     "memory": "memory of groundup train",
     "textbook_memory": "memory by the textbook: every intermediate kept",
     "duration": "the run on one device",
+    "expected_loss": "validation loss to expect",
     "compute_optimal": "compute-optimal",
     "probe": "measured on this machine",
     "distributed": "the run on many GPUs",
@@ -127,6 +130,8 @@ def run(arguments: Arguments) -> None:
     probe = _probe(arguments, model) if arguments.probe else None
     plan = _plan(arguments, model, config, probe)
     results = plan.to_json()
+    if config is not None:
+        results["expected_loss"] = _expected_loss(config, model, plan)
     if probe is not None:
         results["probe"] = probe.to_json()
     if arguments.gpus is not None:
@@ -182,6 +187,15 @@ def _plan(
         **({} if run is None else memory_options(dict(flatten(run.model_dump())))),
     )
     return plan if arguments.minutes is None else plan.within(60 * arguments.minutes)
+
+
+def _expected_loss(config: RunConfig, model: ModelConfig, plan: Plan) -> dict[str, float]:
+    """The loss on the file's shards and its 90% interval, if they can be predicted."""
+    from groundup.training.expectation import find_outlook
+
+    planned = {"model": model, "batch_size": plan.duration.batch_size}
+    outlook = find_outlook(config.model_copy(update=planned), math.inf, plan.duration.num_steps)
+    return {} if outlook is None else asdict(outlook.expect(outlook.num_tokens))
 
 
 def _probe(arguments: Arguments, model: ModelConfig) -> "Probe":

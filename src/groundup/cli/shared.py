@@ -190,6 +190,14 @@ def find_run(run: str) -> Path:
     raise unknown_run(run)
 
 
+def numbered_names(folder: Path, name: str) -> list[str]:
+    """name, name-2, …: those that are runs in the folder, and the first that is not."""
+    names = [name]
+    while RunFolder(folder / names[-1]).has_run():
+        names.append(f"{name}-{len(names) + 1}")
+    return names
+
+
 def unknown_run(run: str) -> ConfigError:
     """The error for a run that is neither a path nor in `runs`."""
     names = sorted(path.name for path in RUNS_FOLDER.glob("*/"))

@@ -6,6 +6,7 @@ Settings come from their defaults, then the YAML file, then the flags.
 import contextlib
 import itertools
 import os
+import re
 import signal
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import Field
 
 from groundup.cli.arguments import FlagsOf
-from groundup.cli.shared import RUNS_FOLDER
+from groundup.cli.shared import RUNS_FOLDER, numbered_names
 from groundup.cli.terminal import print_values
 from groundup.config import Settings, load_settings, load_yaml
 from groundup.disk import make_folder
@@ -75,6 +76,11 @@ def settings_of(arguments: Arguments) -> RunConfig:
     given, file, source = arguments.settings, arguments.config, arguments.from_
     in_file = {} if file is None else load_yaml(file)
     runs_folder = Path(str(given.get("runs_folder") or in_file.get("runs_folder") or RUNS_FOLDER))
+    start = None
+    if source is not None and "name" not in {**in_file, **given}:
+        start = find_source(source, runs_folder)
+        name = continued_name(start, runs_folder, is_resumed=arguments.resume)
+        given = {**given, "name": name}
     is_resumed = file is None and "name" in given and (arguments.resume or _is_restarted())
     if is_resumed and (run := RunFolder(runs_folder / given["name"])).has_run():
         began = load_yaml(run.config_file).get("start_from")
@@ -87,7 +93,8 @@ def settings_of(arguments: Arguments) -> RunConfig:
         return load_settings(RunConfig, run.config_file, given)
     from groundup.training.recipe import make_config
 
-    start = None if source is None else find_source(source, runs_folder)
+    if start is None and source is not None:
+        start = find_source(source, runs_folder)
     return make_config(given, file=file, source=start)
 
 
@@ -163,6 +170,12 @@ def sampler(config: RunConfig) -> "Callback":
             return None
 
     return Sampler()
+
+
+def continued_name(source: RunFolder, folder: Path, *, is_resumed: bool) -> str:
+    """RUN-more, RUN-more-2, …: the next free name; a resume means the latest of these runs."""
+    names = numbered_names(folder, re.sub(r"-more(-\d+)?$", "", source.path.name) + "-more")
+    return names[-2:][0] if is_resumed or _is_restarted() else names[-1]
 
 
 def find_source(source: Path, runs_folder: Path = RUNS_FOLDER) -> RunFolder:

@@ -18,6 +18,7 @@ _CHUNK_BYTES = 1 << 18
 # How much of a text is examined to guess its encoding, and to detect UTF-16.
 _SAMPLE_BYTES, _HEAD_BYTES = 1 << 13, 1 << 12
 NOT_UTF8 = "not UTF-8; try --encoding or --errors replace"
+_BINARY = "binary"
 CUT = "ends in the middle of a character, which is dropped"
 _CHINESE = "的一是不了在人有我他中大上到和你地出道也年就那要下以生自去之家可得天小多心好看起然事"
 # Frequent letters of texts in each encoding, to decide between close guesses. The Russian ones omit
@@ -43,7 +44,8 @@ codecs.register_error(_MARK_BAD, lambda error: ("\udcff", getattr(error, "end", 
 
 
 def marked_encoding(data: bytes) -> str | None:
-    """Detect UTF-16 or UTF-32 by a byte order mark, or UTF-16 by zeros in every other byte."""
+    """Detect UTF-16 or UTF-32 by a byte order mark, or UTF-16 by zeros in every other byte; many
+    other zeros are `_BINARY`."""
     if data.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         return "utf-32"
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -54,7 +56,9 @@ def marked_encoding(data: bytes) -> str | None:
     first, second = head[::2].count(0), head[1::2].count(0)
     most = max(first, second)
     is_utf16 = most > len(head) // 5 and min(first, second) <= most // 50
-    return ("utf-16-be" if first > second else "utf-16-le") if is_utf16 else None
+    if not is_utf16:
+        return _BINARY if first + second > len(head) // 5 else None
+    return "utf-16-be" if first > second else "utf-16-le"
 
 
 def as_utf8(
@@ -81,6 +85,9 @@ def as_utf8(
         is_over = len(chunk) < _CHUNK_BYTES
         if is_first:
             found = marked_encoding(chunk)
+            if found == _BINARY and reading.encoding is None:
+                raise DataError(f"{name} contains zero bytes: binary data, not text; leave it out")
+            found = None if found == _BINARY else found
             chunk, is_first = chunk.removeprefix(codecs.BOM_UTF8), False
         found = found or _encoding_of(chunk, reading.encoding, is_over, guess)
         if found not in ("utf-8", None):

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from groundup.data.batches.order import WindowReader, fixed_windows
-from groundup.data.shards import Shards, open_shards, read_index
+from groundup.data.shards import Shards, find_index, open_shards, read_index
 from groundup.planner import step_flops
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
@@ -32,9 +32,8 @@ _DEVIATION = 0.05
 _NORMAL_90 = 1.645
 # Runs of up to this many millions of tokens were fitted; beyond, the interval grows.
 _MAX_FITTED = 3.0
-
-LEAST_TOKENS = 100_000
-"""The fitted runs have more tokens than this."""
+# The fitted runs have more tokens than this.
+_LEAST_TOKENS = 100_000
 
 # What English and code look like from this many bits per byte on.
 _MEANINGS = (
@@ -124,6 +123,16 @@ class Outlook:
             return f"{first}; more minutes would hardly lower it: give more text"
         bits = later.loss * self._bits_per_byte
         return f"{first}; ten times the minutes would give about {later}: {meaning(bits)}"
+
+
+def find_outlook(config: RunConfig, flops: float, num_steps: int | None) -> Outlook | None:
+    """The outlook; None without shards, without a validation split, or with too few tokens."""
+    index = find_index(config.data.shards)
+    kept = None if index is None else index.splits.get("validation")
+    if kept is None or kept.num_tokens <= config.model.context_length:
+        return None
+    outlook = Outlook(config, flops, num_steps)
+    return outlook if outlook.num_tokens >= _LEAST_TOKENS else None
 
 
 def meaning(bits_per_byte: float) -> str:
