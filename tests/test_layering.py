@@ -185,6 +185,7 @@ WRITE_ELSEWHERE = {
     "checkpoint/single_file.py: tempfile.TemporaryDirectory",
     "checkpoint/single_file.py: tempfile.NamedTemporaryFile",
     "training/verify.py: tempfile.TemporaryDirectory",
+    "cli/new.py: tempfile.TemporaryDirectory",
     "cli/main.py: os.open",
 }
 
