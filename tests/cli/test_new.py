@@ -198,10 +198,13 @@ def new(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def test_a_folder_of_ones_own_becomes_a_model_with_settings_left_behind(
-    capsys: pytest.CaptureFixture[str], notes: Path
+    capsys: pytest.CaptureFixture[str], notes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(verb, "_VALIDATION_BYTES", 200)
     page = new(capsys, str(notes), "--num-steps", "3")
     assert "13 files, 13 documents" in page and "picture.png" in page
+    num_bytes = sum(path.stat().st_size for path in notes.rglob("*.*") if path.suffix != ".png")
+    assert f"--validation-fraction {200 / num_bytes:.2g}" in page
     run = Path("runs/my-notes")
     assert LanguageModel.load(run).step == 3
     settings = load_settings(RunConfig, Path("prepared/my-notes/train.yaml"))
