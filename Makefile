@@ -85,7 +85,6 @@ check: setup
 bench: $(BENCH_INSTALLED)
 	$(RUN) benchmarks/tokenizer_training.py
 	$(RUN) benchmarks/tokenizer_encoding.py
-	$(RUN) benchmarks/data_prepare.py
 	$(RUN) benchmarks/train_step.py
 	$(RUN) benchmarks/generation.py
 	$(RUN) benchmarks/serving.py

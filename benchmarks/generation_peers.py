@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from groundup.model.config import ModelConfig
 from train_peers import Attend, PlainLM
 
-DYNAMIC, STATIC = "huggingface, dynamic cache", "huggingface, static cache"
+DYNAMIC = "huggingface, dynamic cache"
 COMPILED = "torch, compiled static cache"
 
 # (prompts (sequences, ids), number of new ids) -> new ids.
@@ -37,7 +37,7 @@ def open_writer(
     if tool == COMPILED:
         assert isinstance(model, PlainLM)
         return _compiled_writer(model, config, top_p, is_compiled)
-    return _huggingface_writer(tool, model, top_p)
+    return _huggingface_writer(model, top_p)
 
 
 class StaticLM(nn.Module):
@@ -181,15 +181,13 @@ def _(x: Tensor) -> Tensor:
     return torch.empty_like(x)
 
 
-def _huggingface_writer(tool: str, model: Any, top_p: float | None) -> Write:
+def _huggingface_writer(model: Any, top_p: float | None) -> Write:
     model.config.use_cache = True
     # No end-of-text id, so that all tools generate the same number of tokens.
     model.generation_config.eos_token_id = None
     settings: dict[str, Any] = {"do_sample": False, "use_cache": True, "pad_token_id": 0}
     if top_p is not None:
         settings |= {"do_sample": True, "top_p": top_p, "top_k": 0, "temperature": 1.0}
-    if tool == STATIC:
-        settings["cache_implementation"] = "static"
 
     @torch.inference_mode()
     def write(prompts: Tensor, num_new_ids: int) -> Tensor:

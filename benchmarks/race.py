@@ -1,74 +1,84 @@
-"""Which recipe has the lower validation loss after the same time: ours, or nanoGPT's?
+"""Which recipe has the lower validation loss after the same time on the same text?
 
-    python benchmarks/race.py configs/train/speedrun.yaml --seconds 60 --seeds 0 1 2 --out race.json
+    python benchmarks/race.py configs/train/speedrun.yaml nanogpt@1e-3 autoresearch/train.py \
+        --set data.shards=web/shards data.tokenizer=web/tokenizer.json \
+        --seconds 60 --seeds 0 1 2 --out race.json
 
-Ours is `groundup train` with the settings of the file. The rival is nanoGPT's architecture and
-recipe at the same size: LayerNorm, learned positions, GELU, tied embeddings, its initialization,
-AdamW with weight decay 0.1 on all matrices, a cosine to a tenth, independently sampled windows, the
-model compiled; it runs once for each of `--rates`, and its best counts. Both use the same shards
-and evaluation windows.
+Entries, each in its own process:
 
-Each entry runs in its own process. It compiles and times a step first, then takes as many steps as
-fit into the time, so that neither compilation nor evaluation counts.
+- a YAML file: `groundup train` with its settings;
+- `nanogpt@RATE`: nanoGPT's architecture and recipe at the size of the first YAML file and this
+  learning rate: LayerNorm, learned positions, GELU, tied embeddings, its initialization, AdamW with
+  weight decay 0.1 on all matrices, a cosine to a tenth, independently sampled windows, the model
+  compiled; give several rates, the best one counts;
+- a Python file: a training script with autoresearch's interface, unchanged, see `race_program.py`.
+
+All train on the shards of the first YAML file and predict every token of the validation split once,
+in windows of their own context. Compilation and evaluation do not count: ours and nanoGPT time a
+step first, then take as many as fit; a script keeps its own time. `lines` are those of all modules
+that an entry's process has loaded from outside Python's installation.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import json
 import math
 import multiprocessing
 import statistics
 import sys
+import sysconfig
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
+import yaml
 from torch import Tensor, nn
 
 from groundup.config import load_settings
 from groundup.data.shards import Shards
-from groundup.experiments.statistics import Interval, confidence_interval
+from groundup.experiments.statistics import confidence_interval
 from groundup.model.config import ModelConfig
 from groundup.planner import count_parameters
 from groundup.runs.config import RunConfig, as_fractions
 from groundup.runs.folder import RunFolder
 from groundup.training.data import RunData, open_data
-from groundup.training.evaluation import Evaluator
 from groundup.training.loop import train
 from groundup.training.resolve import resolve_device
-from measure import OURS, Json
+from machine import timed_again, timed_on_cuda
+from measure import Json
+from race_program import run_program
 from train_peers import GptLM, fused_adamw, gpt_form, take_step
 
-_PEER = "nanoGPT"
+_PEER = "nanogpt@"
 _TIMED_STEPS = 200
 _OFF = {"every_steps": 0}
-_NUM_EVALUATIONS = 10
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("config", type=Path, help="our recipe")
+    parser.add_argument("entries", nargs="+", help="YAML files, nanogpt@RATE, or Python files")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="our settings")
-    parser.add_argument("--seconds", nargs="+", type=float, default=[60.0])
+    parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
-    parser.add_argument("--rates", nargs="*", type=float, default=[6e-4, 1e-3, 3e-3])
     parser.add_argument("--out", type=Path, default=Path("build/race.json"))
     options = parser.parse_args()
     changes = dict(one.split("=", 1) for one in options.set)
-    values = {name: _parsed(value) for name, value in changes.items()}
-    config = resolve_device(load_settings(RunConfig, options.config, values))
+    values = {name: yaml.safe_load(value) for name, value in changes.items()}
+    configs = {
+        name: resolve_device(load_settings(RunConfig, Path(name), values))
+        for name in options.entries
+        if name.endswith((".yaml", ".yml"))
+    }
+    if not configs:
+        parser.error("give a YAML file first: the others race on its data")
+    first = next(iter(configs.values()))
     entries: list[Json] = [
-        {"tool": OURS, "seconds": seconds, "seed": seed, "settings": values}
-        for seconds in options.seconds
-        for seed in options.seeds
-    ]
-    entries += [
-        {"tool": _PEER, "seconds": max(options.seconds), "seed": seed, "rate": rate}
-        for rate in options.rates
+        {"entry": name, "seconds": options.seconds, "seed": seed}
+        for name in options.entries
         for seed in options.seeds
     ]
     results = []
@@ -76,27 +86,34 @@ def main() -> int:
     for entry in entries:
         # A fresh process: memory, compiled code and random state start anew.
         with multiprocessing.get_context("spawn").Pool(1) as pool:
-            result = pool.apply(_run, (entry, config))
+            result = pool.apply(_run, (entry, configs.get(entry["entry"], first)))
         results.append(result)
         # Saved at once: a race takes long.
-        options.out.write_text(json.dumps({"config": str(options.config), "results": results}))
+        options.out.write_text(json.dumps({"settings": values, "results": results}))
         print(_describe(result), flush=True)
     print(_table(results))
     return 0
 
 
-def _parsed(value: str) -> Any:
-    try:
-        return json.loads(value)
-    except json.JSONDecodeError:
-        return value
-
-
 def _run(entry: Json, config: RunConfig) -> Json:
-    config = config.model_copy(update={"seed": entry["seed"]})
+    whole = config.evaluation.model_copy(update={"num_windows": None} | _OFF)
+    config = config.model_copy(update={"seed": entry["seed"], "evaluation": whole})
     began = time.monotonic()
-    result = (_run_ours if entry["tool"] == OURS else _run_peer)(entry, config)
-    return entry | result | {"process_seconds": round(time.monotonic() - began, 1)}
+    if entry["entry"].endswith(".py"):
+        data = open_data(config, RunFolder("."), {})
+        result = run_program(Path(entry["entry"]), data, config, entry["seconds"])
+    else:
+        result = (_run_peer if entry["entry"].startswith(_PEER) else _run_ours)(entry, config)
+    seconds = round(time.monotonic() - began, 1)
+    return entry | result | {"lines": _loaded_lines(entry), "process_seconds": seconds}
+
+
+def _loaded_lines(entry: Json) -> int:
+    installed = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
+    files = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
+    files.add(entry["entry"])
+    ours = {Path(one) for one in files if one.endswith(".py") and not one.startswith(installed)}
+    return sum(len(one.read_text("utf-8").splitlines()) for one in ours if one.is_file())
 
 
 def _run_ours(entry: Json, config: RunConfig) -> Json:
@@ -105,47 +122,27 @@ def _run_ours(entry: Json, config: RunConfig) -> Json:
         quiet = {"runs_folder": Path(folder), "samples": config.samples.model_copy(update=_OFF)}
         config = config.model_copy(update=quiet)
         num_timed = _TIMED_STEPS if config.device.startswith("cuda") else 6
-        timed = _with(config, num_timed, "timed", evaluations=1, logs=2)
+        timed = _with(config, num_timed, "timed")
         train(timed)
-        speed = _records(timed)[-1]["tokens_per_second"]
+        lines = (timed.run_folder / "metrics.jsonl").read_text("utf-8").splitlines()
+        speed = json.loads(lines[-1])["tokens_per_second"]
         num_steps = max(1, round(entry["seconds"] * speed / config.tokens_per_step))
-        whole = _with(config, num_steps, "whole", evaluations=_NUM_EVALUATIONS, logs=20)
-        summary = train(whole)
-        records = _records(whole)
-    curve = [(one["tokens"], one["validation_loss"]) for one in records if "validation_loss" in one]
-    speeds = [one["tokens_per_second"] for one in records[3:] if "tokens_per_second" in one]
+        summary = train(_with(config, num_steps, "whole"))
     return {
         "parameters": sum(count_parameters(config.model).values()),
         "tokens": summary.tokens,
-        "milliseconds": 1e3 * config.tokens_per_step / statistics.median(speeds or [speed]),
-        "loss": records[-1].get("loss"),
         "validation_loss": summary.validation_loss,
         "bits_per_byte": summary.bits_per_byte,
-        "curve": curve,
     }
 
 
-def _records(config: RunConfig) -> list[Json]:
-    lines = (config.run_folder / "metrics.jsonl").read_text("utf-8").splitlines()
-    return [json.loads(line) for line in lines]
-
-
-def _with(
-    config: RunConfig, num_steps: int, name: str, *, evaluations: int, logs: int
-) -> RunConfig:
-    """The run with another length and logging interval, saved only at its end."""
+def _with(config: RunConfig, num_steps: int, name: str) -> RunConfig:
+    """The run with another length, saved only at its end."""
     values = {**config.model_dump(), **as_fractions(config), "num_steps": num_steps}
-    config = load_settings(RunConfig, None, values)
-    evaluation = {"every_steps": max(1, num_steps // evaluations)}
-    logging = {"every_steps": max(1, num_steps // logs)}
-    return config.model_copy(
-        update={
-            "name": name,
-            "evaluation": config.evaluation.model_copy(update=evaluation),
-            "logging": config.logging.model_copy(update=logging),
-            "checkpoints": config.checkpoints.model_copy(update=_OFF),
-        }
-    )
+    logging = config.logging.model_copy(update={"every_steps": max(1, num_steps // 2)})
+    checkpoints = config.checkpoints.model_copy(update=_OFF)
+    changes = {"name": name, "logging": logging, "checkpoints": checkpoints}
+    return load_settings(RunConfig, None, values).model_copy(update=changes)
 
 
 class _Peer(nn.Module):
@@ -171,38 +168,36 @@ class _Peer(nn.Module):
 
 def _run_peer(entry: Json, config: RunConfig) -> Json:
     torch.manual_seed(entry["seed"])
+    rate = float(entry["entry"].removeprefix(_PEER))
     torch.set_float32_matmul_precision("high")
     device = torch.device(config.device)
     data = open_data(config, RunFolder("."), {})
     evaluator = data.evaluator(config)
     assert evaluator is not None
     model = _Peer(config.model).to(device)
-    compute_loss = torch.compile(model.lm) if device.type == "cuda" else model.lm
+    is_cuda = device.type == "cuda"
+    compute_loss = torch.compile(model.lm) if is_cuda else model.lm
     step = functools.partial(take_step, compute_loss)
     batches = _IndependentWindows(data, config, device)
     optimizer = fused_adamw(model, 0.0)
     # With a learning rate of 0 the weights do not change, and the moments decay within a few steps.
     for _ in range(10):
         step(optimizer, 1.0, batches.sample())
-    milliseconds = _time_steps(lambda: step(optimizer, 1.0, batches.sample()), device)
-    num_steps = max(1, round(1e3 * entry["seconds"] / milliseconds))
+    arguments = (functools.partial(step, optimizer, 1.0), lambda: (batches.sample(),))
+    seconds = timed_on_cuda(*arguments, _TIMED_STEPS) if is_cuda else timed_again(*arguments, 3)
+    num_steps = max(1, round(entry["seconds"] / seconds.seconds))
     optimizer = fused_adamw(model, 0.0)
-    every, curve, loss = max(1, num_steps // _NUM_EVALUATIONS), [], torch.zeros(())
     for number in range(1, num_steps + 1):
         for group in optimizer.param_groups:
-            group["lr"] = entry["rate"] * _cosine(number, num_steps)
-        loss, _ = step(optimizer, 1.0, batches.sample())
-        if number % every == 0:
-            curve.append((number * config.tokens_per_step, _evaluate(evaluator, model).loss))
-    evaluation = _evaluate(evaluator, model)
+            group["lr"] = rate * _cosine(number, num_steps)
+        step(optimizer, 1.0, batches.sample())
+    half = functools.partial(torch.autocast, device.type, torch.bfloat16, enabled=is_cuda)
+    evaluation = evaluator(model, half)  # type: ignore[arg-type]
     return {
         "parameters": sum(one.numel() for one in model.parameters()),
         "tokens": num_steps * config.tokens_per_step,
-        "milliseconds": milliseconds,
-        "loss": loss.item(),
         "validation_loss": evaluation.loss,
         "bits_per_byte": evaluation.bits_per_byte,
-        "curve": curve,
     }
 
 
@@ -223,27 +218,6 @@ class _IndependentWindows:
         return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
 
 
-def _time_steps(step: Any, device: torch.device) -> float:
-    num_steps = _TIMED_STEPS // 2 if device.type == "cuda" else 3
-    _wait_for(device)
-    began = time.perf_counter()
-    for _ in range(num_steps):
-        step()
-    _wait_for(device)
-    return 1e3 * (time.perf_counter() - began) / num_steps
-
-
-def _wait_for(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def _evaluate(evaluator: Evaluator, model: _Peer) -> Any:
-    kind = model.device.type
-    half = functools.partial(torch.autocast, kind, torch.bfloat16, enabled=kind == "cuda")
-    return evaluator(model, half)  # type: ignore[arg-type]
-
-
 def _cosine(step: int, num_steps: int, least: float = 0.1) -> float:
     warmup = min(150, num_steps // 4)
     if step <= warmup:
@@ -252,44 +226,49 @@ def _cosine(step: int, num_steps: int, least: float = 0.1) -> float:
     return least + (1 - least) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def _name(result: Json) -> str:
-    rate = f" at {result['rate']:g}" if "rate" in result else ""
-    return f"{result['tool']}{rate}, {result['seconds']:g} s"
-
-
 def _describe(result: Json) -> str:
     return (
-        f"{_name(result)}, seed {result['seed']}: validation loss {result['validation_loss']:.4f}, "
+        f"{result['entry']}, seed {result['seed']}: loss {result['validation_loss']:.4f}, "
         f"{result['bits_per_byte']:.4f} bits per byte, {result['tokens'] / 1e6:.0f}M tokens, "
-        f"{result['milliseconds']:.2f} ms a step, {result['parameters'] / 1e6:.1f}M parameters, "
+        f"{result['parameters'] / 1e6:.1f}M parameters, {result['lines']:,} lines, "
         f"{result['process_seconds']:.0f} s in all"
     )
 
 
 def _table(results: list[Json]) -> str:
-    """Print a line per entry over its seeds, and the winner if the intervals do not overlap."""
-    groups: dict[str, list[Json]] = {}
+    """A line per entry over its seeds, the lowest loss first, with the probability of so large a
+    difference from the first by chance."""
+    groups: dict[str, list[float]] = {}
     for result in results:
-        groups.setdefault(_name(result), []).append(result)
-    losses: dict[str, Interval] = {}
+        groups.setdefault(result["entry"], []).append(result["validation_loss"])
+    sizes = {one["entry"]: one["lines"] for one in results}
+    means = {name: statistics.fmean(losses) for name, losses in groups.items()}
+    # A loss that is not a number comes last.
+    order = sorted(groups, key=lambda name: (math.isnan(means[name]), means[name]))
     lines = []
-    for name, group in groups.items():
-        loss = confidence_interval([one["validation_loss"] for one in group])
+    for name in order:
+        loss = confidence_interval(groups[name])
         if loss is None:
-            lines.append(f"{name:32} diverged")
+            lines.append(f"{name:40} diverged")
             continue
-        losses[name] = loss
         spread = "(one seed)" if loss.half_width is None else f"± {loss.half_width:.4f}"
-        bits = statistics.fmean(one["bits_per_byte"] for one in group)
-        lines.append(f"{name:32} {loss.mean:.4f} {spread}, {bits:.4f} bits per byte")
-    peers = [name for name in losses if groups[name][0]["tool"] == _PEER]
-    if peers:
-        best = min(peers, key=lambda name: losses[name].mean)
-        for name in [name for name in losses if name not in peers]:
-            lower = losses[best].mean - losses[name].mean
-            verdict = "leads" if lower > 0 and losses[name].is_apart_from(losses[best]) else ""
-            lines.append(f"{name} against {best}: {lower:+.4f} lower, {verdict or 'no winner'}")
+        bits = statistics.fmean(one["bits_per_byte"] for one in results if one["entry"] == name)
+        p = "" if name == order[0] else f", p {_p_value(groups[order[0]], groups[name]):.3f}"
+        size = f"{sizes[name]:,} lines"
+        lines.append(f"{name:40} {loss.mean:.4f} {spread}, {bits:.4f} bits per byte, {size}{p}")
     return "\n".join(lines)
+
+
+def _p_value(ours: list[float], theirs: list[float]) -> float:
+    """The exact permutation test: of all ways to divide the losses into two such groups, the part
+    whose means are at least as far apart."""
+    losses = [*ours, *theirs]
+    apart = [
+        abs(sum(group) / len(ours) - (sum(losses) - sum(group)) / len(theirs))
+        for group in itertools.combinations(losses, len(ours))
+    ]
+    # The first one is the groups as they are.
+    return sum(one >= apart[0] - 1e-12 for one in apart) / len(apart)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Server: throughput and latency of `groundup serve` with 1, 16 and 64 clients.
 
 The server is one process, the clients another; every client streams one response after another over
-a persistent connection. Each text must be complete, and the compared ones (all, or as many as the
-machine can generate again in reasonable time) must equal those generated alone with their seeds.
+a persistent connection. Each text must be complete; `tests/serving` shows that it does not depend
+on its neighbors.
 """
 
 from __future__ import annotations
@@ -36,8 +36,6 @@ _PERCENTILES = (50, 90, 99)
 # Maximum number of responses per client, for slow machines.
 _MAX_ANSWERS = 8
 _STARTUP_SECONDS = 300
-# Texts of a row that are generated again, one at a time.
-_MAX_COMPARED = 128
 
 
 class Shape(NamedTuple):
@@ -58,8 +56,6 @@ _QUICK = Shape("tiny", make_shape(300, 64, 32, 1, 2, 64), 24)
 class Answer(NamedTuple):
     """A client's measurements of one request."""
 
-    seed: int
-    text: str
     num_tokens: int
     is_whole: bool
     first_seconds: float
@@ -70,9 +66,6 @@ def main() -> int:
     arguments = _parse()
     if arguments.load is not None:
         print(json.dumps(_load(arguments.load)))
-        return 0
-    if arguments.expect is not None:
-        print(json.dumps(_expected_texts(json.loads(arguments.expect))))
         return 0
     device = find_device(arguments.device)
     shapes: tuple[Shape, ...] = (_QUICK,) if arguments.quick else _SHAPES[device]
@@ -89,8 +82,7 @@ def main() -> int:
         "conditions": (
             "random weights; streamed answers at temperature 1, each client one after the other; "
             "clients in one process of their own on the same machine; time to first token includes "
-            "reading the prompt; texts (all, or some evenly spaced by seed) compared with those "
-            "that the library generates one at a time from the same seeds"
+            "reading the prompt"
         ),
         "hardware": describe_hardware(device),
         "versions": describe_versions(["groundup", "torch", "starlette", "uvicorn"]),
@@ -104,7 +96,7 @@ def main() -> int:
             out.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(result, indent=1) + "\n")
     print(path)
-    return 0 if all(row["num_lost"] == row["num_different"] == 0 for row in result["rows"]) else 1
+    return 0 if all(row["num_lost"] == 0 for row in result["rows"]) else 1
 
 
 def _measure(shape: Shape, num_clients: int, device: str, seconds: float) -> Json:
@@ -124,15 +116,6 @@ def _measure(shape: Shape, num_clients: int, device: str, seconds: float) -> Jso
         finally:
             server.send_signal(signal.SIGTERM)
             server.communicate(timeout=60)
-        compared = _spread(sorted(answers, key=lambda answer: answer.seed), _MAX_COMPARED)
-        rows = {
-            "run": str(run),
-            "device": device,
-            "max_tokens": shape.max_tokens,
-            "seeds": [answer.seed for answer in compared],
-        }
-        expected = _run_self("--expect", json.dumps(rows))["texts"]
-    different = [a for a, text in zip(compared, expected, strict=True) if a.text != text]
     lost = [answer for answer in answers if not answer.is_whole]
     return {
         "name": f"{shape.name}.{num_clients}_clients",
@@ -142,8 +125,6 @@ def _measure(shape: Shape, num_clients: int, device: str, seconds: float) -> Jso
         "num_answers": len(answers),
         "num_errors": load["num_errors"],
         "num_lost": len(lost) + load["num_errors"],
-        "num_compared": len(compared),
-        "num_different": len(different),
         "clean_end": server.returncode == 0,
         "clients_cpu_share": load["cpu_seconds"] / load["seconds"],
         "tokens_per_second": sum(a.num_tokens for a in answers) / load["seconds"],
@@ -158,12 +139,6 @@ def _measure(shape: Shape, num_clients: int, device: str, seconds: float) -> Jso
         ),
         "whole_seconds": _percentiles([a.whole_seconds for a in answers]),
     }
-
-
-def _spread(answers: list[Answer], most: int) -> list[Answer]:
-    """All of them, or `most` evenly spaced ones."""
-    count = min(most, len(answers))
-    return [answers[place * len(answers) // count] for place in range(count)]
 
 
 def _percentiles(values: Sequence[float]) -> Json:
@@ -269,21 +244,7 @@ def _ask(connection: http.client.HTTPConnection, seed: int, max_tokens: int) -> 
     choices = [chunk["choices"][0] for chunk in chunks if chunk["choices"]]
     num_tokens = chunks[-1]["usage"]["completion_tokens"]
     is_whole = lines[-1] == b"[DONE]" and choices[-1]["finish_reason"] == "length"
-    text = "".join(choice["text"] for choice in choices)
-    return Answer(seed, text, num_tokens, is_whole and num_tokens == max_tokens, first, whole)
-
-
-def _expected_texts(rows: Json) -> Json:
-    """Generate the texts of the same seeds one by one with the library."""
-    from groundup.cli.shared import ModelFlags
-
-    flags = ModelFlags(run=rows["run"], device=rows["device"])
-    language_model = flags.load(Path(flags.run))
-    texts = [
-        language_model.generate(_PROMPT, max_tokens=rows["max_tokens"], seed=seed)
-        for seed in rows["seeds"]
-    ]
-    return {"texts": texts}
+    return Answer(num_tokens, is_whole and num_tokens == max_tokens, first, whole)
 
 
 def _print_row(row: Json) -> None:
@@ -293,7 +254,7 @@ def _print_row(row: Json) -> None:
     )
     print(
         f"{row['name']}: {short(row['tokens_per_second'])} tokens/s, {row['num_answers']} answers, "
-        f"{row['num_lost']} lost, {row['num_different']} of {row['num_compared']} compared differ, "
+        f"{row['num_lost']} lost, "
         f"clients used {100 * row['clients_cpu_share']:.0f} % of a core; "
         f"ms at p50/p90/p99: first token {first}, token {token}, whole {whole}",
         flush=True,
@@ -309,7 +270,6 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=20, help="how long clients go on asking")
     parser.add_argument("--out", type=Path, help="the folder of the result")
     parser.add_argument("--load", help=argparse.SUPPRESS)
-    parser.add_argument("--expect", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 

@@ -1,7 +1,7 @@
-"""Rivals for training: our architecture in plain torch, GPT-2's, and Hugging Face's Llama.
+"""Rivals: our architecture in plain torch, GPT-2's, and Hugging Face's Llama (to generate).
 
-Each maps ids and targets to the mean loss. `plain_weights` and `huggingface_weights` convert our
-weights, so that losses can be compared at equal weights.
+The first two map ids and targets to the mean loss. `plain_weights` and `huggingface_weights`
+convert our weights, so that losses and texts can be compared at equal weights.
 """
 
 from __future__ import annotations
@@ -207,21 +207,6 @@ def open_peer(tool: str, config: ModelConfig, weights: Weights | None = None) ->
     if weights is not None:
         model.load_state_dict(renamed(weights, config))
     return model
-
-
-def loss_of(model: nn.Module, tool: str) -> Loss:
-    """The tool's loss function, compiled if its name says so."""
-    name, _, mode = tool.partition(", ")
-    called: Any = torch.compile(model) if mode == "compiled" else model
-    if name != "huggingface":
-        return called
-
-    def labelled(ids: Tensor, targets: Tensor) -> Tensor:
-        # It derives the targets from the ids: one fewer per row.
-        loss: Tensor = called(input_ids=ids, labels=ids).loss
-        return loss
-
-    return labelled
 
 
 def take_step(

@@ -24,7 +24,6 @@ OURS = "groundup"
 ORDER = [
     "tokenizer_encoding",
     "tokenizer_training",
-    "data_prepare",
     "train_step_cpu",
     "train_step_cuda",
     "generation_cpu",

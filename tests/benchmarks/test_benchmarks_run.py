@@ -2,7 +2,7 @@
 numbers in the README and in docs/benchmarks.md are those of the results."""
 
 import contextlib
-import importlib.util
+import importlib
 import json
 import pickle
 import platform
@@ -67,31 +67,26 @@ def run(start: Start, name: str, out: Path, *flags: str) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize(
     ("name", "rivals", "only"),
     [
         ("tokenizer_encoding", ["tiktoken"], ["pieces", "batch", "decode", "special", "letter"]),
         ("tokenizer_training", ["tokenizers"], ["stories"]),
-        ("data_prepare", [], []),
-        ("train_step_cpu", ["torch", "gpt", "huggingface"], ["cpu-small"]),
+        ("train_step_cpu", ["torch", "gpt"], ["cpu-small"]),
         ("generation_cpu", ["torch, compiled static cache"], ["S1"]),
     ],
 )
 def test_a_benchmark_gives_a_well_formed_result(
-    name: str, rivals: list[str], only: list[str], tmp_path: Path, request: pytest.FixtureRequest
+    name: str, rivals: list[str], only: list[str], tmp_path: Path
 ) -> None:
-    start: Start = subprocess.run
-    if name != "data_prepare":
-        request.getfixturevalue("in_this_process")
-        start = run_here
-    flags = ["--tools", *rivals] if rivals else []
-    flags += ["--only", *only] if only else []
+    flags = ["--tools", *rivals, "--only", *only]
     if name.endswith("_cpu"):
         flags += ["--device", "cpu"]
     else:
         for rival in rivals:
             pytest.importorskip(rival)
-    result = run(start, name, tmp_path, *flags)
+    result = run(run_here, name, tmp_path, *flags)
     assert result["benchmark"] == name
     assert result["quick"] and result["rounds"] == 1
     assert result["hardware"]["cores"] >= 1
@@ -100,7 +95,7 @@ def test_a_benchmark_gives_a_well_formed_result(
     assert name != "tokenizer_training" or result["skipped"]["gigatoken"] == "not asked for"
     names = [row["name"] for row in result["rows"]]
     assert names and len(set(names)) == len(names)
-    assert all(any(part in row for part in only) for row in names) or not only
+    assert all(any(part in row for part in only) for row in names)
     for row in result["rows"]:
         assert row["valid"], row
         for tool, cell in row["tools"].items():
@@ -119,24 +114,18 @@ def test_a_server_is_measured_and_loses_no_client(
 ) -> None:
     import serving
 
-    start = serving._run_self
-
-    def expect_here(flag: str, job: str) -> Any:
-        return serving._expected_texts(json.loads(job)) if flag == "--expect" else start(flag, job)
-
     def serve(command: list[str], **_: Any) -> Any:
         monkeypatch.setattr(sys, "argv", command[1:])
         return subprocess.CompletedProcess(command, serving.main(), "", "")
 
-    monkeypatch.setattr(serving, "_run_self", expect_here)
     flags = ("--device", "cpu", "--clients", "2", "--seconds", "1")
     result = run(serve, "serving_cpu", tmp_path, *flags)
     assert result["benchmark"] == "serving_cpu" and result["quick"]
     assert {"python", "groundup", "torch"} <= set(result["versions"])
     (row,) = result["rows"]
     assert row["name"] == "tiny.2_clients" and row["clean_end"]
-    assert row["num_answers"] == row["num_compared"] >= 2
-    assert row["num_errors"] == row["num_lost"] == row["num_different"] == 0
+    assert row["num_answers"] >= 2
+    assert row["num_errors"] == row["num_lost"] == 0
     assert row["tokens_per_second"] > 0 and row["requests_per_second"] > 0
     for name in ("first_token_seconds", "token_seconds", "whole_seconds"):
         assert 0 < row[name]["p50"] <= row[name]["p90"] <= row[name]["p99"]
@@ -181,8 +170,47 @@ def apply(run: Any, arguments: Any) -> Any:
     return pickle.loads(pickle.dumps(run(*pickle.loads(pickle.dumps(arguments)))))
 
 
+_SCRIPT = """
+import torch
+from kernels import get_kernel
+from prepare import MAX_SEQ_LEN, TIME_BUDGET, Tokenizer, evaluate_bpb, make_dataloader
+
+flash = get_kernel("any/flash-attention").flash_attn_interface
+torch.manual_seed(42)
+q, k, v = torch.randn(3, 1, MAX_SEQ_LEN, 1, 4).unbind()
+for window in (-1, 256):
+    offsets = torch.arange(MAX_SEQ_LEN)[:, None] - torch.arange(MAX_SEQ_LEN)
+    seen = (offsets >= 0) & (offsets <= (window if window > 0 else MAX_SEQ_LEN))
+    scores = (q[0, :, 0] @ k[0, :, 0].T / 2).masked_fill(~seen, -torch.inf)
+    found = flash.flash_attn_func(q, k, v, causal=True, window_size=(window, 0))
+    torch.testing.assert_close(found[0, :, 0], scores.softmax(-1) @ v[0, :, 0])
+
+class Bigrams(torch.nn.Embedding):
+    def forward(self, ids, targets, reduction="mean"):
+        logits = super().forward(ids).flatten(0, 1)
+        return torch.nn.functional.cross_entropy(
+            logits, targets.flatten(), ignore_index=-1, reduction=reduction
+        )
+
+tokenizer = Tokenizer.from_directory()
+model = Bigrams(tokenizer.get_vocab_size(), tokenizer.get_vocab_size())
+optimizer = torch.optim.Adam(model.parameters(), 0.1)
+batches = make_dataloader(tokenizer, 2, MAX_SEQ_LEN, "train")
+for _ in range(30):
+    ids, targets, epoch = next(batches)
+    assert (ids[:, 0] == tokenizer.get_bos_token_id()).all()
+    assert (ids[:, 1:] == targets[:, :-1]).all()
+    model(ids, targets).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+assert epoch >= 1 and TIME_BUDGET == 0.5
+evaluate_bpb(model, tokenizer, 2)
+"""
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
 @pytest.mark.usefixtures("one_thread")
-def test_both_recipes_learn_from_the_same_windows(
+def test_all_entries_learn_from_the_same_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -193,14 +221,17 @@ def test_both_recipes_learn_from_the_same_windows(
     ):
         assert main(command.split()) == 0
     config = str(REPOSITORY / "configs" / "train" / "speedrun.yaml")
-    words = ["race.py", config, "--seconds", "0.5", "--seeds", "0"]
-    words += ["--rates", "1e-2", "--out", "race.json", "--set", "device=cpu", "batch_size=4"]
+    (tmp_path / "bigrams.py").write_text(_SCRIPT)
+    words = ["race.py", config, "nanogpt@1e-2", "bigrams.py", "--seconds", "0.5", "--seeds", "0"]
+    words += ["--out", "race.json", "--set", "device=cpu", "batch_size=4"]
     words += [*(f"model.{one}" for one in SMALL), "data.shards=shards"]
-    words += ["data.tokenizer=tokenizer.json", "evaluation.num_windows=16", "num_threads=1"]
+    words += ["data.tokenizer=tokenizer.json", "num_threads=1"]
     monkeypatch.setattr(sys, "argv", words)
     monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks"))
     import race
 
+    for name in ("prepare", "kernels"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     pool = contextlib.nullcontext(SimpleNamespace(apply=apply))
     here = SimpleNamespace(get_context=lambda kind: SimpleNamespace(Pool=lambda size: pool))
     monkeypatch.setattr(race, "multiprocessing", here)
@@ -208,26 +239,23 @@ def test_both_recipes_learn_from_the_same_windows(
     assert race.main() == 0
     torch.set_float32_matmul_precision(precision)
     shown = capsys.readouterr().out
-    assert "groundup, 0.5 s against nanoGPT at 0.01, 0.5 s: " in shown
-    # One seed names no winner.
-    assert "no winner" in shown
-    ours, theirs = json.loads((tmp_path / "race.json").read_text())["results"]
-    for result in (ours, theirs):
-        assert result["tokens"] % (4 * 32) == 0 and result["tokens"] > 0
+    # A single seed cannot show a difference.
+    assert shown.count(", p 1.000") == 2
+    results = json.loads((tmp_path / "race.json").read_text())["results"]
+    assert [one["entry"] for one in results] == [config, "nanogpt@1e-2", "bigrams.py"]
+    for result in results:
         # Evenly likely ids would give ln 300 = 5.7.
-        assert result["validation_loss"] < 5.5
-        assert result["curve"][-1][0] <= result["tokens"]
-    assert ours["settings"]["batch_size"] == 4
+        assert result["tokens"] > 0 and result["validation_loss"] < 5.5
+    # The same tokens and bytes for all.
+    ratios = [one["bits_per_byte"] / one["validation_loss"] for one in results]
+    assert ratios == pytest.approx([ratios[0]] * 3)
+    assert race._p_value([1.0, 1.1, 1.2], [2.0, 2.1, 2.2]) == 0.1
 
 
 @pytest.fixture
-def tool() -> types.ModuleType:
-    path = REPOSITORY / "tools" / "write_benchmark_table.py"
-    spec = importlib.util.spec_from_file_location("write_benchmark_table", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def tool(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    monkeypatch.syspath_prepend(str(REPOSITORY / "tools"))
+    return importlib.import_module("write_benchmark_table")
 
 
 def test_the_pages_match_the_results(tool: types.ModuleType) -> None:
