@@ -15,8 +15,8 @@ Entries, each in its own process:
 
 All train on the shards of the first YAML file and predict every token of the validation split once,
 in windows of their own context. Compilation and evaluation do not count: ours and nanoGPT time a
-step first, then take as many as fit; a script keeps its own time. `lines` are those of all modules
-that an entry's process has loaded from outside Python's installation.
+step first, then take as many as fit; a script keeps its own time. `lines` are those of a script,
+and of all modules of groundup and of this folder that an entry's process has loaded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ import math
 import multiprocessing
 import statistics
 import sys
-import sysconfig
 import tempfile
 import time
 from pathlib import Path
@@ -38,6 +37,7 @@ import torch
 import yaml
 from torch import Tensor, nn
 
+import groundup
 from groundup.config import load_settings
 from groundup.data.shards import Shards
 from groundup.experiments.statistics import confidence_interval
@@ -109,11 +109,11 @@ def _run(entry: Json, config: RunConfig) -> Json:
 
 
 def _loaded_lines(entry: Json) -> int:
-    installed = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
     files = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
-    files.add(entry["entry"])
-    ours = {Path(one) for one in files if one.endswith(".py") and not one.startswith(installed)}
-    return sum(len(one.read_text("utf-8").splitlines()) for one in ours if one.is_file())
+    folders = (str(Path(groundup.__file__).parent), str(Path(__file__).parent), entry["entry"])
+    ours = {one for one in [*files, entry["entry"]] if one.startswith(folders)}
+    ours = {one for one in ours if one.endswith(".py")}
+    return sum(len(Path(one).read_text("utf-8").splitlines()) for one in ours)
 
 
 def _run_ours(entry: Json, config: RunConfig) -> Json:
