@@ -138,13 +138,19 @@ def test_links_out_of_a_folder_are_followed_only_on_request(
     secret.write_text("hidden")
     (tree / "shadow.txt").symlink_to(secret)
     (tree / "inside.txt").symlink_to(tree / "b.txt")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "o.txt").write_text("hidden too")
+    (tmp_path / "other" / "again").symlink_to(tmp_path / "other")
+    (tree / "link").symlink_to(tmp_path / "other")
     assert find(tree) == regular
-    assert find(f"{tree}/*.txt") == [tree / "b.txt"]
-    assert f"--follow-links): {tree / 'shadow.txt'}" in caplog.text
-    assert [Path(one) for one in find_sources([tree], Reading(follow_links=True))] == sorted(
-        [*regular, tree / "shadow.txt"]
-    )
-    (tree / "shadow.txt").unlink()
+    assert find(f"{tree}/*") == find(f"{tree}/**") == sorted([*regular, tree / "notes.png"])
+    assert find(f"{tree}/**/*.txt") == find(f"{tree}/*.txt") == [tree / "b.txt"]
+    assert f"--follow-links): {tree / 'link'}, {tree / 'shadow.txt'}" in caplog.text
+    followed = sorted([*regular, tree / "shadow.txt"])
+    followed.append(tree / "link" / "o.txt")
+    assert [Path(one) for one in find_sources([tree], Reading(follow_links=True))] == followed
+    for name in ("link", "shadow.txt"):
+        (tree / name).unlink()
     (tree / "zero.txt").symlink_to("/dev/zero")
     assert [Path(one) for one in find_sources([tree], Reading(follow_links=True))] == regular
 

@@ -25,6 +25,7 @@ _COMPRESSIONS: dict[str, Literal["gzip", "zstd", "xz"]] = {
 }
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?:::|://)")
 _NAMES_SHOWN = 3
+_LEADS_OUT = "a link out of the folder; see --follow-links"
 
 _log = logging.getLogger(__name__)
 
@@ -37,8 +38,8 @@ def find_sources(
     """Return the files that `inputs` name, in order; those of a folder or glob are sorted by path.
 
     A folder is searched at any depth for visible, regular, non-empty files with a known suffix.
-    Skips folders of models and runs, links to folders and, unless `follow_links`, links that lead
-    out of the folder. Files named explicitly are always read; a file named twice is read once.
+    Skips folders of models and runs and, unless `follow_links`, links that lead out of the folder.
+    Files named explicitly are always read; a file named twice is read once.
 
     skipped: collects the files that were skipped; by default a warning names them.
     """
@@ -106,12 +107,14 @@ def _expand(
             status = os.stat(path)
         yield _source(path, status), (status.st_dev, status.st_ino)
     elif glob.has_magic(path):
-        matches = list(glob.iglob(path, recursive=True))
+        matches = list(_matches(path))
         if not matches:
             raise DataError(f"no file matches {path}; check the pattern")
         root = None if follow_links else os.path.dirname(re.split(r"[*?[]", path)[0])
         for match in sorted(matches, key=_parts):
-            if os.path.isdir(match):
+            if root is not None and _leads_out(match, root):
+                skipped.append(Skipped(match, _LEADS_OUT))
+            elif os.path.isdir(match):
                 yield from _walk(match, skipped, follow_links)
             else:
                 yield from _found_file(match, skipped, root)
@@ -119,29 +122,51 @@ def _expand(
         raise DataError(f"{path} does not exist; check the name")
 
 
+def _matches(pattern: str) -> Iterator[str]:
+    """Like glob.iglob, but `**` does not follow links, which may be cyclic."""
+    before, *after = re.split(r"(?:^|(?<=/))\*\*(?:/|$)", pattern, maxsplit=1)
+    if not after:
+        yield from glob.iglob(pattern)
+        return
+    for top in glob.iglob(before) if before else [""]:
+        for parent, folders, _ in os.walk(top or "."):
+            # A folder that matches is searched later.
+            folders[:] = [name for name in folders if after[0] and not name.startswith(".")]
+            inner = glob.escape(parent if top else parent[2:])
+            yield from _matches(os.path.join(inner, after[0] or "*"))
+
+
 def _walk(
     folder: str, skipped: list[Skipped], follow_links: bool
 ) -> Iterator[tuple[Source, object]]:
-    """Yield the text files in a folder, sorted by path."""
+    """Yield a folder's text files, sorted by path, then those of folders that links lead to."""
 
     def fail(error: OSError) -> None:
         if error.filename == folder:
             raise DataError(f"folder {folder} cannot be read: {error.strerror}") from error
         skipped.append(Skipped(error.filename, f"cannot be read: {error.strerror}"))
 
-    paths: list[str] = []
+    paths, linked = list[str](), list[str]()
     for parent, folders, names in os.walk(folder, onerror=fail):
         if parent != folder and _is_model(names):
             skipped.append(Skipped(parent, "a model or run"))
             folders.clear()
             continue
         folders[:] = [name for name in folders if not name.startswith(".")]
+        links = filter(os.path.islink, [os.path.join(parent, name) for name in folders])
+        linked += [path for path in links if _leads_out(path, folder)]
         paths += [os.path.join(parent, name) for name in names if not name.startswith(".")]
     for path in sorted(paths, key=_parts):
         if classify(path)[0] is None:
             skipped.append(Skipped(path, "unknown suffix", _size(path)))
         else:
             yield from _found_file(path, skipped, None if follow_links else folder)
+    for path in linked:
+        if follow_links:
+            # Links out of that folder are not followed: they may be cyclic.
+            yield from _walk(path, skipped, follow_links=False)
+        else:
+            skipped.append(Skipped(path, _LEADS_OUT))
 
 
 def _found_file(
@@ -149,9 +174,8 @@ def _found_file(
 ) -> Iterator[tuple[Source, object]]:
     """Yield a file found in a folder or glob if it is regular and not empty, unless it is a link
     that leads out of the folder `root`."""
-    inside = os.path.join(os.path.realpath(root), "") if root is not None else ""
-    if os.path.islink(path) and not os.path.realpath(path).startswith(inside):
-        skipped.append(Skipped(path, "a link out of the folder; see --follow-links"))
+    if root is not None and os.path.islink(path) and _leads_out(path, root):
+        skipped.append(Skipped(path, _LEADS_OUT))
         return
     with contextlib.suppress(OSError):
         status = os.stat(path)
@@ -160,6 +184,12 @@ def _found_file(
             return
     is_empty = os.path.isfile(path) and not _size(path)
     skipped.append(Skipped(path, "empty" if is_empty else "not a regular file"))
+
+
+def _leads_out(path: str, root: str) -> bool:
+    """Whether a path leads out of a folder, through links."""
+    real, inside = (os.path.join(os.path.realpath(one), "") for one in (path, root))
+    return not real.startswith(inside)
 
 
 def _size(path: str) -> int:
