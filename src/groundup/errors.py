@@ -15,10 +15,14 @@ NATIVE_MISSING = (
 
 
 class GroundupError(Exception):
-    """Base class of all errors that groundup raises on purpose."""
+    """Base class of all errors that groundup raises on purpose.
+
+    A message that quotes too much of a foreign file is cut in the middle.
+    """
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(line.strip() for line in message.splitlines()).strip())
+        text = " ".join(line.strip() for line in message.splitlines()).strip()
+        super().__init__(text if len(text) <= 3_000 else f"{text[:2_000]} … {text[-500:]}")
 
 
 class ConfigError(GroundupError):

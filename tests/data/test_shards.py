@@ -114,6 +114,8 @@ def train(index: dict[str, Any]) -> Any:
         (editing(lambda index: train(index).update(num_tokens=7)), "totals of split train"),
         (editing(lambda index: index["splits"].update(traIn=train(index))), "at splits.traIn"),
         (editing(lambda index: train(index)["shards"][0].update(file="../a")), "not in the folder"),
+        (editing(lambda index: train(index)["shards"][0].update(file="a" * 300)), "0.file: .* 255"),
+        (editing(lambda index: index.update({"a" * 99_999: 1})), "run groundup data prepare again"),
         (lambda at: (at / "index.json").unlink(), r"has no index\.json"),
         (lambda at: (at / "index.json").rename(at / "shard_000000.json"), "not finished"),
         (shutil.rmtree, "does not exist"),
@@ -124,8 +126,9 @@ def test_cheap_checks_are_made_on_opening(
 ) -> None:
     damage(folder)
     for check in (open_shards, verify, lambda folder: check_shards(folder, tokenizer)):
-        with pytest.raises(DataError, match=message):
+        with pytest.raises(DataError, match=message) as caught:
             check(folder)
+        assert len(str(caught.value)) < 3_000
 
 
 def test_another_tokenizer_is_rejected(prepared: Path, other_tokenizer: Tokenizer) -> None:

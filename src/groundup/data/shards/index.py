@@ -45,7 +45,7 @@ class Record(pydantic.BaseModel):
 class ShardEntry(Record):
     """One finished shard: whole documents, each followed by the end token."""
 
-    file: str
+    file: str = pydantic.Field(max_length=255)
     num_tokens: int = pydantic.Field(gt=0)
     num_documents: int
     num_bytes: int
