@@ -29,6 +29,11 @@ SettingsType = TypeVar("SettingsType", bound="Settings")
 Seed = Annotated[int, pydantic.Field(ge=0, lt=2**64)]
 MAX_STEPS = 10**9
 """Upper bound of all settings counted in steps."""
+StepsOrFraction = (
+    Annotated[int, pydantic.Field(ge=0, le=MAX_STEPS)]
+    | Annotated[float, pydantic.Field(gt=0, lt=1)]
+)
+"""A number of steps or, below 1, a fraction of the run's steps or minutes."""
 
 _EARLIER_NAMES = {
     "average_over": "ema_fraction",

@@ -73,7 +73,7 @@ def test_a_run_with_minutes_counts_in_fractions_from_the_start_of_the_command(
     settings = settings_of(*words)
     # A flag is kept; what the file counts in steps becomes a fraction of the time.
     assert settings.num_steps is None and settings.evaluation.every_steps == 500
-    assert settings.schedule.warmup_steps is None and settings.schedule.warmup_fraction > 0
+    assert 0 < settings.schedule.warmup_steps < 1
     monkeypatch.setattr(verb, "STARTED", time.monotonic() - 100)
     assert "minutes is 1, but" in fails(capsys, *words)
 
@@ -153,6 +153,6 @@ def test_a_chosen_length_decides_what_depends_on_it(small_config: Path) -> None:
         config = settings_of(*words, "--num-steps", length)
         assert config.num_steps == float(length) and config.model == chosen.model
         assert config.optimizer.betas == (0.6, 0.99) != chosen.optimizer.betas
-        assert config.schedule == chosen.schedule and config.evaluation.every_steps is None
+        assert config.schedule == chosen.schedule and config.evaluation.every_steps == 1 / 8
         capped = settings_of(*words, "--num-steps", length, "--minutes", "10")
         assert capped.optimizer == chosen.optimizer

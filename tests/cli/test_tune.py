@@ -64,7 +64,7 @@ def test_a_stopped_run_continues_with_the_same_command(shell: Any, folder: Path)
     config = RunFolder(folder / "runs" / "two").read_config()
     assert (config.num_steps, config.tuning.lora_rank) == (4, 2)
     assert (config.max_grad_norm, config.optimizer.eps) == (2.0, 1e-7)
-    assert config.evaluation.every_fraction == 0.1 and config.optimizer.learning_rate == 0.012
+    assert config.evaluation.every_steps == 0.1 and config.optimizer.learning_rate == 0.012
     assert "already has a run" in shell.fails(*words)
     shell(*words, "--resume")
     again = shell.fails(*words, "--num-steps", 5, "--resume")

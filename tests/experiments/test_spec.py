@@ -141,7 +141,7 @@ def test_equal_tokens_whatever_the_batch(make_spec: Any, batch_size: int) -> Non
     assert config.num_steps is not None
     assert config.num_steps * config.tokens_per_step == spec.tokens
     # Warm-up keeps its tenth of the run, evaluation its fifth.
-    assert config.schedule.warmup_fraction == 0.1 and config.evaluation.every_fraction == 0.2
+    assert config.schedule.warmup_steps == 0.1 and config.evaluation.every_steps == 0.2
     chosen = make_trial(spec, Point({"schedule.warmup_steps": 5}), 0, Path("runs")).config
     assert chosen.schedule.warmup_steps == 5
     # Checkpoints are thinned unless all are kept.

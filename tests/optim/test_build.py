@@ -165,9 +165,9 @@ def test_rates_of_a_run_of_ten_steps(schedule: dict[str, Any], expected: list[fl
     assert rates == pytest.approx(expected)
     # The same in fractions of the run, and of its time.
     fractions = {
-        name.replace("_steps", "_fraction") if value else name: value / 10 if value else value
+        name: value / 10
         for name, value in schedule.items()
-        if name.endswith("_steps") and value <= 10
+        if name.endswith("_steps") and value < 10
     }
     if len(fractions) == sum(name.endswith("_steps") for name in schedule):
         others = {name: value for name, value in schedule.items() if not name.endswith("_steps")}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from groundup.checkpoint import CheckpointFolder
-from groundup.runs.config import Interval
+from groundup.runs.config import Interval, RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.training import loop, verify
 from groundup.training.clock import Clock, ReplayClock, Tick
@@ -23,14 +23,10 @@ from .conftest import MakeConfig
 TIMED = {
     "num_steps": None,
     "minutes": 5.0,
-    "schedule.warmup_steps": None,
-    "schedule.warmup_fraction": 0.1,
-    "evaluation.every_steps": None,
-    "evaluation.every_fraction": 0.25,
-    "checkpoints.every_steps": None,
-    "checkpoints.every_fraction": 0.2,
-    "logging.every_steps": None,
-    "logging.every_fraction": 0.05,
+    "schedule.warmup_steps": 0.1,
+    "evaluation.every_steps": 0.25,
+    "checkpoints.every_steps": 0.2,
+    "logging.every_steps": 0.05,
     "data.verify": False,
 }
 
@@ -166,12 +162,22 @@ def test_verify_resume_replays_a_timed_run(
     [
         ({"every_steps": 4}, [4, 8, 10]),
         ({"every_steps": 0}, [10]),
-        ({"every_fraction": 0.0}, [10]),
-        ({"every_fraction": 0.3}, [3, 6, 9, 10]),
-        ({"every_fraction": 0.001}, list(range(1, 11))),
+        ({"every_steps": 0.3}, [3, 6, 9, 10]),
+        ({"every_steps": 0.001}, list(range(1, 11))),
     ],
 )
 def test_intervals_are_steps_or_fractions(settings: dict[str, Any], due: list[int]) -> None:
     interval = Interval(**settings)
     ticks = [Tick(step, step - 1, 1, 10, step == 10, step - 2) for step in range(1, 11)]
     assert [tick.step for tick in ticks if tick.is_due(interval)] == due
+
+
+def test_fractions_of_earlier_versions_had_names_of_their_own() -> None:
+    config = RunConfig(
+        schedule={"warmup_steps": None, "warmup_fraction": 0.1, "decay_fraction": 1.0},
+        evaluation={"every_steps": 7, "every_fraction": 0.1},
+        checkpoints={"every_steps": None, "every_fraction": 0.0},
+    )
+    steps = config.schedule.warmup_steps, config.evaluation.every_steps
+    assert steps == (0.1, 7) and config.checkpoints.every_steps == 0
+    assert config.schedule.decay_steps == pytest.approx(1)

@@ -70,7 +70,7 @@ def test_attention_and_losses_of_long_texts_are_deterministic(check_resume: Any)
 
 
 def test_a_timed_run_ends_in_its_time_and_replays_exactly(make_config: MakeConfig) -> None:
-    changes: dict[str, Any] = {**SHAPE, "minutes": 0.5, "schedule.warmup_fraction": 0.1}
+    changes: dict[str, Any] = {**SHAPE, "minutes": 0.5, "schedule.warmup_steps": 0.1}
     changes |= {"deterministic": True, "optimizer.ema_fraction": 0.1}
     in_steps = "num_steps schedule.warmup_steps evaluation.every_steps checkpoints.every_steps"
     changes |= dict.fromkeys(in_steps.split())

@@ -68,7 +68,7 @@ def test_every_recipe_is_a_run_that_fits_into_the_time(
     one_step = step_flops(config.model, config.batch_size)
     assert taken <= 1.01 * flops + one_step
     assert d_model in (None, config.model.d_model)
-    assert config.schedule.warmup_fraction <= 1
+    assert config.schedule.warmup_steps <= 1
 
 
 @pytest.mark.parametrize(

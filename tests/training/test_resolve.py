@@ -89,7 +89,7 @@ def test_a_tied_run_stores_its_embedding_scale_and_keeps_the_one_it_has(
         ({"distributed.strategy": "fsdp"}, CPU, ONE_PROCESS, "torchrun"),
         ({"distributed": {"strategy": "hsdp", "reduction": "exact"}}, CPU, TWO, "exactly"),
         ({"micro_batch_size": 4}, CPU, TWO, "divided among 2 ranks"),
-        ({"minutes": 3, "num_steps": None}, CPU, ONE_PROCESS, "warmup_fraction"),
+        ({"minutes": 3, "num_steps": None}, CPU, ONE_PROCESS, "below 1"),
     ],
 )
 def test_what_cannot_be_trained_here_is_named(

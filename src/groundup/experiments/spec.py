@@ -188,4 +188,4 @@ def takes_whole_numbers(name: str) -> bool:
             return True
         return False
 
-    return takes(2) and not takes(2.5)
+    return takes(2) and not takes(2.5) and not takes(0.5)

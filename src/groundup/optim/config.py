@@ -4,7 +4,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
-from groundup.config import MAX_STEPS, Settings, named_classes
+from groundup.config import Settings, StepsOrFraction, named_classes
 from groundup.optim.schedules import SHAPES
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -59,18 +59,12 @@ class ScheduleConfig(Settings):
     """Shape after warm-up: cosine decay, linear decay, constant, or constant then linear decay
 (wsd)."""
 
-    warmup_steps: int | None = Field(default=None, ge=0, le=MAX_STEPS)
-    """Linear warm-up in steps; takes precedence over warmup_fraction."""
-
-    warmup_fraction: float = Field(default=0.0, ge=0, le=1)
-    """Warm-up as a fraction of the run."""
+    warmup_steps: StepsOrFraction = 0
+    """Linear warm-up in steps or, below 1, as a fraction of the run."""
 
     min_learning_rate_ratio: float = Field(default=0.1, ge=0, le=1)
     """Final learning rate as a fraction of the peak."""
 
-    decay_steps: int | None = Field(default=None, ge=1, le=MAX_STEPS)
-    """Decay in steps; takes precedence over decay_fraction."""
-
-    decay_fraction: float | None = Field(default=None, gt=0, le=1)
-    """Decay as a fraction of the run. Default: from the end of warm-up to the end of the run; for
-wsd, the last fifth."""
+    decay_steps: StepsOrFraction | None = Field(default=None, gt=0)
+    """Decay in steps or, below 1, as a fraction of the run. Default: from the end of warm-up to the
+end of the run; for wsd, the last fifth."""

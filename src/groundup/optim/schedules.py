@@ -17,8 +17,8 @@ SHAPES: dict[str, Callable[[float], float]] = {
 }
 """The factor between minimum (0) and peak (1) after a fraction of the decay, by schedule name."""
 
-# Schedules that decay at the end of a run, with the default fraction.
-_TAILS = {"wsd": 0.2}
+# Schedules that decay at the end of a run, by default over this fraction of it.
+_TAILS, _TAIL = ("wsd",), 0.2
 
 
 def cosine_schedule(
@@ -61,13 +61,12 @@ def learning_rate_factor(
     position, delta, length: start and length of the step, and length of the run: `step` from 0, 1
         and `num_steps`; or fractions of the time, with a length of 1.
     """
-    warmup = _extent(schedule.warmup_steps, schedule.warmup_fraction, length)
+    warmup = _extent(schedule.warmup_steps, length)
     if position < warmup:
         return min(1.0, (position + delta) / warmup)
     start, end = warmup, max(warmup, length)
-    is_given = schedule.decay_steps is not None or schedule.decay_fraction is not None
-    fraction = schedule.decay_fraction or _TAILS.get(schedule.name, 1.0)
-    decay = _extent(schedule.decay_steps, fraction, length)
+    is_given = schedule.decay_steps is not None
+    decay = _extent(schedule.decay_steps or _TAIL, length)
     if schedule.name in _TAILS:
         start = max(warmup, length - (decay if is_given or length <= 1 else round(decay)))
     elif is_given:
@@ -76,8 +75,8 @@ def learning_rate_factor(
     return _decayed(position, 1.0, low, start, end, SHAPES[schedule.name])
 
 
-def _extent(steps: int | None, fraction: float, length: float) -> float:
-    return fraction * length if steps is None else steps
+def _extent(steps: float, length: float) -> float:
+    return steps * length if steps < 1 else steps
 
 
 def _decayed(

@@ -4,13 +4,15 @@ Components declare their own sections (`ModelConfig`, `OptimizerConfig`, `Schedu
 import torch.
 """
 
+import itertools
+import math
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from groundup.config import MAX_STEPS, Seed, Settings, flatten, parse_weights
+from groundup.config import MAX_STEPS, Seed, Settings, StepsOrFraction, flatten, parse_weights
 from groundup.model.config import ModelConfig
 from groundup.optim.config import OptimizerConfig, ScheduleConfig
 
@@ -18,6 +20,8 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+=-]*$"
 _MAX_SEQUENCES = 10**7
 DEFAULT_NUM_STEPS = 5_000
 _SHARDS = Path("shards")
+# The whole run, as a fraction of it.
+_WHOLE = math.nextafter(1, 0)
 
 
 class DataConfig(Settings):
@@ -80,17 +84,10 @@ weights."""
 
 
 class Interval(Settings):
-    """An interval in steps or as a fraction of the run."""
+    """How often something happens."""
 
-    every_steps: int | None = Field(default=None, ge=0, le=MAX_STEPS)
-    """Interval in steps; 0 means only at the end. Takes precedence over every_fraction."""
-
-    every_fraction: float = Field(default=0.1, ge=0, le=1)
-    """Interval as a fraction of the run's steps or minutes."""
-
-    @property
-    def is_never(self) -> bool:
-        return not (self.every_fraction if self.every_steps is None else self.every_steps)
+    every_steps: StepsOrFraction = 0.1
+    """Interval in steps or, below 1, as a fraction of the run; 0 means only at the end."""
 
 
 class EvaluationConfig(Interval):
@@ -119,15 +116,15 @@ class CheckpointConfig(Interval):
 class LoggingConfig(Interval):
     """Logging to metrics.jsonl, callbacks and the console."""
 
-    every_fraction: float = Field(default=0.002, ge=0, le=1)
-    """Interval as a fraction of the run."""
+    every_steps: StepsOrFraction = 0.002
+    """Interval in steps or, below 1, as a fraction of the run; 0 means only at the end."""
 
 
 class SampleConfig(Interval):
     """Samples generated during training."""
 
-    every_fraction: float = Field(default=0.0, ge=0, le=1)
-    """Interval as a fraction of the run; 0 generates none."""
+    every_steps: StepsOrFraction = 0
+    """Interval in steps or, below 1, as a fraction of the run; 0 generates none."""
 
     prompts: tuple[str, ...] = Field(default=("Once upon a time",), min_length=1)
     """Prompts to continue."""
@@ -294,7 +291,7 @@ float8 (Hopper and later) is bfloat16 with most training matmuls in 8 bits."""
         is_tuned = tuning.get("chats") if is_map else getattr(tuning, "chats", ())
         if not is_tuned and all(values.get(name) is None for name in lengths):
             values = {**values, "num_steps": DEFAULT_NUM_STEPS}
-        return _translated(values)
+        return translated(values)
 
     @model_validator(mode="after")
     def _check(self) -> "RunConfig":
@@ -310,28 +307,36 @@ float8 (Hopper and later) is bfloat16 with most training matmuls in 8 bits."""
         return self
 
 
-def _translated(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Translate data.mask_documents, of earlier versions, to model.document_separator."""
+def translated(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Translate settings of earlier versions: data.mask_documents to model.document_separator, and
+    fractions of the run, which had names of their own, to settings in steps."""
+    values = {key: dict(one) if isinstance(one, Mapping) else one for key, one in values.items()}
+    sections = [section for section in values.values() if isinstance(section, dict)]
+    for section, name in itertools.product(sections, ("every", "warmup", "decay")):
+        fraction, steps = section.pop(f"{name}_fraction", None), section.get(f"{name}_steps")
+        if fraction is not None and steps is None:
+            section[f"{name}_steps"] = min(fraction, _WHOLE)
+        elif steps is None:
+            section.pop(f"{name}_steps", None)
     data, model = values.get("data"), values.get("model", {})
-    if not (isinstance(data, Mapping) and isinstance(model, Mapping)):
-        return values
-    if data.get("mask_documents") is not True:
-        return values
-    data = {name: value for name, value in data.items() if name != "mask_documents"}
-    return {**values, "data": data, "model": {"document_separator": "auto", **model}}
+    if isinstance(data, dict) and isinstance(model, dict) and data.get("mask_documents") is True:
+        del data["mask_documents"]
+        values["model"] = {"document_separator": "auto", **model}
+    return values
 
 
 def as_fractions(config: RunConfig, chosen: Collection[str] = ()) -> dict[str, Any]:
     """Convert settings in steps to fractions of num_steps, for runs of any length; returns them by
     dotted name. Settings in `chosen`, which the user has set, are not converted."""
-    settings = dict(flatten(config.model_dump()))
-    values: dict[str, Any] = {}
-    for name, steps in settings.items():
-        twin = name.replace("_steps", "_fraction")
-        is_counted = name != twin and twin in settings and steps is not None
-        if is_counted and config.num_steps is not None and name not in chosen:
-            values |= {name: None, twin: min(1.0, steps / config.num_steps)}
-    return values
+    values = {
+        name: min(_WHOLE, value / config.num_steps)
+        for name, value in flatten(config.model_dump())
+        if name.endswith((".every_steps", ".warmup_steps", ".decay_steps"))
+        and config.num_steps is not None
+        and value is not None
+        and value >= 1
+    }
+    return {name: value for name, value in values.items() if name not in chosen}
 
 
 def model_of(settings: Mapping[str, Any]) -> ModelConfig | None:

@@ -56,14 +56,11 @@ class Tick(NamedTuple):
         """Whether the interval ends at this step; always true for the last."""
         if self.is_last:
             return True
-        if interval.is_never:
-            return False
-        if interval.every_steps is not None:
-            return self.step % interval.every_steps == 0
-        fraction = interval.every_fraction
-        if self.length == 1.0 and isinstance(self.length, float):
-            return math.floor(self.position / fraction) > math.floor(self.previous / fraction)
-        return self.step % max(1, round(fraction * self.length)) == 0
+        every = interval.every_steps
+        if 0 < every < 1 and self.length == 1.0 and isinstance(self.length, float):
+            return math.floor(self.position / every) > math.floor(self.previous / every)
+        every = max(1, round(every * self.length)) if 0 < every < 1 else every
+        return every > 0 and self.step % every == 0
 
 
 class StopRequest:

@@ -234,7 +234,7 @@ class _Loop:
         self._evaluator = data.evaluator(config, ranks)
         samplers = [one for one in callbacks if type(one).sample is not Callback.sample]
         # With sharded weights no rank has a whole model to sample from.
-        can_sample = ranks.is_first and state.local is None and not config.samples.is_never
+        can_sample = ranks.is_first and state.local is None and config.samples.every_steps > 0
         self._sample_by = samplers[0].sample if samplers and can_sample else None
         self._stop = StopRequest()
         self._ending: State = "failed"
@@ -313,7 +313,7 @@ class _Loop:
     def _is_evaluation_due(self, tick: Tick) -> bool:
         """Also evaluates at every checkpoint that may become the best one."""
         evaluation, checkpoints = self._config.evaluation, self._config.checkpoints
-        is_measured = checkpoints.keep_best and not evaluation.is_never
+        is_measured = checkpoints.keep_best and evaluation.every_steps > 0
         is_due = tick.is_due(evaluation) or (is_measured and tick.is_due(checkpoints))
         return self._evaluator is not None and is_due
 

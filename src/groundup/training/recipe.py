@@ -17,7 +17,7 @@ from groundup.data.shards import content_id, find_index
 from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig
 from groundup.planner import step_flops
-from groundup.runs.config import DataConfig, RunConfig, as_fractions
+from groundup.runs.config import DataConfig, RunConfig, as_fractions, translated
 from groundup.runs.folder import RunFolder, resolve_run_path
 from groundup.tokenizer import Tokenizer
 from groundup.training.data import with_template
@@ -54,23 +54,21 @@ _ADAPTER_FACTOR = 2
 _TUNING_DEFAULTS: dict[str, Any] = {
     "optimizer.weight_decay": 0.0,
     "schedule.name": "linear",
-    "schedule.warmup_fraction": 0.05,
+    "schedule.warmup_steps": 0.05,
     "schedule.min_learning_rate_ratio": 0.0,
-    "evaluation.every_fraction": 0.1,
+    "evaluation.every_steps": 0.1,
     "evaluation.patience": 4,
-    "checkpoints.every_fraction": 0.1,
+    "checkpoints.every_steps": 0.1,
     "checkpoints.keep_last": 1,
-    "logging.every_fraction": 0.05,
+    "logging.every_steps": 0.05,
 }
 # Continued training uses this fraction of the run's peak learning rate, times the root of the new
 # length over the old. It is constant, then decays to zero (docs/experiments/more.md).
 _MORE_RATE, _MIN_MORE_RATE, _MAX_MORE_RATE, _MORE_DECAY = 0.25, 0.1, 0.5, 0.5
 _MORE_SCHEDULE: dict[str, Any] = {
     "schedule.name": "wsd",
-    "schedule.warmup_steps": None,
-    "schedule.warmup_fraction": 0.0,
-    "schedule.decay_steps": None,
-    "schedule.decay_fraction": _MORE_DECAY,
+    "schedule.warmup_steps": 0,
+    "schedule.decay_steps": _MORE_DECAY,
     "schedule.min_learning_rate_ratio": 0.0,
 }
 # Mask documents shorter than this many contexts: longer ones seldom share a window.
@@ -142,13 +140,13 @@ def choose_recipe(
         "num_steps": num_steps,
         "epochs": max_epochs,
         "batch_size": batch_size,
-        "evaluation.every_fraction": 1 / (8 if num_steps >= _FEW_STEPS else 4),
+        "evaluation.every_steps": 1 / (8 if num_steps >= _FEW_STEPS else 4),
         # Depends only on the data, so that results compare between machines.
         "evaluation.num_windows": min(1_024, max(16, round(tokens / _TOKENS_PER_WINDOW))),
-        "checkpoints.every_fraction": 1 / 4,
+        "checkpoints.every_steps": 1 / 4,
         "checkpoints.keep_last": 1,
-        "logging.every_fraction": 1 / 20,
-        "samples.every_fraction": 1 / 4,
+        "logging.every_steps": 1 / 20,
+        "samples.every_steps": 1 / 4,
         "samples.max_tokens": 48,
     }
     if source is not None:
@@ -182,7 +180,7 @@ def _learning(d_model: int, epochs: float, num_steps: int) -> dict[str, Any]:
         "optimizer.weight_decay": round(min(1.0, max(0.1, 0.3 * epochs)), 1),
         "optimizer.betas": (0.5, 0.99),
         "schedule.name": "linear",
-        "schedule.warmup_fraction": 1 / 50,
+        "schedule.warmup_steps": 1 / 50,
         "schedule.min_learning_rate_ratio": 0.0,
     }
     if num_steps >= _FEW_STEPS:
@@ -210,7 +208,7 @@ def make_config(
     source: the run to start from, with its model and tokenizer. Without a file, the new run
         continues that run's training.
     """
-    in_file = dict(flatten(load_yaml(file))) if file is not None else {}
+    in_file = dict(flatten(translated(load_yaml(file)))) if file is not None else {}
     if source is not None:
         found = continued_settings(source, given) if file is None else settings_from(source)
     elif file is None:
@@ -236,7 +234,7 @@ def continued_settings(source: RunFolder, given: Mapping[str, Any]) -> dict[str,
     trained = source.read_environment().get("data")
     if not isinstance(trained, dict):
         rate = _tuning_rate(values["model.d_model"])
-        schedule = {**_MORE_SCHEDULE, "schedule.warmup_fraction": 0.05}
+        schedule = {**_MORE_SCHEDULE, "schedule.warmup_steps": 0.05}
         return {**values, **schedule, "continue_training": True, "optimizer.learning_rate": rate}
     config = source.read_config()
     own = dict(flatten(config.model_dump(exclude={"name", "runs_folder", "parts"})))

@@ -183,7 +183,7 @@ def planned_memory(config: RunConfig, memory_bytes: int) -> StepMemory:
 def _check(config: RunConfig, machine: Machine, ranks: ProcessGroup, strategy: Strategy) -> None:
     """Raise ConfigError for settings that exclude each other."""
     model, schedule, is_float8 = config.model, config.schedule, config.precision == "float8"
-    counts_steps = bool(schedule.warmup_steps or schedule.decay_steps)
+    counts_steps = max(schedule.warmup_steps, schedule.decay_steps or 0) >= 1
     is_divided, multiple = strategy != "ddp", float8.MULTIPLE
     is_exact, why_not = config.distributed.reduction == "exact", machine.why_no_float8
     is_odd = bool(model.d_model % multiple or model.feed_forward_dim % multiple)
@@ -192,8 +192,9 @@ def _check(config: RunConfig, machine: Machine, ranks: ProcessGroup, strategy: S
     refused = {
         "tuning.chats needs no document masks: set model.document_separator to None": masks_chats,
         "model.dropout needs one process and no distributed.activation_checkpointing": uses_order,
-        "minutes needs schedule.warmup_fraction and decay_fraction, not warmup_steps and "
-        "decay_steps": config.minutes is not None and counts_steps,
+        "minutes needs schedule.warmup_steps and decay_steps below 1, as fractions of the run": (
+            config.minutes is not None and counts_steps
+        ),
         f"distributed.strategy {strategy} shards the weights among processes, but there is one: "
         f"start with torchrun, or set the strategy to auto": is_divided and not ranks.is_open,
         f"distributed.strategy {strategy} cannot sum gradients exactly: use "

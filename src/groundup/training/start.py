@@ -27,7 +27,7 @@ from groundup.model import ModelConfig, TransformerLM
 from groundup.model.parts import identify, swapped_parts
 from groundup.model.transformer import weight_shapes
 from groundup.optim.base import Optimizer
-from groundup.runs.config import RunConfig
+from groundup.runs.config import RunConfig, translated
 from groundup.runs.folder import RunFolder
 from groundup.runtime import num_cores
 from groundup.text_files import path_text
@@ -262,7 +262,7 @@ def note_resume(
     Raises ConfigError for changes that are not allowed. settings: of the checkpoint, or without one
     of the run.
     """
-    old, before = folder.read_environment(), dict(flatten(settings))
+    old, before = folder.read_environment(), dict(flatten(translated(settings)))
     # Ignore settings that an older version did not have.
     changes = {
         key: f"{key}: {before[key]!r} -> {value!r}"
