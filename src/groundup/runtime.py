@@ -35,12 +35,19 @@ def escape_controls(text: str) -> str:
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
+class SafeFormatter(logging.Formatter):
+    """Escapes control characters: records quote names and messages of foreign files."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return escape_controls(super().format(record))
+
+
 class _ToStderr(logging.Handler):
     """Prints records to the current sys.stderr, with a prefix such as `warning: ` above INFO."""
 
     def emit(self, record: logging.LogRecord) -> None:
         level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
-        print(escape_controls(f"{level}{self.format(record)}"), file=sys.stderr, flush=True)
+        print(f"{level}{SafeFormatter().format(record)}", file=sys.stderr, flush=True)
 
 
 def is_first_rank() -> bool:

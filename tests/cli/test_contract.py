@@ -370,13 +370,19 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
 
 
 def test_foreign_text_cannot_command_the_terminal(
-    shell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shell: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("x\x1b[2J.txt").write_text("Ada had a kite. " * 50)
     words = ["--vocab-size", "260", "--out", "o\x1b[2J.json"]
     shown = shell("tokenizer", "train", "x\x1b[2J.txt", *words)
     assert "o\\x1b[2J.json" in shown and "\x1b[2J" not in shown
+    Path("y\x1b[2J.txt").write_bytes("a naïve café ".encode("cp1252"))
+    assert main(["tokenizer", "encode", "y\x1b[2J.txt", "--tokenizer", "o\x1b[2J.json"]) == 0
+    assert "y\\x1b[2J.txt" in capsys.readouterr().err
     primary, secondary = pty.openpty()
     monkeypatch.setattr(sys, "stdout", os.fdopen(secondary, "w"))
     prepare_streams()

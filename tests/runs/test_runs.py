@@ -118,9 +118,9 @@ def test_errors_are_recorded_but_refusals_are_not(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     with pytest.raises(ValueError, match="first"), folder.recording() as record:
         record.outcome = lambda: Outcome("diverged", 7)
-        raise ValueError("first\nsecond")
+        raise ValueError("first\nsecond\x1b[2J")
     expected = Outcome("diverged", 7, "ValueError: first")
-    assert folder.read_outcome() == expected and "second" in folder.log_file.read_text()
+    assert folder.read_outcome() == expected and "second\\x1b" in folder.log_file.read_text()
     with pytest.raises(ValueError, match="other"), folder.recording() as record:
         record.records_errors = False
         raise ValueError("other")

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-import sys
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -185,8 +185,8 @@ def _shards_of(folder: Path, config: "RunConfig") -> Path:
     trained = RunFolder(folder).read_environment().get("data")
     expected = trained.get("content") if isinstance(trained, dict) else None
     if shards.exists() and expected is not None and content_id(read_index(shards)) != expected:
-        message = f"{shards} does not contain the data that {folder} was trained on"
-        print(f"warning: {message}; name other shards with --shards", file=sys.stderr)
+        message = "%s does not contain the data that %s was trained on; name other shards with %s"
+        logging.getLogger(__name__).warning(message, shards, folder, "--shards")
     return shards
 
 

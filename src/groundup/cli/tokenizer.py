@@ -1,6 +1,7 @@
 """The tokenizer verbs: each a class of arguments and the function of its name."""
 
 import json
+import logging
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -238,7 +239,7 @@ def read_text(file: str) -> str:
     with open_source(source) as (stream, _):
         data = b"".join(as_utf8(stream, name, Reading(), notes, guess_encoding, True))
     for note in notes:
-        print(f"warning: {name}: {note}", file=sys.stderr)
+        logging.getLogger(__name__).warning("%s: %s", name, note)
     try:
         return data.decode()
     except UnicodeDecodeError as error:

@@ -45,6 +45,7 @@ from groundup.files import (
 from groundup.runs.config import RunConfig
 from groundup.runs.metrics import as_float, parse_line
 from groundup.runs.outcome import Outcome
+from groundup.runtime import SafeFormatter
 
 if TYPE_CHECKING:
     from groundup.tokenizer import Tokenizer
@@ -221,7 +222,7 @@ class RunFolder:
         handler = logging.StreamHandler(stream)
         # A record that cannot be written (disk full) must not disturb training.
         handler.handleError = lambda record: None  # type: ignore[method-assign]
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        handler.setFormatter(SafeFormatter("%(asctime)s %(levelname)s %(message)s"))
         logger.addHandler(handler)
         logger.setLevel(min(logger.getEffectiveLevel(), logging.INFO))
         try:
