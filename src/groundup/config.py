@@ -55,6 +55,7 @@ _REMOVED: dict[str, tuple[Any, ...]] = {
     "order": ("epochs",),
     "orthogonalization_steps": (5,),
     "project": ("groundup",),
+    "prune": ({"worse_than_start": 0.5, "patience": 3},),
     "reduce_dtype": ("float32", "bfloat16"),
     "sampler": ("grid", "tpe"),
     "tasks": ((), []),

@@ -1,9 +1,9 @@
 """A trial without a model: metrics by formula, so that the law under test alone takes time.
 
-The last loss is least at a learning rate of 0.01, muon's of 0.3 and without norms of 0.0001, and a
-width of 16. A greater rate than 0.5 diverges and one below 1e-6 learns nothing; both then wait to
-be stopped. z_loss 13 fails, with 14 the loss is no number, with 15 nothing is validated, with
-16 to a lower loss. With TOGETHER set, a trial waits until that many have begun.
+The last loss is least at a learning rate of 0.01, muon's of 0.3, and a width of 16. One below 1e-6
+learns nothing, and waits to be stopped. z_loss 13 fails, with 14 the loss is no number, with 15
+nothing is validated, with 16 to a lower loss. With TOGETHER set, a trial waits until that many have
+begun.
 """
 
 import fcntl
@@ -32,7 +32,6 @@ def main() -> int:
     (folder / "config.yaml").write_text(yaml.safe_dump(config), "utf-8")
     rate, num_steps = config["optimizer"]["learning_rate"], config["num_steps"]
     best = 0.3 if config["optimizer"]["name"] == "muon" else 0.01
-    best = 0.0001 if config["model"]["norm"] == "none" else best
     distance = abs(math.log10(rate / best))
     width = math.log(config["model"]["d_model"] / 16)
     end = 2.0 + 0.5 * distance + 0.1 * width**2 + 0.01 * config["seed"]
@@ -40,8 +39,6 @@ def main() -> int:
         for step in range(1, num_steps + 1):
             if config["z_loss"] == 14:
                 loss = None
-            elif rate > 0.5:
-                loss = 4.0 + step
             elif rate < 1e-6:
                 loss = 5.0
             else:
@@ -53,7 +50,7 @@ def main() -> int:
                 record["validation_loss"] = loss - 1 if loss and config["z_loss"] == 16 else loss
             file.write(json.dumps(record) + "\n")
             file.flush()
-            if (rate > 0.5 or rate < 1e-6) and step > num_steps / 2:
+            if rate < 1e-6 and step > num_steps / 2:
                 wait(lambda: False, seconds=60)
                 print("nobody stopped it")
                 return 1

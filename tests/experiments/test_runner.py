@@ -14,13 +14,12 @@ import pytest
 from groundup.config import load_settings
 from groundup.errors import ConfigError
 from groundup.experiments import runner
-from groundup.experiments.runner import Command, find_divergence, make_slots
-from groundup.experiments.spec import PruneConfig, SweepConfig, base_config
+from groundup.experiments.runner import Command, make_slots
+from groundup.experiments.spec import SweepConfig, base_config
 from groundup.experiments.sweep import SweepOutcome, run_sweep
 from groundup.experiments.sweep_folder import SweepFolder
 from groundup.files import locked
 from groundup.runs.config import RunConfig
-from groundup.runs.metrics import Metrics
 
 RATE = "optimizer.learning_rate"
 
@@ -52,16 +51,13 @@ def test_trials_run_together_the_best_point_wins_and_a_second_start_runs_what_is
     assert len(grown.records) == 6 and file.stat().st_mtime_ns == before
 
 
-def test_divergence_is_stopped_and_kept_as_a_result(
+def test_divergence_is_kept_as_a_result(
     make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
     losses = {"ended": 14, "unmeasured": 15, "measured": 16}
-    variants = {"stopped": {RATE: 1.0}} | {name: {"z_loss": z} for name, z in losses.items()}
-    spec = make_spec(variants=variants)
+    spec = make_spec(variants={name: {"z_loss": z} for name, z in losses.items()})
     outcome = run(spec, tmp_path, metrics_only)
-    stopped, ended = (outcome.records[f"{name}+seed=0"] for name in ("stopped", "ended"))
-    assert stopped.status == "diverged" and "above 5.5" in (stopped.reason or "")
-    assert "nobody" not in (tmp_path / "small/trials/stopped+seed=0.txt").read_text()
+    ended = outcome.records["ended+seed=0"]
     assert ended.status == "diverged" and "never finite" in (ended.reason or "")
     # Without a validation loss it is ranked by its last training loss.
     ranking = [outcome.records[f"{name}measured+seed=0"].ranking_loss for name in ("", "un")]
@@ -166,24 +162,8 @@ def test_a_folder_explains_itself_and_checkpoints_go_when_none_are_kept(
     assert stored.why == "Because." and base_config(stored) == base_config(spec)
     assert (folder.trials / "seed=0.txt").is_file()
     # An ablation of an earlier version is read as a sweep.
-    assert load_settings(SweepConfig, None, {"name": "a", "kind": "ablation"}).name == "a"
-
-
-def metrics_of(*losses: float) -> Metrics:
-    metrics = Metrics()
-    for step, loss in enumerate(losses, start=1):
-        metrics.add({"step": step, "loss": loss})
-    return metrics
-
-
-def test_a_spike_is_no_divergence_but_a_loss_that_stays_up_is() -> None:
-    rules = PruneConfig(worse_than_start=0.5, patience=3)
-    assert find_divergence(metrics_of(5, 9, 9, 4), rules) is None
-    assert find_divergence(metrics_of(5, 9, 9), rules) is None
-    assert find_divergence(metrics_of(5, 5.4, 5.4, 5.4), rules) is None
-    found = find_divergence(metrics_of(5, 4, 9, 9, 9), rules)
-    assert found is not None and "above 5.5, after 5 at" in found
-    assert find_divergence(metrics_of(5, 9, 9, 9), PruneConfig(worse_than_start=None)) is None
+    old = {"kind": "ablation", "prune": {"worse_than_start": 0.5, "patience": 3}}
+    assert load_settings(SweepConfig, None, {"name": "a", **old}).name == "a"
 
 
 @pytest.mark.parametrize(

@@ -18,14 +18,13 @@ from pathlib import Path
 from groundup import disk
 from groundup.config import save_yaml
 from groundup.experiments.run_result import describe_divergence, find_state
-from groundup.experiments.spec import PruneConfig, SweepConfig
+from groundup.experiments.spec import SweepConfig
 from groundup.experiments.sweep_folder import SweepFolder
 from groundup.experiments.trials import Status, Trial, TrialRecord
 from groundup.files import discard_folder
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
-from groundup.runs.metrics import Metrics
-from groundup.runs.metrics_file import MetricsReader, read_metrics
+from groundup.runs.metrics_file import read_metrics
 from groundup.runtime import num_cores
 from groundup.training.clock import StopRequest
 
@@ -42,11 +41,6 @@ class _Running:
     slot: int
     resume: bool
     process: subprocess.Popen[bytes]
-    metrics: MetricsReader
-    num_seen: int = 0
-    """Lines of metrics already checked."""
-    divergence: str | None = None
-    """The reason, if it was stopped because it diverged."""
     is_stopping: bool = False
 
     def came_second(self) -> bool:
@@ -54,20 +48,6 @@ class _Running:
         run = RunFolder(self.trial.config.run_folder)
         is_mistake = self.process.returncode == 2
         return is_mistake and bool(run.is_claimed() or (not self.resume and run.has_run()))
-
-    def prune(self, rules: PruneConfig) -> None:
-        """Stop the trial if its metrics show divergence."""
-        with self.metrics.reading() as metrics:
-            if metrics.num_lines != self.num_seen:
-                self.num_seen = metrics.num_lines
-                self.divergence = find_divergence(metrics, rules)
-        if self.divergence is not None:
-            self.terminate()
-
-    def terminate(self) -> None:
-        if not self.is_stopping:
-            self.process.terminate()
-            self.is_stopping = True
 
 
 def train_command(config_file: Path, resume: bool) -> list[str]:
@@ -121,16 +101,15 @@ class Runner:
                         return stop.signal
                     time.sleep(_POLL_SECONDS)
                     for running in list(active):
-                        if stop.signal is not None:
-                            running.terminate()
+                        if stop.signal is not None and not running.is_stopping:
+                            running.process.terminate()
+                            running.is_stopping = True
                         if running.process.poll() is not None:
                             active.remove(running)
                             if running.came_second():
                                 waiting.append(running.trial)
                                 continue
                             self._end(running, is_stopped=stop.signal is not None)
-                        elif not running.is_stopping:
-                            running.prune(self._spec.prune)
             finally:
                 for running in active:
                     running.process.kill()
@@ -153,14 +132,13 @@ class Runner:
                 # Ctrl-C reaches only the sweep, which then tells its trials to save and stop.
                 start_new_session=True,
             )
-        metrics = MetricsReader(RunFolder(trial.config.run_folder).metrics_file)
-        return _Running(trial, slot, resume, process, metrics)
+        return _Running(trial, slot, resume, process)
 
     def _end(self, running: _Running, *, is_stopped: bool) -> None:
         trial, status = running.trial, running.process.returncode or 0
-        if is_stopped and running.divergence is None and status != 0:
+        if is_stopped and status != 0:
             return
-        record = self._record(trial, status, running.divergence)
+        record = self._record(trial, status)
         self._folder.add_record(record)
         if self._spec.keep_checkpoints == "none" and record.status != "failed":
             with contextlib.suppress(OSError):
@@ -168,14 +146,12 @@ class Runner:
         reason = f": {record.reason}" if record.reason else ""
         _log.info("%s %s at step %d%s", trial.name, record.status, record.step, reason)
 
-    def _record(self, trial: Trial, status: int, divergence: str | None) -> TrialRecord:
+    def _record(self, trial: Trial, status: int) -> TrialRecord:
         folder = RunFolder(trial.config.run_folder)
         metrics = read_metrics(folder.metrics_file)
         best = metrics.lowest("validation_loss")
         result: tuple[Status, str | None] = "finished", None
-        if divergence is not None:
-            result = "diverged", divergence
-        elif find_state(folder, metrics, trial.config.num_steps).state == "diverged":
+        if find_state(folder, metrics, trial.config.num_steps).state == "diverged":
             result = "diverged", describe_divergence(metrics)
         elif status != 0:
             result = "failed", self._reason(trial, status)
@@ -200,17 +176,6 @@ class Runner:
             return errors[-1].removeprefix("error: ")
         how = f"signal {-status}" if status < 0 else f"exit status {status}"
         return f"its process ended with {how}: see {output}"
-
-
-def find_divergence(metrics: Metrics, rules: PruneConfig) -> str | None:
-    """A message if the loss stayed above its initial value for `patience` lines, else None."""
-    losses = metrics.values("loss")
-    newest = losses[1:][-rules.patience :]
-    if rules.worse_than_start is None or len(newest) < rules.patience:
-        return None
-    limit = losses[0] + rules.worse_than_start
-    told = f"the loss stayed above {limit:.4g}, after {losses[0]:.4g} at the first step"
-    return told if min(newest) > limit else None
 
 
 def _next_free(waiting: list[Trial], trials: Iterator[Trial]) -> Trial | None:

@@ -34,16 +34,6 @@ class RangeConfig(Settings):
         return self
 
 
-class PruneConfig(Settings):
-    """When a trial counts as diverged and is stopped."""
-
-    worse_than_start: float | None = Field(default=0.5, ge=0, le=1e6)
-    """A trial has diverged if its loss stays this much above that of its first step."""
-
-    patience: int = Field(default=3, ge=1, le=10**9)
-    """Number of consecutive log lines for that."""
-
-
 class SweepConfig(Settings):
     """A base run, the settings that vary, and the seeds."""
 
@@ -81,8 +71,6 @@ combination of variants and grid."""
     tokens: int | None = Field(default=None, ge=1, le=10**18)
     """Train every trial on this many tokens, whatever its batch size; settings in steps scale with
     num_steps."""
-
-    prune: PruneConfig = PruneConfig()
 
     keep_checkpoints: Literal["all", "last", "none"] = "last"
     """All that the base keeps, the newest of each trial, or none after a trial's end."""
