@@ -9,5 +9,6 @@ if TYPE_CHECKING:
     from groundup.model.config import ModelConfig as ModelConfig
     from groundup.model.config import preset as preset
     from groundup.model.transformer import TransformerLM as TransformerLM
+    from groundup.nn.losses import cross_entropy as cross_entropy
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)
