@@ -69,6 +69,12 @@ def test_file_overrides_defaults_and_overrides_the_file(tmp_path: Path) -> None:
         settings.with_(**{"model.d_fff": 8})
     with pytest.raises(ConfigError, match=r"model\.d_model is 0"):
         settings.with_(model={"d_model": 0})
+    with pytest.raises(ConfigError, match="make a copy"):
+        settings.seed = 3  # type: ignore[misc]
+    with pytest.raises(ConfigError, match=r"lr: did you mean learning_rate"):
+        settings.with_(lr=0.1)
+    with pytest.raises(ConfigError, match=r"hidden_size: did you mean .*\.d_model"):
+        settings.with_(hidden_size=64)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ import pydantic
 import yaml
 from pydantic.fields import FieldInfo
 
-from groundup.errors import ConfigError, did_you_mean
+from groundup.errors import ConfigError, did_you_mean, nearest_name
 from groundup.files import write_text_atomic
 
 KeyPath = tuple[str, ...]
@@ -108,6 +108,9 @@ class Settings(pydantic.BaseModel):
 
         # Nested settings are then validated without __init__, so that errors name the full path.
         __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            raise ConfigError(f"settings cannot be changed: make a copy, with_({name}=…)")
 
     def with_(self, **changes: Any) -> Self:
         """Return a copy with other values, validated: `config.with_(num_steps=3)`; for part of a
@@ -298,9 +301,11 @@ def _describe(
         complaint = f"unknown setting {name}"
         if kind is not None:
             section = "".join(f"{one}." for one in key[:-1])
-            inside = (one for one, _ in setting_fields(kind) if one.startswith(section))
-            beside = dict.fromkeys(one[len(section) :].partition(".")[0] for one in inside)
-            complaint += f": {did_you_mean(key[-1], beside)}"
+            settings = (one for one, _ in setting_fields(kind) if one.startswith(section))
+            inside = [one[len(section) :] for one in settings]
+            beside = dict.fromkeys(one.partition(".")[0] for one in inside)
+            near = nearest_name(key[-1], [*beside, *inside])
+            complaint += f": {did_you_mean(key[-1], [near] if near else beside)}"
     elif finding["type"] == "missing":
         origin = origin or origins.get((), "")
         complaint = f"{name} is missing and has no default: set it"

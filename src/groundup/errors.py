@@ -14,6 +14,24 @@ NATIVE_MISSING = (
 )
 
 
+# Names of the same settings in Hugging Face, PyTorch and nanoGPT.
+_NAMES_ELSEWHERE = {
+    "block-size": "context-length",
+    "gradient-accumulation-steps": "micro-batch-size",
+    "hidden-size": "d-model",
+    "intermediate-size": "d-ff",
+    "lr": "learning-rate",
+    "max-iters": "num-steps",
+    "max-position-embeddings": "context-length",
+    "max-steps": "num-steps",
+    "n-embd": "d-model",
+    "num-attention-heads": "num-heads",
+    "num-key-value-heads": "num-kv-heads",
+    "num-train-epochs": "epochs",
+    "per-device-train-batch-size": "micro-batch-size",
+}
+
+
 class GroundupError(Exception):
     """Base class of all errors that groundup raises on purpose.
 
@@ -61,10 +79,22 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or any(one in str(error).lower() for one in words)
 
 
+def check_argument_names(given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise TypeError for an unknown keyword argument, as Python does, with the closest name."""
+    for name in given:
+        if name not in known:
+            raise TypeError(f"unknown argument {name}: {did_you_mean(name, known)}")
+
+
 def nearest_name(name: str, known_names: Iterable[str]) -> str | None:
-    """Return the known name most similar to `name`; None if none is close."""
+    """Return the known name that means the same or is most similar; None if none is close."""
     by_folded = {known.casefold().replace("_", "-"): known for known in known_names}
-    close = difflib.get_close_matches(name.casefold().replace("_", "-"), by_folded, n=1, cutoff=0.6)
+    folded = name.casefold().replace("_", "-")
+    last = folded.lstrip("-").rpartition(".")[2]
+    wanted = _NAMES_ELSEWHERE.get(last, last)
+    if found := [one for one in by_folded if one.lstrip("-").rpartition(".")[2] == wanted]:
+        return by_folded[found[0]]
+    close = difflib.get_close_matches(folded, by_folded, n=1, cutoff=0.6)
     return by_folded[close[0]] if close else None
 
 

@@ -28,7 +28,7 @@ def test_train_and_equality(tokenizer: Tokenizer, tmp_path: Path) -> None:
     assert len({tokenizer, same, *others}) == 3 and tokenizer != "tokenizer"
     assert repr(tokenizer) == "Tokenizer(270 tokens, cl100k pattern)" and tokenizer.n_vocab == 270
     assert Tokenizer.train([tmp_path / "text.txt"], 270).special_tokens == {"<|endoftext|>": 269}
-    with pytest.raises(TypeError, match="patern"):
+    with pytest.raises(TypeError, match="patern: did you mean pattern"):
         Tokenizer.train(tmp_path / "text.txt", 270, patern="gpt2")  # type: ignore[call-arg]
 
 
@@ -52,8 +52,16 @@ def test_non_text_and_unknown_tokens_are_reported(tokenizer: Tokenizer) -> None:
     for encode in (tokenizer.encode, tokenizer.encode_ordinary, tokenizer.encode_to_numpy):
         with pytest.raises(TypeError, match=r"one text, not list; use encode_batch"):
             encode(several)
-    with pytest.raises(TypeError, match="list of texts"):
-        tokenizer.encode_batch("abc")
+    for batch in ("abc", [*several, 1]):
+        with pytest.raises(TypeError, match="list of texts"):
+            tokenizer.encode_batch(batch)
+    inverted: Any = {token: id for id, token in tokenizer.vocab.items()}
+    pairs: Any = tokenizer.merges
+    for vocab in (pairs, inverted):
+        with pytest.raises(TokenizerError, match="vocab must map ids to bytes"):
+            Tokenizer(vocab, [])
+    with pytest.raises(TokenizerError, match="must be strings"):
+        Tokenizer(tokenizer.vocab, [], [several])
     for wrong in ("none", END, [END, "<|y|>"]):
         with pytest.raises(TokenizerError, match="allowed_special"):
             tokenizer.encode("text", allowed_special=wrong)

@@ -294,3 +294,21 @@ def test_any_optimizer_and_schedule_learn_and_resume_exactly(
         train(parted, resume=True, schedule=parts["schedule"])
     with pytest.raises(ConfigError, match=r"cannot be used with optimizer\.ema_fraction"):
         train(make_config("averaged", {"optimizer.ema_fraction": 0.5}), optimizer=make)
+
+
+def test_wrong_arguments_of_train_are_refused_before_anything_is_written(
+    make_config: MakeConfig,
+) -> None:
+    config = make_config("wrong")
+    wrong: dict[str, Any] = {
+        "optimiser": (torch.optim.RAdam, "did you mean optimizer"),
+        "optimizer": (torch.optim.RAdam, "must be a function of the model"),
+        "schedule": ("cosine", "must be a function from the progress"),
+        "callbacks": ([print], "Callback"),
+    }
+    for name, (value, complaint) in wrong.items():
+        with pytest.raises((ConfigError, TypeError), match=complaint):
+            train(config, **{name: value})
+    with pytest.raises(ConfigError, match="RunConfig"):
+        train({"num_steps": 3})  # type: ignore[arg-type]
+    assert not config.run_folder.exists()

@@ -179,6 +179,8 @@ def check_special_token_texts(special_tokens: Iterable[str]) -> list[str]:
     if isinstance(special_tokens, str):
         raise TokenizerError(f"special_tokens must be a list: write [{special_tokens!r}]")
     texts = list(special_tokens)
+    if not all(isinstance(text, str) for text in texts):
+        raise TokenizerError(f"special tokens must be strings, not {texts!r:.60}")
     if "" in texts:
         raise TokenizerError("a special token is empty; it needs at least one character")
     if len(set(texts)) != len(texts):

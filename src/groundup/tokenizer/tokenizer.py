@@ -61,6 +61,8 @@ class Tokenizer:
         *,
         pattern: str | Pattern | None = None,
     ) -> None:
+        if not isinstance(vocab, dict) or not {*map(type, vocab.values())} <= {bytes}:
+            raise TokenizerError("vocab must map ids to bytes: {0: b'a', 1: b'b', …}")
         ids = assign_special_tokens(vocab, special_tokens or [])
         whole = {**vocab, **add_to_vocab({}, ids)}
         self._set_up(TokenizerDefinition(whole, list(merges), ids, find_pattern(pattern or GPT2)))
@@ -200,6 +202,8 @@ class Tokenizer:
         if isinstance(texts, str | bytes):
             raise TypeError("encode_batch takes a list of texts; use encode for one text")
         texts = texts if isinstance(texts, list | tuple) else list(texts)
+        if not all(isinstance(text, str | bytes) for text in texts):
+            raise TypeError("encode_batch takes a list of texts; use decode for ids")
         threads = self._num_threads(num_threads, sum(map(len, texts)))
         try:
             ids, offsets = self._encoder.encode_batch(texts, threads, -1)

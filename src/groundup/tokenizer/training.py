@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 
-from groundup.errors import DataError, TokenizerError
+from groundup.errors import DataError, TokenizerError, check_argument_names
 from groundup.runtime import Engine, Progress, num_cores
 from groundup.text_files import Part, Reading, cut_into_parts, find_sources, read, run_parts
 from groundup.text_files.documents import Errors, FindCut
@@ -109,6 +109,7 @@ def train_from_files(
     inputs = [input_path] if isinstance(input_path, str | os.PathLike) else list(input_path)
     texts = check_special_token_texts(special_tokens)
     num_merges = count_merges(vocab_size, len(texts))
+    check_argument_names(reading, TrainingOptions.__annotations__)
     how = Reading(tuple(texts), **reading)
     block_bytes = block_bytes or num_cores() * _BLOCK_BYTES_PER_CORE
     pattern = find_pattern(pattern)

@@ -98,13 +98,16 @@ def train(
     if not _log.hasHandlers():
         # Show progress in scripts and notebooks that have not set up logging.
         set_up_logging()
+    check_overrides(config, overrides)
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            raise ConfigError(f"{callback!r:.60} is not a groundup.training.metrics.Callback")
     with contextlib.ExitStack() as stack:
         machine = Machine.detect(config.device)
         minutes = config.distributed.timeout_minutes
         ranks = find_process_group()
         ranks = stack.enter_context(open_process_group(ranks, machine.device, minutes))
         with ranks.barrier():
-            check_overrides(config, overrides)
             parts = parts_of(overrides)
             if config.parts:
                 check_parts(config.runs_folder / (config.name or ""), config.parts, parts)

@@ -22,7 +22,7 @@ from groundup.config import flatten
 from groundup.data.batches.order import Ids
 from groundup.data.shards import DataIds
 from groundup.distributed.process_group import ONE_PROCESS, ProcessGroup
-from groundup.errors import CheckpointError, ConfigError
+from groundup.errors import CheckpointError, ConfigError, check_argument_names
 from groundup.model import ModelConfig, TransformerLM
 from groundup.model.parts import identify, swapped_parts
 from groundup.model.transformer import weight_shapes
@@ -195,10 +195,24 @@ _EXCLUDED = {
 }
 
 
+_SIGNATURES = {
+    "loss": "of model, inputs and targets that returns the mean loss",
+    "optimizer": "of the model, such as lambda model: torch.optim.RAdam(model.parameters(), 1e-3)",
+    "schedule": "from the progress, 0 to 1, to the fraction of the peak learning rate",
+}
+
+
 def check_overrides(config: RunConfig, overrides: Overrides) -> None:
-    """Raise ConfigError if custom parts and settings contradict each other."""
+    """Raise ConfigError if a custom part is unknown, not a function, or contradicts a setting."""
+    if not isinstance(config, RunConfig):
+        raise ConfigError("train takes a RunConfig, such as RunConfig(num_steps=100)")
+    check_argument_names(overrides, Overrides.__annotations__)
     if not isinstance(overrides.get("model"), TransformerLM | None):
         raise ConfigError("model must be a TransformerLM, whose layers may be swapped")
+    for part, signature in _SIGNATURES.items():
+        function = overrides.get(part, callable)
+        if isinstance(function, type) or not callable(function):
+            raise ConfigError(f"{part} must be a function {signature}")
     if "data" in overrides and config.model.document_separator == "auto":
         raise ConfigError("model.document_separator is auto, which needs shards: give the id")
     for part, names in _EXCLUDED.items():
