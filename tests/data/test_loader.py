@@ -15,7 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groundup.data.batches.loader import Batches, BatchLoader, get_batch
+from groundup.data.batches.loader import BatchLoader, get_batch
 from groundup.data.batches.order import Ids, ShuffledEpochs, WindowReader
 from groundup.data.batches.transfer import transfer_to
 from groundup.data.pipeline import read_ahead
@@ -92,7 +92,9 @@ def test_batches_match_the_order_and_own_their_memory(lengths: list[int], first:
     loader = BatchLoader(make_shards(lengths), order, 6)
     with loader.batches(first, num_steps=20) as batches:
         taken = list(batches)
-    assert not ahead_threads() and list(loader.batches(first, 0)) == []
+    with loader.batches(first, 0) as none:
+        assert list(none) == []
+    assert not ahead_threads()
     assert [batch.step for batch in taken] == list(range(first, first + 20))
     for batch in taken:
         windows = read_windows(scrambled(1000), order.starts(batch.step * 6, 6), 12)
@@ -125,41 +127,13 @@ def endless() -> BatchLoader:
     return BatchLoader(make_shards([1000]), ShuffledEpochs(1000, 9, 1), 4)
 
 
-def test_thread_ends_on_close_exit_and_garbage_collection() -> None:
-    batches = endless().batches()
-    next(batches)
-    assert len(ahead_threads()) == 1
-    batches.close()
-    assert not ahead_threads() and list(batches) == []
-    batches.close()
+def test_thread_ends_with_the_block() -> None:
     with pytest.raises(ValueError, match="the step failed"), endless().batches() as batches:
+        assert len(ahead_threads()) == 1
         for batch in batches:
             if batch.step == 3:
                 raise ValueError("the step failed")
     assert not ahead_threads()
-    batches = endless().batches()
-    next(batches)
-    (thread,) = ahead_threads()
-    del batches
-    gc.collect()
-    assert not thread.is_alive()
-
-
-def test_batches_can_be_collected_in_their_own_thread() -> None:
-    held: list[Batches] = []
-    is_held = threading.Event()
-
-    class Dropping(ShuffledEpochs):
-        def starts(self, first_sample: int, count: int) -> np.ndarray:
-            is_held.wait()
-            held.clear()
-            return super().starts(first_sample, count)
-
-    held.append(BatchLoader(make_shards([1000]), Dropping(1000, 9, 1), 4).batches())
-    (thread,) = ahead_threads()
-    is_held.set()
-    thread.join()
-    assert not held
 
 
 def test_thread_errors_are_raised_in_order() -> None:
@@ -171,13 +145,12 @@ def test_thread_errors_are_raised_in_order() -> None:
                 raise disk_is_gone
             return super().starts(first_sample, count)
 
-    batches = BatchLoader(make_shards([1000]), Failing(1000, 9, 1), 4).batches()
-    assert [next(batches).step for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(OSError, match="the disk is gone") as caught:
-        next(batches)
-    assert caught.value is disk_is_gone
+    with BatchLoader(make_shards([1000]), Failing(1000, 9, 1), 4).batches() as batches:
+        assert [next(batches).step for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(OSError, match="the disk is gone") as caught:
+            next(batches)
+        assert caught.value is disk_is_gone and list(batches) == []
     assert not ahead_threads()
-    assert list(batches) == []
 
 
 def test_prefetching_is_bounded() -> None:
@@ -221,7 +194,8 @@ def test_get_batch_needs_at_least_one_window() -> None:
 @pytest.mark.parametrize("device", ["cuda", "cuda:0"])
 def test_gpu_batches_match_the_cpu(device: str) -> None:
     shards, order = make_shards([40_001, 59_999]), ShuffledEpochs(100_000, 64, 1)
-    expected = list(BatchLoader(shards, order, 512).batches(0, 60))
+    with BatchLoader(shards, order, 512).batches(0, 60) as on_cpu:
+        expected = list(on_cpu)
     busy = torch.ones(4096, 4096, device=device)
     with BatchLoader(shards, order, 512, device=device).batches(0, 60) as given:
         sums = []

@@ -6,7 +6,6 @@ device while the previous step computes. `get_batch` is the simple form, with ra
 
 import contextlib
 import itertools
-import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -99,9 +98,17 @@ class BatchLoader:
         self.first_row = first_row
         self.world_size = world_size
 
-    def batches(self, first_step: int = 0, num_steps: int | None = None) -> "Batches":
-        """Iterate over the batches of steps first_step, first_step + 1, …; endless by default."""
-        return Batches(self, first_step, num_steps)
+    @contextlib.contextmanager
+    def batches(
+        self, first_step: int = 0, num_steps: int | None = None
+    ) -> Iterator[Iterator[Batch]]:
+        """Yield an iterator over the batches of steps first_step, first_step + 1, …; endless by
+        default. Leaving the block ends the thread that prefetches them."""
+        steps = itertools.islice(itertools.count(first_step), num_steps)
+        shape = (self._reader.num_parts, self.rank_batch_size, self.order.context_length)
+        transfer = transfer_to(self.device, shape)
+        with read_ahead(self._send(steps, transfer), _PREFETCH) as sent:
+            yield (self._receive(step, one, transfer) for step, one in sent)
 
     def starts(self, step: int) -> Starts:
         """Return the start of each window of this rank's rows at a step."""
@@ -114,46 +121,6 @@ class BatchLoader:
             self._reader.fill(buffer.numpy(), self.starts(step))
             yield step, transfer.send(buffer)
 
-
-class Batches(Iterator[Batch]):
-    """Iterator over batches in step order, with a prefetching thread.
-
-    The thread ends on `close`, on leaving a `with` block, after the last batch, on an error, and
-    when this object is garbage-collected.
-    """
-
-    def __init__(self, loader: BatchLoader, first_step: int, num_steps: int | None) -> None:
-        steps = itertools.islice(itertools.count(first_step), num_steps)
-        shape = (loader._reader.num_parts, loader.rank_batch_size, loader.order.context_length)
-        self._micro_batch_size = loader.micro_batch_size
-        self._transfer = transfer_to(loader.device, shape)
-        resources = contextlib.ExitStack()
-        sent = read_ahead(loader._send(steps, self._transfer), _PREFETCH)
-        self._sent = resources.enter_context(sent)
-        self._finish = weakref.finalize(self, _close, resources)
-
-    def __next__(self) -> Batch:
-        try:
-            step, sent = next(self._sent)
-        except BaseException:
-            self.close()
-            raise
-        inputs, targets, *positions = self._transfer.receive(sent)
-        return Batch(step, inputs, targets, self._micro_batch_size, *positions)
-
-    def close(self) -> None:
-        self._finish()
-        self._sent = iter(())
-
-    def __enter__(self) -> "Batches":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def _close(resources: contextlib.ExitStack) -> None:
-    # The garbage collector may run in the prefetching thread, which cannot join itself but has
-    # been told to stop by then.
-    with contextlib.suppress(RuntimeError):
-        resources.close()
+    def _receive(self, step: int, sent: Sent, transfer: Transfer) -> Batch:
+        inputs, targets, *positions = transfer.receive(sent)
+        return Batch(step, inputs, targets, self.micro_batch_size, *positions)
