@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from groundup.errors import ConfigError
-from groundup.experiments.spec import RangeConfig, SweepConfig, takes_whole_numbers
+from groundup.experiments.spec import RangeConfig, SweepConfig
 from groundup.experiments.trials import Point, Status
 
 _MAX_GRID_POINTS = 10_000
@@ -51,7 +51,7 @@ def propose(spec: SweepConfig, history: History) -> Point:
         name: optuna.distributions.CategoricalDistribution(range(len(values)))
         for name, values in choices.items()
     }
-    distributions |= {name: _distribution(one, name) for name, one in spec.ranges.items()}
+    distributions |= {name: _distribution(one) for name, one in spec.ranges.items()}
     seed = random.Random(f"{spec.sampler_seed}/{len(history)}").getrandbits(32)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
@@ -80,30 +80,23 @@ def propose(spec: SweepConfig, history: History) -> Point:
             )
     asked = study.ask(distributions).params
     found: dict[str, Any] = {
-        name: choices[name][value] if name in choices else _rounded(spec.ranges[name], name, value)
+        name: choices[name][value] if name in choices else _rounded(spec.ranges[name], value)
         for name, value in asked.items()
     }
     return Point(found, found.pop(_VARIANT, None))
 
 
-def _ends(one: RangeConfig, name: str) -> tuple[float, float]:
-    if takes_whole_numbers(name):
-        return math.ceil(one.low), math.floor(one.high)
-    return one.low, one.high
-
-
-def _distribution(one: RangeConfig, name: str) -> Any:
+def _distribution(one: RangeConfig) -> Any:
     from optuna.distributions import FloatDistribution, IntDistribution
 
-    low, high = _ends(one, name)
-    kind: Any = IntDistribution if takes_whole_numbers(name) else FloatDistribution
-    return kind(low, high, log=one.scale == "log")
+    kind: Any = IntDistribution if one.is_whole else FloatDistribution
+    return kind(one.low, one.high, log=one.scale == "log")
 
 
-def _rounded(one: RangeConfig, name: str, value: float) -> float:
+def _rounded(one: RangeConfig, value: float) -> float:
     """Round to few digits, because values are parts of names; more for narrow ranges."""
-    low, high = _ends(one, name)
-    if low < value < high:
+    low, high = one.low, one.high
+    if low < value < high and not one.is_whole:
         digits = 4 + int(math.log10(max(abs(low), abs(high)) / (high - low)))
-        value = round(value) if takes_whole_numbers(name) else float(f"{value:.{digits}g}")
+        value = float(f"{value:.{digits}g}")
     return min(max(value, low), high)
