@@ -6,6 +6,7 @@ import json
 import re
 import resource
 import socket
+import time
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 
 from groundup.generation import LanguageModel
 from groundup.generation.engine import Engine
+from groundup.serving import connections
 
 from .conftest import LONG, wait_for
 
@@ -129,6 +131,17 @@ def test_a_request_that_takes_too_long_to_send_is_given_up(
         # One that is whole may take as long as it takes.
         answer = running.complete({**LONG, "max_tokens": 800})
         assert answer.json()["usage"]["completion_tokens"] == 800
+
+
+def test_a_request_that_the_server_has_not_read_yet_is_not_late(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with start(request_seconds=0.1) as running:
+        monkeypatch.setattr(connections, "_MAX_READS", 0)
+        with send_request(running, {"prompt": "a", "max_tokens": 2}) as client:
+            time.sleep(0.25)
+            monkeypatch.setattr(connections, "_MAX_READS", 4)
+            assert client.recv(100).startswith(b"HTTP/1.1 200")
 
 
 @pytest.mark.slow

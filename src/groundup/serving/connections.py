@@ -117,9 +117,15 @@ class Connection(H11Protocol):
 
     def _start_read_timer(self) -> None:
         seconds = self.settings.request_seconds
+        self._read_timer = self.loop.call_later(seconds, self._time_out, seconds)
+
+    def _time_out(self, seconds: float) -> None:
+        if self._arrived:
+            # The client has sent something in time: this server has been too busy to read it.
+            self._start_read_timer()
+            return
         message = f"the request was not complete after {seconds:g} s"
-        error = ApiError(408, message, code="request_timeout")
-        self._read_timer = self.loop.call_later(seconds, self._refuse, error)
+        self._refuse(ApiError(408, message, code="request_timeout"))
 
     def _stop_read_timer(self) -> None:
         if self._read_timer is not None:
