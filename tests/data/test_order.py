@@ -148,6 +148,7 @@ def test_sliding_windows_predict_each_id_once_with_half_a_context(
         assert end - begin <= context_length + 1
         num_before_first = end - count - begin
         if num_predicted > context_length:
+            assert windows[0][1] > context_length
             assert num_before_first >= min(end - count, max(1, context_length // 2))
         else:
             # One window, with as much context before the targets as fits.
