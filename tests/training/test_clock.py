@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from groundup.checkpoint import CheckpointFolder
+from groundup.distributed.process_group import ONE_PROCESS
 from groundup.runs.config import Interval, RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.training import loop, verify
-from groundup.training.clock import Clock, ReplayClock, Tick
+from groundup.training.clock import Clock, ReplayClock, StopRequest, Tick
 from groundup.training.evaluation import Evaluator
 from groundup.training.loop import train
 from groundup.training.metrics import AfterStep
@@ -136,6 +137,22 @@ def test_a_resumed_run_goes_on_where_its_time_stood(
     progress = [value for record in records_of(config) for value in record["step_progress"]]
     assert len(progress) == summary.steps and progress == sorted(progress)
     assert max(b - a for a, b in itertools.pairwise(progress)) < 0.1
+
+
+def test_steps_that_were_skipped_are_taken_again_after_a_resume(make_config: MakeConfig) -> None:
+    config, now = make_config("run", {**TIMED, "minutes": 1.0}), 0.0
+    clock, resumed = (Clock(now=lambda: now) for _ in range(2))
+    clock.open(config, ONE_PROCESS, StopRequest(), {}, 0, lambda: 0.0)
+    for step in range(1, 7):
+        tick = clock.tick(step)
+        now += 10
+    assert tick is not None and tick.is_last and clock.is_done(6)
+    assert len(clock.take_progress(6)["step_progress"]) == 6
+    # The last three were skipped: the checkpoint is that of step 3.
+    resumed.open(config, ONE_PROCESS, StopRequest(), clock.state(3), 3, lambda: 0.0)
+    tick = resumed.tick(4)
+    assert tick is not None and tick.position == tick.progress == 1
+    assert resumed.take_progress(4) == {"step_progress": [1.0]}
 
 
 @pytest.mark.parametrize(("num_steps", "steps"), [(20, range(20, 21)), (10_000, range(100, 140))])
