@@ -144,7 +144,8 @@ def test_answers_are_found_in_other_templates() -> None:
         "{% for m in messages %}{{ m.role }}: {{ m.content|trim }}\n{% endfor %}"
         "{% if add_generation_prompt %}assistant:{% endif %}"
     )
-    text, spans = find_answers(plain, [USER, ANSWER], ())
+    # Such an answer ends without a special token, even after a prompt that ends with one.
+    text, spans = find_answers(plain, [USER, ANSWER], ("assistant:",))
     (begin, end), data = spans[0], text.encode()
     assert data[begin:end].decode() == f" {ANSWER['content']}\n"
     last = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}{{ messages|length }}")
@@ -165,6 +166,7 @@ def test_conversations_truncated_before_the_answer_are_dropped() -> None:
     whole = encode_conversations(conversations, tokenizer, 1000)
     assert (len(whole), whole.num_cut) == (2, 0)
     length = int(whole.offsets[1])
+    assert encode_conversations(conversations, tokenizer, length).num_cut == 1
     cut = encode_conversations(conversations, tokenizer, length - 3)
     assert (len(cut), cut.num_cut) == (1, 2)
     assert cut.ids.tolist() == whole.ids[: length - 3].tolist()

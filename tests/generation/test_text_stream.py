@@ -1,6 +1,6 @@
 """Incremental decoding: whole characters, no stop strings, the same for any split into tokens."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from groundup.generation.text_stream import TextStream
@@ -27,6 +27,7 @@ small_text = st.text(alphabet="ab€é\n", max_size=12)
 stops = st.lists(st.text(alphabet="ab€é\n", min_size=1, max_size=4), max_size=3)
 
 
+@example(text="ab", stop=["b", "a"])
 @given(text=small_text, stop=stops)
 def test_pieces_join_to_the_text_cut_at_the_first_stop_string(text: str, stop: list[str]) -> None:
     expected = cut(text, stop)

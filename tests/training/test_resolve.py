@@ -15,12 +15,14 @@ import pytest
 import torch
 from torch import nn
 
+from groundup.data.batches.order import IdArray
 from groundup.distributed.process_group import ONE_PROCESS, ProcessGroup
 from groundup.errors import ConfigError, GroundupError
 from groundup.runs.config import RunConfig
 from groundup.runtime import is_onednn_slow
 from groundup.training import machine, train
 from groundup.training import resolve as resolving
+from groundup.training.data import RunData
 from groundup.training.machine import Machine, compile_model, find_peak, switches
 from groundup.training.resolve import planned_memory
 
@@ -186,6 +188,8 @@ def test_epochs_decide_the_steps_and_few_conversations_make_small_batches(
     config = make_config("run", {"num_steps": None, "epochs": 2.5})
     assert resolve(config, epoch_rows=100).num_steps == 62
     assert resolve(config).num_steps is None
+    parts: Any = [(None, IdArray(np.arange(size)), None, None) for size in (16, 32, 33)]
+    assert [RunData(*part).epoch_rows(16) for part in parts] == [1, 1, 2]
     tuning = make_tuning("run", {"num_steps": None, "epochs": 3.0})
     unset = tuning.model_copy(deep=True)
     unset.model_fields_set.discard("batch_size")

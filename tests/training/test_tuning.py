@@ -127,6 +127,9 @@ def test_a_run_whose_held_out_answers_get_worse_ends_early_with_the_best(
     again = train(config, resume=True)
     assert (again.is_finished, again.steps) == (True, summary.steps)
     assert LanguageModel.load(config.run_folder).step == best
+    # A loss that stays the same is no improvement.
+    same = make_tuning("same", {**changes, "optimizer.learning_rate": 1e-30})
+    assert train(same).steps == 5 * 3
 
 
 def test_a_batch_counts_its_targets() -> None:
