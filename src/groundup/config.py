@@ -39,9 +39,11 @@ _EARLIER_NAMES = {
     "average_over": "ema_fraction",
     "clip_norm": "max_grad_norm",
     "extra_values": "value_embeddings",
+    "first_row": "skip_sequences",
     "goes_on": "continue_training",
     "head_gates": "gated_attention",
     "input_mix": "x0_skip",
+    "made_with": "provenance",
     "num_ids": "num_tokens",
     "recompute": "activation_checkpointing",
 }

@@ -291,6 +291,31 @@ def test_a_core_that_is_not_built_is_one_line(tmp_path: Path) -> None:
     assert done.stderr.startswith("error: groundup's native core is not built: run `make install`")
 
 
+def test_an_outdated_core_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def call_with_other_signature(words: list[str]) -> int:
+        raise TypeError("'NoneType' object cannot be interpreted as an integer")
+
+    core, signatures = tmp_path / "_native.abi3.so", tmp_path / "_native.pyi"
+    core.touch()
+    signatures.touch()
+    monkeypatch.setattr("groundup.cli.main._dispatch", call_with_other_signature)
+    monkeypatch.setitem(sys.modules, "groundup._native", types.SimpleNamespace(__file__=str(core)))
+    with pytest.raises(TypeError):
+        main([])
+    os.utime(core, (0, 0))
+    assert main([]) == 2
+    assert capsys.readouterr().err.startswith("error: the native core is outdated")
+
+
+@pytest.mark.slow
+def test_a_folder_named_triton_is_not_triton(tmp_path: Path) -> None:
+    (tmp_path / "triton").mkdir()
+    command = [sys.executable, "-c", "import groundup.nn.kernels"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+
+
 TRAIN = "train --config small.yaml --name new"
 
 

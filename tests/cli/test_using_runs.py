@@ -57,13 +57,13 @@ def test_more_finds_everything_by_itself_and_reads_what_is_unread(shell: Any) ->
     assert after[0] == (0, before) and after[-1][1] < before
     assert f"validation {before:.3f} → {after[-1][1]:.3f}" in said
     source, config = (RunFolder(f"runs/{name}").read_config() for name in ("small", "small-more"))
-    assert config.data.first_row == 12 * 2 and config.schedule.name == "wsd"
+    assert config.data.skip_sequences == 12 * 2 and config.schedule.name == "wsd"
     assert config.optimizer.learning_rate == source.optimizer.learning_rate / 4
     assert "weights and the optimizer of" in Path("runs/small-more/log.txt").read_text()
     # From there on it goes as from any other run, and train does the same.
     shell("more", "small-more", "--num-steps", "2")
     again = RunFolder("runs/small-more-2").read_config()
-    assert again.data.first_row == 24 * 2
+    assert again.data.skip_sequences == 24 * 2
     assert again.optimizer.learning_rate == config.optimizer.learning_rate
     assert "→" in shell("train", "--from", "small-more", "--num-steps", "2")
     assert losses("small-more-3") == losses("small-more-2")

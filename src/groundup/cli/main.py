@@ -41,6 +41,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.name != "groundup._native" and "'_native'" not in str(error):
             raise
         return _fail(f"{NATIVE_MISSING} ({error.__cause__ or error})", 2)
+    except TypeError as error:
+        # A native core built before a pull has other signatures than its types.
+        core = getattr(sys.modules.get("groundup._native"), "__file__", None)
+        types = os.path.join(os.path.dirname(core or ""), "_native.pyi")
+        if core is None or os.path.getmtime(types) - os.path.getmtime(core) < 60:
+            raise
+        return _fail(f"the native core is outdated: run `make install` ({error})", 2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

@@ -36,8 +36,8 @@ class DataConfig(Settings):
     tokenizer: Path = Path("tokenizer.json")
     """Tokenizer of the shards; copied into the run folder."""
 
-    first_row: int = Field(default=0, ge=0, le=10**15)
-    """Position in the data order where the run starts, when it continues another run's data."""
+    skip_sequences: int = Field(default=0, ge=0, le=10**15)
+    """Skip this many sequences of the data order, which an earlier run has trained on."""
 
     verify: bool = True
     """Verify the hash of every shard before the first step; otherwise only sizes."""

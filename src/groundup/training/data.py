@@ -71,8 +71,8 @@ class RunData:
         """Loads this rank's part of every batch."""
         sizes, device = (config.batch_size, config.micro_batch), torch.device(config.device)
         order = _order(config, self.train)
-        first_row = config.data.first_row
-        return BatchLoader(self.train, order, *sizes, device, ranks.rank, ranks.size, first_row)
+        skip = config.data.skip_sequences
+        return BatchLoader(self.train, order, *sizes, device, ranks.rank, ranks.size, skip)
 
     def evaluator(self, config: RunConfig, ranks: ProcessGroup = ONE_PROCESS) -> Evaluator | None:
         """Measures the validation loss; None without a validation split."""

@@ -127,7 +127,7 @@ def choose_recipe(
     if source is not None:
         context = min(source.read_config().model.context_length, _LONGEST_CONTEXT)
         begun |= {"model.context_length": context, "data.shards": DataConfig().shards}
-        begun |= {"data.mix": (), "data.first_row": 0, "tuning.chats": ()}
+        begun |= {"data.mix": (), "data.skip_sequences": 0, "tuning.chats": ()}
         model = load_settings(RunConfig, None, begun).model
     max_epochs = _MAX_EPOCHS if source is None else _MAX_EPOCHS_FROM
     budget = min(flops / (step_flops(model, 1) / context), max_epochs * tokens)
@@ -254,7 +254,7 @@ def continued_settings(source: RunFolder, given: Mapping[str, Any]) -> dict[str,
         "continue_training": True,
         "data.shards": resolve_run_path(config.data.shards, source.path, config),
         "data.mix": mix if config.data.mix else (),
-        "data.first_row": config.data.first_row + config.batch_size * steps,
+        "data.skip_sequences": config.data.skip_sequences + config.batch_size * steps,
         "tuning.chats": chats,
         "tuning.template": None,
         "micro_batch_size": "auto",
@@ -271,7 +271,7 @@ def continued_settings(source: RunFolder, given: Mapping[str, Any]) -> dict[str,
     orders = ("seed", "data.mix", "tuning.chats", "model.context_length")
     if is_other or any(name in given and given[name] != values[name] for name in orders):
         # The order of rows differs: it is unknown which were read.
-        values["data.first_row"] = 0
+        values["data.skip_sequences"] = 0
     if "data.shards" in given:
         values["data.mix"] = ()
     return values

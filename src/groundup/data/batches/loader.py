@@ -83,9 +83,9 @@ class BatchLoader:
         device: torch.device | str = "cpu",
         rank: int = 0,
         world_size: int = 1,
-        first_row: int = 0,
+        skip_sequences: int = 0,
     ) -> None:
-        """first_row: the position in the order at which step 0 begins."""
+        """skip_sequences: step 0 begins after this many windows of the order."""
         self._reader: WindowReader | PackedRows = (
             rows if isinstance(rows, PackedRows) else WindowReader(rows, order.context_length)
         )
@@ -95,7 +95,7 @@ class BatchLoader:
         self.micro_batch_size = micro_batch_size
         self.device = with_index(torch.device(device))
         self.rank = rank
-        self.first_row = first_row
+        self.skip_sequences = skip_sequences
         self.world_size = world_size
 
     @contextlib.contextmanager
@@ -113,7 +113,7 @@ class BatchLoader:
     def starts(self, step: int) -> Starts:
         """Return the start of each window of this rank's rows at a step."""
         samples = batch_samples(step, self.batch_size, self.rank, self.world_size)
-        return self.order.starts(self.first_row + samples.start, len(samples))
+        return self.order.starts(self.skip_sequences + samples.start, len(samples))
 
     def _send(self, steps: Iterator[int], transfer: Transfer) -> Iterator[tuple[int, Sent]]:
         for step in steps:

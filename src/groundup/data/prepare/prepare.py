@@ -121,7 +121,7 @@ def prepare(
         )
     how = Reading((separator,), **reading)
     end = EndToken(id=tokenizer.special_tokens[separator], text=separator)
-    made_with: dict[str, Any] = {
+    provenance: dict[str, Any] = {
         "dtype": "uint16" if tokenizer.id_type.itemsize == 2 else "uint32",
         "vocab_size": tokenizer.vocab_size,
         "tokenizer": tokenizer.id,
@@ -158,11 +158,11 @@ def prepare(
             disk.sync(folder)
             _remove_all_but(folder, ())
         elif index_path.exists():
-            index = _check_finished(folder, made_with, sources)
+            index = _check_finished(folder, provenance, sources)
             _remove_all_but(folder, (shard.file for shard in index.shards))
             return PrepareSummary(folder, index, "up to date", 0, time.perf_counter() - started)
         parts = cut_into_parts(sources, shard_bytes, how, max_sources=1 << 40)
-        work = _Preparing(folder, made_with, encoder, parts)
+        work = _Preparing(folder, provenance, encoder, parts)
         num_kept = work.resume()
         work.run(engine, part_bytes, progress)
         index = work.finish(end)
@@ -174,12 +174,12 @@ class _Preparing:
     """One run of `prepare`; each part becomes a shard."""
 
     def __init__(
-        self, folder: Path, made_with: dict[str, Any], encoder: PartEncoder, parts: list[Part]
+        self, folder: Path, provenance: dict[str, Any], encoder: PartEncoder, parts: list[Part]
     ) -> None:
         self._folder, self._encoder, self._parts = folder, encoder, parts
-        self._made_with = made_with
-        self._fraction = made_with["settings"]["validation_fraction"]
-        self._dtype = np.dtype(made_with["dtype"]).newbyteorder("<")
+        self._provenance = provenance
+        self._fraction = provenance["settings"]["validation_fraction"]
+        self._dtype = np.dtype(provenance["dtype"]).newbyteorder("<")
         self._done: list[Sidecar] = []
         self.num_bytes = 0
 
@@ -192,7 +192,7 @@ class _Preparing:
                     check_hash(self._folder, entry, self._dtype.itemsize)
             except (DataError, OSError):
                 break
-            is_same = (sidecar.made_with, sidecar.part) == (self._made_with, describe_part(part))
+            is_same = (sidecar.provenance, sidecar.part) == (self._provenance, describe_part(part))
             if not is_same or any(source.stamp is None for source in part.sources):
                 break
             self._done.append(sidecar)
@@ -236,7 +236,7 @@ class _Preparing:
         if self._fraction and not splits["validation"]:
             self._split_off_tail(splits, end)
         index = ShardIndex(
-            **{**self._made_with, "end": end},
+            **{**self._provenance, "end": end},
             splits={split: SplitEntry.of(shards) for split, shards in splits.items()},
             sources=join_sources(one.sources for one in self._done),
         )
@@ -268,7 +268,7 @@ class _Preparing:
         part = self._parts[number]
         shards, sources = writer.finish(part)
         made_of = describe_part(part)
-        sidecar = Sidecar(made_with=self._made_with, part=made_of, shards=shards, sources=sources)
+        sidecar = Sidecar(provenance=self._provenance, part=made_of, shards=shards, sources=sources)
         write_record(self._sidecar(number), sidecar)
         self._done.append(sidecar)
 
@@ -308,13 +308,13 @@ def _remove_all_but(folder: Path, kept: Iterable[str]) -> None:
 
 
 def _check_finished(
-    folder: Path, made_with: dict[str, Any], sources: Sequence[Source]
+    folder: Path, provenance: dict[str, Any], sources: Sequence[Source]
 ) -> ShardIndex:
     """Return the index of a finished folder; raises DataError if this call would write another."""
     index = read_index(folder)
-    found = {**index.model_dump(include=set(made_with) - {"settings"}), **index.settings}
-    wanted = {name: value for name, value in made_with.items() if name != "settings"}
-    wanted |= made_with["settings"]
+    found = {**index.model_dump(include=set(provenance) - {"settings"}), **index.settings}
+    wanted = {name: value for name, value in provenance.items() if name != "settings"}
+    wanted |= provenance["settings"]
     if found.get("errors") == "strict":
         # There was no decoding error, so the other settings give the same shards.
         found["errors"] = wanted["errors"]

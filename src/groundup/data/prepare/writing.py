@@ -35,7 +35,7 @@ class Sidecar(Record):
 
     format: Literal["groundup-shard"] = "groundup-shard"
     version: Literal[1] = 1
-    made_with: dict[str, Any]
+    provenance: dict[str, Any]
     part: list[Any]
     shards: dict[str, ShardEntry]
     sources: list[SourceEntry]

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from groundup.nn.kernels import cpu
 
-HAS_TRITON = find_spec("triton") is not None
+# Without an origin, it is a folder named triton in the working directory.
+HAS_TRITON = getattr(find_spec("triton"), "origin", None) is not None
 
 if HAS_TRITON:
     from groundup.nn.kernels.cuda_train import cross_entropy as cuda_cross_entropy
