@@ -17,10 +17,10 @@ from groundup.runs.metrics_file import read_metrics
 
 
 class RunState(NamedTuple):
-    """The state of a run, as a word and as a sentence."""
+    """The state of a run, and the reason if one is known."""
 
     state: Literal["finished", "running", "unfinished", "diverged", "failed", "empty"]
-    sentence: str
+    reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -98,34 +98,15 @@ def find_state(
     folder: RunFolder, metrics: Metrics, num_steps: int | None, trial: TrialRecord | None = None
 ) -> RunState:
     """The state by the sweep's record, outcome.json, or the last metrics."""
-    status, reason = (trial.status, trial.reason) if trial else (None, None)
-    step = metrics.last_step
-    state, why = folder.find_state(step, num_steps)
-    is_unsaid = state != "running" and folder.read_outcome() is None
-    if "diverged" in (status, state) or (is_unsaid and metrics.ends_without_loss):
-        return RunState("diverged", f"It diverged: {describe_divergence(metrics)}.")
-    if state == "running":
-        return RunState("running", f"Still training; metrics are up to step {step:,}.")
-    if "failed" in (status, state):
-        known = why if state == "failed" else reason
-        return RunState("failed", str(known or "It failed; the run folder does not say why.")[:600])
+    found: Any
+    found, reason = folder.find_state(metrics.last_step, num_steps)
+    status = None if trial is None else trial.status
+    if trial is not None and (status == "diverged" or (status == "failed" and found != "running")):
+        return RunState(trial.status, reason or trial.reason)
+    if found in ("running", "failed", "diverged"):
+        return RunState(found, reason)
+    if metrics.ends_without_loss and folder.read_outcome() is None:
+        return RunState("diverged", "the last loss is not finite")
     if not metrics.num_lines:
-        return RunState("empty", "No metrics yet.")
-    # Held-out text or the clock may end a run before its last step.
-    if state != "finished" and num_steps is not None and step < num_steps:
-        return RunState("unfinished", f"It ended after step {step:,} of {num_steps:,}.")
-    return RunState("finished", f"It ended after step {step:,}.")
-
-
-def describe_divergence(metrics: Metrics) -> str:
-    """Describe a divergence from the run's last metrics."""
-    if metrics.num_skipped_at_end:
-        return (
-            f"its last steps ({metrics.num_skipped_at_end:,}) were skipped because the loss or "
-            f"gradients were not finite"
-        )
-    lowest, end = metrics.lowest("loss"), metrics.last("loss")
-    if lowest is None:
-        return "its loss was never finite"
-    last = "not finite" if metrics.ends_without_loss or end is None else f"{end:.4g}"
-    return f"its loss was {last} at the end, after {lowest[0]:.4g} at step {lowest[1]:,}"
+        return RunState("empty")
+    return RunState("finished") if found == "finished" else RunState("unfinished", reason)

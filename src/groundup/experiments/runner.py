@@ -17,7 +17,7 @@ from pathlib import Path
 
 from groundup import disk
 from groundup.config import save_yaml
-from groundup.experiments.run_result import describe_divergence, find_state
+from groundup.experiments.run_result import find_state
 from groundup.experiments.spec import SweepConfig
 from groundup.experiments.sweep_folder import SweepFolder
 from groundup.experiments.trials import Status, Trial, TrialRecord
@@ -151,8 +151,9 @@ class Runner:
         metrics = read_metrics(folder.metrics_file)
         best = metrics.lowest("validation_loss")
         result: tuple[Status, str | None] = "finished", None
-        if find_state(folder, metrics, trial.config.num_steps).state == "diverged":
-            result = "diverged", describe_divergence(metrics)
+        found = find_state(folder, metrics, trial.config.num_steps)
+        if found.state == "diverged":
+            result = "diverged", found.reason
         elif status != 0:
             result = "failed", self._reason(trial, status)
         return TrialRecord(

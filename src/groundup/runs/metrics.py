@@ -33,7 +33,6 @@ class Metrics:
     """One number per line; NaN if the line does not have the metric."""
     num_skipped: int = 0
     """Steps skipped because the loss or gradients were not finite."""
-    num_skipped_at_end: int = 0
     reasons: dict[int, str] = field(default_factory=dict)
     """Why a step was skipped, by line index."""
     ends_without_loss: bool = False
@@ -57,11 +56,8 @@ class Metrics:
             self.ends_without_loss = math.isnan(as_float(record["loss"]))
         if record.get("skipped") is True:
             self.num_skipped += 1
-            self.num_skipped_at_end += 1
             if len(self.reasons) < _MAX_REASONS:
                 self.reasons[self.num_lines - 1] = str(record.get("reason", ""))[:500]
-        else:
-            self.num_skipped_at_end = 0
         texts = record.get("samples")
         if isinstance(texts, list):
             shown = [text[:_MAX_SAMPLE_CHARACTERS] for text in texts[:16] if isinstance(text, str)]

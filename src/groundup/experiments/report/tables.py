@@ -130,12 +130,13 @@ def runs_table(runs: Sequence[RunResult]) -> Table:
     """Every run with its state, folder and command."""
     rows = []
     for run in runs:
-        words = run.environment.get("command")
+        words, found = run.environment.get("command"), run.outcome
+        outcome = f"{found.state} after step {run.metrics.last_step:,}"
         rows.append(
             {
                 "Run": run.name,
                 "Started": str(run.environment.get("started", UNKNOWN)).replace("T", " "),
-                "Outcome": run.outcome.sentence,
+                "Outcome": outcome + (f": {found.reason:.600}" if found.reason else ""),
                 "Folder": str(run.path),
                 "Command": shlex.join(map(str, words)) if isinstance(words, list) else UNKNOWN,
             }
