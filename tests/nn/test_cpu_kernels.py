@@ -42,7 +42,9 @@ def test_the_sum_or_its_norm_may_be_unused(used: int) -> None:
     x, addend = _random(6, 20), _random(6, 20, scale=2.0)
     norm = RMSNorm(20)
     got = torch.autograd.grad(norm.of_sum(x, addend)[used].square().sum(), [x, addend])
+    assert kernels.can_run_on(x)
     with kernels.reference():
+        assert not kernels.can_run_on(x)
         expected = torch.autograd.grad(norm.of_sum(x, addend)[used].square().sum(), [x, addend])
     torch.testing.assert_close(got, expected)
 

@@ -15,6 +15,7 @@ import torch
 from groundup.generation import LanguageModel
 from groundup.generation.engine import Engine
 from groundup.serving import connections
+from groundup.serving.completions import _Running
 
 from .conftest import LONG, wait_for
 
@@ -214,7 +215,7 @@ def test_an_error_inside_is_told_to_the_log_alone(
 ) -> None:
     step = Engine.step
 
-    def break_once(engine: Engine) -> Any:
+    def break_once(*_: Any) -> Any:
         monkeypatch.setattr(Engine, "step", step)
         raise RuntimeError("secret of the house")
 
@@ -226,12 +227,14 @@ def test_an_error_inside_is_told_to_the_log_alone(
             assert answer.json()["error"]["code"] == "internal_error"
             assert "secret" not in answer.text
             assert running.is_well()
-        with running.stream("POST", "/v1/completions", json={**LONG, "stream": True}) as answer:
-            events = answer.iter_lines()
-            assert "text_completion" in next(events)
-            monkeypatch.setattr(Engine, "step", break_once)
-            last = [line for line in events if line][-1]
-        assert json.loads(last.removeprefix("data: "))["error"]["code"] == "internal_error"
+        for owner, name in ((Engine, "step"), (_Running, "_choice")):
+            with running.stream("POST", "/v1/completions", json={**LONG, "stream": True}) as answer:
+                events = answer.iter_lines()
+                assert "text_completion" in next(events)
+                with monkeypatch.context() as patch:
+                    patch.setattr(owner, name, break_once)
+                    last = [line for line in events if line][-1]
+            assert json.loads(last.removeprefix("data: "))["error"]["code"] == "internal_error"
         assert running.is_well()
     assert "secret of the house" in caplog.text
 
