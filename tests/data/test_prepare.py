@@ -274,6 +274,7 @@ def test_with_few_documents_the_tail_is_validation(work: Work, num_documents: in
     joined = np.concatenate([head[:-1], validation.read(0, validation.num_tokens)])
     assert joined.tolist() == ids.tolist()
     splits = summary.index.splits.values()
+    assert summary.index.splits["train"].num_documents == np.count_nonzero(head == head[-1])
     assert sum(split.num_bytes for split in splits) == whole.index.splits["train"].num_bytes
 
 
