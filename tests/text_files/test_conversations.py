@@ -11,6 +11,16 @@ PAIR = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": 
 SYSTEM = {"role": "system", "content": "Be kind."}
 OPENAI = {"messages": [SYSTEM, *PAIR]}
 SHAREGPT = [{"from": "human", "value": QUESTION}, {"from": "GPT", "value": ANSWER}]
+# Content in parts, some of them no text, and ChatGPT's export with an empty message.
+PARTS = [
+    {**turn, "content": [{"type": "text", "text": turn["content"]}, {"type": "image"}]}
+    for turn in PAIR
+]
+NODES = [None, {"author": {"role": "system"}, "content": {"parts": [""]}}]
+NODES += [
+    {"author": {"role": turn["role"]}, "content": {"parts": [turn["content"]]}} for turn in PAIR
+]
+EXPORT = {"title": "t", "mapping": {str(n): {"message": node} for n, node in enumerate(NODES)}}
 ALPACA = {"instruction": "Who has", "input": "it?", "output": ANSWER}
 
 
@@ -19,6 +29,8 @@ ALPACA = {"instruction": "Who has", "input": "it?", "output": ANSWER}
     [
         (OPENAI, [SYSTEM, *PAIR]),
         (PAIR, PAIR),
+        ({"messages": PARTS}, PAIR),
+        (EXPORT, PAIR),
         ({"id": 3, "conversations": SHAREGPT, "system": "Be kind."}, [SYSTEM, *PAIR]),
         ({"conversations": [*SHAREGPT, SHAREGPT[0]]}, PAIR),
         (ALPACA, [{"role": "user", "content": "Who has\n\nit?"}, PAIR[1]]),

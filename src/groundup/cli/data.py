@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from groundup.data.shards.index import SourceEntry
     from groundup.text_files import Skipped
 
-_MAX_REASONS = 20
+_MAX_REASONS = 40
 _SAMPLES = {"stories": ("stories.txt", 20.0), "dialogues": ("dialogues.jsonl", 0.7)}
 
 

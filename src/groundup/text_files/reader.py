@@ -74,7 +74,7 @@ def read(
         notes: list[str] = []
         for piece in reader.checked(reader.read(source, part.span, notes), source, notes):
             yield from waiting.add(piece)
-        note = "; ".join(notes) or None
+        note = "; ".join(dict.fromkeys(notes)) or None
         if note:
             _log.warning("%s: %s", source, note)
         yield from waiting.end(source, note, part.num_bytes if part.span else source.size or 0)

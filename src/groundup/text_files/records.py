@@ -241,7 +241,11 @@ def find_turns(record: Any) -> list[Any] | None:
         return None
     fields = {str(name).strip().lower(): value for name, value in record.items()}
     turns: list[Any] = []
-    if listed := next((name for name in _LISTS if isinstance(fields.get(name), list)), None):
+    if isinstance(mapping := fields.get("mapping"), Mapping):
+        # ChatGPT's export: a tree of messages in the order of writing, some of them empty.
+        nodes = (one.get("message") for one in mapping.values() if isinstance(one, Mapping))
+        turns = [one for one in map(_turn, nodes) if isinstance(one, dict) and one["content"]]
+    elif listed := next((name for name in _LISTS if isinstance(fields.get(name), list)), None):
         turns = [_turn(one) for one in fields[listed]]
     else:
         question = next((name for name in _QUESTIONS if name in fields), None)
@@ -272,7 +276,14 @@ def text_of_turns(turns: list[Any]) -> str:
 def _turn(turn: Any) -> Any:
     if not isinstance(turn, Mapping):
         return turn
-    role = turn.get("role", turn.get("from"))
+    author = turn.get("author")
+    role = author.get("role") if isinstance(author, Mapping) else turn.get("role", turn.get("from"))
     if isinstance(role, str):
         role = _ROLES.get(role.lower(), role.lower())
-    return {"role": role, "content": turn.get("content", turn.get("value"))}
+    content = turn.get("content", turn.get("value"))
+    content = content.get("parts") if isinstance(content, Mapping) else content
+    if isinstance(content, list):
+        # Parts such as {"type": "text", "text": …}; images are left out.
+        texts = (one.get("text") if isinstance(one, Mapping) else one for one in content)
+        content = "\n\n".join(one for one in texts if isinstance(one, str))
+    return {"role": role, "content": content}
