@@ -288,6 +288,11 @@ def test_any_optimizer_and_schedule_learn_and_resume_exactly(
     left = [1 - (index + 0.5) / len(records) for index in range(len(records))]
     expected = [ours.learning_rate * one for one in left]
     assert [one["learning_rate"] for one in records] == pytest.approx(expected)
+    # The same lambda in another statement is the same part; another one is not.
+    config = whole.with_(num_steps=whole.num_steps)
+    train(config, optimizer=make, schedule=lambda progress: 1 - progress, resume=True)
+    with pytest.raises(ConfigError, match="its source has changed"):
+        train(config, optimizer=make, schedule=lambda progress: 2 - progress, resume=True)
     # The weights need no optimizer, but a resume does.
     assert LanguageModel.load(whole.run_folder).step == len(records)
     with pytest.raises(ConfigError, match=r"make as optimizer"):

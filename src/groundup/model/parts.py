@@ -5,6 +5,7 @@ Settings do not describe them, so a run records them, and opening it requires th
 
 import functools
 import inspect
+import types
 from typing import Any
 
 from torch import nn
@@ -67,10 +68,21 @@ def _content_of(kind: Any) -> str:
 
 def _source_of(kind: Any) -> str:
     """The source of a class or function; its name if there is no source, as in some consoles."""
+    if getattr(kind, "__name__", "") == "<lambda>":
+        return _bytecode_of(kind.__code__)
     try:
         return inspect.getsource(kind)
     except (OSError, TypeError):
         return _name_of(kind)
+
+
+def _bytecode_of(code: types.CodeType) -> str:
+    """Identify a lambda, whose source would include the statement around it."""
+    constants = [
+        _bytecode_of(one) if isinstance(one, types.CodeType) else repr(one)
+        for one in code.co_consts
+    ]
+    return repr((code.co_code, code.co_names, constants))
 
 
 def _is_library(kind: Any) -> bool:

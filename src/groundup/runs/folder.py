@@ -288,10 +288,11 @@ def check_parts(
         parts = (some.get(name, "").rpartition(" ") for some in (recorded, given))
         (known, _, was), (other, _, now) = parts
         if was != now:
+            now = f"not with {other or 'the default'}"
+            now = "and its source has changed since" if known == other else now
             raise ConfigError(
-                f"{path} was trained with {known or 'the default'} as {name}, not with "
-                f"{other or 'the default'}; pass it in Python: "
-                f"LanguageModel.load(run, model=…), train(config, resume=True, …)"
+                f"{path} was trained with {known or 'the default'} as {name}, {now}; "
+                f"pass it in Python: LanguageModel.load(run, model=…), train(config, …)"
             )
 
 

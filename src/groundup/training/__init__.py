@@ -7,6 +7,7 @@ from groundup.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from groundup.training.loop import TrainSummary as TrainSummary
     from groundup.training.loop import train as train
+    from groundup.training.metrics import Callback as Callback
     from groundup.training.verify import Comparison as Comparison
     from groundup.training.verify import verify_resume as verify_resume
 

@@ -101,7 +101,7 @@ def train(
     check_overrides(config, overrides)
     for callback in callbacks:
         if not isinstance(callback, Callback):
-            raise ConfigError(f"{callback!r:.60} is not a groundup.training.metrics.Callback")
+            raise ConfigError(f"{callback!r:.60} is not a groundup.training.Callback")
     with contextlib.ExitStack() as stack:
         machine = Machine.detect(config.device)
         minutes = config.distributed.timeout_minutes
