@@ -61,9 +61,8 @@ class LanguageModel:
         self.tokenizer = tokenizer
         self.step = step
         self.sampler = sampler or Sampler()
-        usual = find_special_ids(tokenizer, {})
-        self.special_ids = special_ids or usual
-        ends = self.special_ids.ends or usual.ends
+        self.special_ids = special_ids or find_special_ids(tokenizer, {})
+        ends = self.special_ids.ends or find_special_ids(tokenizer, {}).ends
         self.stop_ids = frozenset(ends)
         """The ids that end a document or an assistant's turn."""
         self.begin_id = self.special_ids.begin
