@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from groundup.cli.arguments import Positional, Repeated
-from groundup.cli.terminal import as_text, progress_bar
+from groundup.cli.arguments import Positional
+from groundup.cli.terminal import progress_bar
 from groundup.config import MAX_STEPS, Settings
 from groundup.errors import ConfigError, did_you_mean
 from groundup.runs.folder import RunFolder
@@ -17,40 +17,22 @@ from groundup.runs.folder import RunFolder
 if TYPE_CHECKING:
     from groundup.generation.language_model import LanguageModel
     from groundup.tokenizer import Tokenizer
-    from groundup.tokenizer.definition import TokenizerDefinition
 
 RUNS_FOLDER = Path("runs")
 Precision = Literal["auto", "float32", "bfloat16"]
 Checkpoint = Literal["newest", "best"] | Annotated[int, Field(ge=0, le=MAX_STEPS)]
 
 
-class SplitFlags(Settings):
-    """What a tokenizer file may lack."""
-
-    pattern: str | None = None
-    """Split pattern, for tokenizer files that do not contain one."""
-
-    special_token: Repeated[tuple[str, ...]] = ()
-    """Additional special token; repeatable."""
-
-    def read(self, path: Path) -> "TokenizerDefinition":
-        """Read a tokenizer file of any known format."""
-        from groundup.tokenizer.formats import read_definition
-
-        special_tokens = list(map(as_text, self.special_token)) or None
-        return read_definition(path, pattern=self.pattern, special_tokens=special_tokens)
-
-
-class TokenizerFlags(SplitFlags):
+class TokenizerFlags(Settings):
     """A tokenizer file."""
 
     tokenizer: Path = Path("tokenizer.json")
-    """Tokenizer file, in any known format."""
+    """Tokenizer file, in any known format; groundup tokenizer convert adds what it lacks."""
 
     def load(self) -> "Tokenizer":
         from groundup.tokenizer import Tokenizer
 
-        return Tokenizer.from_definition(self.read(self.tokenizer))
+        return Tokenizer.load(self.tokenizer)
 
 
 class ReadingFlags(Settings):

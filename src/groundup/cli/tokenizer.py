@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from groundup.cli.arguments import Positional, Repeated
-from groundup.cli.shared import CorpusFlags, ReadingFlags, SplitFlags, TokenizerFlags
+from groundup.cli.shared import CorpusFlags, ReadingFlags, TokenizerFlags
 from groundup.cli.terminal import as_text, print_records, print_values, printable
+from groundup.config import Settings
 from groundup.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class Inspect(TokenizerFlags):
 def inspect(arguments: Inspect) -> None:
     from groundup.tokenizer.inspection import explain
 
-    pre_tokens = explain(arguments.read(arguments.tokenizer), as_text(arguments.text))
+    pre_tokens = explain(arguments.load().definition, as_text(arguments.text))
     print(f"pre-tokens ({len(pre_tokens)})")
     for pre_token in pre_tokens:
         note = "  special token" if pre_token.is_special else ""
@@ -205,7 +206,7 @@ def compare(arguments: Compare) -> None:
     print_records(f"tokenizers compared, with the time for {arguments.corpus_gb:,g} GB", records)
 
 
-class Convert(SplitFlags):
+class Convert(Settings):
     """Rewrite a tokenizer file in another format."""
 
     source: Positional[Path]
@@ -217,11 +218,19 @@ class Convert(SplitFlags):
     to: Literal["groundup", "huggingface"] = "groundup"
     """The format to write."""
 
+    pattern: str | None = None
+    """Split pattern, for tokenizer files that do not contain one."""
+
+    special_token: Repeated[tuple[str, ...]] = ()
+    """Additional special token; repeatable."""
+
 
 def convert(arguments: Convert) -> None:
-    from groundup.tokenizer.formats import write_definition
+    from groundup.tokenizer.formats import read_definition, write_definition
 
-    definition = arguments.read(arguments.source)
+    special_tokens = list(map(as_text, arguments.special_token)) or None
+    options: dict[str, Any] = {"pattern": arguments.pattern, "special_tokens": special_tokens}
+    definition = read_definition(arguments.source, **options)
     paths = write_definition(definition, arguments.out, arguments.to)
     print(f"wrote {' and '.join(map(str, paths))}: {len(definition.vocab):,} tokens")
 

@@ -117,7 +117,7 @@ def prepare(
         known = ", ".join(list(tokenizer.special_tokens)[:5]) or "none"
         raise TokenizerError(
             f"the tokenizer has no special token {separator} to end documents with (it has: "
-            f"{known}); name one of them as the separator, or add it with --special-token"
+            f"{known}); name one of them, or add it with groundup tokenizer convert"
         )
     how = Reading((separator,), **reading)
     end = EndToken(id=tokenizer.special_tokens[separator], text=separator)
