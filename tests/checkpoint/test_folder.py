@@ -59,7 +59,7 @@ def test_invalid_or_missing_checkpoints_raise(folder: CheckpointFolder, tmp_path
     for empty in (folder, CheckpointFolder(tmp_path), CheckpointFolder(tmp_path / "file")):
         assert empty.steps() == []
         for find in (empty.newest, empty.best):
-            with pytest.raises(CheckpointError, match="has no checkpoint;"):
+            with pytest.raises(CheckpointError, match="has no checkpoint yet"):
                 find()
     save(folder, 3)
     with pytest.raises(CheckpointError, match="step 4; it has 3"):

@@ -172,9 +172,7 @@ class CheckpointFolder:
                 f"{'; '.join(complaints.values())}; restore one from a backup or start a new run"
             )
         lack = "checkpoint with a metric" if self.steps() else "checkpoint"
-        raise CheckpointError(
-            f"{self.path} has no {lack}; check the path, or start the run without resuming"
-        )
+        raise CheckpointError(f"{self.path.parent} has no {lack} yet: train until one is written")
 
     def _records(self) -> dict[int, Record]:
         """Return the records by step, of checkpoints whose files exist with the right sizes."""

@@ -119,8 +119,6 @@ def _check_settings(folder: RunFolder, config: ModelConfig, checkpoint: Checkpoi
 
 def _find_checkpoint(folder: RunFolder, which: CheckpointName) -> Checkpoint:
     checkpoints = CheckpointFolder(folder.checkpoints, weights_only=True)
-    if not checkpoints.steps():
-        raise CheckpointError(f"{folder.path} has no checkpoint yet: train until one is written")
     if which == "newest":
         return checkpoints.newest()
     return checkpoints.best() if which == "best" else checkpoints.load(which)

@@ -96,8 +96,6 @@ class Start:
         if found:
             raise ConfigError(f"the weights of {path} do not fit this run: {'; '.join(found)}")
         checkpoints = CheckpointFolder(folder.checkpoints, weights_only=not with_optimizer)
-        if not ranks.broadcast(bool(checkpoints.steps())):
-            raise CheckpointError(f"{path} has no checkpoint yet: train until one is written")
         # Only rank 0 hashes it.
         chosen = _find(checkpoints, is_best=with_optimizer) if ranks.is_first else None
         checkpoint = ranks.broadcast(chosen)
