@@ -84,9 +84,9 @@ export class RunList {
 }
 
 function progressOf(run) {
-  if (run.step === null) return run.num_steps ? `of ${formatStep(run.num_steps)} steps` : "";
-  if (run.status === "finished" || !run.num_steps) return `${formatStep(run.step)} steps`;
-  return `${formatStep(run.step)} of ${formatStep(run.num_steps)}`;
+  const steps = run.step === null ? "" : `${formatStep(run.step)} steps`;
+  if (run.status === "finished" || !run.num_steps) return steps;
+  return run.step === null ? `of ${formatStep(run.num_steps)} steps` : `${formatStep(run.step)} of ${formatStep(run.num_steps)}`;
 }
 
 function sorted(runs, order) {
