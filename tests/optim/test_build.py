@@ -75,6 +75,8 @@ def test_settings_reach_the_optimizer(tiny_model: Any) -> None:
     plain = build_optimizer(tiny_model(), config.model_copy(update={"name": "adamw"}))
     assert isinstance(plain, AdamW)
     assert plain.defaults["betas"] == (0.1, 0.2)
+    with pytest.raises(ConfigError, match="betas"):
+        OptimizerConfig(betas=(0.9, 1.0))
 
 
 def parameters(

@@ -185,8 +185,8 @@ def test_a_resume_has_the_micro_batches_of_its_run_where_its_ranks_can(
 def test_epochs_decide_the_steps_and_few_conversations_make_small_batches(
     make_config: MakeConfig, make_tuning: MakeConfig
 ) -> None:
-    config = make_config("run", {"num_steps": None, "epochs": 2.5})
-    assert resolve(config, epoch_rows=100).num_steps == 62
+    config = make_config("run", {"num_steps": None, "epochs": 2.55})
+    assert resolve(config, epoch_rows=100).num_steps == 64
     assert resolve(config).num_steps is None
     parts: Any = [(None, IdArray(np.arange(size)), None, None) for size in (16, 32, 33)]
     assert [RunData(*part).epoch_rows(16) for part in parts] == [1, 1, 2]
