@@ -53,8 +53,10 @@ def test_ids_and_masks_may_have_any_strides(num_kv_heads: int) -> None:
         assert all(torch.equal(found[name], expected[name]) for name in expected)
     ids, starts = wide[:, :10], sequence_starts(wide[:, :10] == 3)
     for same in (starts.T.contiguous().T, starts.repeat(1, 2)[:, :10], starts.int()):
-        assert torch.equal(model.hidden(ids, starts=same), model.hidden(ids, starts=starts))
-    model.hidden(ids, starts=starts[0])
+        assert torch.equal(
+            model.hidden(ids, document_starts=same), model.hidden(ids, document_starts=starts)
+        )
+    model.hidden(ids, document_starts=starts[0])
 
 
 def test_device_and_dtype_apply_to_every_weight() -> None:

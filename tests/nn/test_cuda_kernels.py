@@ -72,7 +72,7 @@ def fast_attention(
     packed: Tensor, rope: RotaryEmbedding | None, num_heads: int, starts: Tensor | None = None
 ) -> Tensor:
     rotation = None if rope is None else (rope.cos, rope.sin)
-    return kernels.packed_attention(packed, num_heads, rotation, starts=starts)
+    return kernels.packed_attention(packed, num_heads, rotation, document_starts=starts)
 
 
 def document_starts(packed: Tensor, length: int) -> Tensor:

@@ -89,7 +89,7 @@ def test_the_output_layer_and_its_gradients_in_float8(later: bool, chunk_rows: i
         inputs = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
         with torch.autocast("cuda", dtype=torch.bfloat16):
             loss = linear_cross_entropy(
-                *inputs, targets, later=second, chunk_rows=chunk_rows, in_float8=in_float8
+                *inputs, targets, mtp=second, chunk_rows=chunk_rows, in_float8=in_float8
             )
         loss.backward()
         results.append((loss.detach(), *(x.grad for x in inputs if x.grad is not None)))
@@ -170,7 +170,7 @@ def test_training_in_float8_is_close_to_bfloat16(
     def learned() -> tuple[Tensor, Tensor]:
         model.zero_grad()
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = model.loss(ids, targets, later_weight=torch.tensor(0.3))
+            loss = model.loss(ids, targets, multi_token_weight=torch.tensor(0.3))
         loss.backward()
         gradients = [one.grad.flatten() for one in model.parameters() if one.grad is not None]
         return loss.detach(), torch.cat(gradients)

@@ -54,7 +54,7 @@ def test_chunking_does_not_change_loss_and_gradients(
     """A later target adds to the gradient but not to the value; -1 means none."""
     hidden, weight, targets = inputs(shape, dtype, device)
     later = (targets.roll(-1) - 1, torch.tensor(0.4, device=device)) if with_later else None
-    options: dict[str, Any] = {"reduction": reduction, "z_loss": z_loss, "later": later}
+    options: dict[str, Any] = {"reduction": reduction, "z_loss": z_loss, "mtp": later}
     ours = linear_cross_entropy(hidden, weight, targets, chunk_rows=chunk_rows, **options)
     wide = hidden.double(), weight.double()
     theirs = linear_cross_entropy_reference(*wide, targets, **options)
@@ -66,7 +66,7 @@ def test_the_reference_with_a_later_target_equals_the_formula() -> None:
     hidden, weight, targets = inputs(dtype=torch.float64)
     later = targets.roll(-1).index_fill(0, torch.tensor([3, 19]), -1)
     loss = linear_cross_entropy_reference(
-        hidden, weight, targets, later=(later, torch.tensor(0.4)), reduction="sum"
+        hidden, weight, targets, mtp=(later, torch.tensor(0.4)), reduction="sum"
     )
     kept = later >= 0
     plain = torch.nn.functional.cross_entropy(hidden @ weight.T, targets, reduction="sum")
@@ -169,7 +169,7 @@ def test_all_logits_are_never_materialized(learning: bool) -> None:
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_it_compiles_into_one_graph() -> None:
     hidden, weight, targets = inputs((40,))
-    options = {"chunk_rows": 16, "later": (targets.roll(1), torch.tensor(0.3))}
+    options = {"chunk_rows": 16, "mtp": (targets.roll(1), torch.tensor(0.3))}
     compiled = torch.compile(linear_cross_entropy, backend="aot_eager", fullgraph=True)
     ours = value_and_gradients(compiled, hidden, weight, targets, **options)
     theirs = value_and_gradients(linear_cross_entropy, hidden, weight, targets, **options)

@@ -77,7 +77,7 @@ class CudaDecoder(Decoder):
         self._table = table if config.input_scale == 1 else table * config.input_scale
         # Value embeddings only depend on the token, so they are precomputed for the vocabulary.
         with torch.no_grad():
-            extra = model.extra(self._table)
+            extra = model.embed_values(self._table)
         self._extra_table = None if extra is None else extra.to(self._table.dtype).contiguous()
         num_columns = min(config.vocab_size, -(-self.num_allowed // _ALIGNMENT) * _ALIGNMENT)
         self._output = weight.detach()[:num_columns]

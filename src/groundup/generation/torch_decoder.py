@@ -144,7 +144,7 @@ class TorchDecoder(Decoder):
             is_hidden = is_before if is_hidden is None else is_hidden | is_before
         if is_hidden is not None:
             mask = x.new_zeros(is_hidden.shape).masked_fill_(is_hidden, -torch.inf)
-        step = _Step(where, rotation, span, mask, self.model.extra(x))
+        step = _Step(where, rotation, span, mask, self.model.embed_values(x))
         for layer in self.packed or ():
             x = layer.advance(x, step)
         return self._final_norm(x)
@@ -159,7 +159,7 @@ class _Step(NamedTuple):
     span: int
     """Number of cache positions that attention reads, subject to the mask."""
     mask: Tensor | None
-    extra: Tensor | None
+    value_embedding: Tensor | None
 
 
 class _PackedLayer:
@@ -208,8 +208,8 @@ class _PackedLayer:
             rotated = torch.view_as_real(torch.view_as_complex(pairs) * step.rotation)
             rotated = rotated.view(n, num_rotated, a.d_head).to(x.dtype)
         keys, values = rotated[:, a.num_heads :], packed[:, num_rotated:].reshape(n, -1)
-        if a.value_sum is not None and step.extra is not None:
-            values = a.value_sum(values, step.extra)
+        if a.value_sum is not None and step.value_embedding is not None:
+            values = a.value_sum(values, step.value_embedding)
         for cache, new in ((self._keys, keys), (self._values, values)):
             cache.view(-1, a.d_head).index_copy_(0, step.where, new.reshape(-1, a.d_head))
         # The query heads of one key head become several queries of one head.

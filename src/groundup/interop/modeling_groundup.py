@@ -69,8 +69,8 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, step: SimpleNamespace) -> Tensor:
         values = self.value(x)
-        if step.extra is not None:
-            values = values + self.value_sum["weight"] * step.extra
+        if step.value_embedding is not None:
+            values = values + self.value_sum["weight"] * step.value_embedding
         query, key, value = (
             one.unflatten(-1, (-1, self.d_head)).transpose(1, 2)
             for one in (self.query(x), self.key(x), values)
@@ -178,10 +178,11 @@ class GroundupForCausalLM(PreTrainedModel, GenerationMixin):
             # Padding attends to itself: a row without keys would be NaN.
             mask=mask | (keys == places[:, None]),
             rotation=self._rotation(places[None] if position_ids is None else position_ids),
-            extra=None,
+            value_embedding=None,
         )
         if s.value_embeddings != "none":
-            step.extra = self.value_embeddings["projection"](self.value_embeddings["norm"](x))
+            normal = self.value_embeddings["norm"](x)
+            step.value_embedding = self.value_embeddings["projection"](normal)
         for block in self.blocks:
             x = block(x, step)
         logits = self.lm_head(self.final_norm(x[:, -logits_to_keep:]))

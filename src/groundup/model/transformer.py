@@ -166,29 +166,29 @@ class TransformerLM(nn.Module):
         ids: Int[Tensor, "... seq"],
         token_positions: Int[Tensor, "... seq"] | None = None,
         cache: KVCache | None = None,
-        starts: Int[Tensor, "... seq"] | None = None,
+        document_starts: Int[Tensor, "... seq"] | None = None,
     ) -> Float[Tensor, "... seq d_model"]:
         """The input of the output layer: the last block's output, normalized.
 
-        starts: the first position each token attends to; that of its document by default.
+        document_starts: the first position each token attends to; that of its document by default.
         """
-        if starts is None and self.document_separator is not None:
+        if document_starts is None and self.document_separator is not None:
             is_first = torch.eq(ids, self.document_separator)
             if cache is None:
-                starts = sequence_starts(is_first)
+                document_starts = sequence_starts(is_first)
             else:
                 assert token_positions is not None, "a cache needs token_positions"
-                starts = cache.find_starts(is_first, token_positions)
+                document_starts = cache.find_starts(is_first, token_positions)
         if ids.shape[-1] > self.config.context_length:
             raise ConfigError(
                 f"{ids.shape[-1]} ids exceed the context of {self.config.context_length}: "
                 f"give fewer, or train with a larger context_length"
             )
         x = self.dropout(_in_autocast_dtype(self.embed(ids)))
-        extra = self.extra(x)
+        value_embedding = self.embed_values(x)
         for index, block in enumerate(self.blocks):
             layer = None if cache is None else cache.layer(index)
-            x = block(x, token_positions, layer, starts, extra)
+            x = block(x, token_positions, layer, document_starts, value_embedding)
         normalized: Tensor = self.final_norm(x)
         return normalized
 
@@ -225,7 +225,9 @@ class TransformerLM(nn.Module):
             for hook in hooks:
                 hook.remove()
 
-    def extra(self, first: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_key_value"] | None:
+    def embed_values(
+        self, first: Float[Tensor, "... d_model"]
+    ) -> Float[Tensor, "... d_key_value"] | None:
         """The value embeddings for all blocks, from the scaled embeddings `first`; None if off."""
         return None if self.value_embeddings is None else self.value_embeddings(first)
 
@@ -240,23 +242,23 @@ class TransformerLM(nn.Module):
         targets: Int[Tensor, "... seq"],
         z_loss: float = 0.0,
         reduction: Literal["mean", "sum"] = "mean",
-        later_weight: Float[Tensor, ""] | None = None,
+        multi_token_weight: Float[Tensor, ""] | None = None,
     ) -> Float[Tensor, ""]:
         """Cross-entropy of the targets, without materializing the logits of all tokens.
 
-        later_weight: weight of multi-token prediction of the id after each target, which affects
-            the gradients but not the returned loss.
+        multi_token_weight: weight of multi-token prediction (of the id after each target), which
+            affects the gradients but not the returned loss.
         """
-        later = None
-        if later_weight is not None:
-            later = nn.functional.pad(targets[..., 1:], (0, 1), value=-1), later_weight
+        mtp = None
+        if multi_token_weight is not None:
+            mtp = nn.functional.pad(targets[..., 1:], (0, 1), value=-1), multi_token_weight
         return linear_cross_entropy(
             self.hidden(ids),
             self.output_weight,
             targets,
             z_loss=z_loss,
             reduction=reduction,
-            later=later,
+            mtp=mtp,
             in_float8=self._has_float8_output,
         )
 

@@ -83,16 +83,16 @@ class MultiHeadSelfAttention(nn.Module):
         x: Float[Tensor, "... seq d_model"],
         token_positions: Int[Tensor, "... seq"] | None = None,
         cache: LayerCache | None = None,
-        starts: Int[Tensor, "... seq"] | None = None,
-        extra: Float[Tensor, "... seq d_key_value"] | None = None,
+        document_starts: Int[Tensor, "... seq"] | None = None,
+        value_embedding: Float[Tensor, "... seq d_key_value"] | None = None,
     ) -> Float[Tensor, "... seq d_model"]:
         """token_positions: 0, 1, … along the sequence by default; required with a cache.
         cache: receives the new keys and values at their positions; a query at position p then
             attends to keys 0 to p of its row in the cache.
-        starts: the first position each token attends to, in x or in the cache.
-        extra: e of `value_embeddings`.
+        document_starts: the first position each token attends to, in x or in the cache.
+        value_embedding: e of `value_embeddings`.
         """
-        mixed = self._attention_output(x, token_positions, cache, starts, extra)
+        mixed = self._attention_output(x, token_positions, cache, document_starts, value_embedding)
         y: Tensor = self.output(self.gated(mixed, x))
         return y
 
@@ -111,42 +111,45 @@ class MultiHeadSelfAttention(nn.Module):
         x: Tensor,
         token_positions: Tensor | None,
         cache: LayerCache | None,
-        starts: Tensor | None,
-        extra: Tensor | None,
+        document_starts: Tensor | None,
+        value_embedding: Tensor | None,
     ) -> Tensor:
         projections = (self.query, self.key, self.value)
         if fused.are_enabled():
             packed = packed_linear(x, projections)
             if token_positions is None and self._can_stay_packed(packed):
-                return self._attend_packed(packed, extra, starts)
+                return self._attend_packed(packed, value_embedding, document_starts)
             sizes = [projection.out_features for projection in projections]
             queries, keys, values = torch.split(packed, sizes, dim=-1)
         else:
             queries, keys, values = (projection(x) for projection in projections)
-        if self.value_sum is not None and extra is not None:
-            values = self.value_sum(values, extra)
+        if self.value_sum is not None and value_embedding is not None:
+            values = self.value_sum(values, value_embedding)
         query, key, value = self._heads((queries, keys, values), token_positions)
         mask = None
-        if cache is None and starts is not None:
-            mask = document_mask(starts).unsqueeze(-3)  # Shared by all heads.
+        if cache is None and document_starts is not None:
+            mask = document_mask(document_starts).unsqueeze(-3)  # Shared by all heads.
         elif cache is not None:
             assert token_positions is not None, "a cache needs token_positions"
             cache.write(key, value, token_positions)
             key, value = cache.keys, cache.values
-            mask = cache.visible(token_positions, starts)
+            mask = cache.visible(token_positions, document_starts)
         mixed = self._attend(query, key, value, mask)
         return rearrange(mixed, "... heads seq d_head -> ... seq (heads d_head)")
 
     def weights(
-        self, x: Float[Tensor, "... seq d_model"], starts: Int[Tensor, "... seq"] | None = None
+        self,
+        x: Float[Tensor, "... seq d_model"],
+        document_starts: Int[Tensor, "... seq"] | None = None,
     ) -> Float[Tensor, "... heads seq seq"]:
         """Attention weights softmax(QKᵀ/√d_head), with keys before a query's start masked."""
         projected = (self.query(x), self.key(x), self.value(x))
         query, key, _ = self._heads(projected, None)
         key = key.repeat_interleave(self.num_heads // self.num_kv_heads, dim=-3)
         scores = query @ key.mT / math.sqrt(self.d_head)
-        starts = x.new_zeros(x.shape[-2], dtype=torch.int64) if starts is None else starts
-        is_seen = document_mask(starts).unsqueeze(-3)
+        if document_starts is None:
+            document_starts = x.new_zeros(x.shape[-2], dtype=torch.int64)
+        is_seen = document_mask(document_starts).unsqueeze(-3)
         return softmax(scores.masked_fill(~is_seen, -torch.inf), dim=-1)
 
     def _heads(
@@ -170,16 +173,18 @@ class MultiHeadSelfAttention(nn.Module):
         is_packed = self.num_kv_heads == self.num_heads and packed.ndim == 3
         return is_taken and is_packed and fused.can_run_on(packed)
 
-    def _attend_packed(self, packed: Tensor, extra: Tensor | None, starts: Tensor | None) -> Tensor:
-        options: dict[str, Any] = {"starts": starts}
+    def _attend_packed(
+        self, packed: Tensor, value_embedding: Tensor | None, document_starts: Tensor | None
+    ) -> Tensor:
+        options: dict[str, Any] = {"document_starts": document_starts}
         if self.query_norm is not None and self.key_norm is not None:
             gains = self.query_norm.weight, self.key_norm.weight
             options |= {"gains": gains, "eps": self.query_norm.eps}
-        if self.value_sum is not None and extra is not None and packed.is_cuda:
-            options["extra"] = extra, self.value_sum.weight
-        elif self.value_sum is not None and extra is not None:
+        if self.value_sum is not None and value_embedding is not None and packed.is_cuda:
+            options["value_embedding"] = value_embedding, self.value_sum.weight
+        elif self.value_sum is not None and value_embedding is not None:
             rest, values = packed.tensor_split([-self.value.out_features], dim=-1)
-            packed = torch.cat((rest, self.value_sum(values, extra)), dim=-1)
+            packed = torch.cat((rest, self.value_sum(values, value_embedding)), dim=-1)
         if self.rope is not None:
             self.rope.check_length(packed.shape[-2])
             options["rotation"] = self.rope.cos, self.rope.sin

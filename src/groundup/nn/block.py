@@ -74,12 +74,14 @@ class TransformerBlock(nn.Module):
         x: Float[Tensor, "... seq d_model"],
         token_positions: Int[Tensor, "... seq"] | None = None,
         cache: LayerCache | None = None,
-        starts: Int[Tensor, "... seq"] | None = None,
-        extra: Float[Tensor, "... seq d_key_value"] | None = None,
+        document_starts: Int[Tensor, "... seq"] | None = None,
+        value_embedding: Float[Tensor, "... seq d_key_value"] | None = None,
     ) -> Float[Tensor, "... seq d_model"]:
         """Arguments are those of `MultiHeadSelfAttention`."""
         normal = self.attention_norm(x) if self.norm == "pre" else x
-        attended = self.dropout(self.attention(normal, token_positions, cache, starts, extra))
+        attended = self.dropout(
+            self.attention(normal, token_positions, cache, document_starts, value_embedding)
+        )
         if self.norm == "pre":
             x, normal = self.feed_forward_norm.of_sum(x, attended)
         else:

@@ -64,10 +64,10 @@ def sequence_starts(is_first: Bool[Tensor, "... seq"]) -> Int[Tensor, "... seq"]
     return torch.where(is_first, positions, 0).cummax(-1).values
 
 
-def document_mask(starts: Int[Tensor, "... seq"]) -> Bool[Tensor, "... seq seq"]:
+def document_mask(document_starts: Int[Tensor, "... seq"]) -> Bool[Tensor, "... seq seq"]:
     """Mask of the keys each query may attend to: from its start to its own position."""
-    positions = torch.arange(starts.shape[-1], device=starts.device)
-    return (positions >= starts.unsqueeze(-1)) & (positions <= positions.unsqueeze(-1))
+    positions = torch.arange(document_starts.shape[-1], device=document_starts.device)
+    return (positions >= document_starts.unsqueeze(-1)) & (positions <= positions.unsqueeze(-1))
 
 
 def fused_attention(

@@ -34,12 +34,14 @@ class LayerCache:
     def visible(
         self,
         token_positions: Int[Tensor, "rows seq"],
-        starts: Int[Tensor, "rows seq"] | None = None,
+        document_starts: Int[Tensor, "rows seq"] | None = None,
     ) -> Bool[Tensor, "rows 1 seq keys"]:
         """Mask of the keys each query may attend to: from its start to its own position."""
         indices = torch.arange(self.keys.shape[2], device=token_positions.device)
         seen = indices <= token_positions[:, None, :, None]
-        return seen if starts is None else seen & (indices >= starts[:, None, :, None])
+        if document_starts is not None:
+            seen = seen & (indices >= document_starts[:, None, :, None])
+        return seen
 
 
 class KVCache:
@@ -60,27 +62,28 @@ class KVCache:
         # Zeros, because masked values still enter a matmul, where garbage may be NaN.
         self.keys: Tensor = torch.zeros(shape, device=device, dtype=dtype)
         self.values: Tensor = torch.zeros(shape, device=device, dtype=dtype)
-        self.starts = torch.zeros(num_rows, max_seq_len, dtype=torch.int64, device=device)
+        self.document_starts = torch.zeros(num_rows, max_seq_len, dtype=torch.int64, device=device)
 
     def layer(self, number: int) -> LayerCache:
         return LayerCache(self.keys[number], self.values[number])
 
     def rows(self, first: int, stop: int) -> KVCache:
         """A view of rows `first` to `stop` - 1."""
-        parts = self.keys[:, first:stop], self.values[:, first:stop], self.starts[first:stop]
+        starts = self.document_starts[first:stop]
+        parts = self.keys[:, first:stop], self.values[:, first:stop], starts
         return self._view(*parts)
 
     def up_to(self, num_positions: int) -> KVCache:
         """A view of the first `num_positions` positions, to limit the keys attention reads."""
         keys, values = self.keys[..., :num_positions, :], self.values[..., :num_positions, :]
-        return self._view(keys, values, self.starts[:, :num_positions])
+        return self._view(keys, values, self.document_starts[:, :num_positions])
 
     def copy(self, source: int, target: int) -> None:
         """Copy the sequence of row `source` to row `target`."""
         if source != target:
             self.keys[:, target] = self.keys[:, source]
             self.values[:, target] = self.values[:, source]
-            self.starts[target] = self.starts[source]
+            self.document_starts[target] = self.document_starts[source]
 
     def find_starts(
         self, is_first: Bool[Tensor, "rows seq"], token_positions: Int[Tensor, "rows seq"]
@@ -89,12 +92,12 @@ class KVCache:
         `is_first` marks tokens that start a document."""
         rows = torch.arange(len(is_first), device=is_first.device)[:, None]
         first = token_positions[:, :1]
-        before = torch.where(first > 0, self.starts[rows, (first - 1).clamp(min=0)], 0)
+        before = torch.where(first > 0, self.document_starts[rows, (first - 1).clamp(min=0)], 0)
         new = torch.where(is_first, token_positions, 0).cummax(-1).values
-        self.starts[rows, token_positions] = starts = torch.maximum(new, before)
-        return starts
+        self.document_starts[rows, token_positions] = document_starts = torch.maximum(new, before)
+        return document_starts
 
-    def _view(self, keys: Tensor, values: Tensor, starts: Tensor) -> KVCache:
+    def _view(self, keys: Tensor, values: Tensor, document_starts: Tensor) -> KVCache:
         view = KVCache.__new__(KVCache)
-        view.keys, view.values, view.starts = keys, values, starts
+        view.keys, view.values, view.document_starts = keys, values, document_starts
         return view

@@ -19,7 +19,7 @@ from groundup.nn.losses import at_least_float32, check_targets, cross_entropy, l
 from groundup.nn.losses import z_loss as mean_z_loss
 
 # Scale of the logits' gradients: values up to 14 then fit in e5m2. The largest possible one is 1 +
-# the weight of the later target (at most 10) + 2 z_loss log Z.
+# the weight of multi-token prediction (at most 10) + 2 z_loss log Z.
 _GRADIENT_FACTOR = 2.0**12
 _MAX_Z_LOSS = 0.01
 
@@ -31,7 +31,7 @@ def linear_cross_entropy(
     *,
     z_loss: float = 0.0,
     reduction: Literal["mean", "sum"] = "mean",
-    later: tuple[Int[Tensor, "..."], Float[Tensor, ""]] | None = None,
+    mtp: tuple[Int[Tensor, "..."], Float[Tensor, ""]] | None = None,
     chunk_rows: int | None = None,
     in_float8: bool = False,
 ) -> Float[Tensor, ""]:
@@ -39,14 +39,14 @@ def linear_cross_entropy(
 
         log Z = logsumexp(l);   loss = log Z - l_target + z_loss · (log Z)²
 
-    With a `later` target (multi-token prediction), the gradient is that of loss + weight · (log Z -
-    l_later), but the returned loss leaves that term out, so that losses stay comparable.
+    With `mtp` (multi-token prediction), the gradient is that of loss + weight · (log Z -
+    l_mtp), but the returned loss leaves that term out, so that losses stay comparable.
 
     Matmuls use the autocast dtype if autocast is on; softmax, loss and the accumulated weight
     gradient are float32 (float64 for float64 inputs). There is no second derivative. Equal to
     `linear_cross_entropy_reference` up to rounding, which is used under torch.compile.
 
-    later: a second target id per row, or -1 for none, and the weight of its cross-entropy.
+    mtp: a second target id per row, or -1 for none, and the weight of its cross-entropy.
     chunk_rows: rows of logits per chunk; chosen by `nn.limits` by default.
     in_float8: compute logits and the gradient of `hidden` in float8, if kernels support it;
         `hidden` must be the output of a norm.
@@ -59,7 +59,7 @@ def linear_cross_entropy(
     check_targets(targets, hidden.shape[:-1], hidden.shape)
     if torch.compiler.is_compiling():
         return linear_cross_entropy_reference(
-            hidden, weight, targets, z_loss=z_loss, reduction=reduction, later=later
+            hidden, weight, targets, z_loss=z_loss, reduction=reduction, mtp=mtp
         )
     dtype = _matmul_dtype(hidden, weight)
     rows = targets.numel()
@@ -71,7 +71,7 @@ def linear_cross_entropy(
         hidden,
         weight,
         targets,
-        *(later or (None, None)),
+        *(mtp or (None, None)),
         _Options(z_loss, chunk_rows, dtype, in_float8, torch.is_grad_enabled()),
     )
     return total if reduction == "sum" else total / rows
@@ -84,15 +84,15 @@ def linear_cross_entropy_reference(
     *,
     z_loss: float = 0.0,
     reduction: Literal["mean", "sum"] = "mean",
-    later: tuple[Int[Tensor, "..."], Float[Tensor, ""]] | None = None,
+    mtp: tuple[Int[Tensor, "..."], Float[Tensor, ""]] | None = None,
 ) -> Float[Tensor, ""]:
     """The formula of `linear_cross_entropy`, with all logits at once."""
     logits = at_least_float32(hidden @ weight.T)
     mean = cross_entropy(logits, targets) + z_loss * mean_z_loss(logits)
-    if later is not None:
-        ids, later_weight = later
+    if mtp is not None:
+        ids, mtp_weight = mtp
         losses = logsumexp(logits) - logits.gather(-1, ids.clamp(min=0)[..., None])[..., 0]
-        added = later_weight * torch.where(ids < 0, 0.0, losses).mean()
+        added = mtp_weight * torch.where(ids < 0, 0.0, losses).mean()
         mean = mean + added - added.detach()
     return mean if reduction == "mean" else mean * targets.numel()
 
@@ -114,14 +114,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
         hidden: Tensor,
         weight: Tensor,
         targets: Tensor,
-        later: Tensor | None,
-        later_weight: Tensor | None,
+        mtp: Tensor | None,
+        mtp_weight: Tensor | None,
         options: _Options,
     ) -> Tensor:
         z_loss, chunk_rows, dtype = options[:3]
         rows = hidden.reshape(-1, hidden.shape[-1]).to(dtype)
         ids = targets.reshape(-1, 1).long().contiguous()
-        later_ids = None if later is None else later.reshape(-1, 1).long().contiguous()
+        mtp_ids = None if mtp is None else mtp.reshape(-1, 1).long().contiguous()
         columns = weight.to(dtype)
         wide = torch.promote_types(dtype, torch.float32)
 
@@ -143,13 +143,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 if d_rows is None and d_columns is None:
                     total = total + _chunk_loss(logits, ids[part], z_loss)
                     continue
-                of_later = None
-                if later_ids is not None and later_weight is not None:
-                    of_later = later_ids[part], later_weight
+                of_mtp = None
+                if mtp_ids is not None and mtp_weight is not None:
+                    of_mtp = mtp_ids[part], mtp_weight
                 rounded = layer.rounded(len(logits))
-                losses = kernels.loss_and_gradient(logits, ids[part], z_loss, of_later, rounded)
+                losses = kernels.loss_and_gradient(logits, ids[part], z_loss, of_mtp, rounded)
                 if losses is None:
-                    losses = _loss_and_gradient(logits, ids[part], z_loss, of_later)
+                    losses = _loss_and_gradient(logits, ids[part], z_loss, of_mtp)
                 total = total + losses.sum()
                 if d_rows is not None:
                     layer.d_rows(logits, d_rows[part])
@@ -232,13 +232,13 @@ def _chunk_loss(logits: Tensor, targets: Tensor, z_loss: float) -> Tensor:
 
 
 def _loss_and_gradient(
-    logits: Tensor, targets: Tensor, z_loss: float, later: tuple[Tensor, Tensor] | None
+    logits: Tensor, targets: Tensor, z_loss: float, mtp: tuple[Tensor, Tensor] | None
 ) -> Tensor:
     """Return the loss of each row and overwrite the logits with their gradient, in plain torch:
 
-        d l_j = softmax(l)_j · (1 + 2 z_loss log Z + w) - [j = target] - w [j = later]
+        d l_j = softmax(l)_j · (1 + 2 z_loss log Z + w) - [j = target] - w [j = mtp]
 
-    with w the weight of the later target, or 0 if there is none. Passes over the logits dominate
+    with w the weight of `mtp`, or 0 without it. Passes over the logits dominate
     the time, so there are as few as torch allows.
     """
     wide = at_least_float32(logits)
@@ -249,8 +249,8 @@ def _loss_and_gradient(
     wide = torch.softmax(wide, dim=1, out=wide if wide.device.type == "cpu" else None)
     log_z = top - wide.amax(dim=1, keepdim=True).log_()
     losses = _losses(log_z, chosen, z_loss)
-    if later is not None:
-        ids, weight = later
+    if mtp is not None:
+        ids, weight = mtp
         weights = torch.where(ids < 0, 0.0, weight.to(wide.dtype))
         wide.mul_(1 + 2 * z_loss * log_z + weights)
         wide.scatter_add_(1, ids.clamp(min=0), -weights)

@@ -79,7 +79,9 @@ class Step:
         self._reduction = state.reduction
         device = state.model.device
         is_cuda = device.type == "cuda"
-        self._later_weight = torch.zeros((), device=device) if config.multi_token_weight else None
+        self._multi_token_weight = (
+            torch.zeros((), device=device) if config.multi_token_weight else None
+        )
         has_moving_decay = is_cuda and config.minutes is not None
         self._average_decay = torch.zeros((), device=device) if has_moving_decay else None
         is_foreign = isinstance(state.optimizer, ForeignOptimizer)
@@ -115,9 +117,9 @@ class Step:
     def _set_numbers(self, tick: Tick) -> float:
         """Set what depends on the progress; returns the learning rate."""
         config, optimizer = self._config, self._optimizer
-        if self._later_weight is not None:
+        if self._multi_token_weight is not None:
             left = 1 - tick.position / (_MULTI_TOKEN_PART * tick.length)
-            self._later_weight.fill_(config.multi_token_weight * max(0.0, left))
+            self._multi_token_weight.fill_(config.multi_token_weight * max(0.0, left))
         decay = average_decay(config.optimizer, tick.length, tick.delta)
         optimizer.average_decay = decay
         if self._average_decay is not None and decay is not None:
@@ -139,7 +141,7 @@ class Step:
             part = micro_batches[index]
             with autocast(self._config):
                 if self._loss is None:
-                    loss = summed_loss(model, part, self._config.z_loss, self._later_weight)
+                    loss = summed_loss(model, part, self._config.z_loss, self._multi_token_weight)
                     loss = loss / num_tokens
                 else:
                     fraction = part.targets.numel() / (batch.targets.numel() * ranks.size)
@@ -170,16 +172,19 @@ class Step:
 
 
 def summed_loss(
-    model: TransformerLM, batch: Batch, z_loss: float = 0.0, later_weight: Tensor | None = None
+    model: TransformerLM,
+    batch: Batch,
+    z_loss: float = 0.0,
+    multi_token_weight: Tensor | None = None,
 ) -> Tensor:
     """The sum of the losses of all targets. In packed rows, tokens attend only to their own
-    sequence, and only the targets of answers count. `z_loss`, `later_weight`: as in
+    sequence, and only the targets of answers count. `z_loss`, `multi_token_weight`: as in
     `TransformerLM.loss`.
     """
     if batch.positions is None:
-        return model.loss(batch.inputs, batch.targets, z_loss, "sum", later_weight)
+        return model.loss(batch.inputs, batch.targets, z_loss, "sum", multi_token_weight)
     places = torch.arange(batch.positions.shape[-1], device=batch.positions.device)
-    hidden = model.hidden(batch.inputs, starts=places - batch.positions)
+    hidden = model.hidden(batch.inputs, document_starts=places - batch.positions)
     is_learned = batch.targets >= 0
     parts = hidden[is_learned], model.output_weight, batch.targets[is_learned]
     return linear_cross_entropy(*parts, z_loss=z_loss, reduction="sum")

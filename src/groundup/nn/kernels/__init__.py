@@ -58,25 +58,34 @@ def packed_attention(
     rotation: tuple[Tensor, Tensor] | None = None,
     gains: tuple[Tensor, Tensor] | None = None,
     eps: float = 0.0,
-    extra: tuple[Tensor, Tensor] | None = None,
-    starts: Tensor | None = None,
+    value_embedding: tuple[Tensor, Tensor] | None = None,
+    document_starts: Tensor | None = None,
 ) -> Tensor:
     """Causal attention from packed queries, keys and values, (batch, seq, 3 · d_model), to (batch,
     seq, d_model). Value embeddings are supported on CUDA only.
 
     rotation: the cosines and sines of `RotaryEmbedding`.
     gains, eps: of the norms of queries and keys; gains are (d_head,) each.
-    extra: value embeddings, (batch, seq, d_model), and their factor.
-    starts: the first position each token attends to, (batch, seq).
+    value_embedding: of each token, (batch, seq, d_model), and its factor.
+    document_starts: the first position each token attends to, (batch, seq).
     """
     cos, sin = rotation or (None, None)
-    if starts is not None:
-        starts = starts.expand(packed.shape[:-1]).long().contiguous()
+    if document_starts is not None:
+        document_starts = document_starts.expand(packed.shape[:-1]).long().contiguous()
     if packed.is_cuda:
-        sides = cos, sin, *(gains or (None, None)), eps, *(extra or (None, None)), starts
+        sides = (
+            cos,
+            sin,
+            *(gains or (None, None)),
+            eps,
+            *(value_embedding or (None, None)),
+            document_starts,
+        )
         return cuda_attention.packed_attention(packed, num_heads, *sides)[0]
     both = None if gains is None else torch.stack(gains).to(packed.dtype)
-    mixed: Tensor = cpu.PackedAttention.apply(packed, cos, sin, both, eps, num_heads, starts)
+    mixed: Tensor = cpu.PackedAttention.apply(
+        packed, cos, sin, both, eps, num_heads, document_starts
+    )
     return mixed
 
 
@@ -92,7 +101,7 @@ def loss_and_gradient(
     logits: Tensor,
     targets: Tensor,
     z_loss: float,
-    later: tuple[Tensor, Tensor] | None = None,
+    mtp: tuple[Tensor, Tensor] | None = None,
     rounded: tuple[Tensor, float] | None = None,
 ) -> Tensor | None:
     """Return the loss of each row and overwrite the logits with their gradient; see
@@ -101,20 +110,20 @@ def loss_and_gradient(
     rounded: a float8 (e5m2) buffer that receives gradient · factor, and the factor; CUDA only."""
     if logits.is_cuda and can_run_on(logits):
         losses = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
-        more = *(later or (None, None)), *(rounded or ())
+        more = *(mtp or (None, None)), *(rounded or ())
         cuda_cross_entropy.chunk_loss_and_gradient(logits, targets, losses, z_loss, *more)
         return losses
-    if is_plain_cpu(logits) and not (later and z_loss):
+    if is_plain_cpu(logits) and not (mtp and z_loss):
         losses = cpu.loss_and_gradient(logits, targets, z_loss)
-        if later is not None:
-            _add_later_target(logits, targets, *later)
+        if mtp is not None:
+            _add_mtp_target(logits, targets, *mtp)
         return losses
     return None
 
 
-def _add_later_target(gradient: Tensor, targets: Tensor, later: Tensor, weight: Tensor) -> None:
-    """Change softmax - [target] to (1 + w) softmax - [target] - w [later], in place."""
-    weights = torch.where(later < 0, 0.0, weight)
+def _add_mtp_target(gradient: Tensor, targets: Tensor, mtp: Tensor, weight: Tensor) -> None:
+    """Change softmax - [target] to (1 + w) softmax - [target] - w [mtp], in place."""
+    weights = torch.where(mtp < 0, 0.0, weight)
     gradient.mul_(1 + weights)
     gradient.scatter_add_(1, targets, weights)
-    gradient.scatter_add_(1, later.clamp(min=0), -weights)
+    gradient.scatter_add_(1, mtp.clamp(min=0), -weights)

@@ -24,7 +24,7 @@ class PackedAttention(torch.autograd.Function):
         gains: Tensor | None,
         eps: float,
         num_heads: int,
-        starts: Tensor | None = None,
+        document_starts: Tensor | None = None,
     ) -> Tensor:
         packed = packed.contiguous()
         batch, seq, width = packed.shape
@@ -33,18 +33,18 @@ class PackedAttention(torch.autograd.Function):
         sizes = (batch, seq, num_heads, width // (3 * num_heads))
         out = packed.new_empty(batch, seq, width // 3)
         log_sums = packed.new_empty(batch, num_heads, seq)
-        _run(_native.attend, *sizes, eps, cos, sin, gains, starts, packed, out, log_sums)
-        ctx.save_for_backward(packed, cos, sin, gains, out, log_sums, starts)
+        _run(_native.attend, *sizes, eps, cos, sin, gains, document_starts, packed, out, log_sums)
+        ctx.save_for_backward(packed, cos, sin, gains, out, log_sums, document_starts)
         ctx.sizes, ctx.eps = sizes, eps
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        packed, cos, sin, gains, out, log_sums, starts = ctx.saved_tensors
+        packed, cos, sin, gains, out, log_sums, document_starts = ctx.saved_tensors
         d_packed = torch.empty_like(packed)
         d_gains = None if gains is None else torch.empty_like(gains)
-        shape = *ctx.sizes, ctx.eps, cos, sin, gains, starts
+        shape = *ctx.sizes, ctx.eps, cos, sin, gains, document_starts
         forward, gradients = (packed, out, log_sums), (d_out.contiguous(), d_packed, d_gains)
         _run(_native.attend_back, *shape, *forward, *gradients)
         return d_packed, None, None, d_gains, None, None, None

@@ -21,8 +21,8 @@ def chunk_loss_and_gradient(
     targets: Tensor,
     losses: Tensor,
     z_loss: float,
-    later: Tensor | None = None,
-    later_weight: Tensor | None = None,
+    mtp_targets: Tensor | None = None,
+    mtp_weight: Tensor | None = None,
     rounded: Tensor | None = None,
     rounded_factor: float = 1.0,
 ) -> None:
@@ -34,19 +34,19 @@ def chunk_loss_and_gradient(
     lanes = min(max(lanes, 32), _MAX_LANES)
     _loss_and_gradient[(num_rows,)](
         logits, targets, losses,
-        targets if later is None else later,
-        losses if later_weight is None else later_weight,
+        targets if mtp_targets is None else mtp_targets,
+        losses if mtp_weight is None else mtp_weight,
         logits if rounded is None else rounded,
         vocab_size, logits.stride(0), z_loss, rounded_factor,
-        HAS_LATER=later is not None, ROUNDS=rounded is not None,
+        HAS_MTP=mtp_targets is not None, ROUNDS=rounded is not None,
         LANES=lanes, WIDTH=_WIDTH, num_warps=lanes // 32,
     )  # fmt: skip
 
 
 @triton.jit
 def _loss_and_gradient(
-    logits, targets, losses, later, later_weight, rounded, vocab_size, row_stride, z_loss,
-    rounded_factor, HAS_LATER: tl.constexpr, ROUNDS: tl.constexpr,
+    logits, targets, losses, mtp_targets, mtp_weight, rounded, vocab_size, row_stride, z_loss,
+    rounded_factor, HAS_MTP: tl.constexpr, ROUNDS: tl.constexpr,
     LANES: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     row_index = tl.program_id(0).to(tl.int64)
@@ -70,12 +70,12 @@ def _loss_and_gradient(
     weight = 1.0 + 2.0 * z_loss * log_z
     target = tl.load(targets + row_index)
     of_target = tl.load(row + target).to(tl.float32)
-    if HAS_LATER:
-        later_target = tl.load(later + row_index)
-        later_scale = tl.where(later_target < 0, 0.0, tl.load(later_weight))
-        weight += later_scale
-        later_target = tl.where(later_target < 0, target, later_target)
-        of_later = tl.load(row + later_target).to(tl.float32)
+    if HAS_MTP:
+        mtp_target = tl.load(mtp_targets + row_index)
+        mtp_scale = tl.where(mtp_target < 0, 0.0, tl.load(mtp_weight))
+        weight += mtp_scale
+        mtp_target = tl.where(mtp_target < 0, target, mtp_target)
+        of_mtp = tl.load(row + mtp_target).to(tl.float32)
     tl.store(losses + row_index, log_z - of_target + z_loss * log_z * log_z)
     # All threads must have read the targets' logits above before any overwrites them below.
     tl.debug_barrier()
@@ -91,12 +91,12 @@ def _loss_and_gradient(
     # The targets' gradients differ from the others: overwrite what the loop stored.
     tl.debug_barrier()
     less = 1.0
-    if HAS_LATER:
-        is_same = later_target == target
-        more = later_scale + tl.where(is_same, 1.0, 0.0)
-        gradient = weight * tl.exp2(of_later * _LOG2_E - log2_z) - more
-        _write(gradient, row, rounded_row, later_target, vocab_size, rounded_factor, ROUNDS)
-        less += tl.where(is_same, later_scale, 0.0)
+    if HAS_MTP:
+        is_same = mtp_target == target
+        more = mtp_scale + tl.where(is_same, 1.0, 0.0)
+        gradient = weight * tl.exp2(of_mtp * _LOG2_E - log2_z) - more
+        _write(gradient, row, rounded_row, mtp_target, vocab_size, rounded_factor, ROUNDS)
+        less += tl.where(is_same, mtp_scale, 0.0)
     gradient = weight * tl.exp2(of_target * _LOG2_E - log2_z) - less
     _write(gradient, row, rounded_row, target, vocab_size, rounded_factor, ROUNDS)
 
