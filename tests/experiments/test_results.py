@@ -132,16 +132,7 @@ def test_runs_that_differ_by_their_seed_are_one_group(tmp_path: Path, write_run:
     assert [group.mark for group in groups] == ["winner", "tied"]
 
 
-def test_repetitions_of_a_point_are_one_group_however_many_steps_each_had(
-    tmp_path: Path, write_run: WriteRun
-) -> None:
-    folders = [
-        write_run(tmp_path / f"a=1+seed={seed}", losses, seed=seed)
-        for seed, losses in enumerate(([3.0, 2.0], [3.0, 2.5, 2.1]))
-    ]
-    folders.append(write_run(tmp_path / "other" / "a=1+seed=0", [3.0], seed=0))
-    assert [len(group.runs) for group in groups_of(*folders)] == [2, 1]
-    # A copy of a run makes nothing more certain.
+def test_a_copy_of_a_run_makes_nothing_more_certain(tmp_path: Path, write_run: WriteRun) -> None:
     (group,) = groups_of(*(write_run(tmp_path / name, [3.0], seed=4) for name in ("one", "copy")))
     assert group.best is not None and group.best.half_width is None
 

@@ -7,7 +7,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from groundup.experiments.run_result import RunResult
@@ -17,7 +16,10 @@ from groundup.runs.metrics import Metrics
 Measure = Literal["validation_loss", "loss"]
 
 # Settings that do not affect what a run learns.
-_NOT_DECISIVE = ("name", "seed", "runs_folder", "data.verify", "data.shards", "data.tokenizer")
+_NOT_DECISIVE = (
+    *("name", "seed", "runs_folder", "micro_batch_size"),
+    *("data.verify", "data.shards", "data.tokenizer"),
+)
 # Paths are ignored, because copies of the same data may be in two folders, unless the data differ.
 _PATHS_OF_DATA = ("data.shards", "data.tokenizer")
 _NOT_DECISIVE_SECTIONS = ("logging.", "checkpoints.", "samples.")
@@ -77,13 +79,8 @@ def group_runs(runs: Sequence[RunResult]) -> list[Group]:
     is_measured = any(run.metrics.indices("validation_loss") for run in runs)
     measure: Measure = "validation_loss" if is_measured else "loss"
     members: dict[str, list[RunResult]] = {}
-    points: dict[tuple[Path, str, str | None], str] = {}
     for run in runs:
-        key = _key(run)
-        if run.point is not None:
-            # With a time budget, the runs of a point differ in num_steps.
-            key = points.setdefault((run.path.parent, run.point, run.data_id), key)
-        members.setdefault(key, []).append(run)
+        members.setdefault(_key(run), []).append(run)
     names = differing_settings([batch[0] for batch in members.values()])
     groups = []
     for batch in members.values():
