@@ -28,6 +28,11 @@ def test_languages_are_named_and_code_is_code(tmp_path: Path) -> None:
     (tmp_path / "d.py").write_text("def find(self, name):\n    return self.names[name]\n" * 40)
     found = +survey_text([tmp_path]).languages
     assert found.keys() == {"English", "German", "Japanese", "code"}
+    # By size: one long file among many short ones.
+    for number in range(200):
+        (tmp_path / f"{number}.py").write_text(f"def f():\n    return {number}\n")
+    (tmp_path / "e.txt").write_text(ENGLISH * 3_000)
+    assert survey_text([tmp_path]).languages["English"] > 0.8 * survey_text([tmp_path]).num_bytes
 
 
 def test_prompts_are_distinct_openings(tmp_path: Path) -> None:

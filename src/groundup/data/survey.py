@@ -47,7 +47,7 @@ class Survey:
     prompts: tuple[str, ...]
     """The first words of a few documents."""
     languages: Counter[str]
-    """Excerpts by language, in characters; code is one."""
+    """Bytes by language, from excerpts; code is one."""
     is_whole: bool
     """Whether the whole text was read."""
 
@@ -66,9 +66,9 @@ def survey_text(inputs: Sequence[str | os.PathLike[str]], **reading: Any) -> Sur
             break
         read_bytes = batch.read_bytes
         sizes += (batch.bounds[:, 1] - batch.bounds[:, 0]).tolist()
-        for text in _excerpts(memoryview(batch.data), batch.bounds):
+        for text, distance in _excerpts(memoryview(batch.data), batch.bounds):
             openings |= dict.fromkeys(_openings(text))
-            languages[_language(text)] += len(text)
+            languages[_language(text)] += distance
     num_bytes = sum(sizes)
     if not num_bytes:
         raise no_text_error(sources, how)
@@ -87,15 +87,24 @@ def survey_text(inputs: Sequence[str | os.PathLike[str]], **reading: Any) -> Sur
     )
 
 
-def _excerpts(data: memoryview, bounds: npt.NDArray[np.int64]) -> Iterator[str]:
-    """Yield the beginnings of documents, or excerpts throughout a few long documents."""
-    step = max(1, len(bounds) // _EXCERPTS_PER_BATCH)
-    for begin, end in bounds[::step].tolist():
-        stride = max(_EXCERPT_BYTES, (end - begin) * len(bounds) // _EXCERPTS_PER_BATCH)
-        for place in range(begin, end, stride):
-            text = str(data[place : min(end, place + _EXCERPT_BYTES)], "utf-8", "ignore")
-            # An excerpt from the middle of a document starts within a line: skip that.
-            yield text.partition("\n")[2] if place > begin else text
+def _excerpts(data: memoryview, bounds: npt.NDArray[np.int64]) -> Iterator[tuple[str, int]]:
+    """Yield excerpts at equal distances in bytes, with the distance; the first from a document is
+    its beginning."""
+    ends = np.cumsum(bounds[:, 1] - bounds[:, 0])
+    num_bytes = int(ends[-1]) if len(ends) else 0
+    distance, last = max(1, num_bytes // _EXCERPTS_PER_BATCH), -1
+    for place in range(0, num_bytes, distance):
+        number = int(np.searchsorted(ends, place, side="right"))
+        begin, end = bounds[number].tolist()
+        start = begin
+        if number == last:
+            start = max(begin, end - max(_EXCERPT_BYTES, int(ends[number]) - place))
+        text = str(data[start : min(end, start + _EXCERPT_BYTES)], "utf-8", "ignore")
+        if start > begin:
+            # It starts within a line or word: skip that.
+            text = text.partition("\n")[2] or text.partition(" ")[2] or text
+        yield text, distance
+        last = number
 
 
 def _openings(text: str) -> Iterator[str]:
