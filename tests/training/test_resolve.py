@@ -204,6 +204,14 @@ def test_epochs_decide_the_steps_and_few_conversations_make_small_batches(
         assert (found.epochs, found.batch_size, found.num_steps) == (epochs, batch_size, steps)
 
 
+def test_too_little_memory_halves_the_rows_at_once(make_config: MakeConfig) -> None:
+    config = make_config("run", {"batch_size": 12, "micro_batch_size": 6})
+    half = resolving.resolve(config, CPU).halved()
+    assert half is not None and half.config.micro_batch_size == 3
+    # The processes of one machine have a GPU each, but share its memory.
+    assert [resolving._rank_memory(one, TWO) >> 30 for one in (CPU, H200)] == [8, 141]
+
+
 def test_the_switches_are_put_back(
     make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
