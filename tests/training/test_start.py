@@ -106,7 +106,7 @@ def test_masks_of_documents_go_with_shards_and_not_with_chats(make_config: MakeC
 
 
 def test_training_is_continued_from_the_checkpoint_that_validates_best(
-    finished: RunConfig, tmp_path: Path
+    finished: RunConfig, make_config: MakeConfig, build: Any, tmp_path: Path
 ) -> None:
     folder = RunFolder(shutil.copytree(finished.run_folder, tmp_path / "run"))
     checkpoints = CheckpointFolder(folder.checkpoints)
@@ -117,6 +117,13 @@ def test_training_is_continued_from_the_checkpoint_that_validates_best(
         parts = folder.path, finished.model, tokenizer
         start = Start.open(*parts, with_optimizer=with_optimizer)
         assert start.checkpoint.step == expected
+    # EMAs of its weights are left behind.
+    averaged = make_config("averaged", {"optimizer.ema_fraction": 0.5, "num_steps": 1})
+    train(averaged)
+    start = Start.open(averaged.run_folder, averaged.model, tokenizer, with_optimizer=True)
+    optimizer = build(finished).optimizer
+    assert start.load_optimizer_into(optimizer, finished) and optimizer.state
+    assert not any("average" in state for state in optimizer.state.values())
 
 
 def test_fewer_tokens_and_another_tokenizer_are_refused(
