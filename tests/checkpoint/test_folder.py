@@ -104,7 +104,7 @@ def best_of(metrics: dict[int, float | None]) -> int | None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("kind", ["missing", "empty", "cut", "a folder"])
+@pytest.mark.parametrize("kind", ["missing", "empty", "cut", "a folder", "a pipe"])
 def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(
     folder: CheckpointFolder, caplog: pytest.LogCaptureFixture, name: str, kind: str
 ) -> None:
@@ -114,6 +114,8 @@ def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(
     path.unlink()
     if kind == "a folder":
         path.mkdir()
+    elif kind == "a pipe":
+        os.mkfifo(path)
     elif kind != "missing":
         path.write_bytes(b"" if kind == "empty" else data[:-2])
     for find in (folder.newest, folder.best):

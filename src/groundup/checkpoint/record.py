@@ -24,7 +24,14 @@ from groundup import __version__
 from groundup.checkpoint.weights import read_metadata, read_weights
 from groundup.config import with_current_names
 from groundup.errors import CheckpointError
-from groundup.files import hash_bytes, hash_file, parse_json, write_text_atomic
+from groundup.files import (
+    check_plain_file,
+    hash_bytes,
+    hash_file,
+    parse_json,
+    read_plain_file,
+    write_text_atomic,
+)
 from groundup.nn.adapters import merge_adapters
 
 FORMAT = "groundup-checkpoint"
@@ -146,7 +153,7 @@ def read_record(path: Path, step: int) -> Record:
     """Read `state.json` of the folder that is named after `step`."""
     file = path / STATE_NAME
     try:
-        value = parse_json(file.read_bytes())
+        value = parse_json(read_plain_file(file))
         if not isinstance(value, dict) or value.get("format") != FORMAT:
             raise ValueError(f"it is not a {FORMAT}")
         if (version := value.get("version")) not in (VERSION, SHARDED_VERSION):
@@ -174,6 +181,7 @@ def check_files(path: Path, record: Record, *, contents: bool) -> None:
     def check(name: str) -> None:
         expected = record.files[name]
         try:
+            check_plain_file(path / name)
             num_bytes = (path / name).stat().st_size
             found = FileEntry.of(path / name) if contents else expected
         except OSError as error:

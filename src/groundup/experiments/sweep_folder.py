@@ -71,7 +71,7 @@ class SweepFolder:
 
     def records(self) -> dict[str, TrialRecord]:
         """The latest record of each trial."""
-        if not self.records_file.exists():
+        if not self.records_file.is_file():
             return {}
         lines = map(TrialRecord.from_json, read_json_lines(self.records_file))
         return {record.trial: record for record in lines}
@@ -94,7 +94,7 @@ class SweepFolder:
 
     def proposals(self) -> list[Point]:
         """The points proposed so far, in order."""
-        if not self.proposals_file.exists():
+        if not self.proposals_file.is_file():
             return []
         lines = list(read_json_lines(self.proposals_file))
         if not all(isinstance(line.get("settings"), dict) for line in lines):

@@ -61,7 +61,7 @@ def load_run(
         model = model.to(dtype)
     special_ids = find_special_ids(tokenizer, folder.read_environment())
     file = folder.generation_file
-    sampler = load_settings(Sampler, file if file.exists() else None)
+    sampler = load_settings(Sampler, file if file.is_file() else None)
     return model.eval(), tokenizer, found.step, special_ids, sampler
 
 

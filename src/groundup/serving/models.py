@@ -187,7 +187,7 @@ class Models:
 def _read_card(folder: RunFolder) -> dict[str, Any]:
     try:
         file, config = folder.generation_file, folder.read_config().model
-        sampler = load_settings(Sampler, file if file.exists() else None)
+        sampler = load_settings(Sampler, file if file.is_file() else None)
         return _describe(Tokenizer.load(folder.tokenizer_file), config.context_length, sampler) | {
             "step": None,
             "prompts": _prompts(folder),
