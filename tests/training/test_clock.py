@@ -1,7 +1,11 @@
 """Runs that are given a time: the schedule follows the clock, and a replay has the same bits."""
 
+import io
 import itertools
 import math
+import os
+import signal
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +15,7 @@ from groundup.checkpoint import CheckpointFolder
 from groundup.distributed.process_group import ONE_PROCESS
 from groundup.runs.config import Interval, RunConfig
 from groundup.runs.folder import RunFolder
+from groundup.runtime import set_up_logging
 from groundup.training import loop, verify
 from groundup.training.clock import Clock, ReplayClock, StopRequest, Tick
 from groundup.training.evaluation import Evaluator
@@ -153,6 +158,26 @@ def test_steps_that_were_skipped_are_taken_again_after_a_resume(make_config: Mak
     tick = resumed.tick(4)
     assert tick is not None and tick.position == tick.progress == 1
     assert resumed.take_progress(4) == {"step_progress": [1.0]}
+
+
+def test_a_signal_while_a_line_is_printed_stops_like_any_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Disturbed(io.RawIOBase):
+        def writable(self) -> bool:
+            return True
+
+        def write(self, data: Any) -> int:
+            if stop.signal is None:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return len(data)
+
+    stream = io.TextIOWrapper(io.BufferedWriter(Disturbed()), write_through=True)
+    monkeypatch.setattr(sys, "stderr", stream)
+    set_up_logging()
+    with StopRequest() as stop:
+        print("step 1", file=sys.stderr, flush=True)
+    assert stop.signal == signal.SIGTERM
 
 
 @pytest.mark.parametrize(("num_steps", "steps"), [(20, range(20, 21)), (10_000, range(100, 140))])

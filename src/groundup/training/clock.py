@@ -5,6 +5,7 @@ has passed when it begins. The positions decide the bits of a timed run, so the 
 and `ReplayClock` can replay them.
 """
 
+import contextlib
 import logging
 import math
 import signal
@@ -87,7 +88,9 @@ class StopRequest:
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.signal = signal.Signals(number)
         self.__exit__()
-        _log.warning("%s: %s; a second one quits now", self.signal.name, self._promise)
+        # If the signal came while a line was being printed, Python cannot print another one.
+        with contextlib.suppress(RuntimeError):
+            _log.warning("%s: %s; a second one quits now", self.signal.name, self._promise)
 
 
 class Clock:
