@@ -29,10 +29,17 @@ SettingsType = TypeVar("SettingsType", bound="Settings")
 Seed = Annotated[int, pydantic.Field(ge=0, lt=2**64)]
 MAX_STEPS = 10**9
 """Upper bound of all settings counted in steps."""
-StepsOrFraction = (
-    Annotated[int, pydantic.Field(ge=0, le=MAX_STEPS)]
-    | Annotated[float, pydantic.Field(gt=0, lt=1)]
-)
+
+
+def _check_steps(value: float) -> float:
+    if value >= 1 and value != int(value):
+        raise ValueError("must be a whole number of steps or, below 1, a fraction of the run")
+    return value if 0 < value < 1 else int(value)
+
+
+StepsOrFraction = Annotated[
+    int | float, pydantic.Field(ge=0, le=MAX_STEPS), pydantic.AfterValidator(_check_steps)
+]
 """A number of steps or, below 1, a fraction of the run's steps or minutes."""
 
 _EARLIER_NAMES = {

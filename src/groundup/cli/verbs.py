@@ -38,6 +38,7 @@ MEANT = {
     "resume": "train --name RUN --resume",
     "talk": "chat RUN",
     "compare": "evaluate RUN RUN FILE, or report RUN RUN",
+    "ablate": "sweep configs/sweep/ablations.yaml",
     "download": "import huggingface FOLDER",
 }
 """Other names that users try, and the command to use instead."""
