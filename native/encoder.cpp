@@ -10,7 +10,7 @@ template <class Id>
 class WorkspaceOf final : public Workspace {
 public:
     explicit WorkspaceOf(const Encoder& encoder)
-        : encoder_(encoder), cache_(encoder.preloaded_.size()), ends_(kMaxEnds), part_ends_(kMaxEnds) {
+        : encoder_(encoder), cache_(encoder.preloaded_.size() * 3 / 2), ends_(kMaxEnds), part_ends_(kMaxEnds) {
         // Allocate everything an ordinary stream needs now, so that encoding it allocates nothing.
         long_words_.make_room(encoder.merges_.num_merges(), kInitialWord);
         if (encoder.within_words_) within_words_ = std::make_unique<WorkspaceOf>(*encoder.within_words_);
@@ -48,7 +48,7 @@ private:
     using Cache = WordCache<Id>;
     using Entry = typename Cache::Entry;
     static constexpr size_t kInitialWord = 4096;
-    static constexpr size_t kBatch = 128;
+    static constexpr size_t kBatch = 256;
     static constexpr size_t kSlack = Cache::kInlineIds;
 
     // Bytes up to `limit` may be read; `text` may end earlier.
@@ -81,6 +81,7 @@ private:
             } else {
                 look_up<false>(base, begin, ends, batch, limit, lookups);
             }
+            bool is_complete = false;
             for (size_t i = 0; i < batch; i++) {
                 Entry* const home = lookups[i].home;
                 if (__builtin_expect(!home->differs(lookups[i].key), 1)) {
@@ -92,7 +93,14 @@ private:
                     std::swap(*home, *other);
                 } else {
                     const uint32_t from = i ? ends[i - 1] : begin;
-                    next += encode_slow(base + from, ends[i] - from, lookups[i].key, next);
+                    const Byte* const word = base + from;
+                    size_t num_ids = cache_.find_slow(lookups[i].key, word, ends[i] - from, next);
+                    if (!num_ids && !is_complete) {
+                        insert_missing(base, from, ends + i, lookups + i, batch - i, next);
+                        is_complete = true;
+                        num_ids = cache_.find_slow(lookups[i].key, word, ends[i] - from, next);
+                    }
+                    next += num_ids ? num_ids : encode_slow(word, ends[i] - from, lookups[i].key, next);
                 }
             }
             begin = ends[batch - 1];
@@ -115,30 +123,45 @@ private:
         }
     }
 
-    // A cache miss, or a hit outside the home line or with ids in the arena.
-    __attribute__((noinline)) size_t encode_slow(const Byte* word, size_t size,
-                                                 const WordKey& key, Id* out) {
-        const uint64_t hash = hash_of(key);
-        size_t count = 0;
-        if (const Id* ids = cache_.find_slow(hash, key, word, size, count)) {
-            std::memcpy(out, ids, count * sizeof(Id));
-            return count;
+    // Merges the short words of a batch that the cache lacks, in groups.
+    __attribute__((noinline)) void insert_missing(const Byte* base, uint32_t begin, const uint32_t* ends,
+                                                  const Lookup* lookups, size_t count, Id* scratch) {
+        ShortWord words[kWordGroup];
+        const WordKey* keys[kWordGroup];
+        size_t missing = 0;
+        for (size_t i = 0; i < count; begin = ends[i++]) {
+            const WordKey& key = lookups[i].key;
+            const Byte* const word = base + begin;
+            const size_t size = ends[i] - begin;
+            const auto is_pending = [&](const WordKey* other) { return other->low == key.low && other->high == key.high; };
+            if (lookups[i].home->differs(key) && Cache::beside(lookups[i].home)->differs(key) &&
+                size <= kShortWord && !cache_.find_slow(key, word, size, scratch) &&
+                !encoder_.find_unreachable(key, word, size) && std::none_of(keys, keys + missing, is_pending)) {
+                keys[missing] = &key;
+                words[missing].text = word;
+                words[missing++].size = size;
+            }
+            if (missing < kWordGroup && i + 1 < count) continue;
+            encoder_.merges_.encode_group(words, missing);
+            for (size_t k = 0; k < missing; k++)
+                cache_.insert(hash_of(*keys[k]), *keys[k], words[k].text, words[k].size, words[k].ids, words[k].count);
+            missing = 0;
         }
-        if (!encoder_.unreachable_.empty()) {
-            const auto found = encoder_.unreachable_.find(
-                std::string(reinterpret_cast<const char*>(word), size));
-            if (found != encoder_.unreachable_.end()) ids_[count++] = found->second;
-        }
-        if (!count && size > kMaxCachedWord) return encode_long(word, size, out);
-        if (!count && size > kShortWord) {
-            count = encode_long(word, size, out);
-            std::copy_n(out, count, room_for(count));
-        } else if (!count) {
+    }
+
+    __attribute__((noinline)) size_t encode_slow(const Byte* word, size_t size, const WordKey& key, Id* out) {
+        size_t count = 1;
+        if (const uint32_t* const id = encoder_.find_unreachable(key, word, size)) {
+            ids_[0] = *id;
+        } else if (size <= kShortWord) {
             count = encoder_.merges_.encode(word, size, ids_.data(), long_words_);
+        } else {
+            count = encode_long(word, size, out);
+            if (size > kMaxCachedWord) return count;
+            std::copy_n(out, count, room_for(count));
         }
-        for (size_t i = 0; i < count; i++) out[i] = static_cast<Id>(ids_[i]);
-        cache_.insert(hash, key, word, size, ids_.data(), count);
-        return count;
+        cache_.insert(hash_of(key), key, word, size, ids_.data(), count);
+        return copy_ids(count, out);
     }
 
     // Encodes window by window if the whole word would need too much memory.
@@ -238,7 +261,10 @@ Encoder::Encoder(Vocabulary vocabulary, std::shared_ptr<const Splitter> splitter
         ids.resize(token.size());
         const Byte* bytes = reinterpret_cast<const Byte*>(token.data());
         const bool is_reachable = merges_.encode(bytes, token.size(), ids.data(), space) == 1 && ids[0] == id;
-        if (vocabulary.whole_words && !is_reachable) unreachable_.emplace(token, id);
+        if (vocabulary.whole_words && !is_reachable) {
+            unreachable_.emplace(token, id);
+            unreachable_hashes_[hash_of(word_key(bytes, token.size(), bytes + token.size())) & 65535] = true;
+        }
         if (may_preload && (is_reachable || vocabulary.whole_words)) preloaded_.push_back(id);
     }
     borrow();

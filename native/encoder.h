@@ -1,6 +1,7 @@
 // Encodes text to ids and decodes ids for one vocabulary. Thread-safe.
 #pragma once
 
+#include <bitset>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -10,6 +11,7 @@
 #include "memory.h"
 #include "merges.h"
 #include "stream_cut.h"
+#include "word_key.h"
 
 namespace groundup {
 
@@ -84,6 +86,12 @@ private:
     template <class Id>
     friend class WorkspaceOf;
 
+    const uint32_t* find_unreachable(const WordKey& key, const Byte* word, size_t size) const {
+        if (!unreachable_hashes_[hash_of(key) & 65535]) return nullptr;
+        const auto found = unreachable_.find(std::string(reinterpret_cast<const char*>(word), size));
+        return found == unreachable_.end() ? nullptr : &found->second;
+    }
+
     std::vector<std::string> tokens_;
     std::vector<uint32_t> offsets_;  // of every id: its offset in blob_ and its size
     std::vector<Byte> blob_;
@@ -96,6 +104,7 @@ private:
     SpecialTokens special_tokens_;
     std::vector<uint32_t> preloaded_;  // tokens inserted into every new cache
     std::unordered_map<std::string, uint32_t> unreachable_;  // whole words that merges do not produce
+    std::bitset<65536> unreachable_hashes_;
     std::shared_ptr<const Splitter> splitter_;
 
     mutable std::mutex mutex_;

@@ -17,7 +17,7 @@ namespace groundup {
 // A zeroed block of fixed size.
 class ZeroedBlock {
 public:
-    explicit ZeroedBlock(size_t size) : size_(size) {
+    explicit ZeroedBlock(size_t size) {
 #if defined(__linux__)
         // Huge pages are aligned to their size, so map one page more and align.
         constexpr size_t kLargePage = size_t{1} << 21;
@@ -47,12 +47,10 @@ public:
     ZeroedBlock& operator=(const ZeroedBlock&) = delete;
 
     Byte* data() const { return data_; }
-    size_t size() const { return size_; }
 
 private:
     void* base_ = nullptr;
     Byte* data_ = nullptr;
-    size_t size_ = 0;
 #if defined(__linux__)
     size_t mapped_ = 0;
 #endif

@@ -7,10 +7,6 @@
 
 #include "vectors.h"
 
-#if defined(__aarch64__)
-#include <arm_neon.h>
-#endif
-
 namespace groundup {
 
 namespace {
@@ -76,8 +72,8 @@ MergeList without_dead_merges(const MergeList& merges) {
 
 MergeTable::MergeTable(const std::vector<std::string>& tokens, const std::vector<bool>& present,
                        const MergeList& merges) {
-    if (merges.size() + 256 > kMaxSymbols)
-        throw InputError("more than " + std::to_string(kMaxSymbols - 256) + " merges");
+    if (merges.size() + 256 >= kMaxSymbols)
+        throw InputError("more than " + std::to_string(kMaxSymbols - 257) + " merges");
     std::unordered_map<std::string_view, uint32_t> ids;
     ids.reserve(tokens.size());
     for (size_t id = 0; id < tokens.size(); id++)

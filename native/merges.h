@@ -16,8 +16,18 @@ namespace groundup {
 using Symbol = uint32_t;
 
 constexpr uint32_t kMaxSymbols = 1u << 20;  // a 64-bit slot of the pair table holds three, and two bits
-constexpr size_t kShortWord = 64;           // bytes; one 64-bit mask has an "alive" bit for each
+constexpr size_t kShortWord = 62;           // bytes; one 64-bit mask has an "alive" bit for each and two sentinels
+constexpr uint32_t kNoMerge = 4 * kMaxSymbols - 1;
 constexpr size_t kMinWindow = size_t{1} << 19;
+
+// A word of at most kShortWord bytes, and its ids.
+struct ShortWord {
+    const Byte* text;
+    size_t size;
+    size_t count;
+    uint32_t ids[kShortWord];
+};
+constexpr size_t kWordGroup = 16;
 
 // Buffers for words longer than kShortWord, reused between words.
 struct LongWordSpace {
@@ -41,7 +51,7 @@ struct LongWordSpace {
 };
 
 // Hash table of the ranks of pairs. A slot packs left, right, the rank and the `sides` of the merged symbol; find()
-// returns the last two.
+// returns the last two, or kNoMerge.
 struct PairRanks {
     uint64_t* slots;
     size_t mask;
@@ -50,19 +60,27 @@ struct PairRanks {
     uint32_t* id_of;       // by symbol
     uint8_t* sides;        // by symbol: 1 if some merge has it on the left, 2 if on the right
 
-    uint32_t tagged(Symbol symbol) const { return symbol | uint32_t{sides[symbol]} << 30; }
-    static bool may_merge(uint32_t left_tagged, uint32_t right_tagged) {
-        return (left_tagged >> 30 & 1) & (right_tagged >> 31);
-    }
+    // A symbol and its sides.
+    uint32_t tagged(Symbol symbol) const { return symbol << 2 | sides[symbol]; }
 
     static uint64_t key_of(Symbol left, Symbol right) { return uint64_t{left} << 20 | right; }
-    size_t home_of(uint64_t key) const { return (key * kSeedA) >> shift; }
+    // Of tagged symbols; a key that is never in the table if no merge has them on these sides.
+    static uint64_t key_of_tagged(uint32_t left, uint32_t right) {
+        return left & right >> 1 & 1 ? key_of(left >> 2, right >> 2) : uint64_t{0xFFFFFFFFFE};
+    }
 
+    // A pair is in the first bucket from its home on that had a free slot. Most lookups take one branch.
+    static constexpr size_t kBucket = 4;
+    typedef uint64_t Bucket __attribute__((vector_size(8 * kBucket)));
+    size_t home_of(uint64_t key) const { return (key * kSeedA) >> shift & ~(kBucket - 1); }
     uint32_t find(uint64_t key) const {
-        for (size_t i = home_of(key);; i = (i + 1) & mask) {
-            const uint64_t slot = slots[i];
-            if (slot >> 22 == key) return static_cast<uint32_t>(slot & (4 * kMaxSymbols - 1));
-            if (slot == UINT64_MAX) return kNone;
+        for (size_t i = home_of(key);; i = (i + kBucket) & mask) {
+            Bucket bucket;
+            std::memcpy(&bucket, slots + i, sizeof bucket);
+            bucket |= static_cast<Bucket>(bucket >> 22 != Bucket{} + key);
+            const uint64_t found = bucket[0] & bucket[1] & bucket[2] & bucket[3];
+            if ((found != UINT64_MAX) | (slots[i + kBucket - 1] == UINT64_MAX))
+                return static_cast<uint32_t>(found) & kNoMerge;
         }
     }
 };
@@ -81,6 +99,8 @@ public:
     // Merges text[0..size), writes the vocabulary's ids to `out`, which has room for `size`, and
     // returns their number. Memory is proportional to `size`.
     size_t encode(const Byte* text, size_t size, uint32_t* out, LongWordSpace& space) const;
+    // Merges up to kWordGroup words at once: each waits for memory most of its time.
+    void encode_group(ShortWord* words, size_t count) const { encode_short_(ranks_, words, count); }
     // Continues to merge ids that some first merges produced.
     size_t merge_on(const std::vector<uint32_t>& ids, uint32_t* out, LongWordSpace& space) const;
 
@@ -113,23 +133,24 @@ private:
     std::vector<Symbol> symbol_of_;  // by id
     std::unique_ptr<ZeroedBlock> block_;  // memory of `ranks_`, on huge pages since lookups are random
     PairRanks ranks_;
-    size_t (*encode_short_)(const PairRanks&, const Byte*, size_t, uint32_t*);
+    void (*encode_short_)(const PairRanks&, ShortWord*, size_t);
     bool ordered_ = true;
     size_t reach_ = 0;
 };
 
 inline uint32_t MergeTable::rank_of(Symbol left, Symbol right) const {
     const uint32_t found = ranks_.find(PairRanks::key_of(left, right));
-    return found == kNone ? kNone : found >> 2;
+    return found == kNoMerge ? kNone : found >> 2;
 }
 
 inline size_t MergeTable::encode(const Byte* text, size_t size, uint32_t* out,
                                  LongWordSpace& space) const {
-    if (size == 1) {
-        *out = id_of_[*text];
-        return 1;
+    if (size <= kShortWord) {
+        ShortWord word{text, size, 0, {}};
+        encode_group(&word, 1);
+        std::copy_n(word.ids, word.count, out);
+        return word.count;
     }
-    if (size <= kShortWord) return encode_short_(ranks_, text, size, out);
     if (size >= kNone - 1) throw InputError("a single pre-token is larger than 4 GB");
     space.make_room(num_merges(), size);
     std::copy_n(text, size, space.symbols.data());

@@ -30,10 +30,7 @@ Vectors vectors_in_use();
 #define VECTOR_CODE(features) \
     GROUNDUP_PRAGMA(clang attribute push(__attribute__((target(features))), apply_to = function))
 #define END_VECTOR_CODE GROUNDUP_PRAGMA(clang attribute pop)
-// Permutes the lanes of a vector, given as indices.
-#define SHUFFLED(Type, vector, ...) __builtin_shufflevector(vector, vector, __VA_ARGS__)
 #else
 #define VECTOR_CODE(features) GROUNDUP_PRAGMA(GCC push_options) GROUNDUP_PRAGMA(GCC target(features))
 #define END_VECTOR_CODE GROUNDUP_PRAGMA(GCC pop_options)
-#define SHUFFLED(Type, vector, ...) __builtin_shuffle(vector, Type{__VA_ARGS__})
 #endif

@@ -60,23 +60,23 @@ public:
         return reinterpret_cast<Entry*>(reinterpret_cast<uintptr_t>(entry) ^ sizeof(Entry));
     }
 
-    // The slow path, for hits outside the home line or with ids in the arena: the ids, or null.
-    const Id* find_slow(uint64_t hash, const WordKey& key, const Byte* word, size_t size,
-                        size_t& count) {
-        Entry* const home = homes().of(hash);
+    // The slow path, for hits outside the home line or with ids in the arena: copies the ids and returns their number,
+    // or 0 if the word is missing.
+    __attribute__((noinline)) size_t find_slow(const WordKey& key, const Byte* word, size_t size, Id* out) {
+        Entry* const home = homes().of(hash_of(key));
         for (size_t step = 0; step < kProbedEntries; step++) {
             Entry* const entry = neighbour_of(home, step);
-            if (entry->is_free()) return nullptr;  // the word cannot be further on
+            if (entry->is_free()) return 0;  // the word cannot be further on
             if (!entry->differs(key)) {
-                count = entry->num_ids();
-                if (!is_found_in(*beside(home), entry)) return entry->ids;
-                std::swap(*entry, *beside(home));
-                return beside(home)->ids;
+                const size_t count = entry->num_ids();
+                std::memcpy(out, entry->ids, count * sizeof(Id));
+                if (is_found_in(*beside(home), entry)) std::swap(*entry, *beside(home));
+                return count;
             }
             if (entry->low != key.low || entry->high != elsewhere(key.high)) continue;
-            if (const Id* ids = find_in_arena(*entry, word, size, count)) return ids;
+            if (const size_t count = copy_from_arena(*entry, word, size, out)) return count;
         }
-        return nullptr;
+        return 0;
     }
 
     void insert(uint64_t hash, const WordKey& key, const Byte* word, size_t size, const uint32_t* ids,
@@ -175,12 +175,12 @@ private:
         return word_key(word, record[0], word + record[0]);
     }
 
-    // The ids of an entry in the arena; null if the entry is another word's.
-    const Id* find_in_arena(const Entry& entry, const Byte* word, size_t size, size_t& count) const {
+    // Copies the ids of an entry in the arena; returns 0 if the entry is another word's.
+    size_t copy_from_arena(const Entry& entry, const Byte* word, size_t size, Id* out) const {
         const uint32_t* record = arena() + offset_of(entry);
-        if (record[0] != size || std::memcmp(record + 2, word, size) != 0) return nullptr;
-        count = record[1];
-        return reinterpret_cast<const Id*>(record + 2 + (size + 3) / 4);
+        if (record[0] != size || std::memcmp(record + 2, word, size) != 0) return 0;
+        std::memcpy(out, record + 2 + (size + 3) / 4, record[1] * sizeof(Id));
+        return record[1];
     }
 
     static uint32_t offset_of(const Entry& entry) {
