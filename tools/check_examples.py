@@ -12,10 +12,11 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parent.parent
 # Strict checking reports unused ignores as errors.
 TYPOS = """\
-from groundup import LanguageModel, ModelConfig, RunConfig
+from groundup import LanguageModel, ModelConfig, RunConfig, train
 
 RunConfig(num_step=3)  # type: ignore[call-arg]
 ModelConfig(d_modle=64)  # type: ignore[call-arg]
+train(RunConfig(), optimiser=print)  # type: ignore[call-arg]
 LanguageModel.load("run").generate("Once", max_new_tokens=3)  # type: ignore[call-arg]
 """
 GUIDES = ("extending", "generation", "tokenizer", "training")
