@@ -92,6 +92,7 @@ def test_more_text_is_mixed_with_the_old(shell: Any) -> None:
     shutil.rmtree("prepared")
     assert "as in groundup more runs/diarist FOLDER" in shell.fails("more", "diarist")
     export_huggingface("runs/small", "out")
+    assert "train --from out" in shell.fails("chat", "out")
     import_huggingface("out", "taken")
     assert "runs/taken was imported, without text" in shell.fails("more", "taken")
 

@@ -167,6 +167,8 @@ def find_run(run: str) -> Path:
     for folder in (Path(run), RUNS_FOLDER / run):
         if RunFolder(folder).has_run():
             return folder
+    if Path(run, "config.json").is_file():
+        raise ConfigError(f"{run} is an export: start a run from it, as in train --from {run}")
     if Path(run).is_dir():
         raise ConfigError(f"{run} is not a run folder: it has no config.yaml")
     raise unknown_run(run)
