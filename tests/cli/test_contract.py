@@ -158,6 +158,12 @@ def test_help_shows_every_default(shell: Any, verb: types.ModuleType) -> None:
     assert " ".join(shell("try", "it", "a.txt", "--out", "x", "--help-all").split()) == text
 
 
+def test_help_names_the_source_of_model_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in "more", "tune":
+        assert main([name, "--help"]) == 0
+        assert "residual stream. (default: the run's)" in " ".join(capsys.readouterr().out.split())
+
+
 LIGHT = """
 import contextlib, io, sys
 from groundup.cli.main import main

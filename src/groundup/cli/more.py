@@ -1,11 +1,11 @@
 """`groundup more`: continue training a run on its unread text or on new text."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from groundup.cli.arguments import Positional, as_command
 from groundup.cli.shared import ReadingFlags, find_run
-from groundup.cli.train import TrainingFlags, continued_name, train_run
+from groundup.cli.train import MODEL_SETTINGS, TrainingFlags, continued_name, train_run
 from groundup.errors import ConfigError
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
@@ -22,6 +22,8 @@ class Arguments(TrainingFlags, ReadingFlags):
     its learning rate, and keeps the checkpoint with the lowest validation loss, which may be RUN's.
     Default: 10 --minutes. All settings of groundup train are flags.
     """
+
+    of_run: ClassVar = MODEL_SETTINGS
 
     run: Positional[str]
     """The run to continue: its folder, or its name in runs/."""

@@ -17,10 +17,11 @@ from pydantic import Field
 from groundup.cli.arguments import FlagsOf
 from groundup.cli.shared import RUNS_FOLDER, numbered_names
 from groundup.cli.terminal import print_values
-from groundup.config import Settings, load_settings, load_yaml
+from groundup.config import Settings, load_settings, load_yaml, setting_fields
 from groundup.disk import make_folder
 from groundup.errors import ConfigError
 from groundup.files import locked
+from groundup.model.config import ModelConfig
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runtime import STARTED, is_first_rank
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from groundup.model import TransformerLM
     from groundup.tokenizer import Tokenizer
     from groundup.training.metrics import Callback
+
+
+MODEL_SETTINGS = tuple(name for name, _ in setting_fields(ModelConfig, "model."))
 
 
 class TrainingFlags(Settings):

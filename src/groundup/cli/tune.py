@@ -2,13 +2,13 @@
 
 import contextlib
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field
 
 from groundup.cli.arguments import Positional
 from groundup.cli.shared import find_run
-from groundup.cli.train import TrainingFlags, train_run
+from groundup.cli.train import MODEL_SETTINGS, TrainingFlags, train_run
 from groundup.errors import GroundupError
 from groundup.generation.request import GenerationSettings
 from groundup.runs.config import RunConfig
@@ -29,6 +29,8 @@ class Arguments(TrainingFlags):
     --model.context-length of RUN (longer conversations are cut); --tuning.template the tokenizer's,
     else ChatML.
     """
+
+    of_run: ClassVar = MODEL_SETTINGS
 
     run: Positional[str]
     """The run to start from: its folder, or its name in runs/."""

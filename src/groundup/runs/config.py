@@ -165,7 +165,8 @@ class RunConfig(Settings):
     """All settings of a training run."""
 
     name: str | None = Field(default=None, pattern=NAME_PATTERN, max_length=200)
-    """Name of the run and its folder. Default: the current time."""
+    """Name of the run and its folder. Default: the current time, or the name of the run that it
+starts from and a suffix."""
 
     runs_folder: Path = Path("runs")
     """Folder for run folders."""
