@@ -21,9 +21,12 @@ from groundup.runs.folder import RunFolder
 from groundup.runtime import set_seed
 from groundup.text_files import read_document_batches
 from groundup.tokenizer import Tokenizer
+from groundup.training.clock import Tick
 from groundup.training.data import open_data
 from groundup.training.evaluation import Evaluation, Evaluator
 from groundup.training.loop import train
+from groundup.training.resolve import resolve_device
+from groundup.training.step import Step
 from groundup.training.tasks import Scorer, wilson_interval
 
 from .conftest import MakeConfig
@@ -60,6 +63,20 @@ def test_accumulation_equals_the_large_batch(
     assert whole.gradient_norm > 0.05
     for name, weight in whole_weights.items():
         torch.testing.assert_close(parted_weights[name], weight, rtol=1e-4, atol=1e-6)
+
+
+def test_multi_token_prediction_ends_before_the_run(make_config: MakeConfig, build: Any) -> None:
+    ids = torch.randint(300, (2, 17), generator=torch.Generator().manual_seed(0))
+    batch = Batch(0, ids[:, :-1], ids[:, 1:])
+
+    def loss(weight: float, position: int) -> float:
+        config = resolve_device(make_config("run", {"multi_token_weight": weight}))
+        tick = Tick(position + 1, position, 1, 10, False, position - 1)
+        return Step(config, build(config))(batch, tick).read().loss
+
+    plain = loss(0.0, 0)
+    assert loss(0.3, 0) - plain == pytest.approx(2 * (loss(0.3, 3) - plain), rel=1e-3) != 0
+    assert loss(0.3, 6) == loss(0.3, 9) == pytest.approx(plain)
 
 
 def test_averages_are_what_is_saved_and_evaluated_and_nothing_that_learns(

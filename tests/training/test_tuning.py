@@ -120,9 +120,11 @@ def test_a_run_whose_held_out_answers_get_worse_ends_early_with_the_best(
     config = make_tuning("worse", changes)
     summary = train(config)
     losses = {one["step"]: one["validation_loss"] for one in records_of(config)[2::3]}
+    bits = {one["step"]: one["bits_per_byte"] for one in records_of(config)[2::3]}
     best = min(losses, key=lambda step: losses[step])
     assert summary.is_finished and summary.steps == best + 4 * 3 < 400
     assert summary.validation_loss == losses[best]
+    assert summary.bits_per_byte == pytest.approx(bits[best])
     assert CheckpointFolder(RunFolder(config.run_folder).checkpoints).steps() == [best]
     again = train(config, resume=True)
     assert (again.is_finished, again.steps) == (True, summary.steps)
