@@ -38,7 +38,7 @@ def plain_ids(model: TransformerLM, request: GenerationRequest) -> list[int]:
         logits = model(torch.tensor([ids]))[:, -1]
         seen = torch.zeros_like(logits, dtype=torch.bool)
         seen[0, ids] = True
-        number = torch.tensor(uniforms([request.seed], [len(new)]))
+        number = torch.tensor(uniforms([request.seed], [len(new)]), dtype=torch.float64)
         id = int(sample(request.sampler, logits, number, seen))
         new.append(id)
         if id in request.stop_ids:

@@ -21,6 +21,7 @@ from groundup.model import TransformerLM
 
 pytest.importorskip("triton")
 
+from groundup.generation import cuda_decoder
 from groundup.generation.cuda_decoder import CudaDecoder, row_state
 from groundup.nn.kernels.cuda_decode import matmul
 from groundup.nn.kernels.cuda_decode import sampling as kernels
@@ -193,6 +194,20 @@ def test_rows_that_join_and_leave_do_not_affect_others() -> None:
     assert list(texts.values()) == alone
 
 
+def test_the_cache_grows_and_texts_stay_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, samplers = _model(document_separator=7), [Sampler(), Sampler(top_p=0.8)]
+    requests = [GenerationRequest((n + 1,) * n, 3**n, samplers[n % 2], n) for n in range(1, 6)]
+    wanted = _texts(Engine(CudaDecoder(model, 5)), requests)
+    monkeypatch.setattr(cuda_decoder, "_FIRST_POSITIONS", 8)
+    engine = Engine(CudaDecoder(model, 5))
+    lengths = [engine.decoder.cache.keys.shape[3]]
+    for request, text in zip(requests, wanted, strict=True):
+        assert _texts(engine, [request]) == [text]
+        lengths.append(engine.decoder.cache.keys.shape[3])
+    assert lengths == [8, 8, 16, 32, 128, 160]
+    assert _texts(Engine(CudaDecoder(model, 5)), requests) == wanted
+
+
 class Counted(CudaDecoder):
     """Counts launched steps and calls of `begin`."""
 
@@ -250,17 +265,20 @@ def _draw(logits: torch.Tensor, rows: list[Row]) -> torch.Tensor:
     whole, floats = (torch.from_numpy(numbers).cuda() for numbers in row_state(rows))
     state = kernels.State._make([*whole, *floats, seen])
     chosen = torch.zeros(len(logits), dtype=torch.int64, device="cuda")
-    work = kernels.Workspace.make(len(logits), logits.shape[1], logits.device)
-    # Maxima after the penalty; in the decoder, the output layer computes them.
+    # In the decoder, the output layer computes these; after the penalty.
     penalty = torch.tensor([row.request.sampler.repetition_penalty for row in rows]).cuda()[:, None]
     lowered = torch.where(logits > 0, logits / penalty, logits * penalty)
-    tops = torch.where(seen > 0, lowered, logits).nan_to_num(math.inf, math.inf, -math.inf)
+    lowered = torch.where(seen > 0, lowered, logits).nan_to_num(math.inf, math.inf, -math.inf)
+    filled = torch.nn.functional.pad(lowered, (0, -logits.shape[1] % 64), value=-math.inf)
+    tiles = filled.unflatten(1, (-1, 64))
+    tops, temperature = tiles.amax(2), state.temperature[:, None, None]
+    scores = torch.where(tiles == tops[..., None], 0, (tiles - tops[..., None]) / temperature)
+    masses = scores.exp().where(tiles > -math.inf, 0).sum(2)
     rules = kernels.Rules(penalty=True)
-    tops = tops.amax(1, keepdim=True)
     table = torch.randn(logits.shape[1], 16, device="cuda")
     x = torch.zeros(len(logits), 16, device="cuda")
-    stream = Buffers(x, x.half(), x[:, :1].clone(), x, x, x, logits, tops)
-    kernels.sample(stream, state, work, table, chosen, 100, NO_ID, -1, rules)
+    stream = Buffers(x, x.half(), x[:, :1].clone(), x, x, x, logits, tops, masses, masses.int())
+    kernels.sample(stream, state, table, chosen, 100, NO_ID, -1, rules)
     found = chosen != NO_ID
     assert torch.equal(x[found], table[chosen[found]])
     assert state.counts.tolist() == [row.num_new + 1 for row in rows]
@@ -322,9 +340,16 @@ def test_disallowed_ids_are_neither_scored_nor_sampled(
         expected = _logits(whole, texts)[:, :num_allowed].clone()
         assert torch.equal(_logits(cut, texts), expected)
     for sampler in SAMPLERS:
-        cut.begin([_row(sampler, [1, last, 2, row % vocab_size], row, row) for row in range(5)])
-        drawn, _ = cut.step(1)
+        texts = [[1, last, 2, row % vocab_size] for row in range(5)]
+        cut.begin([_row(sampler, list(ids), row, row) for row, ids in enumerate(texts)])
+        drawn, logits = cut.step(1)
         assert not {*drawn} & {NO_ID, *forbidden}
+        # From the sums of the output layer, as from the logits.
+        seen = torch.zeros_like(logits, dtype=torch.bool)
+        for row, ids in enumerate(texts):
+            seen[row, [id for id in ids if id < num_allowed]] = True
+        numbers = torch.tensor(uniforms(range(5), range(5)), dtype=torch.float64)
+        assert drawn == sample(sampler, logits, numbers, seen).tolist()
 
 
 # The first use of sync debug mode warns that it does not detect everything.

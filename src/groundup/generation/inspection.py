@@ -82,7 +82,7 @@ def _follow_sampling(logits: Tensor, ids: Tensor, sampler: Sampler, seed: int) -
     seen = torch.zeros_like(logits, dtype=torch.bool)
     seen[ids] = True
     [number] = uniforms([seed], [0])
-    sampled = int(sample(sampler, logits, torch.tensor(number, device=logits.device), seen))
+    sampled = int(sample(sampler, logits, torch.tensor(number, dtype=torch.float64), seen))
     if sampled < 0:
         raise not_finite()
     best = logits.topk(min(NUM_CANDIDATES, len(logits))).indices.tolist()

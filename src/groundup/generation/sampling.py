@@ -1,9 +1,10 @@
-"""Sample the next id: apply the rules of a `Sampler` to logits (..., vocab_size), then pick an id.
+"""Sample the next id. The rules keep the first ids in the order of probability (lower ids first on
+ties): top-k a number of ids, top-p a total probability, min-p those close enough to the best.
 
-A rule sets the logits of removed ids to -inf. Each sample is decided by one number in [0, 1), a
-function of seed and position: there is no state, and the order of sampling does not matter. Top-k
-and top-p avoid sorting the vocabulary if few ids make up the sum, and only compare values: the
-order in which torch returns ties does not matter.
+`sample` needs neither a sort nor a threshold: it draws from all ids and, if the drawn id is not
+kept, draws again from the ids before it in that order. Each draw takes one number in [0, 1): the
+first is a function of seed and position, each later one of the number before it. There is no state,
+and the order in which texts are sampled does not matter.
 """
 
 import math
@@ -21,8 +22,7 @@ from groundup.generation.request import NO_ID, Sampler
 STREAM = 0x7E87
 """Random stream of sampling. Arbitrary, but must never change: samples depend on it."""
 
-# Ids that hold nearly all of the probability of a trained model, usually and at high temperatures.
-_NUM_FIRST, _NUM_MORE = 64, 4_096
+_LOW_32 = 0xFFFFFFFF
 
 
 def sample(
@@ -41,10 +41,65 @@ def sample(
         # MPS has no float64, which the sums below need.
         logits, seen = logits.cpu(), None if seen is None else seen.cpu()
     is_finite = logits.amax(dim=-1).isfinite()
-    logits = apply_rules(sampler, logits, seen)
+    if seen is not None and sampler.needs_history:
+        logits = penalize(logits, seen, sampler.repetition_penalty)
     if sampler.temperature == 0:
         return torch.where(is_finite, logits.argmax(dim=-1), NO_ID)
-    return torch.where(is_finite, _invert(logits, uniforms), NO_ID)
+    ids = torch.full(is_finite.shape, NO_ID, device=logits.device)
+    if is_finite.any():
+        numbers = uniforms.to(logits.device, torch.float64).expand(is_finite.shape)
+        ids[is_finite] = _sample(sampler, logits[is_finite], numbers[is_finite])
+    return ids
+
+
+def _sample(sampler: Sampler, logits: Tensor, numbers: Tensor) -> Tensor:
+    vocab_size = logits.shape[-1]
+    most = min(sampler.top_k or vocab_size, vocab_size)
+    scores = _scores(sampler, logits)
+    weights = torch.exp(scores)
+    # Sums are float64: the total times a 32-bit number below 1 is then less than the total, so an
+    # id with zero probability is never drawn.
+    sums = weights.cumsum(dim=-1, dtype=torch.float64)
+    mass = sums[:, -1:]
+    if most < vocab_size and sampler.top_p < 1:
+        mass = weights.topk(most, dim=-1).values.sum(dim=-1, keepdim=True, dtype=torch.float64)
+    target = sampler.top_p * mass
+    ids = torch.empty(len(logits), dtype=torch.long, device=logits.device)
+    left, columns = (torch.arange(n, device=ids.device) for n in logits.shape)
+    while len(left):
+        drawn = torch.searchsorted(sums, numbers[:, None] * sums[:, -1:], right=True)
+        ids[left] = drawn[:, 0]
+        if sampler.top_p == 1 and most == vocab_size and sampler.min_p == 0:
+            break
+        score = scores.gather(-1, drawn)
+        is_before = (scores > score) | ((scores == score) & (columns < drawn))
+        before = torch.where(is_before, weights, 0.0)
+        mass = before.sum(dim=-1, keepdim=True, dtype=torch.float64)
+        is_kept = (mass < target) & (score >= _log(sampler.min_p))
+        is_kept &= is_before.sum(dim=-1, keepdim=True) < most
+        # Always keep the most likely id, even if top-p times its weight rounds to 0.
+        again = (~is_kept & (mass > 0)).nonzero()[:, 0]
+        left, target, scores, weights = left[again], target[again], scores[again], before[again]
+        sums, numbers = weights.cumsum(dim=-1, dtype=torch.float64), _next(numbers[again])
+    return ids
+
+
+def _scores(sampler: Sampler, logits: Tensor) -> Tensor:
+    """Logits at the temperature, at most 0."""
+    # Subtract the maximum first: dividing by a tiny temperature then cannot overflow to +inf.
+    return (logits - logits.amax(dim=-1, keepdim=True)) / sampler.temperature
+
+
+def _log(probability: float) -> float:
+    return math.log(probability) if probability else -math.inf
+
+
+def _next(numbers: Tensor) -> Tensor:
+    """The number of the next draw: a bijection of its 32 bits, MurmurHash3's finalizer."""
+    bits = ((numbers * 2.0**32).long() + 0x9E3779B9) & _LOW_32
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        bits = ((bits ^ (bits >> shift)) * factor) & _LOW_32
+    return (bits ^ (bits >> 16)).double() * 2.0**-32
 
 
 def apply_rules(
@@ -52,22 +107,22 @@ def apply_rules(
     logits: Float[Tensor, "... vocab"],
     seen: Bool[Tensor, "... vocab"] | None = None,
 ) -> Float[Tensor, "... vocab"]:
-    """Return the logits to sample from, up to a constant; at temperature 0, take their argmax."""
+    """Return the logits that `sample` samples from, up to a constant and with -inf for the ids that
+    are not kept; at temperature 0, it takes their argmax."""
     if seen is not None and sampler.needs_history:
         logits = penalize(logits, seen, sampler.repetition_penalty)
     if sampler.temperature == 0:
         return logits
-    if sampler.temperature != 1:
-        # Subtract the maximum first: dividing by a tiny temperature then cannot overflow to +inf.
-        logits = (logits - logits.amax(dim=-1, keepdim=True)) / sampler.temperature
+    ordered, order = _scores(sampler, logits).sort(dim=-1, descending=True, stable=True)
     if sampler.top_k is not None:
-        logits = keep_top_k(logits, sampler.top_k)
+        ordered[..., sampler.top_k :] = -torch.inf
+    is_kept = ordered >= _log(sampler.min_p)
     if sampler.top_p < 1:
-        logits = keep_top_p(logits, sampler.top_p)
-    if sampler.min_p > 0:
-        threshold = logits.amax(dim=-1, keepdim=True) + math.log(sampler.min_p)
-        logits = logits.masked_fill(logits < threshold, -torch.inf)
-    return logits
+        weights = torch.exp(ordered).double()
+        sums = weights.cumsum(dim=-1)
+        is_kept &= sums - weights < sampler.top_p * sums[..., -1:]
+        is_kept[..., 0] = True
+    return torch.empty_like(ordered).scatter(-1, order, ordered.where(is_kept, -torch.inf))
 
 
 def penalize(
@@ -78,34 +133,6 @@ def penalize(
     # An infinite logit would leave nothing to sample from.
     largest = torch.finfo(logits.dtype).max
     return torch.where(seen, lowered.clamp(-largest, largest), logits)
-
-
-def keep_top_k(logits: Float[Tensor, "... vocab"], k: int) -> Float[Tensor, "... vocab"]:
-    """Keep the k most probable ids of each row; ties at the threshold go to lower ids."""
-    if k >= logits.shape[-1]:
-        return logits
-    threshold = logits.topk(k, dim=-1).values[..., -1:]
-    return _keep_best(logits, threshold, torch.full_like(threshold, k, dtype=torch.long))
-
-
-def keep_top_p(logits: Float[Tensor, "... vocab"], p: float) -> Float[Tensor, "... vocab"]:
-    """Keep the smallest set of most probable ids of each row that sums to at least p."""
-    rows = logits.reshape(-1, logits.shape[-1])
-    best = rows.amax(dim=-1, keepdim=True)
-    target = p * torch.exp(rows - best).sum(dim=-1, keepdim=True, dtype=torch.float64)
-    threshold, num_kept = torch.empty_like(best), torch.empty_like(best, dtype=torch.long)
-    left = torch.arange(len(rows), device=rows.device)
-    for num in (_NUM_FIRST, _NUM_MORE, rows.shape[-1]):
-        ordered = rows[left].topk(min(num, rows.shape[-1]), dim=-1).values
-        # In float64, where sums hardly depend on the order.
-        sums = torch.exp(ordered - best[left]).double().cumsum(dim=-1)
-        num_short = (sums < target[left]).sum(dim=-1, keepdim=True)
-        last = num_short.clamp(max=sums.shape[-1] - 1)
-        threshold[left], num_kept[left] = ordered.gather(-1, last), last + 1
-        left = left[num_short[:, 0] == sums.shape[-1]]
-        if not len(left):
-            break
-    return _keep_best(rows, threshold, num_kept).reshape(logits.shape)
 
 
 def uniforms(seeds: Sequence[int], indices: Sequence[int]) -> list[float]:
@@ -120,26 +147,3 @@ def not_finite() -> CheckpointError:
         "the model's logits for the next id are not finite: its weights are damaged or its "
         "training diverged; use an earlier checkpoint"
     )
-
-
-def _invert(logits: Tensor, uniforms: Tensor) -> Tensor:
-    """Return the first id whose cumulative probability exceeds the row's number.
-
-    Sums are float64: the total times a 32-bit number below 1 is then less than the total, so an id
-    with zero probability is never chosen.
-    """
-    weights = torch.exp(logits - logits.amax(dim=-1, keepdim=True))
-    sums = weights.cumsum(dim=-1, dtype=torch.float64)
-    marks = uniforms.to(sums.device, torch.float64).unsqueeze(-1) * sums[..., -1:]
-    return torch.searchsorted(sums, marks, right=True).squeeze(-1)
-
-
-def _keep_best(logits: Tensor, threshold: Tensor, num_kept: Tensor) -> Tensor:
-    """Keep the `num_kept` largest logits of each row; `threshold` is the smallest of them."""
-    at_least = logits >= threshold
-    if logits.device.type == "cpu" and torch.equal(at_least.sum(-1, keepdim=True), num_kept):
-        return logits.masked_fill(~at_least, -torch.inf)
-    # Too many ids tie at the threshold: keep the first ones in id order.
-    ties = logits == threshold
-    room = num_kept - (logits > threshold).sum(-1, keepdim=True)
-    return logits.masked_fill(~at_least | (ties & (ties.cumsum(-1) > room)), -torch.inf)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,12 @@ class KVCache:
         """A view of the first `num_positions` positions, to limit the keys attention reads."""
         keys, values = self.keys[..., :num_positions, :], self.values[..., :num_positions, :]
         return self._view(keys, values, self.document_starts[:, :num_positions])
+
+    def with_room(self, num_positions: int) -> KVCache:
+        """A copy with room for `num_positions` positions."""
+        add = num_positions - self.keys.shape[3]
+        keys, values = (functional.pad(one, (0, 0, 0, add)) for one in (self.keys, self.values))
+        return self._view(keys, values, functional.pad(self.document_starts, (0, add)))
 
     def copy(self, source: int, target: int) -> None:
         """Copy the sequence of row `source` to row `target`."""

@@ -172,7 +172,7 @@ function showSampling() {
   find("sampling-note").textContent =
     number === null
       ? `At temperature 0, the most likely token is chosen: ${token}.`
-      : `Each rule in turn changes the probabilities of the most likely tokens (–: removed). The remaining probabilities, stacked in the order of ids, fill 0 to 1; the random number ${number.toFixed(4)} of this seed selects ${token}.`;
+      : `Each rule in turn changes the probabilities of the most likely tokens (–: removed). Stacked in the order of ids, the probabilities fill 0 to 1; the random number ${number.toFixed(4)} of this seed, or the first later one whose token is not removed, selects ${token}.`;
 }
 
 // The URL contains the prompt and the settings, so that links reproduce the view.

@@ -77,9 +77,7 @@ class DecodingBlock:
     """One block, and its layer's keys and values in the cache."""
 
     @torch.no_grad()
-    def __init__(
-        self, block: nn.Module, keys: Tensor, values: Tensor, gain_after: Tensor | None
-    ) -> None:
+    def __init__(self, block: nn.Module, gain_after: Tensor | None) -> None:
         """gain_after: gain of the final norm, for the last block."""
         assert isinstance(block, TransformerBlock)
         attention, feed_forward = block.attention, block.feed_forward
@@ -106,12 +104,11 @@ class DecodingBlock:
             normalizes=query_norm is not None,
             adds=attention.value_sum is not None,
         )
+        none = block.attention_norm.weight
         self._tensors = (
-            keys,
-            values,
-            *((keys, keys) if rope is None else (rope.cos, rope.sin)),
-            *(keys if norm is None else norm.weight for norm in (query_norm, key_norm)),
-            keys if attention.value_sum is None else attention.value_sum.weight,
+            *((none, none) if rope is None else (rope.cos, rope.sin)),
+            *(none if norm is None else norm.weight for norm in (query_norm, key_norm)),
+            none if attention.value_sum is None else attention.value_sum.weight,
         )
         if isinstance(feed_forward, SwiGLU):
             inner = torch.stack([feed_forward.gate.weight, feed_forward.up.weight], dim=1)
@@ -125,6 +122,9 @@ class DecodingBlock:
             feed_forward.down.weight.detach(),
         )
         """In the order in which they are read."""
+
+    def use_cache(self, keys: Tensor, values: Tensor) -> None:
+        self._cache = keys, values
 
     def advance(
         self,
@@ -147,10 +147,10 @@ class DecodingBlock:
         packed, output, inner, down = self.weights
         eps, shape = self._eps, self._shape
         multiply(b.half, packed, b, "none", b.packed, eps=eps, soon=soon[0])
-        num_rows, longest, is_prompt = len(ids), self._tensors[0].shape[2], sequences is not None
+        num_rows, longest, is_prompt = len(ids), self._cache[0].shape[2], sequences is not None
         own, table = positions if sequences is None else sequences, ids if table is None else table
         first = positions if starts is None else starts
-        inputs = Inputs(b.packed, positions, first, own, ids, table, *self._tensors)
+        inputs = Inputs(b.packed, positions, first, own, ids, table, *self._cache, *self._tensors)
         if is_prompt:
             grid = (num_rows, shape.num_kv_heads)
             _store[grid](inputs, longest, eps, SHAPE=shape, **options(num_warps=1))

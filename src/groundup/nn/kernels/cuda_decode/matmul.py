@@ -32,10 +32,8 @@ _PROMPT_ROWS, _PROMPT_TILE, _PROMPT_STEP = 256, (64, 64), 32
 _NUM_PROGRAMS = 144
 # Shared memory of a program in addition to the tiles it reads ahead.
 _SPARE_BYTES = 2 << 10
-# Columns of the narrowest tiles.
-TILE = tl.constexpr(16)
-# Tiles of the output layer: reading its weights dominates, so a tile has many rows.
-_WIDE = tl.constexpr(64)
+# Columns of the narrowest tiles, and of those of the output layer.
+TILE, LOGITS_TILE = tl.constexpr(16), tl.constexpr(64)
 
 
 class Buffers(NamedTuple):
@@ -53,17 +51,22 @@ class Buffers(NamedTuple):
     logits: Tensor
     tops: Tensor
     """The largest logit of every 64 columns after the repetition penalty; +inf if one is NaN."""
+    masses: Tensor
+    """The sum of the weights of these columns, where the largest logit has weight 1."""
+    tiles: Tensor
+    """A list of such tiles."""
 
     @classmethod
     def make(cls, num_rows: int, weights: Sequence[Tensor], num_logits: int = 0) -> Buffers:
         """Allocate buffers for blocks with these weights."""
         packed, _, _, down = weights
         d_model, d_ff = down.shape
-        wide = d_model, triton.cdiv(d_model, TILE.value), num_logits, triton.cdiv(num_logits, 64)
+        num_tops = triton.cdiv(num_logits, LOGITS_TILE.value)
+        wide = d_model, triton.cdiv(d_model, TILE.value), num_logits, num_tops, num_tops
         x, squares, *scores = (torch.empty(num_rows, n, device=down.device) for n in wide)
         narrow = d_model, len(packed), d_model, d_ff
         half, *rest = (down.new_empty(num_rows, n) for n in narrow)
-        return cls(x, half, squares, *rest, *scores)
+        return cls._make([x, half, squares, *rest, *scores, scores[-1].int()])
 
     def rows(self, n: int) -> Buffers:
         """The buffers of the first n tokens."""
@@ -103,29 +106,6 @@ def multiply(
     at_once = num_rows <= _FEWEST_ROWS and epilogue != "none"
     sizes |= {"EPILOGUE": epilogue, "GAIN": gain is not None, "AT_ONCE": at_once}
     _multiply[grid](*tensors, num_rows, num_columns, eps, soon_bytes, **sizes)
-
-
-def to_logits(
-    stream: Buffers,
-    norm: tuple[float, float],
-    weight: Tensor,
-    absent: Tensor | None = None,
-    penalty: tuple[Tensor, Tensor] | None = None,
-) -> None:
-    """logits = norm(stream) weightᵀ, where the stream contains the gain of the norm.
-
-    norm: its eps, and a factor on the gain in the stream.
-    absent: mask of ids that are not allowed, if any; their logits are -inf.
-    penalty: the seen ids of each row and its repetition penalty, for `tops`; logits are unchanged.
-    """
-    num_rows, depth = stream.half.shape
-    rows = min(max(triton.next_power_of_2(num_rows), _LOW_ROWS), _WIDE.value)
-    grid = triton.cdiv(len(weight), _WIDE.value), triton.cdiv(num_rows, rows)
-    tensors = (stream, weight, weight if absent is None else absent, penalty or (weight, weight))
-    sizes = {"DEPTH": depth, "GAPS": absent is not None, "PENALTY": penalty is not None}
-    step, num_stages = (64, 4) if rows == _WIDE.value else (128, 3)
-    sizes |= options(num_warps=4, num_stages=num_stages, ROWS=rows, STEP=step)
-    _logits[grid](*tensors, num_rows, len(weight), *norm, **sizes)
 
 
 def _tiles(
@@ -203,7 +183,7 @@ def sum_exactly(values):
 
 
 @triton.jit
-def _sums_of_squares(squares, row, num_rows, DEPTH: tl.constexpr):
+def sums_of_squares(squares, row, num_rows, DEPTH: tl.constexpr):
     num_tiles: tl.constexpr = triton.cdiv(DEPTH, TILE)
     index = tl.arange(0, triton.next_power_of_2(num_tiles))[:, None]
     fits = (index < num_tiles) & (row < num_rows)[None, :]
@@ -211,13 +191,13 @@ def _sums_of_squares(squares, row, num_rows, DEPTH: tl.constexpr):
 
 
 @triton.jit
-def _row_scale(sums, eps, DEPTH: tl.constexpr):
+def row_scale(sums, eps, DEPTH: tl.constexpr):
     """The factor of the norm on each row, which can be applied after the matmul."""
     return tl.rsqrt(sum_exactly(sums) * (1.0 / DEPTH) + eps)
 
 
 @triton.jit
-def _load(matrix, row, column, num_rows, DEPTH: tl.constexpr):
+def load(matrix, row, column, num_rows, DEPTH: tl.constexpr):
     fits = (column < DEPTH) & (row < num_rows)
     return tl.load(matrix + row * DEPTH + column, mask=fits, other=0.0)
 
@@ -275,7 +255,7 @@ def _multiply(
     num_together: tl.constexpr = num_spans if TOGETHER else 0
     tiles, values = (), ()
     for index in tl.static_range(num_ahead):
-        tile = _load(weight, line, index * span + of_weight, width * each, DEPTH)
+        tile = load(weight, line, index * span + of_weight, width * each, DEPTH)
         tiles = tiles + (tile,)  # type: ignore[assignment]  # noqa: RUF005
     num_programs = tl.num_programs(0) * tl.num_programs(1)
     program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
@@ -283,30 +263,30 @@ def _multiply(
     tiles = _together(tiles, num_ahead)
     wait(EARLY, AT_ONCE)
     for index in tl.static_range(num_together):
-        value = _load(inputs, input_row, index * span + of_input, num_rows, DEPTH)
+        value = load(inputs, input_row, index * span + of_input, num_rows, DEPTH)
         values = values + (value,)  # type: ignore[assignment]  # noqa: RUF005
     if EPILOGUE == "add":
         x = tl.load(stream.x + offset, mask=fits, other=0.0)
     else:
-        sums = _sums_of_squares(stream.squares, row, num_rows, DEPTH)
+        sums = sums_of_squares(stream.squares, row, num_rows, DEPTH)
     values = _together(values, num_together)
     total = tl.zeros((PARTS, COLUMNS * each, ROWS), dtype=tl.float32)
     if AHEAD:
         for index in tl.static_range(num_spans):
             # If not all inputs were loaded above, load the next ones during this matmul.
             for later in tl.static_range(len(values), min(index + 2, num_spans)):
-                value = _load(inputs, input_row, later * span + of_input, num_rows, DEPTH)
+                value = load(inputs, input_row, later * span + of_input, num_rows, DEPTH)
                 values = values + (value,)  # noqa: RUF005
             total = tl.dot(tiles[index], values[index], total)
             if EPILOGUE != "add" and index == 0:
                 # Overlaps with the matmul.
-                scale = _row_scale(sums, eps, DEPTH)
+                scale = row_scale(sums, eps, DEPTH)
     else:
         steps: tl.constexpr = _PART // STEP
         for index in range(num_spans * steps):
             start = index // steps * span + index % steps * STEP
-            tile = _load(weight, line, start + of_weight, width * each, DEPTH)
-            value = _load(inputs, input_row, start + of_input, num_rows, DEPTH)
+            tile = load(weight, line, start + of_weight, width * each, DEPTH)
+            value = load(inputs, input_row, start + of_input, num_rows, DEPTH)
             total = tl.dot(tile, value, total)
     result = _sum_of_parts(total, COLUMNS * each, ROWS, 2 if PARTS == 4 else 3)
     if EPILOGUE == "add":
@@ -320,7 +300,7 @@ def _multiply(
         tl.store(stream.half + offset, result.to(stream.half.dtype.element_ty), mask=fits)
     else:
         if not AHEAD:
-            scale = _row_scale(sums, eps, DEPTH)
+            scale = row_scale(sums, eps, DEPTH)
         result *= scale[None, :]
         if EPILOGUE == "swiglu":
             pairs = tl.permute(tl.reshape(result, (COLUMNS, 2, ROWS)), (0, 2, 1))
@@ -334,47 +314,3 @@ def _multiply(
             result = tl.maximum(result, 0.0)
             result *= result
         tl.store(out + offset, result.to(out.dtype.element_ty), mask=fits)
-
-
-@triton.jit
-def penalized(value, is_seen, penalty):
-    """Divide positive logits of seen ids by the penalty, and multiply negative ones.
-
-    Non-finite logits are unchanged; finite ones stay finite.
-    """
-    lowered = tl.where(value > 0, value / penalty, value * penalty)
-    lowered = tl.minimum(tl.maximum(lowered, -3.4028234663852886e38), 3.4028234663852886e38)
-    is_finite = (value > float("-inf")) & (value < float("inf"))
-    return tl.where(is_seen & is_finite, lowered, value)
-
-
-@triton.jit(do_not_specialize=["num_rows"])
-def _logits(
-    stream, weight, absent, penalty, num_rows, num_columns, eps, factor,
-    DEPTH: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr,
-    GAPS: tl.constexpr, PENALTY: tl.constexpr, EARLY: tl.constexpr,
-):  # fmt: skip
-    wait(EARLY)
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    out_column = tl.program_id(0) * _WIDE + tl.arange(0, _WIDE)
-    total = tl.zeros((_WIDE, ROWS), dtype=tl.float32)
-    for start in range(0, DEPTH, STEP):
-        column = start + tl.arange(0, STEP)
-        value = _load(stream.half, row[None, :], column[:, None], num_rows, DEPTH)
-        tile = _load(weight, out_column.to(tl.int64)[:, None], column[None, :], num_columns, DEPTH)
-        total = tl.dot(tile, value, total)
-    sums = _sums_of_squares(stream.squares, row, num_rows, DEPTH)
-    total *= (factor * _row_scale(sums, eps, DEPTH))[None, :]
-    if GAPS:
-        is_absent = tl.load(absent + out_column, mask=out_column < num_columns, other=True)
-        total = tl.where(is_absent[:, None], float("-inf"), total)
-    fits = (row < num_rows)[None, :] & (out_column < num_columns)[:, None]
-    offset = row.to(tl.int64)[None, :] * num_columns + out_column[:, None]
-    tl.store(stream.logits + offset, total, mask=fits)
-    if PENALTY:
-        is_seen = tl.load(penalty[0] + offset, mask=fits, other=0) > 0
-        penalties = tl.load(penalty[1] + row, mask=row < num_rows, other=1.0)
-        total = penalized(total, is_seen, penalties[None, :])
-    total = tl.where(fits, tl.where(total == total, total, float("inf")), float("-inf"))
-    top = stream.tops + row * tl.num_programs(0) + tl.program_id(0)
-    tl.store(top, tl.max(total, axis=0), mask=row < num_rows)
