@@ -1,4 +1,4 @@
-"""A folder as people have them: every kind of file, whole, odd and broken."""
+"""A realistic folder: every kind of file, intact, unusual and damaged."""
 
 import gzip
 import io
@@ -61,7 +61,7 @@ def make_pdf(text: str) -> bytes:
 
 
 def make_docx(*lines: str) -> bytes:
-    """Lines with tabs are rows of a table."""
+    """The rows of a tab-separated table."""
     runs = [
         [f"<w:p><w:r><w:t>{one}</w:t></w:r></w:p>" for one in line.split("\t")] for line in lines
     ]
@@ -155,14 +155,14 @@ def documents(path: Path, errors: str = "skip") -> list[str]:
     return [one.decode() for one in found]
 
 
-def test_every_file_gives_its_documents(odd: Path) -> None:
+def test_every_file_yields_its_documents(odd: Path) -> None:
     assert documents(odd) == [text for _, texts in FILES.values() for text in texts]
     for name, (_, texts) in FILES.items():
         if texts:
             assert documents(odd / name) == texts, name
 
 
-def test_one_table_says_what_was_read_and_why_the_rest_was_not(
+def test_a_table_lists_what_was_read_and_why_others_were_skipped(
     odd: Path, shell: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Tokenizer({id: bytes([id]) for id in range(256)}, [], ["<|endoftext|>"]).save("tokenizer.json")
@@ -172,7 +172,7 @@ def test_one_table_says_what_was_read_and_why_the_rest_was_not(
     assert "warning" not in warnings
     lines = page[page.index("\nfiles\n") :].splitlines()[3:]
     rows = {line.split()[0]: [line.split()[1], *line.split()[-3:]] for line in lines[:15]}
-    # Files, and of them read, documents, skipped.
+    # Columns: files, files read, documents, files skipped.
     assert rows[".txt"] == ["9", "4", "4", "5"] and rows[".py"] == ["2", "1", "1", "1"]
     assert rows[".zip"] == ["2", "1", "3", "1"] and rows[".pdf"] == ["2", "1", "1", "1"]
     assert rows[".tar.gz"] == ["1", "1", "1", "0"] and rows[".bin"][1:] == ["0", "0", "1"]
@@ -223,7 +223,7 @@ def test_archives_have_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.slow
-def test_damage_anywhere_is_told_and_no_traceback(tmp_path: Path) -> None:
+def test_damaged_files_are_reported_without_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "z.txt").write_text("left")
     for name in ("d.ipynb", "k.pdf", "l.docx", "m.epub", "n.zip", "o.tar.gz"):
         data = FILES[name][0]
