@@ -1,7 +1,7 @@
-"""Every setting of a model means the same on every way to use it, or is refused by name.
+"""Every model setting has the same effect in every use of the model, or is rejected by name.
 
-A new field of `ModelConfig` needs an example here, and what each way makes of it is declared beside
-that way: `DECODED` of the decoders, `RULES` of the exports. The rest has to agree.
+A new field of `ModelConfig` needs an example here, and an entry in `DECODED` (decoders) and `RULES`
+(exports). Every other use must agree with the forward pass.
 """
 
 import functools
@@ -77,7 +77,7 @@ GGUF_KEYS = {
 def run_with(
     write_run: Any, tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory
 ) -> RunWith:
-    """`run_with("qk_norm")`: a run whose setting of this name is other than usual."""
+    """`run_with("qk_norm")`: a run in which this setting does not have its default."""
 
     @functools.cache
     def make(name: str) -> Path:
@@ -89,7 +89,7 @@ def run_with(
 
 @dataclass
 class Case:
-    """A run of a model with one setting other than usual, and what its forward gives."""
+    """A run of a model with one changed setting, and the logits of its forward pass."""
 
     run: Path
     out: Path
@@ -105,7 +105,7 @@ def huggingface(case: Case) -> Tensor:
 
 
 def gguf(case: Case) -> Tensor:
-    """By the settings and tensors in the file, which llama.cpp rotates as we do unless it is a
+    """Computed from the settings and tensors in the file; llama.cpp rotates like us, except for
     Qwen3."""
     library = pytest.importorskip("gguf")
     file = case.out.with_suffix(".gguf")
@@ -167,7 +167,7 @@ def decoded(case: Case) -> Tensor:
 
 
 def pictured(case: Case) -> Tensor:
-    """The forward pass with values mixed by the weights that are shown."""
+    """The forward pass with values mixed by the attention weights for inspection."""
     shown = iter(case.model.attention_weights(case.ids))
 
     def mix(layer: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any) -> Tensor:
@@ -183,14 +183,14 @@ WAYS = [cached, decoded, pictured, reloaded, huggingface, gguf, imported]
 
 
 def is_refused(name: str, way: Callable[[Case], Tensor]) -> bool:
-    # For transformers our own modeling file goes along.
+    # transformers gets our own modeling file.
     return way is gguf and bool(RULES[name].only) and EXAMPLES[name] not in RULES[name].only
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 @pytest.mark.parametrize("name", ModelConfig.model_fields)
 @torch.no_grad()
-def test_a_setting_means_the_same_everywhere_or_is_refused(
+def test_a_setting_has_the_same_effect_everywhere_or_is_rejected(
     name: str, way: Callable[[Case], Tensor], run_with: RunWith, tmp_path: Path
 ) -> None:
     assert name in DECODED and name in RULES and name in EXAMPLES
@@ -200,7 +200,7 @@ def test_a_setting_means_the_same_everywhere_or_is_refused(
     model = LanguageModel.load(run, device="cpu").model
     ids = torch.randint(SEPARATOR, (2, 20), generator=torch.Generator().manual_seed(0))
     if way not in (huggingface, gguf, imported):
-        # For others a prompt is one document.
+        # Others treat the prompt as one document.
         ids[0, [5, 9, 10]] = ids[1, 15] = SEPARATOR
     case = Case(run, tmp_path / "out", model, ids, model(ids))
     if is_refused(name, way):
@@ -229,7 +229,7 @@ def test_scores_and_counts_are_those_of_the_forward_pass(name: str, run_with: Ru
 
 @pytest.mark.parametrize("name", ModelConfig.model_fields)
 @torch.no_grad()
-def test_in_half_precision_decoders_are_as_near_as_the_forward_pass(
+def test_in_half_precision_decoders_are_as_accurate_as_the_forward_pass(
     name: str, run_with: RunWith, device: torch.device
 ) -> None:
     model = LanguageModel.load(run_with(name), device=device).model

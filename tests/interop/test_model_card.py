@@ -1,4 +1,4 @@
-"""The card beside an export tells the results, settings and lineage of its run."""
+"""The model card of an export has the results and lineage of its run."""
 
 import math
 from pathlib import Path
@@ -24,7 +24,7 @@ def rows(card: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, value in cells}
 
 
-def test_it_opens_with_what_hubs_read_and_the_results_of_the_checkpoint(make_run: MakeRun) -> None:
+def test_the_card_has_metadata_and_the_results_of_the_checkpoint(make_run: MakeRun) -> None:
     run = make_run()
     with open(run / "metrics.jsonl", "a", encoding="utf-8") as file:
         file.write('{"step": 7, "validation_loss": 0.0')
@@ -48,9 +48,7 @@ def test_it_opens_with_what_hubs_read_and_the_results_of_the_checkpoint(make_run
     assert "one document per prompt" in export(make_run("masked", document_separator=299))
 
 
-def test_lineage_names_everything_by_content(
-    make_run: MakeRun, tokenizer: Tokenizer, runs: Path
-) -> None:
+def test_lineage_has_content_ids(make_run: MakeRun, tokenizer: Tokenizer, runs: Path) -> None:
     run = make_run()
     told = rows(export(run))
     weights = run / "checkpoints" / "step_000007" / "model.safetensors"
