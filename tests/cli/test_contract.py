@@ -122,8 +122,8 @@ def test_printed_commands_can_be_run(words: list[str]) -> None:
 def test_a_bad_flag_is_one_line_that_names_it(
     shell: Any, verb: types.ModuleType, words: str, complaint: str
 ) -> None:
-    told = shell.fails("try", "it", "r", *words.split())
-    assert complaint in told and len(told) < 500
+    error = shell.fails("try", "it", "r", *words.split())
+    assert complaint in error and len(error) < 500
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
@@ -142,9 +142,9 @@ def test_the_version_names_what_a_bug_report_needs(
 ) -> None:
     lines = shell("--version").splitlines()
     assert lines[0] == f"groundup {__version__}"
-    told = dict(line.split(maxsplit=1) for line in lines)
-    assert told["native"].startswith(vectors()[0]) and told["torch"] == torch.__version__
-    assert told["device"].startswith(("cpu: ", "cuda: ", "mps: "))
+    fields = dict(line.split(maxsplit=1) for line in lines)
+    assert fields["native"].startswith(vectors()[0]) and fields["torch"] == torch.__version__
+    assert fields["device"].startswith(("cpu: ", "cuda: ", "mps: "))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: 1 / 0)
     assert "device   not usable: division by zero" in shell("--version")
 
@@ -395,8 +395,8 @@ def test_user_errors_are_one_line_and_write_nothing(
     shell: Any, bare_machine: None, words: str, complaint: str
 ) -> None:
     before = sorted(Path().rglob("*"))
-    told = shell.fails(*words.split(" "))
-    assert complaint in told and len(told) < 700
+    error = shell.fails(*words.split(" "))
+    assert complaint in error and len(error) < 700
     assert sorted(path for path in Path().rglob("*") if path.name != "sweeps") == before
 
 

@@ -61,8 +61,8 @@ def test_other_shards_than_the_runs_are_reported(
     (tmp_path / "one.txt").write_text("one document")
     words = ["data", "prepare", tmp_path / "one.txt", "--validation-fraction", "0.001"]
     shell(*words, "--out", tmp_path / "few")
-    told = shell.fails("evaluate", "one", "--shards", tmp_path / "few")
-    assert "--validation-fraction 0.1 --overwrite" in told
+    error = shell.fails("evaluate", "one", "--shards", tmp_path / "few")
+    assert "--validation-fraction 0.1 --overwrite" in error
 
 
 def test_a_float8_run_is_evaluated_in_float32_on_request(

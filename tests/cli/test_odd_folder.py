@@ -42,20 +42,20 @@ def pack_tar(files: dict[str, bytes], mode: str = "w:gz") -> bytes:
 
 
 def make_pdf(text: str) -> bytes:
-    drawn = f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET"
+    content = f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET"
     parts = [
         "<</Type/Catalog/Pages 2 0 R>>",
         "<</Type/Pages/Kids[3 0 R]/Count 1>>",
         "<</Type/Page/Parent 2 0 R/MediaBox[0 0 612 792]/Contents 4 0 R"
         "/Resources<</Font<</F1 5 0 R>>>>>>",
-        f"<</Length {len(drawn)}>>stream\n{drawn}\nendstream",
+        f"<</Length {len(content)}>>stream\n{content}\nendstream",
         "<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>",
     ]
-    out, places = "%PDF-1.4\n", list[int]()
+    out, offsets = "%PDF-1.4\n", list[int]()
     for number, part in enumerate(parts, start=1):
-        places.append(len(out))
+        offsets.append(len(out))
         out += f"{number} 0 obj{part} endobj\n"
-    table = "".join(f"{place:010d} 00000 n \n" for place in places)
+    table = "".join(f"{offset:010d} 00000 n \n" for offset in offsets)
     out += f"xref\n0 6\n0000000000 65535 f \n{table}trailer<</Size 6/Root 1 0 R>>\n"
     return f"{out}startxref\n{len(out) - len(table) - 67}\n%%EOF".encode()
 
@@ -227,8 +227,8 @@ def test_damaged_files_are_reported_without_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "z.txt").write_text("left")
     for name in ("d.ipynb", "k.pdf", "l.docx", "m.epub", "n.zip", "o.tar.gz"):
         data = FILES[name][0]
-        for place in range(0, len(data), max(1, len(data) // 12)):
-            for damaged in (data[:place], data[:place] + b"\xff\0<" + data[place + 3 :]):
+        for position in range(0, len(data), max(1, len(data) // 12)):
+            for damaged in (data[:position], data[:position] + b"\xff\0<" + data[position + 3 :]):
                 (tmp_path / name).write_bytes(damaged)
                 assert documents(tmp_path)[-1] == "left"
         (tmp_path / name).unlink()

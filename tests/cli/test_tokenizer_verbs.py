@@ -115,7 +115,7 @@ def test_compare_evaluates_every_tokenizer_on_every_text(
     tokenizer_path: Path, corpus: Path, tmp_path: Path, shell: Any
 ) -> None:
     other, second = tmp_path / "other.json", tmp_path / "second.txt"
-    told = shell("tokenizer", "train", corpus, "--vocab-size", "270", "--out", other)
+    output = shell("tokenizer", "train", corpus, "--vocab-size", "270", "--out", other)
     second.write_text("another text", "utf-8")
     words: Words = ["compare", tokenizer_path, other, "--texts", corpus, second]
     results = shell.json("tokenizer", *words, "--corpus-gb", "1")
@@ -130,9 +130,9 @@ def test_compare_evaluates_every_tokenizer_on_every_text(
     assert f"{len(ids):,}" in printed and "825 GB" in printed
     # Every command prints the same bytes per token.
     assert first["bytes_per_token"] == first["num_bytes"] / len(ids)
-    told += shell("data", "prepare", corpus, "--tokenizer", other, "--out", tmp_path / "shards")
+    output += shell("data", "prepare", corpus, "--tokenizer", other, "--out", tmp_path / "shards")
     same = f"{results[1]['bytes_per_token']:.4f}"
-    assert re.findall(r"bytes per token +(.*)", told) == [same, same]
+    assert re.findall(r"bytes per token +(.*)", output) == [same, same]
 
 
 STORY = "The old fox walked down to the river at night and saw the moon in the water there. "

@@ -58,12 +58,12 @@ def test_the_page_describes_runs_and_results(seeds: Path) -> None:
     report = compare([seeds], title="Batch sizes")
     assert report.warnings == []
     text = Page(render(report)).text
-    for told in (
+    for words in (
         *("Batch sizes", "2.0100 ± 0.0248", "0, 1, 2", "NVIDIA H200", "1.0 GB", "25.0%"),
         *("--name b8s0", "✕ diverged", "★ best", "6 of 7 finished"),
         "diverged after step 3: the last loss is not finite",
     ):
-        assert told in text, told
+        assert words in text, words
 
 
 def test_curves_have_the_color_of_their_group_and_three_axes(

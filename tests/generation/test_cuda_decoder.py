@@ -301,8 +301,8 @@ def test_samples_equal_those_of_the_sampler() -> None:
 def test_non_finite_logits_give_no_id(bad: float) -> None:
     logits = torch.zeros(2, 70)
     logits[1, 69] = bad
-    drawn = _draw(logits, [_row(Sampler(top_p=0.5), [3], seed=seed) for seed in (1, 2)]).tolist()
-    assert drawn[0] != NO_ID and drawn[1] == NO_ID
+    sampled = _draw(logits, [_row(Sampler(top_p=0.5), [3], seed=seed) for seed in (1, 2)]).tolist()
+    assert sampled[0] != NO_ID and sampled[1] == NO_ID
 
 
 @pytest.mark.parametrize(("vocab_size", "num_allowed"), VOCABULARIES.values(), ids=VOCABULARIES)
@@ -323,8 +323,8 @@ def test_disallowed_ids_are_neither_scored_nor_sampled(
         assert torch.equal(_logits(cut, texts), expected)
     for sampler in SAMPLERS:
         cut.begin([_row(sampler, [1, last, 2, row % vocab_size], row, row) for row in range(5)])
-        drawn, _ = cut.step(1)
-        assert not {*drawn} & {NO_ID, *forbidden}
+        sampled, _ = cut.step(1)
+        assert not {*sampled} & {NO_ID, *forbidden}
 
 
 # The first use of sync debug mode warns that it does not detect everything.

@@ -151,9 +151,9 @@ def likes(*ids: int) -> TransformerLM:
     with torch.no_grad():
         model.token_embedding.weight.zero_()
         model.lm_head.weight.zero_()
-        for place, (before, after) in enumerate(zip((ord("?"), *ids), ids, strict=False)):
-            model.token_embedding.weight[before, place] = 1.0
-            model.lm_head.weight[after, place] = 1.0
+        for index, (before, after) in enumerate(zip((ord("?"), *ids), ids, strict=False)):
+            model.token_embedding.weight[before, index] = 1.0
+            model.lm_head.weight[after, index] = 1.0
     return model
 
 

@@ -152,7 +152,7 @@ def cached(case: Case) -> Tensor:
     cache, positions = KVCache(*shape), torch.arange(length).expand(num_rows, -1)
     parts = [tensor.tensor_split([9, 10, 11], dim=1) for tensor in (case.ids, positions)]
     pairs = zip(*parts, strict=True)
-    return torch.cat([case.model(ids, places, cache) for ids, places in pairs], dim=1)
+    return torch.cat([case.model(ids, positions, cache) for ids, positions in pairs], dim=1)
 
 
 def decoded(case: Case) -> Tensor:
@@ -160,8 +160,8 @@ def decoded(case: Case) -> Tensor:
     assert isinstance(decoder, TorchDecoder) and decoder.packed is not None
     decoder.prefill(list(enumerate(case.ids[:, :9].tolist())))
     steps = [
-        decoder.decode(case.ids[:, place], torch.full((len(case.ids),), place))
-        for place in range(9, case.ids.shape[1])
+        decoder.decode(case.ids[:, position], torch.full((len(case.ids),), position))
+        for position in range(9, case.ids.shape[1])
     ]
     return torch.cat([case.logits[:, :9], torch.stack(steps, dim=1)], dim=1)
 
@@ -241,9 +241,9 @@ def test_in_half_precision_decoders_are_as_accurate_as_the_forward_pass(
     is_own = device.type == "cuda" and model.config.norm == "pre"
     assert (type(decoder).__name__ == "CudaDecoder") == is_own
     decoder.prefill([(row, text[:9]) for row, text in enumerate(ids.tolist())])
-    for place in range(9, 20):
-        texts = ids[:, : place + 1].tolist()
+    for position in range(9, 20):
+        texts = ids[:, : position + 1].tolist()
         requests = [GenerationRequest(tuple(text), 5, Sampler()) for text in texts]
         decoder.begin([Row(0, *pair) for pair in zip(requests, texts, strict=True)])
-        errors = (decoder.step(1)[1] - exact[:, place]).abs()
+        errors = (decoder.step(1)[1] - exact[:, position]).abs()
         assert errors.max() <= 2 * (own - exact).abs().max() + 1e-3

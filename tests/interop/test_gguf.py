@@ -69,18 +69,18 @@ def test_metadata_has_settings_lineage_and_tokenizer(
     weights = run / "checkpoints" / "step_000007" / "model.safetensors"
     assert keys["groundup.checkpoint_weights"] == hash_file(weights)
     assert keys["groundup.tokenizer"] == tokenizer.definition.content_id()
-    told = {name.removeprefix("tokenizer.ggml."): value for name, value in keys.items()}
-    assert (told["model"], told["pre"]) == ("gpt2", "gpt-2")
-    assert len(told["tokens"]) == len(set(told["tokens"])) == 300
-    assert told["tokens"][299] == END
-    assert told["token_type"] == [1] * 299 + [3]
-    assert len(told["merges"]) == len(tokenizer.merges)
-    spelled = {token: id for id, token in enumerate(told["tokens"])}
-    for merge, (left, right) in zip(told["merges"], tokenizer.merges, strict=True):
+    meta = {name.removeprefix("tokenizer.ggml."): value for name, value in keys.items()}
+    assert (meta["model"], meta["pre"]) == ("gpt2", "gpt-2")
+    assert len(meta["tokens"]) == len(set(meta["tokens"])) == 300
+    assert meta["tokens"][299] == END
+    assert meta["token_type"] == [1] * 299 + [3]
+    assert len(meta["merges"]) == len(tokenizer.merges)
+    spelled = {token: id for id, token in enumerate(meta["tokens"])}
+    for merge, (left, right) in zip(meta["merges"], tokenizer.merges, strict=True):
         parts = [tokenizer.vocab[spelled[part]] for part in merge.split(" ")]
         assert parts == [left, right]
-    assert told["eos_token_id"] == told["bos_token_id"] == told["padding_token_id"] == 299
-    assert not (told["add_bos_token"] or told["add_eos_token"] or told["add_space_prefix"])
+    assert meta["eos_token_id"] == meta["bos_token_id"] == meta["padding_token_id"] == 299
+    assert not (meta["add_bos_token"] or meta["add_eos_token"] or meta["add_space_prefix"])
     (tmp_path / "text.txt").write_bytes(TEXT.encode())
     for name, known in (("qwen2", "qwen2"), ("llama3", "llama-bpe"), ("deepseek", "deepseek-v3")):
         other = Tokenizer.train(tmp_path / "text.txt", 280, pattern=name)
@@ -98,10 +98,10 @@ def test_metadata_has_the_chat_template_and_begin_id(
     export_gguf(make_run(tokenizer=chat, vocab_size=302), tmp_path / "chat.gguf")
     keys, _ = read(tmp_path / "chat.gguf")
     assert keys["tokenizer.chat_template"] == chat.chat_template
-    told = {name.removeprefix("tokenizer.ggml."): value for name, value in keys.items()}
-    assert told["tokens"][300:] == ["<|im_start|>", "<|im_end|>"]
-    assert told["token_type"][299:] == [3, 3, 3]
-    assert (told["eos_token_id"], told["eot_token_id"]) == (299, 301)
+    meta = {name.removeprefix("tokenizer.ggml."): value for name, value in keys.items()}
+    assert meta["tokens"][300:] == ["<|im_start|>", "<|im_end|>"]
+    assert meta["token_type"][299:] == [3, 3, 3]
+    assert (meta["eos_token_id"], meta["eot_token_id"]) == (299, 301)
     export_gguf(make_run("plain"), tmp_path / "plain.gguf")
     assert not any("chat" in key or "eot" in key for key in read(tmp_path / "plain.gguf")[0])
     export_gguf(take(make_checkpoint()), tmp_path / "no_begin.gguf")

@@ -52,9 +52,9 @@ def test_logits_and_greedy_text_agree(
     assert type(theirs).__name__ == f"{'Groundup' if is_own else kind}ForCausalLM"
     assert ("trust_remote_code=True" in (out / "README.md").read_text("utf-8")) == is_own
     assert largest_difference(theirs, ours) < 1e-5
-    told = json.loads((out / "generation_config.json").read_text("utf-8"))
+    config = json.loads((out / "generation_config.json").read_text("utf-8"))
     lacking = list(range(300, settings.get("vocab_size", 300)))
-    assert told.get("suppress_tokens", []) == lacking
+    assert config.get("suppress_tokens", []) == lacking
     tokenizer = transformers.AutoTokenizer.from_pretrained(out, local_files_only=True)
     inputs = tokenizer(PROMPT, return_tensors="pt")
     ids = theirs.generate(**inputs, max_new_tokens=20, do_sample=False)[0].tolist()

@@ -66,9 +66,9 @@ def test_special_ids_and_origin_are_recorded(
     # All files that are read: config.json, weights, tokenizer.json and others.
     assert imported["files"] == {file.name: hash_file(file) for file in folder.iterdir()}
     export_huggingface(run, tmp_path / "out")
-    told = json.loads((tmp_path / "out" / "generation_config.json").read_text("utf-8"))
-    told_ids = {name: told[name] for name in told if name.endswith("_id")}
-    assert told_ids == {"eos_token_id": [299, 5], "pad_token_id": 7}
+    config = json.loads((tmp_path / "out" / "generation_config.json").read_text("utf-8"))
+    exported_ids = {name: config[name] for name in config if name.endswith("_id")}
+    assert exported_ids == {"eos_token_id": [299, 5], "pad_token_id": 7}
     assert LanguageModel.load(run).stop_ids == {299, 5}
 
 
@@ -175,7 +175,7 @@ DAMAGES: list[tuple[Damage, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("damage", "complaint"), DAMAGES, ids=[told for _, told in DAMAGES])
+@pytest.mark.parametrize(("damage", "complaint"), DAMAGES, ids=[text for _, text in DAMAGES])
 def test_invalid_checkpoints_are_rejected_by_name(
     make_checkpoint: MakeCheckpoint, runs: Path, damage: Damage, complaint: str
 ) -> None:

@@ -43,5 +43,5 @@ def test_llama_cpp_computes_the_same(make_run: MakeRun, tmp_path: Path, pattern:
     for text in ODD:
         assert theirs.tokenize(text.encode(), False, True) == list(tokenizer.encode(text))
     messages = [{"role": "user", "content": "Who?"}, {"role": "system", "content": " a\n"}]
-    told = theirs.create_chat_completion(messages, max_tokens=1)["usage"]["prompt_tokens"]
-    assert told == len(tokenizer.encode(chat_prompt(tokenizer, messages)))
+    num_tokens = theirs.create_chat_completion(messages, max_tokens=1)["usage"]["prompt_tokens"]
+    assert num_tokens == len(tokenizer.encode(chat_prompt(tokenizer, messages)))

@@ -36,10 +36,10 @@ def test_the_modelfile_has_template_stops_and_parameters(
     said = (turn.format(**message) for message in messages)
     template = ChatTemplate(tokenizer.with_chat().chat_template or "")
     assert "".join(said) + found[2] == template.render(messages, add_generation_prompt=True)
-    told = dict(re.findall(r"^PARAMETER (\w+) (.*)$", "\n".join(lines), re.MULTILINE))
-    assert told["stop"] == '"<|im_end|>"' and told["num_ctx"] == "32"
-    assert (told["temperature"], told["top_k"], told["repeat_penalty"]) == ("0.5", "7", "1.0")
-    assert told["repeat_last_n"] == "-1"
+    values = dict(re.findall(r"^PARAMETER (\w+) (.*)$", "\n".join(lines), re.MULTILINE))
+    assert values["stop"] == '"<|im_end|>"' and values["num_ctx"] == "32"
+    assert (values["temperature"], values["top_k"], values["repeat_penalty"]) == ("0.5", "7", "1.0")
+    assert values["repeat_last_n"] == "-1"
     assert "ollama create tiny -f Modelfile" in (out / "README.md").read_text()
     assert gguf.GGUFReader(out / "model.gguf").fields["general.file_type"].contents() == 7
     with pytest.raises(ConfigError, match="--force"):

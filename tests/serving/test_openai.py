@@ -128,8 +128,8 @@ def test_logprobs_describe_each_token(client: openai.OpenAI, chat_model: Languag
         if not token.startswith(("bytes:", "<id ")) and "\ufffd" not in choice.text:
             assert choice.text[offset:].startswith(token)
     # The same for a chat, and streams with one chunk per token.
-    told: dict[str, Any] = {"logprobs": True, "top_logprobs": 3, **arguments}
-    talked = create(client, True, **told).choices[0]
+    logprobs: dict[str, Any] = {"logprobs": True, "top_logprobs": 3, **arguments}
+    talked = create(client, True, **logprobs).choices[0]
     entries = talked.logprobs.content
     assert [entry.id for entry in entries] == found.token_ids
     assert [entry.logprob for entry in entries] == found.token_logprobs
@@ -137,7 +137,7 @@ def test_logprobs_describe_each_token(client: openai.OpenAI, chat_model: Languag
     assert data.decode(errors="replace") == talked.message.content
     for entry, top in zip(entries, found.top_ids, strict=True):
         assert [one.id for one in entry.top_logprobs] == top[:3]
-    parts = [chunk.choices[0].logprobs for chunk in create(client, True, stream=True, **told)]
+    parts = [chunk.choices[0].logprobs for chunk in create(client, True, stream=True, **logprobs)]
     assert [part.content for part in parts if part is not None] == [[one] for one in entries]
     options: Any = {"prompt": prompt, "logprobs": 3, "stream": True}
     parts = [chunk.choices[0].logprobs for chunk in create(client, False, **options, **arguments)]
