@@ -158,7 +158,7 @@ def test_prepare_then_verify(shell: Any) -> None:
     assert printed.startswith("wrote shards") and f"{num_tokens:,}" in printed
     assert "bytes per token" in printed and shell(*words).startswith("up to date:")
     for flags in ([], ["--tokenizer", "tokenizer.json"]):
-        assert shell("data", "verify", "shards", *flags).startswith("shards is sound: 2 shards")
+        assert shell("data", "verify", "shards", *flags).startswith("shards is intact: 2 shards")
     shard = Path("shards/train_000000.bin")
     shard.write_bytes(b"\xff\xff" + shard.read_bytes()[2:])
     assert "train_000000.bin is damaged" in shell.fails("data", "verify", "shards")
