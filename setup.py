@@ -1,7 +1,7 @@
-"""What pyproject.toml cannot say: whether the core can be compiled here, and all files at once.
+"""Build steps beyond pyproject.toml: check the compiler, then compile the core's files in parallel.
 
-Every setting is in pyproject.toml. What a compiler prints about a missing header or an unknown flag
-names no fix; the last line printed here does.
+All settings are in pyproject.toml. A compiler's error about a missing header or unknown flag does
+not name a fix; the last line printed here does.
 """
 
 import itertools

@@ -243,7 +243,7 @@ def _table(results: list[Json]) -> str:
         groups.setdefault(result["entry"], []).append(result["validation_loss"])
     sizes = {one["entry"]: one["lines"] for one in results}
     means = {name: statistics.fmean(losses) for name, losses in groups.items()}
-    # A loss that is not a number comes last.
+    # NaN losses come last.
     order = sorted(groups, key=lambda name: (math.isnan(means[name]), means[name]))
     lines = []
     for name in order:
@@ -260,14 +260,14 @@ def _table(results: list[Json]) -> str:
 
 
 def _p_value(ours: list[float], theirs: list[float]) -> float:
-    """The exact permutation test: of all ways to divide the losses into two such groups, the part
-    whose means are at least as far apart."""
+    """The exact permutation test: of all ways to divide the losses into two such groups, the
+    fraction whose means are at least as far apart."""
     losses = [*ours, *theirs]
     apart = [
         abs(sum(group) / len(ours) - (sum(losses) - sum(group)) / len(theirs))
         for group in itertools.combinations(losses, len(ours))
     ]
-    # The first one is the groups as they are.
+    # The first combination is the observed one.
     return sum(one >= apart[0] - 1e-12 for one in apart) / len(apart)
 
 

@@ -1,7 +1,7 @@
 """Run a training script with autoresearch's interface on the data of a race.
 
-Such a script imports its data, its time and its measure from a module `prepare` beside it, and
-flash attention from `kernels`. This module provides both, so that a published file runs unchanged;
+Such a script imports data, time budget and metric from a module `prepare` next to it, and flash
+attention from `kernels`. This module provides both, so that a published file runs unchanged;
 `kernels`, if installed, is used as it is. The script's seed is replaced by the race's.
 """
 

@@ -112,7 +112,7 @@ void run_on_threads(size_t num_threads, Work work) {
 
 }  // namespace
 
-// Threads claim blocks dynamically, each starting at its own share, so a thread that never starts costs nothing.
+// Threads claim blocks dynamically, each starting at its own part, so a thread that never starts costs nothing.
 // Every block has sums of its own, which are added to the total in order.
 template <class Work>
 void run(const Work& work, size_t num_threads) {

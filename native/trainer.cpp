@@ -3,8 +3,8 @@
 // without links. Each pair has a list of positions, which are checked when they are used. All positions
 // of a pair arise during a single merge (the one that produces the later of its two symbols), in order,
 // so each list is written once and the pair's count only decreases afterwards: a heap whose counts may
-// be too high suffices. Pairs rarer than a limit, which is most of them, are left out until their turn
-// comes: then all pairs are recounted.
+// be too high suffices. Pairs rarer than a limit, which is most of them, are left out until they are
+// needed; then all pairs are recounted.
 #include "trainer.h"
 
 #include <algorithm>

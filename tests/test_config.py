@@ -1,5 +1,5 @@
-"""Settings: strictness, merge order, the sentences that name a mistake's place; and no value of any
-setting does worse than an error in one line: every field is found by itself."""
+"""Settings: strictness, merge order, error messages with locations; and no value of any setting in
+the package causes more than a one-line error."""
 
 import importlib
 import math

@@ -1,5 +1,5 @@
-"""What a person installs: a source archive that builds on its own, a wheel that runs elsewhere and
-needs no extra, and one sentence where either cannot be built."""
+"""Installation: a source archive that builds, a wheel that runs without extras, and one-line errors
+if neither can be built."""
 
 import contextlib
 import json

@@ -102,8 +102,8 @@ def describe_settings() -> str:
 
 def describe_errors() -> str:
     parts = [
-        "# Errors\n\nAll error messages, with `…` in place of values. Search this page for words "
-        "of yours; [troubleshooting](../troubleshooting.md) explains the common ones."
+        "# Errors\n\nAll error messages, with `…` in place of values. Search it for words "
+        "of your message; [troubleshooting](../troubleshooting.md) explains the common ones."
     ]
     for path in sorted(PACKAGE.rglob("*.py")):
         raised = (

@@ -54,7 +54,7 @@ _EARLIER_NAMES = {
     "num_ids": "num_tokens",
     "recompute": "activation_checkpointing",
 }
-# Removed settings, and their values without effect: files with these values still load.
+# Removed settings, with the values that had no effect: files with these values still load.
 _REMOVED: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("cautious_decay", "decay_embeddings", "mask_documents", "x0_skip"), (False,)),
     **dict.fromkeys(("tensorboard", "trackio", "wandb"), (False,)),
@@ -305,23 +305,23 @@ def _describe(
     name = next(known, _clip(".".join(key)))
     origin = next((origins[one] for one in prefixes if one in origins), "")
     reason = finding["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    complaint = f"{name} is {_clip(repr(finding['input']))}, but {reason[:1].lower()}{reason[1:]}"
+    message = f"{name} is {_clip(repr(finding['input']))}, but {reason[:1].lower()}{reason[1:]}"
     if finding["type"] == "extra_forbidden":
-        complaint = f"unknown setting {name}"
+        message = f"unknown setting {name}"
         if kind is not None:
             section = "".join(f"{one}." for one in key[:-1])
             settings = (one for one, _ in setting_fields(kind) if one.startswith(section))
             inside = [one[len(section) :] for one in settings]
             beside = dict.fromkeys(one.partition(".")[0] for one in inside)
             near = nearest_name(key[-1], [*beside, *inside])
-            complaint += f": {did_you_mean(key[-1], [near] if near else beside)}"
+            message += f": {did_you_mean(key[-1], [near] if near else beside)}"
     elif finding["type"] == "missing":
         origin = origin or origins.get((), "")
-        complaint = f"{name} is missing and has no default: set it"
+        message = f"{name} is missing and has no default: set it"
     elif not key or (isinstance(finding["input"], Mapping) and finding["type"] == "value_error"):
         # For a whole section, the reason names the relevant settings.
-        complaint = f"{name}: {reason}" if key else reason
-    return f"{complaint} (in {origin})" if origin else complaint
+        message = f"{name}: {reason}" if key else reason
+    return f"{message} (in {origin})" if origin else message
 
 
 def _clip(text: str) -> str:

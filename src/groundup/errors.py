@@ -35,7 +35,7 @@ _NAMES_ELSEWHERE = {
 class GroundupError(Exception):
     """Base class of all errors that groundup raises on purpose.
 
-    A message that quotes too much of a foreign file is cut in the middle.
+    A message that quotes too much of an untrusted file is truncated in the middle.
     """
 
     def __init__(self, message: str) -> None:

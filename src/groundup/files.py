@@ -99,8 +99,8 @@ def discard_folder(path: Path) -> None:
 
 
 def find_folders(parent: Path) -> dict[str, Path]:
-    """Return the folders in `parent` by name; one that a crash has left moved aside while it was
-    being replaced is found there."""
+    """Return the folders in `parent` by name, including one that a crash left moved aside while it
+    was being replaced."""
     try:
         folders = [path for path in parent.iterdir() if path.is_dir()]
     except (FileNotFoundError, NotADirectoryError):
@@ -116,8 +116,8 @@ def is_leftover(name: str) -> bool:
 
 
 def remove_leftovers(parent: Path, name: str | None = None) -> None:
-    """Remove or restore what killed writers left in `parent`, for one destination or all. What
-    running writers have locked is skipped."""
+    """Remove or restore what killed writers left in `parent`, for one destination or all. Skips
+    what running writers have locked."""
     names = os.listdir(parent)
     for hidden in filter(None, map(_HIDDEN.fullmatch, sorted(names))):
         path = parent / hidden[0]
@@ -257,7 +257,7 @@ def locked(path: PathLike, *, wait: bool = False, shared: bool = False) -> Itera
 @contextlib.contextmanager
 def _temporary_beside(destination: Path, file_name: str | None) -> Iterator[Path]:
     """Yield a new temporary file, or a folder if `file_name` is None, locked inside the block and
-    removed if that raises. Before, removes leftovers of this file name, or for a folder all."""
+    removed if that raises. First removes leftovers of this file name, or for a folder all."""
     temporary = _hidden_sibling(destination, "writing")
     with contextlib.ExitStack() as stack:
         try:

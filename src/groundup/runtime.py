@@ -36,7 +36,7 @@ def escape_controls(text: str) -> str:
 
 
 class SafeFormatter(logging.Formatter):
-    """Escapes control characters: records quote names and messages of foreign files."""
+    """Escapes control characters: records quote names and messages of untrusted files."""
 
     def format(self, record: logging.LogRecord) -> str:
         return escape_controls(super().format(record))
@@ -80,7 +80,7 @@ def count_of(number: int, noun: str) -> str:
 
 
 def num_cores() -> int:
-    """Return the number of cores this process may use, by its affinity if the system has that."""
+    """Return the number of cores in this process's CPU affinity, or all if that is unknown."""
     if hasattr(os, "sched_getaffinity"):
         return max(1, len(os.sched_getaffinity(0)))
     return os.cpu_count() or 1
@@ -161,12 +161,12 @@ def keep_freed_memory() -> bool:
     except (AttributeError, OSError, TypeError):
         return False
     trim_threshold, mmap_threshold = -1, -3
-    most = 2**31 - 1
-    return bool(set_option(mmap_threshold, most) and set_option(trim_threshold, most))
+    largest = 2**31 - 1
+    return bool(set_option(mmap_threshold, largest) and set_option(trim_threshold, largest))
 
 
 def release_freed_memory() -> None:
-    """Return free memory that malloc has kept to the system, if supported."""
+    """Give freed memory that malloc has kept back to the system, if supported."""
     import ctypes
 
     with contextlib.suppress(AttributeError, OSError, TypeError):

@@ -27,12 +27,12 @@ Start = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(autouse=True)
 def modules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The modules beside the scripts can be imported."""
+    """Make the modules next to the scripts importable."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
 
 
 def run_here(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-    """A script in this process: others would take longer to import torch than for all they do."""
+    """Run a script in this process: importing torch would take longer than the work."""
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
         patch.setattr(sys, "argv", command[1:])
         runpy.run_path(command[1], run_name="__main__")
@@ -41,7 +41,7 @@ def run_here(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch, one_thread: None) -> Iterator[None]:
-    """A benchmark does its jobs here, and leaves nothing behind."""
+    """Run a benchmark's jobs in this process, and undo its global changes."""
     import encoding_work
     import measure
 
@@ -77,7 +77,7 @@ def run(start: Start, name: str, out: Path, *flags: str) -> dict[str, Any]:
         ("generation_cpu", ["torch, compiled static cache"], ["S1"]),
     ],
 )
-def test_a_benchmark_gives_a_well_formed_result(
+def test_benchmarks_write_well_formed_results(
     name: str, rivals: list[str], only: list[str], tmp_path: Path
 ) -> None:
     flags = ["--tools", *rivals, "--only", *only]
@@ -91,7 +91,7 @@ def test_a_benchmark_gives_a_well_formed_result(
     assert result["quick"] and result["rounds"] == 1
     assert result["hardware"]["cores"] >= 1
     assert {"python", "groundup"} <= set(result["versions"])
-    # A tool that is left out is said to be.
+    # Tools that are left out are listed.
     assert name != "tokenizer_training" or result["skipped"]["gigatoken"] == "not asked for"
     names = [row["name"] for row in result["rows"]]
     assert names and len(set(names)) == len(names)
@@ -103,13 +103,13 @@ def test_a_benchmark_gives_a_well_formed_result(
             assert cell["low"] <= cell["median"] <= cell["high"]
         assert row["tools"]["groundup"]["median"] >= 0
         if name.endswith("_cpu") and row["unit"] == "tokens/s":
-            # What both compute is compared before it is timed.
+            # Results are compared before they are timed.
             assert row["tools"][rivals[0]]["agrees"]
             assert all(cell["median"] > 0 for cell in row["tools"].values())
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_a_server_is_measured_and_loses_no_client(
+def test_serving_benchmark_answers_all_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import serving
@@ -132,7 +132,7 @@ def test_a_server_is_measured_and_loses_no_client(
 
 
 @pytest.mark.slow
-def test_a_tool_that_fails_is_a_row_with_its_error(tmp_path: Path) -> None:
+def test_failing_tools_are_rows_with_their_error(tmp_path: Path) -> None:
     from measure import Benchmark, Measure, Task, Verdict, run_task
 
     # No such script: every process ends with an error.
@@ -143,10 +143,10 @@ def test_a_tool_that_fails_is_a_row_with_its_error(tmp_path: Path) -> None:
     assert all("none.py" in cell["error"] for cell in row["tools"].values())
 
 
-def test_tokens_a_second_and_the_fractions_of_the_devices_best() -> None:
+def test_tokens_per_second_mfu_and_bandwidth() -> None:
     from measure import OURS, Measure, Task, make_row
 
-    # The bandwidth is that of each batch size.
+    # Bandwidth is computed for each batch size.
     extra: Any = {"flops_per_token": 1e9, "peak_flops_per_second": 1e12}
     extra |= {"bytes_per_token": {"a": 4e9, "b": 1e9}, "peak_bytes_per_second": 4e12}
     ours = {"num_tokens": 1_000, "extra": extra, "seconds": {"a": 2.0, "b": 1.0}}
@@ -166,7 +166,7 @@ SMALL = "vocab_size=300 context_length=32 d_model=32 num_heads=2 num_layers=2 d_
 
 
 def apply(run: Any, arguments: Any) -> Any:
-    """What a process of its own does, which takes ten times as long to start as its work does."""
+    """The work of a separate process, which would take ten times as long to start."""
     return pickle.loads(pickle.dumps(run(*pickle.loads(pickle.dumps(arguments)))))
 
 
@@ -210,7 +210,7 @@ evaluate_bpb(model, tokenizer, 2)
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
 @pytest.mark.usefixtures("one_thread")
-def test_all_entries_learn_from_the_same_text(
+def test_all_entries_train_on_the_same_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -231,7 +231,7 @@ def test_all_entries_learn_from_the_same_text(
     import race
 
     for name in ("prepare", "kernels"):
-        # What the race puts there is gone after the test; transformers looks for kernels.
+        # Remove the race's modules after the test: transformers looks for `kernels`.
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
         monkeypatch.delitem(sys.modules, name)
     pool = contextlib.nullcontext(SimpleNamespace(apply=apply))
@@ -246,9 +246,9 @@ def test_all_entries_learn_from_the_same_text(
     results = json.loads((tmp_path / "race.json").read_text())["results"]
     assert [one["entry"] for one in results] == [config, "nanogpt@1e-2", "bigrams.py"]
     for result in results:
-        # Evenly likely ids would give ln 300 = 5.7.
+        # A uniform distribution has a loss of ln 300 = 5.7.
         assert result["tokens"] > 0 and result["validation_loss"] < 5.5
-    # The same tokens and bytes for all.
+    # All have the same bytes per token.
     ratios = [one["bits_per_byte"] / one["validation_loss"] for one in results]
     assert ratios == pytest.approx([ratios[0]] * 3)
     assert race._p_value([1.0, 1.1, 1.2], [2.0, 2.1, 2.2]) == 0.1

@@ -15,25 +15,25 @@ from groundup.tokenizer import Tokenizer
 
 
 class Shell:
-    """Runs command lines in this process, and looks at what they print."""
+    """Runs commands in this process and returns their output."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
 
     def __call__(self, *words: object) -> str:
-        """What a command prints that must end well."""
+        """Return the output of a command that must succeed."""
         assert main(list(map(str, words))) == 0
         return self._capsys.readouterr().out
 
     def json(self, *words: object) -> Any:
-        """The object that it prints, and not a word besides."""
+        """Return the JSON that it prints, which must be its only output."""
         assert main([*map(str, words), "--json"]) == 0
         captured = self._capsys.readouterr()
         assert captured.err == ""
         return json.loads(captured.out)
 
     def fails(self, *words: object, status: int = 2) -> str:
-        """The one error line of a command that must fail, and prints nothing else."""
+        """Return the error line, the only output of a command that must fail."""
         self._capsys.readouterr()
         assert main(list(map(str, words))) == status
         captured = self._capsys.readouterr()
@@ -49,7 +49,7 @@ def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
 
 @pytest.fixture(scope="session")
 def small_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Settings of a tiny model on 60 kB of stories in 300 tokens, which lie beside the file."""
+    """Settings of a tiny model, next to 60 kB of stories and a tokenizer of 300 tokens."""
     folder = tmp_path_factory.mktemp("small")
     text, tokenizer_file = folder / "stories.txt", folder / "tokenizer.json"
     write_sample_corpus(text, megabytes=0.06, seed=0)
@@ -74,7 +74,7 @@ def small_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def folder_of_run(tmp_path_factory: pytest.TempPathFactory, small_config: Path) -> Path:
-    """A folder with the finished run runs/small in it; a test that changes it copies it first."""
+    """A folder with the finished run runs/small; tests that change it copy it first."""
     folder = tmp_path_factory.mktemp("trained")
     words = ["--config", str(small_config), "--runs-folder", str(folder / "runs")]
     assert main(["train", *words]) == 0
@@ -83,7 +83,7 @@ def folder_of_run(tmp_path_factory: pytest.TempPathFactory, small_config: Path) 
 
 @pytest.fixture
 def write_sweep(small_config: Path, tmp_path: Path) -> Callable[..., str]:
-    """`write_sweep(grid=…)`: the file of a sweep around the small run."""
+    """`write_sweep(grid=…)` writes a sweep file based on the small run."""
 
     def write(**values: Any) -> str:
         file = tmp_path / "sweep.yaml"

@@ -1,4 +1,4 @@
-"""What every verb owes: help without torch, one line for a mistake, an exit status, any stream."""
+"""What every verb guarantees: help without torch, one-line errors, exit statuses, any stream."""
 
 import errno
 import os
@@ -65,7 +65,7 @@ def read(*words: str) -> Any:
 
 @pytest.fixture
 def verb(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
-    """`groundup try it`, whose run a test may replace."""
+    """A verb `groundup try it`, whose function a test may replace."""
     module = types.ModuleType("groundup.cli.try_it")
     module.Arguments = Arguments  # type: ignore[attr-defined]
     module.run = lambda arguments: print(arguments)  # type: ignore[attr-defined]
@@ -75,7 +75,7 @@ def verb(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     return module
 
 
-def test_words_become_arguments() -> None:
+def test_words_are_parsed_to_arguments() -> None:
     typed = "r a --megabytes 3 --quiet b --stop x --stop=-y --out=-x --betas 0.1 2e-1 --count 1e3"
     found = read(*typed.split(), "--model.d_ff=8", "--from", "here there", "c", "--", "-d")
     assert found.run == "r" and found.files == ("a", "b", "c", "-d") and found.quiet
@@ -94,7 +94,7 @@ def test_words_become_arguments() -> None:
         ["r", "--betas", "1", "2", "--model.d-ff", "3", "--errors=replace"],
     ],
 )
-def test_shown_commands_can_be_typed(words: list[str]) -> None:
+def test_printed_commands_can_be_run(words: list[str]) -> None:
     arguments = read(*words)
     program, *typed = shlex.split(as_command("try it", arguments))
     assert program == "groundup" and typed[:2] == ["try", "it"]
@@ -122,8 +122,8 @@ def test_shown_commands_can_be_typed(words: list[str]) -> None:
 def test_a_bad_flag_is_one_line_that_names_it(
     shell: Any, verb: types.ModuleType, words: str, complaint: str
 ) -> None:
-    told = shell.fails("try", "it", "r", *words.split())
-    assert complaint in told and len(told) < 500
+    error = shell.fails("try", "it", "r", *words.split())
+    assert complaint in error and len(error) < 500
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
@@ -142,9 +142,9 @@ def test_the_version_names_what_a_bug_report_needs(
 ) -> None:
     lines = shell("--version").splitlines()
     assert lines[0] == f"groundup {__version__}"
-    told = dict(line.split(maxsplit=1) for line in lines)
-    assert told["native"].startswith(vectors()[0]) and told["torch"] == torch.__version__
-    assert told["device"].startswith(("cpu: ", "cuda: ", "mps: "))
+    fields = dict(line.split(maxsplit=1) for line in lines)
+    assert fields["native"].startswith(vectors()[0]) and fields["torch"] == torch.__version__
+    assert fields["device"].startswith(("cpu: ", "cuda: ", "mps: "))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: 1 / 0)
     assert "device   not usable: division by zero" in shell("--version")
 
@@ -206,7 +206,7 @@ def test_help_and_verbs_without_tensors_import_no_torch(tmp_path: Path, reposito
     assert done.returncode == 0, done.stderr
 
 
-def test_what_torch_reads_as_it_loads_is_set_before_a_verb_runs(
+def test_environment_variables_are_set_before_torch_is_imported(
     verb: types.ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     verb.run = lambda arguments: None  # type: ignore[attr-defined]
@@ -229,7 +229,7 @@ def test_what_torch_reads_as_it_loads_is_set_before_a_verb_runs(
         (RuntimeError("CUDA out of memory. Tried to allocate"), 1, "out of memory"),
     ],
 )
-def test_what_goes_wrong_is_one_line_and_a_status(
+def test_errors_are_one_line_with_an_exit_status(
     shell: Any, verb: types.ModuleType, error: Exception, status: int, line: str
 ) -> None:
     def run(arguments: Arguments) -> None:
@@ -240,7 +240,7 @@ def test_what_goes_wrong_is_one_line_and_a_status(
     assert message.isprintable() and line in message
 
 
-def test_an_interrupt_is_one_word_and_a_bug_of_ours_is_not_dressed_up(
+def test_interrupts_print_one_word_and_bugs_a_traceback(
     verb: types.ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     verb.run = lambda arguments: signal.raise_signal(signal.SIGINT)  # type: ignore[attr-defined]
@@ -260,7 +260,7 @@ def run_in_shell(words: list[str], ending: str = "", **environment: str) -> tupl
     return done.returncode, done.stdout, done.stderr.decode("utf-8", "replace")
 
 
-def test_streams_may_be_closed_and_readers_may_leave() -> None:
+def test_closed_streams_and_pipes_are_handled() -> None:
     for ending in (">&-", "<&- >&- 2>&-"):
         assert run_in_shell(["plan", "--preset", "tinystories"], ending) == (0, b"", "")
     status, _, errors = run_in_shell(["tokenizer", "decode", "--ids", "x y"], ">&-")
@@ -284,7 +284,7 @@ def test_a_locale_without_an_encoding_prints_utf8(small_config: Path) -> None:
     assert "日" in run_in_shell(["tokenizer", "inspect", text, *flags], **locale)[1].decode("utf-8")
 
 
-def test_a_core_that_is_not_built_is_one_line(tmp_path: Path) -> None:
+def test_a_missing_native_core_is_one_line(tmp_path: Path) -> None:
     words = ["tokenizer", "train", "stories.txt", "--vocab-size", "300"]
     script = (
         "import sys; sys.modules['groundup._native'] = None\n"
@@ -297,7 +297,7 @@ def test_a_core_that_is_not_built_is_one_line(tmp_path: Path) -> None:
     assert done.stderr.startswith("error: groundup's native core is not built: run `make install`")
 
 
-def test_an_outdated_core_is_one_line(
+def test_an_outdated_native_core_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def call_with_other_signature(words: list[str]) -> int:
@@ -329,7 +329,7 @@ TRAIN = "train --config small.yaml --name new"
 def with_files(
     folder_of_run: Path, small_config: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """A folder with a run, settings, a tokenizer, text, and things that are damaged."""
+    """A folder with a run, settings, a tokenizer, text, and damaged files."""
     folder = tmp_path_factory.mktemp("mistakes")
     shutil.copytree(folder_of_run, folder, dirs_exist_ok=True)
     shutil.copytree(folder / "runs/small", folder / "runs/empty")
@@ -391,16 +391,16 @@ def bare_machine(with_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("data verify a b", "takes no argument b"),
     ],
 )
-def test_a_mistake_is_one_line_and_leaves_nothing(
+def test_user_errors_are_one_line_and_write_nothing(
     shell: Any, bare_machine: None, words: str, complaint: str
 ) -> None:
     before = sorted(Path().rglob("*"))
-    told = shell.fails(*words.split(" "))
-    assert complaint in told and len(told) < 700
+    error = shell.fails(*words.split(" "))
+    assert complaint in error and len(error) < 700
     assert sorted(path for path in Path().rglob("*") if path.name != "sweeps") == before
 
 
-def test_foreign_text_cannot_command_the_terminal(
+def test_untrusted_text_cannot_control_the_terminal(
     shell: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

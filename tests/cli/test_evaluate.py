@@ -1,4 +1,4 @@
-"""`groundup evaluate` and `groundup generate` on a run that was trained here."""
+"""`groundup evaluate` and `groundup generate` on a run trained in this process."""
 
 import io
 import json
@@ -18,7 +18,7 @@ from groundup.generation import Engine, LanguageModel
 from groundup.generation.request import NewToken
 
 
-def test_the_results_are_those_of_the_training(shell: Any) -> None:
+def test_results_equal_those_of_training(shell: Any) -> None:
     for record in read_json_lines("runs/small/metrics.jsonl"):
         if "validation_loss" in record:
             found = shell.json("evaluate", "small", "--checkpoint", str(record["step"]))
@@ -27,7 +27,7 @@ def test_the_results_are_those_of_the_training(shell: Any) -> None:
             assert found["bits_per_byte"] == record["bits_per_byte"]
 
 
-def test_a_run_its_checkpoint_and_its_split_are_named(shell: Any, small_config: Path) -> None:
+def test_output_names_run_checkpoint_and_split(shell: Any, small_config: Path) -> None:
     by_name, by_folder = shell.json("evaluate", "small"), shell.json("evaluate", "runs/small")
     assert by_name == by_folder and by_name["run"] == "runs/small" and by_name["step"] == 12
     best = shell.json("evaluate", "small", "--checkpoint", "best")
@@ -39,10 +39,10 @@ def test_a_run_its_checkpoint_and_its_split_are_named(shell: Any, small_config: 
         assert text in page
 
 
-def test_data_that_are_not_the_runs_are_told(
+def test_other_shards_than_the_runs_are_reported(
     shell: Any, small_config: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
-    """Paths in settings are relative: what they mean must not depend on where one stands."""
+    """Relative paths in settings must not depend on the working directory."""
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
     shutil.copytree(small_config.parent, here)
     monkeypatch.chdir(here)
@@ -61,11 +61,11 @@ def test_data_that_are_not_the_runs_are_told(
     (tmp_path / "one.txt").write_text("one document")
     words = ["data", "prepare", tmp_path / "one.txt", "--validation-fraction", "0.001"]
     shell(*words, "--out", tmp_path / "few")
-    told = shell.fails("evaluate", "one", "--shards", tmp_path / "few")
-    assert "--validation-fraction 0.1 --overwrite" in told
+    error = shell.fails("evaluate", "one", "--shards", tmp_path / "few")
+    assert "--validation-fraction 0.1 --overwrite" in error
 
 
-def test_a_run_that_learned_in_float8_is_evaluated_in_float32_where_that_is_asked_for(
+def test_a_float8_run_is_evaluated_in_float32_on_request(
     shell: Any, folder_of_run: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(folder_of_run / "runs/small", tmp_path / "half")
@@ -76,7 +76,7 @@ def test_a_run_that_learned_in_float8_is_evaluated_in_float32_where_that_is_aske
     assert found["loss"] == shell.json("evaluate", "small")["loss"]
 
 
-def test_text_and_tasks_are_measured_together(
+def test_text_and_tasks_are_evaluated_together(
     shell: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pair = '{"sentence_good": "They were glad.", "sentence_bad": "They was glad."}\n'
@@ -100,7 +100,7 @@ def test_text_and_tasks_are_measured_together(
     low, high = who["interval"]
     assert low < who["accuracy"] < high and pairs["chance"] == 0.5
     assert f"{who['accuracy']:.4f}  {low:.4f}, {high:.4f}" in page and "mean" in page
-    # Two runs read the text twice, and warn once.
+    # The text is read once per run, but the warning is printed once.
     (tmp_path / "text/old.txt").write_text("Voilà, l'été. C'est déjà Noël. " * 9, "cp1252")
     capsys.readouterr()
     assert main(["evaluate", "small", "runs/small", str(tmp_path / "text")]) == 0
@@ -121,7 +121,7 @@ TEMPLATE = "{{ messages[0].content }}: "
 
 
 class Screen(io.StringIO):
-    """A standard output that shows what was written when it is flushed, as a terminal does."""
+    """Standard output that records what is visible after each flush, like a terminal."""
 
     shown = ""
 
@@ -129,7 +129,7 @@ class Screen(io.StringIO):
         self.shown = self.getvalue()
 
 
-def test_a_text_is_shown_while_it_is_being_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_is_printed_as_it_is_generated(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Screen()
     step = Engine.step
     shown_before_steps: list[str] = []
@@ -145,11 +145,11 @@ def test_a_text_is_shown_while_it_is_being_written(monkeypatch: pytest.MonkeyPat
     assert whole.endswith("\n") and screen.shown == whole
     shown = [text for text in shown_before_steps if text]
     assert all(whole.startswith(text) and text != whole for text in shown)
-    # A token may end within a character, which waits for its rest.
+    # A token may end within a character, which is then held back.
     assert len(set(shown)) >= 4
 
 
-def test_samples_are_told_apart_and_each_has_its_seed(shell: Any) -> None:
+def test_samples_are_numbered_and_have_their_own_seeds(shell: Any) -> None:
     words = ("--prompt", "One", "--max-tokens", "6")
     page = shell("generate", "small", *words, "--num-samples", "3", "--seed", "1")
     parts = page.split("\n\n=== ")
@@ -174,7 +174,7 @@ def test_prompts_come_from_a_file_or_standard_input(
     assert by_file[2:] == records(shell, "--prompt", "A dog\x0c ☃", *words)
 
 
-def test_every_setting_of_sampling_has_a_flag(shell: Any, tmp_path: Path) -> None:
+def test_every_sampling_setting_has_a_flag(shell: Any, tmp_path: Path) -> None:
     (found,) = records(
         shell, "--prompt", "One", "--top-k", "9", "--min-p", "0.01", "--repetition-penalty", "1.3",
         "--stop", "e", "--stop", "th", "--max-tokens", "60",

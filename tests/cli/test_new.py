@@ -1,5 +1,5 @@
-"""`groundup new`, and `groundup quickstart`, which is new on stories: every step is taken, told
-and, the second time, kept."""
+"""`groundup new` and `groundup quickstart` (new on stories): every step runs, is printed and, the
+second time, is kept."""
 
 import contextlib
 import io
@@ -31,7 +31,7 @@ from groundup.training.clock import Clock
 from groundup.training.metrics import AfterStep
 
 SHORT = ["--num-steps", "2", "--max-tokens", "4"]
-# With this seed a document of so few falls to validation.
+# With this seed, one of the few documents is selected for validation.
 TEXT = ["--megabytes", "0.05", "--seed", "11"]
 SMALL = [*TEXT, "--vocab-size", "400", *SHORT]
 RUN = Path("quickstart/runs/stories")
@@ -40,7 +40,7 @@ WIDTHS = (16, 32)
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder of a quickstart that has run once, with a tiny model, and its page."""
+    """The folder and the output of a finished quickstart with a tiny model."""
     folder = tmp_path_factory.mktemp("quickstart")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -54,7 +54,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 @pytest.fixture(autouse=True)
 def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somewhere else, with a model that costs nothing and a process that has just begun."""
+    """Work in a new folder, with tiny models and a process that has just started."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("groundup.cli.new.STARTED", time.monotonic())
     monkeypatch.setattr("groundup.training.recipe._WIDTHS", WIDTHS)
@@ -62,20 +62,20 @@ def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def page(finished: tuple[Path, str], tmp_path: Path) -> str:
-    """What the quickstart printed; what it made lies in the working folder."""
+    """The quickstart's output; its files are in the working directory."""
     shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
     return finished[1]
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    # The time of a command begins with it, however long the one before took.
+    # A command's time starts with the command, not with the test process.
     verb.__dict__["STARTED"] = time.monotonic()
     assert main([*words]) == 0
     captured = capsys.readouterr()
     return captured.out + captured.err
 
 
-def test_it_goes_from_nothing_to_stories(page: str) -> None:
+def test_quickstart_goes_from_nothing_to_stories(page: str) -> None:
     tokenizer = Tokenizer.load("quickstart/tokenizer.json")
     assert tokenizer.vocab_size == 400 and LanguageModel.load(RUN).step == 2
     assert open_shards("quickstart/shards", "train", tokenizer).num_tokens > 10_000
@@ -85,10 +85,10 @@ def test_it_goes_from_nothing_to_stories(page: str) -> None:
         assert re.search(word, page, re.DOTALL), word
 
 
-def test_its_commands_can_be_typed(
+def test_printed_commands_can_be_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, page: str
 ) -> None:
-    # A command begins with its process; this one has run for as long as the tests.
+    # A command's time starts with its process, here that of all tests.
     monkeypatch.setattr("groundup.cli.train.STARTED", time.monotonic())
     commands = [shlex.split(line)[1:] for line in re.findall(r"\$ (groundup .*)", page)]
     done, offered = commands[:6], commands[6:]
@@ -101,7 +101,7 @@ def test_its_commands_can_be_typed(
     stories = page.index("=== 1 of 3")
     assert page[stories : page.index("\nLook at it")] in capsys.readouterr().out
     assert main(offered[1]) == 0
-    # A first model is one that other programs run.
+    # The first model can be exported.
     assert main(next(words for words in offered if words[0] == "export")) == 0
     for words in offered:
         if words[0] == "tune":
@@ -121,7 +121,7 @@ def test_the_second_run_keeps_every_step(capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.usefixtures("page")
-def test_an_interrupted_training_goes_on(
+def test_interrupted_training_continues(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = LanguageModel.load(RUN).model.state_dict()
@@ -135,7 +135,7 @@ def test_an_interrupted_training_goes_on(
         context.setattr("groundup.cli.train.sampler", lambda config: AfterStep(interrupt))
         assert main(["quickstart", *SMALL]) == 130
     page, log = capsys.readouterr()
-    # Of two commands, that of the step and the whole: the log speaks of the one, this of the other.
+    # The log names the command of the step, the output that of the whole.
     assert "--resume" in log
     assert "or run the same command again" in page and "Three stories" not in page
     assert LanguageModel.load(RUN).step == 1
@@ -146,11 +146,11 @@ def test_an_interrupted_training_goes_on(
 
 
 @pytest.mark.slow
-def test_a_plan_of_few_steps_does_not_end_a_run_before_its_time(
+def test_a_plan_of_few_steps_does_not_end_a_timed_run_early(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The machine is busy during the probe: the plan is for a step in 2 seconds. Each look at the
-    # clock takes a tenth of one, on any machine.
+    # The machine is busy during the probe, so the plan assumes 2 seconds per step. On this clock
+    # each reading takes a tenth of a second.
     monkeypatch.setattr(probe, "time_steps", lambda config, machine: (2.0, 0))
     ticks = itertools.count()
 
@@ -168,7 +168,7 @@ def test_a_plan_of_few_steps_does_not_end_a_run_before_its_time(
 
 
 @pytest.mark.parametrize(("minutes", "left"), [(10, 7.6), (60, 57.5), (1, 0.01)])
-def test_the_training_gets_what_is_left_of_the_time(
+def test_training_gets_the_remaining_time(
     monkeypatch: pytest.MonkeyPatch, minutes: float, left: float
 ) -> None:
     monkeypatch.setattr(verb, "STARTED", time.monotonic() - 120)
@@ -182,7 +182,7 @@ TEXT_OF_ONE = "The fox and the bear went to the river, and that was the end of i
 
 @pytest.fixture
 def notes(tmp_path: Path) -> Path:
-    """An untidy folder: Markdown, code, a picture, a folder in it."""
+    """A mixed folder: Markdown, code, a picture, a subfolder."""
     folder = tmp_path / "my notes"
     (folder / "deep").mkdir(parents=True)
     for number in range(12):
@@ -197,7 +197,7 @@ def new(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return run(capsys, "new", *words, "--max-tokens", "4", "--minutes", "10")
 
 
-def test_a_folder_of_ones_own_becomes_a_model_with_settings_left_behind(
+def test_a_folder_becomes_a_model_with_its_settings_file(
     capsys: pytest.CaptureFixture[str], notes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verb, "_VALIDATION_BYTES", 200)
@@ -221,7 +221,7 @@ def test_a_folder_of_ones_own_becomes_a_model_with_settings_left_behind(
     (export,) = re.findall(r"\$ groundup (export .*)", page)
     assert main(shlex.split(export)) == 0
     assert Path("prepared/my-notes/exports/my-notes/config.json").is_file()
-    # More text is another model; the one that is there stays.
+    # More text gives another model; the existing one stays.
     (notes / "more.txt").write_text(TEXT_OF_ONE * 50)
     page = new(capsys, str(notes), "--num-steps", "3")
     assert "this one is my-notes-2" in page and "14 files" in page
@@ -239,7 +239,7 @@ def test_a_folder_of_ones_own_becomes_a_model_with_settings_left_behind(
         ("a fox", "quickstart --folder text.txt", "not a directory"),
     ],
 )
-def test_a_mistake_is_said_before_anything_is_written(
+def test_errors_are_raised_before_anything_is_written(
     capsys: pytest.CaptureFixture[str], text: str, words: str, complaint: str
 ) -> None:
     Path("text.txt").write_bytes(text.encode("latin-1"))
@@ -251,12 +251,12 @@ def test_a_mistake_is_said_before_anything_is_written(
     assert not Path("runs").exists() and not Path("prepared/text/tokenizer.json").exists()
 
 
-def test_changed_text_goes_on_after_a_stop_before_its_shards(
+def test_changed_text_continues_if_stopped_before_its_shards(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     words = ["text.txt", "--num-steps", "2"]
     Path("text.txt").write_text(TEXT_OF_ONE * 50)
-    # What a kill leaves of the first write is nobody's.
+    # A killed first write leaves only a temporary file.
     leftover = Path("prepared/text/.new.json.writing-0123456789ab")
     leftover.parent.mkdir(parents=True)
     leftover.write_text("{")
@@ -269,7 +269,7 @@ def test_changed_text_goes_on_after_a_stop_before_its_shards(
     assert "--overwrite" in new(capsys, *words)
     assert LanguageModel.load("runs/text-2").step == 2
     assert "--overwrite" not in new(capsys, *words)
-    # Another text of the same name is refused.
+    # Another text with the same name is rejected.
     Path("q").mkdir()
     Path("q/text.md").write_text(TEXT_OF_ONE * 50)
     before = Path("prepared/text/train.yaml").read_bytes()

@@ -1,4 +1,4 @@
-"""A folder as people have them: every kind of file, whole, odd and broken."""
+"""A realistic folder: every kind of file, intact, unusual and damaged."""
 
 import gzip
 import io
@@ -42,26 +42,26 @@ def pack_tar(files: dict[str, bytes], mode: str = "w:gz") -> bytes:
 
 
 def make_pdf(text: str) -> bytes:
-    drawn = f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET"
+    content = f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET"
     parts = [
         "<</Type/Catalog/Pages 2 0 R>>",
         "<</Type/Pages/Kids[3 0 R]/Count 1>>",
         "<</Type/Page/Parent 2 0 R/MediaBox[0 0 612 792]/Contents 4 0 R"
         "/Resources<</Font<</F1 5 0 R>>>>>>",
-        f"<</Length {len(drawn)}>>stream\n{drawn}\nendstream",
+        f"<</Length {len(content)}>>stream\n{content}\nendstream",
         "<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>",
     ]
-    out, places = "%PDF-1.4\n", list[int]()
+    out, offsets = "%PDF-1.4\n", list[int]()
     for number, part in enumerate(parts, start=1):
-        places.append(len(out))
+        offsets.append(len(out))
         out += f"{number} 0 obj{part} endobj\n"
-    table = "".join(f"{place:010d} 00000 n \n" for place in places)
+    table = "".join(f"{offset:010d} 00000 n \n" for offset in offsets)
     out += f"xref\n0 6\n0000000000 65535 f \n{table}trailer<</Size 6/Root 1 0 R>>\n"
     return f"{out}startxref\n{len(out) - len(table) - 67}\n%%EOF".encode()
 
 
 def make_docx(*lines: str) -> bytes:
-    """Lines with tabs are rows of a table."""
+    """The rows of a tab-separated table."""
     runs = [
         [f"<w:p><w:r><w:t>{one}</w:t></w:r></w:p>" for one in line.split("\t")] for line in lines
     ]
@@ -155,14 +155,14 @@ def documents(path: Path, errors: str = "skip") -> list[str]:
     return [one.decode() for one in found]
 
 
-def test_every_file_gives_its_documents(odd: Path) -> None:
+def test_every_file_yields_its_documents(odd: Path) -> None:
     assert documents(odd) == [text for _, texts in FILES.values() for text in texts]
     for name, (_, texts) in FILES.items():
         if texts:
             assert documents(odd / name) == texts, name
 
 
-def test_one_table_says_what_was_read_and_why_the_rest_was_not(
+def test_a_table_lists_what_was_read_and_why_others_were_skipped(
     odd: Path, shell: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Tokenizer({id: bytes([id]) for id in range(256)}, [], ["<|endoftext|>"]).save("tokenizer.json")
@@ -172,7 +172,7 @@ def test_one_table_says_what_was_read_and_why_the_rest_was_not(
     assert "warning" not in warnings
     lines = page[page.index("\nfiles\n") :].splitlines()[3:]
     rows = {line.split()[0]: [line.split()[1], *line.split()[-3:]] for line in lines[:15]}
-    # Files, and of them read, documents, skipped.
+    # Columns: files, files read, documents, files skipped.
     assert rows[".txt"] == ["9", "4", "4", "5"] and rows[".py"] == ["2", "1", "1", "1"]
     assert rows[".zip"] == ["2", "1", "3", "1"] and rows[".pdf"] == ["2", "1", "1", "1"]
     assert rows[".tar.gz"] == ["1", "1", "1", "0"] and rows[".bin"][1:] == ["0", "0", "1"]
@@ -223,12 +223,12 @@ def test_archives_have_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.slow
-def test_damage_anywhere_is_told_and_no_traceback(tmp_path: Path) -> None:
+def test_damaged_files_are_reported_without_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "z.txt").write_text("left")
     for name in ("d.ipynb", "k.pdf", "l.docx", "m.epub", "n.zip", "o.tar.gz"):
         data = FILES[name][0]
-        for place in range(0, len(data), max(1, len(data) // 12)):
-            for damaged in (data[:place], data[:place] + b"\xff\0<" + data[place + 3 :]):
+        for position in range(0, len(data), max(1, len(data) // 12)):
+            for damaged in (data[:position], data[:position] + b"\xff\0<" + data[position + 3 :]):
                 (tmp_path / name).write_bytes(damaged)
                 assert documents(tmp_path)[-1] == "left"
         (tmp_path / name).unlink()

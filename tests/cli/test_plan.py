@@ -16,7 +16,7 @@ from groundup.training.machine import Machine
 from groundup.training.resolve import planned_memory, resolve_device
 
 
-def test_gpt2_xl_has_its_known_costs_and_flags_change_them(shell: Any) -> None:
+def test_gpt2_xl_has_known_costs_that_flags_change(shell: Any) -> None:
     narrow = shell.json("plan", "--preset", "gpt2-xl", "--model.d-ff", "4288")
     assert narrow["parameters"]["feed_forward"] == 48 * 3 * 1_600 * 4_288
     long = ["--num-steps", "400000", "--precision", "float32"]
@@ -44,7 +44,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def test_the_settings_file_decides_where_no_flag_does(shell: Any, tmp_path: Path) -> None:
+def test_the_settings_file_applies_unless_a_flag_overrides_it(shell: Any, tmp_path: Path) -> None:
     flags = "--batch-size 12 --micro-batch-size 3 --num-steps 70 --precision tf32 --optimizer adamw"
     file = tmp_path / "run.yaml"
     file.write_text(yaml.safe_dump(SETTINGS), "utf-8")
@@ -67,9 +67,7 @@ def test_the_settings_file_decides_where_no_flag_does(shell: Any, tmp_path: Path
         assert state_bytes == memory_of_state.state_bytes + memory_of_state.gradients
 
 
-def test_a_settings_file_is_planned_with_the_memory_that_training_counts_on(
-    shell: Any, tmp_path: Path
-) -> None:
+def test_planned_memory_equals_that_of_training(shell: Any, tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     settings = {"device": "cpu", "precision": "float32", "optimizer": {"ema_fraction": 0.1}}
     settings["distributed"] = {"activation_checkpointing": True, "reduction": "fast"}
@@ -84,7 +82,7 @@ def test_a_settings_file_is_planned_with_the_memory_that_training_counts_on(
     assert found["activations_per_sequence"] == expected.activations_per_sequence
 
 
-def test_the_tables_show_the_numbers_of_the_json(shell: Any) -> None:
+def test_tables_and_json_have_the_same_numbers(shell: Any) -> None:
     words = ["--preset", "gpt2-xl", "--num-steps", "400000", "--precision", "float32"]
     page = " ".join(shell("plan", *words, "--gpus", "16").split())
     found = shell.json("plan", *words)
@@ -103,7 +101,7 @@ def test_the_tables_show_the_numbers_of_the_json(shell: Any) -> None:
         assert text in page
 
 
-def test_a_probe_is_shown_beside_what_was_predicted(
+def test_a_probe_is_shown_next_to_the_prediction(
     shell: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe, "time_steps", lambda config, machine: (0.5, 600_000_000))

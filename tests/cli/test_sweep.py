@@ -25,7 +25,7 @@ SWEEP = Path("sweeps/small")
 
 @pytest.fixture(autouse=True)
 def in_a_folder(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # For processes that are started from the new folder.
+    # For subprocesses, whose working directory is the new folder.
     monkeypatch.setenv("PYTHONPATH", str(repository / "src"))
     monkeypatch.chdir(tmp_path)
 
@@ -35,16 +35,16 @@ def files() -> dict[Path, bytes]:
 
 
 def add(trial: str, status: Any = "finished", settings: dict[str, Any] | None = None) -> None:
-    """Note the end of a trial that never ran."""
+    """Record the end of a trial that never ran."""
     SWEEP.mkdir(parents=True, exist_ok=True)
     point = trial.removesuffix("+seed=0")
     SweepFolder(SWEEP).add_record(TrialRecord(trial, point, status, 0, settings or {}))
 
 
-def test_a_dry_run_says_how_far_each_trial_is_and_what_is_left(
+def test_a_dry_run_shows_the_progress_of_each_trial(
     write_sweep: WriteSweep, shell: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # It needs no device.
+    # A dry run needs no device.
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     settings = {"device": "cuda"}
@@ -62,7 +62,7 @@ def test_a_dry_run_says_how_far_each_trial_is_and_what_is_left(
     assert "2 of 4 trials are left" in sum_of_left
 
 
-def test_a_dry_run_of_a_search_says_how_far_it_is(
+def test_a_dry_run_of_a_search_shows_its_progress(
     write_sweep: WriteSweep, shell: Any, metrics_only: Command
 ) -> None:
     pytest.importorskip("optuna")
@@ -79,7 +79,7 @@ def test_a_dry_run_of_a_search_says_how_far_it_is(
     SweepFolder(SWEEP).add_record(TrialRecord(trial.trial, trial.point, "failed", trial.seed))
     page = shell("sweep", write_sweep(**search, num_trials=3), "--dry-run")
     assert "1 of 4 trials are left" in page and before.keys() == files().keys()
-    # Three heads cannot share a width of 16.
+    # 16 is not divisible by three heads.
     spec = write_sweep(name="heads", num_trials=2, grid={"model.num_heads": [3]})
     run_sweep(load_sweep(spec), Path("sweeps/heads"), command=metrics_only)
     assert "0 of 0 trials are left" in shell("sweep", spec, "--dry-run")
@@ -97,7 +97,7 @@ def test_a_dry_run_of_a_search_says_how_far_it_is(
         ({"grid": {"model.vocab_size": [300, 299]}}, "=299+seed=0: vocab_size 299 is too"),
     ],
 )
-def test_settings_and_data_that_do_not_fit_are_named_before_anything_starts(
+def test_mismatched_settings_and_data_are_reported_before_the_start(
     write_sweep: WriteSweep, small_config: Path, shell: Any, values: Any, complaint: str
 ) -> None:
     shards = str(small_config.parent / "shards")
@@ -107,9 +107,7 @@ def test_settings_and_data_that_do_not_fit_are_named_before_anything_starts(
     assert not Path("sweeps").exists()
 
 
-def test_the_vocabulary_is_that_of_the_shards_as_in_training(
-    small_config: Path, shell: Any
-) -> None:
+def test_the_vocabulary_size_is_that_of_the_shards(small_config: Path, shell: Any) -> None:
     settings = yaml.safe_load(small_config.read_text("utf-8"))
     del settings["model"]["vocab_size"]
     shards = settings["data"]["shards"]
@@ -121,20 +119,20 @@ def test_the_vocabulary_is_that_of_the_shards_as_in_training(
     assert [trial.config.model.vocab_size for trial in trials] == [300, 300]
     arguments = train.Arguments(config=Path("with.yaml"))
     assert train.settings_of(arguments).model == trials[0].config.model
-    # As in the other verbs that start from a file.
+    # As with other verbs that read a settings file.
     size = f"{sum(count_parameters(trials[0].config.model).values()):,}"
     for words in (["sweep", "sweep.yaml", "--dry-run"], ["plan", "--config", "with.yaml"]):
         assert size in shell(*words)
 
 
-def test_what_has_ended_needs_its_data_no_more(write_sweep: WriteSweep, shell: Any) -> None:
+def test_finished_trials_do_not_need_their_data(write_sweep: WriteSweep, shell: Any) -> None:
     spec = write_sweep(settings={"data.shards": "gone"})
     add("seed=0")
     shell("sweep", spec, "--dry-run")
     assert "the runs are in sweeps" in shell("sweep", spec)
 
 
-def test_a_sweep_of_which_every_trial_failed_is_no_success(
+def test_a_sweep_fails_if_every_trial_failed(
     write_sweep: WriteSweep,
     capsys: pytest.CaptureFixture[str],
     metrics_only: Command,
@@ -147,12 +145,12 @@ def test_a_sweep_of_which_every_trial_failed_is_no_success(
     error = capsys.readouterr().err.splitlines()[-1]
     begin = "error: all 1 trials of sweeps/small failed, the last one with: 13 brings bad luck"
     assert error.startswith(begin)
-    # One that came to its end is a result, whatever became of the others.
+    # One finished trial is a result, even if others failed.
     add("other")
     assert main(["sweep", spec]) == 0
 
 
-def test_runs_are_compared_and_their_names_cannot_command_the_terminal(
+def test_runs_are_compared_and_their_names_cannot_control_the_terminal(
     tmp_path: Path, shell: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

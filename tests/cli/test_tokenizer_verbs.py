@@ -1,4 +1,4 @@
-"""The tokenizer and the data verbs as typed: what they print and write, one line a mistake."""
+"""The tokenizer and data verbs: what they print and write, and one-line errors."""
 
 import gzip
 import io
@@ -37,7 +37,7 @@ def tokenizer_path(tmp_path: Path) -> Path:
     return path
 
 
-def test_train_writes_the_tokenizer_of_the_reference(
+def test_train_writes_the_same_tokenizer_as_the_reference(
     corpus: Path, tmp_path: Path, shell: Any
 ) -> None:
     out = tmp_path / "made" / "tokenizer.json"
@@ -55,7 +55,7 @@ def test_train_writes_the_tokenizer_of_the_reference(
 
 
 @pytest.mark.parametrize("name", ["ids.npy", "ids.bin", "ids.txt"])
-def test_encode_and_decode_go_both_ways(
+def test_encode_and_decode_round_trip(
     tokenizer_path: Path, corpus: Path, tmp_path: Path, shell: Any, name: str
 ) -> None:
     ids, flags = tmp_path / name, ("--tokenizer", tokenizer_path)
@@ -87,9 +87,7 @@ def test_encode_takes_text_a_packed_file_and_standard_input(
     assert "text.txt.gz" in shell.fails("tokenizer", "encode", packed, *flags)
 
 
-def test_arrays_that_hold_no_ids_are_refused(
-    tokenizer_path: Path, tmp_path: Path, shell: Any
-) -> None:
+def test_arrays_without_ids_are_rejected(tokenizer_path: Path, tmp_path: Path, shell: Any) -> None:
     numpy.save(tmp_path / "float.npy", numpy.zeros((2, 2)))
     numpy.save(tmp_path / "table.npy", numpy.zeros((2, 2), int))
     (tmp_path / "cut.npy").write_bytes(b"\x93NUMPY")
@@ -108,16 +106,16 @@ def test_inspect_shows_every_step(tokenizer_path: Path, shell: Any) -> None:
         " ".join(map(str, tokenizer.encode(f"thé 日{END}"))),
     ):
         assert part in printed
-    # The first merge is number 1, as on the page.
+    # Merges are numbered from 1, as on the page.
     rank = tokenizer.merges.index((b"t", b"h"))
     assert f"merge {rank + 1} " in printed
 
 
-def test_compare_measures_every_tokenizer_on_every_text(
+def test_compare_evaluates_every_tokenizer_on_every_text(
     tokenizer_path: Path, corpus: Path, tmp_path: Path, shell: Any
 ) -> None:
     other, second = tmp_path / "other.json", tmp_path / "second.txt"
-    told = shell("tokenizer", "train", corpus, "--vocab-size", "270", "--out", other)
+    output = shell("tokenizer", "train", corpus, "--vocab-size", "270", "--out", other)
     second.write_text("another text", "utf-8")
     words: Words = ["compare", tokenizer_path, other, "--texts", corpus, second]
     results = shell.json("tokenizer", *words, "--corpus-gb", "1")
@@ -130,11 +128,11 @@ def test_compare_measures_every_tokenizer_on_every_text(
     assert first["tokens_per_second"] > 0 and first["corpus_seconds"] > 0
     printed = shell("tokenizer", *words)
     assert f"{len(ids):,}" in printed and "825 GB" in printed
-    # Every command that tells bytes per token tells the same.
+    # Every command prints the same bytes per token.
     assert first["bytes_per_token"] == first["num_bytes"] / len(ids)
-    told += shell("data", "prepare", corpus, "--tokenizer", other, "--out", tmp_path / "shards")
+    output += shell("data", "prepare", corpus, "--tokenizer", other, "--out", tmp_path / "shards")
     same = f"{results[1]['bytes_per_token']:.4f}"
-    assert re.findall(r"bytes per token +(.*)", told) == [same, same]
+    assert re.findall(r"bytes per token +(.*)", output) == [same, same]
 
 
 STORY = "The old fox walked down to the river at night and saw the moon in the water there. "
@@ -160,7 +158,7 @@ def test_prepare_then_verify(shell: Any) -> None:
     assert printed.startswith("wrote shards") and f"{num_tokens:,}" in printed
     assert "bytes per token" in printed and shell(*words).startswith("up to date:")
     for flags in ([], ["--tokenizer", "tokenizer.json"]):
-        assert shell("data", "verify", "shards", *flags).startswith("shards is sound: 2 shards")
+        assert shell("data", "verify", "shards", *flags).startswith("shards is intact: 2 shards")
     shard = Path("shards/train_000000.bin")
     shard.write_bytes(b"\xff\xff" + shard.read_bytes()[2:])
     assert "train_000000.bin is damaged" in shell.fails("data", "verify", "shards")

@@ -1,4 +1,4 @@
-"""`groundup train`: settings from file and flags, the run it makes, stops, and goes on with."""
+"""`groundup train`: settings from file and flags; starting, stopping and resuming a run."""
 
 import re
 import shutil
@@ -27,7 +27,7 @@ def settings_of(*words: str) -> RunConfig:
 
 
 def fails(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """Run, expect the user's mistake told in one line, and return it."""
+    """Run a command that must fail, and return its one error line."""
     assert main(["train", *words]) == 2
     lines = capsys.readouterr().err.splitlines()
     errors = [line for line in lines if line.startswith("error: ")]
@@ -35,30 +35,30 @@ def fails(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return errors[0].removeprefix("error: ")
 
 
-def test_the_size_of_the_vocabulary_comes_from_the_shards(small_config: Path) -> None:
+def test_the_vocabulary_size_comes_from_the_shards(small_config: Path) -> None:
     shards = str(small_config.parent / "shards")
     words = ("--data.shards", shards, "--model.vocab-size", "320")
     assert [settings_of(*words[:n]).model.vocab_size for n in (2, 4)] == [300, 320]
     for own, vocab_size in (("", 300), ("model: {vocab_size: 310}", 310)):
         Path("own.yaml").write_text(f"data: {{shards: {shards}}}\n{own}\n")
         assert settings_of("--config", "own.yaml").model.vocab_size == vocab_size
-    # Without shards, or with an index that cannot be read, training says what is wrong.
+    # Without readable shards, the default stays: training reports the error.
     assert settings_of("--data.shards", "nowhere").model.vocab_size == RunConfig().model.vocab_size
     Path("damaged").mkdir()
     (Path("damaged") / "index.json").write_text("{")
     assert settings_of("--data.shards", "damaged").model == RunConfig().model
 
 
-def test_a_mistake_in_the_file_is_named(
+def test_errors_in_the_file_are_named(
     capsys: pytest.CaptureFixture[str], small_config: Path
 ) -> None:
-    # The vocabulary of the shards would be put into the section.
+    # The vocabulary size of the shards would be set in the section.
     words = ("--data.shards", load_yaml(small_config)["data"]["shards"])
     for text, complaint in (
         ("model:\n  num_layer: 3\n", "did you mean num_layers? (in wrong.yaml line 2)"),
         ("model: gpt2-small", "model is 'gpt2-small', but"),
         ("runs_folder: null", "runs_folder is None, but"),
-        # YAML's false.
+        # YAML reads off as false.
         ("compile: off", "the tokenizer file none.json"),
     ):
         Path("wrong.yaml").write_text(text, encoding="utf-8")
@@ -66,12 +66,12 @@ def test_a_mistake_in_the_file_is_named(
         assert complaint in fails(capsys, *flags, *words)
 
 
-def test_a_run_with_minutes_counts_in_fractions_from_the_start_of_the_command(
+def test_a_timed_run_has_fractions_and_counts_from_the_start_of_the_command(
     capsys: pytest.CaptureFixture[str], small_config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ["--config", str(small_config), "--minutes", "1", "--evaluation.every-steps", "500"]
     settings = settings_of(*words)
-    # A flag is kept; what the file counts in steps becomes a fraction of the time.
+    # Flags are kept; the file's settings in steps become fractions of the time.
     assert settings.num_steps is None and settings.evaluation.every_steps == 500
     assert 0 < settings.schedule.warmup_steps < 1
     monkeypatch.setattr(verb, "STARTED", time.monotonic() - 100)
@@ -103,7 +103,7 @@ def test_from_takes_over_the_model_and_the_tokenizer_of_a_run(
     assert settings.start_from == whole_run and settings.model.context_length == 64
     assert settings.data.tokenizer == whole_run / "tokenizer.json"
     assert settings.model.d_model == source["model"]["d_model"]
-    # A file's own settings come before those of the run.
+    # A file's settings override those of the run.
     (tmp_path / "own.yaml").write_text("num_steps: 3\nmodel:\n  rope_theta: 500000.0\n")
     settings = settings_of(*words, "--config", "own.yaml")
     assert (settings.num_steps, settings.model.rope_theta) == (3, 500_000.0)
@@ -112,13 +112,13 @@ def test_from_takes_over_the_model_and_the_tokenizer_of_a_run(
     settings = settings_of("--from", "next", "--name", "third", "--data.shards", shards)
     assert settings.start_from == Path("runs/next")
     assert "neither a run folder" in fails(capsys, "--from", "nowhere")
-    # A resume may name again what the run began with, and nothing else.
+    # A resume may repeat the original --from, but not change it.
     assert settings_of(*words, "--resume").start_from == whole_run
     error = fails(capsys, "--from", "next", "--name", "next", "--resume")
     assert f"started from {whole_run}, not from --from next" in error
 
 
-def test_from_imports_an_export_once_and_anew_where_it_is_another(
+def test_from_imports_an_export_once_and_again_if_it_changed(
     folder_of_run: Path, small_config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--config", str(small_config), "--num-steps", "1", "--name"]
@@ -139,14 +139,14 @@ def test_from_imports_an_export_once_and_anew_where_it_is_another(
     shutil.copytree("b/model", "a/model")
     assert weights_from("a/model") == (second, others)
     assert capsys.readouterr().out.count("imported ") == 2
-    # A resume that names the export again neither imports it again nor is refused.
+    # A resume that repeats the export does not import it again.
     words = ["--data.shards", load_yaml(small_config)["data"]["shards"], "--num-steps", "1"]
     assert main(["train", "--from", "b/model", "--name", "a", *words]) == 0
     resumed = settings_of("--from", "b/model", "--name", "a", "--resume")
     assert resumed.start_from == second
 
 
-def test_a_chosen_length_decides_what_depends_on_it(small_config: Path) -> None:
+def test_settings_that_depend_on_the_length_follow_it(small_config: Path) -> None:
     words = ["--data.shards", load_yaml(small_config)["data"]["shards"], "--device", "cpu"]
     chosen = settings_of(*words)
     for length in ("1500", "1e6"):

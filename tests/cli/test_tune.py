@@ -1,4 +1,4 @@
-"""`groundup tune`: from a run and a file of conversations to a run that answers."""
+"""`groundup tune` fine-tunes a run on a file of conversations."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ CONTEXT = ("--model.context-length", 200, "--device", "cpu")
 
 @pytest.fixture(scope="module")
 def folder(folder_of_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of its own with the run, and dialogues beside it."""
+    """A new folder with the run and dialogues."""
     folder = tmp_path_factory.mktemp("tuning")
     shutil.copytree(folder_of_run / "runs", folder / "runs")
     write_sample_corpus(folder / "dialogues.jsonl", 0.006, kind="dialogues")
@@ -31,13 +31,13 @@ def in_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
 
 
-def test_a_run_and_a_file_become_a_run_that_everything_opens(shell: Any, folder: Path) -> None:
+def test_the_tuned_run_can_be_opened_by_every_verb(shell: Any, folder: Path) -> None:
     said = shell("tune", "small", "dialogues.jsonl", *CONTEXT)
     assert "validation loss" in said and "groundup serve runs/small-chat" in said
     assert "held-out questions" in said and said.count("(in the file: ") == 3
     run = RunFolder(folder / "runs" / "small-chat")
     config, tokenizer = run.read_config(), Tokenizer.load(run.tokenizer_file)
-    # Many epochs in small steps, with room for the tokens of the template.
+    # Many epochs of small steps, and a vocabulary that includes the template's tokens.
     assert config.batch_size == 1 and (config.num_steps or 0) >= 200
     assert config.model.vocab_size == 304 and tokenizer.vocab_size == 302
     assert config.start_from == Path("runs/small") and tokenizer.chat_template is not None
@@ -56,7 +56,7 @@ def test_a_run_and_a_file_become_a_run_that_everything_opens(shell: Any, folder:
 
 
 def test_a_stopped_run_continues_with_the_same_command(shell: Any, folder: Path) -> None:
-    # Flags decide over a file, and that over the defaults.
+    # Flags override the file, which overrides the defaults.
     (folder / "more.yaml").write_text("{num_steps: 9, max_grad_norm: 2.0, optimizer: {eps: 0.1}}")
     words = ("tune", "small", "dialogues.jsonl", *CONTEXT, "--name", "two", "--lora-rank", 2)
     said = shell(*words, "--num-steps", 4, "--config", "more.yaml", "--optimizer.eps", "1e-7")
@@ -80,7 +80,7 @@ def test_a_stopped_run_continues_with_the_same_command(shell: Any, folder: Path)
         (PAIR, ("--tuning.template", "chats.jsonl"), "turn by turn"),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_nothing(
+def test_invalid_input_is_one_line_and_writes_nothing(
     shell: Any, folder: Path, text: str, flags: tuple[str, ...], complaint: str
 ) -> None:
     (folder / "chats.jsonl").write_text(text)

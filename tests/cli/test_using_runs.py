@@ -1,4 +1,4 @@
-"""What a person does with a trained run: continue it, chat with it, list it, serve it."""
+"""Using a trained run: continue it, chat with it, list it, serve it."""
 
 import io
 import json
@@ -25,7 +25,7 @@ def in_a_copy(folder_of_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
 
 
-def test_everyone_samples_as_the_run_says(shell: Any) -> None:
+def test_every_verb_uses_the_runs_sampling_defaults(shell: Any) -> None:
     file = Path("runs/small/generation.json")
     assert json.loads(file.read_text()) == {"temperature": 0.7, "top_p": 0.95}
     words = ("generate", "small", "--prompt", "The cat", "--max-tokens", "9")
@@ -36,7 +36,7 @@ def test_everyone_samples_as_the_run_says(shell: Any) -> None:
     model = LanguageModel.load("runs/small")
     assert shell(*words) == "The cat" + model.generate("The cat", max_tokens=9) + "\n"
     assert shell(*words) == shell(*words, "--seed", "4") != shell(*words, "--temperature", "9")
-    # An export and its import say the same.
+    # An export and its import have the same defaults.
     file.write_text('{"temperature": 0.6, "top_k": 7, "repetition_penalty": 1.1}')
     export_huggingface("runs/small", "out")
     import_huggingface("out", "again")
@@ -51,7 +51,7 @@ def losses(run: str) -> list[tuple[int, float]]:
     return [(one["step"], one["validation_loss"]) for one in records if "validation_loss" in one]
 
 
-def test_more_finds_everything_by_itself_and_reads_what_is_unread(shell: Any) -> None:
+def test_more_needs_no_settings_and_trains_on_unread_text(shell: Any) -> None:
     said = shell("more", "small", "--num-steps", "12")
     before, after = losses("small")[-1][1], losses("small-more")
     assert after[0] == (0, before) and after[-1][1] < before
@@ -60,7 +60,7 @@ def test_more_finds_everything_by_itself_and_reads_what_is_unread(shell: Any) ->
     assert config.data.skip_sequences == 12 * 2 and config.schedule.name == "wsd"
     assert config.optimizer.learning_rate == source.optimizer.learning_rate / 4
     assert "weights and the optimizer of" in Path("runs/small-more/log.txt").read_text()
-    # From there on it goes as from any other run, and train does the same.
+    # The result continues like any other run, and `train` does the same.
     shell("more", "small-more", "--num-steps", "2")
     again = RunFolder("runs/small-more-2").read_config()
     assert again.data.skip_sequences == 24 * 2
@@ -69,7 +69,7 @@ def test_more_finds_everything_by_itself_and_reads_what_is_unread(shell: Any) ->
     assert losses("small-more-3") == losses("small-more-2")
 
 
-def test_what_is_worse_than_before_is_dropped(shell: Any) -> None:
+def test_checkpoints_worse_than_the_initial_one_are_dropped(shell: Any) -> None:
     words = ("--num-steps", "8", "--optimizer.learning-rate", "3")
     said = shell("more", "small", "--name", "worse", *words)
     assert losses("worse")[-1][1] > losses("worse")[0][1]
@@ -80,7 +80,7 @@ def test_what_is_worse_than_before_is_dropped(shell: Any) -> None:
         assert torch.equal(kept.state_dict()[name], weight), name
 
 
-def test_more_text_is_mixed_with_the_old(shell: Any) -> None:
+def test_new_text_is_mixed_with_the_old(shell: Any) -> None:
     Path("diary").mkdir()
     Path("diary/a.md").write_text("Dear diary, today it rained again. " * 60)
     Path("diary/b.md").write_text("The fox came by, and so did the bear. " * 60)
@@ -100,7 +100,7 @@ def test_more_text_is_mixed_with_the_old(shell: Any) -> None:
 def test_a_finished_timed_run_is_not_resumed_for_longer(
     shell: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A command begins with its process; this one has run for as long as the tests.
+    # A command's time starts with its process, here that of all tests.
     monkeypatch.setattr("groundup.cli.more.STARTED", time.monotonic())
     shell("more", "small", "--num-steps", "2", "--minutes", "1")
     words = ("train", "--name", "small-more", "--resume", "--minutes", "2")
@@ -112,7 +112,7 @@ def talk(shell: Any, monkeypatch: pytest.MonkeyPatch, typed: str, *words: object
     return str(shell("chat", *words, "--max-tokens", "4"))
 
 
-def test_a_model_is_talked_to_and_what_was_said_can_be_tuned_on(
+def test_a_chat_can_be_saved_and_used_for_tuning(
     shell: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = LanguageModel.load("runs/small")
@@ -133,11 +133,13 @@ def test_a_model_is_talked_to_and_what_was_said_can_be_tuned_on(
     expected = chatty.chat(first[:2], max_tokens=4)
     assert first[2]["content"] == expected and expected in said
     assert len(list(read_conversations(["said.jsonl"]))) == 2
-    # What is longer than the context loses its beginning.
+    # A conversation longer than the context loses its oldest messages.
     assert "oldest messages no longer fit" in talk(shell, monkeypatch, "Hi\n" * 8, "chatty")
 
 
-def test_a_model_that_knows_no_turns_continues(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_without_a_chat_template_continues_text(
+    shell: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said = talk(shell, monkeypatch, "A\n b\n/save text.jsonl\n/quit\nno\n", "small")
     assert "continues what you write" in said and "groundup tune runs/small" in said
     model = LanguageModel.load("runs/small")
@@ -175,7 +177,7 @@ def test_runs_are_listed_and_compared_on_a_text(shell: Any, small_config: Path) 
     assert "standard input" in shell.fails("evaluate", "small", "small-more", "-")
 
 
-def test_a_dry_run_plans_and_makes_nothing(
+def test_a_dry_run_plans_and_writes_nothing(
     shell: Any, small_config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("groundup.training.recipe._WIDTHS", (16, 32))
@@ -189,7 +191,7 @@ def test_a_dry_run_plans_and_makes_nothing(
     assert found["low"] < found["loss"] < found["high"]
 
 
-def test_serve_opens_the_pages_and_a_word_meant_is_named(
+def test_serve_opens_the_browser_and_typos_get_a_suggestion(
     shell: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []

@@ -55,8 +55,8 @@ class Sharded:
         folder.save(step, self.model.state_dict(), state, {"note": step}, metric)
 
     def load(self, folder: CheckpointFolder, step: int) -> None:
-        place = self.local.place_for(self.optimizer)
-        state = load_into(folder.load(step), self.model.state_dict(), place)
+        allocate = self.local.allocator_for(self.optimizer)
+        state = load_into(folder.load(step), self.model.state_dict(), allocate)
         restore_optimizer(self.optimizer, state)
 
 

@@ -51,8 +51,8 @@ def tell(ranks: ProcessGroup) -> bool:
     assert ranks.broadcast(f"I am {ranks.rank}") == "I am 0"
     assert ranks.all_reduce_max(10 * ranks.rank, -ranks.rank)() == [20, 0]
     for failing, text in ((2, "there is no room"), (1, "too late")):
-        told = text if ranks.rank == failing else f"rank {failing}: {text}"
-        with pytest.raises((GroundupError, ValueError), match=f"^{told}$"), ranks.barrier():
+        message = text if ranks.rank == failing else f"rank {failing}: {text}"
+        with pytest.raises((GroundupError, ValueError), match=f"^{message}$"), ranks.barrier():
             if ranks.rank == failing == 2:
                 raise ConfigError(text)
             ranks.gather(ranks.rank)
@@ -81,4 +81,4 @@ if __name__ == "__main__":
     died = run_ranks(lambda ranks: wait_in_vain(ranks, kill), 2)
     hung = run_ranks(lambda ranks: wait_in_vain(ranks, lambda: time.sleep(7)), 2, 0.07)
     assert died[1] is None
-    assert all(re.search("a rank died.*--resume", told) for told in (died[0], hung[0]))
+    assert all(re.search("a rank died.*--resume", message) for message in (died[0], hung[0]))

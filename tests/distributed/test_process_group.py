@@ -84,6 +84,6 @@ def test_only_backend_errors_become_lost_ranks() -> None:
             meet(RuntimeError(text))
         assert type(caught.value) is RuntimeError
     gone = RuntimeError("[/x/gloo/transport/tcp/pair.cc:534] Connection closed. See\nthis stack")
-    for error, told in (gone, "Connection closed"), (distributed.DistBackendError("NCCL"), "NCCL"):
-        with pytest.raises(LostRankError, match=rf"a rank died.* in time \({told}\); see"):
+    for error, text in (gone, "Connection closed"), (distributed.DistBackendError("NCCL"), "NCCL"):
+        with pytest.raises(LostRankError, match=rf"a rank died.* in time \({text}\); see"):
             meet(error)

@@ -1,4 +1,4 @@
-"""Sweeps of runs that take a moment: a tiny base, and a trainer that only writes metrics."""
+"""Sweeps of very short runs: a tiny base, and a trainer that only writes metrics."""
 
 import json
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def record_of(point: str, seed: int, status: Any, loss: float | None, **more: An
 
 @pytest.fixture
 def make_spec() -> MakeSpec:
-    """`make_spec(grid=…)`: a resolved sweep around the tiny base."""
+    """`make_spec(grid=…)`: a resolved sweep based on the tiny run."""
 
     def make(**changes: Any) -> SweepConfig:
         return resolve(SweepConfig(**{"name": "small", "base": BASE, **changes}))
@@ -45,8 +45,8 @@ def make_spec() -> MakeSpec:
 
 @pytest.fixture
 def write_run() -> Callable[..., Path]:
-    """`write_run(folder, losses)`: a run folder as training would have left it, with a validation
-    loss on every line."""
+    """`write_run(folder, losses)`: a run folder as written by training, with a validation loss on
+    every line."""
 
     def write(
         folder: Path, losses: list[float | None], data: str = "sha256:aa", **settings: Any

@@ -1,9 +1,8 @@
-"""A trial without a model: metrics by formula, so that the law under test alone takes time.
+"""A trial without a model: metrics follow a formula, so that tests of sweeps are fast.
 
-The last loss is least at a learning rate of 0.01, muon's of 0.3, and a width of 16. One below 1e-6
-learns nothing, and waits to be stopped. z_loss 13 fails, with 14 the loss is no number, with 15
-nothing is validated, with 16 to a lower loss. With TOGETHER set, a trial waits until that many have
-begun.
+The last loss is lowest at a learning rate of 0.01 (Muon: 0.3) and a width of 16. With a rate below
+1e-6 a trial waits to be stopped. z_loss 13 fails, 14 has a NaN loss, 15 no validation loss, 16 a
+lower one. With TOGETHER set, a trial waits until that many have started.
 """
 
 import fcntl
@@ -21,7 +20,7 @@ def main() -> int:
     config = yaml.safe_load(Path(sys.argv[1]).read_text("utf-8"))
     folder = Path(config["runs_folder"]) / config["name"]
     folder.mkdir(parents=True, exist_ok=True)
-    # Held until the process dies, as a trainer does.
+    # Held until the process ends, as by a trainer.
     fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)
     (folder / "session.txt").write_text(str(os.getsid(0)))
     if not wait(lambda: len(list(folder.parent.iterdir())) >= int(os.environ.get("TOGETHER", 1))):
@@ -58,7 +57,7 @@ def main() -> int:
 
 
 def wait(condition, seconds=300.0) -> bool:  # type: ignore[no-untyped-def]
-    """Until it holds; five minutes are for ever here."""
+    """Wait until the condition holds; five minutes is forever here."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if condition():

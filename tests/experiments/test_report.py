@@ -1,4 +1,4 @@
-"""Reports as readers get them: true, escaped, offline, usable without color or mouse."""
+"""Reports are correct, escaped, offline, and usable without color or mouse."""
 
 import json
 from collections.abc import Callable
@@ -19,7 +19,7 @@ WriteRun = Callable[..., Path]
 
 @pytest.fixture
 def seeds(tmp_path: Path, write_run: WriteRun) -> Path:
-    """Two batch sizes with three seeds each, and one that diverges."""
+    """Two batch sizes with three seeds each, and a run that diverges."""
     for size, level in ((8, 2.0), (16, 3.0)):
         for seed in range(3):
             losses = [9.0, level + 1, level + seed / 100]
@@ -29,7 +29,7 @@ def seeds(tmp_path: Path, write_run: WriteRun) -> Path:
 
 
 class Page(HTMLParser):
-    """The tags of a page, which must be balanced, and its text without that of scripts."""
+    """The tags of a page, which must be balanced, and its text without scripts."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -54,16 +54,16 @@ class Page(HTMLParser):
             self.texts.append(data)
 
 
-def test_the_page_says_what_was_run_and_what_came_of_it(seeds: Path) -> None:
+def test_the_page_describes_runs_and_results(seeds: Path) -> None:
     report = compare([seeds], title="Batch sizes")
     assert report.warnings == []
     text = Page(render(report)).text
-    for told in (
+    for words in (
         *("Batch sizes", "2.0100 ± 0.0248", "0, 1, 2", "NVIDIA H200", "1.0 GB", "25.0%"),
         *("--name b8s0", "✕ diverged", "★ best", "6 of 7 finished"),
         "diverged after step 3: the last loss is not finite",
     ):
-        assert told in text, told
+        assert words in text, words
 
 
 def test_curves_have_the_color_of_their_group_and_three_axes(
@@ -80,7 +80,7 @@ def test_curves_have_the_color_of_their_group_and_three_axes(
     assert [xs[0][-1] for xs in axes.values()] == [3, 3 * 8192, 6.0]
     json.dumps(figure, allow_nan=False)
     assert learning_curves(groups, "unheard_of", "Nothing") is None
-    # A steep beginning does not press a long curve together, and a long one becomes means.
+    # A steep start does not compress the axis, and a long curve is averaged.
     write_run(tmp_path / "long", [90.0, *[3.0 - step / 1000 for step in range(1_439)]])
     figure = learning_curves(compare([tmp_path / "long"]).groups, "validation_loss", "Loss")
     assert figure is not None and figure["layout"]["yaxis"]["range"][1] < 10
@@ -89,7 +89,7 @@ def test_curves_have_the_color_of_their_group_and_three_axes(
     assert curve["y"][0] == pytest.approx((90 + 3 * 5 - 0.01) / 6, rel=1e-4)
 
 
-def test_the_page_needs_no_network_and_charts_have_words(seeds: Path) -> None:
+def test_the_page_is_offline_and_charts_have_descriptions(seeds: Path) -> None:
     page = Page(render(compare([seeds])))
     assert not [tag for tag, _ in page.tags if tag in ("link", "img", "iframe")]
     assert not [attributes for tag, attributes in page.tags if "src" in attributes]
@@ -104,7 +104,7 @@ def test_the_page_needs_no_network_and_charts_have_words(seeds: Path) -> None:
     assert {str(link).removeprefix("#") for link in links} <= set(identities)
 
 
-def test_nothing_hostile_becomes_markup(tmp_path: Path, write_run: WriteRun) -> None:
+def test_untrusted_text_never_becomes_markup(tmp_path: Path, write_run: WriteRun) -> None:
     name = "<b>odd & name<_b> 'quoted' \"twice\""
     folder = write_run(tmp_path / name, [3.0, 2.0])
     (folder / "config.yaml").write_text(
@@ -123,7 +123,7 @@ def test_nothing_hostile_becomes_markup(tmp_path: Path, write_run: WriteRun) -> 
     assert kinds.count(None) == 2 and set(kinds) == {None, "application/json"}
 
 
-def test_a_report_of_nothing_but_beginnings_is_still_a_page(tmp_path: Path) -> None:
+def test_a_report_of_runs_that_just_started_is_a_page(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "config.yaml").write_text("")
     report = compare([tmp_path])
@@ -131,7 +131,7 @@ def test_a_report_of_nothing_but_beginnings_is_still_a_page(tmp_path: Path) -> N
     assert "There are no metrics yet." in Page(page).text and len(page) < 100_000
 
 
-def test_plotly_draws_what_is_seen_along_any_axis(driver: Any, seeds: Path, tmp_path: Path) -> None:
+def test_plotly_draws_the_curves_along_any_axis(driver: Any, seeds: Path, tmp_path: Path) -> None:
     from selenium.webdriver.common.by import By
     from selenium.webdriver.support.wait import WebDriverWait
 
@@ -152,6 +152,6 @@ def test_plotly_draws_what_is_seen_along_any_axis(driver: Any, seeds: Path, tmp_
     fits = f"return {root}.scrollWidth <= {root}.clientWidth"
     for width in (360, 1600):
         driver.set_window_size(width, 900)
-        # plotly follows the window after a moment.
+        # plotly resizes after a moment.
         WebDriverWait(driver, 30).until(lambda driver: driver.execute_script(fits))
     assert driver.get_log("browser") == []

@@ -1,4 +1,4 @@
-"""Runs as their folders tell them, however unfinished, torn or odd these are, and their groups."""
+"""Results are read from run folders, even unfinished or damaged ones, and grouped."""
 
 import json
 import math
@@ -33,7 +33,7 @@ def mean_of(group: Group) -> float:
     return group.best.mean
 
 
-def test_an_interval_is_mean_and_t_standard_errors() -> None:
+def test_intervals_are_t_times_the_standard_error() -> None:
     interval, once = confidence_interval([1.0, 2.0, 3.0, math.inf]), confidence_interval([3.0])
     assert interval is not None and once is not None and interval.mean == 2.0
     assert interval.half_width == pytest.approx(4.30265 / math.sqrt(3), rel=1e-4)
@@ -45,11 +45,11 @@ def test_an_interval_is_mean_and_t_standard_errors() -> None:
     assert once.half_width is None and not once.is_apart_from(interval)
     assert confidence_interval([math.inf]) is None
     shifted = [confidence_interval([shift + one for one in (1.0, 2.0, 3.0)]) for shift in (4, 6)]
-    # Half widths of 2.48 on both sides.
+    # Both intervals have a half width of 2.48.
     assert [one and interval.is_apart_from(one) for one in shifted] == [False, True]
 
 
-def test_a_run_tells_all_that_its_folder_holds(tmp_path: Path, write_run: WriteRun) -> None:
+def test_results_contain_everything_in_the_run_folder(tmp_path: Path, write_run: WriteRun) -> None:
     run = read_run(write_run(tmp_path / "one", [3.0, 2.0, 2.5], seed=7))
     assert (run.name, run.seed, run.metrics.last_step) == ("one", 7, 3)
     assert run.settings["optimizer.name"] == "adamw"
@@ -61,12 +61,12 @@ def test_a_run_tells_all_that_its_folder_holds(tmp_path: Path, write_run: WriteR
     assert (run.cost["mfu"], run.cost["memory_bytes"], run.cost["seconds"]) == (0.25, 10**9, 6.0)
 
 
-def test_a_folder_that_has_just_begun_is_a_run_without_metrics(tmp_path: Path) -> None:
+def test_a_run_that_just_started_has_no_metrics(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "environment.json").write_text("{")
     run = find_runs([tmp_path]).runs[0]
     assert run.outcome.state == "empty" and len(run.notes) == 3
-    # Settings of another version are kept, without a cost.
+    # Settings of another version are kept, but have no cost.
     (tmp_path / "new" / "config.yaml").write_text("model: {d_model: 8, shape: round}\nseed: 3\n")
     run = read_run(tmp_path / "new")
     assert run.settings == {"model.d_model": 8, "model.shape": "round", "seed": 3}
@@ -84,33 +84,33 @@ def test_a_folder_that_has_just_begun_is_a_run_without_metrics(tmp_path: Path) -
         ([5.0], "finished"),
     ],
 )
-def test_without_an_outcome_a_loss_that_is_no_number_is_divergence(
+def test_without_an_outcome_a_nan_loss_means_divergence(
     tmp_path: Path, losses: list[float | None], state: str, write_run: WriteRun
 ) -> None:
     assert read_run(write_run(tmp_path / "one", losses)).outcome.state == state
 
 
-def test_an_outcome_that_was_written_is_what_counts(tmp_path: Path, write_run: WriteRun) -> None:
+def test_a_written_outcome_takes_precedence(tmp_path: Path, write_run: WriteRun) -> None:
     folder = write_run(tmp_path / "one", [3.0, 2.0], num_steps=9)
     assert read_run(folder).outcome.state == "unfinished"
-    # By the clock, so its steps do not tell.
+    # A timed run: its steps do not show whether it finished.
     timed = write_run(tmp_path / "timed", [3.0, 2.0], num_steps=None, minutes=1)
     Outcome("stopped", 2, "SIGTERM").write(RunFolder(timed).outcome_file)
     assert read_run(timed).outcome == ("unfinished", "SIGTERM")
     with locked(folder):
         assert read_run(folder).outcome.state == "running"
-    # A run may end before its last step, by its clock or its held-out text.
+    # A run may end before its last step, by its clock or by patience.
     Outcome("finished", 2).write(RunFolder(folder).outcome_file)
     assert read_run(folder).outcome.state == "finished"
     Outcome("failed", 2, "OSError: no disk").write(RunFolder(folder).outcome_file)
     assert read_run(folder).outcome == ("failed", "OSError: no disk")
     Outcome("diverged", 2, "any words at all").write(RunFolder(folder).outcome_file)
     assert read_run(folder).outcome.state == "diverged"
-    # A finished run of noisy losses has finished, whatever they look like.
+    # A run with the outcome finished has finished, however noisy its losses.
     noisy = write_run(tmp_path / "noisy", [3.0, 2.9, 3.2, 3.1, 3.0, 3.3, 3.2, None])
     Outcome("finished", 8).write(RunFolder(noisy).outcome_file)
     assert read_run(noisy).outcome.state == "finished"
-    # A sweep may have stopped it.
+    # A sweep may have recorded another outcome.
     diverged = TrialRecord("one", "a", "diverged", 0)
     assert read_run(noisy, diverged).outcome.state == "diverged"
 
@@ -132,18 +132,18 @@ def test_runs_that_differ_by_their_seed_are_one_group(tmp_path: Path, write_run:
     assert [group.mark for group in groups] == ["winner", "tied"]
 
 
-def test_a_copy_of_a_run_makes_nothing_more_certain(tmp_path: Path, write_run: WriteRun) -> None:
+def test_a_copied_run_does_not_narrow_the_interval(tmp_path: Path, write_run: WriteRun) -> None:
     (group,) = groups_of(*(write_run(tmp_path / name, [3.0], seed=4) for name in ("one", "copy")))
     assert group.best is not None and group.best.half_width is None
 
 
-def test_only_what_has_finished_wins_and_counts(tmp_path: Path, write_run: WriteRun) -> None:
+def test_only_finished_runs_win_and_count(tmp_path: Path, write_run: WriteRun) -> None:
     lucky = write_run(tmp_path / "lucky", [9.0, 1.0, None])
     steady = write_run(tmp_path / "steady", [9.0, 3.0], batch_size=8)
     slow = write_run(tmp_path / "slow", [9.0, 4.0], batch_size=4)
     groups = groups_of(lucky, steady, slow)
     assert [group.label for group in groups] == ["steady", "slow", "lucky"]
-    # What was measured once is not told apart; what diverged has no mean.
+    # A single run has no interval; diverged runs have no mean.
     assert [group.mark for group in groups] == ["winner", "tied", ""] and groups[2].best is None
     ahead = write_run(tmp_path / "ahead", [9.0, 1.0], num_steps=50)
     done = write_run(tmp_path / "done", [9.0, 3.0])
@@ -151,12 +151,12 @@ def test_only_what_has_finished_wins_and_counts(tmp_path: Path, write_run: Write
         ("done", "winner"),
         ("ahead", ""),
     ]
-    # Another seed of what is done, which has just begun.
+    # Another seed of a finished run, which has just started.
     begun = write_run(tmp_path / "begun", [9.0], seed=1, num_steps=2)
     assert mean_of(groups_of(done, begun)[0]) == 3.0 and mean_of(groups_of(begun)[0]) == 9.0
 
 
-def test_texts_that_differ_are_told_by_their_places_and_have_winners_of_their_own(
+def test_runs_on_different_texts_are_labeled_and_ranked_separately(
     tmp_path: Path, write_run: WriteRun
 ) -> None:
     one = write_run(tmp_path / "one", [3.0, 2.0], **{"data.shards": "here"})
@@ -175,7 +175,7 @@ def test_texts_that_differ_are_told_by_their_places_and_have_winners_of_their_ow
     assert marks == {"one": "", "two": "winner", "worse": "tied"}
 
 
-def test_a_sweep_is_read_with_what_it_noted(tmp_path: Path, write_run: WriteRun) -> None:
+def test_a_sweep_is_read_with_its_records(tmp_path: Path, write_run: WriteRun) -> None:
     sweep = tmp_path / "all" / "rates"
     for seed in (0, 1):
         write_run(sweep / "runs" / f"learning_rate=0.1+seed={seed}", [3.0, 2.0], seed=seed)
@@ -188,7 +188,7 @@ def test_a_sweep_is_read_with_what_it_noted(tmp_path: Path, write_run: WriteRun)
     lines = "".join(json.dumps(trial) + "\n" for trial in trials)
     (sweep / "trials.jsonl").write_text(lines + '{"trial": "torn')
     (sweep / "sweep.yaml").write_text("name: rates\nwhy: to find the edge\nunknown: [1]\n")
-    # A folder of sweeps is all their runs.
+    # A folder of sweeps stands for all their runs.
     found = find_runs([tmp_path / "all"])
     assert [run.outcome.state for run in found.runs] == ["finished", "diverged"]
     assert (found.names, found.reasons) == (["rates"], ["to find the edge"])
@@ -200,7 +200,7 @@ def test_a_sweep_is_read_with_what_it_noted(tmp_path: Path, write_run: WriteRun)
     assert len(damaged.runs) == 2 and len(damaged.notes) == 2
 
 
-def test_runs_are_read_once_and_told_apart_by_name(tmp_path: Path, write_run: WriteRun) -> None:
+def test_runs_are_read_once_and_distinguished_by_name(tmp_path: Path, write_run: WriteRun) -> None:
     one = write_run(tmp_path / "a" / "runs" / "same", [3.0])
     other = write_run(tmp_path / "b" / "runs" / "same", [3.0])
     third = write_run(tmp_path / "c" / "b" / "runs" / "same", [3.0])

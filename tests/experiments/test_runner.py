@@ -1,4 +1,4 @@
-"""Trials as processes: what ends them, what is recorded, and what a second start does."""
+"""Trials as processes: how they end, what is recorded, and what a restart does."""
 
 import fcntl
 import os
@@ -28,7 +28,7 @@ def run(spec: SweepConfig, folder: Path, command: Command, **options: Any) -> Sw
     return run_sweep(spec, folder / spec.name, command=command, **options)
 
 
-def test_trials_run_together_the_best_point_wins_and_a_second_start_runs_what_is_missing(
+def test_trials_run_concurrently_the_best_wins_and_a_restart_runs_the_missing_ones(
     make_spec: Any, metrics_only: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOGETHER", "3")
@@ -42,32 +42,30 @@ def test_trials_run_together_the_best_point_wins_and_a_second_start_runs_what_is
     assert record.settings == {RATE: 0.001}
     file = tmp_path / "small" / "runs" / record.trial / "metrics.jsonl"
     before = file.stat().st_mtime_ns
-    # Ctrl-C reaches the sweep alone, which asks its trials to save and stop.
+    # Ctrl-C reaches only the sweep, which asks its trials to save and stop.
     assert file.with_name("session.txt").read_text() != str(os.getsid(0))
-    # A sweep may grow; a torn line of its records is one trial to run again, no more.
+    # A sweep may grow; a truncated record only means that this trial runs again.
     with (tmp_path / "small" / "trials.jsonl").open("a") as records:
         records.write('{"trial": "learning_rate=0.1+se')
     grown = run(make_spec(grid={RATE: [0.001, 0.01, 0.1]}, seeds=[0, 1]), tmp_path, metrics_only)
     assert len(grown.records) == 6 and file.stat().st_mtime_ns == before
 
 
-def test_divergence_is_kept_as_a_result(
-    make_spec: Any, metrics_only: Command, tmp_path: Path
-) -> None:
+def test_divergence_is_a_result(make_spec: Any, metrics_only: Command, tmp_path: Path) -> None:
     losses = {"ended": 14, "unmeasured": 15, "measured": 16}
     spec = make_spec(variants={name: {"z_loss": z} for name, z in losses.items()})
     outcome = run(spec, tmp_path, metrics_only)
     ended = outcome.records["ended+seed=0"]
     assert ended.status == "diverged" and "not finite" in (ended.reason or "")
-    # Without a validation loss it is ranked by its last training loss.
+    # Without a validation loss, a trial is ranked by its last training loss.
     ranking = [outcome.records[f"{name}measured+seed=0"].ranking_loss for name in ("", "un")]
     assert ranking == pytest.approx([1.5, 2.5])
-    # It ended; a second start does not try it again.
+    # It has ended, so a restart does not run it again.
     again = run(spec, tmp_path, metrics_only)
     assert again.records == outcome.records
 
 
-def test_a_signal_stops_the_trials_and_leaves_them_to_be_resumed(
+def test_a_signal_stops_the_trials_which_can_be_resumed(
     make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
     spec = make_spec(grid={RATE: [0.01, 1e-7, 0.1]})
@@ -94,10 +92,11 @@ def test_a_signal_stops_the_trials_and_leaves_them_to_be_resumed(
     assert resumed == {"learning_rate=1e-07+seed=0": True, "learning_rate=0.1+seed=0": False}
 
 
-def test_a_trial_that_an_earlier_sweep_began_first_is_resumed(
+def test_a_trial_started_by_an_earlier_sweep_is_resumed(
     make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
-    """A killed sweep's trial takes its lock between the next sweep's check and that one's trial."""
+    """A killed sweep's trial takes its lock after the next sweep's check, before that one's
+    trial."""
     file = tmp_path / "small" / "runs" / "seed=0" / "config.yaml"
     begin = f"import pathlib; pathlib.Path({str(file)!r}).write_text(''); raise SystemExit(2)"
     resumed = []
@@ -111,7 +110,7 @@ def test_a_trial_that_an_earlier_sweep_began_first_is_resumed(
     assert resumed == [False, True]
 
 
-def test_what_would_give_trials_another_meaning_is_refused_and_named(
+def test_changes_that_affect_existing_trials_are_rejected_by_name(
     make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
     variants = {"a": {"batch_size": 4}}
@@ -128,13 +127,13 @@ def test_what_would_give_trials_another_meaning_is_refused_and_named(
         run(first, tmp_path, metrics_only)
     grown = make_spec(variants={**variants, "b": {}})
     assert len(run(grown, tmp_path, metrics_only).records) == 2
-    # The folder remembers the variants of the last start; the records know the settings of all.
+    # The folder has the variants of the last start; the records have the settings of all.
     run(make_spec(variants={"b": {}}), tmp_path, metrics_only)
     with pytest.raises(ConfigError, match="had other settings"):
         run(make_spec(variants={"a": {}}, seeds=[1]), tmp_path, metrics_only)
 
 
-def test_what_has_begun_keeps_its_base_and_what_failed_does_not(
+def test_started_trials_keep_their_base_and_failed_ones_do_not(
     make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
     spec = make_spec(settings={"z_loss": 13})
@@ -149,7 +148,7 @@ def test_what_has_begun_keeps_its_base_and_what_failed_does_not(
     assert run(mended, tmp_path, metrics_only).records["seed=0"].status == "finished"
 
 
-def test_a_folder_explains_itself_and_checkpoints_go_when_none_are_kept(
+def test_a_sweep_folder_is_self_contained_and_checkpoints_are_removed(
     make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
     checkpoints = tmp_path / "small" / "runs" / "seed=0" / "checkpoints" / "step_000004"
@@ -176,7 +175,7 @@ def test_a_folder_explains_itself_and_checkpoints_go_when_none_are_kept(
         ("cpu", 10, [{"OMP_NUM_THREADS": "1"}] * 10),
     ],
 )
-def test_slots_follow_the_device(
+def test_concurrent_trials_depend_on_the_device(
     monkeypatch: pytest.MonkeyPatch, device: str, jobs: int | None, expected: list[dict[str, str]]
 ) -> None:
     monkeypatch.setattr(runner, "_cuda_devices", lambda: ["0", "5"])
@@ -185,7 +184,7 @@ def test_slots_follow_the_device(
     assert found == expected
 
 
-def test_a_trial_that_still_saves_is_waited_for_while_others_run(
+def test_a_trial_that_is_still_saving_is_awaited_while_others_run(
     make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
     folder = tmp_path / "small" / "runs" / "seed=0"
@@ -197,7 +196,7 @@ def test_a_trial_that_still_saves_is_waited_for_while_others_run(
     def end_after_the_other() -> None:
         while not records.exists():
             time.sleep(0.05)
-        # A second look finds the folder still held.
+        # At the second check, the folder is still locked.
         time.sleep(0.3)
         assert not (folder / "metrics.jsonl").exists()
         os.close(lock)

@@ -1,4 +1,4 @@
-"""What a sweep may say, the trials it names, and searches, which lose nothing at a kill."""
+"""Sweep files, the trials they define, and searches, which survive a kill."""
 
 import json
 import math
@@ -39,7 +39,7 @@ def names_of(spec: SweepConfig) -> list[str]:
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
-def test_every_sweep_that_comes_with_groundup_can_be_run(path: Path, tmp_path: Path) -> None:
+def test_every_bundled_sweep_can_be_run(path: Path, tmp_path: Path) -> None:
     spec = load_sweep(path)
     assert spec.name == path.stem and spec.why
     save_yaml(tmp_path / "sweep.yaml", spec)
@@ -70,14 +70,14 @@ def test_every_sweep_that_comes_with_groundup_can_be_run(path: Path, tmp_path: P
     ],
     ids=str,
 )
-def test_a_sweep_that_cannot_be_is_refused_with_the_setting(
+def test_invalid_sweeps_are_rejected_by_setting(
     make_spec: Any, changes: dict[str, Any], noun: str
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(noun)):
         make_spec(**changes)
 
 
-def test_the_base_is_found_beside_the_sweep_and_kept_whole(tmp_path: Path) -> None:
+def test_the_base_is_found_next_to_the_sweep_and_copied(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("num_steps: 70\nmodel: {d_model: 64}\n", "utf-8")
     sweep = {"name": "a", "base": "run.yaml", "settings": {"batch_size": 4}}
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sweep), "utf-8")
@@ -88,7 +88,7 @@ def test_the_base_is_found_beside_the_sweep_and_kept_whole(tmp_path: Path) -> No
     assert base_config(resolve(spec)) == base
 
 
-def test_a_grid_takes_every_combination_with_every_seed_and_variant(make_spec: Any) -> None:
+def test_a_grid_has_every_combination_of_values_seeds_and_variants(make_spec: Any) -> None:
     spec = make_spec(grid={RATE: ["1e-3", 0.01], "model.qk_norm": [False, True]}, seeds=[0, 7])
     names = names_of(spec)
     assert len(set(names)) == 8 and all(re.match(NAME_PATTERN, name) for name in names)
@@ -101,14 +101,14 @@ def test_a_grid_takes_every_combination_with_every_seed_and_variant(make_spec: A
 
 
 def begun(spec: SweepConfig) -> list[Point]:
-    """The points of a search none of whose trials has ended."""
+    """The points of a search before any trial has ended."""
     points: list[Point] = []
     for _ in range(spec.num_trials or 0):
         points.append(propose(spec, [(point, None, None) for point in points]))
     return points
 
 
-def test_whole_numbers_stay_inside_their_range_and_close_ends_have_more_digits(
+def test_integers_stay_in_their_range_and_narrow_ranges_have_more_digits(
     make_spec: Any,
 ) -> None:
     ranges = {
@@ -122,24 +122,24 @@ def test_whole_numbers_stay_inside_their_range_and_close_ends_have_more_digits(
     assert tried["batch_size"] == {2, 3} and tried["num_steps"] == {1, 2}
     assert len(tried[RATE]) > 20 and all(100_000 <= rate <= 100_020 for rate in tried[RATE])
     assert all(len(f"{loss:.9g}") <= 7 for loss in tried["z_loss"])
-    # What was proposed twice is one trial.
+    # A point proposed twice is one trial.
     twice = make_spec(grid={"batch_size": [1, 2]}, num_trials=20, seeds=[0, 1])
     assert len(plan_trials(twice, Path("sweeps/small"), begun(twice))) == 4
 
 
-def test_a_grid_without_end_is_refused(make_spec: Any) -> None:
+def test_a_huge_grid_is_rejected(make_spec: Any) -> None:
     spec = make_spec(grid={RATE: [1.0] * 101, "z_loss": [0.0] * 100})
     with pytest.raises(ConfigError, match="10,100 points"):
         grid_points(spec)
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 8, 40])
-def test_equal_tokens_whatever_the_batch(make_spec: Any, batch_size: int) -> None:
+def test_trials_have_equal_tokens_for_any_batch_size(make_spec: Any, batch_size: int) -> None:
     spec = make_spec(tokens=20 * 2 * 16 * 4)
     config = make_trial(spec, Point({"batch_size": batch_size}), 0, Path("runs")).config
     assert config.num_steps is not None
     assert config.num_steps * config.tokens_per_step == spec.tokens
-    # Warm-up keeps its tenth of the run, evaluation its fifth.
+    # Warm-up stays a tenth of the run, evaluation a fifth.
     assert config.schedule.warmup_steps == 0.1 and config.evaluation.every_steps == 0.2
     chosen = make_trial(spec, Point({"schedule.warmup_steps": 5}), 0, Path("runs")).config
     assert chosen.schedule.warmup_steps == 5
@@ -149,14 +149,14 @@ def test_equal_tokens_whatever_the_batch(make_spec: Any, batch_size: int) -> Non
     assert make_trial(all_kept, Point({}), 0, Path("runs")).config.checkpoints.keep_last == 3
 
 
-def test_long_and_odd_names_stay_apart(make_spec: Any) -> None:
+def test_long_and_unusual_names_stay_distinct(make_spec: Any) -> None:
     long = [f"{'x' * 300}{number}" for number in range(2)]
     spec = make_spec(grid={"samples.prompts": [[text] for text in (*long, "a/b", "a b")]})
     odd = make_spec(variants={"ü x": {}, "é x": {}, "-x": {}, "v-x": {}, "_": {}})
     names = [*names_of(spec), *names_of(odd)]
     assert len(set(names)) == 9 and all(re.match(NAME_PATTERN, name) for name in names)
     assert max(map(len, names)) < 200
-    # A plus stands between the parts of a name alone.
+    # Names contain a plus only between their parts.
     assert names_of(make_spec(grid={RATE: [1e12]})) == ["learning_rate=1e12+seed=0"]
 
 
@@ -171,7 +171,7 @@ SEARCH: dict[str, Any] = {
 
 
 def loss_of(point: Point) -> float:
-    """Least at a rate of 0.05 and a decay of 0.3."""
+    """Lowest at a rate of 0.05 and a decay of 0.3."""
     away = math.log10(point.settings[RATE] / 0.05), 4 * (point.settings[DECAY] - 0.3)
     return away[0] ** 2 + away[1] ** 2
 
@@ -182,7 +182,7 @@ def history_of(points: list[Point], num_ended: int) -> list[Any]:
 
 
 def search(spec: SweepConfig, jobs: int = 1) -> list[Point]:
-    """Every point of a search with so many under way at once."""
+    """All points of a search with this many trials at once."""
     points: list[Point] = []
     assert spec.num_trials is not None
     for number in range(spec.num_trials):
@@ -192,13 +192,13 @@ def search(spec: SweepConfig, jobs: int = 1) -> list[Point]:
 
 
 @pytest.mark.slow
-def test_a_search_ends_where_chance_would_not(make_spec: Any) -> None:
+def test_a_search_beats_random_points(make_spec: Any) -> None:
     points = search(make_spec(num_trials=26, ranges=RANGES, sampler_seed=1))
     # The first ten are random.
     assert mean(map(loss_of, points[-6:])) < mean(map(loss_of, points[:10])) / 2
 
 
-def test_jobs_at_once_are_given_points_that_lie_apart(make_spec: Any) -> None:
+def test_concurrent_trials_get_distant_points(make_spec: Any) -> None:
     points = search(make_spec(ranges=RANGES, num_trials=13), jobs=4)
     positions = [(1 + math.log10(p.settings[RATE]) / 4, p.settings[DECAY]) for p in points]
     for number, position in enumerate(positions):
@@ -220,7 +220,7 @@ def test_variants_choices_and_whole_numbers_are_searched_together(make_spec: Any
     assert {point.settings["z_loss"] for point in points} == {0.1}
 
 
-def test_what_was_lost_counts_as_the_worst_that_finished(make_spec: Any) -> None:
+def test_failed_trials_count_as_the_worst_finished_one(make_spec: Any) -> None:
     spec = make_spec(ranges=RANGES, num_trials=14)
     points = search(spec)
     losses = [loss_of(point) for point in points]
@@ -234,7 +234,7 @@ def test_what_was_lost_counts_as_the_worst_that_finished(make_spec: Any) -> None
     assert any(loss is None for *_, loss in lost)
 
 
-def test_points_outside_the_ranges_of_now_are_not_learned_from(make_spec: Any) -> None:
+def test_points_outside_the_current_ranges_are_ignored(make_spec: Any) -> None:
     narrow = make_spec(num_trials=9, ranges={RATE: {"low": 0.1, "high": 0.2}})
     points = [Point({RATE: 5.0}), Point({RATE: 0.15, DECAY: 0.1}), Point({DECAY: 0.3})]
     found = propose(narrow, [(point, "finished", 1.0) for point in points])
@@ -252,9 +252,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
     assert not (tmp_path / "small").exists()
 
 
-def test_a_point_is_learned_from_when_all_its_seeds_have_ended(
-    make_spec: Any, tmp_path: Path
-) -> None:
+def test_a_point_counts_once_all_its_seeds_have_ended(make_spec: Any, tmp_path: Path) -> None:
     spec, folder = make_spec(**SEARCH, seeds=[0, 1]), SweepFolder(tmp_path)
     ended = {"whole": ("finished", "finished"), "begun": ("finished",)}
     ended |= {"lost": ("finished", "diverged"), "failed": ("finished", "failed")}
@@ -267,7 +265,7 @@ def test_a_point_is_learned_from_when_all_its_seeds_have_ended(
     assert [end for _, *end in history] == list(map(list, expected))
 
 
-def test_a_search_that_was_killed_goes_on_as_if_nothing_had_happened(
+def test_a_killed_search_continues_exactly(
     make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
     spec = make_spec(**{**SEARCH, "num_trials": 4})
@@ -283,13 +281,13 @@ def test_a_search_that_was_killed_goes_on_as_if_nothing_had_happened(
     assert list(broken.records) == list(whole.records)
 
 
-def test_an_impossible_proposal_is_left_out_and_the_search_goes_on(
+def test_an_invalid_proposal_is_skipped_and_the_search_continues(
     make_spec: Any, metrics_only: Command, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     spec = make_spec(num_trials=2, grid={"model.num_heads": [3]})
     outcome = run_sweep(spec, tmp_path / "small", command=metrics_only)
     assert outcome.records == {} and "skipping a proposal" in caplog.text
-    # So is one of a variant that is gone.
+    # So is a proposal for a removed variant.
     gone = json.dumps({"settings": {}, "variant": "gone"})
     (tmp_path / "small" / "proposals.jsonl").write_text(f"{gone}\n{gone}\n")
     run_sweep(spec, tmp_path / "small", command=metrics_only)

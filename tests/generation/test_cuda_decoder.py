@@ -319,8 +319,8 @@ def test_samples_equal_those_of_the_sampler() -> None:
 def test_non_finite_logits_give_no_id(bad: float) -> None:
     logits = torch.zeros(2, 70)
     logits[1, 69] = bad
-    drawn = _draw(logits, [_row(Sampler(top_p=0.5), [3], seed=seed) for seed in (1, 2)]).tolist()
-    assert drawn[0] != NO_ID and drawn[1] == NO_ID
+    sampled = _draw(logits, [_row(Sampler(top_p=0.5), [3], seed=seed) for seed in (1, 2)]).tolist()
+    assert sampled[0] != NO_ID and sampled[1] == NO_ID
 
 
 @pytest.mark.parametrize(("vocab_size", "num_allowed"), VOCABULARIES.values(), ids=VOCABULARIES)
@@ -342,14 +342,14 @@ def test_disallowed_ids_are_neither_scored_nor_sampled(
     for sampler in SAMPLERS:
         texts = [[1, last, 2, row % vocab_size] for row in range(5)]
         cut.begin([_row(sampler, list(ids), row, row) for row, ids in enumerate(texts)])
-        drawn, logits = cut.step(1)
-        assert not {*drawn} & {NO_ID, *forbidden}
+        sampled, logits = cut.step(1)
+        assert not {*sampled} & {NO_ID, *forbidden}
         # From the sums of the output layer, as from the logits.
         seen = torch.zeros_like(logits, dtype=torch.bool)
         for row, ids in enumerate(texts):
             seen[row, [id for id in ids if id < num_allowed]] = True
         numbers = torch.tensor(uniforms(range(5), range(5)), dtype=torch.float64)
-        assert drawn == sample(sampler, logits, numbers, seen).tolist()
+        assert sampled == sample(sampler, logits, numbers, seen).tolist()
 
 
 # The first use of sync debug mode warns that it does not detect everything.

@@ -192,8 +192,8 @@ def test_only_the_row_with_non_finite_logits_ends(is_packed: bool, bad_row: int)
     model = new_model()
     with torch.no_grad():
         model.token_embedding.weight[7] = torch.nan
-    sound = [request([1, 2], seed=1), request([3, 4, 5], seed=2, num_alternatives=2)]
-    asked = [*sound[:bad_row], request([5, 7, 6, 8], num_alternatives=3), *sound[bad_row:]]
+    good = [request([1, 2], seed=1), request([3, 4, 5], seed=2, num_alternatives=2)]
+    asked = [*good[:bad_row], request([5, 7, 6, 8], num_alternatives=3), *good[bad_row:]]
     engine = Engine(TorchDecoder(model, 3, is_packed=is_packed))
     handles = [engine.add(one) for one in asked]
     first = dict(engine.step())
@@ -201,7 +201,7 @@ def test_only_the_row_with_non_finite_logits_ends(is_packed: bool, bad_row: int)
     assert engine.num_running == 2
     found = finish(engine)
     for one, handle in zip(asked, handles, strict=True):
-        if one in sound:
+        if one in good:
             assert [first[handle].id, *found[handle]] == plain_ids(model, one)
     # Values that the bad text left in its row must not affect a later, shorter text.
     check(engine, [request([9, 1, 2, 3, 4, 5], 2), request([2], 2), request([9, 3], 2)])

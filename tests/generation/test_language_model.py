@@ -151,9 +151,9 @@ def likes(*ids: int) -> TransformerLM:
     with torch.no_grad():
         model.token_embedding.weight.zero_()
         model.lm_head.weight.zero_()
-        for place, (before, after) in enumerate(zip((ord("?"), *ids), ids, strict=False)):
-            model.token_embedding.weight[before, place] = 1.0
-            model.lm_head.weight[after, place] = 1.0
+        for index, (before, after) in enumerate(zip((ord("?"), *ids), ids, strict=False)):
+            model.token_embedding.weight[before, index] = 1.0
+            model.lm_head.weight[after, index] = 1.0
     return model
 
 
@@ -248,7 +248,7 @@ def test_damaged_weights_are_reported_and_change_nothing() -> None:
     language_model = LanguageModel(new_model(), byte_tokenizer(END))
     with torch.no_grad():
         language_model.model.token_embedding.weight[ord("x")] = torch.nan
-    sound = language_model.generate_many(["abc", "d"], max_tokens=4, seed=5)
+    before = language_model.generate_many(["abc", "d"], max_tokens=4, seed=5)
     with pytest.raises(CheckpointError, match="not finite"):
         language_model.generate_many(["d", "abcxdefgh"], max_tokens=4)
-    assert language_model.generate_many(["abc", "d"], max_tokens=4, seed=5) == sound
+    assert language_model.generate_many(["abc", "d"], max_tokens=4, seed=5) == before

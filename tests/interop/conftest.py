@@ -98,7 +98,7 @@ def make_run(tmp_path: Path, tokenizer: Tokenizer, write_run: MakeRun) -> MakeRu
 
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Checkpoints that were made before, by what was asked for."""
+    """Checkpoints already made, by their arguments."""
     return {}
 
 
@@ -109,7 +109,7 @@ def make_checkpoint(
     checkpoints: dict[str, Path],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> MakeCheckpoint:
-    """`make_checkpoint("llama", mlp_bias=True)`: a folder as save_pretrained leaves it."""
+    """`make_checkpoint("llama", mlp_bias=True)`: a folder written by save_pretrained."""
 
     def make(family: str = "llama", save: dict[str, Any] | None = None, **settings: Any) -> Path:
         asked = repr((family, save, settings))
@@ -138,7 +138,7 @@ def write_checkpoint(
 
 @pytest.fixture
 def take(runs: Path) -> Take:
-    """`take(folder)`: the run that a checkpoint becomes."""
+    """`take(folder)`: the run imported from a checkpoint."""
     return lambda folder: import_huggingface(folder, "taken", runs_folder=runs)
 
 
@@ -148,7 +148,7 @@ def runs(tmp_path: Path) -> Path:
 
 
 def load(folder: Path, **options: Any) -> Any:
-    """The model of a folder, by transformers."""
+    """The model that transformers loads from a folder."""
     if (folder / "modeling_groundup.py").exists():
         options["trust_remote_code"] = True
     load = pytest.importorskip("transformers").AutoModelForCausalLM.from_pretrained
@@ -162,7 +162,7 @@ def change_json(path: Path, **changes: Any) -> None:
 
 @torch.no_grad()
 def fill_with_noise(model: torch.nn.Module) -> None:
-    """Weights that are large and all different, so that a wrong one shows in the logits."""
+    """Large and distinct weights, so that a wrong one changes the logits."""
     for parameter in model.parameters():
         noise = 0.3 * torch.randn_like(parameter)
         parameter.copy_(noise if parameter.ndim > 1 else 1 + noise)

@@ -1,4 +1,4 @@
-"""Settings to config.json and back: the same model, or a refusal that names the setting."""
+"""Settings to config.json and back: the same model, or an error that names the setting."""
 
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ LLAMA = {**SHAPE, "architectures": ["LlamaForCausalLM"], "model_type": "llama"}
 
 
 @pytest.mark.parametrize("name", ["LlamaConfig", "Qwen3Config", "MistralConfig"])
-def test_what_a_file_leaves_out_is_what_transformers_takes(name: str) -> None:
-    """A shape at which the library's defaults for heads are possible ones."""
+def test_missing_entries_have_the_defaults_of_transformers(name: str) -> None:
+    """A shape for which the library's default heads are valid."""
     kind = getattr(transformers, name)
     shape = {**SHAPE, "hidden_size": 4096, "num_attention_heads": 32}
     theirs = kind(**shape)
@@ -68,9 +68,7 @@ def test_what_a_file_leaves_out_is_what_transformers_takes(name: str) -> None:
         ({"rope_theta": None}, "rope_theta"),
     ],
 )
-def test_what_would_change_the_numbers_is_refused_by_name(
-    changes: dict[str, Any], name: str
-) -> None:
+def test_unsupported_settings_are_rejected_by_name(changes: dict[str, Any], name: str) -> None:
     with pytest.raises(CheckpointError, match=name):
         read_config_json({**LLAMA, **changes}, CONFIG_FILE)
 
@@ -82,7 +80,7 @@ def test_fewer_positions_may_be_kept_but_not_more() -> None:
         read_config_json(LLAMA, CONFIG_FILE, context_length=256)
 
 
-def test_a_setting_without_a_rule_passes_at_its_default_alone(
+def test_a_setting_without_a_rule_must_have_its_default(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delitem(RULES, "dropout")

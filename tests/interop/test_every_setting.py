@@ -1,7 +1,7 @@
-"""Every setting of a model means the same on every way to use it, or is refused by name.
+"""Every model setting has the same effect in every use of the model, or is rejected by name.
 
-A new field of `ModelConfig` needs an example here, and what each way makes of it is declared beside
-that way: `DECODED` of the decoders, `RULES` of the exports. The rest has to agree.
+A new field of `ModelConfig` needs an example here, and an entry in `DECODED` (decoders) and `RULES`
+(exports). Every other use must agree with the forward pass.
 """
 
 import functools
@@ -77,7 +77,7 @@ GGUF_KEYS = {
 def run_with(
     write_run: Any, tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory
 ) -> RunWith:
-    """`run_with("qk_norm")`: a run whose setting of this name is other than usual."""
+    """`run_with("qk_norm")`: a run in which this setting does not have its default."""
 
     @functools.cache
     def make(name: str) -> Path:
@@ -89,7 +89,7 @@ def run_with(
 
 @dataclass
 class Case:
-    """A run of a model with one setting other than usual, and what its forward gives."""
+    """A run of a model with one changed setting, and the logits of its forward pass."""
 
     run: Path
     out: Path
@@ -105,7 +105,7 @@ def huggingface(case: Case) -> Tensor:
 
 
 def gguf(case: Case) -> Tensor:
-    """By the settings and tensors in the file, which llama.cpp rotates as we do unless it is a
+    """Computed from the settings and tensors in the file; llama.cpp rotates like us, except for
     Qwen3."""
     library = pytest.importorskip("gguf")
     file = case.out.with_suffix(".gguf")
@@ -152,7 +152,7 @@ def cached(case: Case) -> Tensor:
     cache, positions = KVCache(*shape), torch.arange(length).expand(num_rows, -1)
     parts = [tensor.tensor_split([9, 10, 11], dim=1) for tensor in (case.ids, positions)]
     pairs = zip(*parts, strict=True)
-    return torch.cat([case.model(ids, places, cache) for ids, places in pairs], dim=1)
+    return torch.cat([case.model(ids, positions, cache) for ids, positions in pairs], dim=1)
 
 
 def decoded(case: Case) -> Tensor:
@@ -160,14 +160,14 @@ def decoded(case: Case) -> Tensor:
     assert isinstance(decoder, TorchDecoder) and decoder.packed is not None
     decoder.prefill(list(enumerate(case.ids[:, :9].tolist())))
     steps = [
-        decoder.decode(case.ids[:, place], torch.full((len(case.ids),), place))
-        for place in range(9, case.ids.shape[1])
+        decoder.decode(case.ids[:, position], torch.full((len(case.ids),), position))
+        for position in range(9, case.ids.shape[1])
     ]
     return torch.cat([case.logits[:, :9], torch.stack(steps, dim=1)], dim=1)
 
 
 def pictured(case: Case) -> Tensor:
-    """The forward pass with values mixed by the weights that are shown."""
+    """The forward pass with values mixed by the attention weights for inspection."""
     shown = iter(case.model.attention_weights(case.ids))
 
     def mix(layer: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any) -> Tensor:
@@ -183,14 +183,14 @@ WAYS = [cached, decoded, pictured, reloaded, huggingface, gguf, imported]
 
 
 def is_refused(name: str, way: Callable[[Case], Tensor]) -> bool:
-    # For transformers our own modeling file goes along.
+    # transformers gets our own modeling file.
     return way is gguf and bool(RULES[name].only) and EXAMPLES[name] not in RULES[name].only
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 @pytest.mark.parametrize("name", ModelConfig.model_fields)
 @torch.no_grad()
-def test_a_setting_means_the_same_everywhere_or_is_refused(
+def test_a_setting_has_the_same_effect_everywhere_or_is_rejected(
     name: str, way: Callable[[Case], Tensor], run_with: RunWith, tmp_path: Path
 ) -> None:
     assert name in DECODED and name in RULES and name in EXAMPLES
@@ -200,7 +200,7 @@ def test_a_setting_means_the_same_everywhere_or_is_refused(
     model = LanguageModel.load(run, device="cpu").model
     ids = torch.randint(SEPARATOR, (2, 20), generator=torch.Generator().manual_seed(0))
     if way not in (huggingface, gguf, imported):
-        # For others a prompt is one document.
+        # Others treat the prompt as one document.
         ids[0, [5, 9, 10]] = ids[1, 15] = SEPARATOR
     case = Case(run, tmp_path / "out", model, ids, model(ids))
     if is_refused(name, way):
@@ -229,7 +229,7 @@ def test_scores_and_counts_are_those_of_the_forward_pass(name: str, run_with: Ru
 
 @pytest.mark.parametrize("name", ModelConfig.model_fields)
 @torch.no_grad()
-def test_in_half_precision_decoders_are_as_near_as_the_forward_pass(
+def test_in_half_precision_decoders_are_as_accurate_as_the_forward_pass(
     name: str, run_with: RunWith, device: torch.device
 ) -> None:
     model = LanguageModel.load(run_with(name), device=device).model
@@ -241,9 +241,9 @@ def test_in_half_precision_decoders_are_as_near_as_the_forward_pass(
     is_own = device.type == "cuda" and model.config.norm == "pre"
     assert (type(decoder).__name__ == "CudaDecoder") == is_own
     decoder.prefill([(row, text[:9]) for row, text in enumerate(ids.tolist())])
-    for place in range(9, 20):
-        texts = ids[:, : place + 1].tolist()
+    for position in range(9, 20):
+        texts = ids[:, : position + 1].tolist()
         requests = [GenerationRequest(tuple(text), 5, Sampler()) for text in texts]
         decoder.begin([Row(0, *pair) for pair in zip(requests, texts, strict=True)])
-        errors = (decoder.step(1)[1] - exact[:, place]).abs()
+        errors = (decoder.step(1)[1] - exact[:, position]).abs()
         assert errors.max() <= 2 * (own - exact).abs().max() + 1e-3

@@ -1,4 +1,5 @@
-"""AutoTokenizer on an export gives our ids, of hard texts and of conversations, and our texts."""
+"""AutoTokenizer on an export gives our ids, for difficult texts and conversations, and decodes
+alike."""
 
 import json
 from pathlib import Path
@@ -28,11 +29,11 @@ HARD_PIECES = st.sampled_from(
         *("naïve", "e\u0301", "日本語", "\U0001f3f4\u200d\u2620\ufe0f"),
     ]
 )
-# Later versions of Unicode assign other letters: tokenizers and we do not have the same one.
+# tokenizers implements another version of Unicode: exclude unassigned characters.
 KNOWN = st.characters(exclude_categories=("Cs", "Cn"))
 HARD_TEXT = st.lists(HARD_PIECES | st.text(KNOWN, max_size=8), max_size=12).map("".join)
 
-# What published templates use: roles by name, refusals, loop controls, marks for the answers.
+# Features of published templates: roles by name, exceptions, loop controls, generation marks.
 FANCY = """\
 {%- set bos_token = "<|endoftext|>" %}
 {{- bos_token }}
@@ -62,7 +63,7 @@ def exported(
     tokenizer: Tokenizer,
     write_run: MakeRun,
 ) -> tuple[Path, Tokenizer]:
-    """The folder of an export, and our tokenizer."""
+    """An export folder, and our tokenizer."""
     folder = tmp_path_factory.mktemp("chat")
     ours = tokenizer.with_chat(request.param)
     run = write_run(folder / "runs", ours, vocab_size=304)
@@ -76,7 +77,7 @@ def theirs(exported: tuple[Path, Tokenizer]) -> Any:
 
 
 @given(messages=TALK, add_generation_prompt=st.booleans())
-def test_a_template_applied_there_gives_our_ids(
+def test_the_chat_template_gives_our_ids(
     exported: tuple[Path, Tokenizer],
     theirs: Any,
     messages: list[Message],
@@ -100,7 +101,7 @@ def test_a_template_applied_there_gives_our_ids(
         assert chat_prompt(ours, messages) == text
 
 
-def test_ends_of_turns_are_told_and_taken_back(
+def test_end_of_turn_tokens_are_exported_and_imported(
     exported: tuple[Path, Tokenizer], theirs: Any, tmp_path: Path
 ) -> None:
     folder, ours = exported
@@ -116,7 +117,7 @@ def test_ends_of_turns_are_told_and_taken_back(
     assert model.tokenizer.id == ours.id
     assert model.tokenizer.chat_template == ours.chat_template
     assert model.stop_ids == ({299, 301} if ours.vocab_size == 302 else {299})
-    # And out again it is the same file.
+    # Exported again, it is the same file.
     export_huggingface(run, tmp_path / "again")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
@@ -129,7 +130,7 @@ Pair = tuple[Any, Tokenizer]
 def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, write_run: MakeRun
 ) -> Pair:
-    """Their tokenizer of an export and ours."""
+    """Hugging Face's tokenizer of an export, and ours."""
     folder = tmp_path_factory.mktemp(request.param)
     (folder / "text.txt").write_bytes(TEXT.encode())
     special = [END, END * 2, "日 本"]
@@ -140,7 +141,7 @@ def pair(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=HARD_TEXT, any_ids=st.lists(st.integers(0, 299), max_size=20))
-def test_ids_and_texts_are_ours(pair: Pair, text: str, any_ids: list[int]) -> None:
+def test_ids_and_decoded_texts_equal_ours(pair: Pair, text: str, any_ids: list[int]) -> None:
     theirs, ours = pair
     ids = ours.encode(text)
     assert theirs(text)["input_ids"] == ids

@@ -19,12 +19,12 @@ from .conftest import END, TEXT, MakeCheckpoint, MakeRun, Take
 
 gguf = pytest.importorskip("gguf")
 
-# Under llama3's pattern llama.cpp takes whole words; these merges never lead to abc.
+# With llama3's pattern llama.cpp looks up whole words; these merges never produce abc.
 MISSED = [(b"b", b"c"), (b"a", b"b"), (b"ab", b"c")]
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Keys with their values, and tensors."""
+    """The metadata and the tensors."""
     reader = gguf.GGUFReader(path)
     keys = {name: field.contents() for name, field in reader.fields.items()}
     return keys, {tensor.name: tensor for tensor in reader.tensors}
@@ -39,7 +39,7 @@ def values_of(tensor: Any) -> torch.Tensor:
 def test_tensors_have_the_names_of_llama_cpps_converter(
     make_run: MakeRun, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
-    """The order of their rows is tests/interop/test_every_setting.py's."""
+    """tests/interop/test_every_setting.py tests the order of rows."""
     run = make_run(**settings)
     export_gguf(run, tmp_path / "tiny.gguf")
     export_huggingface(run, tmp_path / "huggingface")
@@ -55,7 +55,7 @@ def test_tensors_have_the_names_of_llama_cpps_converter(
         assert torch.equal(found.flatten().sort()[0], weight.flatten().sort()[0]), name
 
 
-def test_settings_lineage_and_tokenizer_are_told(
+def test_metadata_has_settings_lineage_and_tokenizer(
     make_run: MakeRun, tmp_path: Path, tokenizer: Tokenizer
 ) -> None:
     run = make_run(vocab_size=304)
@@ -69,25 +69,25 @@ def test_settings_lineage_and_tokenizer_are_told(
     weights = run / "checkpoints" / "step_000007" / "model.safetensors"
     assert keys["groundup.checkpoint_weights"] == hash_file(weights)
     assert keys["groundup.tokenizer"] == tokenizer.definition.content_id()
-    told = {name.removeprefix("tokenizer.ggml."): value for name, value in keys.items()}
-    assert (told["model"], told["pre"]) == ("gpt2", "gpt-2")
-    assert len(told["tokens"]) == len(set(told["tokens"])) == 300
-    assert told["tokens"][299] == END
-    assert told["token_type"] == [1] * 299 + [3]
-    assert len(told["merges"]) == len(tokenizer.merges)
-    spelled = {token: id for id, token in enumerate(told["tokens"])}
-    for merge, (left, right) in zip(told["merges"], tokenizer.merges, strict=True):
+    meta = {name.removeprefix("tokenizer.ggml."): value for name, value in keys.items()}
+    assert (meta["model"], meta["pre"]) == ("gpt2", "gpt-2")
+    assert len(meta["tokens"]) == len(set(meta["tokens"])) == 300
+    assert meta["tokens"][299] == END
+    assert meta["token_type"] == [1] * 299 + [3]
+    assert len(meta["merges"]) == len(tokenizer.merges)
+    spelled = {token: id for id, token in enumerate(meta["tokens"])}
+    for merge, (left, right) in zip(meta["merges"], tokenizer.merges, strict=True):
         parts = [tokenizer.vocab[spelled[part]] for part in merge.split(" ")]
         assert parts == [left, right]
-    assert told["eos_token_id"] == told["bos_token_id"] == told["padding_token_id"] == 299
-    assert not (told["add_bos_token"] or told["add_eos_token"] or told["add_space_prefix"])
+    assert meta["eos_token_id"] == meta["bos_token_id"] == meta["padding_token_id"] == 299
+    assert not (meta["add_bos_token"] or meta["add_eos_token"] or meta["add_space_prefix"])
     (tmp_path / "text.txt").write_bytes(TEXT.encode())
     for name, known in (("qwen2", "qwen2"), ("llama3", "llama-bpe"), ("deepseek", "deepseek-v3")):
         other = Tokenizer.train(tmp_path / "text.txt", 280, pattern=name)
         assert find_pre_tokenizer(other.definition) == known
 
 
-def test_the_chat_template_and_a_begin_are_told(
+def test_metadata_has_the_chat_template_and_begin_id(
     make_run: MakeRun,
     make_checkpoint: MakeCheckpoint,
     take: Take,
@@ -98,10 +98,10 @@ def test_the_chat_template_and_a_begin_are_told(
     export_gguf(make_run(tokenizer=chat, vocab_size=302), tmp_path / "chat.gguf")
     keys, _ = read(tmp_path / "chat.gguf")
     assert keys["tokenizer.chat_template"] == chat.chat_template
-    told = {name.removeprefix("tokenizer.ggml."): value for name, value in keys.items()}
-    assert told["tokens"][300:] == ["<|im_start|>", "<|im_end|>"]
-    assert told["token_type"][299:] == [3, 3, 3]
-    assert (told["eos_token_id"], told["eot_token_id"]) == (299, 301)
+    meta = {name.removeprefix("tokenizer.ggml."): value for name, value in keys.items()}
+    assert meta["tokens"][300:] == ["<|im_start|>", "<|im_end|>"]
+    assert meta["token_type"][299:] == [3, 3, 3]
+    assert (meta["eos_token_id"], meta["eot_token_id"]) == (299, 301)
     export_gguf(make_run("plain"), tmp_path / "plain.gguf")
     assert not any("chat" in key or "eot" in key for key in read(tmp_path / "plain.gguf")[0])
     export_gguf(take(make_checkpoint()), tmp_path / "no_begin.gguf")
@@ -114,7 +114,7 @@ scale is rounded to 11 bits, and 4 bits have one level less on one side."""
 
 
 @pytest.mark.parametrize("dtype", KINDS)
-def test_matrices_are_ours_to_half_a_step_and_vectors_as_they_are(
+def test_matrices_are_within_half_a_quantization_step_and_vectors_exact(
     make_run: MakeRun, tmp_path: Path, dtype: Any
 ) -> None:
     run, short = make_run(d_ff=96, vocab_size=304), {"float16": "F16", "bfloat16": "BF16"}
@@ -161,7 +161,7 @@ AB = [(b"a", b"b")]
         (make_tokenizer("llama3", MISSED, END), "'abc'"),
     ],
 )
-def test_tokenizers_that_llama_cpp_would_read_otherwise_are_refused(
+def test_tokenizers_that_llama_cpp_would_read_differently_are_rejected(
     make_run: MakeRun, tmp_path: Path, tokenizer: Tokenizer, complaint: str
 ) -> None:
     with pytest.raises((TokenizerError, ConfigError), match=complaint):
@@ -169,7 +169,7 @@ def test_tokenizers_that_llama_cpp_would_read_otherwise_are_refused(
     assert not (tmp_path / "out.gguf").exists()
 
 
-def test_a_file_is_replaced_by_force_alone_and_never_by_half(
+def test_files_are_only_replaced_with_force_and_atomically(
     make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, file = make_run(), tmp_path / "models" / "one.gguf"

@@ -1,4 +1,4 @@
-"""A run exported to Hugging Face is the same model in the real transformers."""
+"""A run exported to Hugging Face is the same model in transformers."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from .conftest import TEXT, MakeRun, load
 
 transformers = pytest.importorskip("transformers")
 
-# Each setting alone is tests/interop/test_every_setting.py's.
+# tests/interop/test_every_setting.py tests each setting separately.
 SHAPES: dict[str, dict[str, Any]] = {
     "llama": {},
     "padded vocabulary": {"vocab_size": 320},
@@ -52,24 +52,24 @@ def test_logits_and_greedy_text_agree(
     assert type(theirs).__name__ == f"{'Groundup' if is_own else kind}ForCausalLM"
     assert ("trust_remote_code=True" in (out / "README.md").read_text("utf-8")) == is_own
     assert largest_difference(theirs, ours) < 1e-5
-    told = json.loads((out / "generation_config.json").read_text("utf-8"))
+    config = json.loads((out / "generation_config.json").read_text("utf-8"))
     lacking = list(range(300, settings.get("vocab_size", 300)))
-    assert told.get("suppress_tokens", []) == lacking
+    assert config.get("suppress_tokens", []) == lacking
     tokenizer = transformers.AutoTokenizer.from_pretrained(out, local_files_only=True)
     inputs = tokenizer(PROMPT, return_tensors="pt")
     ids = theirs.generate(**inputs, max_new_tokens=20, do_sample=False)[0].tolist()
     text = tokenizer.decode(ids[inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-    # A character whose last bytes did not come is shown there as one that is broken.
+    # transformers shows an incomplete character as U+FFFD.
     expected = ours.generate(PROMPT, max_tokens=20, temperature=0)
     assert text.rstrip("\ufffd") == expected.rstrip("\ufffd")
-    # Taken back and exported once more, it is the same to the last byte.
+    # Imported and exported again, the files are identical.
     export_huggingface(import_huggingface(out, "back", runs_folder=tmp_path), tmp_path / "again")
     for name in ("model.safetensors", "tokenizer.json", "config.json", "generation_config.json"):
         assert (tmp_path / "again" / name).read_bytes() == (out / name).read_bytes(), name
 
 
 @torch.no_grad()
-def test_our_own_file_masks_documents_with_a_cache_beams_and_padding(
+def test_our_modeling_file_masks_documents_with_cache_beams_and_padding(
     make_run: MakeRun, tmp_path: Path
 ) -> None:
     run = make_run(**SHAPES["ours"])
@@ -81,7 +81,7 @@ def test_our_own_file_masks_documents_with_a_cache_beams_and_padding(
     ids[0, 5] = ids[1, 3] = ids[1, 9] = 299
     torch.testing.assert_close(theirs(ids).logits, ours(ids), rtol=0, atol=1e-5)
     mask = torch.ones_like(ids)
-    # A text and two more, padded at the left with what else begins a document.
+    # One text, and two that are left-padded with the document separator.
     padded, mask[1, :4], mask[2, :9] = ids.clone(), 0, 0
     padded[1, :4] = padded[2, :9] = 299
     options = {"attention_mask": mask, "max_new_tokens": 12, "eos_token_id": None}
@@ -99,7 +99,7 @@ def test_our_own_file_masks_documents_with_a_cache_beams_and_padding(
     torch.testing.assert_close(theirs(ids, labels=ids).loss, loss, rtol=1e-5, atol=1e-5)
 
 
-def test_our_own_form_is_taken_back_with_settings_that_are_known(
+def test_our_own_architecture_is_imported_with_all_settings(
     make_run: MakeRun, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -149,7 +149,7 @@ def test_weights_that_do_not_fit_the_dtype_are_named(make_run: MakeRun, tmp_path
         export_huggingface(run, tmp_path / "other")
 
 
-def test_force_replaces_an_export_and_nothing_else(
+def test_force_only_replaces_exports(
     make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, out = make_run(), tmp_path / "out"

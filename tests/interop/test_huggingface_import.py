@@ -1,5 +1,5 @@
-"""Checkpoints that the real transformers wrote become runs that compute the same, or are refused by
-name with nothing left behind."""
+"""Checkpoints written by transformers become runs that compute the same, or are rejected by name
+without leaving files."""
 
 import json
 import logging
@@ -55,7 +55,7 @@ def test_shards_with_an_index_are_one_model(make_checkpoint: MakeCheckpoint, run
     assert hash_file(one.path / "model.safetensors") == hash_file(many.path / "model.safetensors")
 
 
-def test_ids_of_special_tokens_survive_and_the_run_says_where_it_came_from(
+def test_special_ids_and_origin_are_recorded(
     make_checkpoint: MakeCheckpoint, tmp_path: Path, take: Take
 ) -> None:
     folder = make_checkpoint()
@@ -63,16 +63,16 @@ def test_ids_of_special_tokens_survive_and_the_run_says_where_it_came_from(
     run = take(folder)
     imported = RunFolder(run).read_environment()["imported"]
     assert imported["architecture"] == "LlamaForCausalLM" and imported["folder"] == "checkpoint"
-    # All that is read: config.json, the weights, tokenizer.json and what lies beside it.
+    # All files that are read: config.json, weights, tokenizer.json and others.
     assert imported["files"] == {file.name: hash_file(file) for file in folder.iterdir()}
     export_huggingface(run, tmp_path / "out")
-    told = json.loads((tmp_path / "out" / "generation_config.json").read_text("utf-8"))
-    told_ids = {name: told[name] for name in told if name.endswith("_id")}
-    assert told_ids == {"eos_token_id": [299, 5], "pad_token_id": 7}
+    config = json.loads((tmp_path / "out" / "generation_config.json").read_text("utf-8"))
+    exported_ids = {name: config[name] for name in config if name.endswith("_id")}
+    assert exported_ids == {"eos_token_id": [299, 5], "pad_token_id": 7}
     assert LanguageModel.load(run).stop_ids == {299, 5}
 
 
-def test_a_tokenizer_that_adds_a_beginning_is_named(
+def test_a_tokenizer_that_adds_a_bos_token_is_reported(
     make_checkpoint: MakeCheckpoint, take: Take, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = make_checkpoint()
@@ -105,7 +105,7 @@ def test_nothing_outside_the_folder_is_read(
             (folder / name).unlink()
         kept.rename(folder / name)
     assert not runs.exists()
-    # As huggingface_hub keeps what it fetched.
+    # The layout of huggingface_hub's cache.
     snapshot = tmp_path / "cache" / "snapshots" / "main"
     blobs = tmp_path / "cache" / "blobs"
     snapshot.mkdir(parents=True)
@@ -152,7 +152,7 @@ DAMAGES: list[tuple[Damage, str]] = [
     (weights({"lm_head.weight": torch.ones(299, 32)}), r"lm_head.weight \(\(299, 32\) instead of"),
     (weights({"model.norm.weight": torch.ones(32, dtype=torch.int8)}), "norm.weight is torch.int8"),
     (settings(tie_word_embeddings=True), r"tie_word_embeddings.*lm_head"),
-    # An index names files of its own folder.
+    # An index may only name files in its own folder.
     *(
         (index({"model.norm.weight": name}), "not in its folder")
         for name in ("../model.safetensors", "/etc/passwd", "", "..", 7)
@@ -165,7 +165,7 @@ DAMAGES: list[tuple[Damage, str]] = [
         (write("config.json", content), r"config\.json")
         for content in (b"{", b"[]", b"\xff", b"[" * 100_000)
     ),
-    # Settings are held against bounds and weights before a model is made.
+    # Settings are checked against bounds and weights before a model is built.
     (settings(num_hidden_layers=10**9), "num_layers is 1000000000, but .* 10000"),
     (settings(hidden_size=10**18, head_dim=None), "d_model is 1000000000000000000, but"),
     (settings(vocab_size=10**8), r"model.embed_tokens.weight \(\(300, 32\) instead of"),
@@ -175,8 +175,8 @@ DAMAGES: list[tuple[Damage, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("damage", "complaint"), DAMAGES, ids=[told for _, told in DAMAGES])
-def test_a_checkpoint_that_cannot_be_imported_is_refused_by_name(
+@pytest.mark.parametrize(("damage", "complaint"), DAMAGES, ids=[text for _, text in DAMAGES])
+def test_invalid_checkpoints_are_rejected_by_name(
     make_checkpoint: MakeCheckpoint, runs: Path, damage: Damage, complaint: str
 ) -> None:
     folder = make_checkpoint()
@@ -186,11 +186,11 @@ def test_a_checkpoint_that_cannot_be_imported_is_refused_by_name(
     assert len(str(caught.value)) < 2_000 and not runs.exists()
 
 
-def test_a_run_that_exists_is_left_alone(make_checkpoint: MakeCheckpoint, runs: Path) -> None:
+def test_existing_runs_are_not_changed(make_checkpoint: MakeCheckpoint, runs: Path) -> None:
     folder = make_checkpoint()
     run = import_huggingface(folder, "taken", runs_folder=runs)
     before = hash_file(run / "environment.json")
-    # The same import again, as after a kill, has nothing to do.
+    # Repeating the import, as after a kill, does nothing.
     assert import_huggingface(folder, "taken", runs_folder=runs) == run
     with pytest.raises(ConfigError, match="exists: choose another --name"):
         import_huggingface(folder, "taken", runs_folder=runs, context_length=4)

@@ -1,4 +1,4 @@
-"""Exports in llama.cpp itself, where its Python binding is installed."""
+"""Exports in llama.cpp itself, if its Python binding is installed."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ MOST = {"float32": 1e-9, "float16": 1e-5, "bfloat16": 1e-3, "q8_0": 0.01, "q4_0"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pattern", MODELS)
-def test_llama_cpp_computes_what_we_do(make_run: MakeRun, tmp_path: Path, pattern: str) -> None:
+def test_llama_cpp_computes_the_same(make_run: MakeRun, tmp_path: Path, pattern: str) -> None:
     llama = pytest.importorskip("llama_cpp")
     (tmp_path / "text.txt").write_text(TEXT + "".join(ODD).replace(END, "") * 30, "utf-8")
     tokenizer = Tokenizer.train(tmp_path / "text.txt", 300, pattern=pattern).with_chat()
@@ -43,5 +43,5 @@ def test_llama_cpp_computes_what_we_do(make_run: MakeRun, tmp_path: Path, patter
     for text in ODD:
         assert theirs.tokenize(text.encode(), False, True) == list(tokenizer.encode(text))
     messages = [{"role": "user", "content": "Who?"}, {"role": "system", "content": " a\n"}]
-    told = theirs.create_chat_completion(messages, max_tokens=1)["usage"]["prompt_tokens"]
-    assert told == len(tokenizer.encode(chat_prompt(tokenizer, messages)))
+    num_tokens = theirs.create_chat_completion(messages, max_tokens=1)["usage"]["prompt_tokens"]
+    assert num_tokens == len(tokenizer.encode(chat_prompt(tokenizer, messages)))

@@ -1,4 +1,4 @@
-"""The card beside an export tells the results, settings and lineage of its run."""
+"""The model card of an export has the results and lineage of its run."""
 
 import math
 from pathlib import Path
@@ -24,7 +24,7 @@ def rows(card: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, value in cells}
 
 
-def test_it_opens_with_what_hubs_read_and_the_results_of_the_checkpoint(make_run: MakeRun) -> None:
+def test_the_card_has_metadata_and_the_results_of_the_checkpoint(make_run: MakeRun) -> None:
     run = make_run()
     with open(run / "metrics.jsonl", "a", encoding="utf-8") as file:
         file.write('{"step": 7, "validation_loss": 0.0')
@@ -33,32 +33,30 @@ def test_it_opens_with_what_hubs_read_and_the_results_of_the_checkpoint(make_run
     front = yaml.safe_load(head)
     assert front["library_name"] == "transformers" and front["tags"] == ["groundup", "llama"]
     assert text.startswith("\n# tiny\n")
-    told = rows(card)
-    assert told["parameters"] == "36,768"
-    assert (told["step"], told["tokens"]) == ("7", "448")
-    assert told["training loss"] == "5.1250"
-    assert told["validation loss"] == "5.0000"
-    assert told["validation perplexity"] == f"{math.exp(5):.3f}"
-    assert told["validation bits per byte"] == "3.2500"
+    row = rows(card)
+    assert row["parameters"] == "36,768"
+    assert (row["step"], row["tokens"]) == ("7", "448")
+    assert row["training loss"] == "5.1250"
+    assert row["validation loss"] == "5.0000"
+    assert row["validation perplexity"] == f"{math.exp(5):.3f}"
+    assert row["validation bits per byte"] == "3.2500"
     (run / "metrics.jsonl").unlink()
     (run / "environment.json").unlink()
-    told = rows(export(run))
-    assert told["run"] == "tiny" and "tokens" not in told
+    row = rows(export(run))
+    assert row["run"] == "tiny" and "tokens" not in row
     assert "one document per prompt" not in card
     assert "one document per prompt" in export(make_run("masked", document_separator=299))
 
 
-def test_lineage_names_everything_by_content(
-    make_run: MakeRun, tokenizer: Tokenizer, runs: Path
-) -> None:
+def test_lineage_has_content_ids(make_run: MakeRun, tokenizer: Tokenizer, runs: Path) -> None:
     run = make_run()
-    told = rows(export(run))
+    row = rows(export(run))
     weights = run / "checkpoints" / "step_000007" / "model.safetensors"
-    assert told["checkpoint weights"] == hash_file(weights)
-    assert told["run settings"] == hash_file(run / "config.yaml")
-    assert told["tokenizer"] == tokenizer.definition.content_id()
-    assert told["model.safetensors"] == hash_file(run.parent.parent / "out" / "model.safetensors")
-    assert (told["trained by groundup"], told["commit"]) == ("0.1.0", "abc")
+    assert row["checkpoint weights"] == hash_file(weights)
+    assert row["run settings"] == hash_file(run / "config.yaml")
+    assert row["tokenizer"] == tokenizer.definition.content_id()
+    assert row["model.safetensors"] == hash_file(run.parent.parent / "out" / "model.safetensors")
+    assert (row["trained by groundup"], row["commit"]) == ("0.1.0", "abc")
     # Values cannot break out of the table.
     write_json_atomic(run / "environment.json", {"git_commit": "a|b\n# <b>c</b> `d` [e](f)"})
     assert r"| commit | a\|b # \<b\>c\</b\> \`d\` \[e\](f) |" in export(run).splitlines()
@@ -66,4 +64,4 @@ def test_lineage_names_everything_by_content(
     card = export(import_huggingface(out, "back", runs_folder=runs))
     assert "imported into groundup" in card and "commit" not in rows(card)
     assert rows(card)["imported from"] == "out (LlamaForCausalLM)"
-    assert rows(card)["imported model.safetensors"] == told["model.safetensors"]
+    assert rows(card)["imported model.safetensors"] == row["model.safetensors"]

@@ -1,4 +1,5 @@
-"""`groundup new` begins with checkpoints in the shapes that people have, and learns from them."""
+"""`groundup new --from` starts from Hugging Face checkpoints in common layouts, and improves
+them."""
 
 import json
 from pathlib import Path
@@ -15,7 +16,7 @@ from .conftest import TEXT, MakeCheckpoint
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama, tied", "qwen3"])
-def test_a_text_goes_on_from_a_hugging_face_folder(
+def test_new_starts_from_a_hugging_face_folder(
     make_checkpoint: MakeCheckpoint,
     family: str,
     tmp_path: Path,
@@ -37,11 +38,11 @@ def test_a_text_goes_on_from_a_hugging_face_folder(
     config, model = run.read_config(), LanguageModel.load(run.path)
     assert config.start_from == Path("runs/checkpoint-imported") and config.continue_training
     assert model.tokenizer.id == LanguageModel.load("runs/checkpoint-imported").tokenizer.id
-    # It begins with what the checkpoint knows, and ends with more.
+    # It starts at the checkpoint's loss, and ends with a lower one.
     losses = [one["validation_loss"] for one in read_json_lines(run.metrics_file)
               if "validation_loss" in one]  # fmt: skip
     assert losses[-1] < losses[0]
-    # The same command keeps all, and the run is gone on with like any other.
+    # The same command keeps everything, and the run can be continued like any other.
     assert main([*words, "--device", "cpu", "--minutes", "100"]) == 0
     assert "done before, and kept" in capsys.readouterr().out
     assert main(["more", str(run.path), "--num-steps", "2", "--device", "cpu"]) == 0

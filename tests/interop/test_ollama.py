@@ -1,4 +1,4 @@
-"""Folders for Ollama: the Modelfile says how the run is used, in Ollama's own language."""
+"""Folders for Ollama: the Modelfile has the run's template and parameters."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ from .conftest import MakeRun
 gguf = pytest.importorskip("gguf")
 
 
-def test_the_modelfile_says_how_the_run_is_used(
+def test_the_modelfile_has_template_stops_and_parameters(
     make_run: MakeRun, tmp_path: Path, tokenizer: Tokenizer
 ) -> None:
     run, out = make_run(tokenizer=tokenizer.with_chat(), vocab_size=302), tmp_path / "out"
@@ -24,7 +24,7 @@ def test_the_modelfile_says_how_the_run_is_used(
     assert export_ollama(run, out, dtype="q8_0") == ["Modelfile", "README.md", "model.gguf"]
     lines = (out / "Modelfile").read_text().splitlines()
     assert lines[0] == "FROM ./model.gguf"
-    # What Go makes of it is what Jinja does.
+    # The Go template renders like the Jinja template.
     text = (out / "Modelfile").read_text()
     found = re.search(r'"""{{ range .Messages }}(.*){{ end }}(.*)"""', text, re.DOTALL)
     assert found
@@ -36,10 +36,10 @@ def test_the_modelfile_says_how_the_run_is_used(
     said = (turn.format(**message) for message in messages)
     template = ChatTemplate(tokenizer.with_chat().chat_template or "")
     assert "".join(said) + found[2] == template.render(messages, add_generation_prompt=True)
-    told = dict(re.findall(r"^PARAMETER (\w+) (.*)$", "\n".join(lines), re.MULTILINE))
-    assert told["stop"] == '"<|im_end|>"' and told["num_ctx"] == "32"
-    assert (told["temperature"], told["top_k"], told["repeat_penalty"]) == ("0.5", "7", "1.0")
-    assert told["repeat_last_n"] == "-1"
+    values = dict(re.findall(r"^PARAMETER (\w+) (.*)$", "\n".join(lines), re.MULTILINE))
+    assert values["stop"] == '"<|im_end|>"' and values["num_ctx"] == "32"
+    assert (values["temperature"], values["top_k"], values["repeat_penalty"]) == ("0.5", "7", "1.0")
+    assert values["repeat_last_n"] == "-1"
     assert "ollama create tiny -f Modelfile" in (out / "README.md").read_text()
     assert gguf.GGUFReader(out / "model.gguf").fields["general.file_type"].contents() == 7
     with pytest.raises(ConfigError, match="--force"):

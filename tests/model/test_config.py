@@ -1,4 +1,4 @@
-"""The settings of a model: rules, presets and refusals; and parts of a program's own."""
+"""Model settings: rules, presets and errors; and custom parts."""
 
 import functools
 import math
@@ -36,7 +36,7 @@ def test_all_feed_forward_kinds_have_the_same_number_of_parameters(d_model: int)
 
 
 def test_presets_have_their_parameters() -> None:
-    # Two tables, four blocks of four square and three feed-forward matrices, and nine norms.
+    # Two tables, four blocks of four square and three feed-forward matrices, nine norms.
     expected = 2 * 10_000 * 512 + 4 * (4 * 512**2 + 3 * 512 * 1_344) + 9 * 512
     assert num_parameters(preset("tinystories")) == expected == 22_696_448
     assert num_parameters(preset("gpt2-xl")) == 2_127_057_600

@@ -1,4 +1,4 @@
-"""The language model: its contract, its first values, fast against plain kernels; and every setting
+"""The language model: contract, initialization, fast kernels against formulas; every setting
 trains."""
 
 import itertools

@@ -1,4 +1,4 @@
-"""Every test of the optimizers is steady, and has a small language model."""
+"""Optimizer tests are deterministic and use a small language model."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ def always_steady(steady: None) -> None:
 
 @pytest.fixture
 def tiny_model() -> Callable[..., TransformerLM]:
-    """`tiny_model(seed=0, tied=False)` makes one with its weights drawn from the seed."""
+    """`tiny_model(seed=0, tied=False)` makes one with random weights from the seed."""
 
     def make(seed: int = 0, tied: bool = False) -> TransformerLM:
         torch.manual_seed(seed)

@@ -1,5 +1,5 @@
-"""From settings to an optimizer: which one, who gets weight decay, and who is a matrix for Muon;
-clipping against torch's own; and laws of the learning rate over time."""
+"""From settings to an optimizer: its parameter groups and Muon's matrices; clipping against torch;
+and learning rate schedules."""
 
 import math
 from typing import Any
@@ -35,10 +35,8 @@ def described(model: nn.Module, groups: list[dict[str, Any]]) -> list[tuple[set[
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_each_parameter_gets_the_decay_and_the_rate_of_its_kind(
-    tied: bool, tiny_model: Any
-) -> None:
-    # A tied table is there once and is an embedding; there are no empty groups.
+def test_each_kind_of_parameter_has_its_decay_and_rate(tied: bool, tiny_model: Any) -> None:
+    # A tied table occurs once, as an embedding; there are no empty groups.
     model, head = tiny_model(tied=tied), set[str]() if tied else HEAD
     found = described(model, decay_groups(model, weight_decay=0.1))
     assert found == [(MATRICES | head, 0.1), (GAINS | EMBEDDING, 0.0)]
@@ -52,7 +50,7 @@ def test_each_parameter_gets_the_decay_and_the_rate_of_its_kind(
     assert [(group["kind"], group["lr"]) for group in groups] == kinds
 
 
-def test_frozen_parameters_stay_out(tiny_model: Any) -> None:
+def test_frozen_parameters_are_excluded(tiny_model: Any) -> None:
     model = tiny_model()
     model.blocks.requires_grad_(False)
     expected = [(HEAD, 0.1), ({"final_norm.weight"} | EMBEDDING, 0.0)]
@@ -94,7 +92,7 @@ def parameters(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("max_norm", [1e-3, 1.0, 1e3])
-def test_clipping_is_torchs(dtype: torch.dtype, max_norm: float, device: torch.device) -> None:
+def test_clipping_equals_torch(dtype: torch.dtype, max_norm: float, device: torch.device) -> None:
     ours, theirs = parameters(dtype, device), parameters(dtype, device)
     scale = clip_scale(gradient_norm(ours), max_norm)
     before = [one.grad.clone() for one in ours if one.grad is not None]
@@ -104,13 +102,13 @@ def test_clipping_is_torchs(dtype: torch.dtype, max_norm: float, device: torch.d
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one.grad, other.grad)
     assert ours[-1].grad is None
-    # The scale is what clipping multiplies by: 1, to the bit, within the bound.
+    # Clipping multiplies by the scale, exactly 1 below the maximum norm.
     clipped = [one.grad for one in ours if one.grad is not None]
     assert all(torch.equal(a, b * scale) for a, b in zip(clipped, before, strict=True))
     assert (scale == 1) == (max_norm == 1e3)
 
 
-def test_mixed_types_count_together() -> None:
+def test_the_norm_includes_all_dtypes() -> None:
     first = torch.zeros(2, dtype=torch.float64)
     first.grad = torch.tensor([3.0, 0.0], dtype=torch.float64)
     second = torch.zeros(1, dtype=torch.bfloat16)
@@ -122,7 +120,7 @@ def test_mixed_types_count_together() -> None:
     assert second.grad.dtype == torch.bfloat16
 
 
-def test_without_gradients_the_norm_is_zero_and_a_bound_that_is_none_is_named() -> None:
+def test_without_gradients_the_norm_is_zero_and_invalid_bounds_are_rejected() -> None:
     assert clip_gradients([torch.zeros(3, requires_grad=True)], 1.0).item() == 0.0
     assert gradient_norm(iter([])).item() == 0.0
     for max_norm in (0.0, -1.0, float("nan")):
@@ -165,7 +163,7 @@ def test_rates_of_a_run_of_ten_steps(schedule: dict[str, Any], expected: list[fl
     config = ScheduleConfig(**schedule)
     rates = [learning_rate_factor(config, step, 1, 10) for step in range(10)]
     assert rates == pytest.approx(expected)
-    # The same in fractions of the run, and of its time.
+    # The same as fractions of the steps and of the time.
     fractions = {
         name: value / 10
         for name, value in schedule.items()
@@ -184,15 +182,15 @@ def test_rates_of_a_run_of_ten_steps(schedule: dict[str, Any], expected: list[fl
     ("step", "expected"),
     [(0, 0.0), (1, 1 / 7), (6, 6 / 7), (7, 1.0), (14, 0.55), (21, 0.1), (22, 0.1), (10_000, 0.1)],
 )
-def test_cosine_by_hand(step: int, expected: float) -> None:
+def test_cosine_matches_manual_values(step: int, expected: float) -> None:
     assert cosine_schedule(step, 1.0, 0.1, 7, 21) == pytest.approx(expected)
-    # The maximum is reached to the last bit.
+    # The maximum is reached exactly.
     low, high = 1.4929753047466368, 5.55052136778795
     assert low + (high - low) < high
     assert cosine_schedule(0, high, low, 0, 10) == cosine_schedule(4, high, low, 4, 4) == high
 
 
-def test_settings_that_make_no_sense_are_named() -> None:
+def test_inconsistent_settings_are_named() -> None:
     rates = [(0.1, 1.0), (1.0, -0.1), (math.nan, 0.1), (math.inf, 0.1)]
     for arguments in [
         (-1, 1.0, 0.1, 1, 2), (0, 1.0, 0.1, -3, 2), (0, 1.0, 0.1, 5, 4),
@@ -203,11 +201,11 @@ def test_settings_that_make_no_sense_are_named() -> None:
 
 
 def test_the_default_decay_of_wsd_has_whole_steps() -> None:
-    # Two of eight, not 1.6.
+    # 2 of 8 steps, not 1.6.
     assert learning_rate_factor(ScheduleConfig(name="wsd"), 7, 1, 8) == pytest.approx(0.55)
 
 
-def test_every_group_follows_the_schedule_from_its_own_rate(tiny_model: Any) -> None:
+def test_every_group_scales_its_own_rate_by_the_schedule(tiny_model: Any) -> None:
     config = OptimizerConfig(name="muon", learning_rate=0.1, adamw_learning_rate_factor=3.0)
     optimizer = build_optimizer(tiny_model(), config)
     optimizer.param_groups[1]["lr"] = held = torch.tensor(0.0)

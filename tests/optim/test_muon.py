@@ -32,7 +32,7 @@ def test_orthogonalizing_keeps_the_singular_vectors(
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 40), (16, 16), (17, 33), (96, 100), (130, 129)])
-def test_the_kernel_of_a_cpu_computes_the_formula(shape: tuple[int, int]) -> None:
+def test_the_cpu_kernel_computes_the_formula(shape: tuple[int, int]) -> None:
     torch.manual_seed(0)
     stack = torch.randn(5, *shape)
     stack[1] *= 1e-20  # Scale does not matter.
@@ -41,7 +41,7 @@ def test_the_kernel_of_a_cpu_computes_the_formula(shape: tuple[int, int]) -> Non
     found = orthogonalize(stack)
     torch.testing.assert_close(found, orthogonalize(stack.double()).float(), atol=1e-4, rtol=0)
     assert not found[3].any()
-    # Each by itself, on any number of threads; what is not finite stays where it is.
+    # Matrices are independent, for any number of threads; non-finite values do not spread.
     num_threads = torch.get_num_threads()
     try:
         for threads in (1, 3):
@@ -57,8 +57,8 @@ def test_the_kernel_of_a_cpu_computes_the_formula(shape: tuple[int, int]) -> Non
 
 
 @pytest.mark.parametrize("evens", [False, True])
-def test_a_step_is_the_formula(evens: bool) -> None:
-    """Two steps of matrices, one lying, one standing, against the docstring's lines."""
+def test_a_step_equals_the_formula(evens: bool) -> None:
+    """Two steps of a wide and a tall matrix against the docstring's formulas."""
     torch.manual_seed(0)
     ours = [torch.randn(4, 6).requires_grad_(), torch.randn(6, 4).requires_grad_()]
     theirs = [one.detach().clone() for one in ours]
@@ -86,7 +86,7 @@ def test_a_step_is_the_formula(evens: bool) -> None:
 
 
 @pytest.mark.usefixtures("form")
-def test_its_adamw_groups_move_as_adamw() -> None:
+def test_its_adamw_groups_step_like_adamw() -> None:
     torch.manual_seed(0)
     matrix = torch.randn(4, 4, requires_grad=True)
     ours = [torch.randn(shape, requires_grad=True) for shape in [(5, 3), (7,)]]
@@ -111,7 +111,7 @@ def test_its_adamw_groups_move_as_adamw() -> None:
 @needs_kernels
 @pytest.mark.parametrize("evens", [False, True])
 @pytest.mark.parametrize("shape", [(8, 8), (72, 40), (130, 200), (1, 9), (257, 129)])
-def test_the_kernels_take_the_steps_of_the_formula(shape: tuple[int, int], evens: bool) -> None:
+def test_the_kernels_step_like_the_formula(shape: tuple[int, int], evens: bool) -> None:
     torch.manual_seed(0)
     start = [torch.randn(shape, device="cuda") for _ in range(5)]
     ours = [one.clone().requires_grad_() for one in start]
@@ -128,8 +128,8 @@ def test_the_kernels_take_the_steps_of_the_formula(shape: tuple[int, int], evens
         optimizer.step(gradient_scale=scale)
         with reference():
             exact.step(gradient_scale=scale)
-    # The one singular value of a row lies at the end of the interval of the coefficients,
-    # where rounding moves the result within the error of the polynomials: an eighth to either side.
+    # The singular value of a single row is at the end of the polynomials' interval, where rounding
+    # moves the result within their error: an eighth to either side.
     allowed = 0.05 if min(shape) > 1 else 0.25
     for one, other, first in zip(ours, theirs, start, strict=True):
         move = (other - first).norm()
@@ -143,7 +143,7 @@ def test_the_kernels_take_the_steps_of_the_formula(shape: tuple[int, int], evens
 
 @needs_kernels
 @pytest.mark.parametrize("shape", [(40, 72), (72, 40), (200, 200)])
-def test_the_kernels_give_a_matrix_the_same_bits_in_every_stack(shape: tuple[int, int]) -> None:
+def test_a_matrix_gets_the_same_bits_in_every_stack(shape: tuple[int, int]) -> None:
     torch.manual_seed(0)
     stack = torch.randn(7, *shape, device="cuda", dtype=torch.bfloat16)
     stack[3] = 0

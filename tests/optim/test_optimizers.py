@@ -1,5 +1,5 @@
-"""What every optimizer owes: torch's own steps or the formula's, steps that can be scaled and
-skipped, and states that can be stored."""
+"""What every optimizer guarantees: steps equal to torch's or the formula's, scaled and skipped
+steps, and states that can be saved."""
 
 import copy
 import io
@@ -85,7 +85,7 @@ def assert_same_bits(ours: list[Tensor], theirs: list[Tensor]) -> None:
     ("num_before", "skip", "poison"),
     [(0, torch.tensor(True), None), (3, torch.tensor(1.0), None), (3, torch.tensor(1.0), math.nan)],
 )
-def test_a_skipped_step_leaves_everything_to_the_bit(
+def test_a_skipped_step_changes_nothing(
     new: Any, num_before: int, skip: Tensor, poison: float | None, device: torch.device
 ) -> None:
     pairs = [new(device), new(device)]
@@ -103,14 +103,14 @@ def test_a_skipped_step_leaves_everything_to_the_bit(
         scale.fill_(poison)
     optimizer.step(gradient_scale=scale, skip=skip.to(device))
     assert_same_bits(snapshot(model, optimizer)[: len(before)], before)
-    # And the run goes on as though the step had never been.
+    # Later steps are as if it had never happened.
     for model, optimizer in pairs:
         train(model, optimizer, range(3, 5))
     assert_same_bits(snapshot(*pairs[0]), snapshot(*pairs[1]))
 
 
 @pytest.mark.parametrize("options", [{"skip": 0.0}, {"gradient_scale": 1.0}])
-def test_a_step_not_skipped_or_scaled_by_one_is_an_ordinary_one(
+def test_scaling_by_one_changes_nothing(
     new: New, options: dict[str, float], device: torch.device
 ) -> None:
     ours, theirs = new(device), new(device)
@@ -120,7 +120,7 @@ def test_a_step_not_skipped_or_scaled_by_one_is_an_ordinary_one(
     assert_same_bits(snapshot(*ours), snapshot(*theirs))
 
 
-def test_averages_follow_the_weights_and_change_places_with_them(tiny_model: Any) -> None:
+def test_averages_follow_the_weights_and_swap_with_them(tiny_model: Any) -> None:
     model, twin = tiny_model(), tiny_model()
     optimizer, plain = averaging(adamw_of(model)), adamw_of(twin)
     averages = [parameter.detach().clone() for parameter in twin.parameters()]
@@ -137,7 +137,7 @@ def test_averages_follow_the_weights_and_change_places_with_them(tiny_model: Any
     assert_same_bits([one.detach() for one in model.parameters()], weights)
 
 
-def test_a_stored_state_continues_to_the_bit(new: Any) -> None:
+def test_a_saved_state_continues_exactly(new: Any) -> None:
     model, optimizer = new()
     train(model, optimizer, range(4))
     file = io.BytesIO()
@@ -151,7 +151,7 @@ def test_a_stored_state_continues_to_the_bit(new: Any) -> None:
     again.load_state_dict(stored["optimizer"])
     train(resumed, again, range(4, 8))
     assert_same_bits(snapshot(model, optimizer), snapshot(resumed, again))
-    # What was loaded is not shared.
+    # The loaded state is not shared.
     again.load_state_dict(optimizer.state_dict())
     before = snapshot(model, optimizer)
     train(resumed, again, range(2))
@@ -159,7 +159,7 @@ def test_a_stored_state_continues_to_the_bit(new: Any) -> None:
 
 
 def parameters(dtype: torch.dtype, device: torch.device | str = "cpu") -> list[Tensor]:
-    """The first with strides of its own."""
+    """The first one is not contiguous."""
     torch.manual_seed(0)
     made = [torch.randn(shape, dtype=dtype, device=device) for shape in SHAPES]
     made[0] = made[0].T.contiguous().T
@@ -167,7 +167,8 @@ def parameters(dtype: torch.dtype, device: torch.device | str = "cpu") -> list[T
 
 
 def set_gradients(many: list[list[Tensor]], step: int) -> None:
-    """The same gradients for all; the second parameter has one on even steps, the last never."""
+    """The same gradients for all: for the second parameter on even steps only, for the last
+    never."""
     torch.manual_seed(1000 + step)
     for index, twins in enumerate(zip(*many, strict=True)):
         size = 10.0 ** (index - 2)
@@ -189,7 +190,7 @@ def groups(many: list[Tensor]) -> list[dict[str, Any]]:
     ("dtype", "tolerance", "num_steps"),
     [(torch.float32, 1e-5, 30), (torch.float64, 1e-12, 30), (torch.bfloat16, 4e-2, 4)],
 )
-def test_adamw_is_torchs_over_many_steps(
+def test_adamw_equals_torch_over_many_steps(
     dtype: torch.dtype, tolerance: float, num_steps: int, device: torch.device
 ) -> None:
     ours, theirs = parameters(dtype, device), parameters(dtype, device)
@@ -212,7 +213,7 @@ def test_adamw_is_torchs_over_many_steps(
             assert (key, value.dtype) != ("step", dtype) or dtype == torch.float32
 
 
-def test_a_copy_steps_as_the_original_does() -> None:
+def test_a_copy_steps_like_the_original() -> None:
     parameter = torch.ones(3, 4, requires_grad=True)
     original = Muon([parameter], lr=torch.tensor(0.1), normalize_rows=True)
     twin = copy.deepcopy(original)
@@ -223,7 +224,7 @@ def test_a_copy_steps_as_the_original_does() -> None:
     assert twin.normalize_rows and torch.equal(parameter, other)
 
 
-def test_step_t_of_sgd_has_the_rate_over_the_root_of_t_plus_one(device: torch.device) -> None:
+def test_sgd_decays_the_rate_by_the_root_of_the_step(device: torch.device) -> None:
     torch.manual_seed(0)
     ours = torch.randn(4, 3, device=device, requires_grad=True)
     theirs = ours.detach().clone().requires_grad_()
@@ -237,8 +238,8 @@ def test_step_t_of_sgd_has_the_rate_over_the_root_of_t_plus_one(device: torch.de
     torch.testing.assert_close(ours, theirs)
 
 
-def test_pieces_side_by_side_see_what_was_before_and_are_seen_after(device: torch.device) -> None:
-    """Each takes a while, on memory of its own that it gives back."""
+def test_parallel_streams_wait_for_earlier_work_and_are_waited_for(device: torch.device) -> None:
+    """Slow operations, each on temporary memory that it frees."""
     results = [torch.zeros(1 << 16, device=device) for _ in range(4)]
 
     def work(given: Tensor, factor: int) -> None:
@@ -251,13 +252,13 @@ def test_pieces_side_by_side_see_what_was_before_and_are_seen_after(device: torc
         given = torch.full((1 << 16,), float(step), device=device)
         run_side_by_side(given.device, [partial(work, given, factor) for factor in range(4)])
         del given
-        # Takes the memory that is free now.
+        # Reuses the memory that was freed.
         torch.full((1 << 16,), -1.0, device=device)
         for factor, result in enumerate(results):
             assert (result == 51 * step * factor).all()
 
 
-def test_any_torch_optimizer_scales_and_skips() -> None:
+def test_any_torch_optimizer_can_scale_and_skip() -> None:
     weight = torch.ones(3, requires_grad=True)
     optimizer = ForeignOptimizer(torch.optim.SGD([weight], lr=1.0))
     for skip, expected in ((1.0, 1.0), (0.0, 0.5)):

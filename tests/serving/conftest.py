@@ -28,15 +28,15 @@ from groundup.tokenizer.reference import train_bpe_reference
 END = "<|endoftext|>"
 TEXT = "the cat sat on the mat. the café is open, and 雨 falls on it — naïve 🙂 cats. " * 3
 
-# For a test that fails: no machine is so slow.
+# Only reached by a failing test.
 PATIENCE_SECONDS = 120.0
 TOKEN = "sesame-open-the-door-0123456789"
-# The likeliest ids of the tiny model never end a document, so that this goes on to its limit.
+# The tiny model's most likely ids never end a document, so this runs to its limit.
 LONG: dict[str, Any] = {"prompt": "a", "max_tokens": 4096, "temperature": 0}
 
 
 def wait_for(condition: Callable[[], Any], pause_seconds: float = 0.01) -> Any:
-    """A condition that must come true; the limit is there for a test that fails."""
+    """Wait for a condition; only a failing test reaches the limit."""
     end = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < end:
         if found := condition():
@@ -46,7 +46,7 @@ def wait_for(condition: Callable[[], Any], pause_seconds: float = 0.01) -> Any:
 
 
 class Running:
-    """A server that answers at `url`."""
+    """A running server at `url`."""
 
     def __init__(self, url: str, server: Server) -> None:
         self.url = url
@@ -54,7 +54,7 @@ class Running:
         self.models = server.models
         self.scheduler = server.models.schedulers[0]
         self.connections = server.server_state.connections
-        # Reading the certificates of the world takes longer than a test.
+        # Loading the CA certificates takes longer than a test.
         limits = httpx.Limits(max_keepalive_connections=0)
         self._client = httpx.Client(
             base_url=url, verify=False, timeout=PATIENCE_SECONDS, limits=limits
@@ -65,7 +65,7 @@ class Running:
         self.stream = self._client.stream
 
     def complete(self, body: Any, path: str = "/v1/completions") -> httpx.Response:
-        """The answer to a completion request: JSON, or bytes that may be none."""
+        """The response to a completion request; a body in bytes may be invalid JSON."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         return self.post(path, content=content, headers={"content-type": "application/json"})
 
@@ -77,11 +77,11 @@ class Running:
         return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_SECONDS)
 
     def exchange(self, data: bytes) -> bytes:
-        """Send bytes as they are, and read until the server closes the connection."""
+        """Send raw bytes, and read until the server closes the connection."""
         with self.connect() as client:
             client.sendall(data)
             answer = b""
-            # What the server did not read of a request makes the end of the connection a reset.
+            # If the server has not read all of the request, closing resets the connection.
             with contextlib.suppress(ConnectionResetError):
                 while part := client.recv(65536):
                     answer += part
@@ -95,7 +95,7 @@ class Running:
 
 
 def make_run(runs_folder: Path, name: str = "one", year: int = 2026, **changes: Any) -> RunFolder:
-    """A run folder as `train` leaves it before the first step."""
+    """A run folder as written by `train` before the first step."""
     folder = RunFolder(runs_folder / name)
     folder.path.mkdir()
     environment = {"device": "cpu", "started": f"{year}-01-02T03:04:05+00:00"}
@@ -111,14 +111,14 @@ def always_on_one_thread(one_thread: None) -> None:
 
 @pytest.fixture(scope="session")
 def language_model() -> LanguageModel:
-    """Writes noise, half characters among it, which is what a server must be able to bear."""
+    """Generates noise, including partial characters, which a server must handle."""
     vocab, merges = train_bpe_reference(TEXT, 290, [END])
     torch.manual_seed(0)
     config = ModelConfig(
         vocab_size=304, context_length=64, d_model=16, num_layers=1, num_heads=2, d_ff=32
     )
     model = TransformerLM.from_config(config)
-    # Likelihoods far from even, so that choices differ.
+    # Far from uniform probabilities, so that choices differ.
     with torch.no_grad():
         model.output_weight.mul_(8)
     return LanguageModel(model.eval(), Tokenizer(vocab, merges, [END]), step=7)
@@ -126,7 +126,7 @@ def language_model() -> LanguageModel:
 
 @pytest.fixture(scope="session")
 def long_model(language_model: LanguageModel) -> LanguageModel:
-    """The same noise, of which a text can be long."""
+    """The same model with a long context."""
     config = language_model.model.config.model_copy(update={"context_length": 5_000})
     model = TransformerLM.from_config(config)
     model.load_state_dict(language_model.model.state_dict())
@@ -135,7 +135,7 @@ def long_model(language_model: LanguageModel) -> LanguageModel:
 
 @pytest.fixture(scope="session")
 def start(language_model: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """`with start(max_rows=2) as running:` serves the model, or another, with those settings."""
+    """`with start(max_rows=2) as running:` serves the tiny or a given model with these settings."""
     runs_folder = tmp_path_factory.mktemp("runs")
 
     @contextlib.contextmanager
@@ -165,19 +165,19 @@ def start(language_model: LanguageModel, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="session")
 def running(start: Any) -> Iterator[Running]:
-    """One server for all tests that leave it as it was."""
+    """One server for all tests that do not change its state."""
     with start() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def chat_model(language_model: LanguageModel) -> LanguageModel:
-    """The same noise from a model that knows turns."""
+    """The same model with a chat template."""
     return LanguageModel(language_model.model, language_model.tokenizer.with_chat(), step=7)
 
 
 @pytest.fixture(scope="session")
 def chatting(start: Any, chat_model: LanguageModel) -> Iterator[Running]:
-    """One server of a model that chats."""
+    """One server of the chat model."""
     with start(chat_model) as server:
         yield server

@@ -1,4 +1,4 @@
-"""The routes that are not completions, who may use them, and the metrics."""
+"""Routes other than completions, access control, and metrics."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ def read_metrics(running: Any) -> dict[str, float]:
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
 
 
-def test_errors_have_the_one_shape_and_the_security_headers(running: Any) -> None:
+def test_errors_have_one_format_and_the_security_headers(running: Any) -> None:
     missing = ("POST /v1/embeddings", "GET /v1/models/other", "GET /api/runs/nothing")
     for request in ("GET /v1/completions", *missing, "GET /static/nothing.js"):
         answer = running.request(*request.split())
@@ -33,7 +33,7 @@ def test_errors_have_the_one_shape_and_the_security_headers(running: Any) -> Non
         assert answer.headers["x-frame-options"] == "DENY"
 
 
-def test_metrics_count_what_happened(start: Any) -> None:
+def test_metrics_count_requests_and_tokens(start: Any) -> None:
     with start() as running:
         body = {"prompt": "the cat", "max_tokens": 9, "n": 2, "temperature": 0}
         usage = running.complete(body).json()["usage"]
@@ -55,7 +55,7 @@ def test_metrics_count_what_happened(start: Any) -> None:
     answered = {
         ("/v1/completions", 200): 1,
         ("/v1/completions", 400): 1,
-        # Whatever a client asks for, there are only labels of routes.
+        # Labels are routes, whatever paths clients request.
         ("/v1/models/{name}", 404): 1,
         ("other", 404): 1,
     }
@@ -70,7 +70,7 @@ HOSTS = {
 }
 
 
-def test_only_names_of_this_machine_and_pages_of_its_own_are_answered(running: Any) -> None:
+def test_only_local_hosts_and_own_origins_are_accepted(running: Any) -> None:
     for status, hosts in HOSTS.items():
         for host in hosts.split():
             for path in ("/", "/v1/models"):
@@ -87,10 +87,10 @@ def test_only_names_of_this_machine_and_pages_of_its_own_are_answered(running: A
     assert running.get("/health", headers={"origin": running.url}).status_code == 200
 
 
-def test_the_pages_work_behind_the_proxy_of_the_guide(start: Any) -> None:
+def test_the_pages_work_behind_the_guides_proxy(start: Any) -> None:
     proxy = (DOCS / "deployment" / "nginx.conf").read_text()
     name = re.search(r"server_name +(\S+);", proxy)[1]  # type: ignore[index]
-    # It hands the name on, and the browser's Origin as it is.
+    # The proxy passes on the host name, and the Origin unchanged.
     assert "proxy_set_header Host $host;" in proxy and "Origin " not in proxy
     service = (DOCS / "deployment" / "groundup.service").read_text()
     assert f"--public-host {name}" in service
@@ -111,7 +111,7 @@ WRONG += [f"Bearer {TOKEN}x", b"Bearer \xff\xfe"]
 
 
 @pytest.mark.parametrize("values", [[], *([one] for one in WRONG), [f"Bearer {TOKEN}"] * 2])
-def test_without_the_token_nothing_is_told(locked: Any, values: Any) -> None:
+def test_without_the_token_nothing_is_revealed(locked: Any, values: Any) -> None:
     for path in ("/v1/models", "/metrics", "/api/runs", "/nowhere"):
         answer = locked.get(path, headers=[("authorization", value) for value in values])
         assert answer.status_code == 401
@@ -119,11 +119,11 @@ def test_without_the_token_nothing_is_told(locked: Any, values: Any) -> None:
         assert TOKEN not in answer.text
 
 
-def test_with_the_token_all_is_as_usual_and_pages_need_none(locked: Any) -> None:
+def test_with_the_token_everything_works_and_pages_need_none(locked: Any) -> None:
     headers = {"authorization": f"bearer {TOKEN}"}
     assert locked.get("/v1/models", headers=headers).status_code == 200
     assert locked.get("/nowhere", headers=headers).status_code == 404
-    # A browser cannot send one when it opens a page.
+    # A browser cannot send a token when it opens a page.
     for path in ("/", "/chat", "/inside", "/runs", "/health", "/static/pages.css"):
         assert locked.get(path).status_code == 200
     assert locked.get("/tokenizer").headers["location"] == "/#tokenizer"
@@ -149,7 +149,7 @@ def test_a_subscriber_with_many_addresses_is_one_client(address: str, client: st
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
-def test_files_refer_to_files_of_ours_and_make_no_markup_of_text(source: Path) -> None:
+def test_files_only_refer_to_own_files_and_never_parse_text_as_markup(source: Path) -> None:
     text = source.read_text(encoding="utf-8")
     files = {path.name for path in STATIC_FOLDER.iterdir()} | {"plotly.min.js"}
     names = re.findall(r'["(]/static/([\w.-]+)', text) + re.findall(r'from "\./([\w.-]+)"', text)

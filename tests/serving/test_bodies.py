@@ -1,4 +1,4 @@
-"""Request bodies: the largest ones that the server reads cost little memory, whatever they hold."""
+"""Request bodies of the maximum size cost little memory, whatever they contain."""
 
 import tracemalloc
 from typing import Any
@@ -26,7 +26,7 @@ SIZE = ServerSettings().max_body_bytes
         ('{"stop": "', "雨", '"}'),
     ],
 )
-def test_a_hostile_body_is_refused_in_little_memory(
+def test_malicious_bodies_are_rejected_in_little_memory(
     model: Any, before: str, element: str, after: str
 ) -> None:
     count = (SIZE - len(before + after)) // len(element.encode())

@@ -1,4 +1,4 @@
-"""The text of a choice: laws about pieces, offsets and stop strings, for any ids."""
+"""The text of a choice: properties of pieces, offsets and stop strings, for any ids."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -29,13 +29,13 @@ def write(
 
 
 def cut(tokenizer: Tokenizer, ids: Sequence[int], stop: Sequence[str]) -> str:
-    """The text that should come out: that of all ids, up to the first stop string."""
+    """The expected text: that of all ids, up to the first stop string."""
     text = tokenizer.decode([id for id in ids if id < tokenizer.vocab_size])
     return text[: min((text.find(s) for s in stop if s in text), default=len(text))]
 
 
 @hypothesis.given(ids=IDS, stop=STOPS)
-def test_pieces_join_to_the_text_before_the_stop_string_and_entries_tell_their_places(
+def test_pieces_join_to_the_text_before_the_stop_string_and_entries_have_offsets(
     language_model: LanguageModel, ids: list[int], stop: list[str]
 ) -> None:
     tokenizer = language_model.tokenizer
@@ -46,7 +46,7 @@ def test_pieces_join_to_the_text_before_the_stop_string_and_entries_tell_their_p
         if ids:
             found = any(s in cut(tokenizer, ids, []) for s in stop)
             assert writer.finish_reason == ("stop" if found else "length")
-    # Half a character at the end is no token's.
+    # A partial character at the end belongs to no token.
     if pieces and pieces[-1].entry is None:
         assert pieces.pop() == Piece("\ufffd")
     entries = [piece.entry for piece in pieces if piece.entry is not None]
@@ -58,7 +58,7 @@ def test_pieces_join_to_the_text_before_the_stop_string_and_entries_tell_their_p
         place += len(piece.text)
 
 
-def test_a_token_shows_as_soon_as_it_cannot_begin_a_stop_string(
+def test_a_token_is_released_once_it_cannot_begin_a_stop_string(
     language_model: LanguageModel,
 ) -> None:
     tokenizer = language_model.tokenizer
@@ -70,7 +70,9 @@ def test_a_token_shows_as_soon_as_it_cannot_begin_a_stop_string(
     assert shown == ["x", "", "", "c|a|t"]
 
 
-def test_the_likeliest_include_the_chosen_and_lose_none(language_model: LanguageModel) -> None:
+def test_top_logprobs_include_the_sampled_token_and_lose_none(
+    language_model: LanguageModel,
+) -> None:
     spelling = TokenSpelling(language_model.tokenizer)
     assert (spelling[0xE9], spelling[303]) == ("bytes:\\xe9", "<id 303>")
     named, ids = spelling.likeliest(Entry(97, -3.0, ((98, -1.0), (0xE9, float("-inf"))), 0, 1))

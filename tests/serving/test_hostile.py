@@ -1,4 +1,4 @@
-"""Clients that mean no good, or have gone: the server answers the others as if nothing were."""
+"""Malicious and disconnected clients: the server keeps answering the others."""
 
 import contextlib
 import copy
@@ -35,14 +35,14 @@ def request_of(body: Any, *headers: str) -> bytes:
 
 
 def send_request(running: Any, body: Any, *headers: str) -> socket.socket:
-    """A connection on which a request has been sent and nothing was read yet."""
+    """A connection with a request sent and nothing read yet."""
     client: socket.socket = running.connect()
     client.sendall(request_of(body, *headers))
     return client
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_leaves_frees_its_row(
+def test_a_disconnected_client_frees_its_row(
     start: Any, long_model: LanguageModel, stream: bool
 ) -> None:
     with start(long_model, max_rows=1, max_queue=1) as running:
@@ -50,14 +50,14 @@ def test_a_client_that_leaves_frees_its_row(
             wait_for(lambda: running.scheduler.num_running == 1)
             if stream:
                 assert client.recv(20).startswith(b"HTTP/1.1 200")
-            # So does one that leaves the queue.
+            # So does a client that disconnects while queued.
             with send_request(running, LONG):
                 wait_for(lambda: running.scheduler.num_waiting == 1)
             wait_for(lambda: running.scheduler.num_waiting == 0)
         running.wait_until_idle()
         assert 0 < counted(running, "generated_tokens_total") < 4096
         assert counted(running, "cancelled_texts_total") == 1
-        # So does a stop string, of which the engine knows nothing.
+        # So does a stop string, which the engine does not check.
         text = running.complete({**LONG, "max_tokens": 30}).json()["choices"][0]["text"]
         answer = running.complete({**LONG, "stop": text[5:8]}).json()["choices"][0]
         assert answer["text"] == text[: text.index(text[5:8])]
@@ -65,7 +65,7 @@ def test_a_client_that_leaves_frees_its_row(
         assert counted(running, "cancelled_texts_total") == 2
 
 
-def test_a_full_queue_answers_429_with_a_time(start: Any, long_model: LanguageModel) -> None:
+def test_a_full_queue_answers_429_with_retry_after(start: Any, long_model: LanguageModel) -> None:
     with start(long_model, max_rows=1, max_queue=1) as running:
         waiting = [send_request(running, LONG) for _ in range(2)]
         wait_for(lambda: running.scheduler.num_running + running.scheduler.num_waiting == 2)
@@ -75,19 +75,19 @@ def test_a_full_queue_answers_429_with_a_time(start: Any, long_model: LanguageMo
             assert 1 <= int(answer.headers["retry-after"]) <= 60
             error = answer.json()["error"]
             assert (error["code"], error["type"]) == ("queue_full", "rate_limit_error")
-        # What will never fit is no matter of time.
+        # A request that can never fit is not 429.
         assert running.complete({"prompt": "a", "n": 3}).status_code == 400
         for client in waiting:
             client.close()
 
 
-def test_a_body_that_is_announced_as_too_large_is_not_read(running: Any) -> None:
+def test_a_body_with_a_too_large_content_length_is_not_read(running: Any) -> None:
     with running.connect() as client:
-        # Not one byte of the body is sent: the answer does not wait for it.
+        # No byte of the body is sent: the response does not wait for it.
         client.sendall(HEAD + b"content-length: 100000000\r\n\r\n")
         answer = client.recv(65536).lower()
     assert answer.startswith(b"http/1.1 413 ") and b"\r\nconnection: close\r\n" in answer
-    # Nor is one of a hundred megabytes in chunks read to its end.
+    # A chunked body of a hundred megabytes is not read to its end either.
     num_sent, piece = 0, b"10000\r\n" + b"a" * 0x10000 + b"\r\n"
     with running.connect() as client:
         client.sendall(HEAD + b"transfer-encoding: chunked\r\n\r\n")
@@ -99,9 +99,11 @@ def test_a_body_that_is_announced_as_too_large_is_not_read(running: Any) -> None
     assert running.is_well()
 
 
-def test_a_thousand_slow_clients_keep_nobody_out(start: Any, long_model: LanguageModel) -> None:
+def test_a_thousand_slow_clients_do_not_lock_out_others(
+    start: Any, long_model: LanguageModel
+) -> None:
     with start(long_model, max_connections=100) as running, contextlib.ExitStack() as clients:
-        # The server has raised the limit as far as it goes; both ends of a connection are here.
+        # The server has raised the limit; this process has both ends of each connection.
         if 0 <= resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 2400:
             pytest.skip("this system does not let a process open 2,400 files")
         beginnings = [b"", b"G", b"GET /health HTTP/1.1\r\nhost: loc", request_of("{" * 50)[:-49]]
@@ -115,26 +117,24 @@ def test_a_thousand_slow_clients_keep_nobody_out(start: Any, long_model: Languag
 
 
 @pytest.mark.slow
-def test_a_request_that_takes_too_long_to_send_is_given_up(
-    start: Any, long_model: LanguageModel
-) -> None:
+def test_a_request_sent_too_slowly_times_out(start: Any, long_model: LanguageModel) -> None:
     with start(long_model, request_seconds=0.3) as running:
         for beginning in (b"GET / HT", request_of("a" * 9)[:-9]):
             answer = running.exchange(beginning)
             assert answer.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
             assert b"request_timeout" in answer and b"\r\nx-frame-options: DENY\r\n" in answer
-        # A byte now and then does not keep an idle connection.
+        # Sending a byte now and then does not keep a connection open.
         with running.connect() as client:
             client.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
             assert client.recv(1000).startswith(b"HTTP/1.1 200")
             client.sendall(b"G")
             assert b"HTTP/1.1 408" in b"".join(iter(lambda: client.recv(1000), b""))
-        # One that is whole may take as long as it takes.
+        # A complete request may take any time to answer.
         answer = running.complete({**LONG, "max_tokens": 800})
         assert answer.json()["usage"]["completion_tokens"] == 800
 
 
-def test_a_request_that_the_server_has_not_read_yet_is_not_late(
+def test_a_request_not_yet_read_by_the_server_does_not_time_out(
     start: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with start(request_seconds=0.1) as running:
@@ -146,7 +146,7 @@ def test_a_request_that_the_server_has_not_read_yet_is_not_late(
 
 
 @pytest.mark.slow
-def test_a_client_that_does_not_read_is_cut_off(start: Any, long_model: LanguageModel) -> None:
+def test_a_client_that_stops_reading_is_disconnected(start: Any, long_model: LanguageModel) -> None:
     with (
         start(long_model, stalled_write_seconds=0.3, max_client_rows=8) as running,
         socket.socket() as client,
@@ -160,7 +160,9 @@ def test_a_client_that_does_not_read_is_cut_off(start: Any, long_model: Language
         assert counted(running, "cancelled_texts_total") == 8
 
 
-def test_a_body_with_two_ends_is_refused_and_the_connection_closed(running: Any) -> None:
+def test_a_body_with_contradicting_lengths_is_rejected_and_the_connection_closed(
+    running: Any,
+) -> None:
     body = b"0\r\n\r\nGET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
     lengths = b"content-length: %d\r\ntransfer-encoding: chunked\r\n\r\n" % len(body)
     answer = running.exchange(HEAD + lengths + body)
@@ -175,7 +177,7 @@ def chunked(body: bytes, size: int) -> bytes:
     return HEAD + b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n" + b"".join(parts)
 
 
-def test_a_body_in_crumbs_is_not_read_to_its_end(running: Any) -> None:
+def test_a_body_in_tiny_chunks_is_not_read_to_its_end(running: Any) -> None:
     short, long = b'{"prompt": "a"}', b'{"prompt": "%s"}' % (b"a" * 50_000)
     assert running.exchange(chunked(short, 1)).startswith(b"HTTP/1.1 200")
     answer = running.exchange(chunked(long, 100))
@@ -183,11 +185,11 @@ def test_a_body_in_crumbs_is_not_read_to_its_end(running: Any) -> None:
     assert b"invalid_http" in running.exchange(chunked(long[:2000], 1))
 
 
-def test_each_key_is_a_client_of_its_own(start: Any, long_model: LanguageModel) -> None:
-    """What one client may hold is tests/serving/test_scheduler.py's."""
+def test_each_key_is_a_separate_client(start: Any, long_model: LanguageModel) -> None:
+    """tests/serving/test_scheduler.py tests the limits of one client."""
     keys = ["the-key-of-the-first-client", "the-key-of-the-second-client"]
     first, second = (f"authorization: Bearer {key}" for key in keys)
-    # Of the rows, 7 are all that one gets.
+    # One client gets at most 7 rows.
     with (
         start(long_model, max_rows=8, max_queue=0, tokens=keys) as running,
         send_request(running, {**LONG, "n": 7}, first),
@@ -198,7 +200,7 @@ def test_each_key_is_a_client_of_its_own(start: Any, long_model: LanguageModel) 
             wait_for(lambda: running.scheduler.num_running == 8)
 
 
-def test_a_connection_goes_on_after_errors_and_streams(running: Any) -> None:
+def test_a_connection_stays_usable_after_errors_and_streams(running: Any) -> None:
     short = {"prompt": "a", "max_tokens": 3, "stream": True}
     unknown = b"GET /nothing HTTP/1.1\r\nhost: localhost\r\n\r\n"
     requests = [request_of(b"{bad"), request_of(short), unknown]
@@ -207,7 +209,7 @@ def test_a_connection_goes_on_after_errors_and_streams(running: Any) -> None:
     assert answer.count(b"data: [DONE]\n\n\r\n0\r\n\r\n") == 2
 
 
-def test_an_error_inside_is_told_to_the_log_alone(
+def test_internal_errors_are_only_logged(
     start: Any,
     long_model: LanguageModel,
     monkeypatch: pytest.MonkeyPatch,
@@ -239,7 +241,7 @@ def test_an_error_inside_is_told_to_the_log_alone(
     assert "secret of the house" in caplog.text
 
 
-def test_a_text_with_damaged_scores_fails_alone(
+def test_a_sequence_with_nan_logits_fails_alone(
     start: Any, long_model: LanguageModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     damaged = LanguageModel(copy.deepcopy(long_model.model), long_model.tokenizer)

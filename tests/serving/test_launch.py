@@ -1,4 +1,4 @@
-"""`groundup serve` as a process with real signals, and what it says of a wrong command line."""
+"""`groundup serve` as a process with real signals, and errors of its command line."""
 
 import asyncio
 import os
@@ -36,7 +36,7 @@ def run_folder(long_model: LanguageModel, tmp_path_factory: pytest.TempPathFacto
 
 
 class Process:
-    """A server in a process of its own; `url` is what it printed."""
+    """A server in a separate process; `url` is what it printed."""
 
     def __init__(self, folder: Path, *flags: str, **environment: str) -> None:
         command = [sys.executable, "-m", "groundup", "serve", str(folder), "--port", "0", *flags]
@@ -95,7 +95,7 @@ def test_a_signal_lets_running_and_queued_requests_finish_and_refuses_new_ones(
     with ThreadPoolExecutor(3) as pool:
         answers = [pool.submit(server.complete, SHORTER) for _ in range(3)]
         server.wait_for_load(3)
-        # A connection that asks nothing, and one in the middle of its request, hold nobody up.
+        # Idle connections and incomplete requests do not delay the shutdown.
         idle, slow = (socket.create_connection((host, int(port))) for _ in range(2))
         slow.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n")
         server.signal(signal.SIGTERM)
@@ -114,7 +114,9 @@ def test_a_signal_lets_running_and_queued_requests_finish_and_refuses_new_ones(
     slow.close()
 
 
-def test_a_signal_ends_the_server_in_time_whatever_runs(launch: Callable[..., Process]) -> None:
+def test_a_signal_ends_the_server_in_time_whatever_is_running(
+    launch: Callable[..., Process],
+) -> None:
     server = launch("--max-rows", "4", "--drain-seconds", "3")
     with ThreadPoolExecutor(10) as pool:
         bodies = [{**LONG, "n": 16, "stream": not n} for n in range(10)]
@@ -125,7 +127,7 @@ def test_a_signal_ends_the_server_in_time_whatever_runs(launch: Callable[..., Pr
     status, stderr = server.end()
     assert status == 0, stderr
     assert "160 running or waiting, with 3 s to finish" in stderr and "cancelled" in stderr
-    # One stream had begun and ends in an error of its own; the others never got a status.
+    # One stream had started and ends with an error event; the others get an error status.
     assert sorted(answer.status_code for answer in answers)[1:] == [503] * 9
     assert all("the server stopped" in answer.text for answer in answers)
 
@@ -145,18 +147,18 @@ def test_a_second_signal_ends_at_once(launch: Callable[..., Process]) -> None:
     assert TOKEN not in stderr and "Traceback" not in stderr
 
 
-def test_a_port_in_use_is_said_with_advice(run_folder: Path) -> None:
+def test_a_port_in_use_is_reported_with_advice(run_folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"{port}: .* in use"):
             run(Arguments(runs=(str(run_folder),), port=port))
-    # Nor are other machines let in without a token.
+    # Other machines are not admitted without a token.
     for host in ("0.0.0.0", "::"):
         with pytest.raises(ConfigError, match="token"):
             run(Arguments(runs=(str(run_folder),), host=host, port=0))
 
 
-def test_a_token_comes_from_its_file_before_the_environment_and_protects_something(
+def test_a_token_file_overrides_the_environment_and_public_hosts_need_a_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
@@ -173,7 +175,7 @@ def test_a_token_comes_from_its_file_before_the_environment_and_protects_somethi
         assert not text or text not in str(caught.value)
 
 
-def test_connections_stay_below_the_limit_of_files() -> None:
+def test_connections_stay_below_the_file_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, hard), hard))

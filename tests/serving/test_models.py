@@ -1,4 +1,4 @@
-"""Several models behind one server: which one answers, and which are in memory."""
+"""Several models on one server: which one answers, and which are in memory."""
 
 import threading
 import weakref
@@ -31,7 +31,7 @@ def loaded(running: Any) -> list[str]:
     return [card["id"] for card in cards if card["is_loaded"]]
 
 
-def test_models_are_loaded_when_asked_for_and_the_least_recently_used_unloaded(
+def test_models_are_loaded_on_use_and_the_least_recently_used_unloaded(
     start: Any, language_model: LanguageModel, chat_model: LanguageModel, tmp_path: Path
 ) -> None:
     chat_model.save(tmp_path / "chatty")
@@ -63,7 +63,7 @@ def test_models_are_loaded_when_asked_for_and_the_least_recently_used_unloaded(
         ask(running, "tiny")
         assert ask(running, "again") == first["choices"]
         assert loaded(running) == ["tiny", "again"]
-        # Nothing but the garbage of its requests holds what was unloaded.
+        # An unloaded model is freed once its requests are garbage collected.
         wait_for(lambda: [one() is None for one in alive] == [True, False])
         ask(running, "chatty")
         assert loaded(running) == ["chatty", "again"] and len(alive) == 3
@@ -77,7 +77,7 @@ def test_models_are_loaded_when_asked_for_and_the_least_recently_used_unloaded(
         assert running.get("/health").json()["models"] == ["tiny", *more]
 
 
-def test_running_texts_keep_their_model(start: Any, long_model: LanguageModel) -> None:
+def test_running_requests_keep_their_model(start: Any, long_model: LanguageModel) -> None:
     more = {name: Source(lambda: long_model) for name in ("second", "third")}
     with start(long_model, more=more, max_models=1) as running, ThreadPoolExecutor(4) as pool:
         long = pool.submit(running.complete, {**LONG, "max_tokens": 100})
@@ -88,7 +88,7 @@ def test_running_texts_keep_their_model(start: Any, long_model: LanguageModel) -
         assert len(loaded(running)) == 1
 
 
-def test_memory_that_is_needed_is_made_free(
+def test_models_are_unloaded_if_memory_is_needed(
     start: Any, language_model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     more = {"large": Source(lambda: language_model)}
@@ -97,7 +97,7 @@ def test_memory_that_is_needed_is_made_free(
         monkeypatch.setattr(served_models, "free_memory_bytes", lambda: next(free))
         ask(running, "large")
         assert loaded(running) == ["large"]
-        # Alone it must fit, or is refused; the server goes on.
+        # A model that does not even fit alone is rejected; the server continues.
         free = iter([0, 0])
         refused = running.complete({**BODY, "model": "tiny"})
         assert refused.status_code == 503 and "--max-rows" in refused.text
@@ -119,7 +119,7 @@ def test_a_model_is_loaded_once_while_others_answer(
         with ThreadPoolExecutor(3) as pool:
             first = pool.submit(ask, running, "slow")
             assert begun.wait(60)
-            # The others are answered meanwhile, and nobody loads it twice.
+            # Other models are served meanwhile, and it is not loaded twice.
             assert ask(running, "tiny")
             second = pool.submit(ask, running, "slow")
             hold.set()
@@ -127,7 +127,7 @@ def test_a_model_is_loaded_once_while_others_answer(
         assert loaded(running) == ["tiny", "slow"]
 
 
-def test_a_folder_of_runs_gives_those_with_a_checkpoint(
+def test_a_folder_of_runs_serves_those_with_a_checkpoint(
     language_model: LanguageModel, tmp_path: Path
 ) -> None:
     for name in ("a", "b", "empty"):

@@ -1,5 +1,5 @@
-"""Completions by the real `openai` client against a real port: it must not notice that we are
-somebody else. The texts are those of the library."""
+"""Completions with the real `openai` client and a real port. The texts equal those of the
+library."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ def text_of(choice: Any) -> str:
 
 
 @both_routes
-def test_choices_differ_the_first_is_the_librarys_and_streams_tell_them_apart(
+def test_choices_differ_the_first_equals_the_library_and_streams_have_indices(
     client: openai.OpenAI, chat_model: LanguageModel, is_chat: bool
 ) -> None:
     assert client.models.retrieve(client.models.list().data[0].id).owned_by == "groundup"
@@ -59,7 +59,7 @@ def test_choices_differ_the_first_is_the_librarys_and_streams_tell_them_apart(
     *chunks, last = create(client, is_chat, n=4, **options)
     assert last.choices == [] and last.usage == many.usage
     if is_chat:
-        # What is said begins with who says it.
+        # The first chunk of a choice has the role.
         assert [chunk.choices[0].delta.role for chunk in chunks[:4]] == ["assistant"] * 4
     kind, prefix = ("chat.completion", "chatcmpl-") if is_chat else ("text_completion", "cmpl-")
     assert many.object == kind and many.id.startswith(prefix)
@@ -73,7 +73,7 @@ def test_choices_differ_the_first_is_the_librarys_and_streams_tell_them_apart(
     assert reasons == [choice.finish_reason for choice in many.choices]
 
 
-def test_ids_are_a_prompt_too_and_none_begins_a_document(
+def test_prompts_may_be_ids_and_an_empty_one_begins_a_document(
     client: openai.OpenAI, chat_model: LanguageModel
 ) -> None:
     ids = chat_model.tokenizer.encode("the cat")
@@ -83,7 +83,7 @@ def test_ids_are_a_prompt_too_and_none_begins_a_document(
     assert [c.text for c in by_ids.choices] == [by_text.choices[0].text] * 2
     answer = create(client, False, prompt="", **arguments)
     assert answer.choices[0].text == chat_model.generate("", **arguments)
-    # An answer may fill the context and no more.
+    # An answer may fill the context, but not exceed it.
     num_prompt = len(chat_model.tokenizer.encode(chat_prompt(chat_model.tokenizer, TALK)))
     for wanted in ({}, {"max_tokens": 4000}, {"max_completion_tokens": 4000}):
         answer = create(client, True, **wanted, seed=5)
@@ -104,14 +104,14 @@ def test_a_stop_string_ends_the_text_before_it(client: openai.OpenAI) -> None:
         assert "".join(text_of(chunk.choices[0]) for chunk in chunks) == expected
 
 
-def test_logprobs_tell_of_each_token(client: openai.OpenAI, chat_model: LanguageModel) -> None:
+def test_logprobs_describe_each_token(client: openai.OpenAI, chat_model: LanguageModel) -> None:
     tokenizer = chat_model.tokenizer
     prompt = chat_prompt(tokenizer, TALK)
     arguments: dict[str, Any] = {"max_tokens": 25, "seed": 1}
     choice = create(client, False, prompt=prompt, logprobs=3, **arguments).choices[0]
     found: Any = choice.logprobs
     ids = tokenizer.encode(prompt) + found.token_ids
-    # Likelihoods are shares of what can be written.
+    # Log-probabilities are normalized over the tokenizer's ids.
     scores = chat_model.model(torch.tensor([ids]))[0, -26:-1, : tokenizer.vocab_size].log_softmax(
         -1
     )
@@ -123,13 +123,13 @@ def test_logprobs_tell_of_each_token(client: openai.OpenAI, chat_model: Language
         assert (
             len(top) in (3, 4) and len(found.top_ids[number]) == len(top) and value in top.values()
         )
-        # Offsets point at the token's own text, where it is a text.
+        # Offsets point to the token's text, if it is valid UTF-8.
         token, offset = found.tokens[number], found.text_offset[number]
         if not token.startswith(("bytes:", "<id ")) and "\ufffd" not in choice.text:
             assert choice.text[offset:].startswith(token)
-    # The same of a chat, and a stream has one chunk a token.
-    told: dict[str, Any] = {"logprobs": True, "top_logprobs": 3, **arguments}
-    talked = create(client, True, **told).choices[0]
+    # The same for a chat, and streams with one chunk per token.
+    logprobs: dict[str, Any] = {"logprobs": True, "top_logprobs": 3, **arguments}
+    talked = create(client, True, **logprobs).choices[0]
     entries = talked.logprobs.content
     assert [entry.id for entry in entries] == found.token_ids
     assert [entry.logprob for entry in entries] == found.token_logprobs
@@ -137,7 +137,7 @@ def test_logprobs_tell_of_each_token(client: openai.OpenAI, chat_model: Language
     assert data.decode(errors="replace") == talked.message.content
     for entry, top in zip(entries, found.top_ids, strict=True):
         assert [one.id for one in entry.top_logprobs] == top[:3]
-    parts = [chunk.choices[0].logprobs for chunk in create(client, True, stream=True, **told)]
+    parts = [chunk.choices[0].logprobs for chunk in create(client, True, stream=True, **logprobs)]
     assert [part.content for part in parts if part is not None] == [[one] for one in entries]
     options: Any = {"prompt": prompt, "logprobs": 3, "stream": True}
     parts = [chunk.choices[0].logprobs for chunk in create(client, False, **options, **arguments)]
@@ -145,7 +145,7 @@ def test_logprobs_tell_of_each_token(client: openai.OpenAI, chat_model: Language
         assert [getattr(part, name) for part in parts] == [[one] for one in getattr(found, name)]
 
 
-def test_many_clients_at_once_get_what_each_would_alone(
+def test_concurrent_clients_get_the_same_as_alone(
     running: Any, language_model: LanguageModel
 ) -> None:
     asked: list[Any] = [
@@ -199,7 +199,7 @@ MISTAKES: list[tuple[Any, str | None]] = [
 
 
 @pytest.mark.parametrize(("body", "param"), MISTAKES)
-def test_what_is_not_possible_is_refused_by_name(
+def test_unsupported_requests_are_rejected_by_field(
     chatting: Any, body: Any, param: str | None
 ) -> None:
     is_chat = isinstance(body, dict) and "messages" in body
@@ -212,9 +212,7 @@ def test_what_is_not_possible_is_refused_by_name(
 
 
 @both_routes
-def test_what_clients_send_without_meaning_anything_is_taken(
-    client: openai.OpenAI, is_chat: bool
-) -> None:
+def test_fields_without_effect_are_accepted(client: openai.OpenAI, is_chat: bool) -> None:
     usual: dict[str, Any] = {"user": "someone", "presence_penalty": 0, "logit_bias": {}}
     usual |= {"temperature": None, "metadata": {}, "store": False, "service_tier": "auto"}
     given: dict[str, Any] = {"suffix": "", "best_of": 1}
@@ -227,7 +225,7 @@ def test_what_clients_send_without_meaning_anything_is_taken(
     assert full.choices == create(client, is_chat, seed=3, max_tokens=8).choices
 
 
-def test_options_of_our_own_reach_the_engine_and_a_seed_is_drawn_and_told(
+def test_own_options_reach_the_engine_and_a_random_seed_is_returned(
     running: Any, language_model: LanguageModel
 ) -> None:
     options: Any = {"top_k": 5, "min_p": 0.02, "repetition_penalty": 1.3, "temperature": 1.5}
@@ -241,7 +239,7 @@ def test_options_of_our_own_reach_the_engine_and_a_seed_is_drawn_and_told(
     assert running.complete({**body, "seed": -5}).json()["seed"] == -5
 
 
-def test_events_are_framed_as_the_standard_says(running: Any) -> None:
+def test_events_follow_the_standard(running: Any) -> None:
     answer = running.complete({"prompt": "the", "max_tokens": 5, "stream": True})
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert answer.headers["cache-control"] == "no-cache"
@@ -252,7 +250,7 @@ def test_events_are_framed_as_the_standard_says(running: Any) -> None:
         json.loads(event[6:])
 
 
-def test_a_model_without_a_template_and_a_template_that_refuses_are_told(
+def test_missing_and_failing_templates_are_reported(
     running: Any, start: Any, language_model: LanguageModel
 ) -> None:
     answer = running.post("/v1/chat/completions", json={"messages": TALK})
@@ -263,7 +261,7 @@ def test_a_model_without_a_template_and_a_template_that_refuses_are_told(
         assert answer.status_code == 400 and "a system first" in answer.text
 
 
-def test_ratings_are_conversations_that_tune_reads(
+def test_ratings_are_saved_as_conversations_for_tune(
     start: Any, chat_model: LanguageModel, tmp_path: Path
 ) -> None:
     chat_model.save(tmp_path / "run")
@@ -284,7 +282,7 @@ def test_ratings_are_conversations_that_tune_reads(
         assert (kept("up"), kept("down")) == ([{"messages": good}], [{"messages": bad}])
         found = read_conversations([tmp_path / "run" / "chats_up.jsonl"])
         assert [one.messages for one in found] == [good]
-        # Of a model without a folder there is nowhere to keep them.
+        # Without a run folder, ratings cannot be saved.
         assert rate(good, "up", None) == 403
         assert [rate([], "up"), rate(good, "great"), rate(good, "up", "other")] == [400, 400, 404]
         cards = running.get("/v1/models").json()["data"]

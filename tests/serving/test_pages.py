@@ -1,4 +1,4 @@
-"""The pages in a real browser: what a visitor does, one test a page."""
+"""The pages in a real browser, one test per page."""
 
 import contextlib
 import json
@@ -32,13 +32,13 @@ for (let size = 1 << 22; size >= 1; ) {
 
 
 class Browser:
-    """Headless Chromium, with the few moves the tests of the pages make."""
+    """Headless Chromium, with helpers for the tests."""
 
     def __init__(self, driver: Any) -> None:
         self.driver = driver
 
     def open(self, url: str) -> None:
-        # A page of which only the fragment changes would not be loaded again.
+        # If only the fragment changed, the page would not be reloaded.
         self.driver.get("about:blank")
         self.driver.get(url)
 
@@ -46,7 +46,7 @@ class Browser:
         return list(self.driver.find_elements("css selector", selector))
 
     def find(self, selector: str) -> Any:
-        """The first element that can be seen; waits for it."""
+        """Wait for a visible element and return the first."""
         return self.wait(
             lambda: next((one for one in self.all(selector) if one.is_displayed()), None)
         )
@@ -58,15 +58,15 @@ class Browser:
         from selenium.common.exceptions import StaleElementReferenceException
 
         def look() -> Any:
-            # The page may draw anew between two looks at it.
+            # The page may update between two calls.
             with contextlib.suppress(StaleElementReferenceException):
                 return condition()
 
-        # Every look costs the browser time that it needs to get there.
+        # Polling takes time that the browser needs.
         return wait_for(look, 0.04)
 
     def press(self, *keys: str) -> None:
-        """Keys to whatever has the focus."""
+        """Send keys to the focused element."""
         from selenium.webdriver.common.action_chains import ActionChains
         from selenium.webdriver.common.keys import Keys
 
@@ -80,7 +80,7 @@ class Browser:
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
     def take_complaints(self) -> list[str]:
-        """What the console has said since the last call; an answer that refuses is no complaint."""
+        """Console messages since the last call, except for refused requests."""
         lines = [entry["message"] for entry in self.driver.get_log("browser")]
         return [line for line in lines if "the server responded with a status of 4" not in line]
 
@@ -92,7 +92,7 @@ def chromium(driver: Any) -> Browser:
 
 @pytest.fixture
 def browser(chromium: Browser) -> Iterator[Browser]:
-    """The browser, on a desktop's screen; whatever a test does, its console must stay silent."""
+    """The browser with a desktop window; its console must stay empty in every test."""
     chromium.resize(1280, 900)
     chromium.take_complaints()
     yield chromium
@@ -102,7 +102,7 @@ def browser(chromium: Browser) -> Iterator[Browser]:
 
 
 def test_playground(browser: Any, running: Any, start: Any, long_model: LanguageModel) -> None:
-    # Write, generate, stop, and look at tokens.
+    # Type, generate, stop, and inspect tokens.
     with start(long_model) as writing:
         open_playground(browser, writing, max_tokens=4000, temperature=0, view="tokens")
         fill(browser, "#prompt", "<img src=x onerror=alert(1)>")
@@ -113,7 +113,7 @@ def test_playground(browser: Any, running: Any, start: Any, long_model: Language
         writing.wait_until_idle()
         assert "stopped by you" in browser.find(".results").text
 
-    # The probabilities of a token and of what else could have come.
+    # The probabilities of a token and of its alternatives.
     open_playground(browser, running, max_tokens=40, seed=5, view="tokens", prompt="the cat")
     browser.find("#generate").click()
     wait_until_done(browser)
@@ -125,7 +125,7 @@ def test_playground(browser: Any, running: Any, start: Any, long_model: Language
     browser.all("[name=view]")[0].click()
     assert browser.find(".output-text").text.startswith("the cat")
 
-    # Two columns, settings in the address, and what the server refuses.
+    # Two columns, settings in the URL, and a server error.
     browser.find("#compare").click()
     fill(browser, "#b-max_tokens", "9")
     browser.wait(lambda: "b-max_tokens=9" in browser.driver.current_url)
@@ -143,7 +143,8 @@ def test_playground(browser: Any, running: Any, start: Any, long_model: Language
 def test_two_models_side_by_side(
     browser: Any, start: Any, chat_model: LanguageModel, speaker: Any, tmp_path: Path
 ) -> None:
-    """Each column its own model, whose settings are the run's; the choice holds for all pages."""
+    """Each column has its own model, with its run's settings; the selection applies to all
+    pages."""
     other = speaker(chat_model.tokenizer, "yes!<|im_end|>no")
     other.sampler = Sampler(temperature=0.5, top_p=0.9)
     other.save(tmp_path / "other")
@@ -160,7 +161,7 @@ def test_two_models_side_by_side(
         wait_until_done(browser, num_columns=2)
         answers = texts(browser, ".columns .output-text")
         assert answers[1] == "yes!" != answers[0]
-        # Another model brings its own settings, but for what the visitor has changed.
+        # Another model has its own settings, except for those the user changed.
         browser.all(".model-menu option")[1].click()
         fields = [browser.find(f"#a-{name}") for name in ("temperature", "top_p", "max_tokens")]
         assert [one.get_attribute("value") for one in fields] == ["0.5", "0.9", "9"]
@@ -179,8 +180,8 @@ def test_two_models_side_by_side(
 def test_chat(
     browser: Any, start: Any, running: Any, chat_model: LanguageModel, speaker: Any
 ) -> None:
-    """Of a model that answers "yes!" to everything, with a context of 64, and of one that goes on
-    until it is stopped."""
+    """A model with a context of 64 that always answers "yes!", and one that generates until it is
+    stopped."""
     with start(speaker(chat_model.tokenizer, "yes!", context_length=9_000)) as writing:
         browser.open(f"{writing.url}/chat")
         browser.find(".settings summary").click()
@@ -194,7 +195,7 @@ def test_chat(
         browser.find("#send")
         assert "stopped by you" in browser.find(f"{ANSWER} .results").text
         writing.wait_until_idle()
-        # What has come stays, also after a reload.
+        # A partial answer stays, also after a reload.
         [said] = texts(browser, f"{ANSWER} .output-text")
         browser.driver.refresh()
         browser.wait(lambda: texts(browser, f"{ANSWER} .output-text") == [said])
@@ -208,7 +209,7 @@ def test_chat(
         fill(browser, "#system", "cat")
         ask(browser, "a", num_answers=2)
         assert "end of text" in browser.find(f"{ANSWER} .results").text
-        # Turns that no longer fit are left out; a message that is too long is refused.
+        # Turns that no longer fit are dropped; too long a message is rejected.
         fill(browser, "#system", "")
         for number, question in enumerate(("abc" * 4, "def" * 4), start=3):
             ask(browser, question, num_answers=number)
@@ -233,13 +234,13 @@ def test_conversations_are_kept_edited_rated_and_exported(
     source = Source(lambda: model, RunFolder(tmp_path / "run"))
 
     def press(name: str, number: int = 0) -> None:
-        """A button under a message, by its name."""
+        """Click a button under a message, by its name."""
         names = "return arguments[0].ariaLabel ?? arguments[0].textContent"
         buttons = browser.all(".message-actions .action")
         [one for one in buttons if browser.script(names, one) == name][number].click()
 
     def exported(button: str, name: str) -> list[list[str]]:
-        """What a download holds; `tune` reads it."""
+        """The conversations in a download, as read by `tune`."""
         options = {"behavior": "allow", "downloadPath": str(tmp_path)}
         browser.driver.execute_cdp_cmd("Browser.setDownloadBehavior", options)
         browser.find(button).click()
@@ -264,7 +265,7 @@ def test_conversations_are_kept_edited_rated_and_exported(
         browser.wait(lambda: browser.all("[aria-pressed=true]"))
         rated = [one.messages for one in read_conversations([tmp_path / "run" / "chats_up.jsonl"])]
         assert [[one["content"] for one in talk] for talk in rated] == [["who?", "yes!"]]
-        # An edited question is another branch, and the first one stays.
+        # Editing a question creates a branch; the first one stays.
         press("Edit")
         fill(browser, "[data-editing] textarea", "what?")
         browser.find("[data-editing] .primary").click()
@@ -275,7 +276,7 @@ def test_conversations_are_kept_edited_rated_and_exported(
         browser.driver.switch_to.active_element.send_keys(" indeed")
         browser.find("[data-editing] .primary").click()
         wait_for_answers("who?", "yes! indeed")
-        # It is found again after a reload, and among others.
+        # It is restored after a reload, and from the list.
         browser.driver.refresh()
         wait_for_answers("who?", "yes! indeed")
         assert "3 of 3" in browser.find(ANSWER).text
@@ -292,7 +293,7 @@ def test_conversations_are_kept_edited_rated_and_exported(
         wait_for_answers("who?", "yes!")
         browser.find("[aria-label='Delete <b>']").click()
         browser.wait(lambda: texts(browser, ".history-title") == ["who?"])
-        # Full storage keeps nothing more, and says so; an export has all of it.
+        # If the storage is full, the page says so; an export has everything.
         browser.find("#again").click()
         ask(browser, "more?", num_answers=1)
         browser.script(FILL)
@@ -339,20 +340,20 @@ def test_inside(browser: Any, running: Any, language_model: LanguageModel) -> No
     assert len(browser.all("#layer option")) == config.num_layers
     assert len(browser.all("#lens tr")) == 1 + 1 + config.num_layers
     assert len(browser.all("#lens td[data-chosen]")) == 1 + config.num_layers
-    # The selected token attends to itself and those before it; another head and another token.
+    # Attention of the selected token to itself and earlier ones; another head, another token.
     browser.all("#heads button")[-1].click()
     assert f"head {config.num_heads}" in browser.find("#weights-title").text
     browser.all("#chips button")[1].click()
     assert len(browser.all("#weights li")) == 2
     browser.press("ARROW_LEFT")
     assert texts(browser, "#weights .alternative-probability") == ["100%"]
-    # Of the model's probabilities three are left; the sampled one is the generated text's first.
+    # Three candidates are left; the sampled one is the first token of the generated text.
     left = [row.find_elements("css selector", "td") for row in browser.all("#sampling tr")[1:]]
     assert sum(row[-1].text != "–" for row in left) == 3
     marked = browser.all("#sampling tr[aria-current] td")[1].text
     written = language_model.generate(prompt, max_tokens=1, top_k=3)
     assert language_model.tokenizer.decode([int(marked)]) == written
-    # While it is typed; settings in the address.
+    # Updates while typing; settings in the URL.
     fill(browser, "#prompt", "the mat")
     browser.wait(
         lambda: len(browser.all("#chips button")) == len(language_model.encode_prompt("the mat"))
@@ -384,7 +385,7 @@ def add_lines(folder: RunFolder, steps: Iterable[int]) -> None:
 def test_runs(browser: Any, page: Any) -> None:
     browser.open(f"{page.url}/runs")
     assert "groundup quickstart" in browser.find("#no-runs").text
-    # A run appears by itself, is chosen, and its curve grows, is cut and drawn anew.
+    # A run appears and is selected; its curve grows, is truncated and redrawn.
     folder = make_run(page.runs_folder, "<b>é &amp; x", year=2025)
     add_lines(folder, range(1, 21))
     odd = folder.path.name
@@ -398,7 +399,7 @@ def test_runs(browser: Any, page: Any) -> None:
     look_again(browser)
     browser.wait(lambda: curve(browser, odd) == [*range(1, 11), 13])
 
-    # Two runs share the plots; names are only ever text.
+    # Two runs in the same plots; names are never parsed as markup.
     changes: Any = {"optimizer.learning_rate": 0.5}
     other = make_run(page.runs_folder, "other", **changes)
     add_lines(other, range(1, 21))
@@ -412,7 +413,7 @@ def test_runs(browser: Any, page: Any) -> None:
     browser.wait(lambda: curve(browser, "other")[-1] == 10)
     assert "x=wall_seconds" in browser.driver.current_url
 
-    # One table of results, health and settings; samples step by step.
+    # A table of results, health and settings; samples by step.
     browser.all("[name=tab]")[1].click()
     rows = browser.wait(lambda: table(browser))
     assert rows["Validation loss"] == ["0.6000", "0.3000"]
@@ -434,7 +435,7 @@ def test_runs(browser: Any, page: Any) -> None:
     assert browser.all("main img, main b") == []
     check_page(browser)
 
-    # A run that is deleted is said to be gone; so is a server.
+    # A deleted run and a stopped server are reported.
     shutil.rmtree(other.path)
     look_again(browser)
     browser.wait(lambda: "other" in browser.find("#problem").text)
@@ -442,7 +443,7 @@ def test_runs(browser: Any, page: Any) -> None:
 
 
 def check_page(browser: Any) -> None:
-    """Nothing is wider than the screen, every control has a name, and the theme changes."""
+    """The page fits the screen, every control has a name, and the theme changes."""
     for width in (360, 768, 1920):
         browser.resize(width, 800)
         assert browser.script("return document.documentElement.scrollWidth") <= width
@@ -484,12 +485,12 @@ def ask(browser: Any, question: str, num_answers: int) -> None:
 
 
 def look_again(browser: Any) -> None:
-    """Come back from another tab: the page looks at once for what is new."""
+    """Simulate returning from another tab: the page updates immediately."""
     browser.script("document.dispatchEvent(new Event('visibilitychange'))")
 
 
 def curve(browser: Any, name: str, plot: str = "loss") -> list[float]:
-    """The horizontal places of a run's main curve as plotly has drawn it; none yet: empty."""
+    """The x values of a run's main curve as drawn by plotly; empty if there is none."""
     found = browser.script(
         "const drawn = document.getElementById('plot-' + arguments[0]);"
         "const trace = drawn?.data?.find((one) => one.name === arguments[1]);"

@@ -1,4 +1,4 @@
-"""The runs API: what training writes is what it tells, and no folder or name upsets it."""
+"""The runs API shows what training writes, and handles any folder and name."""
 
 import contextlib
 import os
@@ -60,7 +60,7 @@ def names(client: Client) -> list[str]:
     return [run["name"] for run in client.get("/api/runs").json()["runs"]]
 
 
-def test_the_list_tells_the_newest_metrics(client: Client, runs_folder: Path) -> None:
+def test_the_list_has_the_newest_metrics(client: Client, runs_folder: Path) -> None:
     changes: Any = {"samples.prompts": ["Once", "A cat"]}
     folder = make_run(runs_folder, **changes)
     add_line(folder, 1, loss=5.0)
@@ -79,9 +79,7 @@ def test_the_list_tells_the_newest_metrics(client: Client, runs_folder: Path) ->
     ]
 
 
-def test_only_new_lines_are_given_and_a_torn_one_is_left_for_the_next_call(
-    client: Client, folder: RunFolder
-) -> None:
+def test_only_new_complete_lines_are_returned(client: Client, folder: RunFolder) -> None:
     add_line(folder, 1, loss=5.0)
     first = metrics(client)
     assert [line["step"] for line in first["lines"]] == [1]
@@ -96,7 +94,7 @@ def test_only_new_lines_are_given_and_a_torn_one_is_left_for_the_next_call(
     assert not whole["restarted"]
 
 
-def test_a_file_cut_by_a_resume_is_told_from_its_beginning(
+def test_a_file_truncated_by_a_resume_is_returned_from_its_start(
     client: Client, folder: RunFolder
 ) -> None:
     for step in range(1, 6):
@@ -105,7 +103,7 @@ def test_a_file_cut_by_a_resume_is_told_from_its_beginning(
     folder.cut_metrics(last_step=2)
     for step in range(3, 9):
         add_line(folder, step, loss=100.0)
-    # As many lines and more are there again, so the number alone would not tell.
+    # There are as many lines again, so their number alone does not show the restart.
     after = metrics(client, after=before["next"], version=before["version"])
     assert after["restarted"]
     assert [line["loss"] for line in after["lines"]] == [1.0, 2.0] + [100.0] * 6
@@ -115,7 +113,7 @@ def test_a_file_cut_by_a_resume_is_told_from_its_beginning(
 @pytest.mark.parametrize(
     "content", [b"", b"\0\xff\xfe", b"- a list", b"a: &a [*a]", b"[" * 500 + b"]" * 500]
 )
-def test_damaged_small_files_are_as_good_as_missing(
+def test_damaged_small_files_count_as_missing(
     client: Client, folder: RunFolder, content: bytes
 ) -> None:
     folder.config_file.write_bytes(content)
@@ -124,7 +122,9 @@ def test_damaged_small_files_are_as_good_as_missing(
     assert details(client)["environment"] == {}
 
 
-def test_whatever_a_line_holds_the_answer_is_plain_json(client: Client, folder: RunFolder) -> None:
+def test_responses_are_strict_json_whatever_a_line_contains(
+    client: Client, folder: RunFolder
+) -> None:
     lines = [
         '{"step": 1, "loss": NaN, "gradient_norm": Infinity, "mfu": 1e999}',
         '{"step": 2, "loss": true, "tokens": null, "deep": {"a": [1]}}',
@@ -149,7 +149,7 @@ PATH_TRICKS = ["..", "../secret", "%2e%2e%2fsecret", "..%5csecret", ".", "one%2f
 PATH_TRICKS += ["/etc/passwd", "one%00", "%c0%ae%c0%ae", "%ff", "link", "x" * 5000]
 
 
-def test_no_path_trick_leads_out_of_the_runs_folder(
+def test_no_path_leads_out_of_the_runs_folder(
     start: Any, tmp_path: Path, runs_folder: Path
 ) -> None:
     add_line(make_run(runs_folder), 1, loss=1.0)
@@ -159,7 +159,7 @@ def test_no_path_trick_leads_out_of_the_runs_folder(
     with start(runs_folder=runs_folder) as running:
         for trick in PATH_TRICKS:
             for tail in ("", "/metrics"):
-                # As it stands: a client library would tidy the path up first.
+                # Raw: a client library would normalize the path.
                 head = f"GET /api/runs/{trick}{tail} HTTP/1.1\r\nhost: localhost\r\n"
                 answer = running.exchange(f"{head}connection: close\r\n\r\n".encode()).decode()
                 assert answer.startswith("HTTP/1.1 404"), (trick, tail, answer)
@@ -214,12 +214,12 @@ def test_the_state_follows_from_lock_outcome_and_silence(
         (listed,) = client.get("/api/runs").json()["runs"]
     assert run["status"] == listed["status"] == state
     assert outcome != "failed" or "out of memory" in run["message"]
-    # A look never keeps a trainer out.
+    # Reading never locks out a trainer.
     with folder.claim(resume=True):
         assert details(client)["status"] in ("running", "stalled")
 
 
-def test_thinning_keeps_the_ends_the_evaluations_and_what_was_skipped(
+def test_thinning_keeps_the_ends_evaluations_and_skipped_steps(
     client: Client, folder: RunFolder
 ) -> None:
     for step in range(1, 1_001):

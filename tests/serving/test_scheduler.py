@@ -1,4 +1,4 @@
-"""The scheduler with an engine that takes a step only when a test lets it."""
+"""The scheduler with an engine that only takes the steps that a test allows."""
 
 import asyncio
 import itertools
@@ -21,7 +21,7 @@ UNAVAILABLE = "stopp|failed"
 
 
 class Stepped:
-    """Writes the ids 1, 2, 3 … for every request. `allow(n)` lets it take n steps."""
+    """Generates the ids 1, 2, 3 … for every request. `allow(n)` lets it take n steps."""
 
     def __init__(self) -> None:
         self.handles = itertools.count(100)
@@ -63,7 +63,7 @@ def ask(seed: int, max_tokens: int = 3, prompt: tuple[int, ...] = (1,)) -> Gener
 
 
 async def read(job: Job) -> list[list[int]]:
-    """The ids of every row, to their ends."""
+    """Read all rows to their ends; return their ids."""
     ids: list[list[int]] = [[] for _ in job.rows]
     num_left = len(ids)
     while num_left:
@@ -80,7 +80,7 @@ async def next_ids(job: Job) -> list[int]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """`play` ends a wait for what never comes true."""
+    """`play` limits the time."""
     while not condition():
         await asyncio.sleep(0.005)
 
@@ -91,7 +91,7 @@ Scene = Callable[[Scheduler, Stepped], Coroutine[Any, Any, None]]
 def play(
     max_rows: int = 2, max_queue: int = 4, make: Callable[[], Stepped] | None = None, **limits: int
 ) -> Callable[[Scene], Callable[[], None]]:
-    """Make a test of a scene: it runs with a scheduler that works, which ends whatever happens."""
+    """Turn a coroutine into a test with a running scheduler, which is always stopped."""
 
     def decorate(scene: Scene) -> Callable[[], None]:
         engines: list[Stepped] = []
@@ -111,7 +111,7 @@ def play(
                     engine.allow(10_000)
                 scheduler.stop()
 
-        # Not functools.wraps: pytest would look for fixtures named as the scene's arguments are.
+        # Not functools.wraps: pytest would take the coroutine's arguments for fixtures.
         def test() -> None:
             asyncio.run(run())
 
@@ -130,8 +130,8 @@ async def test_requests_join_and_leave_between_steps(scheduler: Scheduler, engin
     await until(lambda: scheduler.num_running == 1 and scheduler.num_waiting == 2)
     engine.allow(100)
     await asyncio.gather(read(first), read(second), read(third))
-    # The step that was under way when they came is the first alone; then there is room for
-    # one, and the third takes the place of whoever ends first.
+    # The step in progress has only the first row; then there is room for one more, and the third
+    # gets the row that is freed first.
     assert engine.history in (
         [[1], [1], [1, 2], [1, 2], [3], [3]],
         [[1], [1, 2], [1, 2], [1, 3], [3]],
@@ -149,7 +149,7 @@ async def test_clients_take_turns_however_much_one_asks_for(
     other = scheduler.submit([ask(4, 2)], "third")
     engine.allow(100)
     await asyncio.gather(*map(read, (many, few, other)))
-    # Two steps a text: whoever holds less comes first, then whose turn is longest ago.
+    # Two steps per text: clients with fewer rows come first, then the least recently served.
     assert [sorted(seeds) for seeds in engine.history[::2]] == [
         [1, 1], [1, 2], [1, 4], [1, 3], [1, 1], [1],
     ]  # fmt: skip
@@ -187,7 +187,7 @@ async def test_a_request_that_cannot_begin_fails_alone(
 
 
 @pytest.mark.parametrize("can_be_replaced", [True, False])
-def test_an_engine_that_breaks_fails_those_inside(can_be_replaced: bool) -> None:
+def test_an_engine_failure_fails_the_running_rows(can_be_replaced: bool) -> None:
     made: list[Stepped] = []
 
     def make() -> Stepped:
@@ -211,7 +211,7 @@ def test_an_engine_that_breaks_fails_those_inside(can_be_replaced: bool) -> None
             with pytest.raises(ApiError, match=UNAVAILABLE):
                 scheduler.submit([ask(4)])
             return
-        # The handles are given out anew: who leaves late must not take another one along.
+        # Handles are reused: a late cancellation must not remove another row.
         await until(lambda: scheduler.num_running == 1)
         scheduler.cancel(inside.rows)
         made[0].allow(100)
@@ -226,7 +226,7 @@ async def test_stopping_tells_whoever_still_waits(scheduler: Scheduler, engine: 
     jobs = [scheduler.submit([ask(seed)]) for seed in range(3)]
     await until(lambda: scheduler.num_running == 2)
     stopping = asyncio.get_running_loop().run_in_executor(None, scheduler.stop)
-    # Its thread may come late, and the step that is under way must be the last.
+    # The thread may be slow to start, and the step in progress must be the last.
     await until(lambda: scheduler.status == "stopping")
     engine.allow(1)
     await stopping
@@ -247,12 +247,12 @@ async def test_long_prompts_are_read_over_several_steps(
     engine.allow(100)
     await asyncio.gather(*map(read, (short, *jobs, shared)))
     joined = [len(seeds) for seeds in engine.history[:6]]
-    # One long prompt a step, since two are too much; but a shared one is read only once.
+    # One long prompt per step, because two exceed the limit; a shared one is processed once.
     assert joined == [1, 2, 3, 4, 5, 8]
 
 
 @pytest.mark.parametrize("patience_seconds", [0.0, 1e9])
-def test_tokens_wait_for_each_other_but_not_for_long(
+def test_tokens_are_batched_only_briefly(
     patience_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("groundup.serving.jobs._FLUSH_SECONDS", patience_seconds)

@@ -1,4 +1,4 @@
-"""The routes behind the pages: their answers against the tokenizer and the model itself."""
+"""The pages' routes, compared with the tokenizer and the model."""
 
 import json
 from types import SimpleNamespace
@@ -33,7 +33,7 @@ def tokenize(language_model: LanguageModel, text: str) -> Any:
         "mat" * 200 + " the cat " + "雨" * 128,
     ],
 )
-def test_tokens_are_those_of_the_tokenizer(language_model: LanguageModel, text: str) -> None:
+def test_tokens_equal_those_of_the_tokenizer(language_model: LanguageModel, text: str) -> None:
     answer = tokenize(language_model, text)
     tokens = [token for pre_token in answer.pre_tokens for token in pre_token.tokens]
     assert [token.id for token in tokens] == language_model.tokenizer.encode(text)
@@ -44,9 +44,7 @@ def test_tokens_are_those_of_the_tokenizer(language_model: LanguageModel, text: 
     assert (answer.num_bytes, answer.num_characters) == (len(text.encode()), len(text))
 
 
-def test_many_long_pre_tokens_show_no_more_steps_than_fit(
-    language_model: LanguageModel, running: Any
-) -> None:
+def test_the_number_of_merge_steps_is_limited(language_model: LanguageModel, running: Any) -> None:
     text = ("thecatsatonthemat" * 7 + " ") * 30
     shown = tokenize(language_model, text).pre_tokens
     assert sum(len(step.symbols) for one in shown for step in one.merges) <= MAX_SYMBOLS
@@ -57,7 +55,7 @@ def test_many_long_pre_tokens_show_no_more_steps_than_fit(
     assert answer.status_code == 400 and "20000 characters" in answer.text
 
 
-def test_what_is_shown_of_a_prompt_is_the_models(language_model: LanguageModel) -> None:
+def test_inspection_equals_the_model(language_model: LanguageModel) -> None:
     def inside(**fields: Any) -> Any:
         return json.loads(describe_inside(language_model, InsideRequest(**fields)))
 

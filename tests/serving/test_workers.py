@@ -1,4 +1,5 @@
-"""What takes the CPU before and after the model: in turns, with a deadline, a little at a time."""
+"""CPU work before and after the model: clients take turns, tasks have deadlines, bursts are
+spread."""
 
 import asyncio
 import collections
@@ -42,7 +43,7 @@ def test_clients_take_turns_and_deadlines_end_waiting() -> None:
             await impatient.run("text", "greedy", hold_up)
         assert (caught.value.status, caught.value.code) == (503, "deadline_exceeded")
         hold.set()
-        # A function's own failure is passed on as it is.
+        # A function's own TimeoutError is raised unchanged.
         with pytest.raises(TimeoutError):
             await workers.run("text", "other", lambda: (_ for _ in ()).throw(TimeoutError()))
         impatient.close()
@@ -51,7 +52,7 @@ def test_clients_take_turns_and_deadlines_end_waiting() -> None:
     asyncio.run(main())
 
 
-def test_a_request_that_takes_too_long_is_refused_and_delays_nobody(
+def test_a_request_over_its_deadline_is_rejected_and_delays_nobody(
     start: Any, language_model: LanguageModel, monkeypatch: Any
 ) -> None:
     encode, hold = language_model.tokenizer.encode_to_numpy, threading.Event()
@@ -67,12 +68,12 @@ def test_a_request_that_takes_too_long_is_refused_and_delays_nobody(
         assert refused.status_code == 503 and int(refused.headers["retry-after"]) > 0
         assert refused.json()["error"]["code"] == "deadline_exceeded"
         assert running.is_well()
-        # Its thread is still busy; another one reads what is long.
+        # Its thread is still busy; another one encodes the long prompt.
         assert running.complete({"prompt": "the cat " * 500}).status_code == 400
         hold.set()
 
 
-def test_a_burst_is_read_a_little_in_each_round() -> None:
+def test_a_burst_is_spread_over_rounds_of_the_event_loop() -> None:
     async def main() -> None:
         reads, counts = list[int](), list[int]()
         waiting: Any = collections.deque()

@@ -22,16 +22,16 @@ PLAIN = SEPARATOR.join(TEXTS).encode()
 
 def split_slowly(text: bytes, separators: list[bytes]) -> list[bytes]:
     """The definition: from the left, the longest separator at each position ends a document."""
-    documents, current, place = [], b"", 0
+    documents, current, position = [], b"", 0
     longest_first = sorted(separators, key=len, reverse=True)
-    while place < len(text):
-        match = next((s for s in longest_first if text.startswith(s, place)), None)
+    while position < len(text):
+        match = next((s for s in longest_first if text.startswith(s, position)), None)
         if match is None:
-            current += text[place : place + 1]
+            current += text[position : position + 1]
         else:
             documents.append(current)
             current = b""
-        place += len(match) if match else 1
+        position += len(match) if match else 1
     return [document for document in [*documents, current] if document]
 
 

@@ -188,10 +188,10 @@ class Verb:
         check_no_leftovers(self.root)
 
     def _do(self, command: list[str]) -> None:
-        with contextlib.redirect_stderr(io.StringIO()) as told:
+        with contextlib.redirect_stderr(io.StringIO()) as output:
             status = self.run(command)
         if status:
-            raise Lost(f"it ended with status {status}: {told.getvalue()[-300:]}")
+            raise Lost(f"it ended with status {status}: {output.getvalue()[-300:]}")
 
 
 class InProcess:

@@ -1,4 +1,4 @@
-"""A tiny corpus, its shards, and settings of runs that train in a moment."""
+"""A tiny corpus, its shards, and settings of very short runs."""
 
 import json
 import random
@@ -92,10 +92,10 @@ def make_config(corpus_folder: Path, tmp_path: Path) -> MakeConfig:
 
 @pytest.fixture
 def check_resume(make_config: MakeConfig) -> Callable[..., tuple[RunConfig, RunConfig]]:
-    """`check_resume({"optimizer.name": "sgd"}, 5)`: a run that is stopped after five steps and
-    resumed has the bits of an uninterrupted one; gives the settings of both.
+    """`check_resume({"optimizer.name": "sgd"}, 5)`: checks that a run stopped after five steps and
+    resumed is bitwise equal to an uninterrupted one; returns the settings of both.
 
-    parts: makes what a program brings to each run.
+    parts: creates the custom parts for each run.
     """
 
     def check(
@@ -140,7 +140,7 @@ def take_step() -> Callable[..., StepResult]:
 
 @pytest.fixture(scope="session")
 def finished(corpus_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
-    """The settings of a run that has been trained to its end, to be looked at alone."""
+    """The settings of a finished run, which tests must not change."""
     config = build_config(corpus_folder, tmp_path_factory.mktemp("finished"), "run", {})
     torch.set_num_threads(1)
     train(config)
@@ -168,7 +168,7 @@ def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def make_tuning(make_config: MakeConfig, finished: RunConfig, chats: Path) -> MakeConfig:
-    """`make_tuning("name", {"tuning.lora_rank": 2})`: a run that tunes the finished one."""
+    """`make_tuning("name", {"tuning.lora_rank": 2})`: settings for fine-tuning the finished run."""
 
     def make(name: str = "run", changes: dict[str, Any] | None = None) -> RunConfig:
         tuning = {

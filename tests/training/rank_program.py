@@ -1,4 +1,4 @@
-"""Trains parts of runs on several ranks each, all of them forks of this one program.
+"""Train parts of runs on several ranks each, as forks of this program.
 
     python rank_program.py jobs.json results.json
 

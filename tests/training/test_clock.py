@@ -1,4 +1,4 @@
-"""Runs that are given a time: the schedule follows the clock, and a replay has the same bits."""
+"""Timed runs: the schedule follows the clock, and a replay is bitwise identical."""
 
 import io
 import itertools
@@ -38,7 +38,7 @@ TIMED = {
 
 
 class FakeTime:
-    """A clock that goes on by what is done, not by itself."""
+    """A fake clock that advances with the work done."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1_000.0
@@ -47,14 +47,14 @@ class FakeTime:
         self.lasts(Step, "__call__", 2.0)
         self.lasts(Evaluator, "__call__", 5.0)
         self.lasts(CheckpointFolder, "save", 2.0)
-        # Of 12,208 parameters; more than it takes, for the machine may be slow at the end.
+        # For 12,208 parameters; more than needed, because the machine may be slow at the end.
         monkeypatch.setattr(loop, "_SAVED_BYTES_PER_SECOND", 3 * 4 * 12_208 / 6)
 
     def __call__(self) -> float:
         return self.now
 
     def is_slow(self, *slowness: tuple[float, float]) -> None:
-        """Each is until how many seconds from now, and how slow the machine is until then."""
+        """Each is (seconds from now, slowdown of the machine until then)."""
         self.slowness = [(self.now + seconds, factor) for seconds, factor in slowness]
 
     def lasts(self, owner: Any, name: str, seconds: float) -> None:
@@ -94,7 +94,7 @@ def test_a_timed_run_uses_exactly_its_time(
     if slowness[0][1] < 10:
         assert abs(fake_time.now - began - 300) < 0.02 * 300
     records = records_of(config)
-    # The learning rate rises for a tenth of the time, then falls to its end.
+    # Warm-up for a tenth of the time, then decay to the end.
     rates = [record["learning_rate"] for record in records if "learning_rate" in record]
     peak = rates.index(max(rates))
     assert 0 < peak <= 0.2 * len(rates) and rates[peak:] == sorted(rates[peak:], reverse=True)
@@ -105,7 +105,7 @@ def test_a_timed_run_uses_exactly_its_time(
     assert len(evaluated) >= 5 and evaluated[-1] == summary.steps
 
 
-def test_a_replayed_run_has_the_same_bits_with_and_without_a_kill(
+def test_a_replay_is_bitwise_identical_with_and_without_a_kill(
     make_config: MakeConfig, fake_time: FakeTime
 ) -> None:
     changes = {**TIMED, "minutes": 1.5, "optimizer.ema_fraction": 0.1, "model.dropout": 0.1}
@@ -126,7 +126,7 @@ def test_a_replayed_run_has_the_same_bits_with_and_without_a_kill(
     assert compare_runs(whole.run_folder, killed.run_folder).differences == []
 
 
-def test_a_resumed_run_goes_on_where_its_time_stood(
+def test_a_resumed_run_continues_its_time(
     make_config: MakeConfig, records_of: Any, fake_time: FakeTime
 ) -> None:
     config, began = make_config("run", TIMED), fake_time.now
@@ -144,7 +144,7 @@ def test_a_resumed_run_goes_on_where_its_time_stood(
     assert max(b - a for a, b in itertools.pairwise(progress)) < 0.1
 
 
-def test_steps_that_were_skipped_are_taken_again_after_a_resume(make_config: MakeConfig) -> None:
+def test_skipped_steps_are_retried_after_a_resume(make_config: MakeConfig) -> None:
     config, now = make_config("run", {**TIMED, "minutes": 1.0}), 0.0
     clock, resumed = (Clock(now=lambda: now) for _ in range(2))
     clock.open(config, ONE_PROCESS, StopRequest(), {}, 0, lambda: 0.0)
@@ -153,14 +153,14 @@ def test_steps_that_were_skipped_are_taken_again_after_a_resume(make_config: Mak
         now += 10
     assert tick is not None and tick.is_last and clock.is_done(6)
     assert len(clock.take_progress(6)["step_progress"]) == 6
-    # The last three were skipped: the checkpoint is that of step 3.
+    # The last three steps were skipped: the checkpoint is that of step 3.
     resumed.open(config, ONE_PROCESS, StopRequest(), clock.state(3), 3, lambda: 0.0)
     tick = resumed.tick(4)
     assert tick is not None and tick.position == tick.progress == 1
     assert resumed.take_progress(4) == {"step_progress": [1.0]}
 
 
-def test_a_signal_while_a_line_is_printed_stops_like_any_other(
+def test_a_signal_during_printing_stops_the_run_normally(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Disturbed(io.RawIOBase):
@@ -181,7 +181,7 @@ def test_a_signal_while_a_line_is_printed_stops_like_any_other(
 
 
 @pytest.mark.parametrize(("num_steps", "steps"), [(20, range(20, 21)), (10_000, range(100, 140))])
-def test_the_limit_that_comes_first_ends_a_run(
+def test_the_first_limit_reached_ends_a_run(
     make_config: MakeConfig, fake_time: FakeTime, num_steps: int, steps: range
 ) -> None:
     config = make_config("run", {**TIMED, "num_steps": num_steps})
@@ -214,7 +214,7 @@ def test_intervals_are_steps_or_fractions(settings: dict[str, Any], due: list[in
     assert [tick.step for tick in ticks if tick.is_due(interval)] == due
 
 
-def test_fractions_of_earlier_versions_had_names_of_their_own() -> None:
+def test_fractions_of_earlier_versions_are_translated() -> None:
     config = RunConfig(
         schedule={"warmup_steps": None, "warmup_fraction": 0.1, "decay_fraction": 1.0},
         evaluation={"every_steps": 7, "every_fraction": 0.1},

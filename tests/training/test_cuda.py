@@ -1,4 +1,4 @@
-"""The laws of resuming and skipping on a GPU, where steps are queued; without one they skip."""
+"""Resuming and skipping on a GPU, where steps are queued; skipped without one."""
 
 import json
 import socket
@@ -29,7 +29,7 @@ on_hopper = pytest.mark.skipif(
     reason="float8 matmuls need a GPU from Hopper on",
 )
 
-# Larger than on the CPU, so that several programs share a sum.
+# Larger than on the CPU, so that several programs contribute to a sum.
 SHAPE = {
     "device": "cuda",
     "batch_size": 32,
@@ -85,7 +85,7 @@ def test_a_timed_run_ends_in_its_time_and_replays_exactly(make_config: MakeConfi
 
 
 @pytest.mark.parametrize("separator", [None, "auto"])
-def test_the_gpu_learns_what_the_cpu_learns(make_config: MakeConfig, separator: str | None) -> None:
+def test_gpu_and_cpu_train_alike(make_config: MakeConfig, separator: str | None) -> None:
     changes = {**SHAPE, "precision": "float32", "tf32": False, "compile": "off"}
     changes["model.document_separator"] = separator
     on_gpu = train(make_config("gpu", changes))
@@ -95,10 +95,10 @@ def test_the_gpu_learns_what_the_cpu_learns(make_config: MakeConfig, separator: 
 
 
 @pytest.mark.parametrize("cuda_graph", [False, True])
-def test_skipped_steps_are_found_and_the_run_stops_at_its_last_good_state(
+def test_skipped_steps_are_detected_and_the_run_stops_at_its_last_good_state(
     make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, cuda_graph: bool
 ) -> None:
-    # On the device, so that a recorded step sees it too.
+    # On the device, so that a captured CUDA graph reads it too.
     factor = torch.ones((), device="cuda")
     real_loss = TransformerLM.loss
 
@@ -123,7 +123,7 @@ def test_skipped_steps_are_found_and_the_run_stops_at_its_last_good_state(
     assert skipped == [5, 8, 9, 10]
 
 
-def test_a_recorded_step_has_the_bits_of_a_plain_one(make_config: MakeConfig) -> None:
+def test_a_captured_step_is_bitwise_equal_to_a_plain_one(make_config: MakeConfig) -> None:
     changes = {**SHAPE, "deterministic": True, "precision": "bfloat16", "multi_token_weight": 0.3}
     plain = make_config("plain", {**changes, "cuda_graph": False})
     recorded = make_config("recorded", {**changes, "cuda_graph": True})
@@ -145,7 +145,7 @@ def test_too_little_memory_halves_the_micro_batch(make_config: MakeConfig) -> No
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_divided_weights_of_one_rank_learn_and_resume_as_whole_ones_do(
+def test_sharding_on_one_rank_trains_and_resumes_like_no_sharding(
     make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, records_of: Any, optimizer: str
 ) -> None:
     changes = {**SHAPE, "optimizer.name": optimizer, "distributed.activation_checkpointing": True}

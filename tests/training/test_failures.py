@@ -1,4 +1,4 @@
-"""What must not lose a run: losses that are not finite, full disks, too little memory."""
+"""Failures that must not lose a run: non-finite losses, full disks, out of memory."""
 
 import errno
 import itertools
@@ -34,7 +34,7 @@ Poison = Callable[..., None]
 
 @pytest.fixture
 def poison(monkeypatch: pytest.MonkeyPatch) -> Poison:
-    """`poison({5})` spoils the losses of that batch."""
+    """`poison({5})` makes the losses of that batch NaN."""
     real_step, real_loss = Step.__call__, TransformerLM.loss
     spoiled = set[int]()
 
@@ -56,7 +56,7 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> Poison:
     return spoil
 
 
-def test_a_gradient_that_is_not_finite_changes_nothing(
+def test_a_non_finite_gradient_changes_nothing(
     make_config: MakeConfig, build: Any, take_step: Any
 ) -> None:
     config = make_config()
@@ -101,7 +101,7 @@ def test_many_skipped_steps_stop_the_run_at_its_last_good_state(
     assert [record["step"] for record in skipped] == [6, 7, 8]
     assert skipped[0]["reason"] == "loss nan, gradient norm nan" and skipped[0]["loss"] is None
     assert skipped[0]["gradient_norm"] is None and skipped[0]["learning_rate"] > 0
-    # Fixed, the run goes on as if nothing had been.
+    # Once the data are fixed, the run continues normally.
     poison(set())
     assert train(config, resume=True).num_skipped == 0
     healthy = make_config("healthy", {"max_skipped_steps": 3, "logging.every_steps": 100})
@@ -110,7 +110,7 @@ def test_many_skipped_steps_stop_the_run_at_its_last_good_state(
 
 
 @pytest.mark.parametrize("bad_steps", [{2, 4, 6, 11}, {0, 1, 2, 3}, set(range(4, 12))])
-def test_reading_results_a_step_late_changes_nothing(
+def test_reading_results_one_step_late_changes_nothing(
     make_config: MakeConfig, poison: Poison, monkeypatch: pytest.MonkeyPatch, bad_steps: set[int]
 ) -> None:
     poison(bad_steps)
@@ -127,7 +127,7 @@ def test_reading_results_a_step_late_changes_nothing(
     assert compare_runs(prompt.run_folder, late.run_folder).differences == []
 
 
-def test_a_full_disk_is_an_error_only_where_it_is_full_at_the_end(
+def test_a_full_disk_is_only_an_error_if_it_is_full_at_the_end(
     finished: RunConfig,
     make_config: MakeConfig,
     records_of: Any,
@@ -148,13 +148,13 @@ def test_a_full_disk_is_an_error_only_where_it_is_full_at_the_end(
     assert "no checkpoint of step 6" in caplog.text and records_of(config)[-1]["step"] == 12
     checkpoints = CheckpointFolder(config.run_folder / "checkpoints")
     assert checkpoints.steps() == [3]
-    # The last good one is kept, and the run goes on from it where it has room again.
+    # The last good checkpoint is kept, and the run continues from it once there is space.
     full_steps.remove(12)
     assert train(config, resume=True).is_finished and checkpoints.steps() == [3, 12]
     assert compare_runs(finished.run_folder, config.run_folder).differences == []
 
 
-def test_metrics_that_cannot_be_written_wait_in_memory_and_come_before_a_checkpoint(
+def test_unwritten_metrics_are_buffered_and_written_before_a_checkpoint(
     make_config: MakeConfig,
     records_of: Any,
     monkeypatch: pytest.MonkeyPatch,
@@ -183,11 +183,11 @@ def test_metrics_that_cannot_be_written_wait_in_memory_and_come_before_a_checkpo
 
 
 @pytest.mark.slow
-def test_too_little_memory_halves_the_micro_batch_until_it_is_one_sequence(
+def test_out_of_memory_halves_the_micro_batch_down_to_one_sequence(
     make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real_loss, most, sizes = TransformerLM.loss, [2], list[int]()
-    # Of Python, and of torch on a CPU and a GPU.
+    # Errors of Python, and of torch on a CPU and a GPU.
     on_cpu = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 B")
     on_gpu = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
     errors = itertools.cycle([MemoryError(), on_gpu, on_cpu])
@@ -203,7 +203,7 @@ def test_too_little_memory_halves_the_micro_batch_until_it_is_one_sequence(
     changes = {"batch_size": 16, "micro_batch_size": 16, "num_steps": 12}
     config = make_config("run", {**changes, "checkpoints.every_steps": 4})
     assert train(config).steps == 12
-    # From the checkpoint of step 8, in eighths.
+    # Continued from the checkpoint of step 8, with eighths of the batch.
     assert sizes[:11] == [16] * 9 + [8, 4] and sizes[11:] == [2] * 8 * 4
     assert RunFolder(config.run_folder).read_config().micro_batch_size == 2
     most[0] = 0
@@ -213,7 +213,7 @@ def test_too_little_memory_halves_the_micro_batch_until_it_is_one_sequence(
     assert outcome is not None and outcome.state == "failed"
 
 
-def test_what_is_whole_is_saved_when_a_rank_is_lost(
+def test_a_complete_state_is_saved_if_a_rank_is_lost(
     make_config: MakeConfig, finished: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lose(step: int, progress: float) -> None:
@@ -226,7 +226,7 @@ def test_what_is_whole_is_saved_when_a_rank_is_lost(
     assert CheckpointFolder(lost.run_folder / "checkpoints").steps() == [3, 5]
     train(lost, resume=True)
     assert compare_runs(finished.run_folder, lost.run_folder).differences == []
-    # An update that one has begun may be half done.
+    # An update may have been interrupted halfway.
     torn = make_config("torn")
     update = Step._compute
 

@@ -1,8 +1,7 @@
-"""The losses of a fixed small run, to the bit, on processors where they have been written down.
+"""The losses of a fixed small run, bitwise, on CPUs for which they are recorded.
 
-A change that was not meant to change any number is caught here. Another processor, or another
-torch, multiplies in another order: there the test is skipped, until somebody runs it with
-GROUNDUP_GOLDEN=write and commits golden_losses.json.
+Detects unintended changes of numbers. Another CPU or torch version sums in another order: then the
+test is skipped, until it is run with GROUNDUP_GOLDEN=write and golden_losses.json is committed.
 """
 
 import json
@@ -26,7 +25,7 @@ SETTINGS = {
 
 
 def processor() -> str:
-    """What decides over the last bits: the kind of processor, and torch."""
+    """What determines the last bits: the type of CPU, and torch's version."""
     fields = ("CPU implementer", "CPU part", "vendor_id", "cpu family", "model")
     found: dict[str, str] = {}
     for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -39,7 +38,7 @@ def processor() -> str:
 
 
 @pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="the processor has no name here")
-def test_losses_are_those_that_were_written_down(make_config: Callable[..., RunConfig]) -> None:
+def test_losses_equal_the_recorded_ones(make_config: Callable[..., RunConfig]) -> None:
     losses = {}
     for name, changes in SETTINGS.items():
         config = make_config(name, changes)

@@ -1,5 +1,5 @@
-"""Does it learn: accumulation equals the large batch, averages, evaluation; and accuracy by
-likelihood against plain softmaxes."""
+"""Training works: accumulation equals the large batch; EMA and evaluation; accuracy by likelihood
+against plain softmaxes."""
 
 import math
 from collections.abc import Callable
@@ -44,7 +44,7 @@ def test_accumulation_equals_the_large_batch(
     ids = torch.randint(300, (4, 17), generator=torch.Generator().manual_seed(0))
 
     def step(size: int | None) -> tuple[Any, dict[str, torch.Tensor]]:
-        # A large learning rate, so that gradients show in the weights.
+        # A large learning rate, so that the weights show the gradients.
         changes = {"optimizer.name": "sgd", "optimizer.learning_rate": 1.0}
         changes |= {"max_grad_norm": max_grad_norm}
         config = make_config("run", changes)
@@ -80,7 +80,7 @@ def test_multi_token_prediction_ends_before_the_run(make_config: MakeConfig, bui
     assert early[0] != early[1]
 
 
-def test_averages_are_what_is_saved_and_evaluated_and_nothing_that_learns(
+def test_averages_are_saved_and_evaluated_but_not_trained(
     make_config: MakeConfig, records_of: Any
 ) -> None:
     changes = {"checkpoints.every_steps": 1, "checkpoints.keep_last": 12}
@@ -94,7 +94,7 @@ def test_averages_are_what_is_saved_and_evaluated_and_nothing_that_learns(
     folders = [CheckpointFolder(one.run_folder / "checkpoints") for one in (plain, averaged)]
     latest = [folders[0].load(step).model_state() for step in range(1, 13)]
     saved = folders[1].newest().model_state()
-    # Of the first step's weights and of what later ones had before: 1 - 1 / (0.5 * 12) of it stays.
+    # The average keeps 1 - 1 / (0.5 * 12) of its value in each step, from the first step's weights.
     set_seed(plain.seed)
     for name, first in TransformerLM.from_config(plain.model).state_dict().items():
         expected = first
@@ -110,7 +110,7 @@ def test_averages_are_what_is_saved_and_evaluated_and_nothing_that_learns(
 
 @pytest.fixture
 def open_parts(make_config: MakeConfig, build: Any) -> Callable[..., tuple[Any, Any, Any]]:
-    """Model, validation split and tokenizer of a run with the settings given."""
+    """Model, validation split and tokenizer of a run with these settings."""
 
     def open_(changes: dict[str, Any] | None = None) -> tuple[Any, Any, Any]:
         config = make_config("run", changes)
@@ -123,11 +123,11 @@ def open_parts(make_config: MakeConfig, build: Any) -> Callable[..., tuple[Any, 
 def test_bits_per_byte_counts_the_bytes_of_text(open_parts: Any) -> None:
     model, validation, tokenizer = open_parts()
     ids = torch.from_numpy(validation[:].astype("int64"))
-    # The first token of a vocabulary is one like any other.
+    # Id 0 is an ordinary token.
     ids[20:22] = 0
     found = evaluate(model, IdArray(ids), tokenizer, batch_size=3)
     assert found.num_tokens == len(ids) - 1
-    # The end of a document is a target, but no text.
+    # The end of a document is a target, but not text.
     end = validation.index.end.id
     text = tokenizer.decode_bytes([id for id in ids[1:].tolist() if id != end])
     nats = found.loss * found.num_tokens
@@ -135,7 +135,7 @@ def test_bits_per_byte_counts_the_bytes_of_text(open_parts: Any) -> None:
     assert found.perplexity == pytest.approx(math.exp(found.loss))
 
 
-def test_evaluation_of_some_windows_is_fixed_and_disturbs_nothing(open_parts: Any) -> None:
+def test_evaluation_windows_are_fixed_and_do_not_affect_training(open_parts: Any) -> None:
     model, validation, tokenizer = open_parts({"model.context_length": 2048})
     found = evaluate(model, validation, tokenizer, num_windows=4)
     assert found.num_tokens == validation.num_tokens - 1 < 2047
@@ -159,7 +159,7 @@ QUESTIONS = (
     Question("Dan had a new hat. Dan lost it. Who found the\n", ("hat?", " cup?"), 0),
     Question("Eve", (" had a big ball. Eve lost it. Who found", " it"), 1),
     Question("Ada had", ("a red kite.", "a boat."), 1),
-    # The same text, of which less is the choice.
+    # The same text, with a shorter choice.
     Question("Ada had a", ("red kite.", "boat."), 0),
 )
 
@@ -184,7 +184,8 @@ def ask(language_model: LanguageModel, *questions: Question) -> dict[str, Any]:
 
 @torch.no_grad()
 def likelihood(language_model: LanguageModel, context: str, continuation: str) -> float:
-    """One choice alone, by the model's own logits; the choice begins where the context ends."""
+    """The log-likelihood of one choice from the model's logits; it begins where the context
+    ends."""
     encode = language_model.tokenizer.encode
     ids, num_context = encode(context + continuation), len(encode(context.rstrip()))
     if not num_context:
@@ -196,7 +197,7 @@ def likelihood(language_model: LanguageModel, context: str, continuation: str) -
     return float(torch.log_softmax(logits, -1).gather(-1, targets[:, None]).sum())
 
 
-def test_likelihoods_are_those_of_each_choice_alone(language_model: LanguageModel) -> None:
+def test_likelihoods_equal_those_of_each_choice_alone(language_model: LanguageModel) -> None:
     right = np.zeros(3)
     expected, task = [], Task("asked", QUESTIONS)
     for question in QUESTIONS:
@@ -225,7 +226,7 @@ def test_ties_count_half(language_model: LanguageModel) -> None:
     assert ask(language_model, same, three, same)["accuracy"] == pytest.approx(4 / 9)
 
 
-def test_likelihoods_that_are_not_finite_give_no_accuracy(language_model: LanguageModel) -> None:
+def test_non_finite_likelihoods_give_no_accuracy(language_model: LanguageModel) -> None:
     broken = TransformerLM.from_config(language_model.model.config)
     with torch.no_grad():
         broken.output_weight.fill_(math.nan)
@@ -233,14 +234,14 @@ def test_likelihoods_that_are_not_finite_give_no_accuracy(language_model: Langua
     assert math.isnan(score["accuracy"]) and math.isnan(score["interval"][0])
 
 
-def test_intervals_are_wilsons() -> None:
-    """By scipy: binomtest(right, count).proportion_ci(method="wilson")."""
+def test_intervals_equal_wilsons() -> None:
+    """Computed with scipy: binomtest(right, count).proportion_ci(method="wilson")."""
     for right, count, interval in ((7, 10, (0.396778, 0.892209)), (10, 10, (0.722467, 1.0))):
         assert wilson_interval(right / count, count) == pytest.approx(interval, abs=1e-5)
 
 
 @pytest.mark.parametrize("has_begin", [True, False])
-def test_documents_are_scored_as_a_language_model_scores_them(
+def test_document_scores_equal_those_of_the_model(
     language_model: LanguageModel, tmp_path: Path, has_begin: bool, log_likelihoods: Any
 ) -> None:
     if not has_begin:
@@ -264,7 +265,7 @@ def test_documents_are_scored_as_a_language_model_scores_them(
         assert found.bits_per_byte == pytest.approx(bits, rel=1e-5)
 
 
-def test_text_without_a_token_to_predict_is_told(
+def test_text_without_a_token_to_predict_is_rejected(
     language_model: LanguageModel, tmp_path: Path
 ) -> None:
     def evaluate(text: str, tokenizer: Tokenizer) -> None:

@@ -1,4 +1,4 @@
-"""One run on several ranks: the same bits for every number of them, and one voice when it fails."""
+"""One run on several ranks: bitwise equal for any number of ranks, and one error if it fails."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from groundup.training.verify import compare_runs
 from .conftest import MakeConfig
 
 PROGRAM = Path(__file__).with_name("rank_program.py")
-# Micro-batches that one, two and four ranks can share.
+# Micro-batches divisible among one, two and four ranks.
 SHARED = {"batch_size": 8, "micro_batch_size": 1, "evaluation.batch_size": 3}
 
 
@@ -30,7 +30,7 @@ Jobs = list[dict[str, Any]]
 
 @pytest.fixture
 def run_jobs(tmp_path: Path, run_program: Any) -> Callable[[Jobs], list[list[str | None]]]:
-    """Lets one program do all jobs, a config of which may be given as it is."""
+    """Runs all jobs in one program; a config may be given instead of a job."""
 
     def run(jobs: Jobs) -> Any:
         for number, job in enumerate(jobs):
@@ -42,7 +42,7 @@ def run_jobs(tmp_path: Path, run_program: Any) -> Callable[[Jobs], list[list[str
     return run
 
 
-def test_every_number_of_ranks_trains_the_same_bits(
+def test_training_is_bitwise_equal_for_any_number_of_ranks(
     make_config: MakeConfig, make_tuning: MakeConfig, run_jobs: Any
 ) -> None:
     plain = make_config("any", SHARED)
@@ -82,12 +82,14 @@ def test_a_signal_to_one_rank_stops_all_at_one_step(
     timed = {"num_steps": None, "minutes": 0.5, "schedule.warmup_steps": None}
     config = make_config("run", {**SHARED, **(timed if is_timed else {"num_steps": 10_000})})
     job = {"config": config, "ranks": 2, "kill_at": 5, "killed_rank": 1, "signal": 15}
-    # Asked before step 6, known before step 7.
+    # Signaled before step 6, known to all before step 7.
     assert run_jobs([job]) == [["SIGTERM at 6"] * 2]
     assert CheckpointFolder(RunFolder(config.run_folder).checkpoints).newest().step == 6
 
 
-def test_ranks_that_cannot_train_together_say_why(make_config: MakeConfig, run_jobs: Any) -> None:
+def test_ranks_that_cannot_train_together_report_why(
+    make_config: MakeConfig, run_jobs: Any
+) -> None:
     other_data = {"1": {"data.shards": "nothing"}}
     make_config("log").run_folder.joinpath("log_rank_1.txt").mkdir(parents=True)
     jobs = [
@@ -101,7 +103,7 @@ def test_ranks_that_cannot_train_together_say_why(make_config: MakeConfig, run_j
     odd, _, begun, named, bad, log = run_jobs(jobs)
     assert odd[0] == odd[1] and "batch_size 9" in str(odd[0])
     assert "already has a run" in str(begun[0]) and begun[1] == f"rank 0: {begun[0]}"
-    # The settings of the first rank count.
+    # The settings of the first rank apply.
     assert named == [None, None]
     # A rank that cannot open its log is named by the others.
     assert str(log[0]).startswith("rank 1: ") and "log_rank_1.txt" in str(log[0])
@@ -111,7 +113,7 @@ def test_ranks_that_cannot_train_together_say_why(make_config: MakeConfig, run_j
     assert outcome is not None and outcome.state == "diverged"
 
 
-def test_ranks_that_share_the_weights_learn_and_resume_in_any_layout(
+def test_sharded_runs_train_and_resume_in_any_layout(
     make_config: MakeConfig, run_jobs: Any
 ) -> None:
     settings = {**SHARED, "micro_batch_size": 2, "optimizer.name": "muon", "num_steps": 8}
@@ -149,7 +151,9 @@ def test_ranks_that_share_the_weights_learn_and_resume_in_any_layout(
     assert len(list(saved.glob("shard-*.safetensors"))) == 4
 
 
-def test_torchrun_goes_on_after_a_rank_was_killed(make_config: MakeConfig, tmp_path: Path) -> None:
+def test_torchrun_continues_after_a_rank_was_killed(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
     config = make_config("run", {**SHARED, "num_steps": 3000, "checkpoints.every_steps": 50})
     save_yaml(tmp_path / "settings.yaml", config)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
@@ -168,7 +172,7 @@ def test_torchrun_goes_on_after_a_rank_was_killed(make_config: MakeConfig, tmp_p
         process.send_signal(signal.SIGTERM)
         process.wait()
     finally:
-        # Only where it failed: a second signal would end the ranks before they have saved.
+        # Only if the test failed: a second signal would end the ranks before they have saved.
         if process.poll() is None:
             process.terminate()
             process.wait()

@@ -1,4 +1,4 @@
-"""What is chosen for a text, a machine and a time, and what loss to expect of that."""
+"""The settings chosen for a text, a machine and a time, and the expected loss."""
 
 import itertools
 import math
@@ -41,7 +41,7 @@ def test_tuned_recipes_are_found_again(
     assert config.optimizer.name == "muon" and config.schedule.name == "linear"
 
 
-def test_a_text_read_many_times_decays_more_and_no_text_is_read_forever() -> None:
+def test_more_epochs_increase_weight_decay_and_epochs_are_limited() -> None:
     once = choose_recipe(flops=1e13, num_bytes=100_000_000)
     often = choose_recipe(flops=1e16, num_bytes=1_000_000)
     assert once.optimizer.weight_decay == 0.1 and often.optimizer.weight_decay == 1.0
@@ -58,7 +58,7 @@ def test_every_recipe_is_a_run_that_fits_into_the_time(
     flops: float, num_bytes: int, d_model: int | None, max_steps: int | None
 ) -> None:
     if d_model == 1:
-        d_model = 2  # Rotation needs pairs.
+        d_model = 2  # RoPE needs an even size.
     config = choose_recipe(
         flops=flops, num_bytes=num_bytes, d_model=d_model, max_steps=max_steps, document_bytes=10
     )
@@ -84,13 +84,13 @@ def test_documents_that_share_a_window_are_masked_on_a_cpu(
     assert recipe.model.document_separator == ("auto" if is_masked else None)
 
 
-def test_a_text_is_measured_alike_on_any_machine() -> None:
+def test_validation_windows_do_not_depend_on_the_machine() -> None:
     speeds = (1e10, 1e13, 1e17, 1e21)
     found = {choose_recipe(flops=one, num_bytes=10**8).evaluation for one in speeds}
     assert len({one.num_windows for one in found}) == 1
 
 
-def test_pairs_predict_as_counted_by_hand() -> None:
+def test_bigram_predictions_equal_manual_counts() -> None:
     random = np.random.default_rng(0)
     seen, unseen = random.integers(0, 6, 40), random.integers(0, 8, (3, 10))
     singles, starts = Counter(seen.tolist()), Counter(seen[:-1].tolist())
@@ -121,12 +121,12 @@ def test_more_tokens_lower_the_loss_and_less_time_widens_nothing(make_config: Ma
     losses = [found.expect(number) for number in (1e5, 1e6, 1e8)]
     assert losses[0].loss > losses[1].loss > losses[2].loss
     assert all(one.low < one.loss < one.high for one in losses)
-    # Beyond what was fitted less is known.
+    # Extrapolation widens the interval.
     spreads = [one.high / one.low for one in losses]
     assert spreads[0] == pytest.approx(spreads[1]) and spreads[2] > spreads[1]
 
 
-def test_a_run_that_its_passes_end_says_so(make_config: MakeConfig) -> None:
+def test_a_run_limited_by_epochs_says_so(make_config: MakeConfig) -> None:
     short, _ = outlook(make_config, flops=1e9)
     long, config = outlook(make_config, flops=1e15)
     assert not short.is_cut and long.is_cut
@@ -138,6 +138,6 @@ def test_a_run_that_its_passes_end_says_so(make_config: MakeConfig) -> None:
     assert "4.32, expected" in long.after(run) and "give more text" in long.after(run)
 
 
-def test_a_lower_loss_means_more() -> None:
+def test_lower_losses_have_better_descriptions() -> None:
     words = [meaning(bits) for bits in (9.0, 2.3, 1.7, 1.4, 0.9)]
     assert len(set(words)) == 5 and words[0].startswith("pieces") and "follow" in words[-1]

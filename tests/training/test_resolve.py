@@ -1,6 +1,6 @@
-"""How a run computes: every "auto" resolved, switches put back, compiled models equal, its peak.
+"""Resolving a run: every "auto", global switches, compiled models, the device's peak.
 
-What cannot be a run is one sentence that names what is wrong, before anything is made."""
+Invalid runs raise an error that names the setting, before anything is created."""
 
 import dataclasses
 import functools
@@ -51,7 +51,7 @@ def resolve(
         (Machine("mps", "a Mac", 16 << 30), ("mps", "float32", "off")),
     ],
 )
-def test_auto_is_resolved_once_and_choices_are_left_as_they_are(
+def test_auto_is_resolved_once_and_explicit_settings_are_kept(
     make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, on: Machine, expected: tuple[str, ...]
 ) -> None:
     resolved = resolve(make_config("run", {"device": "auto"}), on=on)
@@ -74,7 +74,7 @@ def test_a_tied_run_stores_its_embedding_scale_and_keeps_the_one_it_has(
     assert resolve(other).model.embedding_scale == 1
     kept = resolve(other, previous=stored).model
     assert kept.input_scale == tied.model.input_scale
-    # A run of an earlier version goes on by the rule.
+    # A run of an earlier version keeps the default rule.
     assert resolve(tied, previous=tied).model == tied.model
     assert resolve(make_config("run")).model.embedding_scale is None
 
@@ -94,7 +94,7 @@ def test_a_tied_run_stores_its_embedding_scale_and_keeps_the_one_it_has(
         ({"minutes": 3, "num_steps": None}, CPU, ONE_PROCESS, "below 1"),
     ],
 )
-def test_what_cannot_be_trained_here_is_named(
+def test_unsupported_settings_are_named(
     make_config: MakeConfig,
     monkeypatch: pytest.MonkeyPatch,
     changes: dict[str, Any],
@@ -107,7 +107,7 @@ def test_what_cannot_be_trained_here_is_named(
         resolve(make_config("run", changes), ranks, on=on)
 
 
-def test_a_device_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_device_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     for device, count, noun in (("cuda:2", 2, "finds 2 CUDA"), ("mps", 0, "no MPS")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda count=count: count > 0)
@@ -119,7 +119,7 @@ def test_a_device_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) ->
 BATCH_OF_24 = RunConfig(device="cpu", batch_size=24, distributed={"reduction": "fast"})
 
 
-def test_a_programs_own_optimizer_is_sized_by_its_state_after_a_step() -> None:
+def test_a_custom_optimizer_is_sized_by_its_state_after_a_step() -> None:
     class Hoarder(torch.optim.Optimizer):
         def __init__(self, model: torch.nn.Module, copies: int) -> None:
             super().__init__(model.parameters(), {})
@@ -144,7 +144,7 @@ def test_a_programs_own_optimizer_is_sized_by_its_state_after_a_step() -> None:
     ("fitting", "chosen", "expected"),
     [(24, "auto", None), (7, "auto", 6), (1, "auto", 1), (0, None, None), (0, 24, 24), (0, 3, 3)],
 )
-def test_the_largest_micro_batch_that_fits_is_taken_and_a_choice_never_changed(
+def test_the_largest_micro_batch_that_fits_is_chosen_and_an_explicit_one_kept(
     fitting: int, chosen: int | str | None, expected: int | None
 ) -> None:
     precise = BATCH_OF_24.model_copy(update={"precision": "float32"})
@@ -155,7 +155,7 @@ def test_the_largest_micro_batch_that_fits_is_taken_and_a_choice_never_changed(
     config = BATCH_OF_24.model_copy(update={"micro_batch_size": chosen})
     resolved = resolve(config, on=Machine("cpu", "small", needed))
     assert resolved.micro_batch_size == expected
-    # What was resolved stays, whatever the next machine has.
+    # A resolved run does not change on another machine.
     assert resolve(resolved, on=Machine("cpu", "large", 10**15)) == resolved
     with pytest.raises(ConfigError, match="600 B"):
         resolve(BATCH_OF_24, on=Machine("cpu", "tiny", 1_000))
@@ -170,7 +170,7 @@ def test_the_largest_micro_batch_that_fits_is_taken_and_a_choice_never_changed(
         (2, 1, "exact", 2, 1),
     ],
 )
-def test_a_resume_has_the_micro_batches_of_its_run_where_its_ranks_can(
+def test_a_resume_keeps_the_micro_batch_if_the_ranks_allow(
     make_config: MakeConfig, before: Any, given: Any, reduction: str, num_ranks: int, size: Any
 ) -> None:
     shared = {"batch_size": 4, "distributed.reduction": reduction}
@@ -182,7 +182,7 @@ def test_a_resume_has_the_micro_batches_of_its_run_where_its_ranks_can(
     assert resolve(other, ranks, previous=run).batch_size == 8
 
 
-def test_epochs_decide_the_steps_and_few_conversations_make_small_batches(
+def test_epochs_determine_the_steps_and_few_conversations_the_batch_size(
     make_config: MakeConfig, make_tuning: MakeConfig
 ) -> None:
     config = make_config("run", {"num_steps": None, "epochs": 2.55})
@@ -204,15 +204,15 @@ def test_epochs_decide_the_steps_and_few_conversations_make_small_batches(
         assert (found.epochs, found.batch_size, found.num_steps) == (epochs, batch_size, steps)
 
 
-def test_too_little_memory_halves_the_rows_at_once(make_config: MakeConfig) -> None:
+def test_out_of_memory_halves_the_micro_batch(make_config: MakeConfig) -> None:
     config = make_config("run", {"batch_size": 12, "micro_batch_size": 6})
     half = resolving.resolve(config, CPU).halved()
     assert half is not None and half.config.micro_batch_size == 3
-    # The processes of one machine have a GPU each, but share its memory.
+    # The processes of a machine share its memory, but have separate GPUs.
     assert [resolving._rank_memory(one, TWO) >> 30 for one in (CPU, H200)] == [8, 141]
 
 
-def test_the_switches_are_put_back(
+def test_global_switches_are_restored(
     make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "CUBLAS_WORKSPACE_CONFIG"
@@ -240,13 +240,13 @@ def test_the_switches_are_put_back(
 
 
 @pytest.mark.slow
-# Tracing looks at gradients of inner tensors, which torch itself warns about.
+# Tracing accesses gradients of non-leaf tensors, about which torch warns.
 @pytest.mark.filterwarnings("ignore:The .grad attribute")
 @pytest.mark.parametrize("mode", ["blocks", "model"])
 def test_a_compiled_model_computes_the_same(
     make_config: MakeConfig, build: Any, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    # The tracing is torch.compile's own; generating code for it would take long and prove no more.
+    # Only trace: generating code would take long and test nothing more.
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
     plain = build(make_config()).model
     compiled = build(make_config()).model
@@ -290,7 +290,7 @@ def test_a_slow_start_does_not_count_in_the_peak(monkeypatch: pytest.MonkeyPatch
     clock, calls = itertools.count(), itertools.count()
 
     def multiply(*matrices: object) -> None:
-        # The first twenty take three ticks, the others one.
+        # The first twenty calls take three ticks, the others one.
         for _ in range(2 if next(calls) < 20 else 0):
             next(clock)
 
@@ -300,7 +300,7 @@ def test_a_slow_start_does_not_count_in_the_peak(monkeypatch: pytest.MonkeyPatch
 
 
 IDS = np.zeros(90, int)
-# Of a run that tunes another one.
+# Settings of a fine-tuning run.
 TUNED = {"num_steps": 3}
 
 
@@ -333,7 +333,7 @@ def loss(*_: Any) -> Any:
         (TUNED | {"tuning.template": "bad.jinja"}, {}, "UTF-8"),
     ],
 )
-def test_what_cannot_be_a_run_is_named(
+def test_invalid_runs_are_named(
     make_config: MakeConfig,
     make_tuning: MakeConfig,
     tmp_path: Path,

@@ -1,4 +1,4 @@
-"""An interrupted run ends as an uninterrupted one, to the last bit, however it was interrupted."""
+"""An interrupted and resumed run is bitwise equal to an uninterrupted one."""
 
 import json
 import os
@@ -29,7 +29,7 @@ from .conftest import MakeConfig
 
 NEEDS_BFLOAT16 = pytest.mark.skipif(bool(slow_bfloat16_reason()), reason="slow on this CPU")
 
-# What a process that trains runs: it waits at one step, so that a kill finds it at work.
+# The program of a training process: it waits at one step, to be killed there.
 SCRIPT = """
 import torch
 from groundup.runs.config import RunConfig
@@ -48,7 +48,7 @@ train(RunConfig.model_validate_json(settings), resume=resume, callbacks=[AfterSt
 def start(
     forks: Any, config: RunConfig, resume: bool, hold_at: int | None = None
 ) -> tuple[Any, Any]:
-    """A process that trains, and the pipe to which it sends every step."""
+    """A training process, and the pipe to which it sends every step."""
     pipe, child_pipe = forks.Pipe()
     names = {"settings": config.model_dump_json(), "resume": resume}
     names |= {"hold_at": hold_at, "pipe": child_pipe}
@@ -75,7 +75,7 @@ def test_resume_is_bitwise_exact(check_resume: Any, changes: dict[str, Any], sto
     check_resume({"data.verify": False, **changes}, stop)
 
 
-def test_samples_and_evaluations_leave_the_run_as_it_is(
+def test_samples_and_evaluations_do_not_affect_the_run(
     make_config: MakeConfig, records_of: Any
 ) -> None:
     class Sampler(Callback):
@@ -102,7 +102,7 @@ def test_samples_and_evaluations_leave_the_run_as_it_is(
 def test_a_killed_run_resumes_exactly(
     forks: Any, make_config: MakeConfig, make_tuning: MakeConfig, every_steps: int
 ) -> None:
-    """Without any checkpoint it begins again; one with checkpoints tunes adapters."""
+    """A run without checkpoints starts over; the one with checkpoints trains adapters."""
     changes = {"num_steps": 20, "checkpoints.every_steps": every_steps}
     make = make_tuning if every_steps else make_config
     changes |= {"tuning.lora_rank": 2} if every_steps else {}
@@ -142,14 +142,14 @@ def test_a_signal_saves_the_run_and_it_resumes_exactly(
     outcome = RunFolder(parted.run_folder).read_outcome()
     assert outcome is not None
     assert (outcome.state, outcome.step, outcome.reason) == ("stopped", saved, number.name)
-    # One after the last step changes nothing.
+    # A signal after the last step has no effect.
     summary = train(parted, resume=True, callbacks=[AfterStep(interrupt)])
     assert summary.is_finished and summary.stopped_by is None
     assert signal.getsignal(number) == before
     assert compare_runs(finished.run_folder, parted.run_folder).differences == []
 
 
-def test_a_signal_while_the_ranks_ask_each_other_is_not_forgotten(
+def test_a_signal_during_a_collective_is_not_lost(
     make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
@@ -180,7 +180,7 @@ def test_a_second_signal_stops_at_once(make_config: MakeConfig) -> None:
     assert calls == [1]
 
 
-# In three processes.
+# Uses three processes.
 @pytest.mark.slow
 def test_verify_resume_proves_it_with_a_real_kill(
     finished: RunConfig,
@@ -196,7 +196,7 @@ def test_verify_resume_proves_it_with_a_real_kill(
     assert not list(tmp_path.glob("groundup-verify-*"))
 
 
-def test_comparing_runs_notices_every_difference(
+def test_comparing_runs_finds_every_difference(
     finished: RunConfig, make_config: MakeConfig
 ) -> None:
     other = make_config("other", {"seed": 1})
@@ -206,7 +206,7 @@ def test_comparing_runs_notices_every_difference(
         assert any(text.startswith(beginning) for text in differences)
 
 
-def test_a_run_that_is_renamed_meanwhile_loses_nothing(
+def test_a_run_renamed_during_training_loses_nothing(
     make_config: MakeConfig, finished: RunConfig
 ) -> None:
     renamed = make_config("renamed")
@@ -216,7 +216,7 @@ def test_a_run_that_is_renamed_meanwhile_loses_nothing(
     with pytest.raises(GroundupError, match=r"was renamed to .*other.* --name other --resume"):
         train(renamed, callbacks=[rename])
     assert not renamed.run_folder.exists()
-    # The name is the folder's: nothing has to be allowed.
+    # The name is that of the folder, so this is not a changed setting.
     train(renamed.with_(name="other"), resume=True)
     assert not compare_runs(finished.run_folder, other).differences
     deleted = make_config("deleted")
@@ -227,7 +227,7 @@ def test_a_run_that_is_renamed_meanwhile_loses_nothing(
 
 
 @pytest.mark.slow
-def test_a_run_with_the_names_of_an_earlier_version_resumes_with_the_same_bits(
+def test_a_run_with_names_of_an_earlier_version_resumes_bitwise_exact(
     make_config: MakeConfig, corpus_folder: Path, tmp_path: Path
 ) -> None:
     corpus = shutil.copytree(corpus_folder, tmp_path / "corpus")

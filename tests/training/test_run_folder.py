@@ -1,5 +1,4 @@
-"""The run folder: what lies in it, who may use it, what a resume accepts, what a failure leaves;
-and where metrics go."""
+"""The run folder: contents, locking, what a resume accepts, what a failure leaves; and metrics."""
 
 import json
 import logging
@@ -26,7 +25,7 @@ from groundup.training.resolve import resolve
 from .conftest import MakeConfig
 
 
-def test_a_run_leaves_everything_that_decided_it(finished: RunConfig) -> None:
+def test_a_run_folder_has_everything_that_determined_the_run(finished: RunConfig) -> None:
     folder = RunFolder(finished.run_folder)
     names = "checkpoints config.yaml environment.json generation.json log.txt metrics.jsonl"
     names += " outcome.json tokenizer.json"
@@ -56,7 +55,7 @@ def test_metrics_have_the_promised_keys(make_config: MakeConfig, records_of: Any
     for record in records:
         assert {"step", "wall_seconds", "tokens"} <= record.keys()
         assert record.keys() >= logged or record["step"] in (5, 10)
-        # Without a best one, checkpoints are not measured.
+        # With keep_best off, checkpoints are not evaluated.
         has_validation = {"validation_loss", "perplexity", "bits_per_byte"} <= record.keys()
         assert has_validation == (record["step"] in (5, 10, 12))
     assert records[0]["tokens"] == 4 * 16 and records[-1]["tokens"] == 12 * 4 * 16
@@ -64,10 +63,10 @@ def test_metrics_have_the_promised_keys(make_config: MakeConfig, records_of: Any
 
 
 @pytest.mark.parametrize("saving", [2, 5])
-def test_the_best_checkpoint_is_the_best_of_those_saved_whatever_the_intervals(
+def test_the_best_checkpoint_is_the_best_saved_for_any_intervals(
     make_config: MakeConfig, records_of: Any, saving: int
 ) -> None:
-    # So great a learning rate that the loss turns up again on the way.
+    # Such a large learning rate that the loss rises during the run.
     changes: dict[str, Any] = {"checkpoints.every_steps": saving, "checkpoints.keep_last": 1}
     changes |= {"optimizer.learning_rate": 0.3, "evaluation.every_steps": 4}
     config = make_config("run", changes)
@@ -83,7 +82,7 @@ def test_the_best_checkpoint_is_the_best_of_those_saved_whatever_the_intervals(
     assert best.metric == losses[best.step]
 
 
-def test_an_existing_run_is_not_begun_again_nor_a_missing_one_resumed(
+def test_existing_runs_are_not_overwritten_and_missing_ones_not_resumed(
     make_config: MakeConfig,
 ) -> None:
     logger = logging.getLogger("groundup")
@@ -121,10 +120,10 @@ def test_changed_settings_are_named_and_must_be_allowed(make_config: MakeConfig)
     changed = make_config("run", after | {"micro_batch_size": 1})
     with pytest.raises(ConfigError) as caught:
         train(changed, resume=True)
-    # Dropout draws its random numbers by micro-batch.
+    # Dropout samples random numbers per micro-batch.
     for change in ("num_steps: 12 -> 14", "weight_decay: 0.1 -> 0.03", "micro_batch_size: 2 -> 1"):
         assert change in str(caught.value)
-    # A refusal leaves the run as it was, the end of its log included.
+    # A rejected resume changes nothing, not even the log.
     folder, has_outcome = RunFolder(changed.run_folder), []
     log = folder.log_file.read_text().splitlines()
     assert "after 4 steps: stopped" in log[-1] and not any("ERROR" in line for line in log)
@@ -157,18 +156,18 @@ def test_a_damaged_environment_does_not_skip_the_check_of_the_data(
     with pytest.raises(ConfigError, match=r"environment\.json"):
         train(config, resume=True)
     changed = make_config("run", {"batch_size": 8})
-    # Tokens are counted from where another batch size is used.
+    # The new batch size counts from the resumed step on.
     summary = train(changed, resume=True, allow_changes=True)
     assert summary.is_finished and summary.tokens == 6 * 4 * 16 + 6 * 8 * 16
     assert folder.read_environment()["data"] == environment["data"]
-    # Other conditions are no error.
+    # Another torch version is not an error.
     folder.environment_file.write_text(json.dumps({**environment, "torch": "1.0"}))
     train(changed, resume=True)
     assert "torch: 1.0 -> " in caplog.text
     assert folder.read_environment()["resumes"][0]["changes"][0].startswith("torch: 1.0")
 
 
-def test_files_that_a_failed_run_found_stay(make_config: MakeConfig, tmp_path: Path) -> None:
+def test_existing_files_survive_a_failed_start(make_config: MakeConfig, tmp_path: Path) -> None:
     config = make_config("run", {"model.vocab_size": 299})
     config.run_folder.mkdir(parents=True)
     for name in ("notes.txt", "log.txt", "tokenizer.json"):
@@ -181,7 +180,7 @@ def test_files_that_a_failed_run_found_stay(make_config: MakeConfig, tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_run_that_took_no_step_is_begun_again(
+def test_a_run_without_steps_can_be_started_again(
     make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*arguments: object, **options: object) -> None:
@@ -190,7 +189,7 @@ def test_a_run_that_took_no_step_is_begun_again(
     with monkeypatch.context() as patch, pytest.raises(GroundupError, match="out of memory"):
         patch.setattr(TransformerLM, "loss", fail)
         train(make_config())
-    # It stays to be looked at, and stands in nobody's way.
+    # The failed run's files stay, but do not prevent a new run.
     smaller = make_config("run", {"num_steps": 3, "batch_size": 2})
     folder = RunFolder(smaller.run_folder)
     assert folder.has_run() and "out of memory" in folder.log_file.read_text()
@@ -209,7 +208,7 @@ def test_a_checkpoint_that_cannot_be_resumed_leaves_the_folder_alone(
     files = (folder.environment_file, folder.config_file, folder.metrics_file, folder.log_file)
     before = [file.read_bytes() for file in files]
     changes = {"num_steps": 5, "checkpoints.every_steps": 0}
-    # First the newest lacks its counters, then all weights are damaged.
+    # First the newest checkpoint lacks its counters, then all weights are damaged.
     for _ in range(2):
         with pytest.raises(CheckpointError):
             train(make_config("run", changes), resume=True, allow_changes=True)
@@ -218,7 +217,7 @@ def test_a_checkpoint_that_cannot_be_resumed_leaves_the_folder_alone(
             weights.write_bytes(weights.read_bytes()[:-1] + b"x")
 
 
-def test_the_console_line_has_what_a_person_wants() -> None:
+def test_the_console_line_has_the_main_metrics() -> None:
     skipped = {"step": 7, "skipped": True, "reason": "the loss is nan", "loss": None}
     assert "step 7/9  skipped: the loss is nan" in show_record(skipped, 9)
     record = {"step": 100, "loss": 3.21, "learning_rate": 1e-3, "mfu": 0.298, "tokens": 6400}
@@ -226,7 +225,7 @@ def test_the_console_line_has_what_a_person_wants() -> None:
     assert line == "step   100/2,500  loss 3.2100  learning rate 1.00e-03  mfu 29.8%"
 
 
-def test_progress_is_shown_where_nobody_has_set_up_logging(
+def test_progress_is_shown_without_logging_configured(
     make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(logging.getLogger("groundup"), "handlers", [])
@@ -235,7 +234,7 @@ def test_progress_is_shown_where_nobody_has_set_up_logging(
     assert "step 2/2  loss" in capsys.readouterr().err
 
 
-def test_the_meter_counts_training_alone(
+def test_the_meter_only_counts_training(
     make_config: MakeConfig, build: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [100.0]

@@ -1,4 +1,4 @@
-"""What a run begins with: the weights of another, several folders, or parts of the caller."""
+"""What a run starts with: the weights of another run, several data folders, or custom parts."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ def weights_of(config: RunConfig) -> dict[str, Any]:
     return CheckpointFolder(RunFolder(config.run_folder).checkpoints).newest().model_state()
 
 
-def test_the_first_loss_is_the_last_of_the_other_run_and_the_lineage_is_kept(
+def test_the_first_loss_is_that_of_the_other_run_and_the_lineage_is_recorded(
     make_config: MakeConfig, finished: RunConfig, records_of: Any
 ) -> None:
     config = make_config("next", {"start_from": str(finished.run_folder), "num_steps": 2})
@@ -44,7 +44,7 @@ def test_the_first_loss_is_the_last_of_the_other_run_and_the_lineage_is_kept(
     assert abs(first - before[-1]) < 0.5 < 5.7 - first
     lineage = json.loads(RunFolder(config.run_folder).environment_file.read_text())["start_from"]
     assert lineage["step"] == 12 and lineage["run"] == str(finished.run_folder.absolute())
-    # Once it has a checkpoint of its own, it needs the other run no more.
+    # Once it has its own checkpoint, it no longer needs the other run.
     moved = finished.run_folder.with_name("moved")
     shutil.copytree(finished.run_folder, moved)
     changes = {"start_from": str(moved), "num_steps": 4}
@@ -54,12 +54,12 @@ def test_the_first_loss_is_the_last_of_the_other_run_and_the_lineage_is_kept(
     assert train(parted, resume=True).is_finished
 
 
-def test_a_run_without_a_checkpoint_begins_again_with_the_same_weights(
+def test_a_run_without_a_checkpoint_restarts_with_the_same_weights(
     make_config: MakeConfig,
 ) -> None:
     source = make_config("source", {"num_steps": 4, "model.dropout": 0.1})
     train(source, clock=Clock(stop_after=2))
-    # Dropout decides nothing about weights.
+    # Dropout does not affect the meaning of the weights.
     changes = {"start_from": str(source.run_folder), "checkpoints.every_steps": 0, "num_steps": 2}
     config = make_config("next", changes)
     train(config)
@@ -90,12 +90,12 @@ def test_the_context_and_the_vocabulary_may_grow(
         grown = weights_of(config)[name]
         torch.testing.assert_close(grown[: len(weight)], weight, atol=1e-6, rtol=1e-6)
         if len(grown) > len(weight):
-            # The one new token begins as the mean of the others, the rest at random.
+            # The new token starts as the mean of the others, the padding rows at random.
             torch.testing.assert_close(grown[300], weight.mean(0), atol=1e-6, rtol=1e-5)
             assert grown[301:].std() > 0
 
 
-def test_masks_of_documents_go_with_shards_and_not_with_chats(make_config: MakeConfig) -> None:
+def test_document_masking_applies_to_shards_and_not_to_chats(make_config: MakeConfig) -> None:
     source = make_config("source", {"num_steps": 1, "model.document_separator": "auto"})
     train(source)
     folder = RunFolder(source.run_folder)
@@ -117,7 +117,7 @@ def test_training_is_continued_from_the_checkpoint_that_validates_best(
         parts = folder.path, finished.model, tokenizer
         start = Start.open(*parts, with_optimizer=with_optimizer)
         assert start.checkpoint.step == expected
-    # EMAs of its weights are left behind.
+    # The EMA of its weights is not continued.
     averaged = make_config("averaged", {"optimizer.ema_fraction": 0.5, "num_steps": 1})
     train(averaged)
     start = Start.open(averaged.run_folder, averaged.model, tokenizer, with_optimizer=True)
@@ -126,7 +126,7 @@ def test_training_is_continued_from_the_checkpoint_that_validates_best(
     assert not any("average" in state for state in optimizer.state.values())
 
 
-def test_fewer_tokens_and_another_tokenizer_are_refused(
+def test_smaller_vocabularies_and_other_tokenizers_are_rejected(
     finished: RunConfig, corpus_folder: Path
 ) -> None:
     old = Tokenizer.load(corpus_folder / "tokenizer.json")
@@ -155,9 +155,7 @@ def mixed(corpus: Path, other: Path, **more: Any) -> dict[str, Any]:
     return {"data.mix": [f"{corpus / 'shards'}=0.75", f"{other}=0.25"], **more}
 
 
-def test_a_run_of_a_mix_resumes_bitwise_exact(
-    check_resume: Any, corpus_folder: Path, other: Path
-) -> None:
+def test_a_mix_resumes_bitwise_exact(check_resume: Any, corpus_folder: Path, other: Path) -> None:
     masked = {"model.document_separator": "auto"}
     whole, _ = check_resume(mixed(corpus_folder, other, **masked), 5)
     environment = RunFolder(whole.run_folder).read_environment()
@@ -174,7 +172,7 @@ def test_batches_come_from_all_folders_by_weight(
     assert sum(loader.order.starts(0, 10_000) < first) == 7500
 
 
-def test_the_first_folder_measures_unless_another_is_named(tmp_path: Path) -> None:
+def test_validation_uses_the_first_folder_unless_another_is_named(tmp_path: Path) -> None:
     assert DataConfig(mix={"a": 0.5, "b": 1}).shards == Path("a")
     assert DataConfig(mix=("a=0.5", "b=1")).folders == {Path("a"): 0.5, Path("b"): 1.0}
     assert DataConfig(mix=("a=1", "b=1"), shards=Path("c")).shards == Path("c")
@@ -184,7 +182,7 @@ def test_the_first_folder_measures_unless_another_is_named(tmp_path: Path) -> No
         DataConfig(mix=("a",))
 
 
-def test_other_data_in_the_mix_are_noticed(
+def test_changed_data_in_the_mix_are_detected(
     make_config: MakeConfig, corpus_folder: Path, other: Path, tmp_path: Path
 ) -> None:
     config = make_config("run", mixed(corpus_folder, other))
@@ -209,7 +207,7 @@ def ids(corpus_folder: Path) -> dict[str, Any]:
     return {name: shards[:].astype(np.int32) for name, shards in splits.items()}
 
 
-def test_own_parts_that_say_the_same_make_the_same_run(
+def test_custom_parts_equal_to_ours_give_the_same_run(
     make_config: MakeConfig, finished: RunConfig, ids: dict[str, Any], records_of: Any
 ) -> None:
     own = make_config("own")
@@ -224,7 +222,7 @@ def test_own_parts_that_say_the_same_make_the_same_run(
 
 
 class Half(nn.Module):
-    """A layer that no setting knows."""
+    """A layer that settings do not describe."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -254,7 +252,7 @@ def test_swapped_layers_and_another_loss_resume_exactly(
 
     whole, parted = check_resume(stop=5, parts=parts)
     assert "blocks.0.feed_forward.scale" in dict(parts()["model"].named_parameters())
-    # Nobody opens it without the same parts.
+    # It cannot be opened without the same parts.
     recorded = RunFolder(parted.run_folder).read_config(parts_of(cast(Any, parts())))
     usual, loss = finished.run_folder, parts() | {"loss": print}
     lacking: list[tuple[Any, str]] = [
@@ -276,7 +274,7 @@ def test_swapped_layers_and_another_loss_resume_exactly(
         train(parted, **other, resume=True)
 
 
-def test_any_optimizer_and_schedule_learn_and_resume_exactly(
+def test_any_optimizer_and_schedule_train_and_resume_exactly(
     make_config: MakeConfig, check_resume: Any, finished: RunConfig, records_of: Any
 ) -> None:
     ours = finished.optimizer
@@ -295,12 +293,12 @@ def test_any_optimizer_and_schedule_learn_and_resume_exactly(
     left = [1 - (index + 0.5) / len(records) for index in range(len(records))]
     expected = [ours.learning_rate * one for one in left]
     assert [one["learning_rate"] for one in records] == pytest.approx(expected)
-    # The same lambda in another statement is the same part; another one is not.
+    # A lambda equals one with the same code elsewhere, but not another one.
     config = whole.with_(num_steps=whole.num_steps)
     train(config, optimizer=make, schedule=lambda progress: 1 - progress, resume=True)
     with pytest.raises(ConfigError, match="its source has changed"):
         train(config, optimizer=make, schedule=lambda progress: 2 - progress, resume=True)
-    # The weights need no optimizer, but a resume does.
+    # Loading the weights needs no optimizer, but a resume does.
     assert LanguageModel.load(whole.run_folder).step == len(records)
     with pytest.raises(ConfigError, match=r"make as optimizer"):
         train(parted, resume=True, schedule=parts["schedule"])
@@ -308,7 +306,7 @@ def test_any_optimizer_and_schedule_learn_and_resume_exactly(
         train(make_config("averaged", {"optimizer.ema_fraction": 0.5}), optimizer=make)
 
 
-def test_wrong_arguments_of_train_are_refused_before_anything_is_written(
+def test_invalid_arguments_of_train_are_rejected_before_anything_is_written(
     make_config: MakeConfig,
 ) -> None:
     config = make_config("wrong")

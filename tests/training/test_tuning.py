@@ -1,4 +1,5 @@
-"""A trained model is tuned on conversations: only answers count, and none sees another."""
+"""Fine-tuning on conversations: only answers count, and conversations are masked from each
+other."""
 
 import re
 from typing import Any
@@ -73,7 +74,7 @@ def test_packed_conversations_have_the_loss_and_gradient_of_each_alone(
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
-def test_a_tuned_run_has_learned_to_answer(make_tuning: MakeConfig) -> None:
+def test_a_tuned_run_answers(make_tuning: MakeConfig) -> None:
     config = make_tuning("tuned", {"num_steps": 60, "batch_size": 2})
     summary = train(config)
     assert summary.validation_loss is not None and summary.validation_loss < 1.5
@@ -84,9 +85,7 @@ def test_a_tuned_run_has_learned_to_answer(make_tuning: MakeConfig) -> None:
     assert re.fullmatch(r"A \w+ \w+\.", answer)
 
 
-def test_adapters_alone_learn_and_everything_sees_them_merged(
-    make_tuning: MakeConfig, build: Any
-) -> None:
+def test_only_adapters_train_and_every_use_merges_them(make_tuning: MakeConfig, build: Any) -> None:
     config = make_tuning("lora", {"tuning.lora_rank": 2})
     train(config)
     checkpoint = CheckpointFolder(RunFolder(config.run_folder).checkpoints).newest()
@@ -100,7 +99,7 @@ def test_adapters_alone_learn_and_everything_sees_them_merged(
     assert down.shape == (2, 16) and up.any()
     source = CheckpointFolder(RunFolder(str(config.start_from)).checkpoints).newest().model_state()
     assert torch.equal(adapted[f"{query}.weight"], source[f"{query}.weight"])
-    # Of the tables, rows of special tokens alone; the optimizer knows nothing else.
+    # In the tables, only rows of special tokens change; the optimizer has nothing else.
     is_same = (merged["lm_head.weight"][:300] == source["lm_head.weight"]).all(1)
     special = Tokenizer.load(RunFolder(config.run_folder).tokenizer_file).special_tokens
     assert (~is_same).nonzero().flatten().tolist() == [id for id in special.values() if id < 300]
@@ -112,7 +111,7 @@ def test_adapters_alone_learn_and_everything_sees_them_merged(
     assert torch.equal(model.state_dict()[f"{query}.weight"], merged[f"{query}.weight"])
 
 
-def test_a_run_whose_held_out_answers_get_worse_ends_early_with_the_best(
+def test_a_run_ends_early_with_the_best_if_validation_gets_worse(
     make_tuning: MakeConfig, records_of: Any
 ) -> None:
     changes = {"num_steps": 400, "optimizer.learning_rate": 0.3, "clip_norm": None}
@@ -129,7 +128,7 @@ def test_a_run_whose_held_out_answers_get_worse_ends_early_with_the_best(
     again = train(config, resume=True)
     assert (again.is_finished, again.steps) == (True, summary.steps)
     assert LanguageModel.load(config.run_folder).step == best
-    # A loss that stays the same is no improvement.
+    # An equal loss is no improvement.
     same = make_tuning("same", {**changes, "optimizer.learning_rate": 1e-30})
     assert train(same).steps == 5 * 3
 

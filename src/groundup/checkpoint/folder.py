@@ -153,23 +153,23 @@ class CheckpointFolder:
             _log.warning("old checkpoints in %s cannot be removed: %s", self.path, error.strerror)
 
     def _first_intact(self, list_steps: Callable[[], Iterable[int]]) -> Checkpoint:
-        complaints: dict[int, str] = {}
+        errors: dict[int, str] = {}
         for step in list_steps():
             try:
                 checkpoint = self.load(step)
             except CheckpointError as error:
-                complaints[step] = str(error)
+                errors[step] = str(error)
                 continue
-            for passed in complaints.keys() & self._folders().keys():
-                _log.warning("%s; using %s instead", complaints[passed], checkpoint.path)
+            for step in errors.keys() & self._folders().keys():
+                _log.warning("%s; using %s instead", errors[step], checkpoint.path)
             return checkpoint
-        if complaints.keys() - self._folders().keys():
+        if errors.keys() - self._folders().keys():
             # A concurrent writer has removed one, which is not damage.
             return self._first_intact(list_steps)
-        if complaints:
+        if errors:
             raise CheckpointError(
-                f"none of the {len(complaints)} checkpoints in {self.path} can be used: "
-                f"{'; '.join(complaints.values())}; restore one from a backup or start a new run"
+                f"none of the {len(errors)} checkpoints in {self.path} can be used: "
+                f"{'; '.join(errors.values())}; restore one from a backup or start a new run"
             )
         lack = "checkpoint with a metric" if self.steps() else "checkpoint"
         raise CheckpointError(f"{self.path.parent} has no {lack} yet: train until one is written")

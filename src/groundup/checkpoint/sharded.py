@@ -110,14 +110,14 @@ class ShardedFolder(CheckpointFolder):
 def load_into(
     checkpoint: Checkpoint,
     model_state: Mapping[str, Tensor],
-    place: Callable[[int, Tensor], Tensor],
+    allocate: Callable[[int, Tensor], Tensor],
     group: distributed.ProcessGroup | None = None,
 ) -> dict[str, Any]:
     """Load the model's tensors in place and return the optimizer's state. Each rank reads its part.
 
     checkpoint: of any layout and world size, with the same names and shapes.
-    place: creates the tensor to load into, given the parameter's index and a meta tensor with shape
-        and dtype of the stored value. DTensors are returned as this rank's rows.
+    allocate: creates the tensor to load into, given the parameter's index and a meta tensor with
+        the stored shape and dtype. DTensors are returned as this rank's rows.
     group: a CPU process group of all ranks; None is the default group.
     """
     reader = HuggingFaceStorageReader(str(checkpoint.path))
@@ -130,7 +130,7 @@ def load_into(
     state = checkpoint.optimizer_tree(empty)
     for index, values in state["state"].items():
         tensors = {key: one for key, one in values.items() if isinstance(one, Tensor)}
-        values.update({key: place(index, one) for key, one in tensors.items()})
+        values.update({key: allocate(index, one) for key, one in tensors.items()})
     names = {name: current_name(name) for name in stored}
     model = {name: model_state[new] for name, new in names.items() if new in model_state}
     load({**model, **pack(state)[1]}, storage_reader=reader, process_group=group)

@@ -177,7 +177,7 @@ def verify(arguments: Verify) -> None:
     entries = [shard for split in index.splits.values() for shard in split.shards]
     shards = count_of(len(entries), "shard")
     size = show_bytes(sum(shard.num_tokens for shard in entries) * index.id_bytes)
-    print(f"{arguments.folder} is sound: {shards}, {size}")
+    print(f"{arguments.folder} is intact: {shards}, {size}")
 
 
 def _print_files(sources: "Sequence[SourceEntry]", skipped: "Sequence[Skipped]") -> None:

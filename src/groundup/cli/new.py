@@ -256,7 +256,7 @@ def _make_shards(project: Project, plan: dict[str, Any]) -> None:
         overwrite=0 < newest < project.tokenizer.stat().st_mtime_ns,
         **reading,
     )
-    title = "3  Shards: the documents as ids, in memory-mapped files"
+    title = "3  Shards: the documents as ids, in binary files"
     take_step(title, "data prepare", prepare)
 
 

@@ -93,12 +93,12 @@ def _excerpts(data: memoryview, bounds: npt.NDArray[np.int64]) -> Iterator[tuple
     ends = np.cumsum(bounds[:, 1] - bounds[:, 0])
     num_bytes = int(ends[-1]) if len(ends) else 0
     distance, last = max(1, num_bytes // _EXCERPTS_PER_BATCH), -1
-    for place in range(0, num_bytes, distance):
-        number = int(np.searchsorted(ends, place, side="right"))
+    for position in range(0, num_bytes, distance):
+        number = int(np.searchsorted(ends, position, side="right"))
         begin, end = bounds[number].tolist()
         start = begin
         if number == last:
-            start = max(begin, end - max(_EXCERPT_BYTES, int(ends[number]) - place))
+            start = max(begin, end - max(_EXCERPT_BYTES, int(ends[number]) - position))
         text = str(data[start : min(end, start + _EXCERPT_BYTES)], "utf-8", "ignore")
         if start > begin:
             # It starts within a line or word: skip that.

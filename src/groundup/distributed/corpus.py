@@ -65,13 +65,13 @@ class RayEngine:
         """Yield, for each task in order, an iterator over the results of the pickled function."""
         reference = self.ray.put(self.ray.cloudpickle.dumps(function))
         run = self.ray.remote(ray_task.run_task).options(num_returns="streaming", **self._options)
-        waiting: deque[Any] = deque()
+        pending: deque[Any] = deque()
         for task in tasks:
-            if len(waiting) >= _PARTS_PER_CORE * _num_cores(self.ray):
-                yield self._results(waiting.popleft())
-            waiting.append(run.remote(__version__, os.getcwd(), [reference], pickle.dumps(task)))
-        while waiting:
-            yield self._results(waiting.popleft())
+            if len(pending) >= _PARTS_PER_CORE * _num_cores(self.ray):
+                yield self._results(pending.popleft())
+            pending.append(run.remote(__version__, os.getcwd(), [reference], pickle.dumps(task)))
+        while pending:
+            yield self._results(pending.popleft())
 
     def _results(self, references: Iterator[Any]) -> Iterator[Any]:
         """Yield the results of a task; re-raises its exceptions and replays its log records."""

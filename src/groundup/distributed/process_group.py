@@ -84,9 +84,9 @@ class ProcessGroup:
 
         return wait
 
-    def check_same(self, facts: Mapping[str, Any]) -> None:
+    def check_same(self, values: Mapping[str, Any]) -> None:
         """Raise ConfigError on every rank if any of the values differs between ranks."""
-        first, *others = self.gather(dict(facts))
+        first, *others = self.gather(dict(values))
         for rank, other in enumerate(others, 1):
             if different := [name for name, value in first.items() if other.get(name) != value]:
                 raise ConfigError(f"rank {rank} and rank 0 differ in {' and '.join(different)}")

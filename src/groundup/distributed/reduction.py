@@ -66,15 +66,15 @@ class FastReduction(Reduction):
     def sum_gradients(
         self, parameters: Sequence[Tensor], num_micro_batches: int, backward: Backward
     ) -> Tensor:
-        learning = [one for one in parameters if one.requires_grad]
-        total = torch.zeros((), device=learning[0].device)
+        trainable = [one for one in parameters if one.requires_grad]
+        total = torch.zeros((), device=trainable[0].device)
         with lost_rank_errors():
             for index in range(num_micro_batches - 1):
                 total += backward(index)
             if self.ranks.size == 1:
                 total += backward(num_micro_batches - 1)
                 return total
-            buckets = _BucketedAllReduce(learning)
+            buckets = _BucketedAllReduce(trainable)
             try:
                 total += backward(num_micro_batches - 1)
             finally:
@@ -87,9 +87,9 @@ class FastReduction(Reduction):
 class _BucketedAllReduce:
     """Asynchronous all-reduces of one step's buckets, in the same order on all ranks."""
 
-    def __init__(self, learning: Sequence[Tensor]) -> None:
+    def __init__(self, trainable: Sequence[Tensor]) -> None:
         # From the last parameter to the first, the order of the backward pass.
-        self._buckets = list(_chunks(reversed(learning), _BUCKET_BYTES))
+        self._buckets = list(_chunks(reversed(trainable), _BUCKET_BYTES))
         bucket_of = {id(one): i for i, bucket in enumerate(self._buckets) for one in bucket}
         self._missing = [len(bucket) for bucket in self._buckets]
         self._sent: list[tuple[Tensor, Any]] = []
@@ -101,7 +101,7 @@ class _BucketedAllReduce:
 
         self._hooks = [
             one.register_post_accumulate_grad_hook(note)  # type: ignore[no-untyped-call]
-            for one in learning
+            for one in trainable
         ]
 
     def stop(self) -> None:
@@ -142,15 +142,15 @@ class ExactReduction(Reduction):
         self, parameters: Sequence[Tensor], num_micro_batches: int, backward: Backward
     ) -> Tensor:
         rank, size = self.ranks.rank, self.ranks.size
-        learning = [one for one in parameters if one.requires_grad]
+        trainable = [one for one in parameters if one.requires_grad]
         whole = range(size * num_micro_batches)
         parts = [whole[i * num_micro_batches :][:num_micro_batches] for i in range(size)]
 
         def leaf(node: range) -> list[Tensor] | None:
             if len(node) > 1:
                 return None
-            sums = [backward(node.start - parts[rank].start), *map(_gradient, learning)]
-            for parameter in learning:
+            sums = [backward(node.start - parts[rank].start), *map(_gradient, trainable)]
+            for parameter in trainable:
                 parameter.grad = None
             return sums
 
@@ -173,7 +173,7 @@ class ExactReduction(Reduction):
                     _unflatten(_sum_over_ranks(rank, rows, whole, nodes), piece)
                     first = last
         loss, *gradients = sums
-        for parameter, gradient in zip(learning, gradients, strict=True):
+        for parameter, gradient in zip(trainable, gradients, strict=True):
             parameter.grad = gradient
         return loss
 

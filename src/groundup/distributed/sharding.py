@@ -102,11 +102,11 @@ class LocalParameters(nn.Module):
         }
         return state
 
-    def place_for(self, optimizer: Optimizer) -> Callable[[int, Tensor], Tensor]:
+    def allocator_for(self, optimizer: Optimizer) -> Callable[[int, Tensor], Tensor]:
         """Return a function that creates the tensors to load a stored `state_of` into."""
         full = self._full_tensors(optimizer)
 
-        def place(index: int, value: Tensor) -> Tensor:
+        def allocate(index: int, value: Tensor) -> Tensor:
             if index >= len(full) or not _is_sharded_alike(value, full[index]):
                 return torch.empty(value.shape, dtype=value.dtype)
             rows = full[index].to_local()
@@ -114,7 +114,7 @@ class LocalParameters(nn.Module):
             part: Tensor = _like(full[index], rows)
             return part
 
-        return place
+        return allocate
 
     def _full_tensors(self, optimizer: Optimizer) -> list[DTensor]:
         sharded = {rows: whole for _, whole, rows in self.pairs}

@@ -140,11 +140,11 @@ def _label(runs: Sequence[RunResult], differences: Mapping[str, Any]) -> str:
     point = runs[0].point
     if point is not None and all(run.point == point for run in runs):
         return point.replace("+", ", ").replace("_", " ").replace("=", " ")
-    told = ", ".join(
+    label = ", ".join(
         f"{name.rpartition('.')[2].replace('_', ' ')} {show_setting(value)}"
         for name, value in differences.items()
     )
-    return told if len(runs) > 1 and 0 < len(told) <= _LONGEST_LABEL else runs[0].name
+    return label if len(runs) > 1 and 0 < len(label) <= _LONGEST_LABEL else runs[0].name
 
 
 def _with_marks(groups: list[Group]) -> list[Group]:

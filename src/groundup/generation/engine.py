@@ -122,7 +122,7 @@ class Engine:
                 finished.append(index)
             own, alternatives = likelihoods.get(index, (None, ()))
             new.append((row.handle, NewToken(id, own, alternatives, reason)))
-        # Backwards, because removing a row moves the last one into its place.
+        # Backwards, because removing a row moves the last one to its index.
         for index in reversed(finished):
             self._remove_row(index)
         return new

@@ -195,7 +195,7 @@ class LanguageModel:
         unread = iter(requests)
         first = list(itertools.islice(unread, _MAX_ROWS))
         num_rows = max(1, len(first))
-        waiting = enumerate(itertools.chain(first, unread))
+        pending = enumerate(itertools.chain(first, unread))
         running: dict[int, tuple[int, TextStream]] = {}
         # Concurrent calls have engines of their own.
         try:
@@ -205,7 +205,7 @@ class LanguageModel:
         if engine.max_rows < num_rows:
             engine = self.make_engine(num_rows)
         try:
-            while (taken := list(itertools.islice(waiting, engine.num_free))) or running:
+            while (taken := list(itertools.islice(pending, engine.num_free))) or running:
                 for index, request in taken:
                     if request.max_tokens == 0:
                         yield TextPiece(index, "", "length")

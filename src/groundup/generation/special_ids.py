@@ -11,7 +11,7 @@ from groundup.tokenizer.chat_template import ChatTemplate, check_messages
 IMPORTED_KEY = "imported"
 """Key in environment.json of an imported run: its origin."""
 SPECIAL_IDS_KEY = "special_ids"
-"""Key in there, or in environment.json of a saved run: special ids under Hugging Face's names."""
+"""Key of that entry, or of a saved run's environment.json: ids under Hugging Face's names."""
 
 
 # A text that no template contains.
@@ -53,8 +53,8 @@ class SpecialIds:
 
 
 def find_special_ids(tokenizer: Tokenizer, environment: dict[str, Any]) -> SpecialIds:
-    """Return the special ids recorded for an imported or saved run; else the id that ends documents
-    is begin, end and padding. The id that ends a turn in the chat template is added to the ends.
+    """Return the special ids recorded for an imported or saved run; other runs use the id that ends
+    documents for begin, end and padding. Adds the id that ends a turn in the chat template.
     """
     imported = environment.get(IMPORTED_KEY)
     stored = (imported if isinstance(imported, dict) else environment).get(SPECIAL_IDS_KEY)

@@ -121,8 +121,8 @@ class TorchDecoder(Decoder):
                 hidden = self._packed_hidden(ids, positions)
             else:
                 cache = self.cache.rows(0, len(ids)).up_to(int(positions.max()) + 1)
-                places = positions.to(self.device)[:, None]
-                hidden = self.model.hidden(ids.to(self.device)[:, None], places, cache)[:, -1]
+                columns = positions.to(self.device)[:, None]
+                hidden = self.model.hidden(ids.to(self.device)[:, None], columns, cache)[:, -1]
             logits = self.model.logits(hidden)
         return logits[..., : self.num_allowed].float()
 

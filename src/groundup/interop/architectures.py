@@ -99,7 +99,7 @@ def check_exportable(config: ModelConfig, *, can_bundle: bool = False) -> Archit
 
     can_bundle: whether our modeling file, which supports more, may be exported too.
     """
-    complaints = [] if config.num_layers else ["num_layers is 0, and Llama has at least one block"]
+    problems = [] if config.num_layers else ["num_layers is 0, and Llama has at least one block"]
     needs_bundle = False
     for name, field in ModelConfig.model_fields.items():
         value, default = getattr(config, name), (field.default,)
@@ -107,9 +107,9 @@ def check_exportable(config: ModelConfig, *, can_bundle: bool = False) -> Archit
         if rule.only and value not in rule.only:
             needs_bundle = True
             if not can_bundle or (rule.bundled and value not in rule.bundled):
-                complaints.append(f"{name} is {value}, and {rule.reason}")
-    if complaints:
-        raise ConfigError(f"this model cannot be exported: {'; '.join(complaints)}")
+                problems.append(f"{name} is {value}, and {rule.reason}")
+    if problems:
+        raise ConfigError(f"this model cannot be exported: {'; '.join(problems)}")
     if needs_bundle:
         return GROUNDUP
     return QWEN3 if config.qk_norm else LLAMA
@@ -180,9 +180,9 @@ def read_config_json(
 
 def _read_settings(value: dict[str, Any], architecture: Architecture, path: Path) -> dict[str, Any]:
     """Convert the settings of the other architectures."""
-    complaints = list(_differences(value, architecture, path))
-    if complaints:
-        raise CheckpointError(f"{path} is not supported by groundup: {'; '.join(complaints)}")
+    problems = list(_differences(value, architecture, path))
+    if problems:
+        raise CheckpointError(f"{path} is not supported by groundup: {'; '.join(problems)}")
     names = ("vocab_size", "d_model", "num_layers", "num_heads", "d_ff")
     found = {name: _integer(value, str(RULES[name].huggingface), path) for name in names}
     num_kv_heads = value.get("num_key_value_heads")

@@ -51,8 +51,8 @@ def export_folder(folder: str | os.PathLike[str], *, force: bool) -> Iterator[Pa
     force: replace an earlier export; other non-empty folders are always refused.
     """
     destination = Path(os.path.realpath(folder))
-    if destination.exists() and (complaint := _refusal(destination, force=force)):
-        raise ConfigError(f"{folder} {complaint}")
+    if destination.exists() and (reason := _refusal(destination, force=force)):
+        raise ConfigError(f"{folder} {reason}")
     with atomic_folder(destination) as temporary:
         yield temporary
 

@@ -151,7 +151,7 @@ def _add_vocabulary(writer: "GGUFWriter", source: Source) -> None:
     writer.add_token_merges(spell_merges(definition, spelled))
     ids = source.special_ids
     for known, add in (
-        # Without one llama.cpp would take id 11.
+        # Without one, llama.cpp would use id 11.
         (source.begin_id, writer.add_bos_token_id),
         (ids.end, writer.add_eos_token_id),
         (ids.padding, writer.add_pad_token_id),
@@ -176,7 +176,7 @@ def find_pre_tokenizer(definition: TokenizerDefinition) -> str:
             f"llama.cpp has no pre-tokenizer for the split pattern {pattern.name}, only for "
             f"{', '.join(_PRE_TOKENIZERS)}: export to huggingface instead"
         )
-    # llama.cpp takes a pre-token in the vocabulary as one token there, ignoring merges.
+    # For llama3's pattern, llama.cpp encodes a pre-token in the vocabulary as that token.
     if definition.whole_words != (pattern.name == "llama3"):
         _check_merges_reach_whole_words(definition)
     return found

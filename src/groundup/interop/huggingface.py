@@ -95,9 +95,9 @@ def export_huggingface(
             sampling = source.sampler.model_dump(exclude_defaults=True)
             generation |= {"do_sample": True, "top_k": 0, **sampling}
         vocab = source.tokenizer.vocab
-        if lacking := [id for id in range(source.config.vocab_size) if id not in vocab]:
+        if unused := [id for id in range(source.config.vocab_size) if id not in vocab]:
             # Ids of the model that the tokenizer does not have.
-            generation["suppress_tokens"] = lacking
+            generation["suppress_tokens"] = unused
         write_json_atomic(temporary / "generation_config.json", generation)
         if is_own:
             code = Path(__file__).with_name(MODELING_NAME).read_text("utf-8")

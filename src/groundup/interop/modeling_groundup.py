@@ -162,8 +162,8 @@ class GroundupForCausalLM(PreTrainedModel, GenerationMixin):
             cache = DynamicCache(config=self.config)
         first = 0 if cache is None else cache.get_seq_length()
         keys = torch.arange(first + input_ids.shape[1], device=input_ids.device)
-        places = keys[first:]
-        mask = keys <= places[:, None]
+        queries = keys[first:]
+        mask = keys <= queries[:, None]
         if s.document_separator is not None:
             begins = (input_ids == s.document_separator)[:, None, :, None].to(self.dtype)
             if cache is not None:
@@ -176,13 +176,13 @@ class GroundupForCausalLM(PreTrainedModel, GenerationMixin):
         step = SimpleNamespace(
             cache=cache,
             # Padding attends to itself: a row without keys would be NaN.
-            mask=mask | (keys == places[:, None]),
-            rotation=self._rotation(places[None] if position_ids is None else position_ids),
+            mask=mask | (keys == queries[:, None]),
+            rotation=self._rotation(queries[None] if position_ids is None else position_ids),
             value_embedding=None,
         )
         if s.value_embeddings != "none":
-            normal = self.value_embeddings["norm"](x)
-            step.value_embedding = self.value_embeddings["projection"](normal)
+            normed = self.value_embeddings["norm"](x)
+            step.value_embedding = self.value_embeddings["projection"](normed)
         for block in self.blocks:
             x = block(x, step)
         logits = self.lm_head(self.final_norm(x[:, -logits_to_keep:]))

@@ -53,13 +53,13 @@ def _names_of(config: ModelConfig, names: Names) -> dict[str, str]:
     if names is OWN_NAMES:
         tied = ["lm_head.weight"] if config.tie_embeddings else []
         return {name: name for name in weight_shapes(config) if name not in tied}
-    lacking = ["lm_head"] if has_one_table(config) else []
+    absent = ["lm_head"] if has_one_table(config) else []
     if not config.qk_norm:
-        lacking += ["blocks.{}.attention.query_norm", "blocks.{}.attention.key_norm"]
-    held = {ours: theirs for ours, theirs in names.items() if ours not in lacking}
-    found = {ours: theirs for ours, theirs in held.items() if "{}" not in ours}
+        absent += ["blocks.{}.attention.query_norm", "blocks.{}.attention.key_norm"]
+    kept = {ours: theirs for ours, theirs in names.items() if ours not in absent}
+    found = {ours: theirs for ours, theirs in kept.items() if "{}" not in ours}
     for number in range(config.num_layers):
-        in_block = {ours: theirs for ours, theirs in held.items() if "{}" in ours}
+        in_block = {ours: theirs for ours, theirs in kept.items() if "{}" in ours}
         found |= {ours.format(number): theirs.format(number) for ours, theirs in in_block.items()}
     return {f"{ours}.weight": f"{theirs}.weight" for ours, theirs in found.items()}
 
@@ -88,9 +88,9 @@ def cast_weights(
     for name, weight in weights.items():
         cast[name] = weight.to(torch.float32 if keep_vectors and weight.ndim == 1 else dtype)
         if not bool(cast[name].isfinite().all()):
-            most = float(weight.abs().max())
+            largest = float(weight.abs().max())
             raise ConfigError(
-                f"{name} has values up to {most:.6g}, too large for {dtype}: use another --dtype"
+                f"{name} has values up to {largest:.6g}, too large for {dtype}: use another --dtype"
             )
     return cast
 

@@ -78,14 +78,14 @@ class TransformerBlock(nn.Module):
         value_embedding: Float[Tensor, "... seq d_key_value"] | None = None,
     ) -> Float[Tensor, "... seq d_model"]:
         """Arguments are those of `MultiHeadSelfAttention`."""
-        normal = self.attention_norm(x) if self.norm == "pre" else x
+        normed = self.attention_norm(x) if self.norm == "pre" else x
         attended = self.dropout(
-            self.attention(normal, token_positions, cache, document_starts, value_embedding)
+            self.attention(normed, token_positions, cache, document_starts, value_embedding)
         )
         if self.norm == "pre":
-            x, normal = self.feed_forward_norm.of_sum(x, attended)
+            x, normed = self.feed_forward_norm.of_sum(x, attended)
         else:
             x = x + attended
-            normal = x = self.attention_norm(x) if self.norm == "post" else x
-        y: Tensor = x + self.dropout(self.feed_forward(normal))
+            normed = x = self.attention_norm(x) if self.norm == "post" else x
+        y: Tensor = x + self.dropout(self.feed_forward(normed))
         return self.feed_forward_norm(y) if self.norm == "post" else y

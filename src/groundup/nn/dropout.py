@@ -18,5 +18,5 @@ class Dropout(nn.Module):
         self.rate = rate
 
     def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        is_learning = self.rate > 0 and self.training and torch.is_grad_enabled()
-        return dropout(x, self.rate) if is_learning else x
+        is_active = self.rate > 0 and self.training and torch.is_grad_enabled()
+        return dropout(x, self.rate) if is_active else x

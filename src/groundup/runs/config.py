@@ -188,7 +188,7 @@ neither minutes nor epochs is given."""
 sooner."""
 
     epochs: float | None = Field(default=None, gt=0, le=10**6)
-    """Number of passes over the data; ignored if num_steps is given."""
+    """Train for this many epochs; ignored if num_steps is given."""
 
     batch_size: int = Field(default=32, ge=1, le=_MAX_SEQUENCES)
     """Sequences per optimizer step, over all ranks."""

@@ -1,1 +1,1 @@
-"""A server for one model: OpenAI's completions, pages to look at, metrics for a monitor."""
+"""A server for trained models: OpenAI's API, web pages and Prometheus metrics."""

@@ -29,7 +29,7 @@ SECURITY_HEADERS = {
     "x-frame-options": "DENY",
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",
-    # Upgrading groundup changes the pages, and the rest changes all the time.
+    # Pages change with an upgrade of groundup, API responses at any time.
     "cache-control": "no-cache",
 }
 

@@ -103,7 +103,7 @@ class Scheduler:
     def stop(self) -> None:
         self.give_up()
         self._thread.join()
-        # The metrics stay, and the model must not.
+        # The metrics outlive the model, so they must not keep it in memory.
         self._metrics.queue_depth.set_function(lambda: 0)
         self._metrics.running_rows.set_function(lambda: 0)
 

@@ -192,9 +192,9 @@ def _guess(sample: bytes) -> str | None:
     names = [one.encoding for one in matches if one.chaos <= least + 0.1]
     # These two differ in few letters, and only one is listed if both give the same text.
     names = ["cp1252"] * ("cp1250" in names) + names
-    shares = [_letter_fraction(sample, one) for one in names]
-    share, found = max(zip(shares, names, strict=True), key=lambda it: it[0], default=(0.0, ""))
-    return found.replace("koi8_r", "koi8-r") if share >= 0.3 else None
+    fractions = {one: _letter_fraction(sample, one) for one in names}
+    found = max(fractions, key=fractions.__getitem__, default="")
+    return found.replace("koi8_r", "koi8-r") if fractions.get(found, 0) >= 0.3 else None
 
 
 def _letter_fraction(sample: bytes, encoding: str) -> float:
@@ -202,8 +202,8 @@ def _letter_fraction(sample: bytes, encoding: str) -> float:
     listed Chinese characters make up only a quarter of a text, so their fraction is scaled."""
     text = sample.decode(encoding, "replace")
     num_letters = len(re.findall(f"{_LETTERS[encoding]}|{_SIGNS}", text))
-    share = num_letters / max(1, len(re.findall(r"[^\0-\x7f]", text)))
-    return min(1.0, 4 * share) if encoding in ("gb18030", "big5") else share
+    fraction = num_letters / max(1, len(re.findall(r"[^\0-\x7f]", text)))
+    return min(1.0, 4 * fraction) if encoding in ("gb18030", "big5") else fraction
 
 
 def num_cut_bytes(data: bytes | memoryview) -> int:

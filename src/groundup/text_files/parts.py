@@ -31,21 +31,21 @@ def cut_into_parts(
 ) -> list[Part]:
     """Group or split sources into parts of about `part_bytes`, in order."""
     parts: list[Part] = []
-    waiting: list[Source] = []
+    pending: list[Source] = []
     num_bytes = 0
     for source in sources:
         size = source.size or 0
         is_cut = size > part_bytes and can_cut(source, reading)
-        is_full = num_bytes + size > part_bytes or len(waiting) >= max_sources
-        if waiting and (is_cut or is_full):
-            parts.append(Part(tuple(waiting)))
-            waiting, num_bytes = [], 0
+        is_full = num_bytes + size > part_bytes or len(pending) >= max_sources
+        if pending and (is_cut or is_full):
+            parts.append(Part(tuple(pending)))
+            pending, num_bytes = [], 0
         if is_cut:
             parts += cut_part(Part((source,), (0, size)), part_bytes, reading)
         else:
-            waiting.append(source)
+            pending.append(source)
             num_bytes += size
-    return [*parts, Part(tuple(waiting))] if waiting else parts
+    return [*parts, Part(tuple(pending))] if pending else parts
 
 
 def cut_part(part: Part, part_bytes: int, reading: Reading) -> list[Part]:

@@ -69,16 +69,16 @@ def read(
     find_cut: cuts documents longer than `piece_bytes` into pieces; by default they stay whole.
     """
     reader = _Reader(reading, batch_bytes, find_cut, piece_bytes)
-    waiting = _BatchBuilder(reading.glue, batch_bytes)
+    pending = _BatchBuilder(reading.glue, batch_bytes)
     for source in part.sources:
         notes: list[str] = []
         for piece in reader.checked(reader.read(source, part.span, notes), source, notes):
-            yield from waiting.add(piece)
+            yield from pending.add(piece)
         note = "; ".join(dict.fromkeys(notes)) or None
         if note:
             _log.warning("%s: %s", source, note)
-        yield from waiting.end(source, note, part.num_bytes if part.span else source.size or 0)
-    yield from waiting.take()
+        yield from pending.end(source, note, part.num_bytes if part.span else source.size or 0)
+    yield from pending.take()
 
 
 class _BatchBuilder:
@@ -124,8 +124,8 @@ class _BatchBuilder:
             return
         data, bounds = pieces[0].data, pieces[0].bounds
         if len(pieces) > 1:
-            data, places = pack([piece.data for piece in pieces], self._glue)
-            begins = zip(pieces, places[:, 0].tolist(), strict=True)
+            data, joined = pack([piece.data for piece in pieces], self._glue)
+            begins = zip(pieces, joined[:, 0].tolist(), strict=True)
             bounds = np.concatenate([piece.bounds + begin for piece, begin in begins])
         continues = pieces[-1].continues
         yield DocumentBatch(data, np.ascontiguousarray(bounds), ends, read_bytes, continues)
@@ -146,14 +146,14 @@ class _Reader(NamedTuple):
 
         archive: the archive that contains the source.
         """
-        num_left_out = 0
+        num_dropped = 0
         is_inside = False
         try:
             for piece in pieces:
-                sound = drop_invalid(piece, source, self.reading)
-                num_left_out += len(piece.bounds) - len(sound.bounds)
-                is_inside = sound.continues
-                yield sound
+                valid = drop_invalid(piece, source, self.reading)
+                num_dropped += len(piece.bounds) - len(valid.bounds)
+                is_inside = valid.continues
+                yield valid
         except (DataError, MissingExtraError) as error:
             if self.reading.errors != "skip" or (archive and isinstance(error, LimitError)):
                 raise
@@ -162,9 +162,9 @@ class _Reader(NamedTuple):
             if is_inside:
                 # The document ends here.
                 yield _END_OF_DOCUMENT
-        if num_left_out:
+        if num_dropped:
             is_text = FORMATS[source.format].read is None
-            notes += [NOT_UTF8] * is_text + [f"skipped {count_of(num_left_out, 'document')}"]
+            notes += [NOT_UTF8] * is_text + [f"skipped {count_of(num_dropped, 'document')}"]
 
     def read(
         self, source: Source, span: tuple[int, int] | None, notes: list[str]
@@ -229,7 +229,7 @@ class _Reader(NamedTuple):
         self, source: Source, stream: IO[bytes], notes: list[str]
     ) -> Iterator[DocumentBatch]:
         """Yield the documents of an archive's files; unreadable ones are skipped individually."""
-        left_out: dict[str, list[str]] = {}
+        skipped: dict[str, list[str]] = {}
         remarks: list[str] = []
         for name, content in open_members(stream, source):
             kind, compression = classify(name)
@@ -237,7 +237,7 @@ class _Reader(NamedTuple):
                 continue
             if kind in (None, "archive") or compression is not None:
                 reason = "compressed again" if kind else "unknown suffix"
-                left_out.setdefault(reason, []).append(name)
+                skipped.setdefault(reason, []).append(name)
                 continue
             member, own = Source(f"{source}/{name}", kind or "text"), list[str]()
             if FORMATS[member.format].is_binary:
@@ -245,7 +245,7 @@ class _Reader(NamedTuple):
             pieces = self._read_stream(member, content, own)
             yield from self.checked(pieces, member, own, str(source))
             remarks += [f"{name}: {one}" for one in own]
-        remarks += [f"skipped ({why}): {show_names(names)}" for why, names in left_out.items()]
+        remarks += [f"skipped ({why}): {show_names(names)}" for why, names in skipped.items()]
         notes += remarks[:_MAX_REMARKS]
         if len(remarks) > _MAX_REMARKS:
             notes.append(f"{len(remarks) - _MAX_REMARKS:,} more remarks")
@@ -253,16 +253,16 @@ class _Reader(NamedTuple):
 
 def _pack_pieces(texts: Iterator[bytes], num_bytes: int, glue: bytes) -> Iterator[DocumentBatch]:
     """Group texts into pieces of at least this many bytes."""
-    waiting: list[bytes] = []
+    pending: list[bytes] = []
     size = 0
     for text in itertools.chain(texts, [None]):
         if text is not None:
-            waiting.append(text)
+            pending.append(text)
             size += len(text)
-        if waiting and (text is None or size >= num_bytes):
-            data, bounds = pack(waiting, glue)
+        if pending and (text is None or size >= num_bytes):
+            data, bounds = pack(pending, glue)
             yield DocumentBatch(data, bounds[bounds[:, 1] > bounds[:, 0]])
-            waiting, size = [], 0
+            pending, size = [], 0
 
 
 def _read_small(source: Source, marks: Sequence[bytes]) -> DocumentBatch | None:

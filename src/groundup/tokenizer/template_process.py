@@ -158,9 +158,9 @@ def _serve() -> None:
     import jinja2.sandbox  # noqa: F401 - before RLIMIT_FSIZE forbids writing .pyc files
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for kind, most in (("AS", _MEMORY_BYTES), ("CORE", 0), ("FSIZE", 0)):
+    for kind, limit in (("AS", _MEMORY_BYTES), ("CORE", 0), ("FSIZE", 0)):
         number = getattr(resource, f"RLIMIT_{kind}")
-        resource.setrlimit(number, (most, resource.getrlimit(number)[1]))
+        resource.setrlimit(number, (limit, resource.getrlimit(number)[1]))
     for line in sys.stdin.buffer:
         # After this much CPU time SIGPROF kills the process, whatever it is doing.
         signal.setitimer(signal.ITIMER_PROF, _SECONDS)

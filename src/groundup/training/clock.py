@@ -219,8 +219,8 @@ class Clock:
                 taken = self._now() - self._began + self._reserve_seconds
                 self._budget_seconds = self._ranks.broadcast(60 * minutes - taken)
                 if self._budget_seconds <= 0:
-                    found = f"minutes is {minutes:g}, but startup and the end take {taken:.1f} s"
-                    raise ConfigError(f"{found}: give more")
+                    fixed = f"startup, evaluation and saving take {taken:.1f} s"
+                    raise ConfigError(f"minutes is {minutes:g}, but {fixed}: give more")
         return elapsed_seconds / self._budget_seconds if self._budget_seconds else 0.0
 
     def _elapsed_seconds(self) -> float:

@@ -154,8 +154,8 @@ def count_losses(seen: Ids, unseen: Ids) -> tuple[float, float]:
     kinds = np.bincount(pairs // size, minlength=size)
     first, second = unseen[:, :-1].ravel(), unseen[:, 1:].ravel()
     asked = first * size + second
-    places = np.searchsorted(pairs, asked).clip(max=len(pairs) - 1)
-    together = np.where(pairs[places] == asked, counts[places], 0)
+    indices = np.searchsorted(pairs, asked).clip(max=len(pairs) - 1)
+    together = np.where(pairs[indices] == asked, counts[indices], 0)
     alone = (singles / singles.sum())[second]
     found = np.maximum(0, together - _DISCOUNT) + _DISCOUNT * kinds[first] * alone
     found = np.where(starts[first] > 0, found / np.maximum(1, starts[first]), alone)

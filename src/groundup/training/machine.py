@@ -61,10 +61,10 @@ class Machine:
             )
         if not is_cuda:
             return cls(device, device_name(device), memory_bytes())
-        place = torch.device(device)
-        memory = torch.cuda.get_device_properties(place).total_memory
+        gpu = torch.device(device)
+        memory = torch.cuda.get_device_properties(gpu).total_memory
         has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
-        reason = float8.unsupported_reason(place) if HAS_TRITON else "Triton is not installed"
+        reason = float8.unsupported_reason(gpu) if HAS_TRITON else "Triton is not installed"
         return cls(device, device_name(device), memory, has_bfloat16, HAS_TRITON, reason)
 
 

@@ -281,7 +281,7 @@ def note_resume(
         for key, value in flatten(config.model_dump(mode="json"))
         if before.get(key, value) != value and key not in _NAMES
     }
-    # Dropout draws its random numbers by micro-batch.
+    # Dropout samples random numbers per micro-batch.
     free = _FREE[: 1 if config.model.dropout else None]
     fixed = [key for key in changes if key.startswith(_FIXED)]
     refused = [change for key, change in changes.items() if not key.startswith(free)]

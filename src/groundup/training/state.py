@@ -109,9 +109,9 @@ class TrainingState:
         else:
             from groundup.checkpoint.sharded import load_into
 
-            place = self.local.place_for(self.optimizer)
+            allocate = self.local.allocator_for(self.optimizer)
             group = self.reduction.ranks.host_group
-            optimizer_state = load_into(checkpoint, adapted_state(self.model), place, group)
+            optimizer_state = load_into(checkpoint, adapted_state(self.model), allocate, group)
         restore_optimizer(self.optimizer, optimizer_state)
         # Learning rate and weight decay come from the settings, which may have changed.
         for group, own in zip(self.optimizer.param_groups, options, strict=True):

@@ -183,8 +183,8 @@ def summed_loss(
     """
     if batch.positions is None:
         return model.loss(batch.inputs, batch.targets, z_loss, "sum", multi_token_weight)
-    places = torch.arange(batch.positions.shape[-1], device=batch.positions.device)
-    hidden = model.hidden(batch.inputs, document_starts=places - batch.positions)
+    positions = torch.arange(batch.positions.shape[-1], device=batch.positions.device)
+    hidden = model.hidden(batch.inputs, document_starts=positions - batch.positions)
     is_learned = batch.targets >= 0
     parts = hidden[is_learned], model.output_weight, batch.targets[is_learned]
     return linear_cross_entropy(*parts, z_loss=z_loss, reduction="sum")

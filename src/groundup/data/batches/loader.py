@@ -65,7 +65,7 @@ class Batch:
         if self.positions is not None:
             positions = self.positions.chunk(count)
         pieces = zip(inputs, targets, positions, strict=True)
-        return [Batch(self.step, one, other, None, places) for one, other, places in pieces]
+        return [Batch(self.step, one, other, None, starts) for one, other, starts in pieces]
 
 
 class BatchLoader:

@@ -37,7 +37,7 @@ class SampleOrder(Protocol):
 
 
 class ShuffledEpochs:
-    """Consecutive windows, each once per epoch, shuffled anew each epoch.
+    """Consecutive windows, each once per epoch, reshuffled every epoch.
 
     Each epoch's windows start at a different random offset, so that every id is eventually seen; in
     exchange, an epoch leaves out up to two windows of ids.

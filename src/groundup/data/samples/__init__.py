@@ -37,10 +37,10 @@ def write_stories(num_bytes: int, seed: int = 0) -> Iterator[str]:
     with the stories of a smaller one.
     """
     written = 0
-    for telling in _read_grammar(STORIES).tellings(seed):
+    for expansion in _read_grammar(STORIES).expansions(seed):
         if written >= num_bytes:
             return
-        story = telling.expand("story")
+        story = expansion.expand("story")
         yield story
         written += len(f"{story}\n{SEPARATOR}\n".encode())
 
@@ -78,8 +78,8 @@ def write_dialogues(seed: int = 0) -> Iterator[list[dict[str, str]]]:
 
     A seed gives the same dialogues on every machine and Python version.
     """
-    for telling in _read_grammar(STORIES, DIALOGUES).tellings(seed):
-        turns = telling.expand("dialogue").split("\n\n")
+    for expansion in _read_grammar(STORIES, DIALOGUES).expansions(seed):
+        turns = expansion.expand("dialogue").split("\n\n")
         roles = ("user", "assistant") * len(turns)
         yield [{"role": role, "content": turn} for role, turn in zip(roles, turns, strict=False)]
 

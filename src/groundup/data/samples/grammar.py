@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-Option = str | Callable[["Telling"], str]
+Option = str | Callable[["Expansion"], str]
 Row = dict[str, Option]
 
 _HEADER = re.compile(r"(table )?(\w+)(?: @(\w+))?(?::(.*))?")
@@ -76,13 +76,13 @@ class Grammar:
         paths = [path for folder in folders for path in sorted(folder.glob("*.txt"))]
         return cls({path.name: path.read_text("utf-8") for path in paths})
 
-    def tellings(self, seed: int) -> Iterator["Telling"]:
+    def expansions(self, seed: int) -> Iterator["Expansion"]:
         """Yield endless texts, the same for a seed on every machine and Python version."""
         random = Random(seed).random
         views = list(self._views.values())
         while True:
             view = views[int(random() * len(views))]
-            yield Telling(view, random)
+            yield Expansion(view, random)
 
     def _bind(self, text: str) -> str:
         """Return the table of a `pick` line, or of a `let` line a new table with one row."""
@@ -116,7 +116,7 @@ class Grammar:
         return self._choices[parts]
 
 
-class Telling(dict[str, str]):
+class Expansion(dict[str, str]):
     """The words fixed so far in one text; looking up any other name expands its rule."""
 
     __slots__ = ("_random", "_rules", "_tables", "_used")
@@ -169,10 +169,10 @@ class Telling(dict[str, str]):
 
 
 def _with_bindings(tables: list[str], option: Option) -> Option:
-    def expand(telling: Telling) -> str:
+    def expand(expansion: Expansion) -> str:
         for table in tables:
-            telling.pick(table)
-        return option if isinstance(option, str) else option(telling)
+            expansion.pick(table)
+        return option if isinstance(option, str) else option(expansion)
 
     return expand
 

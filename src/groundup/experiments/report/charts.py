@@ -66,7 +66,7 @@ def learning_curves(groups: Sequence[Group], metric: str, name: str) -> Figure |
         }
         for axis, label in AXES.items()
     ]
-    place = {"x": 0, "y": 1.12, "xanchor": "left", "yanchor": "bottom"}
+    above = {"x": 0, "y": 1.12, "xanchor": "left", "yanchor": "bottom"}
     axis_look = {"gridcolor": "var(--line)", "zeroline": False, "linecolor": "var(--line-strong)"}
     return {
         "data": data,
@@ -81,7 +81,7 @@ def learning_curves(groups: Sequence[Group], metric: str, name: str) -> Figure |
             "showlegend": len(groups) > 1,
             "xaxis": {**axis_look, "title": {"text": "steps"}, "showgrid": False},
             "yaxis": {**axis_look, "title": {"text": name}, "range": _y_range(data, ends)},
-            "updatemenus": [{"type": "buttons", "direction": "right", **place, "buttons": buttons}],
+            "updatemenus": [{"type": "buttons", "direction": "right", **above, "buttons": buttons}],
         },
     }
 

@@ -70,8 +70,8 @@ def _warnings(comparison: Comparison) -> list[str]:
     labels: dict[str, list[str]] = {}
     for group in comparison.groups:
         labels.setdefault(names[group.data_id], []).append(group.label)
-    told = "; ".join(f"{data}: {list_names(these)}" for data, these in labels.items())
+    shown = "; ".join(f"{data}: {list_names(these)}" for data, these in labels.items())
     return [
         f"These runs were trained on different data: do not compare losses across data sets "
-        f"({told})."
+        f"({shown})."
     ]

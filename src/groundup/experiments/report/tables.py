@@ -60,8 +60,8 @@ def show_interval(interval: Interval | None) -> str:
 
 def list_names(names: Sequence[str]) -> str:
     """The names, or the first few and the number of the others."""
-    told = ", ".join(names[:_MAX_NAMES])
-    return told if len(names) <= _MAX_NAMES else f"{told} and {len(names) - _MAX_NAMES} more"
+    shown = ", ".join(names[:_MAX_NAMES])
+    return shown if len(names) <= _MAX_NAMES else f"{shown} and {len(names) - _MAX_NAMES} more"
 
 
 def results_table(groups: Sequence[Group], measure: str, data_names: Mapping[Any, str]) -> Table:

@@ -116,8 +116,8 @@ class RootMeanSquareNorm(torch.autograd.Function):
 
 def rms_norm(x: Tensor, addend: Tensor | None, gain: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """Return x + addend (None without an addend) and its norm."""
-    total, normal = RootMeanSquareNorm.apply(x, addend, gain, eps)
-    return total, normal
+    total, normed = RootMeanSquareNorm.apply(x, addend, gain, eps)
+    return total, normed
 
 
 def loss_and_gradient(logits: Tensor, targets: Tensor, z_loss: float) -> Tensor:

@@ -42,7 +42,7 @@ def read_definition(
         files = [path / name for name in ("tokenizer.json", "vocab.json")]
         path = next((file for file in files if file.is_file()), files[0])
     data = read_file(path, folder)
-    if tiktoken.recognise(data):
+    if tiktoken.is_ranks_file(data):
         return tiktoken.read(data, path, chosen, special_tokens)
     value = parse_json(data, path)
     if set(map(type, value.values())) == {int}:

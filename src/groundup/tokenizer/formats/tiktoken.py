@@ -60,7 +60,7 @@ _PUBLISHED: dict[str, tuple[Pattern, dict[str, int]]] = {
 }
 
 
-def recognise(data: bytes) -> bool:
+def is_ranks_file(data: bytes) -> bool:
     """Whether the first line is base64 and a number."""
     return _FIRST_LINE.match(data[:4096]) is not None
 
