@@ -14,7 +14,8 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from groundup.config import MAX_STEPS, Seed, Settings, StepsOrFraction, flatten, parse_weights
 from groundup.model.config import ModelConfig
-from groundup.optim.config import OptimizerConfig, ScheduleConfig
+from groundup.optim.config import OptimizerConfig
+from groundup.optim.schedules import ScheduleConfig
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+=-]*$"
 _MAX_SEQUENCES = 10**7
