@@ -56,7 +56,7 @@ def test_lineage_names_everything_by_content(
     weights = run / "checkpoints" / "step_000007" / "model.safetensors"
     assert told["checkpoint weights"] == hash_file(weights)
     assert told["run settings"] == hash_file(run / "config.yaml")
-    assert told["tokenizer"] == tokenizer.definition.content_id()
+    assert told["tokenizer"] == tokenizer.definition.content_id
     assert told["model.safetensors"] == hash_file(run.parent.parent / "out" / "model.safetensors")
     assert (told["trained by groundup"], told["commit"]) == ("0.1.0", "abc")
     # Values cannot break out of the table.

@@ -198,8 +198,8 @@ class _Loop:
             settings = None if checkpoint is None else checkpoint.state.get("settings")
             if not isinstance(settings, dict):
                 settings = folder.read_config(config.parts).model_dump(mode="json")
-            given = environment, config, settings
-            environment, changes = folder.note_resume(*given, allow_changes=allow_changes)
+            current = environment, config, settings
+            environment, changes = folder.note_resume(*current, allow_changes=allow_changes)
         if checkpoint is not None and checkpoint.step > (config.num_steps or checkpoint.step):
             raise ConfigError(
                 f"{checkpoint.path} is past num_steps {config.num_steps}: give more --num-steps"

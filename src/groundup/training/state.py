@@ -146,7 +146,6 @@ def build_state(
 
     tokenizer: with LoRA, the embeddings of its special tokens are trained too.
     start: the initial weights. Default: from the seed.
-    make_optimizer: makes a custom optimizer.
     """
     config, device = run.config, torch.device(run.config.device)
     check_model_memory(config.model, memory_bytes())
