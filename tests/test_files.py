@@ -112,7 +112,7 @@ def test_new_folders_are_synced_with_all_files(
         (folder / "deep" / "file").write_text("x")
     assert synced == ["file", "deep", folder.name, tmp_path.name]
     # The old folder is moved aside, the new one cannot take its place, and the old one returns.
-    moves = iter([os.rename, failing_with(errno.EIO), os.rename])
+    moves: Any = iter([os.rename, failing_with(errno.EIO), os.rename])
     monkeypatch.setattr("groundup.disk.rename", lambda *paths: next(moves)(*paths))
     with pytest.raises(OSError, match="Input/output"), files.atomic_folder(tmp_path / "new"):
         pass

@@ -307,8 +307,9 @@ def test_a_long_document_goes_to_one_split_in_pieces(
     file = work.file("long.txt", END.join(documents))
     work.prepare([file], "whole", validation_fraction=0.5)
     monkeypatch.setattr(encoding, "read", partial(read, piece_bytes=10_000))
-    index = work.prepare([work.file("none.txt", ""), file], validation_fraction=0.5).index
+    index = work.prepare([file], validation_fraction=0.5).index
     assert sum(split.num_documents for split in index.splits.values()) == 3
+    index = work.prepare([work.file("none.txt", ""), file], "one", shard_bytes=1 << 20).index
     assert [source.num_documents for source in index.sources] == [0, 3]
     for name in ("whole", "out"):
         num_tokens = sum(map(len, read_ids(work.path / name).values()))

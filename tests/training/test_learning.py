@@ -218,7 +218,6 @@ def test_likelihoods_are_those_of_each_choice_alone(language_model: LanguageMode
     assert score["questions"] == 7 and score["cut"] == 2
     plain = LanguageModel(language_model.model, BYTES_ALONE)
     for length, num_cut in ((CONTEXT - 9, 0), (CONTEXT - 8, 1)):
-        # A context of 9 ids and a space; the last id is only predicted.
         assert ask(plain, Question("a" * 9, ("b" * length, "c"), 0))["cut"] == num_cut
 
 

@@ -210,7 +210,7 @@ def _read_split(step: dict[str, Any], path: Path) -> str:
     pattern = require(step, "pattern", dict, path)
     if "Regex" in pattern:
         return str(require(pattern, "Regex", str, path))
-    return re.escape(require(pattern, "String", str, path))
+    return re.escape(str(require(pattern, "String", str, path)))
 
 
 def _read_behaviour(step: dict[str, Any], path: Path) -> str:
