@@ -68,7 +68,7 @@ test: setup
 
 # For daily work: without tests that start a process, browser or compiler, or take seconds.
 test-fast: setup
-	$(PYTEST) -q -m "not slow"
+	$(PYTEST) -q -m "not slow" --hypothesis-profile=fast
 
 # Tests with a Ray cluster of several nodes and an object store, which are slow to start.
 test-distributed: $(CLUSTER_INSTALLED)

@@ -24,7 +24,7 @@ import train_peers as peers
 from corpora import Corpora
 from groundup.data.batches.loader import Batch
 from groundup.model import ModelConfig, TransformerLM
-from groundup.optim.config import OptimizerConfig, ScheduleConfig
+from groundup.optim import OptimizerConfig, ScheduleConfig
 from groundup.planner import peak_flops_per_second, training_flops_per_token
 from groundup.runs.config import RunConfig
 from groundup.runtime import num_cores, set_seed

@@ -35,9 +35,10 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED_DATA = REPOSITORY.parent / "shared" / "data"
 
 # No deadlines, because sanitizer builds and busy machines are slow. Runs by people search for new
-# examples; CI always tries the same ones, and `make check` (with --hypothesis-profile) ten times as
-# many.
+# examples; CI always tries the same ones. With --hypothesis-profile, `make test-fast` tries fewer,
+# and `make check` ten times as many.
 EXAMPLES: Any = {"deadline": None, "print_blob": True, "derandomize": "CI" in os.environ}
+hypothesis.settings.register_profile("fast", max_examples=10, **EXAMPLES)
 hypothesis.settings.register_profile("groundup", max_examples=40, **EXAMPLES)
 hypothesis.settings.register_profile("thorough", max_examples=400, **EXAMPLES)
 hypothesis.settings.load_profile("groundup")

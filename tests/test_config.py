@@ -202,11 +202,6 @@ TRAIN_CONFIGS = sorted((CONFIGS / "train").glob("*.yaml"))
 SWEEP_CONFIGS = sorted((CONFIGS / "sweep").glob("*.yaml"))
 
 
-def test_settings_files_have_known_types() -> None:
-    files = {path for path in CONFIGS.rglob("*") if path.is_file()}
-    assert files == {*TRAIN_CONFIGS, *SWEEP_CONFIGS} and TRAIN_CONFIGS
-
-
 @pytest.mark.parametrize("path", TRAIN_CONFIGS, ids=lambda path: path.stem)
 def test_settings_files_round_trip_and_name_their_run(path: Path, tmp_path: Path) -> None:
     config = load_settings(RunConfig, path)
@@ -249,14 +244,8 @@ def settings_types() -> Iterator[type[Settings]]:
             yield found
 
 
-TYPES = list(settings_types())
-FIELDS = [(kind, name) for kind in TYPES for name in kind.model_fields]
-
-
-def test_all_known_settings_are_found() -> None:
-    names = {kind.__name__ for kind in TYPES}
-    assert {"ModelConfig", "RunConfig", "OptimizerConfig", "SweepConfig", "ServerSettings"} <= names
-    assert len(FIELDS) > 100
+FIELDS = [(kind, name) for kind in settings_types() for name in kind.model_fields]
+assert len(FIELDS) > 100
 
 
 @pytest.mark.parametrize(("kind", "name"), FIELDS, ids=lambda one: getattr(one, "__name__", one))

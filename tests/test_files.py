@@ -111,6 +111,12 @@ def test_new_folders_are_synced_with_all_files(
         (folder / "deep").mkdir()
         (folder / "deep" / "file").write_text("x")
     assert synced == ["file", "deep", folder.name, tmp_path.name]
+    # The old folder is moved aside, the new one cannot take its place, and the old one returns.
+    moves: Any = iter([os.rename, failing_with(errno.EIO), os.rename])
+    monkeypatch.setattr("groundup.disk.rename", lambda *paths: next(moves)(*paths))
+    with pytest.raises(OSError, match="Input/output"), files.atomic_folder(tmp_path / "new"):
+        pass
+    assert (tmp_path / "new" / "deep" / "file").read_text() == "x"
 
 
 def test_discarded_folders_stay_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

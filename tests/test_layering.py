@@ -55,12 +55,10 @@ def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
-def imports_of(
-    path: Path, *, late: bool = True, checking: bool = True
-) -> Iterator[tuple[int, str]]:
+def imports_of(path: Path, *, late: bool = True) -> Iterator[tuple[int, str]]:
     """Yield (line, absolute dotted name) of all imports; `from a import b` gives a.b.
 
-    late: include imports in functions. checking: with late, include those under TYPE_CHECKING.
+    late: include imports in functions and under TYPE_CHECKING.
     """
     package = ["groundup", *path.relative_to(PACKAGE).parts[:-1]]
     nodes: list[ast.AST] = [parse(path)]
@@ -74,7 +72,7 @@ def imports_of(
             yield from ((node.lineno, ".".join([*base, alias.name])) for alias in node.names)
         is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         is_checking = isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
-        if (late and (checking or not is_checking)) or not (is_function or is_checking):
+        if late or not (is_function or is_checking):
             nodes.extend(ast.iter_child_nodes(node))
 
 
@@ -133,13 +131,13 @@ def module_of(path: Path) -> str:
 
 
 def test_there_are_no_import_cycles_within_packages() -> None:
-    """Includes late imports, but not those for type checkers. The lazy exports of an __init__ are
+    """Includes late imports and those for type checkers. The lazy exports of an __init__ are
     exempt."""
     modules = {module_of(path): path for path in SOURCES}
     imports: dict[str, set[str]] = {}
     for module, path in modules.items():
         is_front = path.name == "__init__.py"
-        names = [name for _, name in imports_of(path, late=not is_front, checking=False)]
+        names = [name for _, name in imports_of(path, late=not is_front)]
         found = {name if name in modules else name.rpartition(".")[0] for name in names}
         imports[module] = {name for name in found & modules.keys() if name != module}
     order = graphlib.TopologicalSorter(imports)

@@ -248,8 +248,8 @@ def as_yaml(values: Mapping[str, Any]) -> str:
     return text
 
 
-def parse_weights(words: Iterable[str], flag: str) -> dict[str, float]:
-    """Parse words NAME=WEIGHT to a mapping; `flag` is their origin, for error messages."""
+def parse_weights(words: Iterable[str]) -> dict[str, float]:
+    """Parse the words NAME=WEIGHT of data.mix to a mapping."""
     found: dict[str, float] = {}
     for word in words:
         name, _, text = word.rpartition("=")
@@ -258,12 +258,12 @@ def parse_weights(words: Iterable[str], flag: str) -> dict[str, float]:
         except ValueError:
             weight = math.nan
         if not name or not 0 <= weight < math.inf:
-            raise ConfigError(f"{flag} takes NAME=WEIGHT, such as stories=0.7, got {word!r}")
+            raise ConfigError(f"data.mix takes NAME=WEIGHT, such as stories=0.7, got {word!r}")
         if os.path.normpath(name) in map(os.path.normpath, found):
-            raise ConfigError(f"{flag} has {name} twice; give it once, with its total weight")
+            raise ConfigError(f"data.mix has {name} twice; give it once, with its total weight")
         found[name] = weight
     if found and not any(found.values()):
-        raise ConfigError(f"{flag}: all weights are 0; at least one must be positive")
+        raise ConfigError("data.mix: all weights are 0; at least one must be positive")
     return found
 
 

@@ -369,6 +369,7 @@ def bare_machine(with_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("generate small --prompts blank.txt --prompt x", "--prompt or --prompts, not both"),
         ("generate small --chat --prompt Hi", "the model has no chat template"),
         ("serve small --host 0.0.0.0", "token"),
+        (f"serve small --host {'x' * 70}", "resolved"),
         ("evaluate small --tasks pairs.jsonl --whole", "--split, --whole and --shards apply"),
         ("evaluate runs", "runs is not a run folder: it has no config.yaml"),
         ("evaluate small --split validaton", "did you mean validation?"),

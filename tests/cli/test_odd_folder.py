@@ -125,7 +125,7 @@ FILES: dict[str, tuple[bytes, list[str]]] = {
         ),
         ["in a zip", "in both", FRENCH],
     ),
-    "o.tar.gz": (pack_tar({"t/a.md": b"in a tar", "t/b.zip": b"x"}), ["in a tar"]),
+    "o.v1.tar.gz": (pack_tar({"t/a.md": b"in a tar", "t/b.zip": b"x"}), ["in a tar"]),
     "p.tgz": (pack_tar({"a.jsonl": b'{"body": "in another"}'}), ["in another"]),
     "q.bin": (bytes(range(256)), []),
     "r.txt": (bytes(range(128, 256)) * 9, []),
@@ -225,7 +225,7 @@ def test_archives_have_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.slow
 def test_damaged_files_are_reported_without_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "z.txt").write_text("left")
-    for name in ("d.ipynb", "k.pdf", "l.docx", "m.epub", "n.zip", "o.tar.gz"):
+    for name in ("d.ipynb", "k.pdf", "l.docx", "m.epub", "n.zip", "o.v1.tar.gz"):
         data = FILES[name][0]
         for position in range(0, len(data), max(1, len(data) // 12)):
             for damaged in (data[:position], data[:position] + b"\xff\0<" + data[position + 3 :]):

@@ -68,6 +68,11 @@ def test_encode_and_decode_round_trip(
         assert numpy.load(ids).tolist() == expected
     if name == "ids.bin":
         assert numpy.fromfile(ids, "<u2").tolist() == expected
+        # Larger ids take four bytes.
+        wide, flags = tmp_path / "wide.json", ("--tokenizer", tmp_path / "wide.json")
+        Tokenizer({id: bytes([id]) for id in range(256)} | {70_000: b"<x>"}, [], ["<x>"]).save(wide)
+        shell("tokenizer", "encode", "--text", "a<x>", *flags, "--out", ids)
+        assert shell("tokenizer", "decode", ids, *flags) == "a<x>"
 
 
 def test_encode_takes_text_a_packed_file_and_standard_input(

@@ -209,8 +209,11 @@ def test_validation_split_exists_whenever_possible() -> None:
         (2, 0.1, 1),
         (20, 0.05, 3),
         (200, 0.05, 10),
+        (10, 0.05, 2),
+        (3, 0.9, 2),
         (9, 0, 0),
     ]:
         train, held = split(count, fraction)
         assert len(held) == num_held
         assert sorted([*train, *held]) == list(range(count))
+        assert list(train) == sorted(train) and list(held) == sorted(held)

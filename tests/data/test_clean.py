@@ -95,6 +95,11 @@ def test_duplicates_are_found_in_order() -> None:
         index = DuplicateIndex(threshold)
         found = judge(measured, CleanSettings(), index).tolist()
         assert found == [kept, kept, same, of_near, same, kept]
+    for num_equal, of_second in (64, alike), (63, kept):
+        index, pair = DuplicateIndex(0.5), measured[[0, 1]].copy()
+        pair["signature"] = np.arange(128)
+        pair["signature"][1, num_equal:] += 1
+        assert [index.add(row) for row in pair] == [kept, of_second]
 
 
 def test_bands_find_90_percent_at_the_threshold() -> None:

@@ -309,6 +309,8 @@ def test_a_long_document_goes_to_one_split_in_pieces(
     monkeypatch.setattr(encoding, "read", partial(read, piece_bytes=10_000))
     index = work.prepare([file], validation_fraction=0.5).index
     assert sum(split.num_documents for split in index.splits.values()) == 3
+    index = work.prepare([work.file("none.txt", ""), file], "one", shard_bytes=1 << 20).index
+    assert [source.num_documents for source in index.sources] == [0, 3]
     for name in ("whole", "out"):
         num_tokens = sum(map(len, read_ids(work.path / name).values()))
         assert num_tokens == sum(len(work.tokenizer.encode(one)) + 1 for one in documents)

@@ -110,6 +110,9 @@ def fail_on_one_rank(ranks: ProcessGroup, group: Any) -> None:
     other.load(folder, 3)
     # One number per row of a matrix is sharded like the rows.
     assert difference(other.step_to(5, first=1), run.step_to(5, first=1)) == 0
+    here: list[int] = []
+    folder.prepare(lambda: here.append(ranks.rank))
+    assert here == [0][: ranks.is_first]
     with pytest.raises(OSError, match="No such file or directory: '/nowhere/x'"):
         folder.prepare(lambda: os.mkdir("/nowhere/x"))
 

@@ -95,6 +95,8 @@ def test_generate_many_equals_generating_each_alone(
     for seed, prompt in enumerate(prompts, start=5):
         assert language_model.generate(prompt, seed=seed, **settings) == together[seed - 5]
     assert len(set(together)) == len(prompts)
+    both = [language_model.generate("Once", seed=seed, **settings) for seed in (2**64 - 1, 0)]
+    assert language_model.generate_many(["Once"] * 2, seed=2**64 - 1, **settings) == both
     assert language_model.generate_many([]) == []
     with pytest.raises(ConfigError, match="a list of prompts"):
         language_model.generate_many("ab")

@@ -68,7 +68,7 @@ def test_metadata_has_settings_lineage_and_tokenizer(
     assert " parameters in float32" in keys["general.description"]
     weights = run / "checkpoints" / "step_000007" / "model.safetensors"
     assert keys["groundup.checkpoint_weights"] == hash_file(weights)
-    assert keys["groundup.tokenizer"] == tokenizer.definition.content_id()
+    assert keys["groundup.tokenizer"] == tokenizer.definition.content_id
     meta = {name.removeprefix("tokenizer.ggml."): value for name, value in keys.items()}
     assert (meta["model"], meta["pre"]) == ("gpt2", "gpt-2")
     assert len(meta["tokens"]) == len(set(meta["tokens"])) == 300

@@ -54,7 +54,7 @@ def test_lineage_has_content_ids(make_run: MakeRun, tokenizer: Tokenizer, runs: 
     weights = run / "checkpoints" / "step_000007" / "model.safetensors"
     assert row["checkpoint weights"] == hash_file(weights)
     assert row["run settings"] == hash_file(run / "config.yaml")
-    assert row["tokenizer"] == tokenizer.definition.content_id()
+    assert row["tokenizer"] == tokenizer.definition.content_id
     assert row["model.safetensors"] == hash_file(run.parent.parent / "out" / "model.safetensors")
     assert (row["trained by groundup"], row["commit"]) == ("0.1.0", "abc")
     # Values cannot break out of the table.

@@ -12,6 +12,7 @@ from groundup.model import TransformerLM
 from groundup.model.config import PRESETS, ModelConfig
 from groundup.nn import kernels
 from groundup.planner import count_parameters, forward_flops, step_flops, training_flops_per_token
+from groundup.planner import parameters as planned
 from groundup.planner.parameters import flop_fractions, optimal_parameters, optimal_tokens
 
 SMALL: dict[str, Any] = {"vocab_size": 97, "context_length": 8, "d_model": 24, "num_layers": 3}
@@ -58,6 +59,12 @@ def test_counts_match_the_model(config: ModelConfig) -> None:
     found = count_parameters(config)
     assert {name: count for name, count in found.items() if count} == counted
     assert {"token_embedding", "attention", "feed_forward", "norms", "lm_head"} <= found.keys()
+
+
+def test_custom_parts_are_counted_as_built() -> None:
+    config = ModelConfig(**SMALL, qk_norm=True, gated_attention=True, value_embeddings="projection")
+    for part, shapes in planned._find_matrices(config).items():
+        assert sorted(shapes) == sorted(planned.block_matrices(config)[part])
 
 
 SHAPE: dict[str, Any] = {"vocab_size": 101, "context_length": 16, "d_model": 32, "num_layers": 2}

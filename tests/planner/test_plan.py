@@ -119,14 +119,9 @@ def test_device_kinds_are_torch_device_types() -> None:
     for name, kind in {"H200": "cuda", "M1": "mps", "M4 Max": "mps", "MI300X": "cuda"}.items():
         assert device_kind(get_accelerator(name)) == kind
     assert device_kind(describe_cpu(2, 10**9)) == "cpu"
+    assert [get_accelerator(name).name for name in PRICES] == list(PRICES)
     with pytest.raises(ConfigError, match="choose from V100, "):
         get_accelerator("abacus")
-
-
-def test_prices_have_a_device_a_source_and_a_date() -> None:
-    for name, price in PRICES.items():
-        assert get_accelerator(name).name == name
-        assert price.dollars_per_hour > 0 and price.source and price.date.startswith("20")
 
 
 UNITS = {"1e12": "TB", "1e9": "GB", "1e6": "MB", "1e3": "kB"}

@@ -102,7 +102,8 @@ def play(
 
         async def run() -> None:
             settings = ServerSettings(max_rows=max_rows, max_queue=max_queue, **limits)
-            scheduler = Scheduler(make_engine, settings, Metrics())
+            metrics = Metrics()
+            scheduler = Scheduler(make_engine, settings, metrics)
             scheduler.start(asyncio.get_running_loop())
             try:
                 await asyncio.wait_for(scene(scheduler, engines[0]), PATIENCE_SECONDS)
@@ -110,6 +111,8 @@ def play(
                 for engine in engines:
                     engine.allow(10_000)
                 scheduler.stop()
+            page = metrics.page().decode()
+            assert 'queue_depth{model=""} 0.0' in page and 'running_rows{model=""} 0.0' in page
 
         # Not functools.wraps: pytest would take the coroutine's arguments for fixtures.
         def test() -> None:

@@ -64,10 +64,10 @@ def test_special_tokens_may_leave_or_fill_gaps_and_repeat_ordinary_tokens() -> N
 
 
 def test_the_content_id_depends_on_the_content_only() -> None:
-    content_id = SMALL.content_id()
+    content_id = SMALL.content_id
     assert re.fullmatch("sha256:[0-9a-f]{64}", content_id)
     shuffled = change(vocab=dict(reversed(SMALL.vocab.items())), lineage={"corpus": "stories"})
-    assert shuffled.content_id() == content_id
+    assert shuffled.content_id == content_id
     others = [
         change(pattern=CL100K),
         change(whole_words=True),
@@ -76,7 +76,7 @@ def test_the_content_id_depends_on_the_content_only() -> None:
         change(special_tokens={}),
         change(vocab={**SMALL.vocab, 256: b"the", 257: b"th"}),
     ]
-    assert len({content_id, *(other.content_id() for other in others)}) == 1 + len(others)
+    assert len({content_id, *(other.content_id for other in others)}) == 1 + len(others)
 
 
 def test_special_tokens_get_the_id_of_their_entry_or_the_next_id() -> None:

@@ -217,6 +217,9 @@ def test_likelihoods_equal_those_of_each_choice_alone(language_model: LanguageMo
     accuracies = [score[f"accuracy{kind}"] for kind in ("", "_per_byte", "_per_character")]
     assert accuracies == pytest.approx(right / len(QUESTIONS))
     assert score["questions"] == 7 and score["cut"] == 2
+    plain = LanguageModel(language_model.model, BYTES_ALONE)
+    for length, num_cut in ((CONTEXT - 9, 0), (CONTEXT - 8, 1)):
+        assert ask(plain, Question("a" * 9, ("b" * length, "c"), 0))["cut"] == num_cut
 
 
 def test_ties_count_half(language_model: LanguageModel) -> None:

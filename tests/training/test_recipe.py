@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 from collections import Counter
 from typing import Any
 
@@ -126,7 +127,7 @@ def test_more_tokens_lower_the_loss_and_less_time_widens_nothing(make_config: Ma
     assert spreads[0] == pytest.approx(spreads[1]) and spreads[2] > spreads[1]
 
 
-def test_a_run_limited_by_epochs_says_so(make_config: MakeConfig) -> None:
+def test_a_run_limited_by_epochs_says_so(make_config: MakeConfig, monkeypatch: Any) -> None:
     short, _ = outlook(make_config, flops=1e9)
     long, config = outlook(make_config, flops=1e15)
     assert not short.is_cut and long.is_cut
@@ -136,6 +137,11 @@ def test_a_run_limited_by_epochs_says_so(make_config: MakeConfig) -> None:
     run.path.mkdir(parents=True)
     append_json_line(run.metrics_file, {"step": 9, "validation_loss": 4.321})
     assert "4.32, expected" in long.after(run) and "give more text" in long.after(run)
+    longer = config.with_(num_steps=10**6)
+    monkeypatch.setattr("groundup.training.expectation.choose_recipe", lambda **_: longer)
+    monkeypatch.setattr("groundup.training.expectation.meaning", str)
+    told = re.search(r"would give about ([\d.]+) \(.*\): (.*)", short.after(run))
+    assert told and float(told[2]) == pytest.approx(float(told[1]) * short._bits_per_byte, rel=0.1)
 
 
 def test_lower_losses_have_better_descriptions() -> None:

@@ -77,15 +77,9 @@ def clean(arguments: Clean) -> None:
     from groundup.data.clean import clean
 
     out = None if arguments.dry_run else arguments.out
-    settings = {name: getattr(arguments, name) for name in CleanSettings.model_fields}
     with arguments.work("cleaning") as work:
-        summary = clean(
-            arguments.files,
-            out,
-            CleanSettings(**settings),
-            overwrite=arguments.overwrite,
-            **work,
-        )
+        # The flags include the settings.
+        summary = clean(arguments.files, out, arguments, overwrite=arguments.overwrite, **work)
     whole = max(summary.counts["read"].num_bytes, 1)
     records = [
         {

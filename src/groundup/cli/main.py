@@ -11,7 +11,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from groundup import disk
 from groundup.cli.terminal import prepare_streams, printable
@@ -151,15 +151,12 @@ def _version_lines() -> Iterator[str]:
     yield f"groundup {__version__}"
     yield f"python   {platform.python_version()}, {platform.system()} {platform.machine()}"
     for name, find in (("native", _native), ("torch", _torch), ("device", _device)):
-        yield f"{name:<8} {_found(find)}"
-
-
-def _found(find: Callable[[], str]) -> str:
-    try:
-        return find()
-    # A torch build for another machine may raise anything.
-    except Exception as error:
-        return f"not usable: {error}"
+        try:
+            found = find()
+        # A torch build for another machine may raise anything.
+        except Exception as error:
+            found = f"not usable: {error}"
+        yield f"{name:<8} {found}"
 
 
 def _native() -> str:

@@ -49,12 +49,11 @@ def _finish(outcome: "SweepOutcome", folder: Path) -> int:
     """Print the tables of the sweep's report; return 0, or 128 + the signal that stopped it."""
     from groundup.cli.report import print_document_table
     from groundup.experiments.report.comparison import compare
-    from groundup.experiments.sweep_folder import SweepFolder
 
     if outcome.stopped_by is not None:
         print("stopped before the end: the same command continues")
         return 128 + outcome.stopped_by
-    records = list(SweepFolder(folder).records().values())
+    records = list(outcome.records.values())
     if not records:
         raise DataError(f"no trial of {folder} could be run: fix what the warnings above name")
     if all(record.status == "failed" for record in records):

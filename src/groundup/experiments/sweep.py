@@ -46,9 +46,7 @@ def run_sweep(
     """Run the trials that have not ended and return all results.
 
     The same call continues after a stop or a kill: trials that ended are kept, interrupted ones are
-    resumed, and failed ones are retried.
-
-    jobs: concurrent trials. Default: one per CUDA device, or one on a CPU.
+    resumed, and failed ones are retried. jobs: see `make_slots`.
     """
     folder = SweepFolder(path)
     # Custom commands may not need data.

@@ -74,12 +74,8 @@ def save_run(
     environment: Mapping[str, Any] | None = None,
     sampler: Sampler | None = None,
 ) -> None:
-    """Atomically write a run folder with one checkpoint of this model.
-
-    It cannot be resumed, because it has no optimizer state.
-
-    environment: additional entries of environment.json.
-    """
+    """Atomically write a run folder with one checkpoint of this model, which cannot be resumed: it
+    has no optimizer state."""
     destination = Path(path)
     if destination.exists():
         raise ConfigError(f"{destination} exists: save to another folder, or remove it")

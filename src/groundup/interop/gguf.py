@@ -61,7 +61,6 @@ def export_gguf(
     dtype: of the matrices; vectors stay in float32, as llama.cpp requires. q8_0 and q4_0 have 8 and
         4 bits per value and one scale per 32 values; with q4_0, the embedding and output matrices
         are q8_0, and a matrix whose rows are not a multiple of 32 is bfloat16.
-    force: replace an existing file.
     """
     file = Path(out)
     if file.suffix != ".gguf" or file.is_dir():

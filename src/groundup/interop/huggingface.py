@@ -74,7 +74,6 @@ def export_huggingface(
     """Write model, tokenizer, settings and model card; return the names of the files.
 
     Raises ConfigError for settings that transformers does not support, before anything is written.
-    force: replace an earlier export.
     """
     source = Source(run_folder, checkpoint)
     config_json = to_config_json(source.config, dtype)

@@ -99,7 +99,7 @@ def lineage(source: Source) -> Rows:
     yield "run", source.name
     yield "run settings", hash_file(source.folder.config_file)
     yield "checkpoint weights", source.weights_id
-    yield "tokenizer", source.tokenizer.definition.content_id()
+    yield "tokenizer", source.tokenizer.definition.content_id
     if isinstance(data := environment.get("data"), dict):
         yield "shards", str(data.get("content"))
     imported = environment.get(IMPORTED_KEY)

@@ -23,7 +23,6 @@ class TransformerBlock(nn.Module):
     post:  z = norm(x + attention(x));   y = norm(z + feed_forward(z))
     none:  z = x + attention(x);         y = z + feed_forward(z)
 
-    d_ff: inner size of the feed-forward layer.
     attention, feed_forward: names of layer classes, as in the settings.
     dropout: applied to the outputs of attention and feed-forward, during training only.
     The other arguments are those of `MultiHeadSelfAttention`.

@@ -13,8 +13,6 @@ class RMSNorm(nn.Module):
     """y = x / sqrt(mean(x²) + eps) · g, with the mean over the last dimension; gain g starts at 1.
 
     Computed in at least float32, because squares of half-precision values overflow.
-
-    d_model: size of the last dimension.
     """
 
     def __init__(

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from groundup.optim.build import build_optimizer as build_optimizer
     from groundup.optim.clipping import clip_gradients as clip_gradients
     from groundup.optim.config import OptimizerConfig as OptimizerConfig
-    from groundup.optim.config import ScheduleConfig as ScheduleConfig
     from groundup.optim.muon import Muon as Muon
+    from groundup.optim.schedules import ScheduleConfig as ScheduleConfig
     from groundup.optim.schedules import cosine_schedule as cosine_schedule
     from groundup.optim.sgd import SGD as SGD
 

@@ -1,11 +1,10 @@
-"""The settings of optimizers and schedules. No torch here."""
+"""The settings of optimizers. No torch here."""
 
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
-from groundup.config import Settings, StepsOrFraction, named_classes
-from groundup.optim.schedules import SHAPES
+from groundup.config import Settings, named_classes
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
@@ -50,21 +49,3 @@ epochs."""
     ema_fraction: float | None = Field(default=None, gt=0, le=1)
     """Keep an EMA of the weights over about this fraction of the run, and use it for evaluation,
 samples and the saved model."""
-
-
-class ScheduleConfig(Settings):
-    """Learning-rate schedule."""
-
-    name: Literal[tuple(SHAPES)] = "cosine"  # type: ignore[valid-type]
-    """Shape after warm-up: cosine decay, linear decay, constant, or constant then linear decay
-(wsd)."""
-
-    warmup_steps: StepsOrFraction = 0
-    """Linear warm-up in steps or, below 1, as a fraction of the run."""
-
-    min_learning_rate_ratio: float = Field(default=0.1, ge=0, le=1)
-    """Final learning rate as a fraction of the peak."""
-
-    decay_steps: StepsOrFraction | None = Field(default=None, gt=0)
-    """Decay in steps or, below 1, as a fraction of the run. Default: from the end of warm-up to the
-end of the run; for wsd, the last fifth."""

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Literal
 
+from pydantic import Field
+
+from groundup.config import Settings, StepsOrFraction
 from groundup.errors import ConfigError
-
-if TYPE_CHECKING:
-    from groundup.optim.config import ScheduleConfig
 
 SHAPES: dict[str, Callable[[float], float]] = {
     "cosine": lambda progress: 0.5 * (1.0 + math.cos(math.pi * progress)),
@@ -19,6 +19,24 @@ SHAPES: dict[str, Callable[[float], float]] = {
 
 # Schedules that decay at the end of a run, by default over this fraction of it.
 _TAILS, _TAIL = ("wsd",), 0.2
+
+
+class ScheduleConfig(Settings):
+    """Learning-rate schedule."""
+
+    name: Literal[tuple(SHAPES)] = "cosine"  # type: ignore[valid-type]
+    """Shape after warm-up: cosine decay, linear decay, constant, or constant then linear decay
+(wsd)."""
+
+    warmup_steps: StepsOrFraction = 0
+    """Linear warm-up in steps or, below 1, as a fraction of the run."""
+
+    min_learning_rate_ratio: float = Field(default=0.1, ge=0, le=1)
+    """Final learning rate as a fraction of the peak."""
+
+    decay_steps: StepsOrFraction | None = Field(default=None, gt=0)
+    """Decay in steps or, below 1, as a fraction of the run. Default: from the end of warm-up to the
+end of the run; for wsd, the last fifth."""
 
 
 def cosine_schedule(
@@ -51,7 +69,7 @@ def cosine_schedule(
 
 
 def learning_rate_factor(
-    schedule: "ScheduleConfig", position: float, delta: float, length: float
+    schedule: ScheduleConfig, position: float, delta: float, length: float
 ) -> float:
     """A step's fraction of the peak learning rate.
 

@@ -17,7 +17,7 @@ from groundup.errors import ConfigError
 from groundup.planner.hardware import link_rates
 from groundup.planner.memory import choose_strategy, find_micro_batch
 from groundup.planner.parameters import FLOAT32_BYTES
-from groundup.planner.plan import Plan
+from groundup.planner.plan import HELD, Plan
 
 
 def plan_distributed(
@@ -68,13 +68,12 @@ def plan_distributed(
         sent_inside, sent_across = sent_inside + copied[0], sent_across + copied[1]
         communication = max(sent_inside / inside, sent_across / across)
         exposed = communication if exact else max(0.0, communication - compute)
-        held = ("weights", "gradients", "optimizer_state", "weight_copies")
         return {
             "sequences_per_gpu": num_sequences,
             "micro_batch": size,
             "fits": size > 0,
             "peak_bytes": memory.bytes_at(max(1, size), num_micro_batches),
-            **{name: getattr(memory, name) for name in held},
+            **{name: getattr(memory, name) for name in HELD},
             "gathered": memory.gathered_bytes,
             "activations": max(1, size) * memory.bytes_per_sequence,
             "sent_inside_bytes": round(sent_inside),

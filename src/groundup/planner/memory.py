@@ -158,7 +158,6 @@ def step_memory(
     """Estimate the memory of a step on one device, whose memory_bytes limit the chunks of logits.
 
     ema: whether the optimizer keeps an average of the weights.
-    checkpointing: activation checkpointing of the blocks.
     exact: the exact reduction; None: only on a CPU.
     """
     parts, trainable_parts = count_parameters(config), count_trainable(config, lora_rank)

@@ -28,6 +28,8 @@ from groundup.planner.parameters import (
 )
 
 _SIZES = ("gpt2-small", "gpt2-medium", "gpt2-large", "gpt2-xl")
+HELD = ("weights", "gradients", "optimizer_state", "weight_copies")
+"""What a step keeps in memory whatever its micro-batch."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +99,7 @@ class Plan:
             "memory": {
                 "device": memory.execution.device,
                 "precision": memory.execution.precision,
-                "weights": memory.weights,
-                "gradients": memory.gradients,
-                "optimizer_state": memory.optimizer_state,
-                "weight_copies": memory.weight_copies,
+                **{name: getattr(memory, name) for name in HELD},
                 "activations_per_sequence": memory.activations_per_sequence,
                 "bytes_per_sequence": memory.bytes_per_sequence,
                 "memory_bytes": self.memory_bytes,

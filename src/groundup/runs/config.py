@@ -14,7 +14,8 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from groundup.config import MAX_STEPS, Seed, Settings, StepsOrFraction, flatten, parse_weights
 from groundup.model.config import ModelConfig
-from groundup.optim.config import OptimizerConfig, ScheduleConfig
+from groundup.optim.config import OptimizerConfig
+from groundup.optim.schedules import ScheduleConfig
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+=-]*$"
 _MAX_SEQUENCES = 10**7
@@ -50,7 +51,7 @@ class DataConfig(Settings):
             mix = [f"{name}={weight}" for name, weight in mix.items()]
         if not mix or not isinstance(mix, list | tuple):
             return values
-        folders = parse_weights(map(str, mix), "data.mix")
+        folders = parse_weights(map(str, mix))
         shards = values.get("shards") or _SHARDS
         if Path(str(shards)) == _SHARDS and str(_SHARDS) not in folders:
             shards = next(iter(folders))
@@ -59,7 +60,7 @@ class DataConfig(Settings):
     @property
     def folders(self) -> dict[Path, float]:
         """Shard folders and their weights."""
-        weights = parse_weights(self.mix, "data.mix") or {str(self.shards): 1.0}
+        weights = parse_weights(self.mix) or {str(self.shards): 1.0}
         return {Path(name): weight for name, weight in weights.items()}
 
 

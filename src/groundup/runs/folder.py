@@ -42,7 +42,7 @@ from groundup.files import (
     remove_leftovers,
     write_json_atomic,
 )
-from groundup.runs.config import RunConfig
+from groundup.runs.config import RunConfig, translated
 from groundup.runs.metrics import as_float, parse_line
 from groundup.runs.outcome import Outcome
 from groundup.runtime import SafeFormatter
@@ -57,6 +57,15 @@ _CLAIM_SECONDS = 1.0
 # YAML is slow to parse, so a large file would block the reader.
 _MAX_YAML_BYTES = 2**16
 _DAMAGE = (ConfigError, OSError, ValueError, TypeError, AttributeError, RecursionError)
+# A resume may change the free settings and never the fixed ones, which the weights depend on. Other
+# settings, data or initial weights need --allow-changes.
+_FREE = ("logging.", "micro_batch_size")
+_FIXED = ("model.", "optimizer.name")
+# The folder decides the name.
+_NAMES = ("name", "runs_folder")
+_INPUTS = ("data", "start_from")
+# Changes may alter rounding; a resume only reports them.
+_CONDITIONS = ("groundup", "python", "torch", "numpy", "machine", "device", "num_threads")
 
 
 @dataclass
@@ -177,6 +186,48 @@ class RunFolder:
         write_json_atomic(self.environment_file, environment)
         self.cut_metrics(step)
         save_yaml(self.config_file, config)
+
+    def note_resume(
+        self,
+        environment: dict[str, Any],
+        config: RunConfig,
+        settings: Mapping[str, Any],
+        *,
+        allow_changes: bool,
+    ) -> tuple[dict[str, Any], list[str]]:
+        """The original environment with an entry for this resume, and the changes.
+
+        Raises ConfigError for changes that are not allowed. settings: of the checkpoint, or without
+        one of the run.
+        """
+        old, before = self.read_environment(), dict(flatten(translated(settings)))
+        # Ignore settings that an older version did not have.
+        changes = {
+            key: f"{key}: {before[key]!r} -> {value!r}"
+            for key, value in flatten(config.model_dump(mode="json"))
+            if before.get(key, value) != value and key not in _NAMES
+        }
+        # Dropout samples random numbers per micro-batch.
+        free = _FREE[: 1 if config.model.dropout else None]
+        fixed = [key for key in changes if key.startswith(_FIXED)]
+        refused = [change for key, change in changes.items() if not key.startswith(free)]
+        found = {
+            key: f"{key}: {old[key]} -> {environment[key]}"
+            for key in (*_INPUTS, *_CONDITIONS)
+            if key in old and key in environment and old[key] != environment[key]
+        }
+        refused += [found[key] for key in _INPUTS if key in found]
+        is_readable = isinstance(old.get("data"), dict)
+        if not is_readable:
+            refused.append(f"{self.environment_file.name} is damaged or missing")
+        if fixed or (refused and not allow_changes):
+            advice = "Resume with its own settings and data, or accept this with --allow-changes"
+            if fixed:
+                advice = f"Its weights do not fit another {fixed[0]}: begin a new run, with --name"
+            raise ConfigError(f"the run in {self.path} has changed: {'; '.join(refused)}. {advice}")
+        named = [*found.values(), *changes.values()]
+        resumes = [*old.get("resumes", []), {"started": environment["started"], "changes": named}]
+        return (old if is_readable else environment) | {"resumes": resumes}, named
 
     def cut_metrics(self, last_step: int) -> None:
         """Drop damaged lines, and the records after a step, which a resumed run writes again."""

@@ -23,10 +23,9 @@ class Row:
     job: "Job"
     index: int
     request: GenerationRequest
-    # The remaining fields are owned by the scheduler thread, except is_cancelled.
+    # The remaining fields are owned by the scheduler thread.
     handle: int | None = None
     num_new: int = 0
-    is_cancelled: bool = False
 
 
 # A new token of a row, or the error that ended it.

@@ -179,8 +179,8 @@ class Models:
         source = self._sources[name]
         loaded = source.load()
         _check_rows(loaded, self._settings.max_rows)
-        card = _describe(loaded.tokenizer, loaded.model.config.context_length, loaded.sampler)
-        self._cards[name] = card | {"step": loaded.step, "prompts": _prompts(source.folder)}
+        parts = loaded.tokenizer, loaded.model.config.context_length, loaded.sampler
+        self._cards[name] = _describe(*parts, loaded.step, source.folder)
         return ServedModel(name, loaded, self._settings, self._metrics, self._workers)
 
 
@@ -188,28 +188,30 @@ def _read_card(folder: RunFolder) -> dict[str, Any]:
     try:
         file, config = folder.generation_file, folder.read_config().model
         sampler = load_settings(Sampler, file if file.is_file() else None)
-        return _describe(Tokenizer.load(folder.tokenizer_file), config.context_length, sampler) | {
-            "step": None,
-            "prompts": _prompts(folder),
-        }
+        tokenizer = Tokenizer.load(folder.tokenizer_file)
+        return _describe(tokenizer, config.context_length, sampler, None, folder)
     except (GroundupError, OSError) as error:
         return {"error": str(error)}
 
 
-def _describe(tokenizer: Tokenizer, context_length: int, sampler: Sampler) -> dict[str, Any]:
+def _describe(
+    tokenizer: Tokenizer,
+    context_length: int,
+    sampler: Sampler,
+    step: int | None,
+    folder: RunFolder | None,
+) -> dict[str, Any]:
+    samples = None if folder is None else folder.read_config().samples
+    # A run that did not sample has no prompts: the defaults do not fit it.
+    prompts = samples.prompts if samples is not None and samples.every_steps else ()
     return {
         "context_length": context_length,
         "vocab_size": tokenizer.vocab_size,
         "has_chat_template": tokenizer.chat_template is not None,
         "generation": sampler.model_dump(),
+        "step": step,
+        "prompts": list(prompts),
     }
-
-
-def _prompts(folder: RunFolder | None) -> list[str]:
-    """Prompts for the playground; none if the run did not sample, as the defaults do not fit it."""
-    if folder is None or not (samples := folder.read_config().samples).every_steps:
-        return []
-    return list(samples.prompts)
 
 
 class _FullError(ConfigError):

@@ -55,10 +55,7 @@ class Scheduler:
         self._metrics.max_rows.set(settings.max_rows)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Create the engine, whose errors are raised here, and start the thread.
-
-        loop: the event loop of the requests.
-        """
+        """Create the engine, whose errors are raised here, and start the thread."""
         self._outbox = Outbox(loop)
         self._engine = self._make_engine()
         self._thread.start()
@@ -77,7 +74,6 @@ class Scheduler:
         """Free these rows before the next step."""
         with self._wake:
             for row in rows:
-                row.is_cancelled = True
                 if row in self._waiting.get(row.job.client, ()):
                     self._take(row)
                 else:
@@ -222,7 +218,7 @@ class Scheduler:
             if token.finish_reason == "error":
                 _log.error("%s", not_finite())
                 self._outbox.put(row, internal_error())
-            elif not row.is_cancelled:
+            else:
                 is_urgent = row.num_new == 1 or token.finish_reason is not None
                 self._outbox.put(row, token, is_urgent=is_urgent)
         # Includes the prefill since the last step, which running rows waited for.

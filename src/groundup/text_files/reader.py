@@ -142,10 +142,7 @@ class _Reader(NamedTuple):
     def checked(
         self, pieces: Iterator[DocumentBatch], source: Source, notes: list[str], archive: str = ""
     ) -> Iterator[DocumentBatch]:
-        """Handle invalid UTF-8 and unreadable files; notes what was skipped, and why.
-
-        archive: the archive that contains the source.
-        """
+        """Handle invalid UTF-8 and unreadable files; notes what was skipped, and why."""
         num_dropped = 0
         is_inside = False
         try:

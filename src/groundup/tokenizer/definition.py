@@ -80,17 +80,14 @@ class TokenizerDefinition:
             raise TokenizerError(self._problem)
         return self
 
-    def content_id(self) -> str:
-        """Hash everything that determines the ids of a text: "sha256:" and 64 hex digits."""
-        return self._content_id
-
     def trust(self, content_id: str) -> TokenizerDefinition:
         """Skip validation and hashing: the checksum of the file vouches for its content."""
-        self.__dict__.update(_content_id=content_id, _problem=None)
+        self.__dict__.update(content_id=content_id, _problem=None)
         return self
 
     @cached_property
-    def _content_id(self) -> str:
+    def content_id(self) -> str:
+        """A hash of all that determines the ids of a text: "sha256:" and 64 hex digits."""
         ids = sorted(self.vocab)
         tokens = list(map(self.vocab.__getitem__, ids))
         merge_parts = list(chain.from_iterable(self.merges))

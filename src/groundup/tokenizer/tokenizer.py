@@ -155,7 +155,7 @@ class Tokenizer:
     @property
     def id(self) -> str:
         """The content id: tokenizers with the same id encode every text to the same ids."""
-        return self.definition.content_id()
+        return self.definition.content_id
 
     def encode(
         self, text: str, *, allowed_special: Literal["all"] | Collection[str] = "all"

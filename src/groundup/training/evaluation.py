@@ -18,6 +18,7 @@ from groundup.data.batches.loader import Batch
 from groundup.data.batches.order import IdArray, WindowReader, consecutive_windows, fixed_windows
 from groundup.data.chats import PackedRows
 from groundup.data.shards import Shards
+from groundup.data.shards.check import token_sizes
 from groundup.distributed.process_group import ONE_PROCESS, ProcessGroup
 from groundup.model import TransformerLM
 from groundup.nn.losses import perplexity
@@ -115,8 +116,6 @@ def _pair(windows: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
 
 def token_bytes(tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
     """The number of text bytes of each id; 0 for special tokens."""
-    sizes = np.zeros(tokenizer.vocab_size, np.int64)
-    for id, token in tokenizer.vocab.items():
-        sizes[id] = len(token)
+    sizes = token_sizes(tokenizer)
     sizes[list(tokenizer.special_tokens.values())] = 0
     return sizes

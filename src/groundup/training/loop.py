@@ -37,17 +37,10 @@ from groundup.runtime import count_of, set_up_logging
 from groundup.training.clock import Clock, StopRequest, Tick
 from groundup.training.data import RunData, open_data
 from groundup.training.evaluation import Evaluation
-from groundup.training.machine import Machine, autocast, switches
+from groundup.training.machine import Machine, autocast, describe_environment, switches
 from groundup.training.metrics import Callback, Metrics
 from groundup.training.resolve import ResolvedRun, name_run, resolve
-from groundup.training.start import (
-    Overrides,
-    Start,
-    check_overrides,
-    describe_environment,
-    note_resume,
-    parts_of,
-)
+from groundup.training.start import Overrides, Start, check_overrides, parts_of
 from groundup.training.state import build_state
 from groundup.training.step import QueuedStep, Step
 
@@ -205,8 +198,8 @@ class _Loop:
             settings = None if checkpoint is None else checkpoint.state.get("settings")
             if not isinstance(settings, dict):
                 settings = folder.read_config(config.parts).model_dump(mode="json")
-            known = environment, folder, config, settings
-            environment, changes = note_resume(*known, allow_changes=allow_changes)
+            current = environment, config, settings
+            environment, changes = folder.note_resume(*current, allow_changes=allow_changes)
         if checkpoint is not None and checkpoint.step > (config.num_steps or checkpoint.step):
             raise ConfigError(
                 f"{checkpoint.path} is past num_steps {config.num_steps}: give more --num-steps"

@@ -1,31 +1,38 @@
-"""The device that a run trains on, and how it computes there: precision, compilation, switches.
+"""The device that a run trains on, how it computes there (precision, compilation, switches), and
+the description of both for environment.json.
 
 `Machine` has everything that `resolve` depends on: a test can resolve a run for an H200 on any
 machine.
 """
 
 import contextlib
+import datetime
 import functools
 import os
 import platform
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from groundup import __version__
+from groundup.data.shards import DataIds
 from groundup.errors import ConfigError
 from groundup.model import TransformerLM
 from groundup.nn import float8
 from groundup.nn.kernels import HAS_TRITON
 from groundup.planner.hardware import Precision, peak_flops_per_second
 from groundup.runs.config import RunConfig
-from groundup.runtime import is_onednn_slow, keep_freed_memory, memory_bytes
+from groundup.runtime import is_onednn_slow, keep_freed_memory, memory_bytes, num_cores
+from groundup.text_files import path_text
 
 # A peak is measured by matmuls of this size.
 _MATMUL_SIZE = 512
@@ -200,3 +207,36 @@ def not_compiled() -> AbstractContextManager[Any]:
     # Without the compiler loaded, which takes seconds, nothing is compiled.
     is_loaded = "torch._dynamo" in sys.modules
     return torch.compiler.set_stance("force_eager") if is_loaded else nullcontext()
+
+
+def describe_environment(config: RunConfig, data: DataIds, end_id: int | None) -> dict[str, Any]:
+    """Everything besides the settings that decides a run, for environment.json."""
+    # Omit `mix` for a run without one.
+    hidden = ("folder",) if data.mix is not None else ("folder", "mix")
+    versions = {"groundup": __version__, "torch": torch.__version__, "numpy": numpy.__version__}
+    return {
+        **versions,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "device": device_name(config.device),
+        "peak_flops_per_second": find_peak(config),
+        "num_cores": num_cores(),
+        "num_threads": torch.get_num_threads(),
+        "git_commit": _git_commit(),
+        "command": list(map(path_text, sys.argv)),
+        "seed": config.seed,
+        "data": {name: value for name, value in asdict(data).items() if name not in hidden},
+        "end_id": end_id,
+        "started": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+    }
+
+
+def _git_commit() -> str | None:
+    """The commit of the current repository, with "-dirty" if files have changed."""
+    command = ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None

@@ -1,38 +1,26 @@
-"""What a run starts from: another run's weights, custom parts, and the environment, whose changes
-are reported when it resumes."""
+"""What a run starts from: another run's weights, and custom parts."""
 
 import contextlib
-import datetime
 import operator
 import os
-import platform
-import subprocess
-import sys
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypedDict
 
-import numpy
 import torch
 from torch import Tensor
 
-from groundup import __version__
 from groundup.checkpoint import Checkpoint, CheckpointFolder, check_shapes, restore_optimizer
-from groundup.config import flatten
 from groundup.data.batches.order import Ids
-from groundup.data.shards import DataIds
 from groundup.distributed.process_group import ONE_PROCESS, ProcessGroup
 from groundup.errors import CheckpointError, ConfigError, check_argument_names
 from groundup.model import ModelConfig, TransformerLM
 from groundup.model.parts import identify, swapped_parts
 from groundup.model.transformer import weight_shapes
 from groundup.optim.base import Optimizer
-from groundup.runs.config import RunConfig, translated
+from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
-from groundup.runtime import num_cores
-from groundup.text_files import path_text
 from groundup.tokenizer import Tokenizer
-from groundup.training.machine import device_name, find_peak
 
 # One row per token.
 _TABLES = ("token_embedding.weight", "lm_head.weight")
@@ -225,94 +213,3 @@ def parts_of(overrides: Overrides) -> dict[str, str]:
     names = ("loss", "optimizer", "schedule")
     found = {name: identify(part) for name, part in overrides.items() if name in names}
     return found if model is None else swapped_parts(model) | found
-
-
-# A resume may change the free settings and never the fixed ones, which the weights depend on. Other
-# settings, data or initial weights need --allow-changes.
-_FREE = ("logging.", "micro_batch_size")
-_FIXED = ("model.", "optimizer.name")
-# The folder decides the name.
-_NAMES = ("name", "runs_folder")
-_INPUTS = ("data", "start_from")
-# Changes may alter rounding; a resume only reports them.
-_CONDITIONS = ("groundup", "python", "torch", "numpy", "machine", "device", "num_threads")
-
-
-def describe_environment(config: RunConfig, data: DataIds, end_id: int | None) -> dict[str, Any]:
-    """Everything besides the settings that decides a run, for environment.json."""
-    # Omit `mix` for a run without one.
-    hidden = ("folder",) if data.mix is not None else ("folder", "mix")
-    versions = {"groundup": __version__, "torch": torch.__version__, "numpy": numpy.__version__}
-    return {
-        **versions,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "machine": platform.machine(),
-        "device": device_name(config.device),
-        "peak_flops_per_second": find_peak(config),
-        "num_cores": num_cores(),
-        "num_threads": torch.get_num_threads(),
-        "git_commit": _git_commit(),
-        "command": list(map(path_text, sys.argv)),
-        "seed": config.seed,
-        "data": {name: value for name, value in asdict(data).items() if name not in hidden},
-        "end_id": end_id,
-        "started": _now(),
-    }
-
-
-def note_resume(
-    environment: dict[str, Any],
-    folder: RunFolder,
-    config: RunConfig,
-    settings: Mapping[str, Any],
-    *,
-    allow_changes: bool,
-) -> tuple[dict[str, Any], list[str]]:
-    """The original environment with an entry for this resume, and the changes.
-
-    Raises ConfigError for changes that are not allowed. settings: of the checkpoint, or without one
-    of the run.
-    """
-    old, before = folder.read_environment(), dict(flatten(translated(settings)))
-    # Ignore settings that an older version did not have.
-    changes = {
-        key: f"{key}: {before[key]!r} -> {value!r}"
-        for key, value in flatten(config.model_dump(mode="json"))
-        if before.get(key, value) != value and key not in _NAMES
-    }
-    # Dropout samples random numbers per micro-batch.
-    free = _FREE[: 1 if config.model.dropout else None]
-    fixed = [key for key in changes if key.startswith(_FIXED)]
-    refused = [change for key, change in changes.items() if not key.startswith(free)]
-    found = {
-        key: f"{key}: {old[key]} -> {environment[key]}"
-        for key in (*_INPUTS, *_CONDITIONS)
-        if key in old and key in environment and old[key] != environment[key]
-    }
-    refused += [found[key] for key in _INPUTS if key in found]
-    is_readable = isinstance(old.get("data"), dict)
-    if not is_readable:
-        refused.append(f"{folder.environment_file.name} is damaged or missing")
-    if fixed or (refused and not allow_changes):
-        advice = "Resume with its own settings and data, or accept this with --allow-changes"
-        if fixed:
-            advice = f"Its weights do not fit another {fixed[0]}: begin a new run, with --name"
-        raise ConfigError(f"the run in {folder.path} has changed: {'; '.join(refused)}. {advice}")
-    named = [*found.values(), *changes.values()]
-    resumes = [*old.get("resumes", []), {"started": _now(), "changes": named}]
-    return (old if is_readable else environment) | {"resumes": resumes}, named
-
-
-def _now() -> str:
-    return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-
-
-def _git_commit() -> str | None:
-    """The commit of the current repository, with "-dirty" if files have changed."""
-    command = ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip() or None

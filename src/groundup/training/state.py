@@ -146,7 +146,6 @@ def build_state(
 
     tokenizer: with LoRA, the embeddings of its special tokens are trained too.
     start: the initial weights. Default: from the seed.
-    make_optimizer: makes a custom optimizer.
     """
     config, device = run.config, torch.device(run.config.device)
     check_model_memory(config.model, memory_bytes())
@@ -180,13 +179,12 @@ def build_state(
 
         reduction = sharded = shard(model, ranks, run.strategy, device)
         local = sharded.parameters
-    if make_optimizer is not None and local is None:
+    if make_optimizer is not None:
         optimizer: Optimizer = ForeignOptimizer(make_optimizer(model))
     else:
         learning = model if local is None else local
         optimizer = build_optimizer(learning, config.optimizer, length)
-    is_foreign = make_optimizer is not None or isinstance(optimizer, ForeignOptimizer)
-    if is_foreign and local is not None:
+    if isinstance(optimizer, ForeignOptimizer) and local is not None:
         raise ConfigError(
             f"distributed.strategy {run.strategy} is for optimizers of groundup.optim"
         )

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from groundup.data.samples.grammar import Grammar
 from groundup.disk import open_stream
 from groundup.files import atomic_path
+from groundup.text_files import END_OF_TEXT
 
 if TYPE_CHECKING:
     from groundup.runtime import Progress
 
 STORIES = Path(__file__).with_name("stories")
 DIALOGUES = Path(__file__).with_name("dialogues")
-SEPARATOR = "<|endoftext|>"
 
 
 class SampleCorpus(NamedTuple):
@@ -42,7 +42,7 @@ def write_stories(num_bytes: int, seed: int = 0) -> Iterator[str]:
             return
         story = expansion.expand("story")
         yield story
-        written += len(f"{story}\n{SEPARATOR}\n".encode())
+        written += len(f"{story}\n{END_OF_TEXT}\n".encode())
 
 
 def write_sample_corpus(
@@ -59,7 +59,7 @@ def write_sample_corpus(
     """
     total = round(megabytes * 1e6)
     if kind == "stories":
-        texts = (f"{story}\n{SEPARATOR}\n" for story in write_stories(total, seed))
+        texts = (f"{story}\n{END_OF_TEXT}\n" for story in write_stories(total, seed))
     else:
         lines = ({"messages": messages} for messages in write_dialogues(seed))
         texts = (json.dumps(line, ensure_ascii=False) + "\n" for line in lines)

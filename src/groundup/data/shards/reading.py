@@ -91,10 +91,7 @@ def open_shards(
     tokenizer: "Tokenizer | None" = None,
     index: ShardIndex | None = None,
 ) -> Shards:
-    """Open the shards of a split; `tokenizer`, if given, must be the one that encoded them.
-
-    index: the folder's index, if it has already been read.
-    """
+    """Open the shards of a split; `tokenizer`, if given, must be the one that encoded them."""
     folder = Path(folder)
     index = index or read_index(folder)
     if tokenizer is not None:

@@ -20,9 +20,8 @@ from groundup.tokenizer.patterns import Pattern, find_pattern
 FormatName = Literal["groundup", "huggingface"]
 
 _WRITERS = {"groundup": groundup_json.write, "huggingface": huggingface.write}
-FORMAT_NAMES = tuple(_WRITERS)
 
-__all__ = ["FORMAT_NAMES", "FormatName", "read_definition", "read_gpt2_files", "write_definition"]
+__all__ = ["FormatName", "read_definition", "read_gpt2_files", "write_definition"]
 
 
 def read_definition(
@@ -71,5 +70,5 @@ def write_definition(
     """
     writer = _WRITERS.get(format)
     if writer is None:
-        raise TokenizerError(f"unknown format {format!r}: {did_you_mean(format, FORMAT_NAMES)}")
+        raise TokenizerError(f"unknown format {format!r}: {did_you_mean(format, _WRITERS)}")
     return writer(definition.validate(), Path(path))

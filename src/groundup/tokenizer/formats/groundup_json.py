@@ -64,7 +64,7 @@ def read(value: dict[str, Any], data: bytes, path: Path) -> TokenizerDefinition:
     text, _, rest = data.rpartition(_CHECKSUM_MARK)
     if rest == _dump(hash_bytes(text)).encode() + b"\n}\n":
         return definition.trust(content_id)
-    if definition.content_id() != content_id:
+    if definition.content_id != content_id:
         raise TokenizerError(
             f"the content of the tokenizer file {path} does not match its content id: it was "
             f"changed after it was written; restore it, or train it again"
@@ -80,7 +80,7 @@ def write(definition: TokenizerDefinition, path: Path) -> list[Path]:
     fields = {
         "format": _dump(FORMAT),
         "version": _dump(VERSION),
-        "content_id": _dump(definition.content_id()),
+        "content_id": _dump(definition.content_id),
         "vocab_size": _dump(definition.vocab_size),
         "pattern": _dump({"name": pattern.name, "stages": pattern.stages, **behaviours}),
         "whole_words": _dump(definition.whole_words),

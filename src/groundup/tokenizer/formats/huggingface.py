@@ -209,10 +209,8 @@ def _read_pattern(pre_tokenizer: Any, path: Path) -> Pattern:
 def _read_split(step: dict[str, Any], path: Path) -> str:
     pattern = require(step, "pattern", dict, path)
     if "Regex" in pattern:
-        stage: str = require(pattern, "Regex", str, path)
-    else:
-        stage = re.escape(require(pattern, "String", str, path))
-    return stage
+        return str(require(pattern, "Regex", str, path))
+    return re.escape(str(require(pattern, "String", str, path)))
 
 
 def _read_behaviour(step: dict[str, Any], path: Path) -> str:
