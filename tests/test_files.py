@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groundup import files
+from groundup import disk, files
 from groundup.errors import DataError
 
 
@@ -148,6 +148,28 @@ def test_kills_keep_the_old_content_and_leftovers_are_removed(
     assert listing(tmp_path) == [other.name, target.name]
     files.remove_leftovers(tmp_path)
     assert listing(tmp_path) == [target.name]
+
+
+def test_files_of_others_do_not_block_and_links_are_not_followed(tmp_path: Path) -> None:
+    folder, precious = tmp_path / "folder", tmp_path / "precious"
+    folder.mkdir()
+    files.write_text_atomic(precious / "file", "kept")
+    os.mkfifo(folder / ".a.writing-0123456789ab")
+    (folder / ".b.writing-0123456789ab").symlink_to(precious)
+    (folder / "step").symlink_to(precious)
+    files.discard_folder(folder / "step")
+    files.take_over(folder)
+    assert listing(folder) == []
+    for make in (os.mkfifo, lambda path: path.symlink_to(precious / "file")):
+        make(folder / "lines")
+        with pytest.raises(OSError):
+            files.append_json_line(folder / "lines", {})
+        with pytest.raises(OSError):
+            disk.open_stream(folder / "lines", append=True)
+        with pytest.raises(DataError, match="lines is a link"):
+            files.take_over(folder)
+        (folder / "lines").unlink()
+    assert (precious / "file").read_text() == "kept"
 
 
 json_objects = st.dictionaries(

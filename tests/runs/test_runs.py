@@ -2,13 +2,14 @@
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from groundup.checkpoint import CheckpointFolder
-from groundup.errors import ConfigError
+from groundup.errors import ConfigError, DataError
 from groundup.model.config import ModelConfig
 from groundup.runs import RunFolder
 from groundup.runs.config import model_of
@@ -135,6 +136,9 @@ def test_a_folder_is_claimed_while_a_trainer_has_it(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="another process"), folder.claim(resume=False):
             pass
     assert folder.is_claimed() is False
+    os.mkfifo(folder.log_file)
+    with pytest.raises(DataError, match="log"), folder.claim(resume=False):
+        pass
 
 
 @pytest.mark.parametrize("state", ["finished", "stopped", "diverged", "failed"])

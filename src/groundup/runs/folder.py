@@ -39,7 +39,7 @@ from groundup.files import (
     locked,
     parse_json,
     read_tail,
-    remove_leftovers,
+    take_over,
     write_json_atomic,
 )
 from groundup.runs.config import RunConfig
@@ -133,7 +133,7 @@ class RunFolder:
                     f"{self.path} already has a run; use --resume, or choose another --name"
                 )
             for folder in filter(Path.is_dir, (self.path, self.checkpoints)):
-                remove_leftovers(folder)
+                take_over(folder)
             try:
                 yield
             except BaseException:
