@@ -134,18 +134,12 @@ def test_with_the_token_all_is_as_usual_and_pages_need_none(locked: Any) -> None
 SOURCES = sorted(STATIC_FOLDER.glob("*.html")) + sorted(STATIC_FOLDER.glob("*.[jc]s*"))
 
 
-@pytest.mark.parametrize(
-    ("address", "client"),
-    [
-        ("203.0.113.7", "203.0.113.7"),
-        ("::ffff:203.0.113.7", "203.0.113.7"),
-        ("2001:db8::1:2", "2001:db8::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-        ("not an address", "not an address"),
-    ],
-)
-def test_a_subscriber_with_many_addresses_is_one_client(address: str, client: str) -> None:
-    assert network_of(address) == client
+def test_a_subscriber_with_many_addresses_is_one_client() -> None:
+    for address in ("203.0.113.7", "::ffff:203.0.113.7"):
+        assert network_of(address) == "203.0.113.7"
+    assert network_of("2001:db8::1:2") == "2001:db8::/64"
+    assert network_of("fe80::1%eth0") == "fe80::/64"
+    assert network_of("not an address") == "not an address"
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)

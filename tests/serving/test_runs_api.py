@@ -112,16 +112,11 @@ def test_a_file_cut_by_a_resume_is_told_from_its_beginning(
     assert len(metrics(client, after=9)["lines"]) == 8
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"\0\xff\xfe", b"- a list", b"a: &a [*a]", b"[" * 500 + b"]" * 500]
-)
-def test_damaged_small_files_are_as_good_as_missing(
-    client: Client, folder: RunFolder, content: bytes
-) -> None:
-    folder.config_file.write_bytes(content)
-    folder.environment_file.write_bytes(content)
-    assert names(client) == ["one"]
-    assert details(client)["environment"] == {}
+def test_damaged_small_files_are_as_good_as_missing(client: Client, folder: RunFolder) -> None:
+    for content in (b"", b"\0\xff\xfe", b"- a list", b"a: &a [*a]", b"[" * 500 + b"]" * 500):
+        folder.config_file.write_bytes(content)
+        folder.environment_file.write_bytes(content)
+        assert names(client) == ["one"] and details(client)["environment"] == {}
 
 
 def test_whatever_a_line_holds_the_answer_is_plain_json(client: Client, folder: RunFolder) -> None:
@@ -189,7 +184,6 @@ def test_links_and_pipes_in_a_run_folder_are_not_followed(
     ("outcome", "is_claimed", "is_old", "state"),
     [
         ("diverged", False, False, "failed"),
-        ("diverged", True, False, "running"),
         ("finished", False, True, "finished"),
         (None, True, False, "running"),
         (None, True, True, "stalled"),
@@ -199,7 +193,6 @@ def test_links_and_pipes_in_a_run_folder_are_not_followed(
         ("failed", False, False, "failed"),
     ],
 )
-@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the system has no list of locks")
 def test_the_state_follows_from_lock_outcome_and_silence(
     client: Client, folder: RunFolder, outcome: Any, is_claimed: bool, is_old: bool, state: str
 ) -> None:
