@@ -390,7 +390,6 @@ def test_unreadable_files_are_skipped_on_request_and_noted(
 
 def test_a_named_pipe_cannot_be_reread(work: Work) -> None:
     pipe = work.path / "pipe.txt"
-    # One in the place of a shard's own record is not waited for.
     work.out.mkdir()
     os.mkfifo(work.out / "shard_000000.json")
     os.mkfifo(pipe)

@@ -70,6 +70,12 @@ def test_a_request_that_takes_too_long_is_refused_and_delays_nobody(
         # Its thread is still busy; another one reads what is long.
         assert running.complete({"prompt": "the cat " * 500}).status_code == 400
         hold.set()
+    # Nor is a short text read in the event loop, if the pattern is a foreign one.
+    monkeypatch.setattr("groundup.serving.completions.CUSTOM", "gpt2")
+    hold.clear()
+    with start(work_seconds=0.2) as running:
+        assert running.complete({"prompt": "zz"}).status_code == 503
+        hold.set()
 
 
 def test_a_burst_is_read_a_little_in_each_round() -> None:

@@ -30,7 +30,7 @@ from groundup.errors import ConfigError, DataError
 from groundup.files import is_leftover, parse_json, take_over, write_json_atomic, write_text_atomic
 from groundup.runs.config import NAME_PATTERN, RunConfig
 from groundup.runs.folder import RunFolder, list_checkpoints
-from groundup.runtime import STARTED, count_of
+from groundup.runtime import STARTED, count_of, escape_controls
 from groundup.text_files import STDIN, Reading, Source, find_sources, path_text
 
 if TYPE_CHECKING:
@@ -307,7 +307,9 @@ def _choose_plan(project: Project, sources: Sequence[Source]) -> dict[str, Any]:
         "data": {**data, **values.get("data", {})},
         "samples": {**values.get("samples", {}), "prompts": list(prompts[:1])},
     }
-    head = f"# What groundup new chose for {path_text(shlex.join(arguments.files)[:80])}\n\n"
+    # A name may contain a newline, after which it would not be a comment.
+    files = " ".join(path_text(shlex.join(arguments.files)).splitlines())
+    head = f"# What groundup new chose for {escape_controls(files)[:80]}\n\n"
     write_text_atomic(project.config, head + as_yaml(values))
     documents = count_of(survey.num_documents, "document")
     documents = documents if survey.is_whole else f"about {documents}"

@@ -27,6 +27,7 @@ from groundup.serving.scheduler import Scheduler
 from groundup.serving.settings import ServerSettings
 from groundup.serving.workers import Kind, Workers
 from groundup.tokenizer.chat_template import CHATML
+from groundup.tokenizer.patterns import CUSTOM
 
 Result = TypeVar("Result")
 
@@ -70,10 +71,10 @@ class ServedModel:
         client = request.scope["client_name"]
         make = functools.partial(make_requests, body, self.language_model, self._settings)
         length = int(request.headers.get("content-length", _LONG_BYTES))
-        template = self.language_model.tokenizer.chat_template
-        # Templates other than ours run in a subprocess, which may be slow.
-        is_slow = isinstance(body, ChatRequest) and template not in (None, CHATML)
-        if is_slow or length >= _LONG_BYTES:
+        tokenizer = self.language_model.tokenizer
+        # Templates other than ours run in a subprocess; other patterns may take a while to match.
+        is_slow = isinstance(body, ChatRequest) and tokenizer.chat_template not in (None, CHATML)
+        if is_slow or length >= _LONG_BYTES or tokenizer.definition.pattern.name == CUSTOM:
             kind: Kind = "template" if is_slow else "text"
             requests = await self._workers.run(kind, client, make)
         else:
