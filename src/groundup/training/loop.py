@@ -432,7 +432,7 @@ class _Loop:
         with self._ranks.barrier():
             self._save()
             if (failure := self._save_failure) is not None:
-                raise GroundupError(f"{failure}. Free some space, or undo this, and continue with --resume")
+                raise GroundupError(f"{failure}. Free space or fix this, and use --resume")
 
     def _give_up(self, reason: str) -> None:
         """Save the state before too many skipped steps, and raise GroundupError."""
