@@ -227,7 +227,6 @@ def test_a_folder_of_ones_own_becomes_a_model_with_settings_left_behind(
     assert "this one is my-notes-2" in page and "14 files" in page
     assert LanguageModel.load("runs/my-notes-2").step == 3
     assert new(capsys, str(notes), "--num-steps", "3").count("kept") == 3
-    # The name of a file is no setting.
     odd = (notes / "more.txt").rename(notes / "odd\nseed: 77.txt")
     new(capsys, str(odd), "--num-steps", "1", "--name", "odd")
     assert load_settings(RunConfig, Path("prepared/odd/train.yaml")).seed != 77

@@ -213,7 +213,8 @@ def test_a_run_that_is_renamed_meanwhile_loses_nothing(
     folder = renamed.run_folder
     other = folder.with_name("other")
     # A new folder of the old name is not the run's, and is left as it is.
-    rename = AfterStep(lambda step, _: step == 5 and (folder.rename(other), folder.mkdir()))
+    (empty := folder.with_name("empty")).mkdir(parents=True)
+    rename = AfterStep(lambda step, _: step == 5 and (folder.rename(other), empty.rename(folder)))
     with pytest.raises(GroundupError, match=r"was renamed to .*other.* --name other --resume"):
         train(renamed, callbacks=[rename])
     assert not list(folder.iterdir())
