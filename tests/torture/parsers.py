@@ -45,7 +45,7 @@ _PROBE = (
 )
 
 # Limits for a parser: CPU time, and wall time if it has a separate process.
-_CPU_SECONDS, _SECONDS, _DAMAGE_SECONDS = 10, 20, 120
+_CPU_SECONDS, _SECONDS, _DAMAGE_SECONDS = 10, 20, 60
 
 
 def damage(case: Case) -> None:
