@@ -58,6 +58,7 @@ def test_metrics_count_what_happened(start: Any) -> None:
         assert found[f'groundup_http_requests_total{{route="{route}",status="{status}"}}'] == 1
 
 
+PREFLIGHT = ("access-control-request-method", "POST")
 HOSTS = {
     200: "127.0.0.1:80 LOCALHOST:5 [::1]:1",
     403: "127.0.0.1:evil.example localhost:80x evil.example 127.0.0.1.evil.example 192.168.0.7 [",
@@ -73,8 +74,8 @@ def test_only_names_of_this_machine_and_pages_of_its_own_are_answered(running: A
                 assert status == 200 or answer.json()["error"]["code"] == "foreign_host"
     for origin in ("https://evil.example", "null", "http://localhost:1"):
         for method in ("POST", "OPTIONS"):
-            headers = {"origin": origin, "access-control-request-method": "POST"}
-            answer = running.request(method, "/v1/completions", headers=headers)
+            sent = [("origin", running.url), ("origin", origin), PREFLIGHT]
+            answer = running.request(method, "/v1/completions", headers=sent)
             assert answer.status_code == 403, origin
             assert answer.json()["error"]["code"] == "foreign_origin"
             assert not [name for name in answer.headers if name.startswith("access-control")]
@@ -84,7 +85,6 @@ def test_only_names_of_this_machine_and_pages_of_its_own_are_answered(running: A
 def test_the_pages_work_behind_the_proxy_of_the_guide(start: Any) -> None:
     proxy = (DOCS / "deployment" / "nginx.conf").read_text()
     name = re.search(r"server_name +(\S+);", proxy)[1]  # type: ignore[index]
-    # It hands the name on, and the browser's Origin as it is.
     assert "proxy_set_header Host $host;" in proxy and "Origin " not in proxy
     service = (DOCS / "deployment" / "groundup.service").read_text()
     assert f"--public-host {name}" in service

@@ -109,7 +109,7 @@ class Guards:
                 code="invalid_http",
                 headers={"Connection": "close"},
             )
-        host, origin = headers.get("host", ""), headers.get("origin")
+        host, origins = headers.get("host", ""), headers.getlist("origin")
         found = _HOST.fullmatch(host)
         known = [name.lower() for name in (self._settings.host, self._settings.public_host) if name]
         # Against DNS rebinding: a foreign name may resolve to this machine.
@@ -121,8 +121,8 @@ class Guards:
                 f"machine: use http://127.0.0.1, http://localhost or --public-host",
                 code="foreign_host",
             )
-        if origin is not None and origin.partition("://")[2].lower() != host.lower():
-            message = f"pages from {excerpt(origin)} may not use this server"
+        if any(one.partition("://")[2].lower() != host.lower() for one in origins):
+            message = f"pages from {excerpt(', '.join(origins))} may not use this server"
             raise ApiError(403, message, code="foreign_origin")
         path = scope["path"]
         if self._tokens and path not in _OPEN_PATHS and not path.startswith("/static/"):
