@@ -3,6 +3,7 @@ the package causes more than a one-line error."""
 
 import importlib
 import math
+import os
 import re
 import typing
 from collections.abc import Iterator
@@ -156,7 +157,9 @@ def test_invalid_yaml_reports_the_line(tmp_path: Path, text: str, complaint: str
         load_settings(RunSettings, write(tmp_path, text))
     assert "run.yaml" in str(caught.value) and len(str(caught.value)) < 500 + len(str(tmp_path))
     (tmp_path / "latin.yaml").write_bytes(b"name: \xff\n")
-    for name, reason in (("none.yaml", "cannot be read"), ("", "cannot"), ("latin.yaml", "utf-8")):
+    os.mkfifo(tmp_path / "pipe")
+    wrong = {"none.yaml": "cannot be read", "": "cannot", "latin.yaml": "utf-8", "pipe": "regular"}
+    for name, reason in wrong.items():
         with pytest.raises(ConfigError, match=reason):
             load_yaml(tmp_path / name)
 

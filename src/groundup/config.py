@@ -21,7 +21,7 @@ import yaml
 from pydantic.fields import FieldInfo
 
 from groundup.errors import ConfigError, did_you_mean, nearest_name
-from groundup.files import write_text_atomic
+from groundup.files import read_plain_file, write_text_atomic
 
 KeyPath = tuple[str, ...]
 SettingsType = TypeVar("SettingsType", bound="Settings")
@@ -331,7 +331,7 @@ def _clip(text: str) -> str:
 def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[KeyPath, int]]:
     """Read the mapping in a YAML file, and the line of each key."""
     try:
-        text = Path(path).read_text("utf-8")
+        text = read_plain_file(Path(path)).decode("utf-8")
         check_yaml(text)
         loader = YAML_LOADER(text)
         node = loader.get_single_node()

@@ -8,23 +8,30 @@ a file's content only after fsync of the file, and its name only after fsync of 
 import contextlib
 import errno
 import os
+import stat
 from pathlib import Path
 from typing import BinaryIO
 
 PathLike = str | os.PathLike[str]
 
-TO_APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND
+# Without O_NONBLOCK, opening a pipe would block forever.
+TO_APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW
 TO_REPLACE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 
 def open_file(path: PathLike, flags: int) -> int:
-    """Open a file descriptor for writing; close it with `os.close`."""
-    return os.open(path, flags | os.O_CLOEXEC, 0o666)
+    """Open a file descriptor for writing; close it with `os.close`. Only regular files are appended
+    to, and not through links: the folder may be from somebody else."""
+    file = os.open(path, flags | os.O_CLOEXEC, 0o666)
+    if flags & os.O_APPEND and not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return file
 
 
 def open_stream(path: PathLike, *, append: bool = False) -> BinaryIO:
     """Open a buffered file for writing."""
-    return open(path, "ab" if append else "wb", 1 << 18)
+    return open(open_file(path, TO_APPEND) if append else path, "ab" if append else "wb", 1 << 18)
 
 
 def write(file: int, data: bytes | memoryview) -> None:
@@ -77,7 +84,10 @@ def remove(path: PathLike) -> None:
 
 
 def remove_tree(path: PathLike) -> None:
-    """Remove a folder and its contents."""
+    """Remove a folder and its contents, or a link to a folder but not what it leads to."""
+    if os.path.islink(path):
+        os.unlink(path)
+        return
     for parent, folders, files in os.walk(path, topdown=False):
         for name in files:
             os.unlink(os.path.join(parent, name))

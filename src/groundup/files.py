@@ -139,6 +139,15 @@ def remove_leftovers(parent: Path, name: str | None = None) -> None:
             _log.warning("%s is left over but cannot be removed: %s", path, error.strerror)
 
 
+def take_over(folder: Path) -> None:
+    """Prepare an existing folder for writing: remove leftovers, and refuse links to files, pipes
+    and devices, by which whoever made the folder could choose what is written to."""
+    remove_leftovers(folder)
+    for path in folder.iterdir():
+        if not path.is_dir() and not stat.S_ISREG(path.lstat().st_mode):
+            raise DataError(f"{path} is a link, pipe or device: replace it with a regular file")
+
+
 def write_bytes_atomic(path: PathLike, data: bytes) -> None:
     """Replace the content of `path` with `data`."""
     with atomic_path(path) as temporary:
@@ -241,7 +250,7 @@ def hash_bytes(data: bytes | bytearray | memoryview) -> str:
 def locked(path: PathLike, *, wait: bool = False, shared: bool = False) -> Iterator[bool]:
     """Lock an existing file or folder inside the block, exclusively or shared. Yields False if
     another process has the lock; with `wait`, waits for it instead."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         try:
             kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX

@@ -4,7 +4,6 @@ import builtins
 import errno
 import io
 import os
-import resource
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -101,21 +100,3 @@ def test_a_failure_of_any_call_keeps_the_last_good_checkpoint(
         assert hidden(folder) == []
         assert folder.steps() in ([1, 4, 5], [1, 3, 5])
         check(folder.load(newest.step), seed)
-
-
-def test_a_file_size_limit_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
-    folder = CheckpointFolder(tmp_path / "checkpoints")
-    path = save(folder, 1)
-    largest = max((path / name).stat().st_size for name in os.listdir(path))
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    for size in range(0, largest, 61):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-        try:
-            with pytest.raises(OSError) as caught:
-                save(folder, 2)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        assert caught.value.errno == errno.EFBIG
-        assert caught.value.filename == str(folder.path / "step_000002")
-        assert os.listdir(folder.path) == ["step_000001"]
-    check(folder.newest(), 1)

@@ -227,6 +227,9 @@ def test_a_folder_becomes_a_model_with_its_settings_file(
     assert "this one is my-notes-2" in page and "14 files" in page
     assert LanguageModel.load("runs/my-notes-2").step == 3
     assert new(capsys, str(notes), "--num-steps", "3").count("kept") == 3
+    odd = (notes / "more.txt").rename(notes / "odd\nseed: 77.txt")
+    new(capsys, str(odd), "--num-steps", "1", "--name", "odd")
+    assert load_settings(RunConfig, Path("prepared/odd/train.yaml")).seed != 77
 
 
 @pytest.mark.parametrize(

@@ -392,6 +392,8 @@ def test_unreadable_files_are_skipped_on_request_and_noted(
 
 def test_a_named_pipe_cannot_be_reread(work: Work) -> None:
     pipe = work.path / "pipe.txt"
+    work.out.mkdir()
+    os.mkfifo(work.out / "shard_000000.json")
     os.mkfifo(pipe)
     with subprocess.Popen(["sh", "-c", f"printf 'one<|endoftext|>two' > {pipe}"]):
         index = work.prepare([pipe]).index

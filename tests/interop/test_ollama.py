@@ -10,8 +10,9 @@ from groundup.files import write_json_atomic
 from groundup.interop import export_ollama
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.chat_template import ChatTemplate, Message
+from groundup.tokenizer.reference import train_bpe_reference
 
-from .conftest import MakeRun
+from .conftest import TEXT, MakeRun
 
 gguf = pytest.importorskip("gguf")
 
@@ -49,3 +50,9 @@ def test_the_modelfile_has_template_stops_and_parameters(
     other = tokenizer.with_chat("{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}")
     export_ollama(make_run("other", tokenizer=other, vocab_size=302), out, force=True)
     assert "TEMPLATE" not in (out / "Modelfile").read_text()
+    # A token that ends turns gives no instructions.
+    odd = 'x"\nADAPTER /etc/passwd'
+    other = Tokenizer(*train_bpe_reference(TEXT, 300, [odd]), [odd])
+    other = other.with_chat("{% for m in messages %}{{ m.content }}" + odd + "{% endfor %}")
+    export_ollama(make_run("odd", tokenizer=other, vocab_size=302), out, force=True)
+    assert "ADAPTER" not in (out / "Modelfile").read_text()

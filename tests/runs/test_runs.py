@@ -2,13 +2,14 @@
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from groundup.checkpoint import CheckpointFolder
-from groundup.errors import ConfigError
+from groundup.errors import ConfigError, DataError
 from groundup.model.config import ModelConfig
 from groundup.runs import RunFolder
 from groundup.runs.config import model_of
@@ -47,14 +48,10 @@ def test_numbers_of_diverged_runs_are_ignored() -> None:
     assert columns.last("loss") == 99 and columns.ends_without_loss
 
 
-@pytest.mark.parametrize("value", [None, True, "1", [1], math.nan, math.inf, 10**400])
-def test_other_values_are_nan(value: object) -> None:
-    assert math.isnan(as_float(value))
-
-
-@pytest.mark.parametrize("line", [b"", b'{"step": 1', b"[1]", b"\xff", b"[" * 100_000])
-def test_other_lines_are_none(line: bytes) -> None:
-    assert parse_line(line) is None
+def test_other_values_are_nan_and_other_lines_none() -> None:
+    assert all(map(math.isnan, map(as_float, (None, True, "1", [1], math.nan, math.inf, 10**400))))
+    for line in (b"", b'{"step": 1', b"[1]", b"\xff", b"[" * 100_000):
+        assert parse_line(line) is None
 
 
 def test_model_of_returns_none_for_invalid_settings() -> None:
@@ -135,6 +132,9 @@ def test_a_folder_is_claimed_while_a_trainer_has_it(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="another process"), folder.claim(resume=False):
             pass
     assert folder.is_claimed() is False
+    os.mkfifo(folder.log_file)
+    with pytest.raises(DataError, match="log"), folder.claim(resume=False):
+        pass
 
 
 @pytest.mark.parametrize("state", ["finished", "stopped", "diverged", "failed"])

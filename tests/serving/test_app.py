@@ -52,18 +52,13 @@ def test_metrics_count_requests_and_tokens(start: Any) -> None:
     }
     for name, value in expected.items():
         assert found[f'groundup_{name}{{model="tiny"}}'] == value, name
-    answered = {
-        ("/v1/completions", 200): 1,
-        ("/v1/completions", 400): 1,
-        # Labels are routes, whatever paths clients request.
-        ("/v1/models/{name}", 404): 1,
-        ("other", 404): 1,
-    }
-    for (route, status), count in answered.items():
-        label = f'groundup_http_requests_total{{route="{route}",status="{status}"}}'
-        assert found[label] == count
+    # Labels are routes, whatever paths clients request.
+    answered = ("/v1/completions 200", "/v1/completions 400", "/v1/models/{name} 404", "other 404")
+    for route, status in map(str.split, answered):
+        assert found[f'groundup_http_requests_total{{route="{route}",status="{status}"}}'] == 1
 
 
+PREFLIGHT = ("access-control-request-method", "POST")
 HOSTS = {
     200: "127.0.0.1:80 LOCALHOST:5 [::1]:1",
     403: "127.0.0.1:evil.example localhost:80x evil.example 127.0.0.1.evil.example 192.168.0.7 [",
@@ -79,8 +74,8 @@ def test_only_local_hosts_and_own_origins_are_accepted(running: Any) -> None:
                 assert status == 200 or answer.json()["error"]["code"] == "foreign_host"
     for origin in ("https://evil.example", "null", "http://localhost:1"):
         for method in ("POST", "OPTIONS"):
-            headers = {"origin": origin, "access-control-request-method": "POST"}
-            answer = running.request(method, "/v1/completions", headers=headers)
+            sent = [("origin", running.url), ("origin", origin), PREFLIGHT]
+            answer = running.request(method, "/v1/completions", headers=sent)
             assert answer.status_code == 403, origin
             assert answer.json()["error"]["code"] == "foreign_origin"
             assert not [name for name in answer.headers if name.startswith("access-control")]
@@ -134,18 +129,12 @@ def test_with_the_token_everything_works_and_pages_need_none(locked: Any) -> Non
 SOURCES = sorted(STATIC_FOLDER.glob("*.html")) + sorted(STATIC_FOLDER.glob("*.[jc]s*"))
 
 
-@pytest.mark.parametrize(
-    ("address", "client"),
-    [
-        ("203.0.113.7", "203.0.113.7"),
-        ("::ffff:203.0.113.7", "203.0.113.7"),
-        ("2001:db8::1:2", "2001:db8::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-        ("not an address", "not an address"),
-    ],
-)
-def test_a_subscriber_with_many_addresses_is_one_client(address: str, client: str) -> None:
-    assert network_of(address) == client
+def test_a_subscriber_with_many_addresses_is_one_client() -> None:
+    for address in ("203.0.113.7", "::ffff:203.0.113.7"):
+        assert network_of(address) == "203.0.113.7"
+    assert network_of("2001:db8::1:2") == "2001:db8::/64"
+    assert network_of("fe80::1%eth0") == "fe80::/64"
+    assert network_of("not an address") == "not an address"
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)

@@ -117,7 +117,9 @@ def test_a_thousand_slow_clients_do_not_lock_out_others(
 
 
 @pytest.mark.slow
-def test_a_request_sent_too_slowly_times_out(start: Any, long_model: LanguageModel) -> None:
+def test_a_request_sent_too_slowly_times_out(
+    start: Any, long_model: LanguageModel, caplog: pytest.LogCaptureFixture
+) -> None:
     with start(long_model, request_seconds=0.3) as running:
         for beginning in (b"GET / HT", request_of("a" * 9)[:-9]):
             answer = running.exchange(beginning)
@@ -132,6 +134,8 @@ def test_a_request_sent_too_slowly_times_out(start: Any, long_model: LanguageMod
         # A complete request may take any time to answer.
         answer = running.complete({**LONG, "max_tokens": 800})
         assert answer.json()["usage"]["completion_tokens"] == 800
+    # Clients that leave are not the server's failures.
+    assert "failed" not in caplog.text
 
 
 def test_a_request_not_yet_read_by_the_server_does_not_time_out(
@@ -168,6 +172,8 @@ def test_a_body_with_contradicting_lengths_is_rejected_and_the_connection_closed
     answer = running.exchange(HEAD + lengths + body)
     assert answer.startswith(b"HTTP/1.1 400") and answer.count(b"HTTP/1.1") == 1
     assert b"\r\nconnection: close\r\n" in answer.lower()
+    broken = running.exchange(HEAD + b"transfer-encoding: chunked\r\n\r\n-1\r\n")
+    assert b"invalid_http" in broken and b"x-frame-options" in broken
     assert running.is_well()
 
 

@@ -1,6 +1,7 @@
 """`groundup serve` as a process with real signals, and errors of its command line."""
 
 import asyncio
+import operator
 import os
 import resource
 import signal
@@ -60,11 +61,8 @@ class Process:
         return httpx.post(f"{self.url}/v1/completions", json=body, **options)
 
     def wait_for_load(self, num_requests: int) -> None:
-        def has_arrived() -> bool:
-            health = self.get("/health").json()
-            return int(health["running"] + health["waiting"]) == num_requests
-
-        wait_for(has_arrived)
+        load = operator.itemgetter("running", "waiting")
+        wait_for(lambda: sum(load(self.get("/health").json())) == num_requests)
 
     def end(self) -> tuple[int, str]:
         _, stderr = self.process.communicate(timeout=PATIENCE_SECONDS)

@@ -290,5 +290,7 @@ def test_ratings_are_saved_as_conversations_for_tune(
         (tmp_path / "run" / "chats_down.jsonl").unlink()
         (tmp_path / "run" / "chats_down.jsonl").mkdir()
         assert rate(good, "down") == 503
-    with start(chat_model, more=more, save_ratings="no") as running:
-        assert rate(good, "up") == 403
+    # Nor are those of everybody whom a proxy lets in, unless asked for.
+    for options in ({"save_ratings": "no"}, {"public_host": "here.example"}):
+        with start(chat_model, more=more, **options) as running:
+            assert rate(good, "up") == 403

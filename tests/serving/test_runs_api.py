@@ -110,16 +110,11 @@ def test_a_file_truncated_by_a_resume_is_returned_from_its_start(
     assert len(metrics(client, after=9)["lines"]) == 8
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"\0\xff\xfe", b"- a list", b"a: &a [*a]", b"[" * 500 + b"]" * 500]
-)
-def test_damaged_small_files_count_as_missing(
-    client: Client, folder: RunFolder, content: bytes
-) -> None:
-    folder.config_file.write_bytes(content)
-    folder.environment_file.write_bytes(content)
-    assert names(client) == ["one"]
-    assert details(client)["environment"] == {}
+def test_damaged_small_files_count_as_missing(client: Client, folder: RunFolder) -> None:
+    for content in (b"", b"\0\xff\xfe", b"- a list", b"a: &a [*a]", b"[" * 500 + b"]" * 500):
+        folder.config_file.write_bytes(content)
+        folder.environment_file.write_bytes(content)
+        assert names(client) == ["one"] and details(client)["environment"] == {}
 
 
 def test_responses_are_strict_json_whatever_a_line_contains(
@@ -189,17 +184,14 @@ def test_links_and_pipes_in_a_run_folder_are_not_followed(
     ("outcome", "is_claimed", "is_old", "state"),
     [
         ("diverged", False, False, "failed"),
-        ("diverged", True, False, "running"),
         ("finished", False, True, "finished"),
         (None, True, False, "running"),
         (None, True, True, "stalled"),
         (None, False, False, "running"),
         (None, False, True, "failed"),
         ("stopped", False, False, "stopped"),
-        ("failed", False, False, "failed"),
     ],
 )
-@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the system has no list of locks")
 def test_the_state_follows_from_lock_outcome_and_silence(
     client: Client, folder: RunFolder, outcome: Any, is_claimed: bool, is_old: bool, state: str
 ) -> None:
@@ -213,7 +205,7 @@ def test_the_state_follows_from_lock_outcome_and_silence(
         run = details(client)
         (listed,) = client.get("/api/runs").json()["runs"]
     assert run["status"] == listed["status"] == state
-    assert outcome != "failed" or "out of memory" in run["message"]
+    assert outcome != "diverged" or "out of memory" in run["message"]
     # Reading never locks out a trainer.
     with folder.claim(resume=True):
         assert details(client)["status"] in ("running", "stalled")

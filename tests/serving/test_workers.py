@@ -71,6 +71,12 @@ def test_a_request_over_its_deadline_is_rejected_and_delays_nobody(
         # Its thread is still busy; another one encodes the long prompt.
         assert running.complete({"prompt": "the cat " * 500}).status_code == 400
         hold.set()
+    # Nor is a short text read in the event loop, if the pattern is a foreign one.
+    monkeypatch.setattr("groundup.serving.completions.CUSTOM", "gpt2")
+    hold.clear()
+    with start(work_seconds=0.2) as running:
+        assert running.complete({"prompt": "zz"}).status_code == 503
+        hold.set()
 
 
 def test_a_burst_is_spread_over_rounds_of_the_event_loop() -> None:

@@ -72,17 +72,17 @@ class Train:
 
     def __init__(self, case: Case, root: Path) -> None:
         self.made, self.root = case.made, root
-        kind, changes = sample_run(self.made, case.random)
+        case.what, changes = sample_run(self.made, case.random)
         self.stops = sorted(case.random.sample(range(1, 8), case.random.choice((0, 1, 1, 2))))
-        case.what = kind
         self.config = configure(self.made, root / "runs", changes)
         self.whole = configure(self.made, root.with_name("whole"), changes)
         self.run = RunFolder(self.config.run_folder)
         self.saved: dict[int, Any] = {}
         # A fake clock: a timed run takes the same number of steps on any machine.
-        ticks = iter(range(10**9))
-        train(self.whole, clock=Clock(now=lambda: float(next(ticks))))
+        train(self.whole, clock=Clock(now=map(float, range(10**9)).__next__))
         self.metrics = RunFolder(self.whole.run_folder).metrics_file
+        # A tuned run ends with its best checkpoint, and drops the later ones.
+        self.last = max(CheckpointFolder(self.metrics.with_name("checkpoints")).steps())
 
     def _train(self, resume: bool, stop_after: int | None = None) -> None:
         clock = Clock(stop_after=stop_after)
@@ -103,7 +103,7 @@ class Train:
     def check(self, marks: list[Any]) -> None:
         if marks and not self.run.has_run():
             raise Lost("a run that had begun is gone")
-        promised = max(marks, default=0)
+        promised = min(max(marks, default=0), self.last)
         checkpoints = CheckpointFolder(self.run.checkpoints)
         if not checkpoints.steps() and not promised:
             return

@@ -7,6 +7,7 @@ GroundupError, within limits of time and memory.
 
 import contextlib
 import json
+import os
 import resource
 import shutil
 import signal
@@ -44,17 +45,20 @@ _PROBE = (
 )
 
 # Limits for a parser: CPU time, and wall time if it has a separate process.
-_CPU_SECONDS, _SECONDS = 10, 20
+_CPU_SECONDS, _SECONDS, _DAMAGE_SECONDS = 10, 20, 60
 
 
 def damage(case: Case) -> None:
-    """Damage one artefact and use it: it must be rejected, or the result must not change."""
+    """Damage one artefact, or replace it with a pipe: it is rejected, or changes no result."""
     case.row, case.what = "damaged artefacts", case.turn(DAMAGED)
     pattern, use = DAMAGED[case.what]
     sound, damaged = (shutil.copytree(case.made, case.place / name) for name in ("one", "other"))
     file = case.random.choice(sorted(damaged.glob(pattern)))
-    file.write_bytes(spoil(data := file.read_bytes(), case.random))
-    is_damaged = file.read_bytes() != data
+    data, is_pipe = file.read_bytes(), case.random.random() < 0.1 and file.suffix != ".jsonl"
+    file.unlink()
+    os.mkfifo(file) if is_pipe else file.write_bytes(spoil(data, case.random))
+    is_damaged = is_pipe or file.read_bytes() != data
+    signal.alarm(_DAMAGE_SECONDS)
     with answered():
         if use(damaged) != use(sound) or (is_damaged and file.suffix in (".bin", ".safetensors")):
             raise Lost("damage was taken for sound")
@@ -215,10 +219,7 @@ PARSERS: dict[str, tuple[str, Callable[[Case, Path], object]]] = {
     "settings": ("run.yaml sweep.yaml aliases.yaml", parse_settings),
     # Other valid settings may give other results.
     "config.yaml of a run": ("runs/base/config.yaml", lambda case, _: compute(case.place)),
-    "Hugging Face checkpoint": (
-        "export/config.json export/model.safetensors export/tokenizer.json",
-        use_export,
-    ),
+    "Hugging Face checkpoint": ("export/[ct]o*.json export/model.safetensors", use_export),
     "chat templates": ("run.yaml", template),
     "patterns": ("run.yaml", pattern),
 }

@@ -32,8 +32,8 @@ def prove(names: list[str], seed: int, num_jobs: int) -> int:
         # A fault that prevents it from running at all counts as found.
         is_found = re.search(fault["says"], found) or found.startswith("it does not run")
         missed += [] if is_found else [fault["name"]]
-        took = f"({time.monotonic() - begin:.0f} s)"
-        print(f"{fault['name']}: {'' if is_found else 'NOT FOUND '}{found} {took}", flush=True)
+        how = f"{'' if is_found else 'NOT FOUND '}{found} ({time.monotonic() - begin:.0f} s)"
+        print(f"{fault['name']}: {how}", flush=True)
     print(f"{len(faults)} faults, {len(missed)} not found", *missed, sep="\n  ")
     return 1 if missed else 0
 

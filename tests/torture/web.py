@@ -92,9 +92,8 @@ def make_request(rng: random.Random) -> bytes:
     method = rng.choice(("POST", "POST", "POST", "GET", "HEAD", "OPTIONS", "DELETE", "PRI", "é"))
     body = b"" if method == "GET" else mutate(body, rng) if rng.random() < 0.7 else body
     path = rng.choice(FRAGMENTS["paths"]) if rng.random() < 0.3 else path
-    whole = request(
-        f"{method} {path}", body, rng.sample(FRAGMENTS["headers"], rng.choice((0, 0, 1, 2)))
-    )
+    headers = rng.sample(FRAGMENTS["headers"], rng.choice((0, 0, 1, 2)))
+    whole = request(f"{method} {path}", body, headers)
     return mutate(whole, rng) if rng.random() < 0.2 else whole
 
 

@@ -212,10 +212,12 @@ def test_a_run_renamed_during_training_loses_nothing(
     renamed = make_config("renamed")
     folder = renamed.run_folder
     other = folder.with_name("other")
-    rename = AfterStep(lambda step, _: folder.rename(other) if step == 5 else None)
+    # A new folder of the old name is not the run's, and is left as it is.
+    (empty := folder.with_name("empty")).mkdir(parents=True)
+    rename = AfterStep(lambda step, _: step == 5 and (folder.rename(other), empty.rename(folder)))
     with pytest.raises(GroundupError, match=r"was renamed to .*other.* --name other --resume"):
         train(renamed, callbacks=[rename])
-    assert not renamed.run_folder.exists()
+    assert not list(folder.iterdir())
     # The name is that of the folder, so this is not a changed setting.
     train(renamed.with_(name="other"), resume=True)
     assert not compare_runs(finished.run_folder, other).differences

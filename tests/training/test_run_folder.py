@@ -243,7 +243,7 @@ def test_the_meter_only_counts_training(
     config = make_config()
     state = build(config)
     state.wall_seconds, state.tokens = 50.0, 1000
-    meter = Metrics(config, Path("none"), state, [])
+    meter = Metrics(config, RunFolder("none"), state, [])
     clock[0] += 2
     with meter.pause():
         clock[0] += 7

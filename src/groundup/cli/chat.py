@@ -113,7 +113,7 @@ class _Talk:
             raise ConfigError("say something first, then /save FILE")
         text = "".join(one["content"] for one in self._messages)
         record = {"messages": self._messages} if self.knows_turns else {"text": text}
-        append_json_line(Path(file), record)
+        append_json_line(Path(file).resolve(), record)
         print(f"added to {file}")
 
     def _prompt(self, messages: "list[Message]") -> str:

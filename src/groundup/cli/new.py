@@ -27,10 +27,10 @@ from groundup.cli.verbs import find_verb
 from groundup.config import MAX_STEPS, Seed, Settings, as_yaml, load_settings
 from groundup.disk import remove
 from groundup.errors import ConfigError, DataError
-from groundup.files import is_leftover, parse_json, write_json_atomic, write_text_atomic
+from groundup.files import is_leftover, parse_json, take_over, write_json_atomic, write_text_atomic
 from groundup.runs.config import NAME_PATTERN, RunConfig
 from groundup.runs.folder import RunFolder, list_checkpoints
-from groundup.runtime import STARTED, count_of
+from groundup.runtime import STARTED, count_of, escape_controls
 from groundup.text_files import STDIN, Reading, Source, find_sources, path_text
 
 if TYPE_CHECKING:
@@ -131,7 +131,10 @@ class Project:
     def check(self) -> None:
         """Raise ConfigError before anything is written."""
         load_settings(RunConfig, overrides={"device": self.arguments.device})
-        path, plan, file = self.folder, self.read_plan(), self.arguments.files[0]
+        path, file = self.folder, self.arguments.files[0]
+        if path.is_dir():
+            take_over(path)
+        plan = self.read_plan()
         own = {"new.json", "stories.txt", "stories.json", "train.yaml"}
         names = {one.name for one in path.iterdir()} if path.exists() else set[str]()
         if not plan and not {name for name in names if not is_leftover(name)} <= own:
@@ -304,7 +307,9 @@ def _choose_plan(project: Project, sources: Sequence[Source]) -> dict[str, Any]:
         "data": {**data, **values.get("data", {})},
         "samples": {**values.get("samples", {}), "prompts": list(prompts[:1])},
     }
-    head = f"# What groundup new chose for {path_text(shlex.join(arguments.files)[:80])}\n\n"
+    # A name may contain a newline, after which it would not be a comment.
+    files = " ".join(path_text(shlex.join(arguments.files)).splitlines())
+    head = f"# What groundup new chose for {escape_controls(files)[:80]}\n\n"
     write_text_atomic(project.config, head + as_yaml(values))
     documents = count_of(survey.num_documents, "document")
     documents = documents if survey.is_whole else f"about {documents}"

@@ -17,7 +17,7 @@ from groundup.disk import make_folder
 from groundup.errors import ConfigError, DataError
 from groundup.experiments.spec import SweepConfig, base_config
 from groundup.experiments.trials import Point, Status, Trial, TrialRecord
-from groundup.files import append_json_line, locked, read_json_lines, remove_leftovers
+from groundup.files import append_json_line, locked, read_json_lines, take_over
 from groundup.runs.folder import RunFolder
 
 TrialState = Status | Literal["begun", "to run"]
@@ -42,8 +42,8 @@ class SweepFolder:
         with locked(self.path) as is_ours:
             if not is_ours:
                 raise ConfigError(f"another process is running the sweep in {self.path}")
-            for folder in (self.path, *self.runs.glob("*/")):
-                remove_leftovers(folder)
+            for folder in (self.path, self.trials, *self.runs.glob("*/")):
+                take_over(folder)
             yield
 
     def check(self, spec: SweepConfig, trials: Sequence[Trial]) -> None:

@@ -70,6 +70,6 @@ def _refusal(destination: Path, *, force: bool) -> str | None:
     if entries and not force:
         return "is not empty: choose another folder, or replace the export in it with --force"
     card = destination / CARD_NAME
-    if entries and not (card.exists() and f"- {CARD_TAG}\n" in card.read_text("utf-8", "replace")):
+    if entries and not (card.is_file() and f"- {CARD_TAG}\n" in card.read_text("utf-8", "replace")):
         return "is not empty and not a groundup export: choose another folder"
     return None

@@ -5,6 +5,7 @@ templates in the GGUF file by itself.
 """
 
 import os
+import shlex
 
 from groundup.files import write_text_atomic
 from groundup.generation.loading import CheckpointName
@@ -34,7 +35,7 @@ def export_ollama(
     with export_folder(folder, force=force) as temporary:
         write_gguf(temporary / MODEL_NAME, source, dtype)
         write_text_atomic(temporary / "Modelfile", write_modelfile(source))
-        usage = _USAGE.format(name=source.name.lower())
+        usage = _USAGE.format(name=shlex.quote(source.name.lower()))
         write_card(temporary, source, tag="gguf", dtype=dtype, weights=MODEL_NAME, usage=usage)
         return sorted(file.name for file in temporary.iterdir())
 
@@ -57,6 +58,8 @@ def write_modelfile(source: Source) -> str:
     }
     lines = [f"FROM ./{MODEL_NAME}"]
     lines += [f'TEMPLATE """{templates[template]}"""'] if template in templates else []
-    lines += [f'PARAMETER stop "{texts[id]}"' for id in source.special_ids.ends if id in texts]
+    stops = [texts[id] for id in source.special_ids.ends if id in texts]
+    # A special token of an imported tokenizer could end the line and give instructions.
+    lines += [f'PARAMETER stop "{one}"' for one in stops if one.isprintable() and '"' not in one]
     lines += [f"PARAMETER {name} {value}" for name, value in values.items()]
     return "\n".join(lines) + "\n"

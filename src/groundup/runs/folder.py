@@ -39,7 +39,7 @@ from groundup.files import (
     locked,
     parse_json,
     read_tail,
-    remove_leftovers,
+    take_over,
     write_json_atomic,
 )
 from groundup.runs.config import RunConfig, translated
@@ -142,21 +142,29 @@ class RunFolder:
                     f"{self.path} already has a run; use --resume, or choose another --name"
                 )
             for folder in filter(Path.is_dir, (self.path, self.checkpoints)):
-                remove_leftovers(folder)
+                take_over(folder)
             try:
                 yield
             except BaseException:
-                if is_new and not self.has_run():
+                if is_new and self.is_here() and not self.has_run():
                     with contextlib.suppress(OSError):
                         disk.remove_tree(self.path)
                 raise
 
+    def is_here(self) -> bool:
+        """Whether the claimed folder still has its path: there may be another one of that name."""
+        with contextlib.suppress(OSError):
+            return self._inode in (None, self.path.stat().st_ino)
+        return False
+
     def find(self) -> "RunFolder":
         """Return the claimed folder at its current path, in case it was renamed during the run."""
-        for path in (self.path, *self.path.parent.glob("*/")):
+        if self.is_here():
+            return self
+        for path in self.path.parent.glob("*/"):
             with contextlib.suppress(OSError):
-                if self._inode in (None, path.stat().st_ino):
-                    return self if path == self.path else RunFolder(path)
+                if self._inode == path.stat().st_ino:
+                    return RunFolder(path)
         raise GroundupError(f"{self.path} was moved or deleted during the run; restore it")
 
     def begin(
@@ -286,7 +294,8 @@ class RunFolder:
                 handler.handle(line)
             if record.records_errors and not rank:
                 reason = text.partition("\n")[0]
-                replace(record.outcome(), reason=reason).write(self.outcome_file)
+                with contextlib.suppress(GroundupError):
+                    replace(record.outcome(), reason=reason).write(self.find().outcome_file)
             raise
         else:
             if not rank:

@@ -21,11 +21,9 @@ from starlette.staticfiles import StaticFiles
 
 from groundup.serving.api_errors import ApiError, answer_http_exception
 from groundup.serving.guards import Guards
-from groundup.serving.metrics import Metrics
 from groundup.serving.models import Models
 from groundup.serving.protocol import AnyBody, ChatRequest, CompletionRequest, parse_body
 from groundup.serving.runs_api import runs_routes
-from groundup.serving.settings import ServerSettings
 from groundup.serving.views import (
     InsideRequest,
     RatingRequest,
@@ -34,18 +32,11 @@ from groundup.serving.views import (
     describe_tokenization,
     save_rating,
 )
-from groundup.serving.workers import Workers
 
 STATIC_FOLDER = Path(__file__).parent / "static"
 
 
-def create_app(
-    models: Models,
-    settings: ServerSettings,
-    metrics: Metrics,
-    workers: Workers,
-    on_start: Callable[[], None],
-) -> Starlette:
+def create_app(models: Models, on_start: Callable[[], None]) -> Starlette:
     """Create the app; requests without a model name use the first model."""
 
     @contextlib.asynccontextmanager
@@ -54,17 +45,15 @@ def create_app(
         on_start()
         yield
         models.stop()
-        workers.close()
 
-    routes = [
-        *_model_routes(models, workers),
-        *_monitor_routes(models, metrics),
-        *runs_routes(settings.runs_folder, served=models.names[0]),
-        *_page_routes(),
-    ]
     app = Starlette(
-        routes=routes,
-        middleware=[Middleware(Guards, settings=settings, metrics=metrics)],
+        routes=[
+            *_model_routes(models),
+            *_monitor_routes(models),
+            *runs_routes(models.settings.runs_folder, served=models.names[0]),
+            *_page_routes(),
+        ],
+        middleware=[Middleware(Guards, settings=models.settings, metrics=models.metrics)],
         exception_handlers={HTTPException: answer_http_exception},
         lifespan=lifespan,
     )
@@ -72,7 +61,7 @@ def create_app(
     return app
 
 
-def _model_routes(models: Models, workers: Workers) -> list[Route]:
+def _model_routes(models: Models) -> list[Route]:
     async def list_models(request: Request) -> Response:
         client = request.scope["client_name"]
         cards = [await models.card(name, client) for name in models.names]
@@ -95,7 +84,7 @@ def _model_routes(models: Models, workers: Workers) -> list[Route]:
             body = await _read_body(request, kind)
             async with models.use(body.model) as model:
                 work = functools.partial(describe, model.language_model, body)
-                content = await workers.run("view", request.scope["client_name"], work)
+                content = await models.workers.run("view", request.scope["client_name"], work)
             return Response(content, media_type="application/json")
 
         return answer
@@ -106,7 +95,7 @@ def _model_routes(models: Models, workers: Workers) -> list[Route]:
         if folder is None:
             raise ApiError(403, "ratings are not saved: start the server with --save-ratings yes")
         client = request.scope["client_name"]
-        await workers.run("view", client, functools.partial(save_rating, folder, body))
+        await models.workers.run("view", client, functools.partial(save_rating, folder, body))
         return JSONResponse({"rating": body.rating})
 
     return [
@@ -126,7 +115,7 @@ async def _read_body(request: Request, kind: type[AnyBody]) -> AnyBody:
     return parse_body(await request.body(), kind)
 
 
-def _monitor_routes(models: Models, metrics: Metrics) -> list[Route]:
+def _monitor_routes(models: Models) -> list[Route]:
     async def health(request: Request) -> Response:
         """Whether requests are accepted, and the numbers of running and waiting sequences."""
         schedulers = models.schedulers
@@ -141,7 +130,9 @@ def _monitor_routes(models: Models, metrics: Metrics) -> list[Route]:
         return JSONResponse(content, 200 if status == "ok" else 503)
 
     async def show_metrics(request: Request) -> Response:
-        return Response(metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(
+            models.metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8"
+        )
 
     return [Route("/health", health), Route("/metrics", show_metrics)]
 
@@ -150,18 +141,18 @@ def _page_routes() -> list[Route | Mount]:
     static = StaticFiles(directory=STATIC_FOLDER)
     plotly = StaticFiles(packages=[("plotly", "package_data")])
 
-    def page(files: StaticFiles, name: str) -> Any:
+    def page(path: str, name: str, files: StaticFiles = static) -> Route:
         async def answer(request: Request) -> Response:
             return await files.get_response(name, request.scope)
 
-        return answer
+        return Route(path, answer)
 
     return [
-        Route("/", page(static, "playground.html")),
-        Route("/chat", page(static, "chat.html")),
-        Route("/inside", page(static, "inside.html")),
-        Route("/runs", page(static, "runs.html")),
+        page("/", "playground.html"),
+        page("/chat", "chat.html"),
+        page("/inside", "inside.html"),
+        page("/runs", "runs.html"),
         Route("/tokenizer", lambda request: RedirectResponse("/#tokenizer")),
-        Route("/static/plotly.min.js", page(plotly, "plotly.min.js")),
+        page("/static/plotly.min.js", "plotly.min.js", plotly),
         Mount("/static", static),
     ]

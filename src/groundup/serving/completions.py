@@ -25,8 +25,9 @@ from groundup.serving.metrics import Metrics
 from groundup.serving.protocol import AnyRequest, ChatRequest, make_requests
 from groundup.serving.scheduler import Scheduler
 from groundup.serving.settings import ServerSettings
-from groundup.serving.workers import Workers
+from groundup.serving.workers import Kind, Workers
 from groundup.tokenizer.chat_template import CHATML
+from groundup.tokenizer.patterns import CUSTOM
 
 Result = TypeVar("Result")
 
@@ -34,8 +35,6 @@ _log = logging.getLogger(__name__)
 
 # Encoding a shorter prompt is faster than a thread switch.
 _LONG_BYTES = 2_000
-# nginx's status for "client closed request"; only metrics see it.
-_CLIENT_CLOSED = 499
 
 # ASCII, because some clients end an event at any of Unicode's line breaks.
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
@@ -72,12 +71,12 @@ class ServedModel:
         client = request.scope["client_name"]
         make = functools.partial(make_requests, body, self.language_model, self._settings)
         length = int(request.headers.get("content-length", _LONG_BYTES))
-        template = self.language_model.tokenizer.chat_template
-        if isinstance(body, ChatRequest) and template not in (None, CHATML):
-            # Templates other than ours run in a subprocess, which may be slow.
-            requests = await self._workers.run("template", client, make)
-        elif length >= _LONG_BYTES:
-            requests = await self._workers.run("text", client, make)
+        tokenizer = self.language_model.tokenizer
+        # Templates other than ours run in a subprocess; other patterns may take a while to match.
+        is_slow = isinstance(body, ChatRequest) and tokenizer.chat_template not in (None, CHATML)
+        if is_slow or length >= _LONG_BYTES or tokenizer.definition.pattern.name == CUSTOM:
+            kind: Kind = "template" if is_slow else "text"
+            requests = await self._workers.run(kind, client, make)
         else:
             requests = make()
         running = _Running(self, requests, body, client)
@@ -87,17 +86,13 @@ class ServedModel:
                 first = await _until_disconnect(request, running.next_pieces())
                 return _EventStream(running.events(first), running.close)
             parts = await _until_disconnect(request, running.collect())
-        except BaseException as error:
+        except BaseException:
             running.close()
-            if isinstance(error, ClientDisconnect):
-                return Response(status_code=_CLIENT_CLOSED)
             raise
         render = functools.partial(running.render, parts)
         # With logprobs, a response may be megabytes long.
-        if running.has_logprobs:
-            content = await self._workers.run("answer", client, render)
-        else:
-            content = render()
+        is_long = running.has_logprobs
+        content = await self._workers.run("answer", client, render) if is_long else render()
         return Response(content, media_type="application/json")
 
 
@@ -218,11 +213,10 @@ class _Running:
     async def collect(self) -> list[list[Piece]]:
         """Wait for all choices to finish; return the pieces of each."""
         parts: list[list[Piece]] = [[] for _ in self._texts]
-        while True:
+        while not self.is_done:
             for index, pieces in await self.next_pieces():
                 parts[index] += pieces
-            if self.is_done:
-                return parts
+        return parts
 
     def close(self) -> None:
         """Cancel the rows if any is unfinished."""

@@ -132,6 +132,9 @@ class Connection(H11Protocol):
             self._read_timer.cancel()
             self._read_timer = None
 
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(ApiError(400, msg, code="invalid_http"))
+
     def _refuse(self, error: ApiError) -> None:
         """Send the error without the app, unless its response has started, and close."""
         self._stop_read_timer()

@@ -11,6 +11,8 @@ import logging
 import re
 
 from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from groundup.serving.api_errors import ApiError, excerpt, internal_error
@@ -37,6 +39,8 @@ _HOST = re.compile(r"(\[[^\]]+\]|[^:\[\]]+)(?::\d*)?")
 # A browser cannot send a token when it opens a page; these files contain no secrets.
 _OPEN_PATHS = ("/", "/chat", "/inside", "/tokenizer", "/runs", "/health")
 
+# nginx's status for "client closed request"; only metrics see it.
+_CLIENT_CLOSED = 499
 # A refused client may still be sending; closing the connection would discard the response. So up to
 # this many times the largest body is read and dropped, within the request timeout.
 _DISCARD_BODIES = 8
@@ -83,6 +87,9 @@ class Guards:
             if announced.isdigit() and int(announced) > max_bytes:
                 raise _too_large(max_bytes)
             await self._app(scope, receive_bounded, send_guarded)
+        except ClientDisconnect:
+            if not is_answered:
+                await Response(status_code=_CLIENT_CLOSED)(scope, receive, send_guarded)
         except Exception as error:
             if not isinstance(error, ApiError):
                 _log.exception("%s %s failed", scope["method"], excerpt(scope["path"]))
@@ -102,7 +109,7 @@ class Guards:
                 code="invalid_http",
                 headers={"Connection": "close"},
             )
-        host, origin = headers.get("host", ""), headers.get("origin")
+        host, origins = headers.get("host", ""), headers.getlist("origin")
         found = _HOST.fullmatch(host)
         known = [name.lower() for name in (self._settings.host, self._settings.public_host) if name]
         # Against DNS rebinding: a foreign name may resolve to this machine.
@@ -114,8 +121,8 @@ class Guards:
                 f"machine: use http://127.0.0.1, http://localhost or --public-host",
                 code="foreign_host",
             )
-        if origin is not None and origin.partition("://")[2].lower() != host.lower():
-            message = f"pages from {excerpt(origin)} may not use this server"
+        if any(one.partition("://")[2].lower() != host.lower() for one in origins):
+            message = f"pages from {excerpt(', '.join(origins))} may not use this server"
             raise ApiError(403, message, code="foreign_origin")
         path = scope["path"]
         if self._tokens and path not in _OPEN_PATHS and not path.startswith("/static/"):

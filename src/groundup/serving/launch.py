@@ -24,10 +24,8 @@ from groundup.errors import ConfigError
 from groundup.generation import LanguageModel
 from groundup.serving.app import create_app
 from groundup.serving.connections import Connection
-from groundup.serving.metrics import Metrics
 from groundup.serving.models import Models, Source
 from groundup.serving.settings import TOKEN_VARIABLE, ServerSettings
-from groundup.serving.workers import Workers
 
 _log = logging.getLogger(__name__)
 
@@ -107,14 +105,12 @@ def make_server(
     on_start: Callable[[LanguageModel], None] = lambda first: None,
 ) -> "Server":
     """Build a server without running it; same arguments as `serve`."""
-    metrics, workers = Metrics(), Workers(settings.work_seconds)
-    models = Models(sources, settings, metrics, workers)
+    models = Models(sources, settings)
     first = models.load_first()
     max_connections = raise_file_limit(settings.max_connections)
     limits = {"settings": settings, "max_connections": max_connections, "waiting": deque()}
-    app = create_app(models, settings, metrics, workers, lambda: on_start(first))
     config = uvicorn.Config(
-        app,
+        create_app(models, lambda: on_start(first)),
         http=type("BoundedConnection", (Connection,), limits),
         h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
         ws="none",

@@ -42,15 +42,9 @@ class Source(NamedTuple):
 class Models:
     """The models by name. Used in the event loop, except `load_first`, which runs before it."""
 
-    def __init__(
-        self,
-        sources: Mapping[str, Source],
-        settings: ServerSettings,
-        metrics: Metrics,
-        workers: Workers,
-    ) -> None:
-        self._sources, self._settings, self._metrics = sources, settings, metrics
-        self._workers = workers
+    def __init__(self, sources: Mapping[str, Source], settings: ServerSettings) -> None:
+        self._sources, self.settings = sources, settings
+        self.metrics, self.workers = Metrics(), Workers(settings.work_seconds)
         self._created = int(time.time())
         # Cached model details for /v1/models.
         self._cards: dict[str, dict[str, Any]] = {}
@@ -84,6 +78,7 @@ class Models:
     def stop(self) -> None:
         for scheduler in self.schedulers:
             scheduler.stop()
+        self.workers.close()
 
     @contextlib.asynccontextmanager
     async def use(self, name: str | None) -> AsyncIterator[ServedModel]:
@@ -114,7 +109,7 @@ class Models:
         """Return the /v1/models entry of a model, without loading it."""
         folder = self._sources[self._check(name)].folder
         if name not in self._cards and folder is not None:
-            self._cards[name] = await self._workers.run("view", client, lambda: _read_card(folder))
+            self._cards[name] = await self.workers.run("view", client, lambda: _read_card(folder))
         return {
             "id": name,
             "object": "model",
@@ -122,15 +117,18 @@ class Models:
             "owned_by": "groundup",
             "is_loaded": name in self._loaded,
             "can_rate": self.ratings_folder(name) is not None,
-            "max_new_tokens": self._settings.max_new_tokens,
+            "max_new_tokens": self.settings.max_new_tokens,
             **self._cards.get(name, {}),
         }
 
     def ratings_folder(self, name: str | None) -> Path | None:
         """The folder for ratings of a model's answers, or None if they are not saved."""
         folder = self._sources[self._check(self.names[0] if name is None else name)].folder
-        wanted = self._settings.save_ratings
-        is_wanted = wanted == "yes" or (wanted == "auto" and is_loopback(self._settings.host))
+        settings, wanted = self.settings, self.settings.save_ratings
+        is_public = (
+            not is_loopback(settings.host) or settings.public_host or settings.trusted_proxies
+        )
+        is_wanted = wanted == "yes" or (wanted == "auto" and not is_public)
         return folder.path if folder is not None and is_wanted else None
 
     def _check(self, name: str) -> str:
@@ -141,7 +139,7 @@ class Models:
 
     async def _make_room_and_load(self, name: str) -> None:
         async with self._load_lock:
-            while len(self._loaded) >= self._settings.max_models:
+            while len(self._loaded) >= self.settings.max_models:
                 await self._unload_one()
             while True:
                 try:
@@ -178,10 +176,10 @@ class Models:
     def _load(self, name: str) -> ServedModel:
         source = self._sources[name]
         loaded = source.load()
-        _check_rows(loaded, self._settings.max_rows)
+        _check_rows(loaded, self.settings.max_rows)
         parts = loaded.tokenizer, loaded.model.config.context_length, loaded.sampler
         self._cards[name] = _describe(*parts, loaded.step, source.folder)
-        return ServedModel(name, loaded, self._settings, self._metrics, self._workers)
+        return ServedModel(name, loaded, self.settings, self.metrics, self.workers)
 
 
 def _read_card(folder: RunFolder) -> dict[str, Any]:

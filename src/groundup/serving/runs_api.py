@@ -7,7 +7,6 @@ folder, never joined to a path, and links are not followed, so that no name lead
 import contextlib
 import datetime
 import json
-import os
 import time
 from functools import lru_cache
 from itertools import chain, repeat
@@ -63,12 +62,11 @@ def runs_routes(runs_folder: Path, served: str | None = None) -> list[Route]:
         return _answer(describe(find(request)))
 
     def show_metrics(request: Request) -> Response:
-        reader = _reader_of(find(request).metrics_file)
         try:
             query = _Query.model_validate(dict(request.query_params))
         except ValidationError as error:
             raise invalid_request(error) from error
-        return _answer(lines_after(reader, query.after, query.version, query.limit))
+        return _answer(lines_after(_reader_of(find(request).metrics_file), query))
 
     return [
         Route("/api/runs", list_runs),
@@ -79,23 +77,19 @@ def runs_routes(runs_folder: Path, served: str | None = None) -> list[Route]:
 
 def find_runs(runs_folder: Path) -> list[RunFolder]:
     """Every run folder directly below `runs_folder`, sorted by name."""
-    try:
-        with os.scandir(runs_folder) as entries:
-            names = sorted(
-                entry.name
-                for entry in entries
-                # File names need not be valid text.
-                if entry.name.isprintable() and entry.is_dir(follow_symlinks=False)
-            )
-    except OSError:
-        return []
-    folders = (RunFolder(runs_folder / name) for name in names)
+    paths = list[Path]()
+    with contextlib.suppress(OSError):
+        # File names need not be valid text.
+        paths = sorted(path for path in runs_folder.iterdir() if path.name.isprintable())
+    folders = [RunFolder(path) for path in paths if path.is_dir() and not path.is_symlink()]
     return [folder for folder in folders if folder.has_begun()]
 
 
 def summarize(folder: RunFolder) -> dict[str, Any]:
     """A row of the list; unknown values are None."""
-    settings, newest, started, num_parameters = _read_small(folder)
+    files = (folder.config_file, folder.metrics_file, folder.environment_file)
+    small = _read_small(folder.path, tuple(map(file_signature, files)))
+    settings, newest, started, num_parameters = small
     num_steps = settings.get("num_steps")
     num_steps = num_steps if isinstance(num_steps, int) else None
     step = None if (found := newest.last("step")) is None else int(found)
@@ -137,7 +131,7 @@ def last_change(folder: RunFolder) -> float | None:
 
 def describe(folder: RunFolder) -> dict[str, Any]:
     """Everything except the curves."""
-    settings = _read_small(folder)[0]
+    settings = folder.read_settings()
     with _reader_of(folder.metrics_file).reading() as metrics:
         prompts = settings.get("samples.prompts")
         prompts = prompts if isinstance(prompts, list) else []
@@ -146,15 +140,12 @@ def describe(folder: RunFolder) -> dict[str, Any]:
             for sample in metrics.samples
             for text, prompt in zip(sample.texts, chain(prompts, repeat("")), strict=False)
         ]
-        skipped = [
-            {"step": metrics.step_of(index), "reason": reason}
-            for index, reason in metrics.reasons.items()
-        ]
+        skipped = metrics.reasons.items()
         best = metrics.lowest("validation_loss")
         health = {
             "num_damaged_lines": metrics.num_damaged,
             "num_skipped": metrics.num_skipped,
-            "skipped": skipped,
+            "skipped": [{"step": metrics.step_of(n), "reason": reason} for n, reason in skipped],
             "best": None if best is None else {"value": best[0], "step": best[1]},
             "memory_bytes": metrics.last("memory_bytes"),
             "checkpoints": list_checkpoints(folder.checkpoints),
@@ -168,21 +159,17 @@ def describe(folder: RunFolder) -> dict[str, Any]:
     }
 
 
-def lines_after(
-    reader: MetricsReader, after: int, version: str | None = None, limit: int = 100_000
-) -> dict[str, Any]:
+def lines_after(reader: MetricsReader, query: _Query) -> dict[str, Any]:
     """The lines from number `after` on, thinned to about `limit`; if the file was rewritten since
     `version`, all lines."""
+    after, version = query.after, query.version
     with reader.reading() as metrics:
         total = metrics.num_lines
         is_restarted = after > total or (after > 0 and version not in (None, reader.version))
-        kept = thin(metrics, 0 if is_restarted else after, limit)
-        return {
-            "lines": [_line(metrics, index) for index in kept],
-            "next": total,
-            "version": reader.version,
-            "restarted": is_restarted,
-        }
+        kept = thin(metrics, 0 if is_restarted else after, query.limit)
+        lines = [_line(metrics, index) for index in kept]
+        state = {"next": total, "version": reader.version, "restarted": is_restarted}
+        return {"lines": lines, **state}
 
 
 def thin(metrics: Metrics, first: int, limit: int) -> list[int]:
@@ -190,11 +177,8 @@ def thin(metrics: Metrics, first: int, limit: int) -> list[int]:
     plus all evaluations and skipped steps."""
     last = metrics.num_lines - 1
     step = max(1, -(-(last - first) // limit))
-    numbers = range(first, last + 1)
-    if step == 1:
-        return list(numbers)
-    always = {*metrics.reasons, *metrics.indices("validation_loss")}
-    return [number for number in numbers if (last - number) % step == 0 or number in always]
+    always = {*metrics.reasons, *metrics.indices("validation_loss")} if step > 1 else ()
+    return [n for n in range(first, last + 1) if (last - n) % step == 0 or n in always]
 
 
 def as_json(value: Any) -> bytes:
@@ -209,33 +193,26 @@ def _answer(value: dict[str, Any]) -> Response:
     return Response(as_json(value), media_type="application/json")
 
 
-@lru_cache(maxsize=32)
-def _reader_of(path: Path) -> MetricsReader:
-    """A cached reader, which keeps what it has parsed."""
-    return MetricsReader(path)
+# Readers keep what they have parsed.
+_reader_of = lru_cache(maxsize=32)(MetricsReader)
 
 
 def _line(metrics: Metrics, index: int) -> dict[str, Any]:
     """The numbers of a line, without its sample texts."""
-    values = ((name, metrics.at(name, index)) for name in metrics.columns)
-    line: dict[str, Any] = {name: value for name, value in values if value is not None}
+    line: dict[str, Any] = {
+        name: value for name in metrics.columns if (value := metrics.at(name, index)) is not None
+    }
     if index in metrics.reasons:
         line |= {"skipped": True, "reason": metrics.reasons[index]}
     return line
 
 
-_Small = tuple[dict[str, Any], Metrics, float | None, int | None]
-
-
-def _read_small(folder: RunFolder) -> _Small:
-    """Settings, newest metrics, start in seconds since the epoch, and number of parameters."""
-    files = (folder.config_file, folder.metrics_file, folder.environment_file)
-    return _read_once(folder.path, tuple(map(file_signature, files)))
-
-
 @lru_cache(maxsize=1024)
-def _read_once(path: Path, signatures: tuple[tuple[int, int, int] | None, ...]) -> _Small:
-    """Cached until the signature of a file changes."""
+def _read_small(
+    path: Path, signatures: tuple[tuple[int, int, int] | None, ...]
+) -> tuple[dict[str, Any], Metrics, float | None, int | None]:
+    """Settings, newest metrics, start in seconds since the epoch, and number of parameters; cached
+    until the signature of a file changes."""
     folder = RunFolder(path)
     settings = folder.read_settings()
     # The recorded start, unlike the file's time, survives copying.
@@ -243,8 +220,8 @@ def _read_once(path: Path, signatures: tuple[tuple[int, int, int] | None, ...]) 
     with contextlib.suppress(ValueError, OverflowError):
         text = str(folder.read_environment().get("started"))
         started = datetime.datetime.fromisoformat(text).timestamp()
-    model, num_parameters = model_of(settings), None
+    num_parameters = None
     with contextlib.suppress(ArithmeticError):
-        num_parameters = None if model is None else sum(count_parameters(model).values())
-    newest = read_newest(folder.metrics_file)
-    return settings, newest, started, num_parameters
+        if model := model_of(settings):
+            num_parameters = sum(count_parameters(model).values())
+    return settings, read_newest(folder.metrics_file), started, num_parameters

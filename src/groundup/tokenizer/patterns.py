@@ -98,6 +98,8 @@ _PATTERN_OF_NAME = {pattern.name: pattern for pattern in _PUBLISHED} | {
     "qwen": QWEN2,
 }
 PATTERN_NAMES = tuple(_PATTERN_OF_NAME)
+CUSTOM = "custom"
+"""The name of all other patterns."""
 
 # Alternative spellings of the same splits: GPT-2's in papers and in old and current tiktoken; the
 # cl100k family's in tiktoken over time (in the current one, `\s++$` matches only at the end of the
@@ -149,7 +151,7 @@ def find_staged_pattern(stages: tuple[str, ...], behaviours: tuple[str, ...] = (
             return _PATTERN_OF_STAGES[stages]
     if not all(stages):
         raise TokenizerError("the split pattern is empty; give a name or a regular expression")
-    pattern = Pattern("custom", stages, behaviours)
+    pattern = Pattern(CUSTOM, stages, behaviours)
     _compile(pattern)
     return pattern
 

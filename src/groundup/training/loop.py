@@ -225,7 +225,7 @@ class _Loop:
             _log.info("starting from the %s of %s", what, start.checkpoint.path)
         data.log(config)
         _log.info(run.describe(ranks.size))
-        self._metrics = Metrics(config, folder.metrics_file, state, callbacks)
+        self._metrics = Metrics(config, folder, state, callbacks)
         self._step = Step(config, state, overrides.get("loss"), overrides.get("schedule"))
         self._evaluator = data.evaluator(config, ranks)
         samplers = [one for one in callbacks if type(one).sample is not Callback.sample]
@@ -410,10 +410,7 @@ class _Loop:
                 save()
             except OSError as error:
                 if (folder := self._folder.find()) is not self._folder:
-                    self._checkpoints.path, self._metrics.path = (
-                        folder.checkpoints,
-                        folder.metrics_file,
-                    )
+                    self._checkpoints.path, self._metrics.folder = folder.checkpoints, folder
                     save()
                     raise GroundupError(
                         f"{self._folder.path} was renamed to {folder.path} during the run: saved "
@@ -428,7 +425,7 @@ class _Loop:
         with self._ranks.barrier():
             self._save()
             if (failure := self._save_failure) is not None:
-                raise GroundupError(f"{failure}. Free some space and continue with --resume")
+                raise GroundupError(f"{failure}. Free space or fix this, and use --resume")
 
     def _give_up(self, reason: str) -> None:
         """Save the state before too many skipped steps, and raise GroundupError."""

@@ -4,10 +4,10 @@ metrics.jsonl is the source of truth and is written first. Programs receive reco
 """
 
 import contextlib
+import errno
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from groundup.files import append_json_line
 from groundup.model import TransformerLM
 from groundup.planner.parameters import training_flops_per_token
 from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
 from groundup.runtime import peak_memory_bytes
 from groundup.tokenizer import Tokenizer
 from groundup.training.machine import find_peak
@@ -44,9 +45,13 @@ class Metrics:
     metrics.jsonl, callbacks and the log; retries what a full disk refused."""
 
     def __init__(
-        self, config: RunConfig, path: Path, state: TrainingState, callbacks: "Sequence[Callback]"
+        self,
+        config: RunConfig,
+        folder: RunFolder,
+        state: TrainingState,
+        callbacks: "Sequence[Callback]",
     ) -> None:
-        self._config, self.path, self._callbacks = config, path, callbacks
+        self._config, self.folder, self._callbacks = config, folder, callbacks
         self._flops_per_token = training_flops_per_token(config.model)
         self._peak = (find_peak(config) or 0.0) * state.reduction.ranks.size
         self._wall_seconds_before = state.wall_seconds
@@ -89,7 +94,7 @@ class Metrics:
             self._write_waiting()
         except OSError as error:
             if len(self._waiting) == 1:
-                _log.error("%s cannot be written, its lines wait: %s", self.path, error)
+                _log.error("metrics cannot be written, their lines wait: %s", error)
         for callback in self._callbacks:
             callback.record(record)
         _log.info(show_record(record, self._config.num_steps))
@@ -100,12 +105,14 @@ class Metrics:
     def sync(self) -> None:
         """Make sure that every record is on disk; raises OSError otherwise."""
         self._write_waiting()
-        if self.path.exists():
-            disk.sync(self.path)
+        if self.folder.metrics_file.exists():
+            disk.sync(self.folder.metrics_file)
 
     def _write_waiting(self) -> None:
+        if not self.folder.is_here():
+            raise FileNotFoundError(errno.ENOENT, "the run was renamed", str(self.folder.path))
         while self._waiting:
-            append_json_line(self.path, self._waiting[0])
+            append_json_line(self.folder.metrics_file, self._waiting[0])
             self._waiting.pop(0)
 
 

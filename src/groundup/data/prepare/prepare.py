@@ -157,7 +157,7 @@ def prepare(
             disk.remove(index_path)
             disk.sync(folder)
             _remove_all_but(folder, ())
-        elif index_path.exists():
+        elif os.path.lexists(index_path):
             index = _check_finished(folder, provenance, sources)
             _remove_all_but(folder, (shard.file for shard in index.shards))
             return PrepareSummary(folder, index, "up to date", 0, time.perf_counter() - started)

@@ -13,7 +13,7 @@ from pydantic_core import to_json
 from groundup._native import hash_documents
 from groundup.config import with_current_names
 from groundup.errors import DataError
-from groundup.files import parse_json, write_bytes_atomic
+from groundup.files import check_plain_file, parse_json, write_bytes_atomic
 
 FORMAT: Literal["groundup-shards"] = "groundup-shards"
 INDEX_NAME = "index.json"
@@ -177,6 +177,7 @@ def write_record(path: Path, record: Record) -> None:
 def read_record(path: Path, record_type: type[RecordType]) -> RecordType:
     """Read a record; raises DataError with the position if its file is damaged."""
     try:
+        check_plain_file(path)
         return record_type.model_validate(parse_json(path.read_bytes()))
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
