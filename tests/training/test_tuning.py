@@ -1,6 +1,7 @@
 """A trained model is tuned on conversations: only answers count, and none sees another."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from groundup.model import TransformerLM
 from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 from groundup.training.loop import train
+from groundup.training.preference import Preference, preference_sums
 from groundup.training.step import count_targets, summed_loss
 
 from .conftest import MakeConfig
@@ -37,10 +39,8 @@ def make_conversations(lengths: list[int]) -> EncodedConversations:
 
 def packed_batch(conversations: EncodedConversations) -> Batch:
     rows = PackedRows(conversations, np.arange(len(conversations)), 24)
-    parts = np.empty((3, rows.num_rows, 24), np.int64)
-    rows.fill(parts, np.arange(rows.num_rows))
-    inputs, targets, positions = torch.from_numpy(parts)
-    return Batch(0, inputs, targets, None, positions)
+    inputs, targets, *rest = torch.from_numpy(next(rows.batches(rows.num_rows)))
+    return Batch(0, inputs, targets, None, *rest)
 
 
 MODELS: list[dict[str, Any]] = [
@@ -138,3 +138,35 @@ def test_a_batch_counts_its_targets() -> None:
     batch = packed_batch(make_conversations([9, 8, 8]))
     assert int(count_targets(batch)) == int((batch.targets >= 0).sum())
     assert count_targets(Batch(0, batch.inputs, batch.inputs)) == batch.inputs.numel()
+
+
+@pytest.mark.parametrize("changes", [{}, {"tie_embeddings": True, "qk_norm": True}])
+def test_dpo_has_the_loss_and_gradient_of_plain_torch(changes: dict[str, Any]) -> None:
+    pairs = replace(make_conversations([9, 4, 20, 7, 2, 25, 6, 11]), has_pairs=True)
+    model, beta = make_model(**changes), 0.3
+    reference = torch.linspace(-2, 1, 4)
+    margins = []
+    for number in range(4):
+        sums = []
+        for side in (2 * number, 2 * number + 1):
+            part = slice(pairs.offsets[side], pairs.offsets[side + 1])
+            ids, is_answer = torch.from_numpy(pairs.ids[part]), pairs.is_answer[part][1:]
+            log_p = model(ids[:-1]).log_softmax(-1)[torch.arange(len(ids) - 1), ids[1:]]
+            sums.append(log_p[torch.from_numpy(is_answer)].sum())
+        margins.append(beta * (sums[0] - sums[1] - reference[number]))
+    wanted = torch.stack(margins)
+    expected = torch.autograd.grad(-wanted.sigmoid().log().sum(), list(model.parameters()))
+    batch = packed_batch(pairs)
+    assert batch.inputs.shape == (3, 48) and int(count_targets(batch)) == 4
+    parts = replace(batch, micro_batch_size=1).micro_batches()
+    found = [preference_sums(model, part, Preference(reference, beta)) for part in parts]
+    loss, *rest = torch.stack(found).sum(0)
+    torch.testing.assert_close(loss, -wanted.sigmoid().log().sum())
+    num_right = (wanted > 0).sum()
+    assert 0 < num_right < 4
+    torch.testing.assert_close(
+        torch.stack(rest).detach(), torch.stack((num_right, wanted.sum(), torch.tensor(4))).detach()
+    )
+    gradient = torch.autograd.grad(loss, list(model.parameters()))
+    for one, other in zip(gradient, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)

@@ -39,6 +39,7 @@ from groundup.training.data import RunData, open_data
 from groundup.training.evaluation import Evaluation
 from groundup.training.machine import Machine, autocast, switches
 from groundup.training.metrics import Callback, Metrics
+from groundup.training.preference import Preference
 from groundup.training.resolve import ResolvedRun, name_run, resolve
 from groundup.training.start import (
     Overrides,
@@ -215,6 +216,8 @@ class _Loop:
         self._state = state = build_state(run, *given)
         if checkpoint is not None:
             state.restore(checkpoint)
+        if data.pairs:
+            state.preference = Preference.open(config, state.model, data.pairs, checkpoint)
         self._loader = data.loader(config, ranks)
         # Errors of a single rank have been raised by now.
         ranks.gather(None)
@@ -349,8 +352,7 @@ class _Loop:
             found = self._evaluate()
             state.validation_loss, state.bits_per_byte = found.loss, found.bits_per_byte
             self._losses.append(found.loss)
-            metrics |= {"validation_loss": found.loss, "perplexity": found.perplexity}
-            metrics |= {"bits_per_byte": found.bits_per_byte}
+            metrics |= {"validation_loss": found.loss, **found.metrics}
         if self._is_sample_due(tick):
             metrics["samples"] = self._sample()
         if metrics:
@@ -368,7 +370,8 @@ class _Loop:
     def _evaluate(self) -> Evaluation:
         assert self._evaluator is not None
         with self._metrics.pause(), self._state.averaged():
-            return self._evaluator(self._state.model, lambda: autocast(self._config))
+            model, preference = self._state.model, self._state.preference
+            return self._evaluator(model, lambda: autocast(self._config), preference)
 
     def _sample(self) -> list[str]:
         assert self._sample_by is not None
