@@ -166,6 +166,22 @@ def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """The setting for sixty pairs, whose chosen answers are those that name the thing."""
+    random_ = random.Random(2)
+    lines = []
+    for _ in range(60):
+        name, colour, thing = map(random_.choice, (NAMES, COLOURS, THINGS))
+        prompt = [{"role": "user", "content": f"{name} had a {colour} {thing}. What?"}]
+        other = random_.choice(NAMES)
+        answers = {"chosen": f"A {colour} {thing}.", "rejected": f"{other} found {other}."}
+        lines.append(json.dumps({"prompt": prompt, **answers}))
+    path = tmp_path_factory.mktemp("pairs") / "pairs.jsonl"
+    path.write_text("\n".join(lines), "utf-8")
+    return {"tuning.chats": [str(path)]}
+
+
 @pytest.fixture
 def make_tuning(make_config: MakeConfig, finished: RunConfig, chats: Path) -> MakeConfig:
     """`make_tuning("name", {"tuning.lora_rank": 2})`: a run that tunes the finished one."""

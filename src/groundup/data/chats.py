@@ -81,8 +81,8 @@ def read_conversations(
 
 def are_pairs(inputs: Sequence[str | os.PathLike[str]]) -> bool:
     """Whether the files hold pairs of answers, which want DPO."""
-    first = next(read_conversations(inputs, is_quiet=True), None)
-    return first is not None and first.is_pair
+    first = itertools.islice(read_conversations(inputs, is_quiet=True), 1)
+    return any(one.is_pair for one in first)
 
 
 def _conversations_of(record: Any, where: str) -> list[Conversation]:
@@ -149,7 +149,8 @@ class EncodedConversations:
     @cached_property
     def lengths(self) -> npt.NDArray[np.int64]:
         """The number of ids of each conversation, or of the longer one of each pair."""
-        return np.diff(self.offsets).reshape(-1, 1 + self.has_pairs).max(1)
+        lengths: npt.NDArray[np.int64] = np.diff(self.offsets)
+        return lengths.reshape(-1, 2).max(1) if self.has_pairs else lengths
 
     @cached_property
     def content_id(self) -> str:

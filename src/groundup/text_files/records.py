@@ -266,16 +266,14 @@ def find_turns(record: Any) -> list[Any] | None:
     return turns
 
 
-def find_pair(record: Any) -> tuple[list[Any] | None, list[Any] | None] | None:
+def find_pair(record: Any) -> list[list[Any] | None] | None:
     """Return the turns with the answer in `chosen`, and with the one in `rejected`; None without
-    both fields. Either holds an answer, its turns, or a whole conversation."""
+    both fields. Each holds an answer, its turns, or a whole conversation."""
     if not isinstance(record, Mapping):
         return None
     fields = {str(name).strip().lower(): value for name, value in record.items()}
-    chosen, rejected = fields.pop("chosen", None), fields.pop("rejected", None)
-    if chosen is None or rejected is None:
-        return None
-    return _answered(fields, chosen), _answered(fields, rejected)
+    sides = [fields.pop(name, None) for name in ("chosen", "rejected")]
+    return None if None in sides else [_answered(fields, answer) for answer in sides]
 
 
 def _answered(fields: dict[str, Any], answer: Any) -> list[Any] | None:

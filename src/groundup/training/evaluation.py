@@ -45,7 +45,7 @@ class Evaluation:
     def metrics(self) -> dict[str, Any]:
         """What metrics.jsonl has besides the loss."""
         likelihood = {"perplexity": self.perplexity, "bits_per_byte": self.bits_per_byte}
-        return likelihood if self.preference is None else self.preference
+        return self.preference or likelihood
 
     @classmethod
     def of(cls, nats: float, num_tokens: int, num_bytes: int) -> "Evaluation":
@@ -79,7 +79,6 @@ class Evaluator:
         autocast: Autocast = nullcontext,
         preference: Preference | None = None,
     ) -> Evaluation:
-        """preference: for pairs of answers."""
         losses: list[torch.Tensor] = []
         num_tokens = num_bytes = 0
         with torch.no_grad(), autocast():
@@ -103,10 +102,10 @@ class Evaluator:
         none = torch.zeros(0 if preference is None else (0, 4))
         gathered = self._ranks.gather(torch.stack(losses).cpu() if losses else none)
         in_order = torch.nn.utils.rnn.pad_sequence(gathered).flatten(0, 1)
-        nats = in_order[: sum(map(len, gathered))].double().sum(0).tolist()
+        sums = in_order[: sum(map(len, gathered))].double().sum(0)
         if preference is None:
-            return Evaluation.of(nats, num_tokens, num_bytes)
-        loss, accuracy, margin = (one / nats[3] for one in nats[:3])
+            return Evaluation.of(sums.item(), num_tokens, num_bytes)
+        loss, accuracy, margin = (sums[:3] / sums[3]).tolist()
         found = {"preference_accuracy": accuracy, "preference_margin": margin}
         return Evaluation(loss, perplexity(loss), None, num_tokens, num_bytes, found)
 

@@ -70,25 +70,30 @@ def preference_sums(model: TransformerLM, batch: Batch, preference: Preference) 
 
 def log_ratios(model: TransformerLM, batch: Batch) -> tuple[Tensor, Tensor]:
     """The numbers of the pairs in a batch, and log p(chosen) - log p(rejected) of each."""
-    assert batch.pairs is not None
-    is_learned = batch.targets >= 0
-    # The column of each target shows its side.
-    signs = torch.where(is_learned.nonzero()[:, 1] < batch.inputs.shape[1] // 2, 1, -1)
-    hidden = packed_hidden(model, batch)[is_learned]
-    pairs, places = batch.pairs[is_learned].unique(return_inverse=True)
-    weight, targets = model.output_weight, batch.targets[is_learned]
-    chunks = zip(hidden.split(_CHUNK_ROWS), targets.split(_CHUNK_ROWS), strict=True)
+    pairs, places, signs = find_pairs(batch)
+    is_learned, weight = batch.targets >= 0, model.output_weight
+    hidden, targets = packed_hidden(model, batch)[is_learned], batch.targets[is_learned]
+    chunks = zip(*(torch.split(one, _CHUNK_ROWS) for one in (hidden, targets)), strict=True)
     # The backward pass computes the logits again.
     found = [recompute(_log_p, one, weight, ids, use_reentrant=False) for one, ids in chunks]
-    log_p = torch.cat(found)
-    return pairs, log_p.new_zeros(len(pairs)).index_add(0, places, signs * log_p)
+    return pairs, weight.new_zeros(len(pairs)).index_add(0, places, signs * torch.cat(found))
+
+
+def find_pairs(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """The numbers of the pairs in a batch; for each target the index of its pair among them, and 1
+    in a chosen answer, -1 in a rejected one. A pair in two rows, from two epochs, counts twice."""
+    assert batch.pairs is not None
+    rows, columns = (batch.targets >= 0).nonzero(as_tuple=True)
+    each = torch.stack((rows, batch.pairs[rows, columns]), 1)
+    found, places = torch.unique(each, dim=0, return_inverse=True)
+    return found[:, 1], places, torch.where(columns < batch.inputs.shape[1] // 2, 1, -1)
 
 
 def packed_hidden(model: TransformerLM, batch: Batch) -> Tensor:
     """The model's `hidden` for packed rows: tokens attend only to their own sequence."""
     assert batch.positions is not None
     length = batch.inputs.shape[-1] // (1 if batch.pairs is None else 2)
-    inputs, positions = batch.inputs.view(-1, length), batch.positions.view(-1, length)
+    inputs, positions = batch.inputs.reshape(-1, length), batch.positions.reshape(-1, length)
     places = torch.arange(length, device=positions.device)
     hidden = model.hidden(inputs, document_starts=places - positions)
     return hidden.view(*batch.inputs.shape, -1)

@@ -64,7 +64,6 @@ class TrainingState:
     clock: dict[str, Any] = field(default_factory=dict)
     """A timed run's state of the clock."""
     preference: Preference | None = None
-    """For a run on pairs of answers (DPO)."""
     random_state: dict[str, Any] | None = None
     """After the last good step, if steps use it. None: the current one."""
 

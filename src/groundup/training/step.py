@@ -20,7 +20,7 @@ from groundup.optim.schedules import learning_rate_factor
 from groundup.runs.config import RunConfig
 from groundup.training.clock import Tick
 from groundup.training.machine import autocast
-from groundup.training.preference import packed_hidden, preference_sums
+from groundup.training.preference import find_pairs, packed_hidden, preference_sums
 from groundup.training.start import Loss, Schedule
 from groundup.training.state import TrainingState
 
@@ -195,7 +195,7 @@ def count_targets(batch: Batch, ranks: ProcessGroup = ONE_PROCESS) -> int | Tens
     """The number of targets that `summed_loss` sums over, or of pairs, on all ranks."""
     if batch.positions is None:
         return batch.targets.numel() * ranks.size
-    count = (batch.targets >= 0).sum()
+    count: int | Tensor = (batch.targets >= 0).sum()
     if batch.pairs is not None:
-        count = torch.ones_like(batch.pairs[batch.targets >= 0].unique()).sum()
+        count = len(find_pairs(batch)[0])
     return count if ranks.size == 1 else sum(ranks.gather(int(count)))

@@ -63,12 +63,9 @@ class Batch:
         size = self.micro_batch_size or len(self.inputs)
         count = len(self.inputs) // size
         inputs, targets = self.inputs.chunk(count), self.targets.chunk(count)
-        positions, pairs = (
-            [None] * count if part is None else part.chunk(count)
-            for part in (self.positions, self.pairs)
-        )
-        pieces = zip(inputs, targets, positions, pairs, strict=True)
-        return [Batch(self.step, one, other, None, *rest) for one, other, *rest in pieces]
+        rest = (part.chunk(count) for part in (self.positions, self.pairs) if part is not None)
+        pieces = zip(inputs, targets, *rest, strict=True)
+        return [Batch(self.step, one, other, None, *more) for one, other, *more in pieces]
 
 
 class BatchLoader:
