@@ -17,6 +17,7 @@ from groundup.generation import LanguageModel
 from groundup.interop import export_huggingface, import_huggingface
 from groundup.model import TransformerLM
 from groundup.runs.folder import RunFolder
+from groundup.serving.runs_api import summarize
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +79,11 @@ def test_what_is_worse_than_before_is_dropped(shell: Any) -> None:
     assert LanguageModel.load("runs/worse").step == 0
     for name, weight in before.state_dict().items():
         assert torch.equal(kept.state_dict()[name], weight), name
+    # The page and the list agree on the loss: that of the weights.
+    found = {one["run"]: one for one in shell.json("list")}
+    for name in ("worse", "small"):
+        assert summarize(RunFolder(f"runs/{name}"))["validation_loss"] == losses("worse")[0][1]
+        assert found[name]["validation_loss"] == losses("worse")[0][1]
 
 
 def test_more_text_is_mixed_with_the_old(shell: Any) -> None:

@@ -22,12 +22,12 @@ from starlette.routing import Route
 from groundup.files import file_signature
 from groundup.planner.parameters import count_parameters
 from groundup.runs.config import model_of
-from groundup.runs.folder import RunFolder, list_checkpoints
+from groundup.runs.folder import RunFolder, list_checkpoints, loss_of_weights
 from groundup.runs.metrics import Metrics
 from groundup.runs.metrics_file import MetricsReader, read_newest
 from groundup.serving.api_errors import ApiError, excerpt, invalid_request
 
-_SUMMARY = ("step", "tokens", "loss", "validation_loss", "tokens_per_second", "wall_seconds")
+_SUMMARY = ("step", "tokens", "loss", "tokens_per_second", "wall_seconds")
 
 # A run that writes nothing for this long counts as stalled.
 _STALLED_SECONDS = 300.0
@@ -95,7 +95,7 @@ def find_runs(runs_folder: Path) -> list[RunFolder]:
 
 def summarize(folder: RunFolder) -> dict[str, Any]:
     """A row of the list; unknown values are None."""
-    settings, newest, started, num_parameters = _read_small(folder)
+    settings, newest, started, num_parameters, loss = _read_small(folder)
     num_steps = settings.get("num_steps")
     num_steps = num_steps if isinstance(num_steps, int) else None
     step = None if (found := newest.last("step")) is None else int(found)
@@ -105,6 +105,7 @@ def summarize(folder: RunFolder) -> dict[str, Any]:
         "status": state,
         "message": message,
         **{name: newest.last(name) for name in _SUMMARY},
+        "validation_loss": loss,
         "num_steps": num_steps,
         "started": started,
         "updated": last_change(folder),
@@ -224,12 +225,13 @@ def _line(metrics: Metrics, index: int) -> dict[str, Any]:
     return line
 
 
-_Small = tuple[dict[str, Any], Metrics, float | None, int | None]
+_Small = tuple[dict[str, Any], Metrics, float | None, int | None, float | None]
 
 
 def _read_small(folder: RunFolder) -> _Small:
-    """Settings, newest metrics, start in seconds since the epoch, and number of parameters."""
-    files = (folder.config_file, folder.metrics_file, folder.environment_file)
+    """Settings, newest metrics, start in seconds since the epoch, number of parameters, and the
+    validation loss."""
+    files = (folder.config_file, folder.metrics_file, folder.environment_file, folder.outcome_file)
     return _read_once(folder.path, tuple(map(file_signature, files)))
 
 
@@ -247,4 +249,4 @@ def _read_once(path: Path, signatures: tuple[tuple[int, int, int] | None, ...]) 
     with contextlib.suppress(ArithmeticError):
         num_parameters = None if model is None else sum(count_parameters(model).values())
     newest = read_newest(folder.metrics_file)
-    return settings, newest, started, num_parameters
+    return settings, newest, started, num_parameters, loss_of_weights(folder, newest)

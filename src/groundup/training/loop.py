@@ -269,10 +269,12 @@ class _Loop:
         config, state, clock = self._config, self._state, self._clock
         with self._stop:
             begin = state.clock, state.step, self._warm_up_end
+            is_measured = config.continue_training and state.step == 0
+            # The loss that continued training has to beat.
+            found = self._evaluate() if is_measured and self._evaluator is not None else None
+            # Raises ConfigError if no time is left: nothing may be written before it.
             clock.open(config, self._ranks, self._stop, *begin)
-            if config.continue_training and state.step == 0 and self._evaluator is not None:
-                # The loss that continued training has to beat.
-                found = self._evaluate()
+            if found is not None:
                 self._metrics.write(state, {"validation_loss": found.loss})
                 self._losses.append(found.loss)
                 self._save(found.loss)
