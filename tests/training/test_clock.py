@@ -165,7 +165,7 @@ def test_too_little_time_is_refused_and_leaves_nothing(
     make_config: MakeConfig, finished: RunConfig
 ) -> None:
     for start in ({}, {"start_from": str(finished.run_folder), "continue_training": True}):
-        config = make_config("hasty", {"num_steps": None, "minutes": 1e-6, **start})
+        config = make_config("hasty", {**TIMED, "minutes": 1e-6, **start})
         with pytest.raises(ConfigError, match="startup and the end"):
             train(config)
         assert not config.run_folder.exists()
