@@ -84,6 +84,7 @@ def test_what_is_worse_than_before_is_dropped(shell: Any) -> None:
     for name in ("worse", "small"):
         assert summarize(RunFolder(f"runs/{name}"))["validation_loss"] == losses("worse")[0][1]
         assert found[name]["validation_loss"] == losses("worse")[0][1]
+        assert found[name]["bits_per_byte"] == pytest.approx(found["small"]["bits_per_byte"])
 
 
 def test_more_text_is_mixed_with_the_old(shell: Any) -> None:

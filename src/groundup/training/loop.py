@@ -275,7 +275,7 @@ class _Loop:
             # Raises ConfigError if no time is left: nothing may be written before it.
             clock.open(config, self._ranks, self._stop, *begin)
             if found is not None:
-                self._metrics.write(state, {"validation_loss": found.loss})
+                self._metrics.write(state, {"validation_loss": found.loss, **found.metrics})
                 self._losses.append(found.loss)
                 self._save(found.loss)
             num_left = None if config.num_steps is None else max(0, config.num_steps - state.step)
