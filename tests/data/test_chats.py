@@ -128,7 +128,7 @@ TWO: list[Message] = [USER, {"role": "assistant", "content": "no"}]
         {"prompt": "?", "messages": [USER, ANSWER], "chosen": [USER, ANSWER], "rejected": TWO},
     ],
 )
-def test_pairs_are_encoded_side_by_side(record: dict[str, Any], tmp_path: Path) -> None:
+def test_pairs_are_read_and_encoded_whole(record: dict[str, Any], tmp_path: Path) -> None:
     long = {"prompt": "x" * 199, "chosen": "y", "rejected": "z"}
     file = write(tmp_path / "pairs.jsonl", long, record, {**record, "system": "Be brief."})
     found = list(read_conversations([file]))
@@ -138,16 +138,6 @@ def test_pairs_are_encoded_side_by_side(record: dict[str, Any], tmp_path: Path) 
     assert [one.where for one in found[2:4]] == [f"{file} line 2"] * 2
     pairs = encode_conversations(found, make_tokenizer(), 100)
     assert (len(pairs), pairs.num_cut, pairs.numbers) == (2, 2, (2, 4))
-    alone = [one._replace(is_pair=False) for one in found[2:]]
-    each = [encode_conversations([one], make_tokenizer(), 100) for one in alone]
-    both = next(PackedRows(pairs, np.arange(2), 99).batches(2))
-    assert both.shape == (4, 2, 198)
-    for row, number in enumerate(both[3, :, 0].tolist()):
-        for side in range(2):
-            half = both[:, row, 99 * side :][:, :99]
-            row_alone = next(PackedRows(each[2 * number + side], np.arange(1), 99).batches(1))
-            assert (half[:3] == row_alone[:, 0]).all()
-            assert set(half[3, half[1] >= 0].tolist()) == {number}
     with pytest.raises(DataError, match=r"no pair of answers fits .* --model.context-length"):
         encode_conversations(found, make_tokenizer(), 50)
 

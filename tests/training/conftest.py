@@ -1,5 +1,6 @@
 """A tiny corpus, its shards, and settings of runs that train in a moment."""
 
+import itertools
 import json
 import random
 from collections.abc import Callable
@@ -168,17 +169,13 @@ def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """The setting for sixty pairs, whose chosen answers are those that name the thing."""
-    random_ = random.Random(2)
-    lines = []
-    for _ in range(60):
-        name, colour, thing = map(random_.choice, (NAMES, COLOURS, THINGS))
-        prompt = [{"role": "user", "content": f"{name} had a {colour} {thing}. What?"}]
-        other = random_.choice(NAMES)
-        answers = {"chosen": f"A {colour} {thing}.", "rejected": f"{other} found {other}."}
-        lines.append(json.dumps({"prompt": prompt, **answers}))
+    """The setting for 36 pairs, whose chosen answers are those that name the thing."""
+    lines = [
+        {"prompt": f"{name} had a {thing}.", "chosen": f"A {thing}.", "rejected": f"{name} found."}
+        for name, thing in itertools.product(NAMES, THINGS)
+    ]
     path = tmp_path_factory.mktemp("pairs") / "pairs.jsonl"
-    path.write_text("\n".join(lines), "utf-8")
+    path.write_text("\n".join(map(json.dumps, lines)), "utf-8")
     return {"tuning.chats": [str(path)]}
 
 

@@ -150,7 +150,7 @@ def test_dpo_prefers_the_chosen_answers(
     assert summary.validation_loss == last["validation_loss"] < 0.5
     assert last["preference_accuracy"] == 1 and last["preference_margin"] > 0.5
     state = CheckpointFolder(RunFolder(config.run_folder).checkpoints).newest().state
-    assert len(state["reference"]) == 60 and summary.bits_per_byte is None
+    assert len(state["reference"]) == 36 and summary.bits_per_byte is None
     with pytest.raises(ConfigError, match="z_loss"):
         train(make_tuning("other", {**changes, "z_loss": 0.1}))
 

@@ -71,8 +71,10 @@ def preference_sums(model: TransformerLM, batch: Batch, preference: Preference) 
 def log_ratios(model: TransformerLM, batch: Batch) -> tuple[Tensor, Tensor]:
     """The numbers of the pairs in a batch, and log p(chosen) - log p(rejected) of each."""
     pairs, places, signs = find_pairs(batch)
-    is_learned, weight = batch.targets >= 0, model.output_weight
+    is_learned = batch.targets >= 0
     hidden, targets = packed_hidden(model, batch)[is_learned], batch.targets[is_learned]
+    # Sharded weights are whole only after `hidden`.
+    weight = model.output_weight
     chunks = zip(*(torch.split(one, _CHUNK_ROWS) for one in (hidden, targets)), strict=True)
     # The backward pass computes the logits again.
     found = [recompute(_log_p, one, weight, ids, use_reentrant=False) for one, ids in chunks]
