@@ -401,10 +401,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
 
 
 def test_foreign_text_cannot_command_the_terminal(
-    shell: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    shell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("x\x1b[2J.txt").write_text("Ada had a kite. " * 50)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from groundup.cli.main import main
 from groundup.data.chats import read_conversations
 from groundup.files import read_json_lines
 from groundup.generation import LanguageModel
@@ -110,6 +111,10 @@ def test_a_finished_timed_run_is_not_resumed_for_longer(
     # A command begins with its process; this one has run for as long as the tests.
     monkeypatch.setattr("groundup.cli.more.STARTED", time.monotonic())
     shell("more", "small", "--num-steps", "2", "--minutes", "1")
+    # Without time left, nothing is written.
+    monkeypatch.setattr("groundup.cli.more.STARTED", time.monotonic() - 100)
+    assert main(["more", "small", "--minutes", "1"]) == 2
+    assert not Path("runs/small-more-2").exists()
     words = ("train", "--name", "small-more", "--resume", "--minutes", "2")
     assert "continue it with groundup more runs/small-more --minutes 2" in shell.fails(*words)
 

@@ -14,7 +14,7 @@ from groundup.files import append_json_line
 from groundup.planner import step_flops
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
-from groundup.training.expectation import Outlook, count_losses, meaning
+from groundup.training.expectation import Outlook, count_losses
 from groundup.training.recipe import choose_recipe
 
 from .conftest import MakeConfig
@@ -136,8 +136,3 @@ def test_a_run_that_its_passes_end_says_so(make_config: MakeConfig) -> None:
     run.path.mkdir(parents=True)
     append_json_line(run.metrics_file, {"step": 9, "validation_loss": 4.321})
     assert "4.32, expected" in long.after(run) and "give more text" in long.after(run)
-
-
-def test_a_lower_loss_means_more() -> None:
-    words = [meaning(bits) for bits in (9.0, 2.3, 1.7, 1.4, 0.9)]
-    assert len(set(words)) == 5 and words[0].startswith("pieces") and "follow" in words[-1]

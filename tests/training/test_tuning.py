@@ -70,6 +70,8 @@ def test_packed_conversations_have_the_loss_and_gradient_of_each_alone(
     expected = torch.autograd.grad(alone, list(model.parameters()), allow_unused=True)
     batch = packed_batch(conversations)
     assert len(batch.inputs) == 3
+    assert count_targets(batch) == (batch.targets >= 0).sum()
+    assert count_targets(Batch(0, batch.inputs, batch.inputs)) == batch.inputs.numel()
     loss = summed_loss(model, batch)
     torch.testing.assert_close(loss, alone)
     found = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
@@ -153,12 +155,6 @@ def test_dpo_prefers_the_chosen_answers(
     assert len(state["reference"]) == 36 and summary.bits_per_byte is None
     with pytest.raises(ConfigError, match="z_loss"):
         train(make_tuning("other", {**changes, "z_loss": 0.1}))
-
-
-def test_a_batch_counts_its_targets() -> None:
-    batch = packed_batch(make_conversations([9, 8, 8]))
-    assert int(count_targets(batch)) == int((batch.targets >= 0).sum())
-    assert count_targets(Batch(0, batch.inputs, batch.inputs)) == batch.inputs.numel()
 
 
 @pytest.mark.parametrize("changes", [{}, {"tie_embeddings": True, "qk_norm": True}])
