@@ -45,7 +45,8 @@ def _describe(path: Path) -> dict[str, Any]:
 
     result, folder = read_run(path), RunFolder(path)
     metrics, checkpoints = result.metrics, list_checkpoints(folder.checkpoints)
-    loss, losses = loss_of_weights(folder, metrics), metrics.column("validation_loss")
+    loss, losses = loss_of_weights(folder, metrics), list(metrics.column("validation_loss"))
+    line = losses.index(loss) if loss is not None and loss in losses else None
     files = [file.stat() for file in path.rglob("*") if file.is_file()]
     try:
         knows_turns = Tokenizer.load(folder.tokenizer_file).chat_template is not None
@@ -66,9 +67,7 @@ def _describe(path: Path) -> dict[str, Any]:
         "bytes": sum(file.st_size for file in files),
         "step": checkpoints[0]["step"] if checkpoints else 0,
         "validation_loss": loss,
-        "bits_per_byte": metrics.at("bits_per_byte", losses.index(loss))
-        if loss in losses
-        else None,
+        "bits_per_byte": metrics.at("bits_per_byte", line),
         "state": state,
         "can": [name for name, is_so in can.items() if is_so and state != "running"],
     }

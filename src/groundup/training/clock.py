@@ -222,7 +222,7 @@ class Clock:
     def _seconds_left(self) -> float:
         minutes = self._config.minutes or 0.0
         taken = self._now() - self._began + self._reserve_seconds
-        left = self._ranks.broadcast(60 * minutes - taken)
+        left: float = self._ranks.broadcast(60 * minutes - taken)
         if left <= 0:
             found = f"minutes is {minutes:g}, but startup and the end take {taken:.1f} s"
             raise ConfigError(f"{found}: give more")
