@@ -402,10 +402,7 @@ def test_user_errors_are_one_line_and_write_nothing(
 
 
 def test_untrusted_text_cannot_control_the_terminal(
-    shell: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    shell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("x\x1b[2J.txt").write_text("Ada had a kite. " * 50)

@@ -27,13 +27,20 @@ def test_results_equal_those_of_training(shell: Any) -> None:
             assert found["bits_per_byte"] == record["bits_per_byte"]
 
 
-def test_output_names_run_checkpoint_and_split(shell: Any, small_config: Path) -> None:
+def test_output_names_run_checkpoint_and_split(
+    shell: Any, small_config: Path, tmp_path: Path
+) -> None:
     by_name, by_folder = shell.json("evaluate", "small"), shell.json("evaluate", "runs/small")
     assert by_name == by_folder and by_name["run"] == "runs/small" and by_name["step"] == 12
     best = shell.json("evaluate", "small", "--checkpoint", "best")
     assert best["loss"] <= by_name["loss"]
     shards = open_shards(small_config.parent / "shards", "validation")
     assert shell.json("evaluate", "small", "--whole")["tokens"] == shards.num_tokens - 1
+    # One that learned in float8 is evaluated in float32 on request.
+    config = shutil.copytree("runs/small", tmp_path / "half") / "config.yaml"
+    config.write_text(config.read_text().replace("precision: float32", "precision: float8"))
+    half = shell.json("evaluate", tmp_path / "half", "--precision", "float32")
+    assert half["loss"] == by_name["loss"]
     page = shell("evaluate", "small")
     for text in ("12", f"{by_name['loss']:.4f}", f"{by_name['bits_per_byte']:.4f}"):
         assert text in page
@@ -63,17 +70,6 @@ def test_other_shards_than_the_runs_are_reported(
     shell(*words, "--out", tmp_path / "few")
     error = shell.fails("evaluate", "one", "--shards", tmp_path / "few")
     assert "--validation-fraction 0.1 --overwrite" in error
-
-
-def test_a_float8_run_is_evaluated_in_float32_on_request(
-    shell: Any, folder_of_run: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(folder_of_run / "runs/small", tmp_path / "half")
-    config = tmp_path / "half" / "config.yaml"
-    text = config.read_text("utf-8")
-    config.write_text(text.replace("precision: float32", "precision: float8"), "utf-8")
-    found = shell.json("evaluate", tmp_path / "half", "--precision", "float32")
-    assert found["loss"] == shell.json("evaluate", "small")["loss"]
 
 
 def test_text_and_tasks_are_evaluated_together(

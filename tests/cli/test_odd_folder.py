@@ -91,10 +91,8 @@ NOTEBOOK = {
         {"cell_type": "code", "source": "x = 1", "outputs": [{"text": "not this"}]},
     ],
 }
-FRENCH, CHINESE = (
-    "Les élèves sont déjà là, près de la forêt",
-    "我们在这里说话的时候他来了，大家都看他",
-)
+FRENCH = "Les élèves sont déjà là, près de la forêt"
+CHINESE = "我们在这里说话的时候他来了，大家都看他"
 FILES: dict[str, tuple[bytes, list[str]]] = {
     "a.md": (f"# Notes\n{WORDS * 40}".encode(), [f"# Notes\n{WORDS * 40}"]),
     "b.html": (b"<title>Page</title><p>seen<script>not</script>", ["Page\n\nseen"]),

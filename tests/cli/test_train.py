@@ -76,6 +76,7 @@ def test_a_timed_run_has_fractions_and_counts_from_the_start_of_the_command(
     assert 0 < settings.schedule.warmup_steps < 1
     monkeypatch.setattr(verb, "STARTED", time.monotonic() - 100)
     assert "minutes is 1, but" in fails(capsys, *words)
+    assert not Path("runs").exists() or not list(Path("runs").iterdir())
 
 
 def test_a_run_is_resumed_by_its_name_alone(

@@ -55,6 +55,22 @@ def test_the_tuned_run_can_be_opened_by_every_verb(shell: Any, folder: Path) -> 
     assert LanguageModel.load(folder / "other/back").tokenizer.id == tokenizer.id
 
 
+def test_pairs_of_answers_are_recognized(shell: Any, folder: Path) -> None:
+    pair = {"chosen": "I have.", "rejected": "Nobody."}
+    lines = [json.dumps({"prompt": f"Who has {number}?", **pair}) for number in range(30)]
+    (folder / "pairs.jsonl").write_text("\n".join(lines))
+    said = shell("tune", "small", "pairs.jsonl", *CONTEXT, "--name", "dpo", "--num-steps", 30)
+    run = RunFolder(folder / "runs" / "dpo")
+    assert "30 pairs of answers (DPO)" in run.log_file.read_text()
+    assert "(in the file: I have.)" in said
+    assert run.read_config().optimizer.learning_rate == pytest.approx(6e-4)
+    losses = [one.get("validation_loss", 9) for one in read_json_lines(run.metrics_file)]
+    found = shell.json("evaluate", "dpo")
+    assert found["loss"] == min(losses) and found["preference_accuracy"] == 1
+    (folder / "pairs.jsonl").write_text("\n".join(lines[:2]))
+    assert "other pairs" in shell.fails("evaluate", "dpo")
+
+
 def test_a_stopped_run_continues_with_the_same_command(shell: Any, folder: Path) -> None:
     # Flags override the file, which overrides the defaults.
     (folder / "more.yaml").write_text("{num_steps: 9, max_grad_norm: 2.0, optimizer: {eps: 0.1}}")

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 import torch
 
+from groundup.cli.main import main
 from groundup.data.chats import read_conversations
 from groundup.files import read_json_lines
 from groundup.generation import LanguageModel
 from groundup.interop import export_huggingface, import_huggingface
 from groundup.model import TransformerLM
 from groundup.runs.folder import RunFolder
+from groundup.serving.runs_api import summarize
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +80,12 @@ def test_checkpoints_worse_than_the_initial_one_are_dropped(shell: Any) -> None:
     assert LanguageModel.load("runs/worse").step == 0
     for name, weight in before.state_dict().items():
         assert torch.equal(kept.state_dict()[name], weight), name
+    # The page and the list agree on the loss: that of the weights.
+    found = {one["run"]: one for one in shell.json("list")}
+    for name in ("worse", "small"):
+        assert summarize(RunFolder(f"runs/{name}"))["validation_loss"] == losses("worse")[0][1]
+        assert found[name]["validation_loss"] == losses("worse")[0][1]
+        assert found[name]["bits_per_byte"] == pytest.approx(found["small"]["bits_per_byte"])
 
 
 def test_new_text_is_mixed_with_the_old(shell: Any) -> None:
@@ -103,6 +111,10 @@ def test_a_finished_timed_run_is_not_resumed_for_longer(
     # A command's time starts with its process, here that of all tests.
     monkeypatch.setattr("groundup.cli.more.STARTED", time.monotonic())
     shell("more", "small", "--num-steps", "2", "--minutes", "1")
+    # Without time left, nothing is written.
+    monkeypatch.setattr("groundup.cli.more.STARTED", time.monotonic() - 100)
+    assert main(["more", "small", "--minutes", "1"]) == 2
+    assert not Path("runs/small-more-2").exists()
     words = ("train", "--name", "small-more", "--resume", "--minutes", "2")
     assert "continue it with groundup more runs/small-more --minutes 2" in shell.fails(*words)
 

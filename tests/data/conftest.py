@@ -10,9 +10,8 @@ from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.reference import train_bpe_reference
 
 END = "<|endoftext|>"
-WORDS = "the fox and a kite saw rain, then ran home! naïve 日本 — 😀 its the there 1984\n\n".split(
-    " "
-)
+TEXT = "the fox and a kite saw rain, then ran home! naïve 日本 — 😀 its the there 1984\n\n"
+WORDS = TEXT.split(" ")
 
 
 @pytest.fixture(scope="session")

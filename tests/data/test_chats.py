@@ -98,6 +98,10 @@ def test_bad_records_are_skipped_unless_all_are_bad(
         (json.dumps({"messages": [USER, USER, ANSWER]}), "turn without an answer"),
         ('{"messages": [{"role": "system", "content": "x"}]}', "has no answer"),
         ('{"prompt": "x", "completion": ""}', "message 2 of"),
+        ('{"prompt": "x", "chosen": "y"}', "the fields prompt, chosen"),
+        ('{"prompt": "x", "chosen": "y", "rejected": "y"}', "equal answers"),
+        ('{"prompt": "x", "chosen": "y", "rejected": "z"}', "mixes pairs"),
+        ('{"chosen": "y", "rejected": "z"}', "has the fields chosen"),
         ('{"prompt": "x", "completion": 3}', "content is 3 in message 2"),
         ('{"prompt": "x", "completion": "\\ud800"}', "not UTF-8"),
         ("[" * 100_000, "is not JSON"),
@@ -110,6 +114,32 @@ def test_invalid_conversations_are_reported(line: str, complaint: str, tmp_path:
         list(read_conversations([path], strict=True))
     assert complaint in str(caught.value) and "line 2" in str(caught.value)
     assert len(str(caught.value)) < 400
+
+
+TWO: list[Message] = [USER, {"role": "assistant", "content": "no"}]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"prompt": USER["content"], "chosen": ANSWER["content"], "rejected": "no"},
+        {"prompt": [USER], "Chosen": [ANSWER], "rejected": TWO[1:]},
+        {"messages": [USER], "chosen": ANSWER["content"], "rejected": TWO[1:]},
+        {"prompt": "?", "messages": [USER, ANSWER], "chosen": [USER, ANSWER], "rejected": TWO},
+    ],
+)
+def test_pairs_are_read_and_encoded_whole(record: dict[str, Any], tmp_path: Path) -> None:
+    long = {"prompt": "x" * 199, "chosen": "y", "rejected": "z"}
+    file = write(tmp_path / "pairs.jsonl", long, record, {**record, "system": "Be brief."})
+    found = list(read_conversations([file]))
+    brief: Message = {"role": "system", "content": "Be brief."}
+    expected = [[USER, ANSWER], TWO, [brief, USER, ANSWER], [brief, *TWO]]
+    assert [one.messages for one in found[2:]] == expected
+    assert [one.where for one in found[2:4]] == [f"{file} line 2"] * 2
+    pairs = encode_conversations(found, make_tokenizer(), 100)
+    assert (len(pairs), pairs.num_cut, pairs.numbers) == (2, 2, (2, 4))
+    with pytest.raises(DataError, match=r"no pair of answers fits .* --model.context-length"):
+        encode_conversations(found, make_tokenizer(), 50)
 
 
 def test_invalid_utf8_and_other_formats_are_reported(tmp_path: Path) -> None:

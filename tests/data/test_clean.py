@@ -24,7 +24,6 @@ from groundup.data.clean import (
     num_bands_for,
 )
 from groundup.errors import ConfigError, DataError
-from groundup.text_files import END_OF_TEXT
 
 WORDS = "fox hen rain kite home moon tree lake stone bread cloud river".split()
 LETTERS = "ab Z9é.,-\n\t日本"
@@ -147,13 +146,6 @@ def test_threads_and_parts_do_not_change_the_result(tmp_path: Path) -> None:
     first = run(tmp_path, documents, num_threads=1)
     for options in ({"num_threads": 3}, {"engine": map, "part_bytes": 500}):
         assert run(tmp_path, documents, **options)[1:] == first[1:]
-
-
-def test_counting_only_writes_nothing(tmp_path: Path) -> None:
-    source = tmp_path / "in.txt"
-    source.write_text(END_OF_TEXT.join(GOOD))
-    assert clean([source], None).counts["kept"].num_documents == len(GOOD)
-    assert list(tmp_path.iterdir()) == [source]
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def test_prefetching_is_bounded() -> None:
 # get_batch
 
 
-def test_get_batch_samples_windows_by_the_seed() -> None:
+def test_get_batch_samples_windows_by_the_seed_and_needs_one() -> None:
     sampled = []
     for seed in (1, 1, 2):
         set_seed(seed)
@@ -174,9 +174,6 @@ def test_get_batch_samples_windows_by_the_seed() -> None:
         sampled.append(inputs)
     assert set(sampled[0][:, 0].tolist()) > {0, 92} and int(sampled[0][:, 0].max()) == 92
     assert torch.equal(sampled[0], sampled[1]) and not torch.equal(sampled[0], sampled[2])
-
-
-def test_get_batch_needs_at_least_one_window() -> None:
     inputs, targets = get_batch(np.arange(8), 3, 7, "cpu")
     assert inputs.tolist() == [list(range(7))] * 3 and targets.tolist() == [list(range(1, 8))] * 3
     with pytest.raises(DataError, match=r"has 7 tokens.* needs 8"):
@@ -211,16 +208,12 @@ def test_gpu_batches_match_the_cpu(device: str) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_gpu_copies_use_pinned_memory() -> None:
+def test_gpu_copies_use_pinned_memory_and_are_not_captured_in_a_concurrent_graph() -> None:
     transfer = transfer_to(torch.device("cuda:0"), (4, 9))
     for _ in range(3):
         buffer = transfer.host_buffer()
         assert buffer.shape == (4, 9) and buffer.is_pinned()
         transfer.receive(transfer.send(buffer.zero_()))
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_copies_are_not_captured_in_a_concurrent_cuda_graph() -> None:
     device, number = torch.device("cuda:0"), torch.zeros((), device="cuda:0")
     # More than torch's pool of streams.
     for step in range(40):

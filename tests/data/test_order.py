@@ -120,11 +120,7 @@ def test_consecutive_windows_predict_every_id_once(num_tokens: int, context_leng
 def test_invalid_window_arguments_are_rejected() -> None:
     ShuffledEpochs(257, 256, 0).starts(0, 10)
     for make, error, message in (
-        (
-            lambda: ShuffledEpochs(256, 256, 0),
-            DataError,
-            "256 tokens.* needs 257",
-        ),
+        (lambda: ShuffledEpochs(256, 256, 0), DataError, "256 tokens.* needs 257"),
         (lambda: ShuffledEpochs(256, 0, 0), ConfigError, "context_length is 0"),
         (lambda: ShuffledEpochs(100, 5, -1), ConfigError, "seed"),
         (lambda: ShuffledEpochs(100, 5, 2**64), ConfigError, "seed"),

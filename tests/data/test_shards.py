@@ -72,6 +72,7 @@ def test_reads_cross_shard_boundaries(prepared: Path, tokenizer: Tokenizer) -> N
         shards[[1, 2]]  # type: ignore[index]
     with pytest.raises(IndexError):
         shards.read(0, len(whole) + 1)
+    assert f"train: {len(whole):,} ids" in repr(shards)
 
 
 def test_a_shard_truncated_in_use_raises(folder: Path) -> None:
@@ -155,6 +156,8 @@ def test_missing_splits_are_rejected(
 ) -> None:
     with pytest.raises(DataError, match="did you mean validation"):
         open_shards(prepared, "valid")
+    with pytest.raises(DataError, match="is a file"):
+        open_shards(corpus[0])
     with pytest.raises(DataError, match="did you mean train"):
         check_shards(prepared, tokenizer, ["trian"])
     prepare(corpus, tokenizer, tmp_path / "out", validation_fraction=0)

@@ -378,7 +378,7 @@ def add_lines(folder: RunFolder, steps: Iterable[int]) -> None:
         record |= {"loss": 5 / step, "learning_rate": 0.01 / step, "tokens_per_second": 2000.0}
         if step % 5 == 0:
             record |= {"validation_loss": 6 / step, "samples": [f" text of step {step}"]}
-            record["task/agreement"] = step / 100
+            record |= {"task/agreement": step / 100, "bits_per_byte": 3 / step}
         append_json_line(folder.metrics_file, record)
 
 
@@ -417,6 +417,7 @@ def test_runs(browser: Any, page: Any) -> None:
     browser.all("[name=tab]")[1].click()
     rows = browser.wait(lambda: table(browser))
     assert rows["Validation loss"] == ["0.6000", "0.3000"]
+    assert rows["Bits per byte"] == ["0.3000", "0.1500"]
     assert rows["Skipped steps"] == ["1 (step 11: infinite)", "none"]
     assert rows["optimizer.learning_rate"][1] == "0.5" and rows["model.d_model"]
     # Three runs side by side fit on a phone.

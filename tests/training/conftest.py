@@ -1,5 +1,6 @@
 """A tiny corpus, its shards, and settings of very short runs."""
 
+import itertools
 import json
 import random
 from collections.abc import Callable
@@ -164,6 +165,18 @@ def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("chats") / "chats.jsonl"
     path.write_text("\n".join(lines), "utf-8")
     return path
+
+
+@pytest.fixture(scope="session")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """The setting for 36 pairs, whose chosen answers are those that name the thing."""
+    lines = [
+        {"prompt": f"{name} had a {thing}.", "chosen": f"A {thing}.", "rejected": f"{name} found."}
+        for name, thing in itertools.product(NAMES, THINGS)
+    ]
+    path = tmp_path_factory.mktemp("pairs") / "pairs.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)), "utf-8")
+    return {"tuning.chats": [str(path)]}
 
 
 @pytest.fixture

@@ -75,10 +75,7 @@ def fake_time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
 
 @pytest.mark.parametrize(
     "slowness",
-    [
-        [(60.0, 10.0), (math.inf, 1.0)],
-        [(150.0, 1.0), (math.inf, 2.0)],
-    ],
+    [[(60.0, 10.0), (math.inf, 1.0)], [(150.0, 1.0), (math.inf, 2.0)]],
     ids=["slow start", "slow half"],
 )
 def test_a_timed_run_uses_exactly_its_time(

@@ -222,14 +222,13 @@ def test_likelihoods_equal_those_of_each_choice_alone(language_model: LanguageMo
         assert ask(plain, Question("a" * 9, ("b" * length, "c"), 0))["cut"] == num_cut
 
 
-def test_ties_count_half(language_model: LanguageModel) -> None:
+def test_ties_count_half_and_non_finite_likelihoods_give_no_accuracy(
+    language_model: LanguageModel,
+) -> None:
     same = Question("Ada had a", ("hat.", "hat."), 1)
     three = Question("Ada had a", ("hat.", "hat.", "hat."), 0)
     assert ask(language_model, same)["accuracy"] == 0.5
     assert ask(language_model, same, three, same)["accuracy"] == pytest.approx(4 / 9)
-
-
-def test_non_finite_likelihoods_give_no_accuracy(language_model: LanguageModel) -> None:
     broken = TransformerLM.from_config(language_model.model.config)
     with torch.no_grad():
         broken.output_weight.fill_(math.nan)

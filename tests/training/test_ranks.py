@@ -43,16 +43,19 @@ def run_jobs(tmp_path: Path, run_program: Any) -> Callable[[Jobs], list[list[str
 
 
 def test_training_is_bitwise_equal_for_any_number_of_ranks(
-    make_config: MakeConfig, make_tuning: MakeConfig, run_jobs: Any
+    make_config: MakeConfig, make_tuning: MakeConfig, pairs: Any, run_jobs: Any
 ) -> None:
     plain = make_config("any", SHARED)
     recipe = {"optimizer.name": "muon", "optimizer.normalize_rows": True, "multi_token_weight": 0.3}
     muon = make_config("any", {**SHARED, **recipe, "num_steps": 6})
     tuning = make_tuning("any", {**SHARED, "num_steps": 6})
+    dpo = make_tuning("any", {**SHARED, **pairs, "num_steps": 6})
     kinds = {"one": plain, "two": plain, "four": plain, "moving": plain}
     kinds |= {"muon": muon, "muon_two": muon, "tuned": tuning, "tuned_two": tuning}
+    kinds |= {"dpo": dpo, "dpo_two": dpo}
     runs = {name: config.model_copy(update={"name": name}) for name, config in kinds.items()}
     sizes = {"one": 1, "two": 2, "four": 4, "muon": 1, "muon_two": 2, "tuned": 1, "tuned_two": 2}
+    sizes |= {"dpo": 1, "dpo_two": 2}
     results = run_jobs(
         [
             *({"config": runs[name], "ranks": size} for name, size in sizes.items()),
@@ -62,12 +65,12 @@ def test_training_is_bitwise_equal_for_any_number_of_ranks(
             {"config": runs["moving"], "ranks": 1, "resume": True},
         ]
     )
-    assert [error for result in results[:7] for error in result] == [None] * 13
-    lost = results[8][1]
-    assert results[7:] == [["killed"], ["killed", lost], [None] * 4, [None]]
+    assert [error for result in results[:9] for error in result] == [None] * 16
+    lost = results[10][1]
+    assert results[9:] == [["killed"], ["killed", lost], [None] * 4, [None]]
     assert "a rank died" in str(lost)
-    pairs = {"two": "one", "four": "one", "moving": "one", "muon_two": "muon", "tuned_two": "tuned"}
-    for many, one in pairs.items():
+    same = {"two": "one", "four": "one", "moving": "one", "muon_two": "muon", "tuned_two": "tuned"}
+    for many, one in {**same, "dpo_two": "dpo"}.items():
         found = compare_runs(runs[one].run_folder, runs[many].run_folder)
         assert not found.differences, (many, found.differences[:3])
         assert found.num_records >= 6 and found.num_values > 30

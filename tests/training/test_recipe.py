@@ -15,7 +15,7 @@ from groundup.files import append_json_line
 from groundup.planner import step_flops
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
-from groundup.training.expectation import Outlook, count_losses, meaning
+from groundup.training.expectation import Outlook, count_losses
 from groundup.training.recipe import choose_recipe
 
 from .conftest import MakeConfig
@@ -142,8 +142,3 @@ def test_a_run_limited_by_epochs_says_so(make_config: MakeConfig, monkeypatch: A
     monkeypatch.setattr("groundup.training.expectation.meaning", str)
     told = re.search(r"would give about ([\d.]+) \(.*\): (.*)", short.after(run))
     assert told and float(told[2]) == pytest.approx(float(told[1]) * short._bits_per_byte, rel=0.1)
-
-
-def test_lower_losses_have_better_descriptions() -> None:
-    words = [meaning(bits) for bits in (9.0, 2.3, 1.7, 1.4, 0.9)]
-    assert len(set(words)) == 5 and words[0].startswith("pieces") and "follow" in words[-1]

@@ -75,6 +75,10 @@ def test_resume_is_bitwise_exact(check_resume: Any, changes: dict[str, Any], sto
     check_resume({"data.verify": False, **changes}, stop)
 
 
+def test_dpo_resumes_exactly(check_resume: Any, make_tuning: MakeConfig, pairs: Any) -> None:
+    check_resume({**pairs, "micro_batch_size": 1}, make=make_tuning)
+
+
 def test_samples_and_evaluations_do_not_affect_the_run(
     make_config: MakeConfig, records_of: Any
 ) -> None:

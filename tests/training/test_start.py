@@ -95,13 +95,15 @@ def test_the_context_and_the_vocabulary_may_grow(
             assert grown[301:].std() > 0
 
 
-def test_document_masking_applies_to_shards_and_not_to_chats(make_config: MakeConfig) -> None:
+def test_document_masking_applies_to_shards_and_not_to_chats(
+    make_config: MakeConfig, chats: Path
+) -> None:
     source = make_config("source", {"num_steps": 1, "model.document_separator": "auto"})
     train(source)
     folder = RunFolder(source.run_folder)
     assert folder.read_config().model.document_separator == 299
     assert settings_from(folder)["model.document_separator"] == "auto"
-    assert tuning_config(folder, {"tuning.chats": ["a"]}).model.document_separator is None
+    assert tuning_config(folder, {"tuning.chats": [chats]}).model.document_separator is None
     train(make_config("next", {"num_steps": 1, "start_from": str(folder.path)}))
 
 

@@ -1,7 +1,9 @@
 """Fine-tuning on conversations: only answers count, and conversations are masked from each
 other."""
 
+import math
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +13,13 @@ import torch
 from groundup.checkpoint import CheckpointFolder
 from groundup.data.batches.loader import Batch
 from groundup.data.chats import EncodedConversations, PackedRows
+from groundup.errors import ConfigError
 from groundup.generation import LanguageModel
 from groundup.model import TransformerLM
 from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 from groundup.training.loop import train
+from groundup.training.preference import Preference, preference_sums
 from groundup.training.step import count_targets, summed_loss
 
 from .conftest import MakeConfig
@@ -36,12 +40,12 @@ def make_conversations(lengths: list[int]) -> EncodedConversations:
     return EncodedConversations(ids, is_answer, offsets, 0)
 
 
-def packed_batch(conversations: EncodedConversations) -> Batch:
+def packed_batch(conversations: EncodedConversations, *numbers: int) -> Batch:
+    """All rows, or those of the given numbers."""
     rows = PackedRows(conversations, np.arange(len(conversations)), 24)
-    parts = np.empty((3, rows.num_rows, 24), np.int64)
-    rows.fill(parts, np.arange(rows.num_rows))
-    inputs, targets, positions = torch.from_numpy(parts)
-    return Batch(0, inputs, targets, None, positions)
+    parts = next(rows.batches(rows.num_rows))
+    inputs, targets, *rest = torch.from_numpy(parts[:, list(numbers) or slice(None)])
+    return Batch(0, inputs, targets, None, *rest)
 
 
 MODELS: list[dict[str, Any]] = [
@@ -67,6 +71,8 @@ def test_packed_conversations_have_the_loss_and_gradient_of_each_alone(
     expected = torch.autograd.grad(alone, list(model.parameters()), allow_unused=True)
     batch = packed_batch(conversations)
     assert len(batch.inputs) == 3
+    assert count_targets(batch) == (batch.targets >= 0).sum()
+    assert count_targets(Batch(0, batch.inputs, batch.inputs)) == batch.inputs.numel()
     loss = summed_loss(model, batch)
     torch.testing.assert_close(loss, alone)
     found = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
@@ -133,7 +139,50 @@ def test_a_run_ends_early_with_the_best_if_validation_gets_worse(
     assert train(same).steps == 5 * 3
 
 
-def test_a_batch_counts_its_targets() -> None:
-    batch = packed_batch(make_conversations([9, 8, 8]))
-    assert int(count_targets(batch)) == int((batch.targets >= 0).sum())
-    assert count_targets(Batch(0, batch.inputs, batch.inputs)) == batch.inputs.numel()
+@pytest.mark.parametrize(("rank", "rate"), [(None, 3e-3), (2, 3e-2)])
+def test_dpo_prefers_the_chosen_answers(
+    make_tuning: MakeConfig, pairs: Any, records_of: Any, rank: int | None, rate: float
+) -> None:
+    changes = {**pairs, "tuning.lora_rank": rank, "num_steps": 40, "batch_size": 2}
+    config = make_tuning("preferring", {**changes, "optimizer.learning_rate": rate})
+    summary = train(config)
+    first, *_, last = records_of(config)
+    assert first["loss"] == pytest.approx(math.log(2))
+    assert summary.validation_loss == last["validation_loss"] < 0.5
+    assert last["preference_accuracy"] == 1 and last["preference_margin"] > 0.5
+    state = CheckpointFolder(RunFolder(config.run_folder).checkpoints).newest().state
+    assert len(state["reference"]) == 36 and summary.bits_per_byte is None
+    with pytest.raises(ConfigError, match="z_loss"):
+        train(make_tuning("other", {**changes, "z_loss": 0.1}))
+
+
+@pytest.mark.parametrize("changes", [{}, {"tie_embeddings": True, "qk_norm": True}])
+def test_dpo_has_the_loss_and_gradient_of_plain_torch(changes: dict[str, Any]) -> None:
+    pairs = replace(make_conversations([9, 4, 20, 7, 2, 25, 6, 11]), has_pairs=True)
+    model, beta = make_model(**changes), 0.3
+    reference = torch.linspace(-2, 1, 4)
+    margins = []
+    for number in range(4):
+        sums = []
+        for side in (2 * number, 2 * number + 1):
+            part = slice(pairs.offsets[side], pairs.offsets[side + 1])
+            ids, is_answer = torch.from_numpy(pairs.ids[part]), pairs.is_answer[part][1:]
+            log_p = model(ids[:-1]).log_softmax(-1)[torch.arange(len(ids) - 1), ids[1:]]
+            sums.append(log_p[torch.from_numpy(is_answer)].sum())
+        margins.append(beta * (sums[0] - sums[1] - reference[number]))
+    wanted = torch.stack(margins)
+    expected = torch.autograd.grad(-wanted.sigmoid().log().sum(), list(model.parameters()))
+    # A batch may have the end of one epoch and the same pairs from the next.
+    batch = packed_batch(pairs, 0, 0, 1, 1, 2, 2)
+    assert batch.inputs.shape == (6, 48) and count_targets(batch) == 8
+    parts = replace(batch, micro_batch_size=3).micro_batches()
+    found = [preference_sums(model, part, Preference(reference, beta)) for part in parts]
+    loss, *rest = torch.stack(found).sum(0) / 2
+    torch.testing.assert_close(loss, -wanted.sigmoid().log().sum())
+    num_right = int((wanted > 0).sum())
+    assert 0 < num_right < 4
+    expected_sums = [num_right, wanted.sum().item(), 4]
+    assert [one.item() for one in rest] == pytest.approx(expected_sums, rel=1e-4)
+    gradient = torch.autograd.grad(loss, list(model.parameters()))
+    for one, other in zip(gradient, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)

@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from groundup.generation.language_model import LanguageModel
     from groundup.tokenizer.chat_template import Message
 
+_QUOTES = '"""'
 _COMMANDS = {
     "/reset": "starts over",
     "/save FILE": "appends the conversation to a file that groundup tune reads",
+    _QUOTES: "begins and ends a message of several lines",
     "/help": "shows these commands",
     "/quit": "exits, like Ctrl-D",
 }
-_QUOTES = '"""'
 
 
 class Arguments(ModelFlags, GenerationSettings):

@@ -82,7 +82,7 @@ def run(arguments: Arguments) -> None:
     names = ("run", "step", "bits_per_byte", "loss", "perplexity", "tokens")
     if len(runs) > 1 and "loss" in measured[0]:
         title = ", ".join(files) or f"the {arguments.split} split of each"
-        print_records(title, [{name: one[name] for name in names} for one in measured])
+        print_records(title, [{name: one.get(name) for name in names} for one in measured])
 
 
 def _as_run(word: str) -> Path | None:
@@ -96,7 +96,9 @@ def _as_run(word: str) -> Path | None:
 
 
 def _measure(arguments: Arguments, folder: Path) -> dict[str, Any]:
+    from groundup.checkpoint import CheckpointFolder
     from groundup.config import load_settings
+    from groundup.data.chats import PackedRows
     from groundup.data.tasks import read_tasks
     from groundup.generation import LanguageModel
     from groundup.runs.config import RunConfig
@@ -104,6 +106,7 @@ def _measure(arguments: Arguments, folder: Path) -> dict[str, Any]:
     from groundup.text_files import read_document_batches
     from groundup.training.evaluation import Evaluator
     from groundup.training.machine import autocast, switches
+    from groundup.training.preference import Preference
     from groundup.training.resolve import resolve_device
     from groundup.training.tasks import Scorer
 
@@ -128,7 +131,11 @@ def _measure(arguments: Arguments, folder: Path) -> dict[str, Any]:
             rows, notes = _open_split(arguments, folder, config, tokenizer)
             num_windows = None if arguments.whole else config.evaluation.num_windows
             evaluator = Evaluator(rows, tokenizer, length, num_windows, num_sequences)
-            found = evaluator(model, lambda: autocast(config))
+            preference = None
+            if isinstance(rows, PackedRows) and rows.has_pairs:
+                newest = CheckpointFolder(RunFolder(folder).checkpoints).newest()
+                preference = Preference.open(config, model, [rows], newest)
+            found = evaluator(model, lambda: autocast(config), preference)
             results |= {"split": arguments.split, **_describe(found), **notes}
         if arguments.files:
             with progress_bar("evaluating") as progress:
@@ -191,12 +198,7 @@ def _shards_of(folder: Path, config: "RunConfig") -> Path:
 
 
 def _describe(evaluation: "Evaluation") -> dict[str, Any]:
-    return {
-        "tokens": evaluation.num_tokens,
-        "loss": evaluation.loss,
-        "perplexity": evaluation.perplexity,
-        "bits_per_byte": evaluation.bits_per_byte,
-    }
+    return {"tokens": evaluation.num_tokens, "loss": evaluation.loss, **evaluation.metrics}
 
 
 def _print_scores(title: str, scores: dict[str, dict[str, Any]]) -> None:

@@ -13,7 +13,7 @@ from groundup.errors import ConfigError, GroundupError
 
 
 class Arguments(Settings):
-    """List runs, latest first: age, size, best validation loss, and what can be done with each."""
+    """List runs, latest first: age, size, validation loss of the weights, and what can be done."""
 
     folder: Positional[Path] = RUNS_FOLDER
     """The folder of runs."""
@@ -40,12 +40,13 @@ def run(arguments: Arguments) -> None:
 
 def _describe(path: Path) -> dict[str, Any]:
     from groundup.experiments.run_result import read_run
-    from groundup.runs.folder import RunFolder, list_checkpoints
+    from groundup.runs.folder import RunFolder, list_checkpoints, loss_of_weights
     from groundup.tokenizer import Tokenizer
 
     result, folder = read_run(path), RunFolder(path)
     metrics, checkpoints = result.metrics, list_checkpoints(folder.checkpoints)
-    best = metrics.lowest("validation_loss")
+    loss, losses = loss_of_weights(folder, metrics), list(metrics.column("validation_loss"))
+    line = losses.index(loss) if loss is not None and loss in losses else None
     files = [file.stat() for file in path.rglob("*") if file.is_file()]
     try:
         knows_turns = Tokenizer.load(folder.tokenizer_file).chat_template is not None
@@ -65,8 +66,8 @@ def _describe(path: Path) -> dict[str, Any]:
         "parameters": result.cost["num_parameters"],
         "bytes": sum(file.st_size for file in files),
         "step": checkpoints[0]["step"] if checkpoints else 0,
-        "validation_loss": None if best is None else best[0],
-        "bits_per_byte": metrics.at_lowest("bits_per_byte", "validation_loss"),
+        "validation_loss": loss,
+        "bits_per_byte": metrics.at("bits_per_byte", line),
         "state": state,
         "can": [name for name, is_so in can.items() if is_so and state != "running"],
     }

@@ -19,15 +19,16 @@ _MAX_TOKENS = 200
 
 
 class Arguments(TrainingFlags):
-    """Fine-tune a trained model on conversations (SFT), so that it answers.
+    """Fine-tune a trained model on conversations (SFT), so that it answers, or on pairs of answers
+    (DPO), so that it prefers the chosen ones.
 
     The loss is on the answers only. The new run starts from RUN's weights and has its tokenizer
     plus a chat template; every command takes it like any other run. All settings of groundup train
     are flags. Defaults: --name RUN-chat; --epochs chosen from the number of conversations, fewer if
     the held-out loss stops falling; --batch-size 8, fewer for few conversations;
-    --optimizer.learning-rate 6e-3 up to d_model 128, lower for wider models, higher for LoRA;
-    --model.context-length of RUN (longer conversations are cut); --tuning.template the tokenizer's,
-    else ChatML.
+    --optimizer.learning-rate 6e-3 up to d_model 128, lower for wider models and DPO, higher for
+    LoRA; --model.context-length of RUN (longer conversations are cut, longer pairs left out);
+    --tuning.template the tokenizer's, else ChatML.
     """
 
     of_run: ClassVar = MODEL_SETTINGS
@@ -38,7 +39,7 @@ class Arguments(TrainingFlags):
     chats: Positional[tuple[str, ...]]
     """Conversations in JSON lines, JSON or CSV, also compressed: messages as OpenAI has them,
     ShareGPT's conversations, Alpaca's instruction and output, or pairs such as question and
-    answer."""
+    answer. For DPO prompt or messages, chosen and rejected."""
 
     lora_rank: int | None = Field(default=None, ge=1, le=2**16)
     """Train LoRA adapters of this rank instead of all weights; commands that open the run see

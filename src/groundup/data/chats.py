@@ -19,7 +19,7 @@ from groundup.data.shards.check import token_sizes
 from groundup.errors import DataError, GroundupError
 from groundup.files import hash_bytes
 from groundup.text_files import Source, find_sources
-from groundup.text_files.records import SHAPES, Record, find_turns, read_records
+from groundup.text_files.records import SHAPES, Record, find_pair, find_turns, read_records
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.chat_template import ChatTemplate, Message, check_messages
 
@@ -39,6 +39,8 @@ class Conversation(NamedTuple):
     messages: list[Message]
     where: str
     """For error messages: the file, and the line or record number."""
+    is_pair: bool = False
+    """Whether it is one of two: the chosen answer of a record, or after it the rejected one."""
 
 
 def read_conversations(
@@ -47,21 +49,25 @@ def read_conversations(
     """Yield the conversations of files, folders or globs, in order.
 
     Skips records that are not conversations and logs a warning, unless `is_quiet`. Raises DataError
-    for the first one if `strict`, or if no record is a conversation.
+    for the first one if `strict`, or if no record is a conversation. The first record decides
+    whether all are pairs of answers.
     """
     complaints: list[DataError] = []
-    num_read = 0
+    num_read, has_pairs = 0, False
     for source in find_sources(inputs):
         for where, record in _records(source):
             try:
-                messages = _messages_of(record, where)
+                found = _conversations_of(record, where)
+                is_pair = found[0].is_pair
+                if num_read and is_pair != has_pairs:
+                    raise DataError(f"{where} mixes pairs of answers with conversations")
             except DataError as error:
                 if strict:
                     raise
                 complaints.append(error)
                 continue
-            num_read += 1
-            yield Conversation(messages, where)
+            num_read, has_pairs = num_read + 1, is_pair
+            yield from found
     if complaints and not num_read:
         raise complaints[0]
     if complaints and not is_quiet:
@@ -73,10 +79,25 @@ def read_conversations(
         )
 
 
-def _messages_of(record: Any, where: str) -> list[Message]:
+def are_pairs(inputs: Sequence[str | os.PathLike[str]]) -> bool:
+    """Whether the files hold pairs of answers, which want DPO."""
+    first = itertools.islice(read_conversations(inputs, is_quiet=True), 1)
+    return any(one.is_pair for one in first)
+
+
+def _conversations_of(record: Any, where: str) -> list[Conversation]:
     if isinstance(record, DataError):
         raise record
-    turns = find_turns(record)
+    sides = find_pair(record)
+    if sides is None:
+        return [Conversation(_messages_of(record, find_turns(record), where), where)]
+    pair = [Conversation(_messages_of(record, turns, where), where, True) for turns in sides]
+    if pair[0] == pair[1]:
+        raise DataError(f"{where} has equal answers in chosen and rejected; remove it")
+    return pair
+
+
+def _messages_of(record: Any, turns: list[Any] | None, where: str) -> list[Message]:
     if turns is None and isinstance(record, dict):
         fields = ", ".join(map(str, record)) or "none"
         raise DataError(f"{where} has the fields {fields:.80}; supported are {SHAPES}")
@@ -110,18 +131,26 @@ def _records(source: Source) -> Iterator[Record]:
 
 @dataclass(frozen=True)
 class EncodedConversations:
-    """Conversation i is ids[offsets[i]:offsets[i + 1]]; `is_answer` is the loss mask."""
+    """Conversation i is ids[offsets[i]:offsets[i + 1]]; `is_answer` is the loss mask. Pair i is
+    the conversations 2i, with the chosen answer, and 2i + 1."""
 
     ids: npt.NDArray[Any]
     is_answer: npt.NDArray[np.bool_]
     offsets: npt.NDArray[np.int64]
     num_cut: int
-    """Conversations truncated to the maximum length."""
+    """Conversations truncated to the maximum length, or left out."""
     numbers: tuple[int, ...] = ()
-    """The index of each conversation among those that were read."""
+    """The index of each conversation, or the first of each pair, among those that were read."""
+    has_pairs: bool = False
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return len(self.lengths)
+
+    @cached_property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """The number of ids of each conversation, or of the longer one of each pair."""
+        lengths: npt.NDArray[np.int64] = np.diff(self.offsets)
+        return lengths.reshape(-1, 2).max(1) if self.has_pairs else lengths
 
     @cached_property
     def content_id(self) -> str:
@@ -133,7 +162,8 @@ class EncodedConversations:
 def encode_conversations(
     conversations: Iterable[Conversation], tokenizer: Tokenizer, max_ids: int
 ) -> EncodedConversations:
-    """Render with the tokenizer's template, encode, mark the answers, and truncate to `max_ids`."""
+    """Render with the tokenizer's template, encode, mark the answers, and truncate to `max_ids`;
+    longer pairs are left out."""
     if tokenizer.chat_template is None:
         raise DataError("the tokenizer has no chat template; add one with Tokenizer.with_chat")
     template = ChatTemplate(tokenizer.chat_template)
@@ -155,17 +185,25 @@ def encode_conversations(
                 is_answer[first:last] = True
             num_cut += len(ids) > max_ids
             longest = max(longest, len(ids))
+            is_left_out = batch[number].is_pair and len(ids) > max_ids
             # The first id is never predicted.
-            if is_answer[1:max_ids].any():
+            if is_answer[1:max_ids].any() and not is_left_out:
                 numbers.append(num_seen + number)
                 kept.append(ids[:max_ids].copy())
                 marks.append(is_answer[:max_ids])
         num_seen += len(batch)
+        has_pairs = batch[0].is_pair
     if not num_seen:
         raise DataError("there is no conversation to train on; write one per line")
+    if has_pairs:
+        known = set(numbers)
+        is_whole = [number ^ 1 in known for number in numbers]
+        kept, marks = (list(itertools.compress(one, is_whole)) for one in (kept, marks))
+        numbers = list(itertools.compress(numbers, is_whole))[::2]
     if not kept:
+        what = "pair of answers fits" if has_pairs else "answer begins"
         raise DataError(
-            f"no answer begins within the context of {max_ids - 1} tokens, and the longest "
+            f"no {what} within the context of {max_ids - 1} tokens, and the longest "
             f"conversation has {longest}; increase --model.context-length"
         )
     lengths = [len(ids) for ids in kept]
@@ -175,6 +213,7 @@ def encode_conversations(
         np.cumsum([0, *lengths], dtype=np.int64),
         num_cut=num_cut,
         numbers=tuple(numbers),
+        has_pairs=has_pairs,
     )
 
 
@@ -222,10 +261,8 @@ _VALIDATION = 17
 
 
 class PackedRows:
-    """The chosen conversations, packed into rows of `context_length` inputs."""
-
-    num_parts = 3
-    """Inputs, targets and positions."""
+    """The chosen conversations, packed into rows of `context_length` inputs. A row of pairs is a
+    row of chosen answers and, after it, one of the rejected answers."""
 
     def __init__(
         self,
@@ -235,7 +272,11 @@ class PackedRows:
     ) -> None:
         self.conversations = conversations
         self.context_length = context_length
-        lengths = np.diff(conversations.offsets)[chosen] - 1
+        self.has_pairs = conversations.has_pairs
+        self.row_length = context_length * (2 if self.has_pairs else 1)
+        self.num_parts = 4 if self.has_pairs else 3
+        """Inputs, targets and positions, and the numbers of pairs."""
+        lengths = conversations.lengths[chosen] - 1
         rows = pack(lengths, context_length)
         self.num_rows = int(rows.max()) + 1
         by_row = np.argsort(rows, kind="stable")
@@ -245,29 +286,43 @@ class PackedRows:
     @property
     def num_tokens(self) -> int:
         """The size of all rows, padding included."""
-        return self.num_rows * self.context_length
+        return self.num_rows * self.row_length
 
     def fill(self, target: npt.NDArray[np.int64], rows: Starts) -> None:
-        """Write inputs, targets and positions of some rows to `target`, (3, rows, context_length).
+        """Write the parts of some rows to `target`, (num_parts, rows, row_length).
 
         A target is IGNORED unless the next token belongs to an answer. Every padding token is a
         sequence of its own, with the target IGNORED.
         """
         all_ids, is_answer = self.conversations.ids, self.conversations.is_answer
-        offsets = self.conversations.offsets
-        inputs, targets, positions = target
+        offsets, lengths = self.conversations.offsets, self.conversations.lengths
+        num_sides = 1 + self.has_pairs
+        inputs, targets, positions, *pairs = target
         inputs[...] = positions[...] = 0
         targets[...] = IGNORED
         for line, row in enumerate(rows.tolist()):
             start = 0
             for number in self._members[row].tolist():
-                begin, end = int(offsets[number]), int(offsets[number + 1]) - 1
-                part = slice(start, start + end - begin)
-                inputs[line, part] = all_ids[begin:end]
-                following = all_ids[begin + 1 : end + 1].astype(np.int64)
-                targets[line, part] = np.where(is_answer[begin + 1 : end + 1], following, IGNORED)
-                positions[line, part] = np.arange(end - begin)
-                start = part.stop
+                for side in range(num_sides):
+                    begin, last = offsets[num_sides * number + side :][:2].tolist()
+                    end, first = last - 1, start + side * self.context_length
+                    part = slice(first, first + end - begin)
+                    inputs[line, part] = all_ids[begin:end]
+                    following = all_ids[begin + 1 : last].astype(np.int64)
+                    targets[line, part] = np.where(is_answer[begin + 1 : last], following, IGNORED)
+                    positions[line, part] = np.arange(end - begin)
+                    for numbers in pairs:
+                        numbers[line, part] = number
+                start += int(lengths[number]) - 1
+
+    def batches(self, size: int, num_rows: int | None = None) -> Iterator[npt.NDArray[np.int64]]:
+        """Yield the parts of `size` rows at a time, in order."""
+        num_rows = min(num_rows or self.num_rows, self.num_rows)
+        for first in range(0, num_rows, size):
+            numbers = np.arange(first, min(first + size, num_rows))
+            parts = np.empty((self.num_parts, len(numbers), self.row_length), np.int64)
+            self.fill(parts, numbers)
+            yield parts
 
 
 class ShuffledRows:

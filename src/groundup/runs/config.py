@@ -65,7 +65,7 @@ class DataConfig(Settings):
 
 
 class TuningConfig(Settings):
-    """Supervised fine-tuning on the answers of conversations, as groundup tune does it."""
+    """Fine-tuning on conversations (SFT) or pairs of answers (DPO), as groundup tune does it."""
 
     chats: tuple[Path, ...] = ()
     """Conversation files to train on instead of shards: JSON lines, JSON or CSV."""
@@ -78,6 +78,9 @@ class TuningConfig(Settings):
 
     validation_fraction: float = Field(default=0.1, ge=0, le=0.5)
     """Fraction of the conversations held out for validation, at least three; 0 holds out none."""
+
+    beta: float = Field(default=0.1, gt=0, le=1e6)
+    """For DPO: how strongly the weights are held to those the run starts from."""
 
     lora_rank: int | None = Field(default=None, ge=1, le=2**16)
     """Train LoRA adapters of this rank plus the embeddings of special tokens; None trains all

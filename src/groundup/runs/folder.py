@@ -43,7 +43,7 @@ from groundup.files import (
     write_json_atomic,
 )
 from groundup.runs.config import RunConfig, translated
-from groundup.runs.metrics import as_float, parse_line
+from groundup.runs.metrics import Metrics, as_float, parse_line
 from groundup.runs.outcome import Outcome
 from groundup.runtime import SafeFormatter
 
@@ -134,7 +134,7 @@ class RunFolder:
                     )
                 time.sleep(0.02)
             self._inode = self.path.stat().st_ino
-            has_steps = self.metrics_file.exists() or self.checkpoints.exists()
+            has_steps = self._has_steps()
             # A run without a step may be started again, but not if the user wrote its settings.
             is_ours = self.environment_file.is_file() and self.log_file.is_file()
             if not resume and (has_steps or (self.has_run() and not is_ours)):
@@ -145,8 +145,10 @@ class RunFolder:
                 take_over(folder)
             try:
                 yield
-            except BaseException:
-                if is_new and self.is_here() and not self.has_run():
+            except BaseException as error:
+                # A setting that turns out wrong, such as too little time, leaves nothing either.
+                is_refused = isinstance(error, ConfigError) and not self._has_steps()
+                if is_new and self.is_here() and (is_refused or not self.has_run()):
                     with contextlib.suppress(OSError):
                         disk.remove_tree(self.path)
                 raise
@@ -156,6 +158,9 @@ class RunFolder:
         with contextlib.suppress(OSError):
             return self._inode in (None, self.path.stat().st_ino)
         return False
+
+    def _has_steps(self) -> bool:
+        return self.metrics_file.exists() or self.checkpoints.exists()
 
     def find(self) -> "RunFolder":
         """Return the claimed folder at its current path, in case it was renamed during the run."""
@@ -363,6 +368,14 @@ def resolve_run_path(path: Path, run: Path, config: RunConfig) -> Path:
     is_known = parts[-num_own:] == config.run_folder.parts
     found = Path(*parts[:-num_own]) / path if is_known else path
     return found if found.exists() else path
+
+
+def loss_of_weights(folder: RunFolder, metrics: Metrics) -> float | None:
+    """The validation loss of the weights that commands load, those of the newest checkpoint; while
+    the run trains, the newest one."""
+    checkpoints = list_checkpoints(folder.checkpoints) if folder.outcome_file.exists() else []
+    loss = checkpoints[0]["validation_loss"] if checkpoints else None
+    return metrics.last("validation_loss") if loss is None else loss
 
 
 def list_checkpoints(folder: Path) -> list[dict[str, Any]]:

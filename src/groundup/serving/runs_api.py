@@ -21,12 +21,12 @@ from starlette.routing import Route
 from groundup.files import file_signature
 from groundup.planner.parameters import count_parameters
 from groundup.runs.config import model_of
-from groundup.runs.folder import RunFolder, list_checkpoints
+from groundup.runs.folder import RunFolder, list_checkpoints, loss_of_weights
 from groundup.runs.metrics import Metrics
 from groundup.runs.metrics_file import MetricsReader, read_newest
 from groundup.serving.api_errors import ApiError, excerpt, invalid_request
 
-_SUMMARY = ("step", "tokens", "loss", "validation_loss", "tokens_per_second", "wall_seconds")
+_SUMMARY = ("step", "tokens", "loss", "tokens_per_second", "wall_seconds")
 
 # A run that writes nothing for this long counts as stalled.
 _STALLED_SECONDS = 300.0
@@ -87,9 +87,9 @@ def find_runs(runs_folder: Path) -> list[RunFolder]:
 
 def summarize(folder: RunFolder) -> dict[str, Any]:
     """A row of the list; unknown values are None."""
-    files = (folder.config_file, folder.metrics_file, folder.environment_file)
+    files = (folder.config_file, folder.metrics_file, folder.environment_file, folder.outcome_file)
     small = _read_small(folder.path, tuple(map(file_signature, files)))
-    settings, newest, started, num_parameters = small
+    settings, newest, started, num_parameters, loss = small
     num_steps = settings.get("num_steps")
     num_steps = num_steps if isinstance(num_steps, int) else None
     step = None if (found := newest.last("step")) is None else int(found)
@@ -99,6 +99,7 @@ def summarize(folder: RunFolder) -> dict[str, Any]:
         "status": state,
         "message": message,
         **{name: newest.last(name) for name in _SUMMARY},
+        "validation_loss": loss,
         "num_steps": num_steps,
         "started": started,
         "updated": last_change(folder),
@@ -210,9 +211,9 @@ def _line(metrics: Metrics, index: int) -> dict[str, Any]:
 @lru_cache(maxsize=1024)
 def _read_small(
     path: Path, signatures: tuple[tuple[int, int, int] | None, ...]
-) -> tuple[dict[str, Any], Metrics, float | None, int | None]:
-    """Settings, newest metrics, start in seconds since the epoch, and number of parameters; cached
-    until the signature of a file changes."""
+) -> tuple[dict[str, Any], Metrics, float | None, int | None, float | None]:
+    """Settings, newest metrics, start in seconds since the epoch, number of parameters and
+    validation loss; cached until the signature of a file changes."""
     folder = RunFolder(path)
     settings = folder.read_settings()
     # The recorded start, unlike the file's time, survives copying.
@@ -224,4 +225,5 @@ def _read_small(
     with contextlib.suppress(ArithmeticError):
         if model := model_of(settings):
             num_parameters = sum(count_parameters(model).values())
-    return settings, read_newest(folder.metrics_file), started, num_parameters
+    newest = read_newest(folder.metrics_file)
+    return settings, newest, started, num_parameters, loss_of_weights(folder, newest)

@@ -30,7 +30,8 @@ _NUM_SEEN, _SEEN_BYTES = 64, 1 << 20
 
 SHAPES = (
     "messages (role and content), conversations (from and value), instruction, input and output, "
-    "or a pair such as prompt and completion, question and answer, or input and output"
+    "or a pair such as prompt and completion, question and answer, or input and output; for DPO "
+    "prompt, chosen and rejected"
 )
 """For error messages."""
 
@@ -263,6 +264,27 @@ def find_turns(record: Any) -> list[Any] | None:
     if len(turns) > 1 and isinstance(turns[-1], Mapping) and turns[-1].get("role") == "user":
         turns.pop()
     return turns
+
+
+def find_pair(record: Any) -> list[list[Any] | None] | None:
+    """Return the turns with the answer in `chosen`, and with the one in `rejected`; None without
+    both fields. Each holds an answer, its turns, or a whole conversation."""
+    if not isinstance(record, Mapping):
+        return None
+    fields = {str(name).strip().lower(): value for name, value in record.items()}
+    sides = [fields.pop(name, None) for name in ("chosen", "rejected")]
+    return None if None in sides else [_answered(fields, answer) for answer in sides]
+
+
+def _answered(fields: dict[str, Any], answer: Any) -> list[Any] | None:
+    turns = answer if isinstance(answer, list) else [{"role": "assistant", "content": answer}]
+    turns = list(map(_turn, turns))
+    listed = next((fields[one] for one in _LISTS if isinstance(fields.get(one), list)), None)
+    if any(isinstance(one, dict) and one["role"] == "user" for one in turns):
+        listed = []
+    if listed is None:
+        return find_turns({**fields, _ANSWERS[0]: turns})
+    return find_turns({**fields, _LISTS[0]: [*listed, *turns]})
 
 
 def text_of_turns(turns: list[Any]) -> str:

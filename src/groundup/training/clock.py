@@ -152,6 +152,7 @@ class Clock:
                 warm_up()
             began = self._now()
             self._reserve_seconds = warm_up() + self._now() - began
+            self._seconds_left()
 
     def state(self, step: int) -> dict[str, Any]:
         """What a timed run needs to resume after that step."""
@@ -215,13 +216,17 @@ class Clock:
         elif self._started is None:
             self._started = self._now()
             if self._budget_seconds is None:
-                minutes = self._config.minutes or 0.0
-                taken = self._now() - self._began + self._reserve_seconds
-                self._budget_seconds = self._ranks.broadcast(60 * minutes - taken)
-                if self._budget_seconds <= 0:
-                    fixed = f"startup, evaluation and saving take {taken:.1f} s"
-                    raise ConfigError(f"minutes is {minutes:g}, but {fixed}: give more")
+                self._budget_seconds = self._seconds_left()
         return elapsed_seconds / self._budget_seconds if self._budget_seconds else 0.0
+
+    def _seconds_left(self) -> float:
+        minutes = self._config.minutes or 0.0
+        taken = self._now() - self._began + self._reserve_seconds
+        left: float = self._ranks.broadcast(60 * minutes - taken)
+        if left <= 0:
+            found = f"minutes is {minutes:g}, but startup, evaluation and saving take {taken:.1f} s"
+            raise ConfigError(f"{found}: give more")
+        return left
 
     def _elapsed_seconds(self) -> float:
         """Time since the first step, without pauses between a stop and a resume."""

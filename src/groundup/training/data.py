@@ -61,6 +61,12 @@ class RunData:
         """The id that ends every document in shards."""
         return self.train.index.end.id if isinstance(self.train, Shards) else None
 
+    @property
+    def pairs(self) -> list[PackedRows]:
+        """The splits if the data are pairs of answers, for DPO."""
+        splits = (self.train, self.validation)
+        return [one for one in splits if isinstance(one, PackedRows) and one.has_pairs]
+
     def epoch_rows(self, context_length: int) -> int:
         """The number of batch rows in an epoch."""
         if isinstance(self.train, PackedRows):
@@ -87,6 +93,8 @@ class RunData:
         splits = ", ".join(
             f"{count:,} ids for {name}" for name, count in self.ids.num_tokens.items()
         )
+        if self.pairs:
+            splits += f", in {len(self.pairs[0].conversations):,} pairs of answers (DPO)"
         _log.info("data in %s: %s", ", ".join(config.data.mix) or self.ids.folder, splits)
         if isinstance(self.train, PackedRows) and (num_cut := self.train.conversations.num_cut):
             limit = f"--context-length {config.model.context_length}"
@@ -155,6 +163,8 @@ def open_conversations(
         )
     conversations = read_conversations(config.tuning.chats, strict=config.tuning.strict)
     found = encode_conversations(conversations, tokenizer, context_length + 1)
+    if found.has_pairs and config.z_loss:
+        raise ConfigError("z_loss is not supported with pairs of answers: set it to 0")
     chosen, held_out = split(len(found), config.tuning.validation_fraction)
     train = PackedRows(found, chosen, context_length)
     validation = PackedRows(found, held_out, context_length) if len(held_out) else None
@@ -212,7 +222,7 @@ def _order(config: RunConfig, rows: Rows) -> SampleOrder:
     """The order of rows: shuffled conversations, or windows of one text or a weighted mix."""
     length, seed = config.model.context_length, config.seed
     if isinstance(rows, PackedRows):
-        return ShuffledRows(rows.num_rows, length, seed)
+        return ShuffledRows(rows.num_rows, rows.row_length, seed)
     weights = {path: weight for path, weight in config.data.folders.items() if weight}
     if len(weights) < 2:
         return ShuffledEpochs(rows.num_tokens, length, seed)

@@ -23,6 +23,7 @@ from groundup.distributed.process_group import ONE_PROCESS, ProcessGroup
 from groundup.model import TransformerLM
 from groundup.nn.losses import perplexity
 from groundup.tokenizer import Tokenizer
+from groundup.training.preference import Preference, preference_sums
 from groundup.training.step import summed_loss
 
 Autocast = Callable[[], AbstractContextManager[Any]]
@@ -38,6 +39,14 @@ class Evaluation:
     bits_per_byte: float | None
     num_tokens: int
     num_bytes: int
+    preference: dict[str, float] | None = None
+    """For pairs of answers, whose loss is that of DPO."""
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """What metrics.jsonl has besides the loss."""
+        likelihood = {"perplexity": self.perplexity, "bits_per_byte": self.bits_per_byte}
+        return self.preference or likelihood
 
     @classmethod
     def of(cls, nats: float, num_tokens: int, num_bytes: int) -> "Evaluation":
@@ -65,7 +74,12 @@ class Evaluator:
         self._context_length, self._num_windows = context_length, num_windows
         self._batch_size, self._ranks = batch_size, ranks
 
-    def __call__(self, model: TransformerLM, autocast: Autocast = nullcontext) -> Evaluation:
+    def __call__(
+        self,
+        model: TransformerLM,
+        autocast: Autocast = nullcontext,
+        preference: Preference | None = None,
+    ) -> Evaluation:
         losses: list[torch.Tensor] = []
         num_tokens = num_bytes = 0
         with torch.no_grad(), autocast():
@@ -77,26 +91,30 @@ class Evaluator:
                     num_bytes += int(self._token_bytes[targets].sum())
                 # With sharded weights all ranks must run the forward pass, even if unused.
                 parts = together[min(self._ranks.rank, len(together) - 1)]
-                inputs, targets, *positions = torch.from_numpy(parts).to(model.device)
-                loss = summed_loss(model, Batch(0, inputs, targets, None, *positions))
+                inputs, targets, *rest = torch.from_numpy(parts).to(model.device)
+                batch = Batch(0, inputs, targets, None, *rest)
+                if preference is None:
+                    loss = summed_loss(model, batch)
+                else:
+                    loss = preference_sums(model, batch, preference)
                 if self._ranks.rank < len(together):
                     losses.append(loss)
         # One synchronization at the end; summed in the order of the batches.
-        gathered = self._ranks.gather(torch.stack(losses).cpu() if losses else torch.zeros(0))
-        in_order = torch.nn.utils.rnn.pad_sequence(gathered).flatten()
-        nats = in_order[: sum(map(len, gathered))].double().sum().item()
-        return Evaluation.of(nats, num_tokens, num_bytes)
+        none = torch.zeros(0 if preference is None else (0, 4))
+        gathered = self._ranks.gather(torch.stack(losses).cpu() if losses else none)
+        in_order = torch.nn.utils.rnn.pad_sequence(gathered).flatten(0, 1)
+        sums = in_order[: sum(map(len, gathered))].double().sum(0)
+        if preference is None:
+            return Evaluation.of(sums.item(), num_tokens, num_bytes)
+        loss, accuracy, margin = (sums[:3] / sums[3]).tolist()
+        found = {"preference_accuracy": accuracy, "preference_margin": margin}
+        return Evaluation(loss, perplexity(loss), None, num_tokens, num_bytes, found)
 
     def _batches(self) -> Iterator[npt.NDArray[np.int64]]:
-        """Stacked inputs and targets; packed rows also have positions."""
+        """Stacked inputs and targets; packed rows also have positions, and the pairs' numbers."""
         split, size = self._split, self._batch_size
         if isinstance(split, PackedRows):
-            num_rows = min(self._num_windows or split.num_rows, split.num_rows)
-            for first in range(0, num_rows, size):
-                numbers = np.arange(first, min(first + size, num_rows))
-                parts = np.empty((3, len(numbers), split.context_length), np.int64)
-                split.fill(parts, numbers)
-                yield parts
+            yield from split.batches(size, self._num_windows)
             return
         length, tail = min(self._context_length, split.num_tokens - 1), [0, 0]
         if self._num_windows is None or split.num_tokens <= self._context_length:

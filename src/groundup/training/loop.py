@@ -39,6 +39,7 @@ from groundup.training.data import RunData, open_data
 from groundup.training.evaluation import Evaluation
 from groundup.training.machine import Machine, autocast, describe_environment, switches
 from groundup.training.metrics import Callback, Metrics
+from groundup.training.preference import Preference
 from groundup.training.resolve import ResolvedRun, name_run, resolve
 from groundup.training.start import Overrides, Start, check_overrides, parts_of
 from groundup.training.state import build_state
@@ -208,6 +209,8 @@ class _Loop:
         self._state = state = build_state(run, *given)
         if checkpoint is not None:
             state.restore(checkpoint)
+        if data.pairs:
+            state.preference = Preference.open(config, state.model, data.pairs, checkpoint)
         self._loader = data.loader(config, ranks)
         # Errors of a single rank have been raised by now.
         ranks.gather(None)
@@ -259,11 +262,13 @@ class _Loop:
         config, state, clock = self._config, self._state, self._clock
         with self._stop:
             begin = state.clock, state.step, self._warm_up_end
+            is_measured = config.continue_training and state.step == 0
+            # The loss that continued training has to beat.
+            found = self._evaluate() if is_measured and self._evaluator is not None else None
+            # Raises ConfigError if no time is left: nothing may be written before it.
             clock.open(config, self._ranks, self._stop, *begin)
-            if config.continue_training and state.step == 0 and self._evaluator is not None:
-                # The loss that continued training has to beat.
-                found = self._evaluate()
-                self._metrics.write(state, {"validation_loss": found.loss})
+            if found is not None:
+                self._metrics.write(state, {"validation_loss": found.loss, **found.metrics})
                 self._losses.append(found.loss)
                 self._save(found.loss)
             num_left = None if config.num_steps is None else max(0, config.num_steps - state.step)
@@ -342,8 +347,7 @@ class _Loop:
             found = self._evaluate()
             state.validation_loss, state.bits_per_byte = found.loss, found.bits_per_byte
             self._losses.append(found.loss)
-            metrics |= {"validation_loss": found.loss, "perplexity": found.perplexity}
-            metrics |= {"bits_per_byte": found.bits_per_byte}
+            metrics |= {"validation_loss": found.loss, **found.metrics}
         if self._is_sample_due(tick):
             metrics["samples"] = self._sample()
         if metrics:
@@ -361,7 +365,8 @@ class _Loop:
     def _evaluate(self) -> Evaluation:
         assert self._evaluator is not None
         with self._metrics.pause(), self._state.averaged():
-            return self._evaluator(self._state.model, lambda: autocast(self._config))
+            model, preference = self._state.model, self._state.preference
+            return self._evaluator(model, lambda: autocast(self._config), preference)
 
     def _sample(self) -> list[str]:
         assert self._sample_by is not None

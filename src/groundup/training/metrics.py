@@ -31,6 +31,8 @@ _SHOWN = {
     "loss": ".4f",
     "validation_loss": ".4f",
     "bits_per_byte": ".4f",
+    "preference_accuracy": ".1%",
+    "preference_margin": ".3f",
     "learning_rate": ".2e",
     "gradient_norm": ".3f",
     "tokens_per_second": ",.0f",

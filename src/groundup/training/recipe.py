@@ -13,6 +13,7 @@ from typing import Any
 
 from groundup.checkpoint import CheckpointFolder
 from groundup.config import flatten, load_settings, load_yaml
+from groundup.data.chats import are_pairs
 from groundup.data.shards import content_id, find_index
 from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig
@@ -49,8 +50,8 @@ _LONG_CONTEXT_PARAMETERS = 30_000_000
 _USUAL_MINUTES = 10.0
 # Learning rate of fine-tuning, measured on a small model; wider ones want less (published results).
 _TUNING_RATE, _TUNING_WIDTH, _TUNING_POWER = 6e-3, 128, 2.0
-# LoRA adapters want a higher learning rate than full fine-tuning.
-_ADAPTER_FACTOR = 2
+# LoRA adapters want a higher learning rate than full fine-tuning, DPO a lower one.
+_ADAPTER_FACTOR, _PAIRS_FACTOR = 2, 0.1
 _TUNING_DEFAULTS: dict[str, Any] = {
     "optimizer.weight_decay": 0.0,
     "schedule.name": "linear",
@@ -330,7 +331,8 @@ def tuning_config(source: RunFolder, given: Mapping[str, Any]) -> RunConfig:
     if tokenizer.vocab_size > values["model.vocab_size"]:
         # GPU matmuls want rows of a multiple of 16 bytes.
         values["model.vocab_size"] = -(-tokenizer.vocab_size // 8) * 8
-    factor = 1 if given.get("tuning.lora_rank") is None else _ADAPTER_FACTOR
+    factor = 1.0 if given.get("tuning.lora_rank") is None else _ADAPTER_FACTOR
+    factor *= _PAIRS_FACTOR if are_pairs(given["tuning.chats"]) else 1
     values["optimizer.learning_rate"] = factor * _tuning_rate(values["model.d_model"])
     merged = {**_TUNING_DEFAULTS, **values, **given, "start_from": source.path}
     return load_settings(RunConfig, None, merged)

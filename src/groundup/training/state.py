@@ -29,6 +29,7 @@ from groundup.planner import check_model_memory
 from groundup.runtime import memory_bytes, set_seed
 from groundup.tokenizer import Tokenizer
 from groundup.training.machine import compile_model
+from groundup.training.preference import Preference
 from groundup.training.resolve import ResolvedRun
 from groundup.training.start import MakeOptimizer, Start
 
@@ -62,6 +63,7 @@ class TrainingState:
     wall_seconds: float = 0.0
     clock: dict[str, Any] = field(default_factory=dict)
     """A timed run's state of the clock."""
+    preference: Preference | None = None
     random_state: dict[str, Any] | None = None
     """After the last good step, if steps use it. None: the current one."""
 
@@ -97,6 +99,7 @@ class TrainingState:
             **{name: getattr(self, name) for name in _NUMBERS},
             **({"clock": self.clock} if self.clock else {}),
             "random": self.random_state or capture_random_state(self.model.device),
+            **({"reference": self.preference.reference.tolist()} if self.preference else {}),
         }
 
     def restore(self, checkpoint: Checkpoint) -> None:

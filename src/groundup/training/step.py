@@ -20,6 +20,7 @@ from groundup.optim.schedules import learning_rate_factor
 from groundup.runs.config import RunConfig
 from groundup.training.clock import Tick
 from groundup.training.machine import autocast
+from groundup.training.preference import find_pairs, packed_hidden, preference_sums
 from groundup.training.start import Loss, Schedule
 from groundup.training.state import TrainingState
 
@@ -76,7 +77,7 @@ class Step:
     ) -> None:
         self._config, self._loss, self._schedule = config, loss, schedule
         self._model, self._optimizer = state.model, state.optimizer
-        self._reduction = state.reduction
+        self._reduction, self._preference = state.reduction, state.preference
         device = state.model.device
         is_cuda = device.type == "cuda"
         self._multi_token_weight = (
@@ -140,7 +141,9 @@ class Step:
         def backward(index: int) -> Tensor:
             part = micro_batches[index]
             with autocast(self._config):
-                if self._loss is None:
+                if self._preference is not None:
+                    loss = preference_sums(model, part, self._preference)[0] / num_tokens
+                elif self._loss is None:
                     loss = summed_loss(model, part, self._config.z_loss, self._multi_token_weight)
                     loss = loss / num_tokens
                 else:
@@ -183,16 +186,16 @@ def summed_loss(
     """
     if batch.positions is None:
         return model.loss(batch.inputs, batch.targets, z_loss, "sum", multi_token_weight)
-    positions = torch.arange(batch.positions.shape[-1], device=batch.positions.device)
-    hidden = model.hidden(batch.inputs, document_starts=positions - batch.positions)
     is_learned = batch.targets >= 0
-    parts = hidden[is_learned], model.output_weight, batch.targets[is_learned]
+    parts = packed_hidden(model, batch)[is_learned], model.output_weight, batch.targets[is_learned]
     return linear_cross_entropy(*parts, z_loss=z_loss, reduction="sum")
 
 
 def count_targets(batch: Batch, ranks: ProcessGroup = ONE_PROCESS) -> int | Tensor:
-    """The number of targets that `summed_loss` sums over, on all ranks."""
+    """The number of targets that `summed_loss` sums over, or of pairs, on all ranks."""
     if batch.positions is None:
         return batch.targets.numel() * ranks.size
-    count = (batch.targets >= 0).sum()
+    count: int | Tensor = (batch.targets >= 0).sum()
+    if batch.pairs is not None:
+        count = len(find_pairs(batch)[0])
     return count if ranks.size == 1 else sum(ranks.gather(int(count)))

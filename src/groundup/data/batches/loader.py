@@ -6,7 +6,7 @@ device while the previous step computes. `get_batch` is the simple form, with ra
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -47,7 +47,8 @@ class Batch:
     """One rank's batch for a step: inputs and targets, int64, of shape (rows, context_length).
 
     Rows packed with several sequences have positions, which restart at 0 in each sequence; the loss
-    then ignores targets below 0.
+    then ignores targets below 0. Rows of pairs have chosen answers in the left half, rejected ones
+    in the right half, and for each token the number of its pair.
     """
 
     step: int
@@ -55,17 +56,16 @@ class Batch:
     targets: Tensor
     micro_batch_size: int | None = None
     positions: Tensor | None = None
+    pairs: Tensor | None = None
 
     def micro_batches(self) -> list["Batch"]:
         """Split into batches of `micro_batch_size` rows, which must divide the number of rows."""
         size = self.micro_batch_size or len(self.inputs)
         count = len(self.inputs) // size
         inputs, targets = self.inputs.chunk(count), self.targets.chunk(count)
-        positions: Sequence[Tensor | None] = [None] * count
-        if self.positions is not None:
-            positions = self.positions.chunk(count)
-        pieces = zip(inputs, targets, positions, strict=True)
-        return [Batch(self.step, one, other, None, starts) for one, other, starts in pieces]
+        rest = (part.chunk(count) for part in (self.positions, self.pairs) if part is not None)
+        pieces = zip(inputs, targets, *rest, strict=True)
+        return [Batch(self.step, one, other, None, *more) for one, other, *more in pieces]
 
 
 class BatchLoader:

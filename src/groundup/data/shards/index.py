@@ -152,8 +152,9 @@ def read_index(folder: Path) -> ShardIndex:
     if not path.is_file():
         if any(folder.glob(SIDECARS)):
             raise DataError(f"{folder} is not finished; run the same groundup data prepare again")
-        what = f"has no {INDEX_NAME}" if folder.is_dir() else "does not exist"
-        raise DataError(f"folder {folder} {what}; make shards with groundup data prepare")
+        what = "is a file, not a folder of shards" if folder.is_file() else "does not exist"
+        what = f"has no {INDEX_NAME}" if folder.is_dir() else what
+        raise DataError(f"{folder} {what}; make shards with groundup data prepare")
     index = read_record(path, ShardIndex)
     for name, split in index.splits.items():
         if split != SplitEntry.of(split.shards):

@@ -60,6 +60,9 @@ class Shards:
     def __len__(self) -> int:
         return self.num_tokens
 
+    def __repr__(self) -> str:
+        return f"<Shards {self.split}: {self.num_tokens:,} ids, files: {len(self.files):,}>"
+
     def read_windows(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[Any]:
         """Return the rows ids[start : start + length]; the starts must be in range."""
         rows = np.empty((len(starts), length), self.dtype)

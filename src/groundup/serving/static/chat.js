@@ -161,8 +161,8 @@ function buildActions(message) {
       conversation.remove(message);
       changeBranch();
     }),
-    rate("up", "👍", "Good answer"),
-    rate("down", "👎", "Bad answer"),
+    rate("up", "Good", "Good answer"),
+    rate("down", "Bad", "Bad answer"),
   ].filter(Boolean);
 }
 

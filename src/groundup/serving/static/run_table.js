@@ -87,7 +87,7 @@ function resultsOf({ run, lines, details }) {
     "Validation loss": formatNumber(run.validation_loss),
     "Best validation loss": best ? `${formatNumber(best.value)} at step ${formatStep(best.step)}` : UNKNOWN,
     "Training loss": formatNumber(run.loss),
-    "Bits per byte": formatNumber(newest("bits_per_byte")),
+    "Bits per byte": formatNumber(lines.findLast((line) => line.validation_loss === run.validation_loss)?.bits_per_byte),
     Steps: `${formatStep(run.step ?? 0)}${run.num_steps ? ` of ${formatStep(run.num_steps)}` : ""}`,
     Tokens: formatShort(run.tokens),
     Time: formatDuration(run.wall_seconds),
