@@ -25,4 +25,4 @@ __all__ = ["Encoder", "Splitter", "WordCounter", "as_array", "recover_merges", "
 
 def as_array(buffer: Buffer, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """View the memory of a native result as an array, without copying."""
-    return np.frombuffer(memoryview(buffer), dtype)
+    return np.frombuffer(buffer, dtype)
