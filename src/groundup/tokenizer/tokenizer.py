@@ -193,7 +193,7 @@ class Tokenizer:
             ids = self._encoder.encode_array(without_lone_surrogates(text))
         except TypeError:
             raise _not_a_text(text) from None
-        return np.frombuffer(ids, self.id_type)
+        return as_array(ids, self.id_type)
 
     def encode_batch(
         self, texts: Sequence[str], num_threads: int | None = None
