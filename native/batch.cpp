@@ -61,10 +61,7 @@ void encode_batch(const Encoder& encoder, const std::vector<Span>& documents, si
             for (size_t i = unit.first; i < unit.end; i++) {
                 const size_t before = out.count;
                 workspace->encode(pieces[i].text, out);
-                if (pieces[i].ends_document && end_id != kNone) {
-                    std::memcpy(out.room(1), &end_id, out.id_bytes());
-                    out.count++;
-                }
+                if (pieces[i].ends_document && end_id != kNone) out.push(end_id);
                 pieces[i].num_ids = out.count - before;
             }
             unit.num_ids = out.count - unit.first_id;
@@ -81,14 +78,15 @@ void encode_batch(const Encoder& encoder, const std::vector<Span>& documents, si
         ids = std::move(outputs[0]);
         return;
     }
-    ids.reserve(static_cast<size_t>(total));
-    Byte* to = ids.data();
-    ids.count = static_cast<size_t>(total);
-    const size_t id_bytes = ids.id_bytes();
-    for (const Unit& unit : units) {
-        std::memcpy(to, outputs[unit.thread].data() + unit.first_id * id_bytes, unit.num_ids * id_bytes);
-        to += unit.num_ids * id_bytes;
-    }
+    ids.reserve(ids.count = static_cast<size_t>(total));
+    const size_t num_copying = ids.count < kUnitBytes ? 1 : num_threads;
+    run_threads(num_copying, [&](size_t thread) {
+        size_t position = 0;
+        for (const Unit& unit : units) {
+            if (unit.thread % num_copying == thread) ids.copy(outputs[unit.thread], unit.first_id, unit.num_ids, position);
+            position += unit.num_ids;
+        }
+    });
 }
 
 }  // namespace groundup

@@ -10,7 +10,7 @@ template <class Id>
 class WorkspaceOf final : public Workspace {
 public:
     explicit WorkspaceOf(const Encoder& encoder)
-        : encoder_(encoder), cache_(encoder.preloaded_.size() * 3 / 2), ends_(kMaxEnds), part_ends_(kMaxEnds) {
+        : Workspace(sizeof(Id)), encoder_(encoder), cache_(encoder.preloaded_.size() * 3 / 2), ends_(kMaxEnds), part_ends_(kMaxEnds) {
         // Allocate everything an ordinary stream needs now, so that encoding it allocates nothing.
         long_words_.make_room(encoder.merges_.num_merges(), kInitialWord);
         if (encoder.within_words_) within_words_ = std::make_unique<WorkspaceOf>(*encoder.within_words_);
@@ -28,9 +28,7 @@ public:
         size_t at = 0;
         while (encoder_.special_tokens_.find(text, at, match)) {
             encode_ordinary({text.data + at, match.begin - at}, text.data + text.size, out);
-            Id id = static_cast<Id>(match.id);
-            std::memcpy(out.room(1), &id, sizeof(Id));
-            out.count++;
+            out.push(match.id);
             at = match.begin + match.size;
         }
         encode_ordinary({text.data + at, text.size - at}, text.data + text.size, out);
@@ -76,11 +74,9 @@ private:
             const uint32_t* const ends = word_ends + done;
             Lookup lookups[kBatch];
             // Prefetch all cache lines before reading the first.
-            if (limit - (base + ends[batch - 1]) >= 16) {
-                look_up<true>(base, begin, ends, batch, limit, lookups);
-            } else {
-                look_up<false>(base, begin, ends, batch, limit, lookups);
-            }
+            const bool is_safe = limit - (base + ends[batch - 1]) >= 16;
+            if (is_safe) look_up<true>(base, begin, ends, batch, limit, lookups);
+            else look_up<false>(base, begin, ends, batch, limit, lookups);
             bool is_complete = false;
             for (size_t i = 0; i < batch; i++) {
                 Entry* const home = lookups[i].home;
@@ -292,13 +288,22 @@ std::shared_ptr<Workspace> Encoder::borrow() const {
 }
 
 void Encoder::encode(Span text, IdBuffer& out) const {
-    borrow()->encode(text, out);
+    constexpr size_t kShort = size_t{1} << 16;
+    const std::shared_ptr<Workspace> workspace = borrow();
+    if (text.size > kShort) {
+        out.reserve(text.size / 4 + 32);
+        return workspace->encode(text, out);
+    }
+    IdBuffer& ids = workspace->ids;
+    ids.count = 0;
+    workspace->encode(text, ids);
+    out.reserve(out.count = ids.count);
+    out.copy(ids, 0, ids.count, 0);
 }
 
 size_t Encoder::encode_stream(Span text, IdBuffer& out) const {
     const size_t cut = find_stream_cut(text, *splitter_, special_tokens_);
     if (cut) {
-        out.reserve(cut / 4 + 32);
         encode({text.data, cut}, out);
         return cut;
     }
@@ -309,9 +314,7 @@ size_t Encoder::encode_stream(Span text, IdBuffer& out) const {
     std::vector<size_t> positions{borrow()->encode_stable(stable, out)};
     const size_t num_ids = out.count;
     while (out.count && positions.size() < kTried) {
-        uint32_t id = 0;
-        std::memcpy(&id, out.data() + --out.count * out.id_bytes(), out.id_bytes());
-        positions.push_back(positions.back() - offsets_[2 * size_t{id} + 1]);
+        positions.push_back(positions.back() - offsets_[2 * size_t{out.at(--out.count)} + 1]);
     }
     std::reverse(positions.begin(), positions.end());
     const size_t found = splitter_->find_resumption(stable, positions);
@@ -330,11 +333,8 @@ void Encoder::decode(const uint32_t* ids, size_t count, Byte* out) const {
     for (size_t i = 0; i < count; i++) {
         const Byte* token = blob_.data() + offsets_[2 * size_t{ids[i]}];
         const size_t size = offsets_[2 * size_t{ids[i]} + 1];
-        if (size <= 16) {
-            std::memcpy(out, token, 16);
-        } else {
-            std::memcpy(out, token, size);
-        }
+        std::memcpy(out, token, 16);
+        if (size > 16) std::memcpy(out, token, size);
         out += size;
     }
 }

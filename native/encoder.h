@@ -1,6 +1,7 @@
 // Encodes text to ids and decodes ids for one vocabulary. Thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <bitset>
 #include <memory>
 #include <mutex>
@@ -35,8 +36,16 @@ public:
         block_.reserve((count + more) * id_bytes_);
         return block_.data() + count * id_bytes_;
     }
-    void reserve(size_t ids) {
-        if (ids * id_bytes_ > block_.capacity()) block_.resize(ids * id_bytes_);
+    void reserve(size_t ids) { if (ids * id_bytes_ > block_.capacity()) block_.resize(ids * id_bytes_); }
+    void push(uint32_t id) {
+        std::memcpy(room(1), &id, id_bytes_);
+        count++;
+    }
+    uint32_t at(size_t i) const {
+        return id_bytes_ == 2 ? reinterpret_cast<uint16_t*>(data())[i] : reinterpret_cast<uint32_t*>(data())[i];
+    }
+    void copy(const IdBuffer& from, size_t first, size_t size, size_t position) {
+        std::copy_n(from.data() + first * id_bytes_, size * id_bytes_, data() + position * id_bytes_);
     }
     void shrink() { block_.resize(count * id_bytes_); }
     Byte* data() const { return block_.data(); }
@@ -50,7 +59,9 @@ private:
 // The state of one encoding thread, mainly its word cache.
 class Workspace {
 public:
+    explicit Workspace(size_t id_bytes) : ids(id_bytes) {}
     virtual ~Workspace() = default;
+    IdBuffer ids;  // of a short text, before they are copied to memory of the right size
     virtual void encode(Span text, IdBuffer& out) = 0;
     // Encodes the prefix of a long pre-token that later text cannot affect; returns its size in bytes.
     virtual size_t encode_stable(Span word, IdBuffer& out) = 0;
@@ -67,7 +78,7 @@ public:
     size_t vocab_size() const { return tokens_.size(); }
     size_t id_bytes() const { return tokens_.size() <= 65536 ? 2 : 4; }
 
-    void encode(Span text, IdBuffer& out) const;
+    void encode(Span text, IdBuffer& out) const;  // `out` is empty
 
     // Encodes the prefix of a stream that later text cannot affect; returns its size in bytes.
     size_t encode_stream(Span text, IdBuffer& out) const;

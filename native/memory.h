@@ -56,9 +56,8 @@ private:
 #endif
 };
 
-// A growable byte array. Large ones use mmap, so they grow without being copied and use huge pages.
-// Smaller ones use malloc, which recycles freed memory: fresh pages for every call cost 4% when
-// encoding 10 MB.
+// A growable byte array. Large ones use mmap, so they grow without being copied and use huge pages. Smaller ones use
+// malloc, which recycles freed memory: fresh pages for every call cost 4% when encoding 10 MB.
 class GrowingBlock {
 public:
     GrowingBlock() = default;

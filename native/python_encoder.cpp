@@ -58,21 +58,14 @@ void encoder_dealloc(EncoderObject* self) {
     free_object(self);
 }
 
-template <class Id>
 PyObject* list_of(const EncoderObject* self, const IdBuffer& ids) {
     PyObject* list = checked(PyList_New(static_cast<Py_ssize_t>(ids.count)));
-    const Id* values = reinterpret_cast<const Id*>(ids.data());
-    PyObject* const* ints = self->ints->data();
     for (size_t i = 0; i < ids.count; i++) {
-        PyObject* number = ints[values[i]];
+        PyObject* number = (*self->ints)[ids.at(i)];
         Py_INCREF(number);
         PyList_SetItem(list, static_cast<Py_ssize_t>(i), number);
     }
     return list;
-}
-
-PyObject* list_of(const EncoderObject* self, const IdBuffer& ids) {
-    return ids.id_bytes() == 2 ? list_of<uint16_t>(self, ids) : list_of<uint32_t>(self, ids);
 }
 
 // For shorter text, releasing the GIL costs more than encoding.
@@ -84,26 +77,20 @@ void work_on(size_t num_bytes, Work work) {
     without_gil(work);
 }
 
-IdBuffer encode_text(const Encoder& encoder, Span text) {
+IdBuffer encode_text(const Encoder& encoder, PyObject* text) {
+    const Text input(text);
     IdBuffer ids(encoder.id_bytes());
-    work_on(text.size, [&] {
-        ids.reserve(text.size / 4 + 32);
-        encoder.encode(text, ids);
-    });
+    work_on(input.span().size, [&] { encoder.encode(input.span(), ids); });
     return ids;
 }
 
 PyObject* encoder_encode(EncoderObject* self, PyObject* text) {
-    return guarded([&] {
-        const Text input(text);
-        return list_of(self, encode_text(*self->encoder, input.span()));
-    });
+    return guarded([&] { return list_of(self, encode_text(*self->encoder, text)); });
 }
 
 PyObject* encoder_encode_array(EncoderObject* self, PyObject* text) {
     return guarded([&] {
-        const Text input(text);
-        IdBuffer ids = encode_text(*self->encoder, input.span());
+        IdBuffer ids = encode_text(*self->encoder, text);
         return to_buffer(ids);
     });
 }

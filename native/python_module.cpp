@@ -8,18 +8,18 @@ namespace {
 
 struct BufferObject {
     PyObject_HEAD
-    GrowingBlock* block;
+    GrowingBlock block;
     Py_ssize_t size;
 };
 
 void buffer_dealloc(BufferObject* self) {
-    delete self->block;
+    self->block.~GrowingBlock();
     free_object(self);
 }
 
 int buffer_get(PyObject* object, Py_buffer* view, int flags) {
     BufferObject* self = reinterpret_cast<BufferObject*>(object);
-    return PyBuffer_FillInfo(view, object, self->block->data(), self->size, 0, flags);
+    return PyBuffer_FillInfo(view, object, self->block.data(), self->size, 0, flags);
 }
 
 Py_ssize_t buffer_length(BufferObject* self) { return self->size; }
@@ -45,7 +45,7 @@ PyType_Spec buffer_spec = {"groundup._native.Buffer", sizeof(BufferObject), 0,
 PyObject* to_buffer(GrowingBlock block, size_t size) {
     if (!block.data()) block.resize(1);
     BufferObject* self = new_object<BufferObject>(buffer_type);
-    self->block = new GrowingBlock(std::move(block));
+    new (&self->block) GrowingBlock(std::move(block));
     self->size = static_cast<Py_ssize_t>(size);
     return reinterpret_cast<PyObject*>(self);
 }

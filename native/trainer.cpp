@@ -1,10 +1,9 @@
-// All words are stored in one flat array of symbols, most frequent first, separated by marks. A symbol
-// is stored at the positions of its first and last byte, so both neighbors of a position are found
-// without links. Each pair has a list of positions, which are checked when they are used. All positions
-// of a pair arise during a single merge (the one that produces the later of its two symbols), in order,
-// so each list is written once and the pair's count only decreases afterwards: a heap whose counts may
-// be too high suffices. Pairs rarer than a limit, which is most of them, are left out until they are
-// needed; then all pairs are recounted.
+// All words are stored in one flat array of symbols, most frequent first, separated by marks. A symbol is stored at
+// the positions of its first and last byte, so both neighbors of a position are found without links. Each pair has a
+// list of positions, which are checked when they are used. All positions of a pair arise during a single merge (the
+// one that produces the later of its two symbols), in order, so each list is written once and the pair's count only
+// decreases afterwards: a heap whose counts may be too high suffices. Pairs rarer than a limit, which is most of
+// them, are left out until they are needed; then all pairs are recounted.
 #include "trainer.h"
 
 #include <algorithm>
@@ -109,8 +108,8 @@ template <class Symbol, class Position>
 class Trainer {
 public:
     // Continues from the existing merges up to `num_merges`; a token has at most `max_words` words (0: any number).
-    Trainer(Training& training, size_t num_merges, size_t max_words)
-        : training_(training), num_merges_(num_merges), max_words_(max_words) {
+    Trainer(Training& training, size_t num_merges, size_t max_words, size_t num_threads)
+        : training_(training), num_merges_(num_merges), max_words_(max_words), num_threads_(num_threads) {
         for (int b = 0; b < 256; b++) add_token(std::string(1, static_cast<char>(b)));
         for (const auto& [left, right] : training.merges) add_token(tokens_[left] + tokens_[right]);
         sizes_.assign(tokens_.size(), 1);
@@ -118,8 +117,8 @@ public:
         right_group_.assign(256 + num_merges, kNone);
     }
 
-    void run(WordCounts& counts, std::vector<Word> words, size_t num_threads, const std::function<void()>& poll) {
-        store_words(words, num_threads);
+    void run(WordCounts& counts, std::vector<Word> words, const std::function<void()>& poll) {
+        store_words(words);
         words = {};
         counts.clear();
         const uint64_t num_left = std::max<uint64_t>(num_merges_ - training_.merges.size(), 1);
@@ -193,7 +192,7 @@ private:
     }
 
     // Stores the words as symbols, most frequent first, with the existing merges applied.
-    void store_words(std::vector<Word>& words, size_t num_threads) {
+    void store_words(std::vector<Word>& words) {
         std::sort(words.begin(), words.end(), [](const Word& a, const Word& b) { return a.count > b.count; });
         // An encoder whose ids are our symbols.
         Vocabulary vocabulary{tokens_, std::vector<bool>(tokens_.size(), true), {}, {}, false};
@@ -202,24 +201,21 @@ private:
         constexpr size_t kBlock = 4096;
         std::vector<std::vector<Symbol>> blocks(words.size() / kBlock + 1);
         std::atomic<size_t> next{0};
-        run_threads(num_threads, [&](size_t) {
+        run_threads(num_threads_, [&](size_t) {
             std::shared_ptr<Workspace> workspace;
             IdBuffer ids(encoder.id_bytes());
-            const auto add = [](std::vector<Symbol>& block, const auto* first, size_t size) {
-                block.insert(block.end(), first, first + size);
-                block.push_back(kMark);
-            };
             for (size_t b; (b = next++) < blocks.size();) {
+                std::vector<Symbol>& block = blocks[b];
                 for (size_t i = b * kBlock; i < std::min((b + 1) * kBlock, words.size()); i++) {
                     if (training_.merges.empty()) {
-                        add(blocks[b], words[i].bytes, words[i].size);
-                        continue;
+                        block.insert(block.end(), words[i].bytes, words[i].bytes + words[i].size);
+                    } else {
+                        if (!workspace) workspace = encoder.borrow();
+                        ids.count = 0;
+                        workspace->encode({words[i].bytes, words[i].size}, ids);
+                        for (size_t k = 0; k < ids.count; k++) block.push_back(static_cast<Symbol>(ids.at(k)));
                     }
-                    if (!workspace) workspace = encoder.borrow();
-                    ids.count = 0;
-                    workspace->encode({words[i].bytes, words[i].size}, ids);
-                    if (ids.id_bytes() == 2) add(blocks[b], reinterpret_cast<const uint16_t*>(ids.data()), ids.count);
-                    else add(blocks[b], reinterpret_cast<const uint32_t*>(ids.data()), ids.count);
+                    block.push_back(kMark);
                 }
             }
         });
@@ -239,62 +235,74 @@ private:
         weights_.finish(symbols_.size());
     }
 
-    // Rebuilds the index of all pairs that occur at least `limit_` times.
+    // Rebuilds the index of all pairs that occur at least `limit_` times. Each thread counts the pairs of its buckets.
     void index_pairs() {
         pairs_.clear();
         index_ = PairIndex();
         heap_ = decltype(heap_)(HasLowerPriority{this});
-        const auto each_pair = [this](auto ahead, auto visit) {
-            constexpr size_t kAhead = 16;
-            for (uint64_t at = 1, next; at < symbols_.size(); at = next) {
-                if (at + kAhead + 1 < symbols_.size()) ahead(symbols_[at + kAhead], symbols_[at + kAhead + 1]);
-                next = at + (symbols_[at] == kMark ? 1 : sizes_[symbols_[at]]);
-                if (symbols_[at] != kMark && symbols_[next] != kMark) visit(at, symbols_[at], symbols_[next]);
-            }
+        struct Part {
+            PairIndex index;
+            std::vector<Pair> pairs;
         };
-        const auto nothing_ahead = [](uint64_t, uint64_t) {};
+        std::vector<Part> parts(std::min<size_t>(num_threads_, (symbols_.size() >> 22) + 1));
         // The total of a bucket is an upper bound for the count of each of its pairs.
         constexpr uint32_t kBucketBits = 21;
         const auto bucket_of = [](uint64_t left, uint64_t right) { return (left << 32 | right) * kSeedA >> (64 - kBucketBits); };
-        std::vector<bool> is_frequent(size_t{1} << kBucketBits, limit_ == 1);
-        if (limit_ > 1) {
-            const ZeroedBlock block(sizeof(uint32_t) << kBucketBits);
-            uint32_t* const totals = reinterpret_cast<uint32_t*>(block.data());
-            each_pair([&](uint64_t left, uint64_t right) { __builtin_prefetch(&totals[bucket_of(left, right)], 1); },
-                      [&](uint64_t at, uint64_t left, uint64_t right) {
-                uint32_t& total = totals[bucket_of(left, right)];
-                total = static_cast<uint32_t>(std::min<uint64_t>(total + weights_.at(at), UINT32_MAX));
+        const ZeroedBlock block(sizeof(uint32_t) << kBucketBits);
+        uint32_t* const totals = reinterpret_cast<uint32_t*>(block.data());
+        std::vector<bool> is_frequent(size_t{1} << kBucketBits, true);
+        const auto each_pair = [&](auto ahead, auto visit) {
+            run_threads(parts.size(), [&](size_t thread) {
+                constexpr size_t kAhead = 16;
+                for (uint64_t at = 1, next; at < symbols_.size(); at = next) {
+                    if (at + kAhead + 1 < symbols_.size()) ahead(symbols_[at + kAhead], symbols_[at + kAhead + 1]);
+                    next = at + (symbols_[at] == kMark ? 1 : sizes_[symbols_[at]]);
+                    if (symbols_[at] == kMark || symbols_[next] == kMark) continue;
+                    const uint64_t bucket = bucket_of(symbols_[at], symbols_[next]);
+                    if (is_frequent[bucket] && bucket * parts.size() >> kBucketBits == thread) visit(parts[thread], bucket, at, symbols_[next]);
+                }
             });
-            for (size_t bucket = 0; bucket < is_frequent.size(); bucket++) is_frequent[bucket] = totals[bucket] >= limit_;
-        }
-        each_pair(nothing_ahead, [&](uint64_t at, uint32_t left, uint32_t right) {
-            if (!is_frequent[bucket_of(left, right)]) return;
-            uint32_t number = index_.find(left, right);
+        };
+        const auto nothing_ahead = [](uint64_t, uint64_t) {};
+        each_pair([&](uint64_t left, uint64_t right) { __builtin_prefetch(&totals[bucket_of(left, right)], 1); },
+                  [&](Part&, uint64_t bucket, uint64_t at, uint32_t) {
+            totals[bucket] = static_cast<uint32_t>(std::min<uint64_t>(totals[bucket] + weights_.at(at), UINT32_MAX));
+        });
+        for (size_t bucket = 0; bucket < is_frequent.size(); bucket++) is_frequent[bucket] = totals[bucket] >= limit_;
+        each_pair(nothing_ahead, [&](Part& part, uint64_t, uint64_t at, uint32_t right) {
+            uint32_t number = part.index.find(symbols_[at], right);
             if (number == kNone) {
-                number = static_cast<uint32_t>(pairs_.size());
-                index_.insert(left, right, number);
-                pairs_.push_back({left, right, 0, 0, 0});
+                number = static_cast<uint32_t>(part.pairs.size());
+                part.index.insert(symbols_[at], right, number);
+                part.pairs.push_back({symbols_[at], right, 0, 0, 0});
             }
-            pairs_[number].count += weights_.at(at);
-            pairs_[number].num_positions++;
+            part.pairs[number].count += weights_.at(at);
+            part.pairs[number].num_positions++;
         });
         uint64_t end = 0;
-        for (Pair& pair : pairs_) {
-            pair.first = end;
-            if (is_wanted(pair.count, pair.left, pair.right)) end += pair.num_positions;
-            else pair.count = 0;
-        }
+        for (Part& part : parts)
+            for (Pair& pair : part.pairs) {
+                pair.first = end;
+                if (is_wanted(pair.count, pair.left, pair.right)) end += pair.num_positions;
+                else pair.count = 0;
+            }
         resize_arena(end);
-        each_pair(nothing_ahead, [&](uint64_t at, uint32_t left, uint32_t right) {
-            if (!is_frequent[bucket_of(left, right)]) return;
-            Pair& pair = pairs_[index_.find(left, right)];
+        each_pair(nothing_ahead, [&](Part& part, uint64_t, uint64_t at, uint32_t right) {
+            Pair& pair = part.pairs[part.index.find(symbols_[at], right)];
             if (pair.count) arena()[pair.first++] = static_cast<Position>(at);
         });
-        for (uint32_t number = 0; number < pairs_.size(); number++) {
-            if (!pairs_[number].count) continue;
-            pairs_[number].first -= pairs_[number].num_positions;
-            heap_.push(rank(number));
-        }
+        for (Part& part : parts)
+            for (Pair& pair : part.pairs) {
+                pair.first -= pair.num_positions;
+                if (pair.count) add(pair);
+            }
+    }
+
+    void add(const Pair& pair) {
+        const uint32_t number = static_cast<uint32_t>(pairs_.size());
+        pairs_.push_back(pair);
+        index_.insert(pair.left, pair.right, number);
+        heap_.push(rank(number));
     }
 
     Position* arena() const { return reinterpret_cast<Position*>(arena_.data()); }
@@ -388,10 +396,7 @@ private:
                 continue;
             }
             end += group.num_positions;
-            const uint32_t number = static_cast<uint32_t>(pairs_.size());
-            pairs_.push_back({left, right, group.gained, group.first, group.num_positions});
-            index_.insert(left, right, number);
-            heap_.push(rank(number));
+            add({left, right, group.gained, group.first, group.num_positions});
         }
         resize_arena(end);
         for (const Found& found : found_) {
@@ -401,7 +406,7 @@ private:
     }
 
     Training& training_;
-    size_t num_merges_, max_words_;
+    size_t num_merges_, max_words_, num_threads_;
     uint64_t limit_ = 1;
     std::vector<Symbol> symbols_;
     Weights weights_;
@@ -433,10 +438,10 @@ Training train(std::vector<WordCounts>& tables, size_t num_merges, const std::fu
         });
         // Each merge removes at least one symbol, which bounds their number.
         up_to = std::min<uint64_t>(up_to, training.merges.size() + size);
-        const auto run = [&](auto trainer) { trainer.run(counts, std::move(words), tables.size(), poll); };
-        if (size >= UINT32_MAX) run(Trainer<uint32_t, uint64_t>(training, up_to, max_words));
-        else if (up_to + 256 < 65534) run(Trainer<uint16_t, uint32_t>(training, up_to, max_words));
-        else run(Trainer<uint32_t, uint32_t>(training, up_to, max_words));
+        const auto run = [&](auto trainer) { trainer.run(counts, std::move(words), poll); };
+        if (size >= UINT32_MAX) run(Trainer<uint32_t, uint64_t>(training, up_to, max_words, tables.size()));
+        else if (up_to + 256 < 65534) run(Trainer<uint16_t, uint32_t>(training, up_to, max_words, tables.size()));
+        else run(Trainer<uint32_t, uint32_t>(training, up_to, max_words, tables.size()));
     };
     tables[0].for_each([&](const Byte*, size_t size, uint64_t count) {
         training.num_words++;

@@ -1,12 +1,11 @@
 // A bounded cache of the ids of encoded words.
 //
-// A 64-byte line holds two entries, and either can be a word's home. An entry holds the key and up to
-// 16 bytes of ids, so a hit costs one memory access and one comparison. If its line is full, a word goes
-// to a nearby line; if those are full too, it replaces the entry next to its home. A hit swaps an entry
-// one step closer to its home, so preloaded words that the text does not use make way for those it does.
-// Longer words and id lists are stored in an arena; when it is full, all words in it are dropped. The
-// table starts small, so that a small working set stays in the CPU caches, and grows in place within
-// address space reserved at the start.
+// A 64-byte line holds two entries, and either can be a word's home. An entry holds the key and up to 16 bytes of
+// ids, so a hit costs one memory access and one comparison. If its line is full, a word goes to a nearby line; if
+// those are full too, it replaces the entry next to its home. A hit swaps an entry one step closer to its home, so
+// preloaded words that the text does not use make way for those it does. Longer words and id lists are stored in an
+// arena; when it is full, all words in it are dropped. The table starts small, so that a small working set stays in
+// the CPU caches, and grows in place within address space reserved at the start.
 #pragma once
 
 #include <utility>

@@ -91,7 +91,7 @@ def test_a_dry_run_of_a_search_shows_its_progress(
         ({"grid": {"model.d_modell": [8]}}, "did you mean model.d_model?"),
         ({"grid": {"model.d_model": [17]}}, "trial d_model=17"),
         ({"settings": {"data.mix": ["nothere=1"], "model.vocab_size": 300}}, "nothere"),
-        ({"grid": {"data.shards": ["SHARDS", "nothere"]}}, "trial shards=nothere+seed=0: folder"),
+        ({"grid": {"data.shards": ["SHARDS", "nothere"]}}, "trial shards=nothere+seed=0: nothere"),
         ({"grid": {"data.tokenizer": ["gone.json"]}}, "seed=0: tokenizer gone.json"),
         ({"settings": {"data.tokenizer": "/"}}, "trial seed=0: tokenizer /"),
         ({"grid": {"model.vocab_size": [300, 299]}}, "=299+seed=0: vocab_size 299 is too"),

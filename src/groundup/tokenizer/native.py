@@ -25,4 +25,5 @@ __all__ = ["Encoder", "Splitter", "WordCounter", "as_array", "recover_merges", "
 
 def as_array(buffer: Buffer, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """View the memory of a native result as an array, without copying."""
-    return np.frombuffer(memoryview(buffer), dtype)
+    # numpy reads any buffer, although its types name only some; a memoryview takes 0.2 µs more.
+    return np.frombuffer(buffer, dtype)  # type: ignore[call-overload,no-any-return]
