@@ -49,20 +49,23 @@ void encode_batch(const Encoder& encoder, const std::vector<Span>& documents, si
     }
     std::vector<IdBuffer> outputs;
     for (size_t i = 0; i < num_threads; i++) outputs.emplace_back(encoder.id_bytes());
-    std::atomic<size_t> next{0};
+    std::vector<std::atomic<bool>> taken(units.size());
     run_threads(num_threads, [&](size_t thread) {
         std::shared_ptr<Workspace> workspace;
         IdBuffer& out = outputs[thread];
-        for (size_t number; (number = next++) < units.size();) {
-            if (!workspace) workspace = encoder.borrow();
+        // Each thread begins with its own part, whose words its cache knows if it has encoded them before.
+        for (size_t i = 0, first = units.size() * thread / num_threads; i < units.size(); i++) {
+            const size_t number = (first + i) % units.size();
+            if (taken[number].exchange(true)) continue;
+            if (!workspace) workspace = encoder.borrow(thread);
             Unit& unit = units[number];
             unit.thread = thread;
             unit.first_id = out.count;
-            for (size_t i = unit.first; i < unit.end; i++) {
+            for (size_t k = unit.first; k < unit.end; k++) {
                 const size_t before = out.count;
-                workspace->encode(pieces[i].text, out);
-                if (pieces[i].ends_document && end_id != kNone) out.push(end_id);
-                pieces[i].num_ids = out.count - before;
+                workspace->encode(pieces[k].text, out);
+                if (pieces[k].ends_document && end_id != kNone) out.push(end_id);
+                pieces[k].num_ids = out.count - before;
             }
             unit.num_ids = out.count - unit.first_id;
         }
@@ -79,11 +82,10 @@ void encode_batch(const Encoder& encoder, const std::vector<Span>& documents, si
         return;
     }
     ids.reserve(ids.count = static_cast<size_t>(total));
-    const size_t num_copying = ids.count < kUnitBytes ? 1 : num_threads;
-    run_threads(num_copying, [&](size_t thread) {
+    run_threads(num_threads, [&](size_t thread) {
         size_t position = 0;
         for (const Unit& unit : units) {
-            if (unit.thread % num_copying == thread) ids.copy(outputs[unit.thread], unit.first_id, unit.num_ids, position);
+            if (unit.thread == thread) ids.copy(outputs[unit.thread], unit.first_id, unit.num_ids, position);
             position += unit.num_ids;
         }
     });

@@ -268,11 +268,13 @@ Encoder::Encoder(Vocabulary vocabulary, std::shared_ptr<const Splitter> splitter
 
 Encoder::~Encoder() = default;
 
-std::shared_ptr<Workspace> Encoder::borrow() const {
+std::shared_ptr<Workspace> Encoder::borrow(size_t thread) const {
     constexpr size_t kKept = 64;
     std::unique_ptr<Workspace> workspace;
     {
         std::lock_guard<std::mutex> lock(mutex_);
+        for (auto& one : free_)
+            if (one->thread == thread) std::swap(one, free_.back());
         if (!free_.empty()) {
             workspace = std::move(free_.back());
             free_.pop_back();
@@ -280,6 +282,7 @@ std::shared_ptr<Workspace> Encoder::borrow() const {
     }
     if (!workspace && id_bytes() == 2) workspace = std::make_unique<WorkspaceOf<uint16_t>>(*this);
     if (!workspace) workspace = std::make_unique<WorkspaceOf<uint32_t>>(*this);
+    workspace->thread = thread;
     return {workspace.release(), [this](Workspace* used) {
         std::unique_ptr<Workspace> back(used);
         std::lock_guard<std::mutex> lock(mutex_);

@@ -61,7 +61,8 @@ class Workspace {
 public:
     explicit Workspace(size_t id_bytes) : ids(id_bytes) {}
     virtual ~Workspace() = default;
-    IdBuffer ids;  // of a short text, before they are copied to memory of the right size
+    size_t thread = 0;  // that borrowed it
+    IdBuffer ids;       // of a short text, before they are copied to memory of the right size
     virtual void encode(Span text, IdBuffer& out) = 0;
     // Encodes the prefix of a long pre-token that later text cannot affect; returns its size in bytes.
     virtual size_t encode_stable(Span word, IdBuffer& out) = 0;
@@ -90,8 +91,8 @@ public:
     void decode(const uint32_t* ids, size_t count, Byte* out) const;  // may write 16 bytes past the end
     bool knows(uint64_t id) const { return id < tokens_.size() && offsets_[2 * id + 1] != kNone; }
 
-    // Borrows a workspace for one thread; it returns to the pool when released.
-    std::shared_ptr<Workspace> borrow() const;
+    // Borrows a workspace, if possible the one that this thread of a batch used last, until it is released.
+    std::shared_ptr<Workspace> borrow(size_t thread = 0) const;
 
 private:
     template <class Id>

@@ -1,5 +1,4 @@
-// Memory allocated directly from the operating system: zeroed, on huge pages where available, and
-// grown in place where possible.
+// Memory directly from the operating system: zeroed, on huge pages where available, grown in place where possible.
 #pragma once
 
 #include <cstdlib>
@@ -101,10 +100,7 @@ private:
 
     void drop() {
 #if defined(__linux__)
-        if (mapped_) {
-            munmap(data_, capacity_);
-            return;
-        }
+        if (mapped_) return void(munmap(data_, capacity_));
 #endif
         std::free(data_);
     }

@@ -1,5 +1,4 @@
-// groundup._native: the module, and the Buffer type for memory passed to Python. Functions take text and
-// buffers, and return lists and flat arrays; only python_*.cpp files include Python.h.
+// groundup._native: the module, and Buffer, memory passed to Python. Only python_*.cpp files include Python.h.
 #include "python_support.h"
 
 namespace groundup::python {
