@@ -144,26 +144,6 @@ def test_dropout_is_only_applied_in_training(norm: str) -> None:
     assert torch.equal(model.eval().loss(ids, targets), plain.loss(ids, targets))
 
 
-# The compiler's warnings are about parts of torch that it calls itself.
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_compiled_blocks_equal_plain_ones() -> None:
-    """Captures one graph, forward and backward; generating C++ would take most of a minute."""
-    model, compiled = small(num_layers=1), small(num_layers=1)
-    compiled.load_state_dict(model.state_dict())
-    for block in compiled.blocks:
-        block.compile(backend="aot_eager", fullgraph=True)
-    ids, targets = torch.randint(61, (2, 3, 13)).unbind(0)
-    ours, theirs = (gradients(each, each.loss(ids, targets)) for each in (compiled, model))
-    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-6)
-    assert set(compiled.state_dict()) == set(model.state_dict())
-    # Attention weights are available for a compiled model too.
-    expected = model.attention_weights(ids)
-    model.hidden = torch.compile(model.hidden, backend="eager")  # type: ignore[method-assign]
-    model(ids)
-    torch.testing.assert_close(model.attention_weights(ids), expected)
-
-
 ONE_PROCESS: list[dict[str, Any]] = [
     {"feed_forward": "silu", "norm_eps": 1e-3},
     {"feed_forward": "gelu", "num_kv_heads": 1},
