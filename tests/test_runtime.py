@@ -111,11 +111,6 @@ def test_durations_have_suitable_units() -> None:
 # Errors
 
 
-def test_errors_are_one_paragraph() -> None:
-    error = errors.DataError("corpus.txt is empty:\n    give a file\n  with text\n")
-    assert str(error) == "corpus.txt is empty: give a file with text"
-
-
 def test_errors_can_be_pickled() -> None:
     extra = errors.MissingExtraError("reading .parquet files", "parquet")
     assert "reading .parquet" in str(extra) and "pip install 'groundup[parquet]'" in str(extra)

@@ -5,7 +5,6 @@ import math
 import re
 import sys
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import pytest
@@ -176,34 +175,23 @@ def loss_of(point: Point) -> float:
     return away[0] ** 2 + away[1] ** 2
 
 
-def history_of(points: list[Point], num_ended: int) -> list[Any]:
-    ended = [(point, "finished", loss_of(point)) for point in points[:num_ended]]
-    return [*ended, *((point, None, None) for point in points[num_ended:])]
-
-
-def search(spec: SweepConfig, jobs: int = 1) -> list[Point]:
-    """All points of a search with this many trials at once."""
+def search(spec: SweepConfig) -> list[Point]:
+    """All points of a search with one trial at a time."""
     points: list[Point] = []
-    assert spec.num_trials is not None
-    for number in range(spec.num_trials):
-        num_ended = max(0, number + 1 - jobs)
-        points.append(propose(spec, history_of(points, num_ended)))
+    for _ in range(spec.num_trials or 0):
+        points.append(propose(spec, [(point, "finished", loss_of(point)) for point in points]))
     return points
 
 
-@pytest.mark.slow
-def test_a_search_beats_random_points(make_spec: Any) -> None:
-    points = search(make_spec(num_trials=26, ranges=RANGES, sampler_seed=1))
-    # The first ten are random.
-    assert mean(map(loss_of, points[-6:])) < mean(map(loss_of, points[:10])) / 2
-
-
-def test_concurrent_trials_get_distant_points(make_spec: Any) -> None:
-    points = search(make_spec(ranges=RANGES, num_trials=13), jobs=4)
-    positions = [(1 + math.log10(p.settings[RATE]) / 4, p.settings[DECAY]) for p in points]
-    for number, position in enumerate(positions):
-        for other in positions[max(0, number - 3) : number]:
-            assert math.dist(position, other) > 0.01
+def test_proposals_follow_low_losses_and_keep_apart_from_running_points(make_spec: Any) -> None:
+    spec = make_spec(ranges={DECAY: RANGES[DECAY]}, num_trials=22)
+    ended: list[Any] = [
+        (Point({DECAY: number / 20}), "finished", abs(number / 20 - 0.3)) for number in range(21)
+    ]
+    found = propose(spec, ended).settings[DECAY]
+    assert abs(found - 0.3) < 0.2
+    running = [(Point({DECAY: 0.3 + number / 100}), None, None) for number in range(-10, 11)]
+    assert abs(propose(spec, [*ended, *running]).settings[DECAY] - 0.3) > 0.1
 
 
 def test_variants_choices_and_whole_numbers_are_searched_together(make_spec: Any) -> None:

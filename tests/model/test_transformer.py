@@ -28,21 +28,6 @@ def gradients(model: TransformerLM, loss: Tensor) -> dict[str, Tensor]:
     return dict(zip(names, torch.autograd.grad(loss, list(model.parameters())), strict=True))
 
 
-def test_state_dict_names_follow_the_architecture() -> None:
-    expected: dict[str, tuple[int, ...]] = {"token_embedding.weight": (61, 24)}
-    expected |= {"lm_head.weight": (61, 24), "final_norm.weight": (24,)}
-    for block in ("blocks.0", "blocks.1"):
-        for norm in ("attention_norm", "feed_forward_norm"):
-            expected[f"{block}.{norm}.weight"] = (24,)
-        for projection in ("query", "key", "value", "output"):
-            expected[f"{block}.attention.{projection}.weight"] = (24, 24)
-        for matrix in ("gate", "up"):
-            expected[f"{block}.feed_forward.{matrix}.weight"] = (40, 24)
-        expected[f"{block}.feed_forward.down.weight"] = (24, 40)
-    state = small().state_dict()
-    assert {name: tuple(value.shape) for name, value in state.items()} == expected
-
-
 @pytest.mark.usefixtures("form")
 @pytest.mark.parametrize("num_kv_heads", [4, 2])
 def test_ids_and_masks_may_have_any_strides(num_kv_heads: int) -> None:
@@ -157,26 +142,6 @@ def test_dropout_is_only_applied_in_training(norm: str) -> None:
     x = model.embed(ids).detach()
     assert not torch.equal(block(x), block(x))
     assert torch.equal(model.eval().loss(ids, targets), plain.loss(ids, targets))
-
-
-# The compiler's warnings are about parts of torch that it calls itself.
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_compiled_blocks_equal_plain_ones() -> None:
-    """Captures one graph, forward and backward; generating C++ would take most of a minute."""
-    model, compiled = small(num_layers=1), small(num_layers=1)
-    compiled.load_state_dict(model.state_dict())
-    for block in compiled.blocks:
-        block.compile(backend="aot_eager", fullgraph=True)
-    ids, targets = torch.randint(61, (2, 3, 13)).unbind(0)
-    ours, theirs = (gradients(each, each.loss(ids, targets)) for each in (compiled, model))
-    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-6)
-    assert set(compiled.state_dict()) == set(model.state_dict())
-    # Attention weights are available for a compiled model too.
-    expected = model.attention_weights(ids)
-    model.hidden = torch.compile(model.hidden, backend="eager")  # type: ignore[method-assign]
-    model(ids)
-    torch.testing.assert_close(model.attention_weights(ids), expected)
 
 
 ONE_PROCESS: list[dict[str, Any]] = [

@@ -2,7 +2,6 @@
 steps, and states that can be saved."""
 
 import copy
-import io
 import math
 from collections.abc import Callable
 from functools import partial
@@ -137,25 +136,14 @@ def test_averages_follow_the_weights_and_swap_with_them(tiny_model: Any) -> None
     assert_same_bits([one.detach() for one in model.parameters()], weights)
 
 
-def test_a_saved_state_continues_exactly(new: Any) -> None:
-    model, optimizer = new()
-    train(model, optimizer, range(4))
-    file = io.BytesIO()
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
-    train(model, optimizer, range(4, 8))
-
-    file.seek(0)
-    stored = torch.load(file, weights_only=True)
-    resumed, again = new(seed=1)
-    resumed.load_state_dict(stored["model"])
-    again.load_state_dict(stored["optimizer"])
-    train(resumed, again, range(4, 8))
-    assert_same_bits(snapshot(model, optimizer), snapshot(resumed, again))
-    # The loaded state is not shared.
-    again.load_state_dict(optimizer.state_dict())
-    before = snapshot(model, optimizer)
-    train(resumed, again, range(2))
-    assert_same_bits(snapshot(model, optimizer), before)
+def test_a_loaded_state_continues_exactly_and_is_not_shared(new: Any) -> None:
+    pairs = [new(), new(seed=1)]
+    train(*pairs[0], range(4))
+    for ours, theirs in zip(pairs[0], pairs[1], strict=True):
+        theirs.load_state_dict(ours.state_dict())
+    for pair in pairs:
+        train(*pair, range(4, 8))
+    assert_same_bits(snapshot(*pairs[0]), snapshot(*pairs[1]))
 
 
 def parameters(dtype: torch.dtype, device: torch.device | str = "cpu") -> list[Tensor]:

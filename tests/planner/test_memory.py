@@ -18,7 +18,6 @@ from groundup.planner import (
     Execution,
     MeasuredStep,
     Plan,
-    count_parameters,
     get_accelerator,
     make_plan,
     step_memory,
@@ -115,13 +114,6 @@ def test_settings_change_the_stored_tensors() -> None:
     adapters = step_memory(config, H200, lora_rank=8)
     assert adapters.gradients < plain.gradients / 50
     assert adapters.weights == plain.weights + adapters.gradients
-    # Two values per parameter, but one for the blocks' matrices with Muon.
-    parts = count_parameters(config)
-    assert plain.optimizer_state == 8 * sum(parts.values()) == 2 * plain.gradients
-    in_blocks = parts["attention"] + parts["feed_forward"]
-    muon = step_memory(config, H200, "muon").optimizer_state
-    assert muon == plain.optimizer_state - 4 * in_blocks
-    assert step_memory(config, H200, "sgd").optimizer_state == 0
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd", "muon"])

@@ -108,16 +108,10 @@ def test_step_flops_match_torch_and_the_per_token_rule(
 XL = PRESETS["gpt2-xl"]
 
 
-def test_feed_forward_grows_with_size_and_attention_with_context() -> None:
-    names = ("gpt2-small", "gpt2-medium", "gpt2-large", "gpt2-xl")
-    by_size = [flop_fractions(PRESETS[name]) for name in names]
-    for part, falls in (("feed_forward", False), ("projections", False), ("output_head", True)):
-        fractions = [one[part] for one in by_size]
-        assert fractions == sorted(fractions, reverse=falls)
+def test_the_fraction_of_attention_grows_with_the_context() -> None:
     short, long = flop_fractions(XL), flop_fractions(XL, 16_384)
     assert (short["attention"], long["attention"]) == (0.0714, 0.5515)
     assert sum(long.values()) == pytest.approx(1.0, abs=1e-3)
-    assert sum(forward_flops(XL, 16_384).values()) == 149_522_795_724_800
 
 
 def test_twenty_tokens_per_parameter_use_the_compute() -> None:

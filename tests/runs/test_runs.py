@@ -91,17 +91,6 @@ def test_links_are_followed_only_if_named(tmp_path: Path) -> None:
         assert metrics.num_lines == 0
 
 
-STOPPED = Outcome("stopped", 4, "SIGINT", {"wall_seconds": 1.5, "tokens": 256})
-
-
-def test_outcomes_round_trip(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    assert folder.read_outcome() is None
-    STOPPED.write(folder.outcome_file)
-    assert json.loads(folder.outcome_file.read_bytes())["cost"] == STOPPED.cost
-    assert folder.read_outcome() == STOPPED
-
-
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"state": "lost"}', '{"state": "failed", "cost": {"tokens": "x"}}']
 )

@@ -240,8 +240,9 @@ def test_global_switches_are_restored(
 def test_a_compiled_model_computes_the_same(
     make_config: MakeConfig, build: Any, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    # Only trace: generating code would take long and test nothing more.
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    # Capture one graph, forward and backward; generating code would take most of a minute.
+    options: Any = {"backend": "aot_eager", "fullgraph": True}
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, **options))
     plain = build(make_config()).model
     compiled = build(make_config()).model
     compile_model(compiled, make_config("run", {"compile": mode}))
@@ -252,6 +253,9 @@ def test_a_compiled_model_computes_the_same(
     torch.testing.assert_close(*losses)
     for first, second in zip(plain.parameters(), compiled.parameters(), strict=True):
         torch.testing.assert_close(first.grad, second.grad, rtol=1e-4, atol=1e-6)
+    # Attention weights are available for a compiled model too.
+    weights = [model.attention_weights(ids[:, :-1]) for model in (plain, compiled)]
+    torch.testing.assert_close(*weights)
 
 
 def test_a_process_may_compile_as_many_shapes_as_it_trains(make_config: MakeConfig) -> None:
