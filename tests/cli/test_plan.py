@@ -34,9 +34,11 @@ def test_gpt2_xl_has_known_costs_that_flags_change(shell: Any) -> None:
         "2,127,057,600",
         "4,513,336,524,800",
         "projections 20,971,520,000",
+        "fractions by size",
         "18,034,335,744 x batch + 34,032,921,600 bytes",
         "19.5 TFLOP/s in float32 on one A100 80GB x 50.0% MFU = 9.75 TFLOP/s",
         "568,819,274 s = 6,583.6 days",
+        "Hoffmann",
         "each GPU with fsdp",
         f"optimizer state bytes {show_bytes(2 * found['weight_bytes'])}",
     ):

@@ -137,13 +137,14 @@ def test_averages_follow_the_weights_and_swap_with_them(tiny_model: Any) -> None
 
 
 def test_a_loaded_state_continues_exactly_and_is_not_shared(new: Any) -> None:
-    pairs = [new(), new(seed=1)]
-    train(*pairs[0], range(4))
-    for ours, theirs in zip(pairs[0], pairs[1], strict=True):
-        theirs.load_state_dict(ours.state_dict())
-    for pair in pairs:
-        train(*pair, range(4, 8))
-    assert_same_bits(snapshot(*pairs[0]), snapshot(*pairs[1]))
+    model, optimizer = new()
+    twin, other = new(seed=1)
+    train(model, optimizer, range(4))
+    twin.load_state_dict(model.state_dict())
+    other.load_state_dict(optimizer.state_dict())
+    train(model, optimizer, range(4, 8))
+    train(twin, other, range(4, 8))
+    assert_same_bits(snapshot(model, optimizer), snapshot(twin, other))
 
 
 def parameters(dtype: torch.dtype, device: torch.device | str = "cpu") -> list[Tensor]:
