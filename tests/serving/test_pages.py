@@ -182,11 +182,12 @@ def test_chat(
 ) -> None:
     """A model with a context of 64 that always answers "yes!", and one that generates until it is
     stopped."""
-    with start(speaker(chat_model.tokenizer, "yes!", context_length=9_000)) as writing:
+    endless = speaker(chat_model.tokenizer, "yes!", context_length=9_000)
+    with start(endless, max_new_tokens=8_000) as writing:
         browser.open(f"{writing.url}/chat")
         browser.find(".settings summary").click()
         fill(browser, "#chat-temperature", "0")
-        fill(browser, "#chat-max_tokens", "4000")
+        fill(browser, "#chat-max_tokens", "8000")
         browser.find("#message").send_keys("a")
         browser.press("ENTER")
         browser.wait(lambda: len(browser.find(f"{ANSWER} .output-text").text) > 5)
