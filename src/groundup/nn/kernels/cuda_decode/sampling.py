@@ -182,11 +182,11 @@ def _load(stream, state, row, tile, PENALTY: tl.constexpr, VOCAB: tl.constexpr):
 
 @triton.jit
 def _draw(
-    number, masses, first, after, top, scale, stream, state, row,
+    number, masses, bound, bound_id, top, scale, stream, state, row,
     PENALTY: tl.constexpr, VOCAB: tl.constexpr,
 ):  # fmt: skip
-    """Return the id at which a fraction of the mass is reached, and its logit. Only ids before the
-    id `after` with logit `first` are considered, in the order of probabilities."""
+    """Return the id at which a fraction of the mass is reached, and its logit. Only ids before
+    `bound_id`, whose logit is `bound`, in the order of probability are considered."""
     index = tl.arange(0, masses.shape[0])
     mark = (number.to(tl.float64) * 2.3283064365386963e-10 * tl.sum(masses, axis=0)).to(tl.float32)
     # At temperature 0: the best id, the lowest of ties.
@@ -196,7 +196,7 @@ def _draw(
     tile = tl.max(tl.where((masses > 0) & (begin <= mark), index, 0), axis=0)
     start = tl.sum(tl.where(index == tile, begin, 0.0), axis=0)
     column, value = _load(stream, state, row, tile + tl.arange(0, 1), PENALTY, VOCAB)
-    is_before = (value > first) | ((value == first) & (column < after))
+    is_before = (value > bound) | ((value == bound) & (column < bound_id))
     weight = tl.where(is_before, _weight(value, top, scale), 0.0)
     is_hit = (weight > 0) & (start + tl.cumsum(weight, axis=1) > mark)
     # Sums in another order differ in the last digit: the mark may be past the end of the tile.
